@@ -1,0 +1,305 @@
+"""The vocabulary: what is asked, how it will be decoded, what a round did, what came of it.
+
+Values only, standard library only: every room may import this one, and it imports none of them. Times are seconds of
+`time.monotonic()`; counts are of tokens unless the name says otherwise.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+class DecodeMode(enum.StrEnum):
+    """How a request is decoded."""
+
+    SPECULATIVE = "speculative"
+    AUTOREGRESSIVE = "autoregressive"
+
+
+class ModePreference(enum.StrEnum):
+    """What the caller asked for. SPECULATIVE is a demand: refused, never silently lowered."""
+
+    AUTO = "auto"
+    SPECULATIVE = "speculative"
+    AUTOREGRESSIVE = "autoregressive"
+
+
+class DrafterKind(enum.StrEnum):
+    """Where drafted tokens come from."""
+
+    DRAFT_MODEL = "draft_model"
+    PROMPT_LOOKUP = "prompt_lookup"
+
+
+class FinishReason(enum.StrEnum):
+    """Why a request ended. STOP and LENGTH are successes."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    DEADLINE = "deadline"
+    ERROR = "error"
+
+
+class WorkloadClass(enum.StrEnum):
+    """Kind of text, as the caller labels it: acceptance differs by it."""
+
+    UNSPECIFIED = "unspecified"
+    CODE = "code"
+    TOOL_CALL = "tool_call"
+    CHAT = "chat"
+    PROSE = "prose"
+
+
+class ContextTier(enum.StrEnum):
+    """Prompt length, coarsely: acceptance moves with context length."""
+
+    SHORT = "short"
+    MEDIUM = "medium"
+    LONG = "long"
+
+    @classmethod
+    def of(cls, prompt_tokens: int) -> ContextTier:
+        """SHORT below 512 prompt tokens, MEDIUM below 4,096, LONG from there."""
+        if prompt_tokens < 512:
+            return cls.SHORT
+        return cls.MEDIUM if prompt_tokens < 4096 else cls.LONG
+
+
+class FallbackLevel(enum.IntEnum):
+    """The ladder: a higher level allows more speculation."""
+
+    AUTOREGRESSIVE = 0
+    LIGHT_DRAFT = 1
+    SHORT_BLOCK = 2
+    FULL = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token is drawn. Transforms apply in mlx-lm's order: top_p, min_p, top_k, temperature.
+
+    temperature 0 is greedy. top_p 1, top_k 0 and min_p 0 are off. `seed` None draws one from the system.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DecodePlan:
+    """How one request will be decoded, and why. `max_draft_tokens` is 0 if and only if the mode is AUTOREGRESSIVE."""
+
+    mode: DecodeMode
+    max_draft_tokens: int
+    drafter: DrafterKind | None
+    level: FallbackLevel
+    variant: str
+    reason: str
+
+    def __post_init__(self) -> None:
+        speculative = self.mode is DecodeMode.SPECULATIVE
+        assert speculative == (self.max_draft_tokens > 0) == (self.drafter is not None), self
+
+
+class StopMatcher(Protocol):
+    """Decides on the engine thread whether new tokens end the text, so that counts are of what was really emitted.
+
+    One instance serves one request, is fed each emitted token once and in order, and may raise nothing.
+    """
+
+    def feed(self, tokens: Sequence[int]) -> int | None:
+        """How many of `tokens` belong to the text when a stop string is complete within them; None while it is not."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeRequest:
+    """One request as the engine sees it. `deadline` is on the monotonic clock; None waits for ever."""
+
+    id: str
+    prompt: tuple[int, ...]
+    max_tokens: int
+    plan: DecodePlan
+    arrival: float
+    sampling: SamplingParams = SamplingParams()
+    stop: StopMatcher | None = None
+    deadline: float | None = None
+    workload: WorkloadClass = WorkloadClass.UNSPECIFIED
+
+    @property
+    def tier(self) -> ContextTier:
+        return ContextTier.of(len(self.prompt))
+
+
+@dataclass(frozen=True, slots=True)
+class RoundResult:
+    """What one decode round did for one row.
+
+    `accepted` of `drafted` tokens stand in the text; `emitted` counts those and the bonus (or correction) when the text
+    did not end before it. `rejected` says that the target turned a drafted token down within the text: a rollback.
+    `draft_seconds` and `verify_seconds` are the whole round's wall time, shared by its rows.
+    """
+
+    drafted: int
+    accepted: int
+    emitted: int
+    rejected: bool
+    draft_forwards: int
+    draft_seconds: float
+    verify_seconds: float
+
+
+@dataclass(slots=True)
+class DraftCounts:
+    """Sums over rounds. `drafted = accepted + rolled_back`; `emitted = accepted + rounds - bonus tokens past the end`.
+
+    Forward passes are those a request took part in and whose result was used; prefill is not among them.
+    """
+
+    rounds: int = 0
+    drafts: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    emitted: int = 0
+    rollbacks: int = 0
+    rolled_back: int = 0
+    draft_forwards: int = 0
+    target_forwards: int = 0
+    drafted_per_position: list[int] = field(default_factory=list)
+    accepted_per_position: list[int] = field(default_factory=list)
+
+    def add(self, r: RoundResult) -> None:
+        """Counts one round."""
+        self.rounds += 1
+        self.target_forwards += 1
+        self.emitted += r.emitted
+        self.draft_forwards += r.draft_forwards
+        if not r.drafted:
+            return
+        self.drafts += 1
+        self.drafted += r.drafted
+        self.accepted += r.accepted
+        self.rolled_back += r.drafted - r.accepted
+        self.rollbacks += r.rejected
+        grow = r.drafted - len(self.drafted_per_position)
+        if grow > 0:
+            self.drafted_per_position += [0] * grow
+            self.accepted_per_position += [0] * grow
+        for i in range(r.drafted):
+            self.drafted_per_position[i] += 1
+        for i in range(r.accepted):
+            self.accepted_per_position[i] += 1
+
+    @property
+    def acceptance(self) -> float | None:
+        """accepted / drafted; None where nothing was drafted. Falls as depth grows at constant quality."""
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def mean_accepted_length(self) -> float | None:
+        """Accepted tokens per draft, the bonus counted: 1 + accepted / drafts (vLLM's mean acceptance length)."""
+        return 1 + self.accepted / self.drafts if self.drafts else None
+
+
+@dataclass(slots=True)
+class RequestStats:
+    """All that was counted and timed of one request. Times are monotonic seconds, None until reached."""
+
+    prompt_tokens: int
+    arrival: float
+    scheduled: float | None = None
+    prefilled: float | None = None
+    first_token: float | None = None
+    first_chunk_tokens: int = 0
+    last_token: float | None = None
+    finished: float | None = None
+    counts: DraftCounts = field(default_factory=DraftCounts)
+    gaps: list[float] = field(default_factory=list)  # seconds between successive chunks
+
+    @property
+    def time_to_first_token(self) -> float | None:
+        return None if self.first_token is None else self.first_token - self.arrival
+
+    @property
+    def queue_seconds(self) -> float | None:
+        return None if self.scheduled is None else self.scheduled - self.arrival
+
+    @property
+    def prefill_seconds(self) -> float | None:
+        if self.scheduled is None or self.prefilled is None:
+            return None
+        return self.prefilled - self.scheduled
+
+    @property
+    def decode_tokens_per_second(self) -> float | None:
+        """Tokens after the first chunk, over the time since it; None with a single chunk."""
+        if self.first_token is None or self.last_token is None or self.last_token <= self.first_token:
+            return None
+        return (self.counts.emitted - self.first_chunk_tokens) / (self.last_token - self.first_token)
+
+    @property
+    def time_per_output_token(self) -> float | None:
+        """(duration - TTFT) / (output tokens - 1), as the GenAI conventions define it; None below two tokens."""
+        if self.first_token is None or self.finished is None or self.counts.emitted < 2:
+            return None
+        return (self.finished - self.first_token) / (self.counts.emitted - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """Tokens that one round added to one request; `from_draft` runs parallel to `tokens`."""
+
+    tokens: tuple[int, ...]
+    from_draft: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of one request. `error` is set when the reason is ERROR; `degraded` says why a speculative request went
+    on autoregressively, empty when it did not."""
+
+    reason: FinishReason
+    stats: RequestStats
+    degraded: str = ""
+    error: str = ""
+
+
+class TokenSink(Protocol):
+    """Where one request's tokens go. Called on the engine thread: must neither block nor raise."""
+
+    def on_tokens(self, emission: Emission) -> None: ...
+
+    def on_finish(self, outcome: Outcome) -> None:
+        """Called exactly once for each accepted request, last."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What is loaded. `speculation_reason` says why speculation is unavailable, empty when it is available."""
+
+    model: str
+    draft_model: str | None
+    context_length: int
+    vocab_size: int
+    drafters: tuple[DrafterKind, ...]
+    speculation_reason: str
+    weight_bytes: int
+    draft_weight_bytes: int
+    backend: str
+    batched: bool = True
+
+    @property
+    def speculation_available(self) -> bool:
+        return bool(self.drafters)

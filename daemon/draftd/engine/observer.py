@@ -1,0 +1,84 @@
+"""What the engine tells the world: the one seam between decoding and everything that watches it.
+
+Every method is called on the engine thread, must not block, and what it raises is caught, counted and dropped by the
+engine: a watcher can never hurt a request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from draftd.core import DecodeRequest, DraftCounts, FinishReason, Outcome, RoundResult
+
+
+class EngineObserver(Protocol):
+    """Hears of each request's admission, rounds and end. Refusals before admission never reach the engine."""
+
+    def on_round(self, request: DecodeRequest, result: RoundResult, gap: float | None) -> None:
+        """One row's round; `gap` is the time in seconds since the row's previous chunk, None for its first."""
+        ...
+
+    def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
+        """Drafting failed for this row: it goes on autoregressively."""
+        ...
+
+    def on_finish(self, request: DecodeRequest, outcome: Outcome) -> None:
+        """The request's end, exactly once for each request that was accepted into the inbox."""
+        ...
+
+
+class NullObserver:
+    """Hears everything, does nothing."""
+
+    def on_round(self, request: DecodeRequest, result: RoundResult, gap: float | None) -> None:
+        return None
+
+    def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
+        return None
+
+    def on_finish(self, request: DecodeRequest, outcome: Outcome) -> None:
+        return None
+
+
+class FanOut:
+    """Tells several observers, in order. One that raises does not silence the others."""
+
+    def __init__(self, *observers: EngineObserver) -> None:
+        self._observers = observers
+        self.errors = 0
+
+    def on_round(self, request: DecodeRequest, result: RoundResult, gap: float | None) -> None:
+        for observer in self._observers:
+            try:
+                observer.on_round(request, result, gap)
+            except Exception:
+                self.errors += 1
+
+    def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
+        for observer in self._observers:
+            try:
+                observer.on_drafter_error(request, message)
+            except Exception:
+                self.errors += 1
+
+    def on_finish(self, request: DecodeRequest, outcome: Outcome) -> None:
+        for observer in self._observers:
+            try:
+                observer.on_finish(request, outcome)
+            except Exception:
+                self.errors += 1
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """A snapshot of the engine. `counts` and `finished` are sums since it started; bytes are of MLX arrays held."""
+
+    active: int
+    queued: int
+    queue_capacity: int
+    kv_cache_bytes: int
+    weight_bytes: int
+    counts: DraftCounts
+    finished: dict[FinishReason, int]
+    drafter_errors: int
