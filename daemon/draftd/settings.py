@@ -1,0 +1,239 @@
+"""The settings there are: names, types, bounds, defaults, and what each is for. `draftd.config` fills them.
+
+Every setting carries its description; the table in README.md is checked against them.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from annotated_types import Ge, Le
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from draftd.core import DrafterKind
+from draftd.errors import ConfigError
+
+CAPTURE_CONTENT_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+
+Seconds = Annotated[FiniteFloat, Ge(0), Le(3600)]
+
+
+def existing_file(path: Path) -> Path:
+    path = path.expanduser()
+    if not path.is_file():
+        raise ValueError("no such file")
+    return path
+
+
+ExistingFile = Annotated[Path, AfterValidator(existing_file)]
+HomePath = Annotated[Path, AfterValidator(Path.expanduser)]
+
+
+def state_dir(environ: Mapping[str, str]) -> Path:
+    """Where draftd keeps what it writes, for this user and platform."""
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "draftd"
+    base = environ.get("XDG_STATE_HOME", "")
+    return (Path(base) if base.startswith("/") else Path.home() / ".local" / "state") / "draftd"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a listener on `host`."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ModelSettings(Section):
+    """What is served."""
+
+    path: str | None = Field(
+        default=None, description="Model to serve: a folder or a hub id. Unset: the embedded nano pair."
+    )
+    draft_path: str | None = Field(
+        default=None, description="Draft model: a folder or a hub id. Unset: the embedded one's own, or none."
+    )
+    prompt_lookup: bool = Field(
+        default=True, description="Also offer drafting by looking up n-grams in the prompt and output."
+    )
+    drafter: DrafterKind | None = Field(
+        default=None,
+        description="Drafter where the request names none. Unset: the draft model where there is one.",
+    )
+
+    @field_validator("path", "draft_path")
+    @classmethod
+    def _home(cls, value: str | None) -> str | None:
+        if not value:
+            return None
+        return str(Path(value).expanduser()) if value.startswith("~") else value
+
+    @model_validator(mode="after")
+    def _draft_needs_target(self) -> Self:
+        if self.draft_path is not None and self.path is None:
+            raise ConfigError(
+                "model.draft_path",
+                self.draft_path,
+                "only together with model.path",
+            )
+        return self
+
+
+class ServerSettings(Section):
+    """Where and how the daemon listens."""
+
+    host: str = Field(
+        default="127.0.0.1",
+        min_length=1,
+        description="Address to listen on. Beyond loopback needs TLS and a token.",
+    )
+    port: int = Field(default=50551, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
+    token: SecretStr | None = Field(default=None, description="Bearer token that every call must carry.")
+    tls_cert: ExistingFile | None = Field(default=None, description="Certificate chain (PEM).")
+    tls_key: ExistingFile | None = Field(default=None, description="Private key of the certificate (PEM).")
+    tls_client_ca: ExistingFile | None = Field(
+        default=None, description="Authority (PEM) that client certificates must come from: mutual TLS."
+    )
+    max_message_bytes: int = Field(
+        default=4 * 1024 * 1024,
+        ge=1024,
+        le=256 * 1024 * 1024,
+        description="Largest message taken from a client.",
+    )
+    max_concurrent_streams: int = Field(
+        default=256, ge=1, le=65536, description="Calls that one connection may have open at a time."
+    )
+    drain_seconds: Seconds = Field(
+        default=20.0, description="On SIGTERM, how long running requests may go on."
+    )
+    write_stall_seconds: Seconds = Field(
+        default=30.0, description="A client that takes no message for so long is cancelled; 0 waits for ever."
+    )
+    reflection: bool = Field(default=True, description="Offer gRPC server reflection.")
+
+    @field_validator("token")
+    @classmethod
+    def _token(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is None or not value.get_secret_value():
+            return None
+        text = value.get_secret_value()
+        if not (text.isascii() and text.isprintable()) or " " in text:
+            raise ValueError("not a header value")
+        return value
+
+    @model_validator(mode="after")
+    def _tls_and_token(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            missing = "tls_key" if self.tls_key is None else "tls_cert"
+            raise ConfigError(f"server.{missing}", None, "server.tls_cert and server.tls_key together")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise ConfigError("server.tls_client_ca", self.tls_client_ca, "only with server.tls_cert")
+        if not is_loopback(self.host):
+            missing = [f"server.{n}" for n in ("token", "tls_cert", "tls_key") if getattr(self, n) is None]
+            if missing:
+                allowed = f"127.0.0.0/8, ::1 or localhost; elsewhere set {', '.join(missing)} too"
+                raise ConfigError("server.host", self.host, allowed)
+        return self
+
+
+class EngineSettings(Section):
+    """How much the engine takes on."""
+
+    queue_capacity: int = Field(
+        default=64, ge=1, le=65536, description="Requests that may wait; one more is RESOURCE_EXHAUSTED."
+    )
+    max_batch: int = Field(default=8, ge=1, le=256, description="Requests decoded together.")
+    prefill_chunk: int = Field(
+        default=512, ge=1, le=16384, description="Prompt tokens prefilled between two rounds."
+    )
+    max_draft_tokens: int = Field(
+        default=4, ge=0, le=16, description="Most tokens drafted per round; 0 turns speculation off."
+    )
+    default_max_tokens: int = Field(
+        default=256, ge=1, le=1_048_576, description="Answer length where the request names none."
+    )
+
+
+class FlagSettings(Section):
+    """Where the feature flag `speculative-decoding` lives."""
+
+    provider: Literal["file", "flagd"] = Field(
+        default="file", description="A file in flagd's format, or a flagd server."
+    )
+    file: HomePath = Field(
+        default_factory=lambda: state_dir(os.environ) / "flags.json",
+        description="The flag's file; written when missing.",
+    )
+    host: str = Field(default="localhost", min_length=1, description="Host of the flagd server.")
+    port: int = Field(default=8013, ge=1, le=65535, description="Port of the flagd server.")
+    tls: bool = Field(default=False, description="Speak TLS to the flagd server.")
+    default_variant: Literal["on", "off"] = Field(
+        default="on", description="Variant in a newly written file, and when the flag cannot be evaluated."
+    )
+
+
+class TelemetrySettings(Section):
+    """What OTEL_* variables do not cover: those work as in any OpenTelemetry program."""
+
+    shutdown_seconds: Seconds = Field(
+        default=5.0, description="How long the last export may take at shutdown."
+    )
+    capture_content: bool = Field(
+        default=False, description=f"Put prompts and answers on spans. Also {CAPTURE_CONTENT_VARIABLE}."
+    )
+
+
+class LogSettings(Section):
+    """What is written to stderr."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least severity logged."
+    )
+    format: Literal["text", "json"] = Field(
+        default="text", description="One line of text, or of JSON, per event."
+    )
+
+
+class Settings(BaseSettings):
+    """All of it. `draftd.config.load_settings` fills it; construction alone reads no file and no variable."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid")
+
+    model: ModelSettings = Field(default_factory=lambda: ModelSettings())
+    server: ServerSettings = Field(default_factory=lambda: ServerSettings())
+    engine: EngineSettings = Field(default_factory=lambda: EngineSettings())
+    flag: FlagSettings = Field(default_factory=lambda: FlagSettings())
+    telemetry: TelemetrySettings = Field(default_factory=lambda: TelemetrySettings())
+    log: LogSettings = Field(default_factory=lambda: LogSettings())
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        # The layers are merged in load_settings, which remembers where each value came from: errors name it.
+        return (init_settings,)
