@@ -299,6 +299,7 @@ class ModelInfo:
     draft_weight_bytes: int
     backend: str
     batched: bool = True
+    rollback_limit: int | None = None  # tokens after which a rotating cache cannot be rolled back any more
 
     @property
     def speculation_available(self) -> bool:

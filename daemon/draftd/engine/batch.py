@@ -1,0 +1,68 @@
+"""The running rows: one row is one request being decoded."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from draftd.core import DecodeMode, DecodeRequest, DrafterKind, FinishReason, RequestStats, TokenSink
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """One request's state on the engine thread. `tokens` is prompt and output; the last one is not yet in any cache."""
+
+    request: DecodeRequest
+    sink: TokenSink
+    stats: RequestStats
+    tokens: list[int]
+    max_tokens: int  # the request's own, cut to the model's context
+    generator: random.Random
+    degraded: str = ""
+    finish: FinishReason | None = None
+    error: str = ""
+    rebuilt_at: int = -1  # output length when the row's caches were last rebuilt after a failure
+    lookup: object | None = field(default=None)
+
+    @classmethod
+    def of(cls, request: DecodeRequest, sink: TokenSink, context_length: int) -> Row:
+        seed = request.sampling.seed
+        return cls(
+            request=request,
+            sink=sink,
+            stats=RequestStats(prompt_tokens=len(request.prompt), arrival=request.arrival),
+            tokens=list(request.prompt),
+            max_tokens=min(request.max_tokens, context_length - len(request.prompt)),
+            generator=random.Random(seed) if seed is not None else random.Random(),
+        )
+
+    @property
+    def emitted(self) -> int:
+        return self.stats.counts.emitted
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that may still be emitted."""
+        return self.max_tokens - self.emitted
+
+    @property
+    def drafter(self) -> DrafterKind | None:
+        """Who drafts for this row now; None decodes autoregressively."""
+        return None if self.degraded else self.request.plan.drafter
+
+    @property
+    def depth(self) -> int:
+        """How many tokens to draft next: never past the last token that may be emitted."""
+        plan = self.request.plan
+        if plan.mode is DecodeMode.AUTOREGRESSIVE or self.degraded:
+            return 0
+        return min(plan.max_draft_tokens, self.remaining - 1)
+
+    def degrade(self, reason: str) -> None:
+        """From now on this row decodes autoregressively. The first reason stands."""
+        self.degraded = self.degraded or reason
+
+    def end(self, reason: FinishReason, error: str = "") -> None:
+        """Marks the row as ended; the first reason stands."""
+        if self.finish is None:
+            self.finish, self.error = reason, error

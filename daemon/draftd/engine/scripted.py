@@ -1,0 +1,131 @@
+"""A pair of models whose acceptance you set: for tests and dry runs, with no weights and no training.
+
+The target's next token is a fixed function of the last token and its position, so that texts are reproducible and
+never settle. The draft computes the same function and is wrong on a share 1 - acceptance of positions, chosen by a
+fixed hash. Both keep real key-value caches and check them: a token at the wrong place in a cache makes the text wrong.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models.cache import KVCache
+
+from draftd.engine.model import Detokenizer, LoadedModels, assemble
+
+_PEAK = 12.0  # logit of the chosen token over all others
+
+
+class ScriptedModel(nn.Module):
+    """A model in mlx-lm's shape. `wrong_per_mille` of positions answer with the next token but one.
+
+    The keys it stores are the token ids themselves. The answer at a position is computed from the sum of all ids that
+    its cache holds up to there, so that a stale or missing entry changes the text.
+    """
+
+    def __init__(
+        self, vocab_size: int, wrong_per_mille: int, step_seconds: float, eos: int, eos_after: int | None
+    ) -> None:
+        super().__init__()
+        self._vocab, self._wrong = vocab_size, wrong_per_mille
+        self._seconds, self._eos, self._eos_after = step_seconds, eos, eos_after
+        self.fail_on_token: int | None = None
+
+    def make_cache(self) -> list[KVCache]:
+        return [KVCache()]
+
+    def __call__(self, inputs: mx.array, cache: Sequence[Any]) -> mx.array:
+        if self._seconds:
+            time.sleep(self._seconds)
+        if self.fail_on_token is not None and bool(mx.any(inputs == self.fail_on_token).item()):
+            raise RuntimeError(f"scripted failure on token {self.fail_on_token}")
+        rows, width = inputs.shape
+        layer = cache[0]
+        offset = layer.offset
+        mask = layer.make_mask(width, return_array=True)
+        stored = inputs.astype(mx.float32)[:, None, :, None]
+        keys, _ = layer.update_and_fetch(stored, stored)
+        keys = keys[:, 0, :, 0]  # rows × length
+        mask = mx.broadcast_to(mask if mask.ndim == 2 else mask[:, 0], (rows, width, keys.shape[1]))
+        total = mx.where(mask, keys[:, None, :], 0.0).sum(axis=-1).astype(mx.int32)
+        start = offset if isinstance(offset, mx.array) else mx.array([offset] * rows)
+        position = start[:, None] + mx.arange(width)
+        chosen = (total * 7 + position * 13 + 5) % (self._vocab - 2) + 1
+        scattered = (position * 7919 + total * 104729) % 1000
+        chosen = mx.where(scattered < self._wrong, chosen % (self._vocab - 2) + 1, chosen)
+        if self._eos_after is not None:
+            chosen = mx.where(position >= self._eos_after, self._eos, chosen)
+        hot = (mx.arange(self._vocab) == chosen[..., None]).astype(mx.float32)
+        return hot * _PEAK
+
+
+class ByteTokenizer:
+    """One token a byte: id b is chr(b). The last id ends the text."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+        self.eos_ids = frozenset({vocab_size - 1})
+        self.has_chat_template = True
+
+    def encode(self, text: str) -> list[int]:
+        return [b % self.vocab_size for b in text.encode()]
+
+    def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        return self.encode("".join(f"<{m['role']}>{m['content']}\n" for m in messages) + "<assistant>")
+
+    def detokenizer(self) -> Detokenizer:
+        return _ByteDetokenizer()
+
+
+class _ByteDetokenizer:
+    def __init__(self) -> None:
+        self._held = b""
+
+    def add(self, token: int) -> str:
+        self._held += bytes([token % 256])
+        try:
+            text = self._held.decode()
+        except UnicodeDecodeError as error:
+            if error.reason == "unexpected end of data":
+                return ""
+            text = self._held.decode(errors="replace")
+        self._held = b""
+        return text
+
+    def finish(self) -> str:
+        text, self._held = self._held.decode(errors="replace"), b""
+        return text
+
+
+def scripted_models(
+    acceptance: float,
+    *,
+    vocab_size: int = 256,
+    context_length: int = 4096,
+    step_seconds: float = 0.0,
+    draft_step_seconds: float = 0.0,
+    eos_after: int | None = None,
+    with_draft: bool = True,
+) -> LoadedModels:
+    """A loaded pair. `acceptance`: share of drafted tokens that stand, 0 to 1, independent of position.
+
+    `step_seconds` is how long each target forward takes; `eos_after` ends every text at that position.
+    """
+    if not 0 <= acceptance <= 1:
+        raise ValueError(f"acceptance: got {acceptance!r}; allowed: 0 to 1")
+    eos = vocab_size - 1
+    target = ScriptedModel(vocab_size, 0, step_seconds, eos, eos_after)
+    draft = ScriptedModel(vocab_size, round(1000 * (1 - acceptance)), draft_step_seconds, eos, eos_after)
+    return assemble(
+        target,
+        draft if with_draft else None,
+        ByteTokenizer(vocab_size),
+        model="scripted",
+        draft_model="scripted-draft" if with_draft else None,
+        context_length=context_length,
+        backend="scripted",
+    )

@@ -1,0 +1,157 @@
+"""Verifiers: the target's verdict on a draft.
+
+The seam is narrow on purpose, token ids in and verdicts out, so that a verifier on another machine can stand behind it.
+`LocalVerifier` owns the target and its caches. Without a draft it decodes autoregressively, and pipelined as mlx-lm
+does it: the next forward is dispatched before this one's tokens are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import mlx.core as mx
+
+from draftd.engine.batch import Row
+from draftd.engine.cache import Caches, make_caches
+from draftd.engine.drafting import Draft
+from draftd.engine.sampling import Sampling, accept, draw, uniforms
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """For each row: how many drafted tokens stand, those tokens, and the one that follows them."""
+
+    accepted: list[list[int]]
+    following: list[int]
+
+
+class Verifier(Protocol):
+    """Holds the running rows, in the order they joined. Called on the engine thread only."""
+
+    def prefill(self, row: Row, chunk: int) -> bool:
+        """Takes in up to `chunk` more tokens of a newcomer's text but for its last; True once there are none left."""
+        ...
+
+    def join(self, row: Row) -> None:
+        """Makes a prefilled newcomer the last of the running rows. Nothing may be under way from `advance`."""
+        ...
+
+    def verify(self, rows: Sequence[Row], draft: Draft, sampling: Sampling) -> Verdict:
+        """One forward over each row's last token and its draft; rejected tokens are rolled back."""
+        ...
+
+    def advance(self, rows: Sequence[Row], sampling: Sampling, ahead: bool) -> list[int]:
+        """One autoregressive token for each row. `ahead` lets it start on the next ones, which then must be asked for
+        by `advance` and for the same rows, less those that left."""
+        ...
+
+    def refusal(self, rows: Sequence[Row], row: int, width: int) -> str:
+        """Why a draft of width - 1 tokens could not be rolled back for this row; empty when it could."""
+        ...
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keeps these of the running rows."""
+        ...
+
+    def drop(self, row: Row) -> None:
+        """Forgets a newcomer that has not joined."""
+        ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+class LocalVerifier:
+    """The target in this process. A row's cache holds its text but for the last token."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._caches: Caches = make_caches(model)
+        self._newcomers: dict[int, Caches] = {}
+        self._ahead: mx.array | None = None  # rows × 1: tokens already on their way
+
+    def prefill(self, row: Row, chunk: int) -> bool:
+        key = id(row)
+        caches = self._newcomers.get(key) or self._caches.fresh()
+        self._newcomers[key] = caches
+        start, end = caches.lengths[0], min(caches.lengths[0] + chunk, len(row.tokens) - 1)
+        if start < end:
+            caches.forward(mx.array([row.tokens[start:end]], dtype=mx.uint32), [end - start])
+            mx.eval(caches.arrays())
+        return end == len(row.tokens) - 1
+
+    def join(self, row: Row) -> None:
+        assert self._ahead is None, "a newcomer joins between forwards"
+        self._caches.join(self._newcomers.pop(id(row)))
+
+    def verify(self, rows: Sequence[Row], draft: Draft, sampling: Sampling) -> Verdict:
+        assert self._ahead is None, "a draft continues the text that was read"
+        last = mx.array([[row.tokens[-1]] for row in rows], dtype=mx.uint32)
+        before = self._caches.lengths
+        widths = [d + 1 for d in draft.depths]
+        logits = self._caches.forward(mx.concatenate([last, draft.tokens], axis=1), widths)
+        if sampling.greedy:
+            best = mx.argmax(logits, axis=-1)
+            mx.eval(best, draft.tokens)
+            verdict = _longest_match(draft.tokens.tolist(), best.tolist(), draft.depths)
+        else:
+            assert draft.q is not None
+            k = draft.tokens.shape[1]
+            dice = uniforms([row.generator for row in rows], k + 1)
+            p = sampling.distribution(logits)
+            depths = mx.array(draft.depths)
+            n, following = accept(p, draft.q, draft.tokens, depths, dice[:, :k], dice[:, k])
+            mx.eval(n, following, draft.tokens)
+            pairs = zip(draft.tokens.tolist(), n.tolist(), strict=True)
+            verdict = Verdict([tokens[:stand] for tokens, stand in pairs], following.tolist())
+        kept = zip(before, verdict.accepted, strict=True)
+        self._caches.truncate([length + 1 + len(tokens) for length, tokens in kept])
+        return verdict
+
+    def advance(self, rows: Sequence[Row], sampling: Sampling, ahead: bool) -> list[int]:
+        current = self._ahead
+        if current is None:
+            current = self._step(mx.array([[row.tokens[-1]] for row in rows], dtype=mx.uint32), rows, sampling)
+        self._ahead = self._step(current, rows, sampling) if ahead else None
+        mx.eval(current)
+        tokens: list[int] = current[:, 0].tolist()
+        return tokens
+
+    def refusal(self, rows: Sequence[Row], row: int, width: int) -> str:
+        return self._caches.refusal(row, width)
+
+    def select(self, rows: Sequence[int]) -> None:
+        self._caches.select(rows)
+        if self._ahead is not None:
+            self._ahead = self._ahead[mx.array(list(rows))] if rows else None
+
+    def drop(self, row: Row) -> None:
+        self._newcomers.pop(id(row), None)
+
+    @property
+    def nbytes(self) -> int:
+        return self._caches.nbytes + sum(c.nbytes for c in self._newcomers.values())
+
+    def _step(self, tokens: mx.array, rows: Sequence[Row], sampling: Sampling) -> mx.array:
+        """Dispatches one forward over `tokens`, rows × 1; returns the tokens it chooses, likewise."""
+        logits = self._caches.forward(tokens, [1] * len(rows))
+        if sampling.greedy:
+            chosen = mx.argmax(logits, axis=-1)
+        else:
+            chosen = draw(sampling.distribution(logits), uniforms([row.generator for row in rows], 1))
+        mx.async_eval(chosen)
+        return chosen
+
+
+def _longest_match(drafted: list[list[int]], best: list[list[int]], depths: list[int]) -> Verdict:
+    """Greedy verdict: a drafted token stands where it is the target's own choice and all before it stand."""
+    accepted, following = [], []
+    for tokens, choice, depth in zip(drafted, best, depths, strict=True):
+        n = 0
+        while n < depth and tokens[n] == choice[n]:
+            n += 1
+        accepted.append(tokens[:n])
+        following.append(choice[n])
+    return Verdict(accepted, following)
