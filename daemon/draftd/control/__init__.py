@@ -1,0 +1,1 @@
+"""Applies policy: the flag's provider, the planner."""

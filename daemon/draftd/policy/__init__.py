@@ -1,0 +1,1 @@
+"""Pure decisions: no clock, no I/O, no threads."""

@@ -1,0 +1,216 @@
+"""The feature flag through OpenFeature: flagd's provider, on a file by default, on a flagd server by configuration.
+
+Evaluation is in the process in both cases (a server's flags are synced over a stream), so it never waits. What a
+request gets when the source is broken: the last good state, reason STALE. When there never was a good one, or the flag
+is not in it: the configured default variant, reason ERROR.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from openfeature import api
+from openfeature.contrib.provider.flagd import FlagdProvider
+from openfeature.contrib.provider.flagd.config import ResolverType
+from openfeature.evaluation_context import EvaluationContext
+from openfeature.event import EventDetails, ProviderEvent
+from openfeature.hook import Hook
+from openfeature.provider import ProviderStatus
+from openfeature.provider.no_op_provider import NoOpProvider
+
+from draftd.control.flag_file import FlagFile
+from draftd.control.planner import FlagContext
+from draftd.errors import DeadlineExceeded, FlagReadOnly
+from draftd.policy import flag as policy
+from draftd.policy.flag import FLAG_KEY, VARIANTS, FlagResolution
+from draftd.settings import FlagSettings
+
+_POLL_SECONDS = 0.1  # how often the provider looks at the file's modification time
+_SETTLE_SECONDS = 5.0  # how long a change may take to be in force
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FlagState:
+    """Where the flag lives and what its default is. `error` says why the source is broken, empty when it is not."""
+
+    key: str
+    default_variant: str
+    variants: tuple[str, ...]
+    provider: str
+    writable: bool
+    source: str
+    error: str
+
+
+class FlagService:
+    """Owns one provider, in an OpenFeature domain of its own. Any thread."""
+
+    def __init__(
+        self, provider: FlagdProvider, *, file: FlagFile | None, name: str, source: str, default: bool
+    ) -> None:
+        self._provider = provider
+        self._file = file
+        self._name, self._source, self._default = name, source, default
+        self._domain = f"draftd-{uuid.uuid4().hex}"
+        self._client = api.get_client(self._domain)
+        self._writing = threading.Lock()
+        self._changed = threading.Event()
+        self._error = ""
+        self._quiet = _Quiet()
+
+    @classmethod
+    def open(cls, settings: FlagSettings, *, hook: Hook | None = None) -> FlagService:
+        """Writes the file when it is missing. A broken file, or a server that is away, is logged and waited for.
+
+        Raises ConfigError where the file cannot be written.
+        """
+        default = VARIANTS[settings.default_variant]
+        if settings.provider == "file":
+            file = FlagFile(settings.file)
+            if file.create_if_missing(settings.default_variant):
+                log.info("wrote the flag file %s", settings.file)
+            provider = FlagdProvider(
+                resolver_type=ResolverType.FILE,
+                offline_flag_source_path=str(settings.file),
+                deadline_ms=round(_POLL_SECONDS * 1000),
+            )
+            service = cls(provider, file=file, name="flagd (file)", source=str(settings.file), default=default)
+        else:
+            provider = FlagdProvider(
+                resolver_type=ResolverType.IN_PROCESS, host=settings.host, port=settings.port, tls=settings.tls
+            )
+            source = f"{settings.host}:{settings.port}"
+            service = cls(provider, file=None, name="flagd (server)", source=source, default=default)
+        service._begin([] if hook is None else [hook])
+        return service
+
+    def evaluate(self, context: FlagContext) -> FlagResolution:
+        """About 0.1 ms. Never raises."""
+        attributes = {"model": context.model, "workload": context.workload.value, "caller": context.caller}
+        details = self._client.get_boolean_details(
+            FLAG_KEY, self._default, EvaluationContext(context.caller or None, attributes)
+        )
+        variant = details.variant or policy.variant_of(details.value)
+        reason = str(details.reason or "UNKNOWN")
+        if details.error_code is not None:
+            return FlagResolution(variant, details.value, "ERROR", details.error_message or details.error_code.value)
+        error = self._error
+        return FlagResolution(variant, details.value, "STALE" if error else reason, error)
+
+    def state(self) -> FlagState:
+        """The source as it is now, even where that is not in force yet."""
+        error = self._error
+        variants, writable = tuple(VARIANTS), False
+        if self._file is not None and self._file.writable:
+            try:
+                document = self._file.read()
+                variants, default = policy.variants(document), policy.default_variant(document)
+                writable = True
+            except ValueError as broken:
+                error, default = str(broken), self.evaluate(FlagContext()).variant
+        else:
+            default = self.evaluate(FlagContext()).variant
+        return FlagState(FLAG_KEY, default, variants, self._name, writable, self._source, error)
+
+    def set_variant(self, variant: str) -> str:
+        """Makes `variant` the default and returns the previous one, once the change is in force. Blocks: not for the
+        event loop.
+
+        Raises InvalidRequest, FlagReadOnly, or DeadlineExceeded when the provider did not take the change up.
+        """
+        if self._file is None:
+            raise FlagReadOnly(f"the flag is served by flagd at {self._source}: set it there")
+        with self._writing:
+            self._changed.clear()
+            previous = self._file.set_default(variant)
+            if previous != variant and not self._settled(variant):
+                raise DeadlineExceeded(
+                    f"{self._source} was written, and is not in force after {_SETTLE_SECONDS:g} s: {self._error}"
+                )
+        log.info("flag %s: default variant %s, was %s", FLAG_KEY, variant, previous)
+        return previous
+
+    def close(self) -> None:
+        """Stops the provider and its watcher."""
+        for event, handler in self._handlers():
+            self._client.remove_handler(event, handler)
+        api.set_provider(NoOpProvider(), self._domain)
+        logging.getLogger("openfeature.contrib").removeFilter(self._quiet)
+
+    def _begin(self, hooks: list[Hook]) -> None:
+        self._client.add_hooks(hooks)
+        logging.getLogger("openfeature.contrib").addFilter(self._quiet)
+        if self._file is None:
+            api.set_provider(self._provider, self._domain)  # connects in the background
+        else:
+            try:
+                api.set_provider_and_wait(self._provider, self._domain)
+            except Exception:
+                self._broken(self._reason())
+        # Only now: a handler is told at once of the state of the provider in place, which was another one before.
+        for event, handler in self._handlers():
+            self._client.add_handler(event, handler)
+
+    def _handlers(self) -> tuple[tuple[ProviderEvent, Callable[[EventDetails], None]], ...]:
+        return (
+            (ProviderEvent.PROVIDER_CONFIGURATION_CHANGED, self._on_changed),
+            (ProviderEvent.PROVIDER_READY, self._on_ready),
+            (ProviderEvent.PROVIDER_ERROR, self._on_error),
+            (ProviderEvent.PROVIDER_STALE, self._on_error),
+        )
+
+    def _on_changed(self, details: EventDetails) -> None:
+        self._changed.set()
+
+    def _on_ready(self, details: EventDetails) -> None:
+        if self._error:
+            self._error = ""
+            log.info("flag source %s: in order again", self._source)
+
+    def _on_error(self, details: EventDetails) -> None:
+        # Repeated at every poll while the file is broken: said once. Handlers run on a pool: this one may be late.
+        if self._client.get_provider_status() is ProviderStatus.READY:
+            return
+        self._broken(self._reason() or details.message or "unknown error")
+
+    def _broken(self, reason: str) -> None:
+        if reason and reason != self._error:
+            self._error = reason
+            log.warning("flag source %s: %s; the last good state, or else the default, is in force", self._source, reason)
+
+    def _reason(self) -> str:
+        if self._file is None:
+            return ""
+        try:
+            self._file.read()
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    def _settled(self, variant: str) -> bool:
+        """Waits until the provider answers with the new default."""
+        deadline = time.monotonic() + _SETTLE_SECONDS
+        while self._changed.wait(max(0.0, deadline - time.monotonic())):
+            details = self._client.get_boolean_details(FLAG_KEY, self._default)
+            if details.variant == variant:
+                return True
+            if details.reason == "TARGETING_MATCH":
+                # A rule hides the default. An event may have been of an earlier edit; a whole poll later it is ours.
+                time.sleep(2 * _POLL_SECONDS)
+                return True
+            self._changed.clear()
+        return False
+
+
+class _Quiet(logging.Filter):
+    """Drops the file watcher's own tracebacks, one a poll: `FlagService` says it once, in a line."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.funcName != "handle_error"
