@@ -1,0 +1,138 @@
+"""Every attribute that draftd puts on a metric, a span or a log event: data, no code.
+
+Names from the OpenTelemetry conventions are used as they stand; what those do not cover lives under `draftd.`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """One attribute: its name, its type in OpenTelemetry's words, what it says."""
+
+    name: str
+    type: str
+    brief: str
+
+
+# Common to the GenAI span and the metrics.
+OPERATION = Attribute(
+    "gen_ai.operation.name", "string", "`chat`, `text_completion` (raw prompt) or `generate_content` (token ids)"
+)
+PROVIDER = Attribute("gen_ai.provider.name", "string", "Always `draftd`: the model runs in this process")
+MODEL = Attribute("gen_ai.request.model", "string", "The target model")
+ERROR_TYPE = Attribute(
+    "error.type",
+    "string",
+    "Class of what went wrong: `Cancelled`, `DeadlineExceeded`, `EngineFailure`, or that of the refusal, as "
+    "`QueueFull`; absent on success. On an RPC, the status",
+)
+DRAFT_MODEL = Attribute(
+    "draftd.draft_model",
+    "string",
+    "The draft model of the loaded pair, in both modes; `prompt_lookup` where the plan drafts without weights; "
+    "`none` without either",
+)
+MODE = Attribute(
+    "draftd.mode", "string", "`speculative` or `autoregressive`, as the request started; absent if refused before"
+)
+WORKLOAD = Attribute(
+    "draftd.workload", "string", "Workload class: `code`, `tool_call`, `chat`, `prose` or `unspecified`"
+)
+CONTEXT_TIER = Attribute(
+    "draftd.context_tier",
+    "string",
+    "Prompt length: `short` below 512 tokens, `medium` below 4,096, `long` from there",
+)
+OUTCOME = Attribute("draftd.outcome", "string", "`stop`, `length`, `cancelled`, `deadline`, `error` or `refused`")
+
+# Metrics only.
+TOKEN_TYPE = Attribute("gen_ai.token.type", "string", "`input` or `output`")
+POSITION = Attribute("draftd.position", "int", "Place in the draft, counted from 0")
+TELEMETRY_PART = Attribute("draftd.telemetry.part", "string", "Where telemetry itself failed, as `observer` or `span`")
+
+# The request, on the inference span.
+REQUEST_MAX_TOKENS = Attribute("gen_ai.request.max_tokens", "int", "Most tokens to emit")
+REQUEST_TEMPERATURE = Attribute("gen_ai.request.temperature", "double", "Sampling temperature; 0 is greedy")
+REQUEST_TOP_P = Attribute("gen_ai.request.top_p", "double", "Nucleus; 1 is off")
+REQUEST_TOP_K = Attribute("gen_ai.request.top_k", "int", "Most likely tokens kept; 0 is off")
+REQUEST_MIN_P = Attribute("draftd.request.min_p", "double", "Least probability relative to the best; 0 is off")
+REQUEST_SEED = Attribute("gen_ai.request.seed", "int", "Seed, where the caller gave one")
+REQUEST_STOP = Attribute("gen_ai.request.stop_sequences", "string[]", "Stop strings, where the caller gave some")
+REQUEST_STREAM = Attribute("gen_ai.request.stream", "boolean", "Always true")
+
+# The answer, on the inference span.
+RESPONSE_ID = Attribute("gen_ai.response.id", "string", "The request's id, as the client was told it")
+RESPONSE_MODEL = Attribute("gen_ai.response.model", "string", "The target model")
+RESPONSE_FINISH = Attribute("gen_ai.response.finish_reasons", "string[]", "One reason, as in `draftd.outcome`")
+RESPONSE_TTFC = Attribute(
+    "gen_ai.response.time_to_first_chunk", "double", "Seconds from arrival until the first tokens"
+)
+USAGE_INPUT = Attribute("gen_ai.usage.input_tokens", "int", "Prompt tokens")
+USAGE_OUTPUT = Attribute("gen_ai.usage.output_tokens", "int", "Emitted tokens, the end-of-text token included")
+INPUT_MESSAGES = Attribute("gen_ai.input.messages", "string", "The prompt as JSON; only when opted in")
+OUTPUT_MESSAGES = Attribute("gen_ai.output.messages", "string", "The answer as JSON; only when opted in")
+
+# The plan, on the inference span.
+PLAN_REASON = Attribute("draftd.plan.reason", "string", "Why the request was decoded the way it was")
+PLAN_LEVEL = Attribute("draftd.plan.level", "string", "Fallback level in force, as `full`")
+PLAN_VARIANT = Attribute("draftd.plan.variant", "string", "Variant of the feature flag")
+PLAN_DRAFTER = Attribute("draftd.plan.drafter", "string", "`draft_model`, `prompt_lookup` or `none`")
+PLAN_MAX_DRAFT = Attribute("draftd.plan.max_draft_tokens", "int", "Most tokens to draft in a round; 0 is none")
+DEGRADED = Attribute(
+    "draftd.degraded_reason",
+    "string",
+    "Why a speculative request went on autoregressively; absent where it did not",
+)
+
+# The counts, on the inference span.
+ROUNDS = Attribute("draftd.rounds", "int", "Decode rounds of any depth")
+DRAFTS = Attribute("draftd.spec_decode.drafts", "int", "Rounds with at least one drafted token")
+DRAFT_TOKENS = Attribute("draftd.spec_decode.draft_tokens", "int", "Drafted tokens")
+ACCEPTED_TOKENS = Attribute("draftd.spec_decode.accepted_tokens", "int", "Drafted tokens that stand in the text")
+ACCEPTED_PER_POS = Attribute(
+    "draftd.spec_decode.accepted_tokens_per_pos", "int[]", "The same by place in the draft, from 0"
+)
+DRAFTED_PER_POS = Attribute("draftd.spec_decode.draft_tokens_per_pos", "int[]", "Drafted tokens by place, from 0")
+ROLLBACKS = Attribute("draftd.spec_decode.rollbacks", "int", "Rounds in which the target turned a drafted token down")
+ROLLED_BACK = Attribute("draftd.spec_decode.rolled_back_tokens", "int", "Drafted tokens that do not stand")
+DRAFT_FORWARDS = Attribute("draftd.spec_decode.draft_forwards", "int", "Forward passes of the draft model")
+TARGET_FORWARDS = Attribute(
+    "draftd.spec_decode.target_forwards", "int", "Forward passes of the target, prefill not counted"
+)
+ACCEPTANCE = Attribute(
+    "draftd.spec_decode.acceptance", "double", "accepted / drafted; absent where nothing was drafted"
+)
+MEAN_ACCEPTED = Attribute(
+    "draftd.spec_decode.mean_accepted_length",
+    "double",
+    "1 + accepted / drafts, the bonus token counted; absent where nothing was drafted",
+)
+
+# The times, on the inference span.
+TOKENS_PER_SECOND = Attribute(
+    "draftd.tokens_per_second", "double", "Tokens after the first chunk, over the time since it"
+)
+TTFT = Attribute("draftd.time_to_first_token", "double", "Seconds from arrival until the first token")
+QUEUE_SECONDS = Attribute("draftd.queue.duration", "double", "Seconds from arrival until scheduled")
+PREFILL_SECONDS = Attribute("draftd.prefill.duration", "double", "Seconds from scheduled until the prompt was cached")
+
+# The RPC.
+RPC_SYSTEM = Attribute("rpc.system.name", "string", "Always `grpc`")
+RPC_METHOD = Attribute(
+    "rpc.method", "string", "Full name, as `draftd.v1.InferenceService/Generate`; `_OTHER` where there is none such"
+)
+RPC_STATUS = Attribute("rpc.response.status_code", "string", "gRPC status by name, as `OK` or `CANCELLED`")
+
+# The feature flag.
+FLAG_KEY = Attribute("feature_flag.key", "string", "The flag's key")
+FLAG_VARIANT = Attribute("feature_flag.result.variant", "string", "The variant chosen")
+FLAG_VALUE = Attribute("feature_flag.result.value", "boolean", "The value, where the provider names no variant")
+FLAG_REASON = Attribute("feature_flag.result.reason", "string", "Why, as `static` or `targeting_match`")
+FLAG_PROVIDER = Attribute("feature_flag.provider.name", "string", "The provider that answered")
+FLAG_CONTEXT = Attribute("feature_flag.context.id", "string", "The targeting key: the caller, where one was named")
+FLAG_ERROR_MESSAGE = Attribute("feature_flag.error.message", "string", "What went wrong, where something did")
+FLAG_SET = Attribute("feature_flag.set.id", "string", "The flag set, where the provider names one")
+FLAG_VERSION = Attribute("feature_flag.version", "string", "Version of the rules, where the provider names one")

@@ -1,0 +1,130 @@
+"""Writes docs/telemetry.md from the catalog: `python -m draftd.telemetry.document docs/telemetry.md [--check]`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from draftd.telemetry import catalog
+from draftd.telemetry.attributes import Attribute
+from draftd.telemetry.catalog import Event, Metric, Span
+
+_HEAD = """\
+# Telemetry
+
+<!-- Written by `python -m draftd.telemetry.document docs/telemetry.md` from daemon/draftd/telemetry/catalog.py. -->
+
+draftd exports traces, metrics and log events over OTLP. The `OTEL_*` environment variables work as in any OpenTelemetry
+program; without an endpoint nothing is exported and nothing is recorded.
+
+```
+OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4317 draftd serve
+OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318 OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf draftd serve
+```
+
+Traces, metrics and logs can go to different places (`OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, …) or nowhere
+(`OTEL_LOGS_EXPORTER=none`); `OTEL_SDK_DISABLED=true` stops all. A caller's `traceparent` is honoured. The text of
+prompts and answers leaves the process only with `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true`.
+
+A collector that is dead, slow or refusing costs no request anything. Spans wait in a bounded queue
+(`OTEL_BSP_MAX_QUEUE_SIZE`, 2,048) and the oldest are dropped when it is full; counters are cumulative and catch up by
+themselves. One warning tells when the collector is lost, one when it is back. At shutdown the daemon flushes for at
+most `telemetry.shutdown_seconds`.
+
+Metric labels have few values each; ids are on spans only. Counts are exact: what a client received, the attributes of
+its span, the counters here and the engine's own counts are the same numbers.
+"""
+
+_RATIOS = """\
+## Reading the counters
+
+With vLLM's definitions, over the same labels and the same time:
+
+- acceptance: `accepted_tokens / draft_tokens`. It falls as blocks grow at constant quality, so compare it at one depth;
+- mean acceptance length: `1 + accepted_tokens / drafts`, the bonus token counted;
+- acceptance at place *i*: `accepted_tokens_per_pos / draft_tokens_per_pos` at `draftd.position` *i*; at 0 it does not
+  depend on the block's length;
+- per-token acceptance: `accepted_tokens / (accepted_tokens + rollbacks)`, which does not either.
+
+Always: `draft_tokens = accepted_tokens + rolled_back_tokens`, in every single export.
+"""
+
+
+def render() -> str:
+    """The whole page."""
+    described: tuple[Metric | Span | Event, ...] = (*catalog.METRICS, *catalog.SPANS, *catalog.EVENTS)
+    attributes = {attribute.name: attribute for thing in described for attribute in thing.attributes}
+    parts = [
+        _HEAD,
+        "## Metrics\n",
+        _table(
+            ("Metric", "Prometheus", "Instrument", "Unit", "What it counts"),
+            ((f"`{m.name}`", f"`{_prometheus(m)}`", m.kind.value, f"`{m.unit}`", m.brief) for m in catalog.METRICS),
+        ),
+        f"Most carry the labels {_names(catalog.LABELS)}. In Prometheus dots become underscores.\n",
+        _table(("Metric", "Attributes"), ((f"`{m.name}`", _labels(m)) for m in catalog.METRICS)),
+        "Histogram bounds, in seconds:\n",
+        _table(
+            ("Metric", "Bounds"),
+            ((f"`{m.name}`", " ".join(f"{b:g}" for b in m.buckets)) for m in catalog.METRICS if m.buckets),
+        ),
+        _RATIOS,
+        "## Spans\n",
+        *(_described(span, f"{span.kind}. {span.brief}.") for span in catalog.SPANS),
+        "## Log events\n",
+        *(_described(event, f"{event.brief}.") for event in catalog.EVENTS),
+        "## Attributes\n",
+        _table(
+            ("Attribute", "Type", "What it says"),
+            ((f"`{a.name}`", a.type, a.brief) for _, a in sorted(attributes.items())),
+        ),
+    ]
+    return "\n".join(parts).rstrip("\n") + "\n"
+
+
+def _prometheus(metric: Metric) -> str:
+    return metric.prometheus + ("_{bucket,sum,count}" if metric.buckets else "")
+
+
+def _labels(metric: Metric) -> str:
+    more = [attribute for attribute in metric.attributes if attribute not in catalog.LABELS]
+    if len(metric.attributes) - len(more) < len(catalog.LABELS):
+        return _names(metric.attributes)
+    return ", ".join(part for part in ("the labels", _names(more)) if part)
+
+
+def _described(thing: Span | Event, brief: str) -> str:
+    listed = f"\nAttributes: {_names(thing.attributes)}\n" if thing.attributes else ""
+    return f"### `{thing.name}`\n\n{brief}\n{listed}"
+
+
+def _names(attributes: Iterable[Attribute]) -> str:
+    return ", ".join(f"`{attribute.name}`" for attribute in attributes)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Writes the page; with `--check` only compares, and returns 1 where it differs."""
+    parser = argparse.ArgumentParser(prog="python -m draftd.telemetry.document", description=__doc__)
+    parser.add_argument("path", type=Path, nargs="?", default=Path("docs/telemetry.md"))
+    parser.add_argument("--check", action="store_true", help="write nothing; fail when the page is out of date")
+    options = parser.parse_args(arguments)
+    page = render()
+    if options.check:
+        if options.path.is_file() and options.path.read_text(encoding="utf-8") == page:
+            return 0
+        print(f"{options.path} is out of date: run python -m draftd.telemetry.document {options.path}", file=sys.stderr)
+        return 1
+    options.path.parent.mkdir(parents=True, exist_ok=True)
+    options.path.write_text(page, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

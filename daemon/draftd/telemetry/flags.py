@@ -1,0 +1,64 @@
+"""The OpenFeature hook that emits `feature_flag.evaluation`, one log event per evaluation, as the convention says."""
+
+from __future__ import annotations
+
+import time
+
+from openfeature.flag_evaluation import FlagEvaluationDetails, FlagValueType
+from openfeature.hook import Hook, HookContext, HookHints
+from opentelemetry._logs import Logger, SeverityNumber
+from opentelemetry.context import Context
+
+from draftd.telemetry import attributes as a
+from draftd.telemetry import catalog
+from draftd.telemetry.guard import Guard
+from draftd.telemetry.spans import current
+
+
+class FlagHook(Hook):
+    """Tells of each evaluation when it is over, whether it went well or fell back to the default."""
+
+    def __init__(self, logger: Logger, guard: Guard) -> None:
+        self._logger = logger
+        self._guard = guard
+
+    def finally_after(
+        self, hook_context: HookContext, details: FlagEvaluationDetails[FlagValueType], hints: HookHints
+    ) -> None:
+        try:
+            failed = details.error_code is not None
+            self._logger.emit(
+                timestamp=time.time_ns(),
+                context=current.get() or Context(),
+                severity_number=SeverityNumber.WARN if failed else SeverityNumber.INFO,
+                event_name=catalog.FLAG_EVALUATION.name,
+                attributes=_attributes(hook_context, details),
+            )
+        except Exception as error:
+            self._guard.caught("flag", error)
+
+
+def _attributes(
+    context: HookContext, details: FlagEvaluationDetails[FlagValueType]
+) -> dict[str, str | bool | int | float]:
+    # The conventions spell reasons in lower case, OpenFeature in upper case.
+    found: dict[str, str | bool | int | float] = {
+        a.FLAG_KEY.name: details.flag_key,
+        a.FLAG_REASON.name: str(details.reason or "unknown").lower(),
+    }
+    if details.variant is not None:
+        found[a.FLAG_VARIANT.name] = details.variant
+    elif isinstance(details.value, bool | int | float | str):
+        found[a.FLAG_VALUE.name] = details.value
+    if context.provider_metadata is not None:
+        found[a.FLAG_PROVIDER.name] = context.provider_metadata.name
+    if context.evaluation_context.targeting_key:
+        found[a.FLAG_CONTEXT.name] = context.evaluation_context.targeting_key
+    for key, attribute in (("contextId", a.FLAG_CONTEXT), ("flagSetId", a.FLAG_SET), ("version", a.FLAG_VERSION)):
+        if key in details.flag_metadata:
+            found[attribute.name] = str(details.flag_metadata[key])
+    if details.error_code is not None:
+        found[a.ERROR_TYPE.name] = str(details.error_code.value).lower()
+        if details.error_message:
+            found[a.FLAG_ERROR_MESSAGE.name] = details.error_message
+    return found

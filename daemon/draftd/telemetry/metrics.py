@@ -1,0 +1,164 @@
+"""Instruments, made from the catalog and from nothing else, and what is recorded on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from opentelemetry.context import Context
+from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, Observation
+
+from draftd.core import DecodeRequest, Outcome, RoundResult
+from draftd.engine.observer import EngineStatus
+from draftd.telemetry import attributes as a
+from draftd.telemetry import catalog
+from draftd.telemetry.catalog import Kind, Metric
+from draftd.telemetry.guard import Guard
+from draftd.telemetry.labels import Naming
+from draftd.telemetry.ledger import Entry, Ledger
+
+Attributes = Mapping[str, str]
+Reading = Callable[[Entry], int]
+Gauge = Callable[[EngineStatus], int]
+
+# Which sum of the ledger each counter shows.
+_SUMS: tuple[tuple[Metric, Reading], ...] = (
+    (catalog.DRAFTS, lambda e: e.counts.drafts),
+    (catalog.DRAFT_TOKENS, lambda e: e.counts.drafted),
+    (catalog.ACCEPTED_TOKENS, lambda e: e.counts.accepted),
+    (catalog.ROLLBACKS, lambda e: e.counts.rollbacks),
+    (catalog.ROLLED_BACK_TOKENS, lambda e: e.counts.rolled_back),
+    (catalog.DRAFT_FORWARDS, lambda e: e.counts.draft_forwards),
+    (catalog.TARGET_FORWARDS, lambda e: e.counts.target_forwards),
+    (catalog.DRAFTER_ERRORS, lambda e: e.drafter_errors),
+)
+_BY_POSITION: tuple[tuple[Metric, Callable[[Entry], list[int]]], ...] = (
+    (catalog.ACCEPTED_PER_POS, lambda e: e.counts.accepted_per_position),
+    (catalog.DRAFTED_PER_POS, lambda e: e.counts.drafted_per_position),
+)
+_GAUGES: tuple[tuple[Metric, Gauge], ...] = (
+    (catalog.ACTIVE_REQUESTS, lambda s: s.active),
+    (catalog.QUEUED_REQUESTS, lambda s: s.queued),
+    (catalog.QUEUE_CAPACITY, lambda s: s.queue_capacity),
+    (catalog.KV_CACHE, lambda s: s.kv_cache_bytes),
+    (catalog.WEIGHTS, lambda s: s.weight_bytes),
+)
+
+
+class Metrics:
+    """All instruments of the catalog on one meter."""
+
+    def __init__(
+        self,
+        meter: Meter,
+        *,
+        ledger: Ledger,
+        naming: Naming,
+        status: Callable[[], EngineStatus | None],
+        guard: Guard,
+    ) -> None:
+        self._meter = meter
+        self._ledger = ledger
+        self._naming = naming
+        self._status = status
+        self._guard = guard
+        self._histograms: dict[str, Histogram] = {}
+        self._counters: dict[str, Counter] = {}
+        observed = self._observed()
+        for metric in catalog.METRICS:
+            self._create(metric, observed)
+        assert not observed, f"read but not in the catalog: {sorted(observed)}"
+
+    def record(self, metric: Metric, value: float, attributes: Attributes, context: Context | None = None) -> None:
+        """Records on a histogram. `context` links the exemplar to its span."""
+        self._histograms[metric.name].record(value, attributes, context)
+
+    def count(self, metric: Metric, attributes: Attributes, context: Context | None = None) -> None:
+        """Adds one to a counter."""
+        self._counters[metric.name].add(1, attributes, context)
+
+    def _create(self, metric: Metric, observed: dict[str, Callable[[], Iterable[Observation]]]) -> None:
+        name, unit, brief = metric.name, metric.unit, metric.brief
+        if metric.kind is Kind.HISTOGRAM:
+            self._histograms[name] = self._meter.create_histogram(
+                name, unit, brief, explicit_bucket_boundaries_advisory=metric.buckets
+            )
+        elif metric.kind is Kind.COUNTER:
+            self._counters[name] = self._meter.create_counter(name, unit, brief)
+        else:
+            callback = self._guarded(observed.pop(name))
+            if metric.kind is Kind.GAUGE:
+                self._meter.create_observable_gauge(name, [callback], unit, brief)
+            else:
+                self._meter.create_observable_counter(name, [callback], unit, brief)
+
+    def _guarded(
+        self, observe: Callable[[], Iterable[Observation]]
+    ) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def callback(options: CallbackOptions) -> Iterable[Observation]:
+            try:
+                return list(observe())
+            except Exception as error:
+                self._guard.caught("metrics", error)
+                return []
+
+        return callback
+
+    def _observed(self) -> dict[str, Callable[[], Iterable[Observation]]]:
+        found: dict[str, Callable[[], Iterable[Observation]]] = {}
+        for metric, reading in _SUMS:
+            found[metric.name] = lambda m=metric, r=reading: (  # type: ignore[misc]
+                Observation(r(e), e.labels) for e in self._ledger.read(m.name)
+            )
+        for metric, series in _BY_POSITION:
+            found[metric.name] = lambda m=metric, s=series: (  # type: ignore[misc]
+                Observation(count, {**e.labels, a.POSITION.name: i})
+                for e in self._ledger.read(m.name)
+                for i, count in enumerate(s(e))
+            )
+        for metric, gauge in _GAUGES:
+            found[metric.name] = lambda g=gauge: self._gauge(g)  # type: ignore[misc]
+        found[catalog.TOKENS.name] = self._tokens
+        found[catalog.TELEMETRY_ERRORS.name] = lambda: (
+            Observation(count, {a.TELEMETRY_PART.name: part}) for part, count in self._guard.counts().items()
+        )
+        return found
+
+    def _gauge(self, gauge: Gauge) -> Iterable[Observation]:
+        status = self._status()
+        if status is not None:
+            yield Observation(gauge(status), {a.MODEL.name: self._naming.model()})
+
+    def _tokens(self) -> Iterable[Observation]:
+        for entry in self._ledger.read(catalog.TOKENS.name):
+            yield Observation(entry.input_tokens, {**entry.labels, a.TOKEN_TYPE.name: "input"})
+            yield Observation(entry.counts.emitted, {**entry.labels, a.TOKEN_TYPE.name: "output"})
+
+
+class MetricsObserver:
+    """The engine's observer: rounds go to the ledger, the time between chunks to its histogram."""
+
+    def __init__(self, ledger: Ledger, metrics: Metrics, guard: Guard) -> None:
+        self._ledger = ledger
+        self._metrics = metrics
+        self._guard = guard
+
+    def on_round(self, request: DecodeRequest, result: RoundResult, gap: float | None) -> None:
+        try:
+            entry = self._ledger.entry(request)
+            self._ledger.add_round(entry, result)
+            if gap is not None:
+                self._metrics.record(catalog.INTER_TOKEN_DURATION, gap, entry.labels)
+        except Exception as error:
+            self._guard.caught("observer", error)
+
+    def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
+        try:
+            self._ledger.add_drafter_error(self._ledger.entry(request))
+        except Exception as error:
+            self._guard.caught("observer", error)
+
+    def on_finish(self, request: DecodeRequest, outcome: Outcome) -> None:
+        try:
+            self._ledger.add_input(self._ledger.entry(request), outcome.stats.prompt_tokens)
+        except Exception as error:
+            self._guard.caught("observer", error)

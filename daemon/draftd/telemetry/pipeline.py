@@ -1,0 +1,153 @@
+"""The SDK's providers, from the OTEL_* environment, their queues and their shutdown bounded. None of them is global."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from opentelemetry._logs import LoggerProvider, NoOpLoggerProvider
+from opentelemetry.metrics import MeterProvider, NoOpMeterProvider
+from opentelemetry.sdk import _logs as sdk_logs
+from opentelemetry.sdk import metrics as sdk_metrics
+from opentelemetry.sdk import trace as sdk_trace
+from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
+from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import NoOpTracerProvider, TracerProvider
+
+from draftd.telemetry import exporters
+from draftd.telemetry.exporters import Signal
+from draftd.telemetry.link import Link, Quiet, Watched
+
+_log = logging.getLogger("draftd.telemetry")
+
+
+@dataclass(slots=True)
+class Pipeline:
+    """Providers, and the way to stop them in time."""
+
+    tracers: TracerProvider
+    meters: MeterProvider
+    loggers: LoggerProvider
+    link: Link
+    quiet: Quiet
+    exporters: list[Any] = field(default_factory=list)
+
+    def shutdown(self, seconds: float) -> bool:
+        """Sends what is queued, for at most `seconds`; True when all of it arrived.
+
+        The SDK waits up to thirty seconds for each signal. So the signals are shut down side by side, and when time is
+        nearly up their exporters are closed, which makes them give up: the rest of the queues is dropped.
+        """
+        failed = self.link.failed
+        deadline = time.monotonic() + seconds
+        grace = min(0.5, seconds / 4)
+        threads = [
+            threading.Thread(target=self._stop, args=(provider,), daemon=True, name="telemetry-shutdown")
+            for provider in (self.tracers, self.meters, self.loggers)
+        ]
+        for thread in threads:
+            thread.start()
+        _join(threads, deadline - grace)
+        late = any(thread.is_alive() for thread in threads)
+        if late:
+            closers = [
+                threading.Thread(target=_close, args=(exporter,), daemon=True, name="telemetry-close")
+                for exporter in self.exporters
+            ]
+            for closer in closers:
+                closer.start()
+            _join(closers + threads, deadline)
+        else:
+            self.quiet.remove()  # after a late end, threads may linger that still have something to complain of
+        return not late and self.link.failed == failed
+
+    def _stop(self, provider: object) -> None:
+        shutdown = getattr(provider, "shutdown", None)
+        if shutdown is None:
+            return
+        try:
+            shutdown()
+        except Exception as error:
+            _log.debug("telemetry shutdown: %s", error)
+
+
+def _join(threads: list[threading.Thread], deadline: float) -> None:
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _close(exporter: Any) -> None:
+    try:
+        exporter.shutdown()
+    except Exception as error:
+        _log.debug("telemetry shutdown: %s", error)
+
+
+def build(environ: Mapping[str, str], service_version: str) -> Pipeline | None:
+    """Providers for the signals that the environment wants exported; None when it wants none.
+
+    Queue lengths, batch sizes, intervals, samplers, limits, endpoints, headers, compression and certificates are read
+    by the SDK's own classes. Raises ValueError for an exporter or a protocol that is not to be had.
+    """
+    classes = {
+        signal: [exporters.load(signal, name, environ) for name in exporters.wanted(signal, environ)]
+        for signal in Signal
+    }
+    if not any(classes.values()):
+        return None
+    quiet = Quiet()
+    link = Link(quiet)
+    pipeline = Pipeline(NoOpTracerProvider(), NoOpMeterProvider(), NoOpLoggerProvider(), link, quiet)
+    quiet.install()
+    with exporters.environment(environ):
+        resource = _resource(service_version)
+        if classes[Signal.TRACES]:
+            tracers = sdk_trace.TracerProvider(resource=resource, shutdown_on_exit=False)
+            for kind in classes[Signal.TRACES]:
+                exporter: Any = _watched(kind(), Signal.TRACES, pipeline)
+                tracers.add_span_processor(BatchSpanProcessor(exporter))
+            pipeline.tracers = tracers
+        if classes[Signal.METRICS]:
+            readers = [_reader(kind, pipeline) for kind in classes[Signal.METRICS]]
+            pipeline.meters = sdk_metrics.MeterProvider(readers, resource, shutdown_on_exit=False)
+        if classes[Signal.LOGS]:
+            loggers = sdk_logs.LoggerProvider(resource=resource, shutdown_on_exit=False)
+            for kind in classes[Signal.LOGS]:
+                exporter = _watched(kind(), Signal.LOGS, pipeline)
+                loggers.add_log_record_processor(BatchLogRecordProcessor(exporter))
+            pipeline.loggers = loggers
+    return pipeline
+
+
+def _reader(kind: type[Any], pipeline: Pipeline) -> MetricReader:
+    if issubclass(kind, MetricReader):
+        reader: MetricReader = kind()
+        return reader
+    exporter: Any = _watched(kind(), Signal.METRICS, pipeline)
+    return PeriodicExportingMetricReader(exporter)
+
+
+def _watched(exporter: Any, signal: Signal, pipeline: Pipeline) -> Watched:
+    pipeline.exporters.append(exporter)
+    return Watched(exporter, signal.lower(), pipeline.link)
+
+
+def _resource(service_version: str) -> Resource:
+    """The environment's resource, completed: it wins, also over our own service name."""
+    found = Resource.create().attributes
+    ours = {
+        "service.name": "draftd",
+        "service.version": service_version,
+        "service.instance.id": str(uuid.uuid4()),
+    }
+    unnamed = str(found.get("service.name", "")).startswith("unknown_service")
+    return Resource.create(
+        {key: value for key, value in ours.items() if key not in found or (key == "service.name" and unnamed)}
+    )

@@ -1,0 +1,393 @@
+"""A real OTLP receiver for tests: gRPC or HTTP on loopback. It keeps all it is sent, can be slow, refuse, or be killed.
+
+with OtlpReceiver() as receiver:
+    run_something(environ=receiver.environ())
+    assert receiver.total("draftd.tokens", {"gen_ai.token.type": "output"}) == 42
+    assert receiver.spans("chat nano")[0].attributes["draftd.mode"] == "speculative"
+"""
+
+from __future__ import annotations
+
+import gzip
+import http.server
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import grpc
+from opentelemetry.proto.collector.logs.v1 import logs_service_pb2, logs_service_pb2_grpc
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2, metrics_service_pb2_grpc
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.metrics.v1 import metrics_pb2
+from opentelemetry.proto.trace.v1 import trace_pb2
+
+Value = Any
+Attributes = dict[str, Value]
+
+
+@dataclass(frozen=True)
+class SpanRecord:
+    """A span, in Python's own types. Ids are hex; `parent_id` is empty at the root; times are epoch nanoseconds."""
+
+    name: str
+    trace_id: str
+    span_id: str
+    parent_id: str
+    kind: str
+    status: str
+    message: str
+    start: int
+    end: int
+    attributes: Attributes
+    resource: Attributes
+    scope: str
+
+
+@dataclass(frozen=True)
+class EventRecord:
+    """A log record that is an event."""
+
+    name: str
+    trace_id: str
+    span_id: str
+    severity: int
+    attributes: Attributes
+    resource: Attributes
+
+
+@dataclass(frozen=True)
+class Point:
+    """One series of a metric. `value` is the number, or a histogram's sum; `count` and `buckets` are a histogram's."""
+
+    name: str
+    unit: str
+    kind: str
+    attributes: Attributes
+    value: float
+    count: int = 0
+    bounds: tuple[float, ...] = ()
+    buckets: tuple[int, ...] = ()
+    exemplars: int = 0
+
+
+@dataclass
+class Store:
+    """All requests received, in order."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    traces: list[Any] = field(default_factory=list)
+    metrics: list[Any] = field(default_factory=list)
+    logs: list[Any] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+
+
+class OtlpReceiver:
+    """Listens on a free loopback port. `refuse` answers with that status, `delay` seconds pass before any answer."""
+
+    def __init__(self, protocol: str = "grpc") -> None:
+        self.protocol = protocol
+        self.store = Store()
+        self.refuse: grpc.StatusCode | None = None
+        self.delay = 0.0
+        self.port = 0
+        self.calls = 0  # attempts, refused ones included
+        self._grpc: grpc.Server | None = None
+        self._http: http.server.ThreadingHTTPServer | None = None
+        self._released = threading.Event()
+
+    # Its life.
+
+    def start(self) -> OtlpReceiver:
+        """Listens: on the port it had before, if it had one."""
+        self._released.clear()
+        if self.protocol == "grpc":
+            server = grpc.server(ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
+            servicer = _Servicer(self)
+            trace_service_pb2_grpc.add_TraceServiceServicer_to_server(servicer, server)
+            metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(_MetricsServicer(self), server)
+            logs_service_pb2_grpc.add_LogsServiceServicer_to_server(_LogsServicer(self), server)
+            self.port = server.add_insecure_port(f"127.0.0.1:{self.port}")
+            server.start()
+            self._grpc = server
+        else:
+            self._http = http.server.ThreadingHTTPServer(("127.0.0.1", self.port), _handler(self))
+            self._http.daemon_threads = True
+            self.port = self._http.server_address[1]
+            threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def kill(self) -> None:
+        """Stops at once, mid-call if need be. What was received stays; `start` brings it back on the same port."""
+        self._released.set()
+        if self._grpc is not None:
+            self._grpc.stop(0).wait()
+            self._grpc = None
+        if self._http is not None:
+            self._http.shutdown()
+            self._http.server_close()
+            self._http = None
+
+    def __enter__(self) -> OtlpReceiver:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def environ(self, **more: str) -> dict[str, str]:
+        """Variables that point a program here, with intervals short enough for a test."""
+        found = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": self.endpoint,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc" if self.protocol == "grpc" else "http/protobuf",
+            "OTEL_BSP_SCHEDULE_DELAY": "100",
+            "OTEL_BLRP_SCHEDULE_DELAY": "100",
+            "OTEL_METRIC_EXPORT_INTERVAL": "500",
+        }
+        return found | more
+
+    # What it received.
+
+    def spans(self, name: str | None = None) -> list[SpanRecord]:
+        """Spans in order of arrival, each once, however often it was sent."""
+        found: dict[str, SpanRecord] = {}
+        with self.store.lock:
+            requests = list(self.store.traces)
+        for request in requests:
+            for group in request.resource_spans:
+                resource = _attributes(group.resource.attributes)
+                for scoped in group.scope_spans:
+                    for span in scoped.spans:
+                        record = _span(span, resource, scoped.scope.name)
+                        if name is None or record.name == name:
+                            found.setdefault(record.span_id, record)
+        return list(found.values())
+
+    def events(self, name: str | None = None) -> list[EventRecord]:
+        """Log records in order of arrival."""
+        found = []
+        with self.store.lock:
+            requests = list(self.store.logs)
+        for request in requests:
+            for group in request.resource_logs:
+                resource = _attributes(group.resource.attributes)
+                for scoped in group.scope_logs:
+                    for log in scoped.log_records:
+                        if name is None or log.event_name == name:
+                            found.append(
+                                EventRecord(
+                                    log.event_name,
+                                    log.trace_id.hex(),
+                                    log.span_id.hex(),
+                                    log.severity_number,
+                                    _attributes(log.attributes),
+                                    resource,
+                                )
+                            )
+        return found
+
+    def points(self, name: str, where: Mapping[str, Value] | None = None) -> list[Point]:
+        """The latest state of each series of a metric whose attributes include `where`. Cumulative series of several
+        processes stay apart; `total` adds them up."""
+        latest: dict[tuple[str, str], Point] = {}
+        with self.store.lock:
+            requests = list(self.store.metrics)
+        for request in requests:
+            for group in request.resource_metrics:
+                instance = str(sorted(_attributes(group.resource.attributes).items()))
+                for scoped in group.scope_metrics:
+                    for metric in scoped.metrics:
+                        if metric.name != name:
+                            continue
+                        for point in _points(metric):
+                            if all(point.attributes.get(k) == v for k, v in (where or {}).items()):
+                                latest[instance, str(sorted(point.attributes.items()))] = point
+        return list(latest.values())
+
+    def total(self, name: str, where: Mapping[str, Value] | None = None) -> float:
+        """Sum over all series: of numbers, or of a histogram's values."""
+        return sum(point.value for point in self.points(name, where))
+
+    def count(self, name: str, where: Mapping[str, Value] | None = None) -> int:
+        """Number of values recorded on a histogram."""
+        return sum(point.count for point in self.points(name, where))
+
+    def by(self, name: str, attribute: str, where: Mapping[str, Value] | None = None) -> dict[Value, float]:
+        """Sums by the values of one attribute."""
+        found: dict[Value, float] = {}
+        for point in self.points(name, where):
+            key = point.attributes.get(attribute)
+            found[key] = found.get(key, 0) + point.value
+        return found
+
+    def metric_names(self) -> set[str]:
+        with self.store.lock:
+            requests = list(self.store.metrics)
+        return {
+            metric.name
+            for request in requests
+            for group in request.resource_metrics
+            for scoped in group.scope_metrics
+            for metric in scoped.metrics
+        }
+
+    def wait_for(self, condition: Callable[[], bool], timeout: float = 10.0) -> bool:
+        """Waits until `condition` holds; False when it does not in time."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            if condition():
+                return True
+            time.sleep(0.02)
+        return condition()
+
+    # How it answers.
+
+    def take(self, kind: str, request: Any, headers: dict[str, str]) -> grpc.StatusCode | None:
+        """Stores one request, or says what to refuse it with."""
+        self.calls += 1
+        if self.delay:
+            self._released.wait(self.delay)
+        if self.refuse is not None:
+            return self.refuse
+        with self.store.lock:
+            getattr(self.store, kind).append(request)
+            self.store.headers.append(headers)
+        return None
+
+    def answer(self, kind: str, request: Any, context: grpc.ServicerContext) -> None:
+        headers = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
+        refused = self.take(kind, request, headers)
+        if refused is not None:
+            context.abort(refused, "refused by the test")
+
+
+class _Servicer(trace_service_pb2_grpc.TraceServiceServicer):
+    def __init__(self, receiver: OtlpReceiver) -> None:
+        self._receiver = receiver
+
+    def Export(self, request: Any, context: Any) -> Any:
+        self._receiver.answer("traces", request, context)
+        return trace_service_pb2.ExportTraceServiceResponse()
+
+
+class _MetricsServicer(metrics_service_pb2_grpc.MetricsServiceServicer):
+    def __init__(self, receiver: OtlpReceiver) -> None:
+        self._receiver = receiver
+
+    def Export(self, request: Any, context: Any) -> Any:
+        self._receiver.answer("metrics", request, context)
+        return metrics_service_pb2.ExportMetricsServiceResponse()
+
+
+class _LogsServicer(logs_service_pb2_grpc.LogsServiceServicer):
+    def __init__(self, receiver: OtlpReceiver) -> None:
+        self._receiver = receiver
+
+    def Export(self, request: Any, context: Any) -> Any:
+        self._receiver.answer("logs", request, context)
+        return logs_service_pb2.ExportLogsServiceResponse()
+
+
+def _handler(receiver: OtlpReceiver) -> type[http.server.BaseHTTPRequestHandler]:
+    messages = {
+        "/v1/traces": ("traces", trace_service_pb2.ExportTraceServiceRequest),
+        "/v1/metrics": ("metrics", metrics_service_pb2.ExportMetricsServiceRequest),
+        "/v1/logs": ("logs", logs_service_pb2.ExportLogsServiceRequest),
+    }
+    answers = {
+        grpc.StatusCode.UNAVAILABLE: 503,
+        grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
+        grpc.StatusCode.INVALID_ARGUMENT: 400,
+    }
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("content-length", "0")))
+            if self.headers.get("content-encoding") == "gzip":
+                body = gzip.decompress(body)
+            kind, message = messages[self.path]
+            refused = receiver.take(kind, message.FromString(body), {k.lower(): v for k, v in self.headers.items()})
+            self.send_response(200 if refused is None else answers.get(refused, 500))
+            self.send_header("content-type", "application/x-protobuf")
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            return None
+
+    return Handler
+
+
+def _value(value: AnyValue) -> Value:
+    which = value.WhichOneof("value")
+    if which is None:
+        return None
+    if which == "array_value":
+        return [_value(item) for item in value.array_value.values]
+    if which == "kvlist_value":
+        return _attributes(value.kvlist_value.values)
+    return getattr(value, which)
+
+
+def _attributes(pairs: Any) -> Attributes:
+    found: Attributes = {}
+    pair: KeyValue
+    for pair in pairs:
+        found[pair.key] = _value(pair.value)
+    return found
+
+
+def _span(span: trace_pb2.Span, resource: Attributes, scope: str) -> SpanRecord:
+    return SpanRecord(
+        name=span.name,
+        trace_id=span.trace_id.hex(),
+        span_id=span.span_id.hex(),
+        parent_id=span.parent_span_id.hex(),
+        kind=trace_pb2.Span.SpanKind.Name(span.kind).removeprefix("SPAN_KIND_"),
+        status=trace_pb2.Status.StatusCode.Name(span.status.code).removeprefix("STATUS_CODE_"),
+        message=span.status.message,
+        start=span.start_time_unix_nano,
+        end=span.end_time_unix_nano,
+        attributes=_attributes(span.attributes),
+        resource=resource,
+        scope=scope,
+    )
+
+
+def _points(metric: metrics_pb2.Metric) -> list[Point]:
+    which = str(metric.WhichOneof("data"))
+    data = getattr(metric, which)
+    if which in ("sum", "histogram"):
+        assert data.aggregation_temporality == metrics_pb2.AGGREGATION_TEMPORALITY_CUMULATIVE, metric.name
+    found = []
+    for point in data.data_points:
+        attributes = _attributes(point.attributes)
+        if which == "histogram":
+            found.append(
+                Point(
+                    metric.name,
+                    metric.unit,
+                    which,
+                    attributes,
+                    point.sum,
+                    point.count,
+                    tuple(point.explicit_bounds),
+                    tuple(point.bucket_counts),
+                    len(point.exemplars),
+                )
+            )
+        else:
+            value = point.as_int if point.WhichOneof("value") == "as_int" else point.as_double
+            found.append(Point(metric.name, metric.unit, which, attributes, value, exemplars=len(point.exemplars)))
+    return found
