@@ -1,0 +1,64 @@
+# The two stamps set everything up: each target below asks for the one it needs.
+RUN := .venv/.ready-run
+DEV := .venv/.ready-dev
+BIN := .venv/bin
+SETUP := scripts/setup.sh pyproject.toml constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo serve test check lint types imports proto-check docs-check proto bench train constraints clean
+
+help: ## what there is to make
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+demo: $(RUN) ## start a daemon on the embedded pair and watch it answer both ways
+	@$(BIN)/draftd demo $(ARGS)
+
+serve: $(RUN) ## serve the embedded pair (or ARGS="--model PATH --draft-model PATH")
+	@$(BIN)/draftd serve $(ARGS)
+
+test: $(DEV) ## all tests (ARGS="-m 'not slow'" for the quick ones)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+check: lint types imports proto-check docs-check ## formatting, types, layers, contract, generated files
+
+lint: $(DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/buf lint
+
+types: $(DEV)
+	$(BIN)/mypy
+
+imports: $(DEV)
+	$(BIN)/lint-imports --no-cache
+
+proto-check: $(DEV)
+	sh scripts/proto.sh --check
+
+docs-check: $(DEV)
+	$(BIN)/python -m draftd.telemetry.document --check
+
+proto: $(DEV) ## generate daemon/draftd/v1 and docs/telemetry.md
+	sh scripts/proto.sh
+	$(BIN)/python -m draftd.telemetry.document
+
+bench: $(RUN) ## measure against mlx-lm, paired (about ten minutes)
+	@$(BIN)/python -m benchmarks.run $(ARGS)
+
+train: $(RUN) ## train the embedded pair anew (about two hours)
+	$(BIN)/python -m training $(ARGS)
+
+constraints: $(DEV) ## pin the newest versions of everything
+	sh scripts/constraints.sh
+
+clean: ## remove what was built and installed here
+	rm -rf .venv build dist daemon/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find daemon tests training benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(RUN): $(SETUP)
+	@sh scripts/setup.sh run
+	@touch $@
+
+$(DEV): $(SETUP)
+	@sh scripts/setup.sh dev
+	@touch $(RUN) $@

@@ -1,0 +1,68 @@
+#!/bin/sh
+# Makes .venv and installs draftd into it. `setup.sh run` for the daemon alone, `setup.sh dev` for tests and checks too.
+# Safe to run again. PYTHON=… names the interpreter to use.
+set -eu
+cd "$(dirname "$0")/.."
+want=${1:-run}
+
+say() { printf 'draftd: %s\n' "$*" >&2; }
+die() { say "$*"; exit 1; }
+
+# Runs a command as root where that needs no password; fails otherwise.
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"
+    elif command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then sudo -n "$@"
+    else return 1
+    fi
+}
+
+apt_install() {
+    command -v apt-get >/dev/null 2>&1 || return 1
+    say "installing $* with apt-get"
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q "$@" >/dev/null 2>&1 && return 0
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get update -q >/dev/null 2>&1 || return 1
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q "$@" >/dev/null 2>&1
+}
+
+suitable() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
+
+find_python() {
+    for candidate in ${PYTHON:-} python3 python3.13 python3.12 python3.11 python3.14 \
+        /opt/homebrew/bin/python3 /usr/local/bin/python3 /usr/bin/python3; do
+        if suitable "$candidate"; then echo "$candidate"; return; fi
+    done
+    return 1
+}
+
+if ! suitable .venv/bin/python; then
+    python=$(find_python) || die "needs Python 3.11 or later (Debian: apt-get install python3-venv; macOS: brew install python)"
+    rm -rf .venv
+    if ! "$python" -c 'import ensurepip, venv' >/dev/null 2>&1; then
+        # Debian keeps venv's half of the standard library in a package of its own.
+        version=$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
+        apt_install "$version" || die "needs Python's venv module: apt-get install $version"
+    fi
+    say "making .venv with $("$python" --version)"
+    "$python" -m venv .venv
+fi
+
+case $want in
+    run) package=. ;;
+    dev) package='.[dev]' ;;
+    *) die "setup.sh takes run or dev, not $want" ;;
+esac
+say "installing into .venv (a minute or two the first time)"
+.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e "$package"
+
+# Without a fast BLAS the Linux wheel of MLX multiplies some fifty times slower: see daemon/draftd/engine/blas.py.
+blas() { .venv/bin/python -c 'from draftd.engine.blas import load_blas; print(load_blas())'; }
+if [ "$(blas)" = reference ]; then
+    apt_install libopenblas0-pthread || true
+    if [ "$(blas)" = reference ]; then
+        say "no libopenblas.so.0 and no right to install it: trying Intel's MKL in .venv instead"
+        .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt mkl >/dev/null 2>&1 || true
+    fi
+    if [ "$(blas)" = reference ]; then
+        say "no fast BLAS: decoding will be slow. Install one: apt-get install libopenblas0-pthread"
+    fi
+fi

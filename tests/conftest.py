@@ -1,0 +1,52 @@
+"""What every test may ask for. The fast BLAS is loaded here, before any test module imports mlx."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from draftd.engine.blas import load_blas
+
+load_blas()
+
+
+@dataclass(frozen=True)
+class NanoPair:
+    """Where the embedded pair lies."""
+
+    target: str
+    draft: str
+
+
+@pytest.fixture(scope="session")
+def nano_pair() -> NanoPair:
+    """The embedded pair. Missing: a skip at a desk, a failure where CI is set."""
+    spec = importlib.util.find_spec("draftd.models.nano")
+    assert spec is not None
+    assert spec.origin is not None
+    root = Path(spec.origin).parent
+    pair = NanoPair(str(root / "target"), str(root / "draft"))
+    for folder in (pair.target, pair.draft):
+        if not (Path(folder) / "config.json").is_file():
+            missing(f"the embedded model pair: {folder}")
+    return pair
+
+
+@pytest.fixture(autouse=True)
+def no_leaking_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A desk's own settings and state folder stay out of the tests, and the tests out of them."""
+    for name in list(os.environ):
+        if name.startswith(("DRAFTD_", "OTEL_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def missing(what: str) -> None:
+    """Skips, or fails where CI is set: there, nothing that a test needs may be missing."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"missing: {what}")
+    pytest.skip(f"missing: {what}")
