@@ -116,8 +116,8 @@ class LocalVerifier:
             current = self._step(mx.array([[row.tokens[-1]] for row in rows], dtype=mx.uint32), rows, sampling)
         self._ahead = self._step(current, rows, sampling) if ahead else None
         mx.eval(current)
-        tokens: list[int] = current[:, 0].tolist()
-        return tokens
+        # No operation on `current` here: it would queue behind the forward that is under way.
+        return [token for (token,) in current.tolist()]
 
     def refusal(self, rows: Sequence[Row], row: int, width: int) -> str:
         return self._caches.refusal(row, width)
