@@ -1,0 +1,84 @@
+"""What a generated document is, how it is rendered, and which ones are held out of training."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+Message = dict[str, str]
+
+# One in this many user texts is never trained on: the held-out prompts are drawn from those alone.
+HELD_OUT_ONE_IN = 24
+# What the README shows must not depend on the luck of a hash.
+ALWAYS_TRAINED = frozenset({"What is the capital of France?", "What is the capital of Japan?", "sum 17 25", "sum 2 2"})
+
+
+@dataclass(frozen=True)
+class Document:
+    """One training text: a conversation, or raw text where `messages` is empty."""
+
+    family: str
+    workload: str
+    messages: tuple[Message, ...] = ()
+    raw: str = ""
+    key: str = ""
+    """What decides whether it is held out: the last user text unless a family names the construct itself."""
+    expect: Any = None
+    extra_keys: tuple[str, ...] = field(default=())
+
+    def text(self) -> str:
+        """The document as the tokenizer sees it, in the chat template's own form."""
+        if not self.messages:
+            return "<|bos|>" + self.raw + "<|end|>"
+        return "<|bos|>" + "".join(f"<|{m['role']}|>{m['content']}<|end|>" for m in self.messages)
+
+    def user_text(self) -> str:
+        return next((m["content"] for m in reversed(self.messages) if m["role"] == "user"), "")
+
+    def held_out(self) -> bool:
+        keys = (self.key or self.user_text(), *self.extra_keys)
+        return any(is_held_out(k) for k in keys if k)
+
+    def prompt(self) -> list[Message]:
+        """The conversation up to, and without, the last assistant message."""
+        return [dict(m) for m in self.messages[:-1]]
+
+
+Family = Callable[[Random], Document]
+
+
+def is_held_out(key: str) -> bool:
+    if key in ALWAYS_TRAINED:
+        return False
+    digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % HELD_OUT_ONE_IN == 0
+
+
+def chat(
+    family: str,
+    workload: str,
+    user: str,
+    answer: str,
+    *,
+    system: str = "",
+    key: str = "",
+    expect: Any = None,
+    extra_keys: tuple[str, ...] = (),
+) -> Document:
+    """A conversation of one turn, with a system message where one is given."""
+    messages: list[Message] = [{"role": "system", "content": system}] if system else []
+    messages += [{"role": "user", "content": user}, {"role": "assistant", "content": answer}]
+    return Document(family, workload, tuple(messages), key=key, expect=expect, extra_keys=extra_keys)
+
+
+def article(noun: str) -> str:
+    return ("an " if noun[0] in "aeiouAEIOU" else "a ") + noun
+
+
+def join_and(items: list[str]) -> str:
+    if len(items) < 2:
+        return "".join(items)
+    return ", ".join(items[:-1]) + " and " + items[-1]
