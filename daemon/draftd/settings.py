@@ -46,10 +46,12 @@ HomePath = Annotated[Path, AfterValidator(Path.expanduser)]
 
 def state_dir(environ: Mapping[str, str]) -> Path:
     """Where draftd keeps what it writes, for this user and platform."""
+    base = environ.get("XDG_STATE_HOME", "")
+    if base.startswith("/"):
+        return Path(base) / "draftd"
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Application Support" / "draftd"
-    base = environ.get("XDG_STATE_HOME", "")
-    return (Path(base) if base.startswith("/") else Path.home() / ".local" / "state") / "draftd"
+    return Path.home() / ".local" / "state" / "draftd"
 
 
 def is_loopback(host: str) -> bool:

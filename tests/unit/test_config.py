@@ -1,0 +1,207 @@
+"""Settings: who wins over whom, and what a wrong one says."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import SecretStr, ValidationError
+
+from draftd.config import Settings, describe_settings, is_loopback, load_settings, state_dir
+from draftd.core import DrafterKind
+from draftd.errors import ConfigError
+
+
+def toml(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "draftd.toml"
+    file.write_text(text)
+    return file
+
+
+def test_defaults_serve_the_embedded_pair_on_loopback() -> None:
+    settings = load_settings(None, {}, {})
+    assert settings.model.path is None
+    assert (settings.server.host, settings.server.port) == ("127.0.0.1", 50551)
+    assert settings.engine.max_draft_tokens == 4
+    assert settings.flag.default_variant == "on"
+
+
+def test_flags_win_over_variables_over_the_file_over_defaults(tmp_path: Path) -> None:
+    file = toml(tmp_path, "[engine]\nmax_batch = 2\nqueue_capacity = 20\nprefill_chunk = 200\n")
+    environ = {"DRAFTD_ENGINE__MAX_BATCH": "3", "DRAFTD_ENGINE__QUEUE_CAPACITY": "30"}
+    engine = load_settings(file, {"engine.max_batch": 4}, environ).engine
+    assert (engine.max_batch, engine.queue_capacity, engine.prefill_chunk) == (4, 30, 200)
+    assert engine.default_max_tokens == 256
+
+
+def test_a_flag_that_was_not_given_hides_nothing() -> None:
+    assert load_settings(None, {"server.port": None}, {"DRAFTD_SERVER__PORT": "7"}).server.port == 7
+
+
+def test_settings_cannot_be_changed() -> None:
+    settings = Settings()
+    with pytest.raises(ValidationError):
+        settings.server.port = 1
+
+
+def test_construction_alone_reads_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAFTD_SERVER__PORT", "1")
+    monkeypatch.setenv("SERVER", "{}")
+    assert Settings().server.port == 50551
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "allowed"),
+    [
+        ("DRAFTD_SERVER__PORT", "seventy", "a whole number from 0 to 65535"),
+        ("DRAFTD_SERVER__PORT", "65536", "a whole number from 0 to 65535"),
+        ("DRAFTD_SERVER__DRAIN_SECONDS", "nan", "a number from 0 to 3600"),
+        ("DRAFTD_ENGINE__MAX_DRAFT_TOKENS", "17", "a whole number from 0 to 16"),
+        ("DRAFTD_MODEL__DRAFTER", "eagle", "draft_model, prompt_lookup"),
+        ("DRAFTD_LOG__LEVEL", "", "debug, info, warning, error"),
+        ("DRAFTD_SERVER__TLS_CERT", "/no/such/file", "an existing file"),
+        ("DRAFTD_SERVER__REFLECTION", "perhaps", "true, false"),
+    ],
+)
+def test_a_wrong_variable_names_itself_its_value_and_what_is_allowed(variable: str, value: str, allowed: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_settings(None, {}, {variable: value})
+    assert variable in caught.value.message
+    assert caught.value.value == value
+    assert caught.value.allowed == allowed
+
+
+@pytest.mark.parametrize(
+    ("name", "suggestion"),
+    [
+        ("DRAFTD_SERVER__PRT", "DRAFTD_SERVER__PORT"),
+        ("DRAFTD_ENGINE_MAX_BATCH", "DRAFTD_ENGINE__MAX_BATCH"),
+        ("DRAFTD_TARGETT", "DRAFTD_TARGET"),
+    ],
+)
+def test_an_unknown_variable_is_an_error_with_a_suggestion(name: str, suggestion: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name}.*did you mean {suggestion}\\?"):
+        load_settings(None, {}, {name: "secret"})
+
+
+def test_the_value_of_an_unknown_variable_stays_unsaid() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_settings(None, {}, {"DRAFTD_SERVER__TOKEM": "hunter2"})
+    assert "hunter2" not in str(caught.value)
+
+
+def test_variables_of_the_commands_and_of_others_are_left_alone() -> None:
+    load_settings(None, {}, {"DRAFTD_TARGET": "x:1", "DRAFTD_TOKEN": "t", "PATH": "/bin", "XDRAFTD_A": "1"})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[serve]\nport = 1\n", "serve in .*did you mean server"),
+        ("[server]\nprt = 1\n", "server.prt in .*did you mean server.port"),
+        ("server = 1\n", "a table"),
+        ("[server\n", "valid TOML .*line 1"),
+        ("[server]\nport = 'x'\n", r"server.port \(from .*draftd.toml\): got 'x'"),
+    ],
+)
+def test_a_wrong_file_says_where(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_settings(toml(tmp_path, text), {}, {})
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        load_settings(tmp_path / "none.toml", {}, {})
+
+
+def test_an_unknown_override_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="did you mean server.port"):
+        load_settings(None, {"server.prot": 1}, {})
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "mini.local", "localhost.example.org"])
+def test_beyond_loopback_needs_tls_and_a_token(host: str) -> None:
+    with pytest.raises(ConfigError, match="server.token, server.tls_cert, server.tls_key"):
+        load_settings(None, {"server.host": host}, {})
+
+
+def test_beyond_loopback_with_tls_and_a_token_is_allowed(tmp_path: Path) -> None:
+    pem = tmp_path / "x.pem"
+    pem.write_text("-")
+    overrides = {"server.host": "0.0.0.0", "server.tls_cert": pem, "server.tls_key": pem}
+    with pytest.raises(ConfigError, match="set server.token too"):
+        load_settings(None, overrides, {})
+    assert load_settings(None, overrides, {"DRAFTD_SERVER__TOKEN": "t"}).server.host == "0.0.0.0"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost"])
+def test_loopback_is_recognised(host: str) -> None:
+    assert is_loopback(host)
+
+
+def test_half_of_a_key_pair_is_an_error(tmp_path: Path) -> None:
+    pem = tmp_path / "x.pem"
+    pem.write_text("-")
+    with pytest.raises(ConfigError, match="server.tls_key"):
+        load_settings(None, {"server.tls_cert": pem}, {})
+    with pytest.raises(ConfigError, match="server.tls_client_ca"):
+        load_settings(None, {"server.tls_client_ca": pem}, {})
+
+
+def test_the_token_is_never_shown() -> None:
+    settings = load_settings(None, {}, {"DRAFTD_SERVER__TOKEN": "hunter2"})
+    assert settings.server.token == SecretStr("hunter2")
+    assert "hunter2" not in repr(settings)
+    with pytest.raises(ConfigError) as caught:
+        load_settings(None, {}, {"DRAFTD_SERVER__TOKEN": "hunter 2"})
+    assert "hunter" not in str(caught.value)
+
+
+def test_an_empty_variable_unsets_what_may_be_unset(tmp_path: Path) -> None:
+    file = toml(tmp_path, "[model]\ndrafter = 'prompt_lookup'\n")
+    assert load_settings(file, {}, {}).model.drafter is DrafterKind.PROMPT_LOOKUP
+    assert load_settings(file, {}, {"DRAFTD_MODEL__DRAFTER": ""}).model.drafter is None
+
+
+def test_a_draft_model_without_a_target_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="model.draft_path"):
+        load_settings(None, {"model.draft_path": "somewhere"}, {})
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [("true", True), ("SPAN_ONLY", True), ("no_content", False), ("", False)]
+)
+def test_content_is_captured_as_the_convention_says(value: str, expected: bool) -> None:
+    environ = {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": value}
+    assert load_settings(None, {}, environ).telemetry.capture_content is expected
+    assert not load_settings(
+        None, {}, environ | {"DRAFTD_TELEMETRY__CAPTURE_CONTENT": "false"}
+    ).telemetry.capture_content
+
+
+def test_state_lives_where_the_environment_says(tmp_path: Path) -> None:
+    environ = {"XDG_STATE_HOME": str(tmp_path)}
+    assert state_dir(environ) == tmp_path / "draftd"
+    assert load_settings(None, {}, environ).flag.file == tmp_path / "draftd" / "flags.json"
+    assert state_dir({"XDG_STATE_HOME": "relative"}).is_absolute()
+
+
+def test_every_setting_is_described_once() -> None:
+    docs = list(describe_settings())
+    assert len({doc.name for doc in docs}) == len(docs) >= 25
+    for doc in docs:
+        assert doc.description.endswith("."), doc
+        assert doc.allowed, doc
+        assert doc.variable == "DRAFTD_" + doc.name.replace(".", "__").upper()
+
+
+@given(st.dictionaries(st.text(max_size=12), st.text(max_size=12), max_size=4))
+def test_whatever_the_environment_holds_the_answer_is_settings_or_a_config_error(
+    names: dict[str, str],
+) -> None:
+    environ = {f"DRAFTD_{name}": value for name, value in names.items()}
+    with contextlib.suppress(ConfigError):
+        assert isinstance(load_settings(None, {}, environ), Settings)
