@@ -1,0 +1,35 @@
+"""A receiver, and telemetry that exports to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import pytest
+
+from tests.otlp import OtlpReceiver
+from tests.unit.telemetry.scene import Scene, telemetry
+
+
+@pytest.fixture
+def receiver() -> Iterator[OtlpReceiver]:
+    with OtlpReceiver() as found:
+        yield found
+
+
+@pytest.fixture
+def open_scene() -> Iterator[Callable[..., Scene]]:
+    """Makes scenes, and shuts down what a test left running."""
+    scenes: list[Scene] = []
+
+    def make(environ: Mapping[str, str], *, capture_content: bool = False) -> Scene:
+        scenes.append(Scene(telemetry(environ, capture_content=capture_content)))
+        return scenes[-1]
+
+    yield make
+    for scene in scenes:
+        scene.telemetry.shutdown(0.5)
+
+
+@pytest.fixture
+def scene(receiver: OtlpReceiver, open_scene: Callable[..., Scene]) -> Scene:
+    return open_scene(receiver.environ())

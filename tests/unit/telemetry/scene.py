@@ -1,0 +1,105 @@
+"""Telemetry without a daemon: requests told to it as the engine and the server would."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from draftd.core import (
+    ContextTier,
+    DecodeMode,
+    DecodePlan,
+    DecodeRequest,
+    DraftCounts,
+    DrafterKind,
+    FallbackLevel,
+    FinishReason,
+    ModelInfo,
+    Outcome,
+    RequestStats,
+    RoundResult,
+    SamplingParams,
+    WorkloadClass,
+)
+from draftd.engine.observer import EngineStatus
+from draftd.telemetry.setup import InferenceStart, Telemetry
+
+INFO = ModelInfo("nano", "nano-draft", 2048, 2048, (DrafterKind.DRAFT_MODEL,), "", 1000, 200, "cpu (openblas)")
+STATUS = EngineStatus(3, 2, 64, 4096, 1200, DraftCounts(), {}, 0)
+SPECULATIVE = DecodePlan(
+    DecodeMode.SPECULATIVE, 4, DrafterKind.DRAFT_MODEL, FallbackLevel.FULL, "on", "flag: TARGETING_MATCH"
+)
+AUTOREGRESSIVE = DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, FallbackLevel.FULL, "off", "request: autoregressive")
+SPECULATIVE_ROUND = RoundResult(4, 2, 3, True, 4, 0.001, 0.002)
+PLAIN_ROUND = RoundResult(0, 0, 1, False, 0, 0.0, 0.002)
+
+
+@dataclass
+class Settings:
+    capture_content: bool = False
+    shutdown_seconds: float = 5.0
+
+
+@dataclass
+class Scene:
+    """Telemetry, and a way to run requests past it as the engine and the server would."""
+
+    telemetry: Telemetry
+    engine: DraftCounts = field(default_factory=DraftCounts)  # the engine's own sums
+    served: int = 0
+
+    def start(self, **changes: object) -> InferenceStart:
+        self.served += 1
+        values: dict[str, object] = {
+            "operation": "chat",
+            "model": "nano",
+            "draft_model": "nano-draft",
+            "request_id": f"request-{self.served}",
+            "arrival": time.monotonic(),
+            "sampling": SamplingParams(),
+            "max_tokens": 64,
+            "workload": WorkloadClass.CODE,
+            "prompt_tokens": 5,
+        }
+        return InferenceStart(**(values | changes))  # type: ignore[arg-type]
+
+    def serve(
+        self,
+        *,
+        plan: DecodePlan = SPECULATIVE,
+        reason: FinishReason = FinishReason.STOP,
+        rounds: int = 3,
+        degraded: str = "",
+        error: str = "",
+        stats: Callable[[RequestStats], None] = lambda stats: None,
+        **start: object,
+    ) -> Outcome:
+        """One whole request; returns what the engine would say of it."""
+        asked = self.start(**start)
+        span = self.telemetry.begin_inference(asked)
+        span.planned(plan, ContextTier.SHORT)
+        request = DecodeRequest(asked.request_id, (1, 2, 3, 4, 5), 64, plan, asked.arrival, workload=asked.workload)
+        at = asked.arrival
+        told = RequestStats(5, at, at + 0.001, at + 0.01, at + 0.02, 3, at + 0.1, at + 0.1)
+        observer = self.telemetry.observer
+        step = SPECULATIVE_ROUND if plan.mode is DecodeMode.SPECULATIVE else PLAIN_ROUND
+        for number in range(rounds):
+            observer.on_round(request, step, 0.004 if number else None)
+            told.counts.add(step)
+            self.engine.add(step)
+        stats(told)
+        outcome = Outcome(reason, told, degraded, error)
+        observer.on_finish(request, outcome)
+        span.finished(outcome)
+        return outcome
+
+
+def telemetry(environ: Mapping[str, str], *, capture_content: bool = False) -> Telemetry:
+    return Telemetry.start(
+        service_version="1.2.3",
+        settings=Settings(capture_content),
+        environ=environ,
+        info=lambda: INFO,
+        status=lambda: STATUS,
+    )

@@ -1,0 +1,80 @@
+"""The catalog names things as the conventions and Prometheus want them, and its page is up to date."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from draftd.telemetry import catalog, document
+from draftd.telemetry.catalog import Kind, Metric
+
+PAGE = Path(__file__).parents[3] / "docs" / "telemetry.md"
+
+
+def test_the_page_is_what_the_catalog_says(capsys: pytest.CaptureFixture[str]) -> None:
+    assert document.main([str(PAGE), "--check"]) == 0, "run: python -m draftd.telemetry.document docs/telemetry.md"
+
+
+def test_a_page_that_differs_is_found_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "telemetry.md"
+    assert document.main([str(page), "--check"]) == 1
+    assert document.main([str(page)]) == 0
+    assert document.main([str(page), "--check"]) == 0
+    page.write_text(page.read_text().replace("draftd.tokens", "draftd.words"))
+    assert document.main([str(page), "--check"]) == 1
+    assert "out of date" in capsys.readouterr().err
+
+
+def test_the_page_names_every_metric_span_event_and_attribute() -> None:
+    page = document.render()
+    for thing in (*catalog.METRICS, *catalog.SPANS, *catalog.EVENTS):
+        assert f"`{thing.name}`" in page
+        assert all(f"| `{attribute.name}` |" in page for attribute in thing.attributes)
+    for metric in catalog.METRICS:
+        assert f"`{metric.prometheus}" in page
+
+
+@pytest.mark.parametrize("metric", catalog.METRICS, ids=lambda metric: metric.name)
+def test_names_follow_the_naming_rules(metric: Metric) -> None:
+    assert re.fullmatch(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+", metric.name)
+    assert not metric.name.endswith(("total", "seconds", "bytes", "count")), "units and totals are Prometheus's to add"
+    assert metric.unit in ("s", "By", "1") or re.fullmatch(r"\{[a-z]+\}", metric.unit)
+    assert metric.name.startswith(("draftd.", "gen_ai.server.", "rpc.server."))
+    assert bool(metric.buckets) == (metric.kind is Kind.HISTOGRAM)
+    assert list(metric.buckets) == sorted(set(metric.buckets))
+    names = {m.name for m in catalog.METRICS}
+    assert not any(other.startswith(metric.name + ".") for other in names), "a metric is not also a namespace"
+
+
+def test_names_are_unique_in_both_worlds() -> None:
+    assert len({m.name for m in catalog.METRICS}) == len(catalog.METRICS)
+    assert len({m.prometheus for m in catalog.METRICS}) == len(catalog.METRICS)
+
+
+def test_no_metric_carries_an_id() -> None:
+    attributes = {attribute.name for metric in catalog.METRICS for attribute in metric.attributes}
+    assert not {name for name in attributes if name.endswith((".id", "caller", "seed"))}
+
+
+@pytest.mark.parametrize(
+    ("metric", "prometheus"),
+    [
+        (catalog.ACCEPTED_TOKENS, "draftd_spec_decode_accepted_tokens_total"),
+        (catalog.TIME_TO_FIRST_TOKEN, "gen_ai_server_time_to_first_token_seconds"),
+        (catalog.KV_CACHE, "draftd_engine_kv_cache_bytes"),
+        (catalog.ACTIVE_REQUESTS, "draftd_engine_active_requests"),
+        (Metric("draftd.some.share", Kind.GAUGE, "1", ""), "draftd_some_share_ratio"),
+        (Metric("draftd.some.share", Kind.COUNTER, "1", ""), "draftd_some_share_total"),
+    ],
+)
+def test_prometheus_names(metric: Metric, prometheus: str) -> None:
+    assert metric.prometheus == prometheus
+
+
+def test_buckets_of_the_genai_conventions() -> None:
+    assert catalog.REQUEST_DURATION.buckets == tuple(round(0.01 * 2**n, 2) for n in range(14))
+    assert catalog.TIME_TO_FIRST_TOKEN.buckets[0] == 0.001
+    assert catalog.TIME_TO_FIRST_TOKEN.buckets[-1] == 10
+    assert catalog.TIME_PER_OUTPUT_TOKEN.buckets[-1] == 2.5

@@ -1,0 +1,203 @@
+"""What a collector receives is what the engine counted, by labels of few values."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from draftd.core import (
+    ContextTier,
+    DecodeMode,
+    DecodePlan,
+    DecodeRequest,
+    DrafterKind,
+    FallbackLevel,
+    FinishReason,
+    WorkloadClass,
+)
+from draftd.errors import QueueFull
+from draftd.telemetry import catalog
+from draftd.telemetry.labels import Naming
+from draftd.telemetry.ledger import Ledger
+from tests.otlp import OtlpReceiver
+from tests.unit.telemetry.scene import AUTOREGRESSIVE, INFO, SPECULATIVE, SPECULATIVE_ROUND, Scene
+
+LOOKUP = DecodePlan(DecodeMode.SPECULATIVE, 4, DrafterKind.PROMPT_LOOKUP, FallbackLevel.FULL, "on", "")
+
+
+def test_the_counters_are_the_engines_own_counts(scene: Scene, receiver: OtlpReceiver) -> None:
+    for workload in WorkloadClass:
+        scene.serve(workload=workload, rounds=7)
+        scene.serve(workload=workload, plan=AUTOREGRESSIVE, rounds=5)
+    scene.serve(reason=FinishReason.CANCELLED, rounds=2)
+    assert scene.telemetry.shutdown(5.0)
+
+    counts = scene.engine
+    assert receiver.total("draftd.spec_decode.drafts") == counts.drafts
+    assert receiver.total("draftd.spec_decode.draft_tokens") == counts.drafted
+    assert receiver.total("draftd.spec_decode.accepted_tokens") == counts.accepted
+    assert receiver.total("draftd.spec_decode.rollbacks") == counts.rollbacks
+    assert receiver.total("draftd.spec_decode.rolled_back_tokens") == counts.rolled_back
+    assert receiver.total("draftd.spec_decode.draft_forwards") == counts.draft_forwards
+    assert receiver.total("draftd.spec_decode.target_forwards") == counts.target_forwards
+    assert receiver.by("draftd.spec_decode.accepted_tokens_per_pos", "draftd.position") == dict(
+        enumerate(counts.accepted_per_position)
+    )
+    assert receiver.by("draftd.spec_decode.draft_tokens_per_pos", "draftd.position") == dict(
+        enumerate(counts.drafted_per_position)
+    )
+    assert receiver.by("draftd.tokens", "gen_ai.token.type") == {"output": counts.emitted, "input": 5 * scene.served}
+    assert receiver.total("draftd.requests") == scene.served
+    assert receiver.count("draftd.inter_token.duration") == counts.rounds - scene.served
+
+
+def test_every_metric_of_the_catalog_arrives_as_the_catalog_says(scene: Scene, receiver: OtlpReceiver) -> None:
+    scene.serve()
+    scene.telemetry._guard.caught("test", ValueError("on purpose"))
+    scene.telemetry.shutdown(5.0)
+    rpc = {catalog.RPC_DURATION.name}  # needs a server: shown with one
+    assert receiver.metric_names() == {metric.name for metric in catalog.METRICS} - rpc
+    for metric in catalog.METRICS:
+        for point in receiver.points(metric.name):
+            assert point.unit == metric.unit
+            assert point.bounds == metric.buckets
+            assert set(point.attributes) <= {attribute.name for attribute in metric.attributes}
+
+
+def test_labels(scene: Scene, receiver: OtlpReceiver) -> None:
+    scene.serve(workload=WorkloadClass.PROSE)
+    scene.serve(workload=WorkloadClass.PROSE, plan=AUTOREGRESSIVE)
+    scene.serve(workload=WorkloadClass.PROSE, plan=LOOKUP)
+    scene.telemetry.shutdown(5.0)
+    found = [point.attributes for point in receiver.points("draftd.spec_decode.drafts")]
+    shared = {
+        "gen_ai.request.model": "nano",
+        "draftd.workload": "prose",
+        "draftd.context_tier": "short",
+    }
+    assert {**shared, "draftd.draft_model": "nano-draft", "draftd.mode": "speculative"} in found
+    assert {**shared, "draftd.draft_model": "nano-draft", "draftd.mode": "autoregressive"} in found
+    assert {**shared, "draftd.draft_model": "prompt_lookup", "draftd.mode": "speculative"} in found
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize(
+    ("reason", "error_type"),
+    [
+        (FinishReason.STOP, None),
+        (FinishReason.LENGTH, None),
+        (FinishReason.CANCELLED, "Cancelled"),
+        (FinishReason.DEADLINE, "DeadlineExceeded"),
+        (FinishReason.ERROR, "EngineFailure"),
+    ],
+)
+def test_each_outcome_is_counted_and_timed(
+    scene: Scene, receiver: OtlpReceiver, reason: FinishReason, error_type: str | None
+) -> None:
+    scene.serve(reason=reason)
+    scene.telemetry.shutdown(5.0)
+    (requests,) = receiver.points("draftd.requests")
+    assert requests.value == 1
+    assert requests.attributes["draftd.outcome"] == reason.value
+    assert requests.attributes.get("error.type") == error_type
+    (duration,) = receiver.points("gen_ai.server.request.duration")
+    assert duration.count == 1
+    assert duration.value == pytest.approx(0.1)
+    assert duration.attributes.get("error.type") == error_type
+    assert duration.attributes["gen_ai.operation.name"] == "chat"
+    assert duration.attributes["gen_ai.provider.name"] == "draftd"
+    successes = int(error_type is None)
+    assert receiver.count("gen_ai.server.time_to_first_token") == successes
+    assert receiver.count("gen_ai.server.time_per_output_token") == successes
+    assert receiver.count("draftd.queue.duration") == 1
+    assert receiver.count("draftd.prefill.duration") == 1
+
+
+def test_time_per_output_token_is_the_conventions_own(scene: Scene, receiver: OtlpReceiver) -> None:
+    outcome = scene.serve(rounds=3)
+    scene.telemetry.shutdown(5.0)
+    assert receiver.total("gen_ai.server.time_to_first_token") == pytest.approx(0.02)
+    emitted = outcome.stats.counts.emitted
+    assert receiver.total("gen_ai.server.time_per_output_token") == pytest.approx((0.1 - 0.02) / (emitted - 1))
+
+
+def test_a_refusal_is_a_request_too(scene: Scene, receiver: OtlpReceiver) -> None:
+    span = scene.telemetry.begin_inference(scene.start())
+    span.refused(QueueFull("64 requests wait", retry_after=1.0))
+    span.refused(QueueFull("told twice"))
+    scene.telemetry.shutdown(5.0)
+    (requests,) = receiver.points("draftd.requests")
+    assert requests.value == 1
+    assert requests.attributes["draftd.outcome"] == "refused"
+    assert requests.attributes["error.type"] == "QueueFull"
+    assert "draftd.mode" not in requests.attributes
+    assert receiver.total("draftd.tokens") == 0
+
+
+def test_gauges_read_the_engines_status(scene: Scene, receiver: OtlpReceiver) -> None:
+    scene.telemetry.shutdown(5.0)
+    assert receiver.total("draftd.engine.active_requests") == 3
+    assert receiver.total("draftd.engine.queued_requests") == 2
+    assert receiver.total("draftd.engine.queue_capacity") == 64
+    assert receiver.total("draftd.engine.kv_cache") == 4096
+    assert receiver.total("draftd.engine.weights") == 1200
+
+
+def test_drafter_errors_are_counted(scene: Scene, receiver: OtlpReceiver) -> None:
+    request = DecodeRequest("r", (1,), 4, SPECULATIVE, 0.0)
+    scene.telemetry.observer.on_drafter_error(request, "on purpose")
+    scene.telemetry.shutdown(5.0)
+    assert receiver.total("draftd.drafter.errors") == 1
+
+
+def test_a_request_span_is_the_exemplar_of_its_duration(scene: Scene, receiver: OtlpReceiver) -> None:
+    scene.serve()
+    scene.telemetry.shutdown(5.0)
+    assert receiver.points("gen_ai.server.request.duration")[0].exemplars == 1
+
+
+def test_one_collection_reads_one_state_while_rounds_go_on() -> None:
+    ledger = Ledger(Naming(lambda: INFO))
+    request = DecodeRequest("r", (1,), 4, SPECULATIVE, 0.0)
+    entry = ledger.entry(request)
+    over = threading.Event()
+
+    def rounds() -> None:
+        while not over.is_set():
+            ledger.add_round(entry, SPECULATIVE_ROUND)
+
+    thread = threading.Thread(target=rounds)
+    thread.start()
+    try:
+        seen = []
+        for _ in range(200):
+            (drafted,) = ledger.read("drafted")
+            (accepted,) = ledger.read("accepted")
+            (rolled_back,) = ledger.read("rolled back")
+            assert drafted.counts.drafted == accepted.counts.accepted + rolled_back.counts.rolled_back
+            seen.append(drafted.counts.drafted)
+    finally:
+        over.set()
+        thread.join()
+    (last,) = ledger.read("drafted")
+    assert last.counts.drafted == entry.counts.drafted, "the last collection is up to date"
+    assert seen == sorted(seen)
+
+
+def test_labels_stay_few_whatever_is_asked(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
+    scene = open_scene(receiver.environ())
+    for number in range(300):
+        scene.serve(request_id=f"id-{number}", max_tokens=number, rounds=1)
+    scene.telemetry.shutdown(5.0)
+    assert all(len(receiver.points(metric.name)) <= 4 for metric in catalog.METRICS)
+
+
+def test_the_model_is_asked_for_until_there_is_one() -> None:
+    answers = [None, INFO]
+    naming = Naming(lambda: answers.pop(0))
+    plan = SPECULATIVE
+    assert naming.labels(plan, WorkloadClass.CODE, ContextTier.LONG)["gen_ai.request.model"] == "unknown"
+    assert naming.labels(plan, WorkloadClass.CODE, ContextTier.LONG)["gen_ai.request.model"] == "nano"
+    assert naming.labels(plan, WorkloadClass.CODE, ContextTier.LONG)["draftd.context_tier"] == "long"

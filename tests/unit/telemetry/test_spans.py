@@ -1,0 +1,237 @@
+"""The inference span says what was asked, how it was decoded, what came of it, and when."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from draftd.core import FinishReason, RequestStats, SamplingParams
+from draftd.errors import InvalidRequest, NotServing, QueueFull, SpeculationUnavailable
+from draftd.telemetry import catalog
+from tests.otlp import OtlpReceiver, SpanRecord
+from tests.unit.telemetry.scene import AUTOREGRESSIVE, Scene
+
+
+def only(receiver: OtlpReceiver, name: str = "chat nano") -> SpanRecord:
+    (span,) = receiver.spans(name)
+    return span
+
+
+def test_a_request_by_the_genai_conventions(scene: Scene, receiver: OtlpReceiver) -> None:
+    scene.serve(
+        sampling=SamplingParams(temperature=0.8, top_p=0.9, top_k=40, min_p=0.05, seed=7),
+        stop=("\n\n",),
+        request_id="r-1",
+    )
+    scene.telemetry.shutdown(5.0)
+    span = only(receiver)
+    assert span.kind == "INTERNAL"
+    assert span.status == "UNSET"
+    wanted = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "draftd",
+        "gen_ai.request.model": "nano",
+        "gen_ai.request.max_tokens": 64,
+        "gen_ai.request.temperature": 0.8,
+        "gen_ai.request.top_p": 0.9,
+        "gen_ai.request.top_k": 40,
+        "draftd.request.min_p": 0.05,
+        "gen_ai.request.seed": 7,
+        "gen_ai.request.stop_sequences": ["\n\n"],
+        "gen_ai.request.stream": True,
+        "gen_ai.response.id": "r-1",
+        "gen_ai.response.model": "nano",
+        "gen_ai.response.finish_reasons": ["stop"],
+        "gen_ai.usage.input_tokens": 5,
+        "gen_ai.usage.output_tokens": 9,
+        "draftd.draft_model": "nano-draft",
+        "draftd.mode": "speculative",
+        "draftd.workload": "code",
+        "draftd.context_tier": "short",
+        "draftd.outcome": "stop",
+        "draftd.plan.reason": "flag: TARGETING_MATCH",
+        "draftd.plan.level": "full",
+        "draftd.plan.variant": "on",
+        "draftd.plan.drafter": "draft_model",
+        "draftd.plan.max_draft_tokens": 4,
+        "draftd.rounds": 3,
+        "draftd.spec_decode.drafts": 3,
+        "draftd.spec_decode.draft_tokens": 12,
+        "draftd.spec_decode.accepted_tokens": 6,
+        "draftd.spec_decode.accepted_tokens_per_pos": [3, 3, 0, 0],
+        "draftd.spec_decode.draft_tokens_per_pos": [3, 3, 3, 3],
+        "draftd.spec_decode.rollbacks": 3,
+        "draftd.spec_decode.rolled_back_tokens": 6,
+        "draftd.spec_decode.draft_forwards": 12,
+        "draftd.spec_decode.target_forwards": 3,
+        "draftd.spec_decode.acceptance": 0.5,
+        "draftd.spec_decode.mean_accepted_length": 3.0,
+    }
+    assert {key: span.attributes.get(key) for key in wanted} == wanted
+    times = {
+        "gen_ai.response.time_to_first_chunk": 0.02,
+        "draftd.time_to_first_token": 0.02,
+        "draftd.queue.duration": 0.001,
+        "draftd.prefill.duration": 0.009,
+        "draftd.tokens_per_second": 6 / 0.08,
+    }
+    for key, value in times.items():
+        assert span.attributes[key] == pytest.approx(value)
+    assert set(span.attributes) == set(wanted) | set(times)
+    assert set(span.attributes) <= {attribute.name for attribute in catalog.INFERENCE_SPAN.attributes}
+
+
+def test_both_modes_carry_the_same_attributes(scene: Scene, receiver: OtlpReceiver) -> None:
+    scene.serve()
+    scene.serve(plan=AUTOREGRESSIVE)
+    scene.telemetry.shutdown(5.0)
+    speculative, plain = receiver.spans("chat nano")
+    undefined = {"draftd.spec_decode.acceptance", "draftd.spec_decode.mean_accepted_length"}  # 0 / 0
+    assert set(speculative.attributes) - set(plain.attributes) == undefined
+    assert set(plain.attributes) <= set(speculative.attributes)
+    assert plain.attributes["draftd.spec_decode.draft_tokens"] == 0
+    assert plain.attributes["draftd.spec_decode.target_forwards"] == 3
+    assert plain.attributes["draftd.plan.drafter"] == "none"
+
+
+def test_queue_prefill_and_decode_follow_one_another_inside_the_request(scene: Scene, receiver: OtlpReceiver) -> None:
+    scene.serve()
+    scene.telemetry.shutdown(5.0)
+    whole = only(receiver)
+    queue, prefill, decode = only(receiver, "queue"), only(receiver, "prefill"), only(receiver, "decode")
+    assert {s.parent_id for s in (queue, prefill, decode)} == {whole.span_id}
+    assert {s.trace_id for s in (queue, prefill, decode)} == {whole.trace_id}
+    assert whole.start == queue.start
+    assert queue.end == prefill.start
+    assert prefill.end == decode.start
+    assert decode.end == whole.end
+    assert (queue.end - queue.start) / 1e9 == pytest.approx(0.001, abs=1e-5)
+    assert (prefill.end - prefill.start) / 1e9 == pytest.approx(0.009, abs=1e-5)
+    assert decode.attributes == {"gen_ai.usage.output_tokens": 9, "draftd.rounds": 3}
+
+
+def never_scheduled(stats: RequestStats) -> None:
+    stats.scheduled = stats.prefilled = stats.first_token = stats.last_token = None
+
+
+def never_prefilled(stats: RequestStats) -> None:
+    stats.prefilled = stats.first_token = stats.last_token = None
+
+
+@pytest.mark.parametrize(
+    ("stats", "children"),
+    [(never_scheduled, {"queue"}), (never_prefilled, {"queue", "prefill"})],
+)
+def test_a_request_that_ends_early_has_the_spans_it_reached(
+    scene: Scene, receiver: OtlpReceiver, stats: Callable[[RequestStats], None], children: set[str]
+) -> None:
+    scene.serve(reason=FinishReason.CANCELLED, rounds=0, stats=stats)
+    scene.telemetry.shutdown(5.0)
+    whole = only(receiver)
+    found = {span.name: span for span in receiver.spans() if span.parent_id == whole.span_id}
+    assert set(found) == children
+    assert max(span.end for span in found.values()) == whole.end
+    assert "draftd.time_to_first_token" not in whole.attributes
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "error_type"),
+    [
+        (FinishReason.STOP, "UNSET", None),
+        (FinishReason.LENGTH, "UNSET", None),
+        (FinishReason.CANCELLED, "UNSET", "Cancelled"),
+        (FinishReason.DEADLINE, "ERROR", "DeadlineExceeded"),
+        (FinishReason.ERROR, "ERROR", "EngineFailure"),
+    ],
+)
+def test_status_of_each_outcome(
+    scene: Scene, receiver: OtlpReceiver, reason: FinishReason, status: str, error_type: str | None
+) -> None:
+    scene.serve(reason=reason, error="the cache is gone" if reason is FinishReason.ERROR else "")
+    scene.telemetry.shutdown(5.0)
+    span = only(receiver)
+    assert span.status == status
+    assert span.attributes.get("error.type") == error_type
+    assert span.attributes["draftd.outcome"] == reason.value
+    assert span.attributes["gen_ai.response.finish_reasons"] == [reason.value]
+    assert span.attributes["draftd.spec_decode.draft_tokens"] == 12, "what was done is told however it ended"
+    if reason is FinishReason.ERROR:
+        assert span.message == "the cache is gone"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        QueueFull("64 requests wait", retry_after=1.0),
+        NotServing("draining"),
+        SpeculationUnavailable("the cache cannot be trimmed"),
+        InvalidRequest("max_tokens", 0, "1 or more"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_refusal_is_an_error_with_its_kind(
+    scene: Scene, receiver: OtlpReceiver, error: QueueFull | NotServing | SpeculationUnavailable | InvalidRequest
+) -> None:
+    scene.telemetry.begin_inference(scene.start()).refused(error)
+    scene.telemetry.shutdown(5.0)
+    span = only(receiver)
+    assert span.status == "ERROR"
+    assert span.message == error.message
+    assert span.attributes["error.type"] == type(error).__name__
+    assert span.attributes["draftd.outcome"] == "refused"
+    assert receiver.spans() == [span], "no children: it never reached the engine"
+
+
+def test_degradation_is_told(scene: Scene, receiver: OtlpReceiver) -> None:
+    scene.serve(degraded="the ring cache is full")
+    scene.telemetry.shutdown(5.0)
+    assert only(receiver).attributes["draftd.degraded_reason"] == "the ring cache is full"
+
+
+def test_a_seed_of_64_bits_does_not_lose_the_batch(scene: Scene, receiver: OtlpReceiver) -> None:
+    scene.serve(sampling=SamplingParams(seed=2**64 - 1))
+    scene.serve(sampling=SamplingParams(seed=2**63))
+    scene.serve(sampling=SamplingParams(seed=2**63 - 1))
+    scene.telemetry.shutdown(5.0)
+    seeds = [span.attributes["gen_ai.request.seed"] for span in receiver.spans("chat nano")]
+    assert seeds == [-1, -(2**63), 2**63 - 1]
+
+
+@pytest.mark.parametrize("opted_in", [False, True])
+def test_text_leaves_the_process_only_when_opted_in(
+    open_scene: Callable[..., Scene], receiver: OtlpReceiver, opted_in: bool
+) -> None:
+    scene = open_scene(receiver.environ(), capture_content=opted_in)
+    assert scene.telemetry.capture_content is opted_in
+    span = scene.telemetry.begin_inference(scene.start(messages=(("user", "the secret word"),)))
+    span.captured("the secret answer")
+    span.refused(QueueFull("full"))
+    scene.telemetry.shutdown(5.0)
+    attributes = only(receiver).attributes
+    assert ("secret" in json.dumps(attributes)) is opted_in
+    if opted_in:
+        said = json.loads(attributes["gen_ai.input.messages"])
+        assert said == [{"role": "user", "parts": [{"type": "text", "content": "the secret word"}]}]
+        answered = json.loads(attributes["gen_ai.output.messages"])
+        assert answered[0]["parts"] == [{"type": "text", "content": "the secret answer"}]
+        assert answered[0]["finish_reason"] == "refused"
+
+
+def test_nothing_that_is_handed_over_can_make_it_raise(
+    scene: Scene, receiver: OtlpReceiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken: object = None
+    span = scene.telemetry.begin_inference(scene.start())
+    span.planned(broken, broken)  # type: ignore[arg-type]
+    span.finished(broken)  # type: ignore[arg-type]
+    for _ in range(3):
+        scene.telemetry.observer.on_round(broken, broken, 0.1)  # type: ignore[arg-type]
+        scene.telemetry.observer.on_finish(broken, broken)  # type: ignore[arg-type]
+        scene.telemetry.observer.on_drafter_error(broken, "")  # type: ignore[arg-type]
+    assert scene.telemetry.begin_inference(broken) is not None  # type: ignore[arg-type]
+    assert scene.telemetry.errors == {"span": 3, "observer": 9}
+    assert len(caplog.records) == 2, "each part complains once"
+    scene.telemetry.shutdown(5.0)
+    assert receiver.by("draftd.telemetry.errors", "draftd.telemetry.part") == {"span": 3, "observer": 9}
