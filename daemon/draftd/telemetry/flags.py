@@ -12,7 +12,7 @@ from opentelemetry.context import Context
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry.guard import Guard
-from draftd.telemetry.spans import current
+from draftd.telemetry.spans import call_context, request_context
 
 
 class FlagHook(Hook):
@@ -29,7 +29,7 @@ class FlagHook(Hook):
             failed = details.error_code is not None
             self._logger.emit(
                 timestamp=time.time_ns(),
-                context=current.get() or Context(),
+                context=request_context.get() or call_context.get() or Context(),
                 severity_number=SeverityNumber.WARN if failed else SeverityNumber.INFO,
                 event_name=catalog.FLAG_EVALUATION.name,
                 attributes=_attributes(hook_context, details),

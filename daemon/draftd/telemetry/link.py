@@ -35,14 +35,15 @@ class Quiet(logging.Handler):
             message = record.getMessage()
         except Exception:
             return
-        if record.levelno >= logging.WARNING:
+        if record.levelno >= logging.WARNING and "hutdown" not in message:
             self.last = message
         _sdk_log.debug("%s: %s", record.name, message)
 
     def install(self) -> None:
         for name in _NOISY:
             logger = logging.getLogger(name)
-            self._propagated[name] = logger.propagate
+            before = [handler._propagated[name] for handler in logger.handlers if isinstance(handler, Quiet)]
+            self._propagated[name] = before[0] if before else logger.propagate
             logger.addHandler(self)
             logger.propagate = False
 
@@ -52,7 +53,6 @@ class Quiet(logging.Handler):
             logger.removeHandler(self)
             if not any(isinstance(handler, Quiet) for handler in logger.handlers):
                 logger.propagate = propagated
-        self._propagated.clear()
 
 
 class Link:
@@ -65,7 +65,7 @@ class Link:
         self.arrived = 0
         self.failed = 0
 
-    def report(self, signal: str, arrived: bool) -> None:
+    def report(self, signal: str, endpoint: str, arrived: bool) -> None:
         """The outcome of one export of one signal."""
         with self._lock:
             was_down = bool(self._down)
@@ -78,8 +78,9 @@ class Link:
             is_down = bool(self._down)
         if is_down and not was_down:
             _log.warning(
-                "telemetry does not reach its collector (%s). Requests are not affected; spans beyond the queue's "
-                "bound are dropped, counters catch up when it returns",
+                "telemetry does not reach its collector at %s (%s). Requests are not affected; spans beyond the "
+                "queue's bound are dropped, counters catch up when it returns",
+                endpoint,
                 self._quiet.last or signal,
             )
         elif was_down and not is_down:
@@ -93,6 +94,7 @@ class Watched:
         self._exporter = exporter
         self._signal = signal
         self._link = link
+        self._endpoint = str(getattr(exporter, "_endpoint", type(exporter).__name__))
 
     def export(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         arrived = False
@@ -101,7 +103,7 @@ class Watched:
             arrived = result.name == "SUCCESS"
             return result
         finally:
-            self._link.report(self._signal, arrived)
+            self._link.report(self._signal, self._endpoint, arrived)
 
     def shutdown(self, *args: Any, **kwargs: Any) -> None:
         self._exporter.shutdown(*args, **kwargs)

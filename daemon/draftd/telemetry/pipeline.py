@@ -38,13 +38,16 @@ class Pipeline:
     link: Link
     quiet: Quiet
     exporters: list[Any] = field(default_factory=list)
+    _arrived: bool | None = None
 
     def shutdown(self, seconds: float) -> bool:
-        """Sends what is queued, for at most `seconds`; True when all of it arrived.
+        """Sends what is queued, for at most `seconds`; True when all of it arrived. Once; later calls say the same.
 
         The SDK waits up to thirty seconds for each signal. So the signals are shut down side by side, and when time is
         nearly up their exporters are closed, which makes them give up: the rest of the queues is dropped.
         """
+        if self._arrived is not None:
+            return self._arrived
         failed = self.link.failed
         deadline = time.monotonic() + seconds
         grace = min(0.5, seconds / 4)
@@ -64,9 +67,14 @@ class Pipeline:
             for closer in closers:
                 closer.start()
             _join(closers + threads, deadline)
-        else:
-            self.quiet.remove()  # after a late end, threads may linger that still have something to complain of
-        return not late and self.link.failed == failed
+        self._arrived = not late and self.link.failed == failed
+        # Threads that linger still have something to complain of: the quiet lasts as long as they do.
+        threading.Thread(target=self._hush, args=(threads,), daemon=True, name="telemetry-quiet").start()
+        return self._arrived
+
+    def _hush(self, threads: list[threading.Thread]) -> None:
+        _join(threads, time.monotonic() + 60)
+        self.quiet.remove()
 
     def _stop(self, provider: object) -> None:
         shutdown = getattr(provider, "shutdown", None)
@@ -103,27 +111,33 @@ def build(environ: Mapping[str, str], service_version: str) -> Pipeline | None:
     if not any(classes.values()):
         return None
     quiet = Quiet()
-    link = Link(quiet)
-    pipeline = Pipeline(NoOpTracerProvider(), NoOpMeterProvider(), NoOpLoggerProvider(), link, quiet)
+    pipeline = Pipeline(NoOpTracerProvider(), NoOpMeterProvider(), NoOpLoggerProvider(), Link(quiet), quiet)
     quiet.install()
-    with exporters.environment(environ):
-        resource = _resource(service_version)
-        if classes[Signal.TRACES]:
-            tracers = sdk_trace.TracerProvider(resource=resource, shutdown_on_exit=False)
-            for kind in classes[Signal.TRACES]:
-                exporter: Any = _watched(kind(), Signal.TRACES, pipeline)
-                tracers.add_span_processor(BatchSpanProcessor(exporter))
-            pipeline.tracers = tracers
-        if classes[Signal.METRICS]:
-            readers = [_reader(kind, pipeline) for kind in classes[Signal.METRICS]]
-            pipeline.meters = sdk_metrics.MeterProvider(readers, resource, shutdown_on_exit=False)
-        if classes[Signal.LOGS]:
-            loggers = sdk_logs.LoggerProvider(resource=resource, shutdown_on_exit=False)
-            for kind in classes[Signal.LOGS]:
-                exporter = _watched(kind(), Signal.LOGS, pipeline)
-                loggers.add_log_record_processor(BatchLogRecordProcessor(exporter))
-            pipeline.loggers = loggers
+    try:
+        with exporters.environment(environ):
+            _fill(pipeline, classes, _resource(service_version))
+    except Exception:
+        pipeline.shutdown(0.0)
+        raise
     return pipeline
+
+
+def _fill(pipeline: Pipeline, classes: Mapping[Signal, list[type[Any]]], resource: Resource) -> None:
+    if classes[Signal.TRACES]:
+        tracers = sdk_trace.TracerProvider(resource=resource, shutdown_on_exit=False)
+        pipeline.tracers = tracers
+        for kind in classes[Signal.TRACES]:
+            spans: Any = _watched(kind(), Signal.TRACES, pipeline)
+            tracers.add_span_processor(BatchSpanProcessor(spans))
+    if classes[Signal.METRICS]:
+        readers = [_reader(kind, pipeline) for kind in classes[Signal.METRICS]]
+        pipeline.meters = sdk_metrics.MeterProvider(readers, resource, shutdown_on_exit=False)
+    if classes[Signal.LOGS]:
+        loggers = sdk_logs.LoggerProvider(resource=resource, shutdown_on_exit=False)
+        pipeline.loggers = loggers
+        for kind in classes[Signal.LOGS]:
+            records: Any = _watched(kind(), Signal.LOGS, pipeline)
+            loggers.add_log_record_processor(BatchLogRecordProcessor(records))
 
 
 def _reader(kind: type[Any], pipeline: Pipeline) -> MetricReader:

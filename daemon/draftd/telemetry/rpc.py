@@ -21,7 +21,7 @@ from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry.guard import Guard
 from draftd.telemetry.metrics import Metrics
-from draftd.telemetry.spans import current
+from draftd.telemetry.spans import call_context
 
 if TYPE_CHECKING:
     _Interceptor = grpc.aio.ServerInterceptor[Any, Any]  # generic in the stubs only
@@ -82,7 +82,7 @@ class RpcInterceptor(_Interceptor):
             try:
                 call = self._begin(method, details.invocation_metadata, arrival)
                 context.add_done_callback(call.done)
-                current.set(call.context)
+                call_context.set(call.context)
                 return call
             except Exception as error:
                 self._guard.caught("rpc", error)

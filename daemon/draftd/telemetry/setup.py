@@ -74,24 +74,27 @@ class Telemetry:
         `info` and `status` are asked from exporter threads; None means not yet.
         """
         guard = Guard()
+        built: Pipeline | None = None
         try:
+            propagator = exporters.propagator(environ)
             built = pipeline.build(environ, service_version)
-            if built is None:
-                return cls(None, NullObserver(), guard, capture=False)
-            return cls._recording_on(built, service_version, settings, environ, info, status, guard)
+            if built is not None:
+                return cls._recording_on(built, propagator, service_version, settings, info, status, guard)
         except ValueError as error:
             _log.error("telemetry is off: %s", error)
         except Exception as error:
             guard.caught("start", error)
+        if built is not None:
+            built.shutdown(0.0)
         return cls(None, NullObserver(), guard, capture=False)
 
     @classmethod
     def _recording_on(
         cls,
         built: Pipeline,
+        propagator: TextMapPropagator,
         service_version: str,
         settings: TelemetrySettings,
-        environ: Mapping[str, str],
         info: Callable[[], ModelInfo | None],
         status: Callable[[], EngineStatus | None],
         guard: Guard,
@@ -110,7 +113,7 @@ class Telemetry:
             tracer=built.tracers.get_tracer(catalog.SCOPE, service_version),
             metrics=metrics,
             naming=naming,
-            propagator=exporters.propagator(environ),
+            propagator=propagator,
             hook=FlagHook(built.loggers.get_logger(catalog.SCOPE, service_version), guard),
         )
         observer = MetricsObserver(ledger, metrics, guard)

@@ -23,8 +23,9 @@ from draftd.telemetry.guard import Guard
 from draftd.telemetry.labels import Naming, draft_label
 from draftd.telemetry.metrics import Metrics
 
-# The span that work done in this task belongs to: the RPC's, then the request's own. A task's own, so never detached.
-current: ContextVar[Context | None] = ContextVar("draftd_telemetry_context", default=None)
+# What this task works for: the call, and within it the request. A call has a task to itself, so neither is ever reset.
+call_context: ContextVar[Context | None] = ContextVar("draftd_call", default=None)
+request_context: ContextVar[Context | None] = ContextVar("draftd_request", default=None)
 
 REFUSED = "refused"
 _ERRORS = {
@@ -114,15 +115,16 @@ class RecordingInferenceSpan:
         self._ended = False
         # Monotonic to epoch, once for the whole request: its spans cannot be torn apart by a clock that is set.
         self._epoch = time.time() - time.monotonic()
+        parent = call_context.get() or Context()
         self._span: Span = tracer.start_span(
             f"{start.operation} {start.model}",
-            context=current.get(),
+            context=parent,
             kind=SpanKind.INTERNAL,
             attributes=_request_attributes(start),
             start_time=self._nanos(start.arrival),
         )
-        self._context = set_span_in_context(self._span, current.get())
-        current.set(self._context)
+        self._context = set_span_in_context(self._span, parent)
+        request_context.set(self._context)
 
     def planned(self, plan: DecodePlan, tier: ContextTier) -> None:
         try:

@@ -1,0 +1,100 @@
+"""The `feature_flag.evaluation` event, from real evaluations through OpenFeature."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from openfeature import api
+from openfeature.client import OpenFeatureClient
+from openfeature.contrib.provider.flagd import FlagdProvider
+from openfeature.contrib.provider.flagd.config import ResolverType
+from openfeature.evaluation_context import EvaluationContext
+
+from draftd.errors import QueueFull
+from draftd.telemetry import catalog
+from tests.otlp import OtlpReceiver
+from tests.unit.telemetry.scene import Scene
+
+KEY = "speculative-decoding"
+FLAGS = {
+    "flags": {
+        KEY: {
+            "state": "ENABLED",
+            "variants": {"on": True, "off": False},
+            "defaultVariant": "on",
+            "targeting": {"if": [{"==": [{"var": "workload"}, "prose"]}, "off"]},
+        }
+    }
+}
+DOMAIN = "telemetry-test"
+
+
+@pytest.fixture
+def client(tmp_path: Path, scene: Scene) -> Iterator[OpenFeatureClient]:
+    path = tmp_path / "flags.json"
+    path.write_text(json.dumps(FLAGS))
+    provider = FlagdProvider(resolver_type=ResolverType.FILE, offline_flag_source_path=str(path))
+    api.set_provider_and_wait(provider, DOMAIN)
+    client = api.get_client(DOMAIN)
+    client.add_hooks([scene.telemetry.flag_hook()])
+    yield client
+    provider.shutdown()
+
+
+def evaluated(scene: Scene, receiver: OtlpReceiver) -> dict[str, object]:
+    scene.telemetry.shutdown(5.0)
+    (event,) = receiver.events("feature_flag.evaluation")
+    assert set(event.attributes) <= {attribute.name for attribute in catalog.FLAG_EVALUATION.attributes}
+    return event.attributes
+
+
+def test_an_evaluation_by_targeting(client: OpenFeatureClient, scene: Scene, receiver: OtlpReceiver) -> None:
+    context = EvaluationContext("caller-7", {"workload": "prose"})
+    assert client.get_boolean_value(KEY, True, context) is False
+    assert evaluated(scene, receiver) == {
+        "feature_flag.key": KEY,
+        "feature_flag.result.variant": "off",
+        "feature_flag.result.reason": "targeting_match",
+        "feature_flag.provider.name": "FlagdProvider",
+        "feature_flag.context.id": "caller-7",
+    }
+
+
+def test_an_evaluation_without_a_caller(client: OpenFeatureClient, scene: Scene, receiver: OtlpReceiver) -> None:
+    assert client.get_boolean_value(KEY, False) is True
+    found = evaluated(scene, receiver)
+    assert found["feature_flag.result.variant"] == "on"
+    assert found["feature_flag.result.reason"] == "default"
+    assert "feature_flag.context.id" not in found
+
+
+def test_an_evaluation_that_fails(client: OpenFeatureClient, scene: Scene, receiver: OtlpReceiver) -> None:
+    assert client.get_boolean_value("no-such-flag", True) is True
+    found = evaluated(scene, receiver)
+    assert found["feature_flag.key"] == "no-such-flag"
+    assert found["feature_flag.result.reason"] == "error"
+    assert found["error.type"] == "flag_not_found"
+    assert found["feature_flag.result.value"] is True, "no variant: the value stands in"
+
+
+def test_the_event_lies_in_the_trace_of_its_request(
+    client: OpenFeatureClient, scene: Scene, receiver: OtlpReceiver
+) -> None:
+    span = scene.telemetry.begin_inference(scene.start())
+    client.get_boolean_value(KEY, True)
+    span.refused(QueueFull("full"))
+    scene.telemetry.shutdown(5.0)
+    (event,) = receiver.events("feature_flag.evaluation")
+    (request,) = receiver.spans("chat nano")
+    assert (event.trace_id, event.span_id) == (request.trace_id, request.span_id)
+    assert event.severity == 9
+    assert event.resource["service.name"] == "draftd"
+
+
+def test_without_an_endpoint_the_hook_does_nothing(open_scene: Callable[..., Scene]) -> None:
+    client = api.get_client("nobody")
+    client.add_hooks([open_scene({}).telemetry.flag_hook()])
+    assert client.get_boolean_value(KEY, True) is True

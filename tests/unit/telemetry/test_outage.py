@@ -1,0 +1,133 @@
+"""A collector that is dead, slow, refusing or killed costs requests nothing, memory is bounded, shutdown is in time."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import grpc
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+
+from tests.otlp import OtlpReceiver
+from tests.unit.telemetry.scene import Scene
+
+FAULTS = ["dead", "slow", "unavailable", "exhausted", "invalid"]
+QUEUE = {"OTEL_BSP_MAX_QUEUE_SIZE": "64", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "32", "OTEL_BSP_SCHEDULE_DELAY": "20"}
+LIMIT = 1.0
+SLACK = 0.75  # for a machine that is busy with something else
+
+
+@contextmanager
+def faulty(fault: str, protocol: str = "grpc") -> Iterator[OtlpReceiver]:
+    with OtlpReceiver(protocol) as receiver:
+        if fault == "dead":
+            receiver.kill()
+        receiver.delay = 60.0 if fault == "slow" else 0.0
+        receiver.refuse = {
+            "unavailable": grpc.StatusCode.UNAVAILABLE,
+            "exhausted": grpc.StatusCode.RESOURCE_EXHAUSTED,
+            "invalid": grpc.StatusCode.INVALID_ARGUMENT,
+        }.get(fault)
+        yield receiver
+
+
+def elapsed(scene: Scene, requests: int) -> tuple[float, float]:
+    """Seconds for all requests, and for the slowest one."""
+    slowest = 0.0
+    began = time.perf_counter()
+    for _ in range(requests):
+        start = time.perf_counter()
+        scene.serve(rounds=5)
+        slowest = max(slowest, time.perf_counter() - start)
+    return time.perf_counter() - began, slowest
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_requests_take_no_longer(
+    open_scene: Callable[..., Scene], receiver: OtlpReceiver, caplog: pytest.LogCaptureFixture, fault: str
+) -> None:
+    healthy = open_scene(receiver.environ(**QUEUE))
+    with faulty(fault) as broken:
+        scene = open_scene(broken.environ(**QUEUE))
+        elapsed(healthy, 20)
+        elapsed(scene, 20)
+        healthy_seconds, _ = elapsed(healthy, 400)
+        seconds, slowest = elapsed(scene, 400)
+        # Bounds that only blocking breaks: the least that an exporter waits for is a second.
+        assert seconds < 2 * healthy_seconds + 0.5
+        assert slowest < 0.5
+        assert scene.telemetry.errors == {}
+        scene.telemetry.shutdown(0.3)
+
+
+@pytest.mark.parametrize("fault", ["dead", "slow", "unavailable"])
+def test_memory_is_bounded_by_the_queue(open_scene: Callable[..., Scene], fault: str) -> None:
+    with faulty(fault) as broken:
+        scene = open_scene(broken.environ(**QUEUE))
+        elapsed(scene, 500)  # two thousand spans
+        gc.collect()
+        kept = sum(isinstance(thing, ReadableSpan) for thing in gc.get_objects())
+        assert kept <= 64 + 2 * 32, "the queue, and a batch on its way"
+        scene.telemetry.shutdown(0.3)
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_shutdown_stays_within_its_limit(open_scene: Callable[..., Scene], fault: str, protocol: str) -> None:
+    with faulty(fault, protocol) as broken:
+        scene = open_scene(broken.environ(**QUEUE))
+        elapsed(scene, 40)
+        if fault != "dead":
+            assert broken.wait_for(lambda: broken.calls > 0)
+        began = time.monotonic()
+        arrived = scene.telemetry.shutdown(LIMIT)
+        assert time.monotonic() - began < LIMIT + SLACK
+        assert not arrived
+        assert scene.telemetry.shutdown(LIMIT) is False
+        scene.serve()  # late, and harmless
+
+
+def test_a_collector_that_comes_back_is_told_everything_the_counters_know(
+    open_scene: Callable[..., Scene], receiver: OtlpReceiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    # An exporter waits a second before it tries again; its own limit keeps the test short.
+    scene = open_scene(receiver.environ(OTEL_EXPORTER_OTLP_TIMEOUT="1"))
+    for _ in range(5):
+        scene.serve()
+    assert receiver.wait_for(lambda: receiver.total("draftd.requests") == 5)
+
+    receiver.kill()
+    for _ in range(7):
+        scene.serve()
+    assert receiver.wait_for(lambda: "does not reach" in caplog.text)
+    receiver.start()
+    assert receiver.wait_for(lambda: "reaches its collector again" in caplog.text)
+    for _ in range(3):
+        scene.serve()
+    assert scene.telemetry.shutdown(5.0)
+
+    assert receiver.total("draftd.requests") == 15
+    assert receiver.total("draftd.spec_decode.draft_tokens") == scene.engine.drafted
+    assert receiver.total("draftd.tokens", {"gen_ai.token.type": "output"}) == scene.engine.emitted
+    assert len(receiver.spans("chat nano")) >= 8, "what happened while it listened"
+
+
+def test_an_outage_is_told_once(
+    open_scene: Callable[..., Scene], receiver: OtlpReceiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    receiver.refuse = grpc.StatusCode.INVALID_ARGUMENT  # not tried again, so many fail in a short time
+    with caplog.at_level(logging.INFO):
+        scene = open_scene(receiver.environ(OTEL_METRIC_EXPORT_INTERVAL="50", **QUEUE))
+        for _ in range(10):
+            scene.serve()
+            time.sleep(0.03)
+        assert receiver.wait_for(lambda: receiver.calls > 8)
+        scene.telemetry.shutdown(LIMIT)
+    (warning,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert warning.name == "draftd.telemetry"
+    assert "Requests are not affected" in warning.getMessage()
+    assert f"127.0.0.1:{receiver.port}" in warning.getMessage()

@@ -1,0 +1,339 @@
+"""The RPC span over a real asyncio server: names, status of every ending, the caller's trace."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from draftd.telemetry.setup import Telemetry
+from tests.otlp import OtlpReceiver, SpanRecord
+from tests.unit.telemetry.scene import SPECULATIVE_ROUND, Scene
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+PARENT = "b7ad6b7169203331"
+CALLER = (("traceparent", f"00-{TRACE}-{PARENT}-01"),)
+
+
+def same(message: bytes) -> bytes:
+    return message
+
+
+async def two(request: bytes, context: Any) -> AsyncIterator[bytes]:
+    yield b"1"
+    yield b"2"
+
+
+async def full(request: bytes, context: Any) -> AsyncIterator[bytes]:
+    yield b"1"
+    await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the queue is full")
+
+
+async def broken(request: bytes, context: Any) -> AsyncIterator[bytes]:
+    yield b"1"
+    raise LookupError("on purpose")
+
+
+async def patient(request: bytes, context: Any) -> AsyncIterator[bytes]:
+    for _ in range(1000):
+        yield b"1"
+        await asyncio.sleep(0.02)
+
+
+async def torrent(request: bytes, context: Any) -> AsyncIterator[bytes]:
+    while True:
+        yield bytes(100_000)
+
+
+async def one(request: bytes, context: Any) -> bytes:
+    return b"1"
+
+
+async def lost(request: bytes, context: Any) -> bytes:
+    context.set_code(grpc.StatusCode.NOT_FOUND)
+    return b""
+
+
+async def unary_broken(request: bytes, context: Any) -> bytes:
+    raise LookupError("on purpose")
+
+
+async def asleep(request: bytes, context: Any) -> bytes:
+    await asyncio.sleep(30)
+    return b""
+
+
+async def writing(request: bytes, context: Any) -> None:
+    await context.write(b"1")
+    await context.write(b"2")
+
+
+async def total(requests: AsyncIterator[bytes], context: Any) -> bytes:
+    return str(sum([len(request) async for request in requests])).encode()
+
+
+async def echo(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+    async for request in requests:
+        yield request
+
+
+HANDLERS: dict[str, Any] = {
+    **{h.__name__: grpc.unary_stream_rpc_method_handler(h, same, same) for h in (two, full, broken, patient, torrent)},
+    **{h.__name__: grpc.unary_unary_rpc_method_handler(h, same, same) for h in (one, lost, unary_broken, asleep)},
+    "writing": grpc.unary_stream_rpc_method_handler(writing, same, same),
+    "total": grpc.stream_unary_rpc_method_handler(total, same, same),
+    "echo": grpc.stream_stream_rpc_method_handler(echo, same, same),
+}
+
+
+@asynccontextmanager
+async def serving(telemetry: Telemetry, **more: Any) -> AsyncIterator[grpc.aio.Channel]:
+    server = grpc.aio.server(interceptors=[telemetry.rpc_interceptor()])
+    handlers = grpc.method_handlers_generic_handler("test.Service", HANDLERS | more)
+    health = grpc.method_handlers_generic_handler("grpc.health.v1.Health", {"Check": HANDLERS["one"]})
+    server.add_generic_rpc_handlers((handlers, health))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    logging.getLogger("grpc").setLevel(logging.CRITICAL)  # it prints what handlers raise
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            yield channel
+    finally:
+        await server.stop(0.5)
+        await asyncio.sleep(0.05)
+
+
+async def drain(channel: grpc.aio.Channel, method: str, **call: Any) -> grpc.StatusCode:
+    stream = channel.unary_stream(f"/test.Service/{method}", same, same)(b"", **call)
+    try:
+        async for _ in stream:
+            pass
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    code: grpc.StatusCode = await stream.code()
+    return code
+
+
+async def ask(channel: grpc.aio.Channel, method: str, **call: Any) -> grpc.StatusCode:
+    try:
+        await channel.unary_unary(f"/test.Service/{method}", same, same)(b"", **call)
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
+
+
+async def leave(channel: grpc.aio.Channel, method: str) -> None:
+    stream = channel.unary_stream(f"/test.Service/{method}", same, same)(b"")
+    await stream.read()
+    await asyncio.sleep(0.05)
+    stream.cancel()
+    await asyncio.sleep(0.1)
+
+
+async def flushed(scene: Scene) -> None:
+    await asyncio.to_thread(scene.telemetry.shutdown, 5.0)
+
+
+def only(receiver: OtlpReceiver, name: str) -> SpanRecord:
+    (span,) = receiver.spans(name)
+    return span
+
+
+@pytest.mark.parametrize(
+    ("method", "call", "code", "status", "error_type"),
+    [
+        ("two", drain, "OK", "UNSET", None),
+        ("writing", drain, "OK", "UNSET", None),
+        ("full", drain, "RESOURCE_EXHAUSTED", "UNSET", None),
+        ("broken", drain, "UNKNOWN", "ERROR", "LookupError"),
+        ("one", ask, "OK", "UNSET", None),
+        ("lost", ask, "NOT_FOUND", "UNSET", None),
+        ("unary_broken", ask, "UNKNOWN", "ERROR", "LookupError"),
+    ],
+)
+async def test_status_is_what_the_client_saw(
+    scene: Scene,
+    receiver: OtlpReceiver,
+    method: str,
+    call: Callable[..., Any],
+    code: str,
+    status: str,
+    error_type: str | None,
+) -> None:
+    async with serving(scene.telemetry) as channel:
+        seen = await call(channel, method)
+    await flushed(scene)
+    assert seen.name == code
+    span = only(receiver, f"test.Service/{method}")
+    assert span.kind == "SERVER"
+    assert span.status == status
+    wanted = {
+        "rpc.system.name": "grpc",
+        "rpc.method": f"test.Service/{method}",
+        "rpc.response.status_code": code,
+    }
+    assert span.attributes == wanted | ({"error.type": error_type} if error_type else {})
+    (duration,) = receiver.points("rpc.server.call.duration")
+    assert duration.attributes == span.attributes
+    assert duration.count == 1
+    assert duration.value == pytest.approx((span.end - span.start) / 1e9)
+    assert duration.unit == "s"
+
+
+@pytest.mark.parametrize("method", ["patient", "torrent"])
+async def test_a_client_that_leaves_is_cancelled_and_no_error(
+    scene: Scene, receiver: OtlpReceiver, method: str
+) -> None:
+    async with serving(scene.telemetry) as channel:
+        await leave(channel, method)
+    await flushed(scene)
+    span = only(receiver, f"test.Service/{method}")
+    assert span.attributes["rpc.response.status_code"] == "CANCELLED"
+    assert span.status == "UNSET"
+    assert "error.type" not in span.attributes
+    assert span.end - span.start < 2e9, "it ended when the client left, not when garbage was collected"
+
+
+@pytest.mark.parametrize(("method", "call"), [("patient", drain), ("asleep", ask)])
+async def test_a_deadline_is_an_error(
+    scene: Scene, receiver: OtlpReceiver, method: str, call: Callable[..., Any]
+) -> None:
+    async with serving(scene.telemetry) as channel:
+        assert await call(channel, method, timeout=0.15) is grpc.StatusCode.DEADLINE_EXCEEDED
+        await asyncio.sleep(0.1)
+    await flushed(scene)
+    span = only(receiver, f"test.Service/{method}")
+    assert span.attributes["rpc.response.status_code"] == "DEADLINE_EXCEEDED"
+    assert span.attributes["error.type"] == "DEADLINE_EXCEEDED"
+    assert span.status == "ERROR"
+
+
+async def test_requests_may_stream_too(scene: Scene, receiver: OtlpReceiver) -> None:
+    async def several() -> AsyncIterator[bytes]:
+        yield b"12"
+        yield b"345"
+
+    async with serving(scene.telemetry) as channel:
+        assert await channel.stream_unary("/test.Service/total", same, same)(several()) == b"5"
+        echoed = channel.stream_stream("/test.Service/echo", same, same)(several())
+        assert [message async for message in echoed] == [b"12", b"345"]
+    await flushed(scene)
+    for method in ("total", "echo"):
+        assert only(receiver, f"test.Service/{method}").attributes["rpc.response.status_code"] == "OK"
+
+
+async def test_an_unknown_method_does_not_become_a_label(scene: Scene, receiver: OtlpReceiver) -> None:
+    async with serving(scene.telemetry) as channel:
+        assert await ask(channel, "made_up") is grpc.StatusCode.UNIMPLEMENTED
+    await flushed(scene)
+    span = only(receiver, "grpc")
+    assert span.attributes["rpc.method"] == "_OTHER"
+    assert span.attributes["rpc.response.status_code"] == "UNIMPLEMENTED"
+    assert span.status == "ERROR"
+
+
+async def test_health_checks_leave_no_trace(scene: Scene, receiver: OtlpReceiver) -> None:
+    async with serving(scene.telemetry) as channel:
+        await channel.unary_unary("/grpc.health.v1.Health/Check", same, same)(b"")
+    await flushed(scene)
+    assert receiver.spans() == []
+    assert receiver.points("rpc.server.call.duration") == []
+
+
+async def test_the_callers_trace_goes_on_through_the_rpc_into_the_request(scene: Scene, receiver: OtlpReceiver) -> None:
+    async def generate(request: bytes, context: Any) -> AsyncIterator[bytes]:
+        yield b"1"
+        scene.serve()
+        yield b"2"
+
+    handler = grpc.unary_stream_rpc_method_handler(generate, same, same)
+    async with serving(scene.telemetry, generate=handler) as channel:
+        assert await drain(channel, "generate", metadata=CALLER) is grpc.StatusCode.OK
+    await flushed(scene)
+    rpc, request = only(receiver, "test.Service/generate"), only(receiver, "chat nano")
+    assert (rpc.trace_id, rpc.parent_id) == (TRACE, PARENT)
+    assert (request.trace_id, request.parent_id) == (TRACE, rpc.span_id)
+    assert rpc.start <= request.start
+    assert {span.trace_id for span in receiver.spans()} == {TRACE}
+
+
+async def test_concurrent_calls_keep_their_own_traces(scene: Scene, receiver: OtlpReceiver) -> None:
+    async def generate(request: bytes, context: Any) -> AsyncIterator[bytes]:
+        yield b"1"
+        await asyncio.sleep(0.02)
+        scene.serve(request_id=request.decode())
+        yield b"2"
+
+    async def call(channel: grpc.aio.Channel, number: int) -> None:
+        metadata = (("traceparent", f"00-{number:032x}-{number:016x}-01"),)
+        stream = channel.unary_stream("/test.Service/generate", same, same)(str(number).encode(), metadata=metadata)
+        assert len([message async for message in stream]) == 2
+
+    handler = grpc.unary_stream_rpc_method_handler(generate, same, same)
+    async with serving(scene.telemetry, generate=handler) as channel:
+        await asyncio.gather(*(call(channel, number) for number in range(1, 21)))
+    await flushed(scene)
+    requests = receiver.spans("chat nano")
+    assert len(requests) == 20
+    assert all(int(span.trace_id, 16) == int(span.attributes["gen_ai.response.id"]) for span in requests)
+
+
+async def test_a_caller_that_does_not_sample_is_not_exported_but_counted(scene: Scene, receiver: OtlpReceiver) -> None:
+    unsampled = (("traceparent", f"00-{TRACE}-{PARENT}-00"),)
+    async with serving(scene.telemetry) as channel:
+        await drain(channel, "two", metadata=unsampled)
+    await flushed(scene)
+    assert receiver.spans() == []
+    assert receiver.count("rpc.server.call.duration") == 1
+
+
+@pytest.mark.parametrize("header", ["", "nonsense", "00-0-0-00", f"ff-{TRACE}-{PARENT}-01"])
+async def test_a_malformed_traceparent_starts_a_new_trace(scene: Scene, receiver: OtlpReceiver, header: str) -> None:
+    async with serving(scene.telemetry) as channel:
+        assert await drain(channel, "two", metadata=(("traceparent", header),)) is grpc.StatusCode.OK
+    await flushed(scene)
+    span = only(receiver, "test.Service/two")
+    assert span.parent_id == ""
+    assert span.trace_id != TRACE
+
+
+async def test_a_stream_whose_client_left_closes_its_handler_at_once(scene: Scene) -> None:
+    closed = asyncio.Event()
+
+    async def torrential(request: bytes, context: Any) -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield bytes(100_000)
+        finally:
+            closed.set()
+
+    handler = grpc.unary_stream_rpc_method_handler(torrential, same, same)
+    async with serving(scene.telemetry, torrential=handler) as channel:
+        await leave(channel, "torrential")
+        await asyncio.wait_for(closed.wait(), 2.0)
+
+
+async def test_without_an_endpoint_calls_pass_untouched(open_scene: Callable[..., Scene]) -> None:
+    scene = open_scene({})
+    async with serving(scene.telemetry) as channel:
+        assert await drain(channel, "two", metadata=CALLER) is grpc.StatusCode.OK
+        assert await drain(channel, "full") is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert await ask(channel, "one") is grpc.StatusCode.OK
+
+
+async def test_a_request_may_be_told_of_from_the_engines_thread(scene: Scene, receiver: OtlpReceiver) -> None:
+    async def generate(request: bytes, context: Any) -> bytes:
+        await asyncio.to_thread(scene.serve)
+        return b""
+
+    handler = grpc.unary_unary_rpc_method_handler(generate, same, same)
+    async with serving(scene.telemetry, generate=handler) as channel:
+        assert await ask(channel, "generate", metadata=CALLER) is grpc.StatusCode.OK
+    await flushed(scene)
+    assert only(receiver, "chat nano").trace_id == TRACE
+    assert receiver.total("draftd.spec_decode.draft_tokens") == 3 * SPECULATIVE_ROUND.drafted

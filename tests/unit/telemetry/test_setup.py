@@ -1,0 +1,224 @@
+"""The OTEL_* variables work as in any OpenTelemetry program; without an endpoint there is nothing at all."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+
+import opentelemetry.metrics
+import opentelemetry.trace
+import pytest
+
+from draftd.engine.observer import NullObserver
+from draftd.telemetry.exporters import Signal, propagator, wanted
+from draftd.telemetry.setup import Telemetry
+from draftd.telemetry.spans import NullInferenceSpan
+from tests.otlp import OtlpReceiver
+from tests.unit.telemetry.scene import INFO, STATUS, Scene, Settings, telemetry
+
+ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+
+
+def otel_threads() -> int:
+    return sum(thread.name.startswith("Otel") for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {ENDPOINT: ""},
+        {"OTEL_SERVICE_NAME": "somebody"},
+        {ENDPOINT: "http://127.0.0.1:1", "OTEL_SDK_DISABLED": "true"},
+        {
+            ENDPOINT: "http://127.0.0.1:1",
+            "OTEL_TRACES_EXPORTER": "none",
+            "OTEL_METRICS_EXPORTER": "none",
+            "OTEL_LOGS_EXPORTER": "none",
+        },
+    ],
+)
+def test_nothing_to_export_is_no_cost(open_scene: Callable[..., Scene], environ: dict[str, str]) -> None:
+    before = otel_threads()
+    scene = open_scene(environ)
+    assert not scene.telemetry.exporting
+    assert otel_threads() == before
+    assert isinstance(scene.telemetry.observer, NullObserver)
+    assert isinstance(scene.telemetry.begin_inference(scene.start()), NullInferenceSpan)
+    scene.serve()
+    assert scene.telemetry.shutdown(1.0)
+
+
+def test_nothing_global_is_set(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
+    tracers = opentelemetry.trace.get_tracer_provider()
+    meters = opentelemetry.metrics.get_meter_provider()
+    environ = dict(os.environ)
+    open_scene(receiver.environ())
+    assert opentelemetry.trace.get_tracer_provider() is tracers
+    assert opentelemetry.metrics.get_meter_provider() is meters
+    assert dict(os.environ) == environ
+
+
+def test_the_processs_own_environment_is_used_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, open_scene: Callable[..., Scene], receiver: OtlpReceiver
+) -> None:
+    for name, value in receiver.environ().items():
+        monkeypatch.setenv(name, value)
+    scene = open_scene(os.environ)
+    scene.serve()
+    assert scene.telemetry.shutdown(5.0)
+    assert receiver.total("draftd.requests") == 1
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_both_protocols(open_scene: Callable[..., Scene], protocol: str) -> None:
+    with OtlpReceiver(protocol) as receiver:
+        scene = open_scene(receiver.environ())
+        scene.serve(rounds=4)
+        scene.telemetry.flag_hook()
+        assert scene.telemetry.shutdown(5.0)
+        assert len(receiver.spans("chat nano")) == 1
+        assert receiver.total("draftd.spec_decode.drafts") == 4
+
+
+def test_signals_may_go_different_ways(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
+    with OtlpReceiver("http/protobuf") as other:
+        scene = open_scene(
+            {
+                "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": receiver.endpoint,
+                "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{other.endpoint}/v1/metrics",
+                "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "http/protobuf",
+            }
+        )
+        scene.serve()
+        assert scene.telemetry.shutdown(5.0)
+        assert receiver.spans("chat nano")
+        assert not receiver.metric_names()
+        assert other.total("draftd.requests") == 1
+        assert not other.spans()
+
+
+def test_one_signal_may_be_off(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
+    scene = open_scene(receiver.environ(OTEL_TRACES_EXPORTER="none"))
+    assert scene.telemetry.exporting
+    scene.serve()
+    assert scene.telemetry.shutdown(5.0)
+    assert receiver.spans() == []
+    assert receiver.total("draftd.requests") == 1
+
+
+def test_headers_and_compression(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
+    scene = open_scene(
+        receiver.environ(
+            OTEL_EXPORTER_OTLP_HEADERS="x-tenant=blue",
+            OTEL_EXPORTER_OTLP_COMPRESSION="gzip",
+            OTEL_BSP_SCHEDULE_DELAY="50",
+        )
+    )
+    scene.serve()
+    assert scene.telemetry.shutdown(5.0)
+    assert {headers.get("x-tenant") for headers in receiver.store.headers} == {"blue"}
+
+
+def test_resource(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
+    scene = open_scene(receiver.environ(OTEL_RESOURCE_ATTRIBUTES="deployment.environment.name=attic"))
+    scene.serve()
+    scene.telemetry.shutdown(5.0)
+    resource = receiver.spans("chat nano")[0].resource
+    assert resource["service.name"] == "draftd"
+    assert resource["service.version"] == "1.2.3"
+    assert len(resource["service.instance.id"]) == 36
+    assert resource["deployment.environment.name"] == "attic"
+
+
+def test_the_environments_resource_wins(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
+    more = {"OTEL_SERVICE_NAME": "mini-3", "OTEL_RESOURCE_ATTRIBUTES": "service.version=9,service.instance.id=me"}
+    scene = open_scene(receiver.environ(**more))
+    scene.serve()
+    scene.telemetry.shutdown(5.0)
+    resource = receiver.spans("chat nano")[0].resource
+    assert resource["service.name"] == "mini-3"
+    assert resource["service.version"] == "9"
+    assert resource["service.instance.id"] == "me"
+
+
+def test_a_sampler_drops_spans_and_no_counts(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
+    scene = open_scene(receiver.environ(OTEL_TRACES_SAMPLER="always_off"))
+    scene.serve()
+    assert scene.telemetry.shutdown(5.0)
+    assert receiver.spans() == []
+    assert receiver.total("draftd.requests") == 1
+    assert receiver.total("draftd.spec_decode.drafts") == 3
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "carrier-pigeon"}, "allowed: grpc, http/protobuf"),
+        ({"OTEL_TRACES_EXPORTER": "zipkin"}, "'zipkin' is not installed"),
+        ({"OTEL_PROPAGATORS": "smoke"}, "'smoke' is not installed"),
+    ],
+)
+def test_a_wrong_variable_turns_telemetry_off_and_says_why(
+    receiver: OtlpReceiver, caplog: pytest.LogCaptureFixture, variables: dict[str, str], said: str
+) -> None:
+    found = telemetry(receiver.environ(**variables))
+    assert not found.exporting
+    assert said in caplog.text
+    assert found.shutdown(1.0)
+
+
+def test_a_failure_while_starting_is_no_failure_to_start(caplog: pytest.LogCaptureFixture) -> None:
+    nothing: object = None
+    found = Telemetry.start(
+        service_version="1",
+        settings=Settings(),
+        environ=nothing,  # type: ignore[arg-type]
+        info=lambda: INFO,
+        status=lambda: STATUS,
+    )
+    assert not found.exporting
+    assert found.errors == {"start": 1}
+    assert "requests are not affected" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("environ", "names"),
+    [
+        ({}, []),
+        ({ENDPOINT: "http://x"}, ["otlp"]),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://x"}, ["otlp"]),
+        ({"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": "http://x"}, []),
+        ({"OTEL_TRACES_EXPORTER": "otlp"}, ["otlp"]),
+        ({"OTEL_TRACES_EXPORTER": "console, otlp"}, ["console", "otlp"]),
+        ({"OTEL_TRACES_EXPORTER": "none", ENDPOINT: "http://x"}, []),
+        ({"OTEL_SDK_DISABLED": "TRUE", ENDPOINT: "http://x"}, []),
+        ({"OTEL_SDK_DISABLED": "no", ENDPOINT: "http://x"}, ["otlp"]),
+    ],
+)
+def test_which_exporters_are_wanted(environ: dict[str, str], names: list[str]) -> None:
+    assert wanted(Signal.TRACES, environ) == names
+
+
+@pytest.mark.parametrize(
+    ("asked", "fields"),
+    [
+        (None, {"traceparent", "tracestate", "baggage"}),
+        ("tracecontext", {"traceparent", "tracestate"}),
+        ("none", set()),
+    ],
+)
+def test_propagators(asked: str | None, fields: set[str]) -> None:
+    assert propagator({} if asked is None else {"OTEL_PROPAGATORS": asked}).fields == fields
+
+
+def test_the_daemons_own_log_level_does_not_show_the_sdks_noise(
+    open_scene: Callable[..., Scene], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        scene = open_scene({ENDPOINT: "http://127.0.0.1:1", "OTEL_BSP_SCHEDULE_DELAY": "10"})
+        scene.serve()
+        scene.telemetry.shutdown(0.5)
+    assert not [record for record in caplog.records if record.name.startswith("opentelemetry")]
