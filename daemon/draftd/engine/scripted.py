@@ -50,6 +50,8 @@ class ScriptedModel(nn.Module):
         stored = inputs.astype(mx.float32)[:, None, :, None]
         keys, _ = layer.update_and_fetch(stored, stored)
         keys = keys[:, 0, :, 0]  # rows × length
+        if mask is None:  # one new token may see all that is stored
+            mask = mx.ones((width, keys.shape[1]), dtype=mx.bool_)
         mask = mx.broadcast_to(mask if mask.ndim == 2 else mask[:, 0], (rows, width, keys.shape[1]))
         total = mx.where(mask, keys[:, None, :], 0.0).sum(axis=-1).astype(mx.int32)
         start = offset if isinstance(offset, mx.array) else mx.array([offset] * rows)
