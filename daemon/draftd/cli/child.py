@@ -1,0 +1,110 @@
+"""A daemon of one's own: started as a child process, heard until it serves, stopped for certain."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO
+
+from draftd.errors import DraftdError
+
+_SERVING = re.compile(r"^draftd: serving (?P<model>.+) on (?P<address>\S+:\d+)$")
+_KEPT_LINES = 12
+_STOP_SECONDS = 40.0
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What a child announced once it took requests."""
+
+    model: str
+    address: str
+
+
+@contextlib.contextmanager
+def serving_child(
+    arguments: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    timeout: float,
+    on_line: Callable[[str], None] = lambda line: None,
+) -> Iterator[Serving]:
+    """`draftd serve` with these arguments, for as long as the block runs. Raises DraftdError where it never serves."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "draftd.cli.main", "serve", *arguments],
+        env=dict(environ),
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+    )
+    assert process.stderr is not None
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    # A thread, because the pipe must be emptied for as long as the child lives: a full one would stop it.
+    reader = threading.Thread(target=_read, args=(process.stderr, lines), name="draftd-child", daemon=True)
+    reader.start()
+    try:
+        yield _wait(process, lines, timeout, on_line)
+    finally:
+        _stop(process)
+        reader.join(timeout=5)
+
+
+def _read(stream: IO[str], lines: queue.SimpleQueue[str | None]) -> None:
+    with stream:
+        for line in stream:
+            lines.put(line.rstrip("\n"))
+    lines.put(None)
+
+
+def _wait(
+    process: subprocess.Popen[str],
+    lines: queue.SimpleQueue[str | None],
+    timeout: float,
+    on_line: Callable[[str], None],
+) -> Serving:
+    said: deque[str] = deque(maxlen=_KEPT_LINES)
+    while True:
+        try:
+            line = lines.get(timeout=timeout)
+        except queue.Empty:
+            raise DraftdError(f"the daemon said nothing for {timeout:.0f} s: {_last(said)}") from None
+        if line is None:
+            raise DraftdError(f"the daemon ended with exit code {process.wait()}: {_last(said)}")
+        said.append(line)
+        if found := _SERVING.match(line):
+            return Serving(found["model"], found["address"])
+        on_line(line.removeprefix("draftd: "))
+
+
+def _last(said: deque[str]) -> str:
+    # Of a traceback the last line says what happened.
+    return said[-1].removeprefix("draftd: ") if said else "no output"
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    if process.poll() is not None:
+        return
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(timeout=_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def clean_environ(flag_file: str) -> dict[str, str]:
+    """This process's environment, less what would point the child elsewhere than a demo should go."""
+    foreign = ("DRAFTD_SERVER__", "DRAFTD_FLAG__", "DRAFTD_LOG__", "DRAFTD_CONFIG")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    return kept | {"DRAFTD_FLAG__FILE": flag_file}

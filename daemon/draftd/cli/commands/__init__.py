@@ -1,0 +1,1 @@
+"""One file for each command. Whatever is heavy (gRPC, MLX, OpenTelemetry) is imported inside the command."""

@@ -1,0 +1,205 @@
+"""`draftd demo`: a real daemon on the embedded pair, asked over gRPC both ways; exits 1 if any greedy pair differs."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.panel import Panel
+from rich.text import Text
+
+from draftd import __version__
+from draftd.cli import prompts, terminal
+from draftd.cli.asking import Answer, Ask, connect
+from draftd.cli.child import Serving, clean_environ, serving_child
+from draftd.cli.figures import length, percent, rate, times
+from draftd.cli.options import CLASSES
+from draftd.cli.paired import Pair, Summary, by_group, rounded, run_pair, summarise, warm_up
+
+_START_SECONDS = 300.0
+_COLUMNS = (
+    "workload",
+    "pairs",
+    "autoregressive\ntokens/s",
+    "speculative\ntokens/s",
+    "speed-up",
+    "drafts\naccepted",
+    "tokens\nper draft",
+    "texts\nidentical",
+)
+DRAFTED_STYLE = "black on green"
+
+
+def command(
+    each: Annotated[int, typer.Option("--each", min=1, help="Prompts of each workload class.")] = 4,
+    max_tokens: Annotated[int | None, typer.Option("--max-tokens", "-n", help="Longest answer.")] = None,
+    max_draft_tokens: Annotated[
+        int | None, typer.Option("--max-draft-tokens", min=1, help="Most tokens drafted per round.")
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Another target to show.")] = None,
+    draft_model: Annotated[str | None, typer.Option("--draft-model", help="Its draft.")] = None,
+    save: Annotated[Path | None, typer.Option("--save", help="Also keep the screen as a picture (.svg).")] = None,
+) -> None:
+    """Start a daemon on the embedded pair and watch it answer the same prompts both ways.
+
+    Takes about a minute. Ends with one line of JSON; exits 1 if any pair of texts differs.
+
+    [bold]Examples[/]
+
+    [dim]$[/] draftd demo
+
+    [dim]$[/] draftd demo --each 8 --max-draft-tokens 6
+
+    [dim]$[/] draftd demo | tail -1 | jq .speedup
+    """
+    chosen = [p for workload in CLASSES for p in prompts.spread(prompts.held_out(workload), each)]
+    began = time.monotonic()
+    out = _recording_console() if save is not None else terminal.stdout()
+    err = terminal.stderr()
+    arguments = ["--host", "127.0.0.1", "--port", "0"]
+    for option, value in (("--model", model), ("--draft-model", draft_model)):
+        arguments += [option, value] if value is not None else []
+    with tempfile.TemporaryDirectory(prefix="draftd-demo-") as folder:
+        environ = clean_environ(f"{folder}/flags.json")
+        with err.status("starting a daemon") as status:
+            child = serving_child(
+                arguments,
+                environ,
+                timeout=_START_SECONDS,
+                on_line=lambda line: status.update(Text(line)),
+            )
+            serving = child.__enter__()
+        try:
+            pairs, backend = _run(serving, chosen, max_tokens, max_draft_tokens, out, err)
+        finally:
+            child.__exit__(None, None, None)
+    summary = summarise(pairs)
+    _show_table(out, pairs, summary)
+    if save is not None:
+        out.save_svg(str(save), title="make demo")
+    print(json.dumps(_figures(serving.model, backend, pairs, summary, time.monotonic() - began)))
+    if summary.identical < summary.comparable:
+        terminal.complain(f"{summary.comparable - summary.identical} of {summary.comparable} pairs differ")
+        raise typer.Exit(1)
+
+
+def _run(
+    serving: Serving,
+    chosen: Sequence[prompts.Prompt],
+    max_tokens: int | None,
+    max_draft_tokens: int | None,
+    out: Console,
+    err: Console,
+) -> tuple[list[Pair], str]:
+    client = connect(serving.address, None, None)
+    try:
+        client.wait_ready(30.0)
+        status = client.status()
+        _introduce(out, serving, status.model.draft_model, status.backend)
+        asks = [
+            Ask(
+                messages=p.messages,
+                max_tokens=max_tokens or p.max_tokens,
+                workload=p.workload,
+                max_draft_tokens=max_draft_tokens,
+            )
+            for p in chosen
+        ]
+        warm_up(client, asks[0])
+        pairs: list[Pair] = []
+        shown: set[str] = set()
+        with terminal.steps(err, len(chosen)) as step:
+            for p, ask in zip(chosen, asks, strict=True):
+                step(f"{p.name}, both ways")
+                pair = run_pair(client, ask, p.name, ask.workload)
+                pairs.append(pair)
+                if pair.group not in shown:
+                    shown.add(pair.group)
+                    _show_answer(out, p, pair)
+        return pairs, status.backend
+    finally:
+        client.close()
+
+
+def _introduce(out: Console, serving: Serving, draft: str, backend: str) -> None:
+    out.print(f"[bold]draftd {__version__}[/] serves {serving.model}, draft {draft}, {backend}, {serving.address}")
+    out.print("Each prompt is decoded autoregressively, then speculatively. Greedy: the texts must be the same.")
+    out.print(
+        Text.assemble("Text ", ("like this", DRAFTED_STYLE), " was proposed by the draft and accepted by the target.\n")
+        if out.is_terminal
+        else "Text ⟦like this⟧ was proposed by the draft and accepted by the target.\n",
+    )
+
+
+def _show_answer(out: Console, prompt: prompts.Prompt, pair: Pair) -> None:
+    question = prompts.shorten(prompt.messages[-1][1], 92)
+    figures = (
+        f"{rate(pair.autoregressive.tokens_per_second)} → {rate(pair.speculative.tokens_per_second)} tokens/s"
+        f" · {times(pair.speedup)} · {percent(pair.speculative.acceptance)} accepted"
+        f" · {'identical' if pair.identical else 'DIFFERENT'}"
+    )
+    if out.is_terminal:
+        body = Text.assemble((question, "bold"), "\n\n", marked(pair.speculative))
+        out.print(Panel(body, title=pair.group, subtitle=figures, title_align="left", subtitle_align="right"))
+    else:
+        text = "".join(f"⟦{p.text}⟧" if p.from_draft else p.text for p in pair.speculative.pieces)
+        out.print(f"{pair.group}: {question}\n{text.strip()}\n({figures})\n", markup=False, soft_wrap=True)
+
+
+def marked(answer: Answer) -> Text:
+    """The answer, with what came from the draft marked."""
+    return Text.assemble(*((p.text, DRAFTED_STYLE if p.from_draft else "") for p in answer.pieces))
+
+
+def _show_table(out: Console, pairs: Sequence[Pair], summary: Summary) -> None:
+    rows = [_row(name, summarise(group)) for name, group in by_group(pairs).items()]
+    out.print(terminal.table(out, _COLUMNS, [*rows, _row("all", summary)]))
+    out.print("")
+
+
+def _row(name: str, s: Summary) -> tuple[str, ...]:
+    return (
+        name,
+        str(s.pairs),
+        rate(s.autoregressive_tokens_per_second),
+        rate(s.speculative_tokens_per_second),
+        times(s.speedup),
+        percent(s.acceptance),
+        length(s.mean_accepted_length),
+        f"{s.identical} of {s.comparable}",
+    )
+
+
+def _figures(model: str, backend: str, pairs: Sequence[Pair], summary: Summary, seconds: float) -> dict[str, object]:
+    keys = (
+        "pairs",
+        "identical",
+        "autoregressive_tokens_per_second",
+        "speculative_tokens_per_second",
+        "speedup",
+        "acceptance",
+        "mean_accepted_length",
+    )
+
+    def chosen(s: Summary) -> dict[str, object]:
+        all_of_it = rounded(s)
+        return {key: all_of_it[key] for key in keys}
+
+    return {
+        "draftd": __version__,
+        "model": model,
+        "backend": backend,
+        **chosen(summary),
+        "classes": {name: chosen(summarise(group)) for name, group in by_group(pairs).items()},
+        "seconds": round(seconds, 1),
+    }
+
+
+def _recording_console() -> Console:
+    return Console(record=True, width=112, force_terminal=True, color_system="truecolor", highlight=False)

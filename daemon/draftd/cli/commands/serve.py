@@ -1,0 +1,87 @@
+"""`draftd serve`: run the daemon until it is told to stop."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from draftd.cli.overrides import parse_assignments
+from draftd.config import load_settings
+from draftd.core import DrafterKind
+
+_MODEL = "What to serve"
+_LISTEN = "Where to listen"
+_DECODE = "How to decode"
+
+
+def command(
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="Folder or hub id. Without one: the embedded pair.", rich_help_panel=_MODEL),
+    ] = None,
+    draft_model: Annotated[
+        str | None, typer.Option("--draft-model", help="Folder or hub id of the draft.", rich_help_panel=_MODEL)
+    ] = None,
+    drafter: Annotated[
+        DrafterKind | None, typer.Option("--drafter", help="Default drafter.", rich_help_panel=_DECODE)
+    ] = None,
+    max_draft_tokens: Annotated[
+        int | None,
+        typer.Option("--max-draft-tokens", help="Most tokens drafted per round.", rich_help_panel=_DECODE),
+    ] = None,
+    max_batch: Annotated[
+        int | None, typer.Option("--max-batch", help="Requests decoded together.", rich_help_panel=_DECODE)
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option("--host", help="Beyond loopback: TLS and a token.", rich_help_panel=_LISTEN)
+    ] = None,
+    port: Annotated[int | None, typer.Option("--port", help="0 picks a free one.", rich_help_panel=_LISTEN)] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option("--tls-cert", help="Certificate (PEM).", rich_help_panel=_LISTEN)
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option("--tls-key", help="Private key (PEM).", rich_help_panel=_LISTEN)
+    ] = None,
+    flag_file: Annotated[Path | None, typer.Option("--flag-file", help="The feature flag's file.")] = None,
+    log_level: Annotated[str | None, typer.Option("--log-level", help="debug, info, warning, error.")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", envvar="DRAFTD_CONFIG", help="Settings in TOML.")
+    ] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting; may be given again.")
+    ] = None,
+) -> None:
+    """Serve a model over gRPC until SIGTERM or Ctrl-C. Telemetry goes where OTEL_* variables say.
+
+    Settings come from flags, then DRAFTD_* variables, then the TOML file: the README lists them.
+
+    [bold]Examples[/]
+
+    [dim]$[/] draftd serve
+
+    [dim]$[/] draftd serve --model ./Qwen3-8B-4bit --draft-model ./Qwen3-0.6B-4bit --max-draft-tokens 3
+
+    [dim]$[/] OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4317 draftd serve --set engine.queue_capacity=16
+    """
+    overrides: dict[str, object] = {
+        "model.path": model,
+        "model.draft_path": draft_model,
+        "model.drafter": drafter,
+        "engine.max_draft_tokens": max_draft_tokens,
+        "engine.max_batch": max_batch,
+        "server.host": host,
+        "server.port": port,
+        "server.tls_cert": tls_cert,
+        "server.tls_key": tls_key,
+        "flag.file": flag_file,
+        "log.level": log_level,
+    }
+    overrides |= parse_assignments(assignments or [])
+    settings = load_settings(config, overrides, os.environ)
+
+    from draftd.cli.serve import run_daemon
+
+    raise typer.Exit(run_daemon(settings, announce=lambda line: typer.echo(f"draftd: {line}", err=True)))

@@ -1,0 +1,95 @@
+"""`draftd status`: what a running daemon is doing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from draftd.cli import options, terminal
+from draftd.cli.asking import connect
+from draftd.cli.figures import length, percent, size
+
+if TYPE_CHECKING:
+    from draftd.v1 import control_pb2 as pb
+
+
+def command(
+    json: options.Json = False,
+    target: options.Target = options.DEFAULT_TARGET,
+    token: options.Token = None,
+    tls_ca: options.TlsCa = None,
+) -> None:
+    """Show what a running daemon serves, how busy it is, and how its drafts have fared.
+
+    [bold]Examples[/]
+
+    [dim]$[/] draftd status
+
+    [dim]$[/] draftd status --target mini.local:50551 --tls-ca ca.pem --json
+    """
+    client = connect(target, token, tls_ca)
+    try:
+        status = client.status()
+    finally:
+        client.close()
+    if json:
+        import json as jsonlib
+
+        from draftd.cli.plain import plain
+
+        print(jsonlib.dumps(plain(status)))
+        return
+    out = terminal.stdout()
+    for name, value in lines(status):
+        out.print(f"[bold]{name:<14}[/]", end=" ")
+        out.print(value, markup=False, soft_wrap=True)
+
+
+def lines(status: pb.GetStatusResponse) -> list[tuple[str, str]]:
+    """Name and value, in the order a person asks."""
+    from draftd.v1 import control_pb2 as pb
+
+    counts, model = status.counts, status.model
+    state = pb.DaemonState.Name(status.state).removeprefix("DAEMON_STATE_").lower()
+    made = [
+        ("state", f"{state} for {_span(status.uptime.seconds)} (draftd {status.version}, {status.backend})"),
+        ("model", f"{model.model} ({size(model.weight_bytes)})"),
+        ("draft", f"{model.draft_model} ({size(model.draft_weight_bytes)})" if model.draft_model else "none"),
+        ("speculation", _speculation(status)),
+        (
+            "requests",
+            f"{status.active_requests} running, {status.queued_requests} of {status.queue_capacity} waiting; "
+            + (", ".join(f"{n} {reason}" for reason, n in sorted(status.finished_requests.items())) or "none finished")
+            + (f", {status.refused_requests} refused" if status.refused_requests else ""),
+        ),
+        ("memory", f"{size(status.weight_bytes)} of weights, {size(status.kv_cache_bytes)} of KV cache"),
+        ("tokens", f"{status.output_tokens} in {counts.target_forwards} forward passes of the target"),
+    ]
+    if counts.drafted_tokens:
+        accepted = counts.accepted_tokens / counts.drafted_tokens
+        mean = 1 + counts.accepted_tokens / counts.drafts
+        made.append(
+            (
+                "drafts",
+                f"{counts.accepted_tokens} of {counts.drafted_tokens} tokens accepted ({percent(accepted)}), "
+                f"{length(mean)} tokens a draft, {counts.rollbacks} rollbacks",
+            )
+        )
+    if status.drafter_errors:
+        made.append(("drafter errors", str(status.drafter_errors)))
+    made.append(("telemetry", "exporting" if status.telemetry_exporting else "not exporting (no OTEL endpoint)"))
+    return made
+
+
+def _speculation(status: pb.GetStatusResponse) -> str:
+    if not status.model.speculation_available:
+        return f"unavailable: {status.model.speculation_reason}"
+    return (
+        f"flag {status.flag_variant}, level {status.level}, up to {status.model.max_draft_tokens} draft tokens a round"
+    )
+
+
+def _span(seconds: int) -> str:
+    for unit, name in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= unit:
+            return f"{seconds // unit} {name}"
+    return f"{seconds} s"

@@ -1,0 +1,56 @@
+"""What went wrong, in one line and an exit code. Errors that nobody foresaw keep their traceback."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+from draftd.errors import DraftdError, FieldError
+
+FAILED = 1
+ASKED_WRONGLY = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A line for a person, and the exit code that goes with it."""
+
+    message: str
+    code: int
+
+
+def explain(error: BaseException) -> Failure | None:
+    """None for an error that is a bug."""
+    client = sys.modules.get("draftd.server.client")  # not imported only to find that the error is none of its own
+    if client is not None and isinstance(error, client.CallError):
+        return _of_call(error.code.name, error.details)
+    if isinstance(error, FieldError):
+        return Failure(error.message, ASKED_WRONGLY)
+    if isinstance(error, DraftdError):
+        return Failure(error.message, FAILED)
+    if isinstance(error, OSError) and error.filename is not None:
+        return Failure(f"{error.filename}: {error.strerror}", FAILED)
+    if isinstance(error, TimeoutError):
+        return Failure(str(error) or "timed out", FAILED)
+    return None
+
+
+def _of_call(status: str, details: str) -> Failure:
+    if status == "INVALID_ARGUMENT":
+        return Failure(details, ASKED_WRONGLY)
+    if status == "UNAVAILABLE" and _no_connection(details):
+        return Failure(f"no daemon answers: is `draftd serve` running there? ({details})", FAILED)
+    if status == "UNAUTHENTICATED":
+        return Failure(f"{details}: give the daemon's token in DRAFTD_TOKEN", FAILED)
+    if status == "CANCELLED":
+        return Failure("cancelled", FAILED)
+    readable = status.lower().replace("_", " ")
+    return Failure(f"{readable}: {details}" if details else readable, FAILED)
+
+
+def _no_connection(details: str) -> bool:
+    lowered = details.lower()
+    return any(
+        sign in lowered
+        for sign in ("failed to connect", "connection refused", "dns resolution", "name resolution", "handshake")
+    )

@@ -1,0 +1,72 @@
+"""The `draftd` command: puts the commands together, and turns what goes wrong into one line."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from draftd import __version__
+from draftd.cli.commands import compare, demo, doctor, flag, generate, serve, status
+from draftd.cli.failures import explain
+from draftd.cli.terminal import complain
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"draftd {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Serves an MLX language model over gRPC with speculative or autoregressive decoding.
+
+    Start with [bold]draftd demo[/], or with [bold]draftd serve[/] in one terminal and
+    [bold]draftd generate "What is the capital of France?"[/] in another.
+    """
+
+
+def build_app() -> typer.Typer:
+    """All commands. The flag's own two are a group."""
+    app = typer.Typer(
+        name="draftd",
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    for name, module in (
+        ("serve", serve),
+        ("generate", generate),
+        ("compare", compare),
+        ("status", status),
+        ("doctor", doctor),
+        ("demo", demo),
+    ):
+        app.command(name)(module.command)
+    app.add_typer(flag.build_app(), name="flag")
+    return app
+
+
+def main() -> None:
+    """Exit codes: 0 done; 1 it failed, or what was looked for is wrong; 2 it was asked wrongly; 130 interrupted."""
+    try:
+        build_app()()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:
+        failure = explain(error)
+        if failure is None:
+            raise
+        complain(failure.message)
+        sys.exit(failure.code)
+
+
+if __name__ == "__main__":
+    main()

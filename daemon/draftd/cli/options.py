@@ -1,0 +1,73 @@
+"""Options that several commands share, so that they read and behave the same everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from draftd.core import DrafterKind, ModePreference, WorkloadClass
+
+DEFAULT_TARGET = "127.0.0.1:50551"
+
+
+#: The workload classes that a person can name.
+CLASSES = tuple(workload for workload in WorkloadClass if workload is not WorkloadClass.UNSPECIFIED)
+
+_DAEMON = "Which daemon"
+_SAMPLING = "How to choose tokens"
+_DECODING = "How to decode"
+
+Target = Annotated[
+    str,
+    typer.Option(
+        "--target", envvar="DRAFTD_TARGET", help="Daemon's host:port.", rich_help_panel=_DAEMON, show_default=True
+    ),
+]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        "--token", envvar="DRAFTD_TOKEN", help="Bearer token. Better in the variable.", rich_help_panel=_DAEMON
+    ),
+]
+TlsCa = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-ca",
+        envvar="DRAFTD_TLS_CA",
+        help="Authority (PEM) of the daemon's certificate; turns TLS on.",
+        rich_help_panel=_DAEMON,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+
+MaxTokens = Annotated[int | None, typer.Option("--max-tokens", "-n", help="Longest answer.", rich_help_panel=_SAMPLING)]
+Temperature = Annotated[float, typer.Option("--temperature", "-t", help="0 is greedy.", rich_help_panel=_SAMPLING)]
+TopP = Annotated[float, typer.Option("--top-p", help="1 is off.", rich_help_panel=_SAMPLING)]
+TopK = Annotated[int, typer.Option("--top-k", help="0 is off.", rich_help_panel=_SAMPLING)]
+MinP = Annotated[float, typer.Option("--min-p", help="0 is off.", rich_help_panel=_SAMPLING)]
+Seed = Annotated[int | None, typer.Option("--seed", help="Same seed, same mode, same text.", rich_help_panel=_SAMPLING)]
+Stop = Annotated[
+    list[str] | None,
+    typer.Option("--stop", help="Text that ends the answer; may be given again.", rich_help_panel=_SAMPLING),
+]
+MaxDraftTokens = Annotated[
+    int | None,
+    typer.Option("--max-draft-tokens", help="Most tokens drafted per round.", rich_help_panel=_DECODING),
+]
+DrafterOption = Annotated[
+    DrafterKind | None,
+    typer.Option("--drafter", help="Where drafts come from.", rich_help_panel=_DECODING),
+]
+ModeOption = Annotated[
+    ModePreference,
+    typer.Option("--mode", "-m", help="auto lets the daemon decide.", rich_help_panel=_DECODING),
+]
+WorkloadOption = Annotated[
+    WorkloadClass,
+    typer.Option("--workload", "-w", help="Kind of text, for the figures.", rich_help_panel=_DECODING),
+]
+Caller = Annotated[
+    str, typer.Option("--caller", help="Key that the feature flag may target.", rich_help_panel=_DECODING)
+]
