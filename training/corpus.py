@@ -12,13 +12,12 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from training.generator import documents
+from training.generator import FIRST_STAGE, LAST_STAGE, documents
 from training.library import library_files, read
 
 SPECIALS = ("<|bos|>", "<|end|>", "<|pad|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|unk|>")
 BOS, END, PAD, SYSTEM, USER, ASSISTANT, TOOL, UNK = range(8)
-# What the model reads but need not say: a little weight, so that prompts are modelled too.
-PROMPT_WEIGHT = 0.1
+FIRST_STAGE_STEPS = 325
 
 Ids = npt.NDArray[np.int64]
 Weights = npt.NDArray[np.float32]
@@ -34,22 +33,25 @@ def library_tokens(tokenizer: Tokenizer, held_out: bool = False) -> Ids:
 class Mix:
     """Shares of rows, and what a row may hold."""
 
-    library: float = 0.27
-    families: tuple[str, ...] = ()
+    library: tuple[float, float] = (0.27, 0.20)
+    """The share of rows that are all library, in each stage."""
+    prompt_weight: tuple[float, float] = (0.1, 0.0)
+    """What the model reads but need not say: a little weight at first, so that words are met wherever they stand."""
+    first_stage_steps: int = FIRST_STAGE_STEPS
 
 
-def loss_weights(ids: Ids) -> Weights:
+def loss_weights(ids: Ids, prompt_weight: float) -> Weights:
     """One for what the assistant says (and for raw text), little for prompts, none for padding; indexed by target."""
     weights = np.ones(len(ids), dtype=np.float32)
     role = BOS
     for i, token in enumerate(ids):
         if token in (BOS, SYSTEM, USER, ASSISTANT, TOOL):
             role = int(token)
-            weights[i] = PROMPT_WEIGHT if role != BOS else 0.0
+            weights[i] = prompt_weight if role != BOS else 0.0
         elif token == PAD:
             weights[i] = 0.0
         else:
-            weights[i] = 1.0 if role in (BOS, ASSISTANT) else PROMPT_WEIGHT
+            weights[i] = 1.0 if role in (BOS, ASSISTANT) else prompt_weight
     return weights
 
 
@@ -63,13 +65,14 @@ class Corpus:
     def batch(self, step: int, rows: int, length: int) -> tuple[Ids, Weights]:
         """`rows` rows of `length + 1` tokens, and the weight of each token as a target."""
         rng = Random(f"{self.seed}/{step}")
-        stream = documents(rng.getrandbits(48), families=list(self.mix.families) or None)
+        stage = FIRST_STAGE if step < self.mix.first_stage_steps else LAST_STAGE
+        stream = documents(rng.getrandbits(48), stage=stage)
         ids = np.full((rows, length + 1), PAD, dtype=np.int64)
         weights = np.zeros((rows, length + 1), dtype=np.float32)
         for row in range(rows):
             packed: list[Ids] = []
             used = 0
-            if rng.random() >= self.mix.library:
+            if rng.random() >= self.mix.library[stage]:
                 misses = 0
                 while misses < 3 and length + 1 - used > 12:
                     tokens = np.array(self.tokenizer.encode(next(stream).text()).ids, dtype=np.int64)[: length + 1]
@@ -83,11 +86,11 @@ class Corpus:
                 packed.append(self.library[start : start + length + 1 - used])
             line = np.concatenate(packed)
             ids[row, : len(line)] = line
-            weights[row, : len(line)] = np.concatenate([self._weigh(p) for p in packed])
+            weights[row, : len(line)] = np.concatenate([self._weigh(p, self.mix.prompt_weight[stage]) for p in packed])
         return ids, weights
 
     @staticmethod
-    def _weigh(piece: Ids) -> Weights:
-        weights = loss_weights(piece)
+    def _weigh(piece: Ids, prompt_weight: float) -> Weights:
+        weights = loss_weights(piece, prompt_weight)
         weights[0] = 0.0  # nothing before it says what it is
         return weights

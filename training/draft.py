@@ -18,7 +18,7 @@ from training.model import DRAFT, Llama
 
 KL_SHARE = 0.8
 # The draft works on what the assistant says, so the library has a smaller part than in the target's mix.
-MIX = Mix(library=0.15)
+MIX = Mix(library=(0.0, 0.15), first_stage_steps=0)
 
 
 def load_target(work: Path) -> Llama:

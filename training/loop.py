@@ -30,7 +30,7 @@ class Plan:
     warmup_steps: int = 40
     decay_from: float = 0.55
     """The share of the run after which the learning rate falls to nothing: it is constant before."""
-    lengths: tuple[tuple[float, int], ...] = ((0.0, 256), (0.80, 512), (0.96, 1024))
+    lengths: tuple[tuple[float, int], ...] = ((0.0, 256), (0.85, 512), (0.97, 1024))
     """From which share of the run on, which sequence length."""
 
     def length(self, progress: float) -> int:

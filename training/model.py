@@ -76,6 +76,17 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(x.dtype)
 
 
+def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Causal attention. On short rows two plain products and a softmax take half the time of the fused CPU kernel."""
+    batch, heads, time, width = q.shape
+    if time > 256:
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    q, k, v = (x.reshape(batch * heads, time, width) for x in (q, k, v))
+    mask = torch.full((time, time), float("-inf"), dtype=q.dtype).triu(1).expand(batch * heads, time, time)
+    scores = torch.baddbmm(mask, q, k.transpose(1, 2), alpha=width**-0.5)
+    return torch.bmm(torch.softmax(scores, -1), v).view(batch, heads, time, width)
+
+
 class Attention(nn.Module):
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -92,7 +103,7 @@ class Attention(nn.Module):
             return y.view(batch, time, self.heads, self.head_dim).transpose(1, 2)
 
         q, k = rotate(split(self.q_proj(x)), cos, sin), rotate(split(self.k_proj(x)), cos, sin)
-        y = functional.scaled_dot_product_attention(q, k, split(self.v_proj(x)), is_causal=True)
+        y = attend(q, k, split(self.v_proj(x)))
         return self.o_proj(y.transpose(1, 2).reshape(batch, time, dim))
 
 

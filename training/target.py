@@ -25,10 +25,11 @@ def main() -> None:
     model = Llama(TARGET)
 
     def loss_of(model: Llama, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        chosen = weights > 0  # logits over the whole vocabulary are dear: only where they are wanted
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            logits = model(inputs)
-        losses = functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none")
-        return (losses * weights.flatten()).sum()
+            logits = functional.linear(model.hidden(inputs)[chosen], model.model.embed_tokens.weight)
+        losses = functional.cross_entropy(logits.float(), targets[chosen], reduction="none")
+        return (losses * weights[chosen]).sum()
 
     corpus = Corpus(tokenizer.ensure(args.work / "tokenizer", TARGET.vocab), args.seed)
     loop.run(model, loss_of, corpus, loop.Plan(args.minutes, args.steps, args.seed), args.work / "target")

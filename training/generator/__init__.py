@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from random import Random
 
 from training.generator.arithmetic import arithmetic
@@ -14,37 +15,43 @@ from training.generator.stories import scenes, stories
 from training.generator.tools import tool_call, tool_calls, tool_question, tool_result
 from training.generator.words import lists, summary, talk, words
 
-# Family and weight, in documents (not tokens: a story is six times as long as a fact).
-FAMILIES: dict[str, tuple[Family, float]] = {
-    "facts": (facts, 17),
-    "arithmetic": (arithmetic, 20),
-    "words": (words, 7),
-    "lists": (lists, 5),
-    "talk": (talk, 3),
-    "summary": (summary, 1),
-    "functions": (functions, 15),
-    "classes": (classes, 6),
-    "tool_call": (tool_call, 13),
-    "tool_calls": (tool_calls, 2),
-    "tool_question": (tool_question, 7),
-    "tool_result": (tool_result, 1),
-    "json": (json_object, 3),
-    "sql": (sql, 3),
-    "logs": (logs, 1.5),
-    "csv": (csv, 1.5),
-    "stories": (stories, 5),
-    "scenes": (scenes, 3),
+# Family, and its weight in each stage, in documents (not tokens: a story is six times as long as a fact). The first
+# stage is a short one: all families, sums without their working. The second gives what must be certain more room.
+FAMILIES: dict[str, tuple[Family, tuple[float, float]]] = {
+    "facts": (facts, (17, 20)),
+    "plain_arithmetic": (partial(arithmetic, worked=False), (20, 0)),
+    "arithmetic": (arithmetic, (0, 17)),
+    "words": (words, (7, 6)),
+    "lists": (lists, (5, 5)),
+    "talk": (talk, (3, 3)),
+    "summary": (summary, (1, 1)),
+    "functions": (functions, (15, 16)),
+    "classes": (classes, (6, 6)),
+    "tool_call": (tool_call, (13, 15)),
+    "tool_calls": (tool_calls, (2, 1.5)),
+    "plain_tool_question": (partial(tool_question, worked=False), (7, 0)),
+    "tool_question": (tool_question, (0, 8)),
+    "tool_result": (tool_result, (1, 0.5)),
+    "json": (json_object, (3, 2.5)),
+    "sql": (sql, (3, 2.5)),
+    "logs": (logs, (1.5, 0.5)),
+    "csv": (csv, (1.5, 0.5)),
+    "stories": (stories, (5, 3.5)),
+    "scenes": (scenes, (3, 1.5)),
 }
+FIRST_STAGE, LAST_STAGE = 0, 1
 
 
-def documents(seed: int, *, held_out: bool = False, families: list[str] | None = None) -> Iterator[Document]:
+def documents(
+    seed: int, *, held_out: bool = False, families: list[str] | None = None, stage: int = LAST_STAGE
+) -> Iterator[Document]:
     """An endless stream of documents, drawn from the mix, on one side of the hold-out.
 
     The same seed gives the same stream. With `held_out` only documents whose key is held out are given.
     """
     rng = Random(seed)
     names = families or list(FAMILIES)
-    weights = [FAMILIES[name][1] for name in names]
+    weights = [FAMILIES[name][1][stage] for name in names]
     while True:
         document = FAMILIES[rng.choices(names, weights)[0]][0](rng)
         if document.held_out() == held_out:

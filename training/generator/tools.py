@@ -97,7 +97,7 @@ def tool_calls(rng: Random) -> Document:
     )
 
 
-def tool_question(rng: Random) -> Document:
+def tool_question(rng: Random, worked: bool = True) -> Document:
     """A question under the same system message: answered in words. Sometimes a wish for which there is no tool."""
     kind = rng.random()
     if kind < 0.12:
@@ -113,10 +113,9 @@ def tool_question(rng: Random) -> Document:
         return chat("tool_question", "chat", asked, "I have no tool for that.", system=system)
     system = system_message(rng, rng.sample(t.TOOLS, rng.randrange(1, 3)))
     if kind < 0.3:
-        p, key, result = problem(rng)
-        return chat(
-            "tool_question", "chat", f"What is {p}?", f"{p} = {result}", system=system, key=key, expect=str(result)
-        )
+        p = problem(rng, worked)
+        asked, short = f"What is {p.asked}?", str(p.result)
+        return chat("tool_question", "chat", asked, p.answer, system=system, key=p.key, expect=short)
     asked, answer, short = question(rng)
     return chat("tool_question", "chat", asked, answer, system=system, expect=short)
 
