@@ -1,0 +1,114 @@
+"""The composition root: settings in, a daemon that serves until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Mapping
+from importlib import resources
+from pathlib import Path
+
+from draftd import __version__
+from draftd.control.flag import FlagService
+from draftd.control.planner import Planner
+from draftd.core import ModelInfo
+from draftd.engine.model import LoadedModels, load_models
+from draftd.engine.worker import EngineState, EngineWorker
+from draftd.errors import NotServing
+from draftd.server.app import Daemon
+from draftd.settings import ModelSettings, Settings
+from draftd.telemetry.setup import Telemetry
+
+Load = Callable[[Callable[[str], None]], LoadedModels]
+
+
+def run_daemon(
+    settings: Settings,
+    *,
+    announce: Callable[[str], None],
+    ready: Callable[[int], None] | None = None,
+    load: Load | None = None,
+    environ: Mapping[str, str] | None = None,
+    signals: bool = True,
+) -> int:
+    """Serves until SIGTERM or SIGINT, and returns the exit code: 0 when everything ended in order.
+
+    `announce` takes one line for people at a time, such as "listening on HOST:PORT" and "serving MODEL on HOST:PORT";
+    `draftd serve` puts "draftd: " before them. `ready` is called with the port once requests are taken. `load` replaces
+    the models of the settings. Raises ConfigError where it cannot listen, ModelLoadError where the model cannot be
+    loaded.
+    """
+    worker_of: list[EngineWorker] = []  # telemetry asks the worker, the worker tells telemetry: one must come first
+
+    def info() -> ModelInfo | None:
+        try:
+            return worker_of[0].info if worker_of else None
+        except NotServing:
+            return None
+
+    telemetry = Telemetry.start(
+        service_version=__version__,
+        settings=settings.telemetry,
+        environ=os.environ if environ is None else environ,
+        info=info,
+        status=lambda: worker_of[0].status() if worker_of else None,
+    )
+    worker = EngineWorker(
+        load or models_of(settings.model),
+        observer=telemetry.observer,
+        queue_capacity=settings.engine.queue_capacity,
+        max_batch=settings.engine.max_batch,
+        prefill_chunk=settings.engine.prefill_chunk,
+    )
+    worker_of.append(worker)
+    code = asyncio.run(_serve(settings, worker, telemetry, announce, ready, signals))
+    if worker.state is EngineState.LOADING:
+        # Its thread is inside native code that cannot be interrupted, and must not meet a dying interpreter.
+        _leave(code)
+    return code
+
+
+def models_of(settings: ModelSettings) -> Load:
+    """How to load what the settings name; nothing named is the embedded pair."""
+    model, draft = settings.path, settings.draft_path
+    if model is None:
+        nano = Path(str(resources.files("draftd.models") / "nano"))
+        model, draft = str(nano / "target"), str(nano / "draft")
+    return lambda progress: load_models(model, draft, prompt_lookup=settings.prompt_lookup, progress=progress)
+
+
+async def _serve(
+    settings: Settings,
+    worker: EngineWorker,
+    telemetry: Telemetry,
+    announce: Callable[[str], None],
+    ready: Callable[[int], None] | None,
+    signals: bool,
+) -> int:
+    flags = FlagService.open(settings.flag, hook=telemetry.flag_hook())
+    planner = Planner(flags, max_draft_tokens=settings.engine.max_draft_tokens, drafter=settings.model.drafter)
+    daemon = Daemon(settings, worker, planner, flags, telemetry, announce=announce)
+    try:
+        await daemon.start()
+    except BaseException:
+        flags.close()
+        telemetry.shutdown(settings.telemetry.shutdown_seconds)
+        raise
+    serving = asyncio.create_task(daemon.serve_until_stopped(signals=signals))
+    if ready is not None:
+        waiting = asyncio.create_task(daemon.wait_ready())
+        await asyncio.wait((serving, waiting), return_when=asyncio.FIRST_COMPLETED)
+        if waiting.done() and waiting.exception() is None and not serving.done():
+            ready(daemon.port)
+    orderly = await serving
+    if daemon.hurried:
+        _leave(1)
+    return 0 if orderly else 1
+
+
+def _leave(code: int) -> None:
+    """Ends the process now: what is left is threads that nobody waits for."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,199 @@
+"""A small typed client: for the commands, tests and benchmarks, and for programs that want no generated code."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from draftd.core import DrafterKind, ModePreference, SamplingParams, WorkloadClass
+from draftd.errors import DraftdError
+from draftd.server.convert import DRAFTERS, MODES, WORKLOADS
+from draftd.server.status import DETAILS_KEY
+from draftd.v1 import control_pb2, control_pb2_grpc, inference_pb2_grpc
+from draftd.v1 import inference_pb2 as pb
+
+_MODES = {mode: pb.DecodeMode.Name(number) for number, mode in MODES.items()}
+_WORKLOADS = {workload: pb.WorkloadClass.Name(number) for number, workload in WORKLOADS.items()}
+_DRAFTERS = {drafter: pb.DrafterKind.Name(number) for number, drafter in DRAFTERS.items()}
+
+Message = tuple[str, str]  # role, content
+
+
+class CallError(DraftdError):
+    """A call that the daemon refused, or that never reached it. `code` is the status; `fields` names what is wrong."""
+
+    def __init__(self, error: grpc.RpcError) -> None:
+        code, message = grpc.StatusCode.UNKNOWN, str(error)
+        trailing: Sequence[Any] = ()
+        if isinstance(error, grpc.Call):
+            code, message, trailing = error.code(), error.details() or "", error.trailing_metadata() or ()
+        rich = status_pb2.Status()
+        for key, value in trailing:
+            if key == DETAILS_KEY:
+                rich.ParseFromString(value)
+        retry_after: float | None = None
+        self.reason = ""
+        self.fields: dict[str, str] = {}
+        for detail in rich.details:
+            if detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR):
+                retry = error_details_pb2.RetryInfo.FromString(detail.value).retry_delay
+                retry_after = retry.ToNanoseconds() / 1e9
+            elif detail.Is(error_details_pb2.ErrorInfo.DESCRIPTOR):
+                self.reason = error_details_pb2.ErrorInfo.FromString(detail.value).reason
+            elif detail.Is(error_details_pb2.BadRequest.DESCRIPTOR):
+                violations = error_details_pb2.BadRequest.FromString(detail.value).field_violations
+                self.fields = {violation.field: violation.description for violation in violations}
+        super().__init__(f"{code.name}: {message}", retry_after=retry_after)
+        self.code = code
+        self.details = message
+
+
+class DraftdClient:
+    """One connection. Use it as a context manager, or call `close`. Calls raise CallError."""
+
+    def __init__(
+        self,
+        target: str,
+        token: str | None = None,
+        tls_ca: Path | None = None,
+        *,
+        tls_cert: Path | None = None,
+        tls_key: Path | None = None,
+        tls: bool | None = None,
+    ) -> None:
+        """`tls_ca` is the authority that the daemon's certificate comes from; `tls` without it trusts the system's.
+        `tls_cert` and `tls_key` are the client's own, where the daemon wants one."""
+        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        options = [("grpc.max_receive_message_length", -1), ("grpc.keepalive_time_ms", 60_000)]
+        if tls or (tls is None and (tls_ca or tls_cert)):
+            credentials = grpc.ssl_channel_credentials(_read(tls_ca), _read(tls_key), _read(tls_cert))
+            self._channel = grpc.secure_channel(target, credentials, options)
+        else:
+            self._channel = grpc.insecure_channel(target, options)
+        self.target = target
+        self._inference = inference_pb2_grpc.InferenceServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._control = control_pb2_grpc.ControlServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._health = health_pb2_grpc.HealthStub(self._channel)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def generate(
+        self,
+        prompt: str | None = None,
+        *,
+        messages: Sequence[Message | Mapping[str, str]] | None = None,
+        tokens: Sequence[int] | None = None,
+        max_tokens: int | None = None,
+        sampling: SamplingParams | None = None,
+        stop: Sequence[str] = (),
+        mode: ModePreference = ModePreference.AUTO,
+        max_draft_tokens: int | None = None,
+        drafter: DrafterKind | None = None,
+        workload: WorkloadClass = WorkloadClass.UNSPECIFIED,
+        caller: str = "",
+        timeout: float | None = None,
+    ) -> Iterator[pb.GenerateResponse]:
+        """Streams one answer to a raw prompt, chat messages, or token ids. The request is sent when iteration begins;
+        closing the iterator cancels it."""
+        request = pb.GenerateRequest(
+            max_tokens=max_tokens,
+            stop=stop,
+            mode=_MODES[mode],
+            max_draft_tokens=max_draft_tokens,
+            drafter=_DRAFTERS[drafter],
+            workload=_WORKLOADS[workload],
+            caller=caller,
+        )
+        if prompt is not None:
+            request.prompt = prompt
+        if messages is not None:
+            request.chat.messages.extend(_message(m) for m in messages)
+        if tokens is not None:
+            request.tokens.ids.extend(tokens)
+        if sampling is not None:
+            request.sampling.CopyFrom(
+                pb.SamplingParams(
+                    temperature=sampling.temperature,
+                    top_p=sampling.top_p,
+                    top_k=sampling.top_k,
+                    min_p=sampling.min_p,
+                    seed=sampling.seed,
+                )
+            )
+        return self.generate_raw(request, timeout=timeout)
+
+    def generate_raw(
+        self, request: pb.GenerateRequest, *, timeout: float | None = None
+    ) -> Iterator[pb.GenerateResponse]:
+        """The same with a request of one's own making."""
+        call = self._inference.Generate(request, metadata=self._metadata, timeout=timeout)
+        try:
+            yield from call
+        except grpc.RpcError as error:
+            raise CallError(error) from None
+        finally:
+            call.cancel()
+
+    def model(self, *, timeout: float = 10.0) -> pb.GetModelResponse:
+        return self._call(self._inference.GetModel, pb.GetModelRequest(), timeout)  # type: ignore[no-any-return]
+
+    def status(self, *, timeout: float = 10.0) -> control_pb2.GetStatusResponse:
+        return self._call(self._control.GetStatus, control_pb2.GetStatusRequest(), timeout)  # type: ignore[no-any-return]
+
+    def get_flag(
+        self, *, workload: WorkloadClass = WorkloadClass.UNSPECIFIED, caller: str = "", timeout: float = 10.0
+    ) -> control_pb2.GetFlagResponse:
+        request = control_pb2.GetFlagRequest(workload=_WORKLOADS[workload], caller=caller)
+        return self._call(self._control.GetFlag, request, timeout)  # type: ignore[no-any-return]
+
+    def set_flag(self, variant: str, *, timeout: float = 10.0) -> control_pb2.SetFlagResponse:
+        """Returns when the change is in force."""
+        return self._call(self._control.SetFlag, control_pb2.SetFlagRequest(variant=variant), timeout)  # type: ignore[no-any-return]
+
+    def serving(self, *, timeout: float = 2.0) -> bool:
+        """Whether the model is loaded and requests are taken. False also where nobody listens."""
+        with contextlib.suppress(grpc.RpcError):
+            answer = self._health.Check(health_pb2.HealthCheckRequest(), timeout=timeout)
+            return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+        return False
+
+    def wait_ready(self, timeout: float) -> None:
+        """Raises TimeoutError when the daemon does not serve within `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while not self.serving(timeout=max(0.1, min(2.0, deadline - time.monotonic()))):
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"{self.target} does not serve after {timeout:g} s")
+            time.sleep(0.05)
+
+    def _call(self, method: Any, request: Any, timeout: float) -> Any:
+        try:
+            return method(request, metadata=self._metadata, timeout=timeout)
+        except grpc.RpcError as error:
+            raise CallError(error) from None
+
+
+def _message(message: Message | Mapping[str, str]) -> pb.ChatMessage:
+    if isinstance(message, Mapping):
+        return pb.ChatMessage(role=message["role"], content=message["content"])
+    return pb.ChatMessage(role=message[0], content=message[1])
+
+
+def _read(path: Path | None) -> bytes | None:
+    return None if path is None else path.read_bytes()

@@ -1,0 +1,105 @@
+"""ControlService: what an operator asks of a running daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from draftd.control.flag import FlagService, FlagState
+from draftd.control.planner import FlagContext, Planner
+from draftd.engine.worker import EngineState, EngineWorker
+from draftd.errors import InvalidRequest, NotServing
+from draftd.server import convert, reply
+from draftd.server.calls import Calls
+from draftd.server.seams import ServerTelemetry
+from draftd.server.types import Context
+from draftd.v1 import control_pb2 as pb
+from draftd.v1 import control_pb2_grpc
+from draftd.v1.inference_pb2 import GetModelResponse
+
+_STATES = {
+    EngineState.LOADING: pb.DAEMON_STATE_LOADING,
+    EngineState.READY: pb.DAEMON_STATE_SERVING,
+    EngineState.FAILED: pb.DAEMON_STATE_FAILED,
+    EngineState.STOPPED: pb.DAEMON_STATE_DRAINING,
+}
+
+
+class ControlServicer(control_pb2_grpc.ControlServiceServicer):
+    def __init__(
+        self,
+        worker: EngineWorker,
+        planner: Planner,
+        flags: FlagService,
+        telemetry: ServerTelemetry,
+        calls: Calls,
+        describe: Callable[[], GetModelResponse],
+        *,
+        version: str,
+    ) -> None:
+        self._worker, self._planner, self._flags = worker, planner, flags
+        self._telemetry, self._calls, self._describe = telemetry, calls, describe
+        self._version = version
+        self._began = time.monotonic()
+
+    async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:  # noqa: N802
+        flag = await asyncio.to_thread(self._flags.state)
+        engine = self._worker.status()
+        try:
+            model, backend = self._describe(), self._worker.info.backend
+        except NotServing:
+            model, backend = None, ""
+        state = pb.DAEMON_STATE_DRAINING if self._calls.draining else _STATES[self._worker.state]
+        return pb.GetStatusResponse(
+            version=self._version,
+            state=state,
+            uptime=reply.duration(time.monotonic() - self._began),
+            model=model,
+            active_requests=engine.active,
+            queued_requests=engine.queued,
+            queue_capacity=engine.queue_capacity,
+            kv_cache_bytes=engine.kv_cache_bytes,
+            weight_bytes=engine.weight_bytes,
+            finished_requests={reason.value: n for reason, n in engine.finished.items()},
+            counts=reply.counts(engine.counts),
+            output_tokens=engine.counts.emitted,
+            flag_variant=flag.default_variant,
+            level=self._planner.level.name.lower(),
+            telemetry_exporting=self._telemetry.exporting,
+            backend=backend,
+            refused_requests=self._calls.refused,
+            drafter_errors=engine.drafter_errors,
+        )
+
+    async def GetFlag(self, request: pb.GetFlagRequest, context: Context) -> pb.GetFlagResponse:  # noqa: N802
+        workload = convert.workload(request.workload)
+        caller = convert.caller(request.caller)
+        try:
+            model = self._worker.info.model
+        except NotServing:
+            model = ""
+        state = await asyncio.to_thread(self._flags.state)
+        said = self._flags.evaluate(FlagContext(model, workload, caller))
+        reason = f"{said.reason} ({said.error})" if said.error else said.reason
+        return pb.GetFlagResponse(
+            flag=_flag(state), evaluation=pb.FlagEvaluation(variant=said.variant, value=said.value, reason=reason)
+        )
+
+    async def SetFlag(self, request: pb.SetFlagRequest, context: Context) -> pb.SetFlagResponse:  # noqa: N802
+        if not request.variant:
+            raise InvalidRequest("variant", "", "on, off")
+        # Not given up when the caller goes: half a change is no change.
+        previous = await asyncio.to_thread(self._flags.set_variant, request.variant)
+        return pb.SetFlagResponse(flag=_flag(await asyncio.to_thread(self._flags.state)), previous_variant=previous)
+
+
+def _flag(state: FlagState) -> pb.FlagState:
+    return pb.FlagState(
+        key=state.key,
+        default_variant=state.default_variant,
+        variants=state.variants,
+        provider=state.provider,
+        writable=state.writable,
+        source=state.source,
+    )

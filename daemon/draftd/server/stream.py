@@ -1,0 +1,105 @@
+"""From the engine thread to asyncio: one wake-up of the event loop per round for all rows, one stream for each request.
+
+The engine never waits for a client. What a slow one has not taken is merged into one message, and bounded by the
+answer itself: no more tokens than the request may emit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from draftd.core import Emission, Outcome
+
+_MERGE_TOKENS = 4096  # most tokens in one message: far below what clients take
+
+
+class Mailbox:
+    """Carries what the engine says to one event loop, which is woken once however much is posted before it turns."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._queue: deque[tuple[TokenStream, Emission | Outcome]] = deque()
+        self._awake = False
+
+    def post(self, stream: TokenStream, item: Emission | Outcome) -> None:
+        """Engine thread."""
+        self._queue.append((stream, item))
+        if not self._awake:
+            self._awake = True
+            try:
+                self._loop.call_soon_threadsafe(self._deliver)
+            except RuntimeError:
+                self._queue.clear()  # the loop is closed: nobody is left to hear it
+
+    def _deliver(self) -> None:
+        self._awake = False  # first: what is posted from here on wakes the loop again
+        while self._queue:
+            stream, item = self._queue.popleft()
+            stream.receive(item)
+
+
+class TokenStream:
+    """`core.TokenSink` of one request; its handler takes from the other end.
+
+    `on_late` hears the outcome when the handler has gone before it: someone must.
+    """
+
+    def __init__(self, mailbox: Mailbox, on_late: Callable[[Outcome], None]) -> None:
+        self._mailbox = mailbox
+        self._on_late = on_late
+        self._pending: deque[Emission] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._abandoned = False
+        self.outcome: Outcome | None = None
+
+    # engine thread
+
+    def on_tokens(self, emission: Emission) -> None:
+        self._mailbox.post(self, emission)
+
+    def on_finish(self, outcome: Outcome) -> None:
+        self._mailbox.post(self, outcome)
+
+    # event loop
+
+    def receive(self, item: Emission | Outcome) -> None:
+        if isinstance(item, Outcome):
+            self.outcome = item
+            if self._abandoned:
+                self._on_late(item)
+        elif not self._abandoned:
+            self._pending.append(item)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def take(self) -> Emission | None:
+        """All that has come since the last call, as one; None when the request has ended and all was taken."""
+        while not self._pending:
+            if self.outcome is not None:
+                return None
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        first = self._pending.popleft()
+        if not self._pending:
+            return first
+        tokens, from_draft = list(first.tokens), list(first.from_draft)
+        while self._pending and len(tokens) + len(self._pending[0].tokens) <= _MERGE_TOKENS:
+            emission = self._pending.popleft()
+            tokens += emission.tokens
+            from_draft += emission.from_draft
+        return Emission(tuple(tokens), tuple(from_draft))
+
+    @property
+    def exhausted(self) -> bool:
+        """All was taken and no more will come."""
+        return self.outcome is not None and not self._pending
+
+    def abandon(self) -> None:
+        """The handler is going. Drops what was not taken."""
+        self._abandoned = True
+        self._pending.clear()
