@@ -67,23 +67,26 @@ class Link:
 
     def report(self, signal: str, endpoint: str, arrived: bool) -> None:
         """The outcome of one export of one signal."""
+        lost = back = False
         with self._lock:
-            was_down = bool(self._down)
-            if arrived:
-                self.arrived += 1
-                self._down.discard(signal)
-            else:
+            if not arrived:
                 self.failed += 1
+                lost = not self._down
                 self._down.add(signal)
-            is_down = bool(self._down)
-        if is_down and not was_down:
+            else:
+                self.arrived += 1
+                # The first of the lost signals to return speaks for all: another may have nothing to send for hours.
+                back = signal in self._down
+                if back:
+                    self._down.clear()
+        if lost:
             _log.warning(
                 "telemetry does not reach its collector at %s (%s). Requests are not affected; spans beyond the "
                 "queue's bound are dropped, counters catch up when it returns",
                 endpoint,
                 self._quiet.last or signal,
             )
-        elif was_down and not is_down:
+        elif back:
             _log.warning("telemetry reaches its collector again")
 
 

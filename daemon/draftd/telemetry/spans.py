@@ -117,7 +117,7 @@ class RecordingInferenceSpan:
         self._epoch = time.time() - time.monotonic()
         parent = call_context.get() or Context()
         self._span: Span = tracer.start_span(
-            f"{start.operation} {start.model}",
+            f"{start.operation} {start.model}".rstrip(),
             context=parent,
             kind=SpanKind.INTERNAL,
             attributes=_request_attributes(start),
@@ -243,17 +243,17 @@ def _request_attributes(start: InferenceStart) -> dict[str, AttributeValue]:
     found: dict[str, AttributeValue] = {
         a.OPERATION.name: start.operation,
         a.PROVIDER.name: catalog.PROVIDER_NAME,
-        a.MODEL.name: start.model,
         a.REQUEST_TEMPERATURE.name: sampling.temperature,
         a.REQUEST_TOP_P.name: sampling.top_p,
         a.REQUEST_TOP_K.name: sampling.top_k,
         a.REQUEST_MIN_P.name: sampling.min_p,
         a.REQUEST_STREAM.name: True,
         a.RESPONSE_ID.name: start.request_id,
-        a.RESPONSE_MODEL.name: start.model,
         a.DRAFT_MODEL.name: draft_label(start.draft_model, None),
         a.WORKLOAD.name: start.workload.value,
     }
+    if start.model:  # not yet known to a request that is refused while the model loads
+        found[a.MODEL.name] = found[a.RESPONSE_MODEL.name] = start.model
     if start.max_tokens is not None:
         found[a.REQUEST_MAX_TOKENS.name] = start.max_tokens
     if sampling.seed is not None:

@@ -1,0 +1,225 @@
+"""A daemon under load while its collector is lost: no request notices, nothing is miscounted, it stops in time."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+import pytest
+
+from draftd.core import ModePreference, WorkloadClass
+from draftd.server.client import DraftdClient
+from draftd.v1 import inference_pb2 as pb
+from tests.otlp import OtlpReceiver
+
+DRAIN = 5.0
+FLUSH = 2.0
+SLACK = 5.0  # for an interpreter to end on a machine that is busy
+
+MODES = (ModePreference.AUTO, ModePreference.SPECULATIVE, ModePreference.AUTOREGRESSIVE, ModePreference.AUTO)
+
+# The daemon as `draftd serve` composes it, on models that need no weights.
+DAEMON = f"""
+import logging, sys
+logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
+from draftd.engine.blas import load_blas
+load_blas()
+from draftd.cli.serve import run_daemon
+from draftd.engine.scripted import scripted_models
+from draftd.settings import EngineSettings, ServerSettings, Settings, TelemetrySettings
+settings = Settings(
+    server=ServerSettings(port=0, drain_seconds={DRAIN}),
+    engine=EngineSettings(max_batch=4),
+    telemetry=TelemetrySettings(shutdown_seconds={FLUSH}),
+)
+say = lambda line: print("draftd: " + line, file=sys.stderr, flush=True)
+load = lambda progress: scripted_models(0.7, step_seconds=0.002)
+sys.exit(run_daemon(settings, announce=say, load=load))
+"""
+
+
+@dataclass
+class Daemon:
+    """A daemon in a process of its own."""
+
+    process: subprocess.Popen[str]
+    client: DraftdClient
+    said: list[str]
+
+    def stop(self) -> float:
+        """Seconds from SIGTERM until it was gone; it must go in order."""
+        began = time.monotonic()
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(DRAIN + FLUSH + SLACK) == 0, "".join(self.said)
+        return time.monotonic() - began
+
+
+@contextmanager
+def daemon(tmp_path: Path, environ: dict[str, str]) -> Iterator[Daemon]:
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path), **environ}
+    process = subprocess.Popen(
+        [sys.executable, "-c", DAEMON], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment, text=True
+    )
+    assert process.stderr is not None
+    said: list[str] = []
+    try:
+        for line in process.stderr:
+            said.append(line)
+            if found := re.search(r"serving \S+ on (\S+:\d+)", line):
+                break
+        else:
+            pytest.fail("the daemon did not start:\n" + "".join(said))
+        threading.Thread(target=said.extend, args=(process.stderr,), daemon=True).start()
+        with DraftdClient(found[1]) as client:
+            client.wait_ready(10)
+            yield Daemon(process, client, said)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one client got: how it ended, and how many tokens it was sent. How they were drafted may differ."""
+
+    ended: str
+    tokens: int
+    drafted: int = field(default=0, compare=False)
+
+
+def ask(client: DraftdClient, number: int) -> Answer:
+    """One of several kinds of request, chosen by its number; kind 3 leaves in the middle."""
+    mode = MODES[number % 4]
+    workload = list(WorkloadClass)[number % len(WorkloadClass)]
+    tokens = chunks = 0
+    answer = Answer("nothing", 0)
+    leaves = number % 4 == 3
+    responses = client.generate(
+        f"request {number % 8}", max_tokens=3000 if leaves else 40, mode=mode, workload=workload, timeout=60
+    )
+    for response in responses:
+        if response.HasField("chunk"):
+            tokens += len(response.chunk.token_ids)
+            chunks += 1
+            if leaves and chunks == 3:
+                responses.close()  # type: ignore[attr-defined]
+                return Answer("left", 0)
+        if response.HasField("finished"):
+            finished = response.finished
+            assert finished.usage.output_tokens == tokens
+            answer = Answer(pb.FinishReason.Name(finished.reason), tokens, finished.counts.drafted_tokens)
+    return answer
+
+
+def load(client: DraftdClient, requests: int = 24) -> list[Answer]:
+    with ThreadPoolExecutor(6) as threads:
+        return list(threads.map(lambda number: ask(client, number), range(requests)))
+
+
+def settled(client: DraftdClient) -> None:
+    """Waits until the engine has ended what clients left."""
+    deadline = time.monotonic() + 10
+    while (status := client.status()).active_requests or status.queued_requests:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_collector_that_is_killed_and_comes_back(tmp_path: Path) -> None:
+    with OtlpReceiver() as receiver, daemon(tmp_path, receiver.environ(OTEL_EXPORTER_OTLP_TIMEOUT="1")) as running:
+        client = running.client
+        before = load(client)
+        assert receiver.wait_for(lambda: bool(receiver.spans()))
+
+        # Killed while requests run, not between them.
+        killer = threading.Timer(0.05, receiver.kill)
+        killer.start()
+        during = load(client)
+        killer.join()
+        still = load(client)
+        receiver.start()
+        after = load(client)
+
+        assert during == before, "the same answers, ended the same way"
+        assert still == before
+        assert after == before
+        assert Counter(answer.ended == "left" for answer in before) == {False: 18, True: 6}
+        assert all(answer.tokens for answer in before if answer.ended != "left")
+
+        settled(client)
+        status = client.status()
+        running.stop()
+
+        # The engine's own counts, through an outage, at a collector that missed the middle.
+        counts = status.counts
+        assert receiver.total("draftd.spec_decode.drafts") == counts.drafts
+        assert receiver.total("draftd.spec_decode.draft_tokens") == counts.drafted_tokens
+        assert receiver.total("draftd.spec_decode.accepted_tokens") == counts.accepted_tokens
+        assert receiver.total("draftd.spec_decode.rollbacks") == counts.rollbacks
+        assert receiver.total("draftd.spec_decode.draft_forwards") == counts.draft_forwards
+        assert receiver.total("draftd.spec_decode.target_forwards") == counts.target_forwards
+        assert receiver.total("draftd.tokens", {"gen_ai.token.type": "output"}) == status.output_tokens
+        assert receiver.by("draftd.requests", "draftd.outcome") == dict(status.finished_requests)
+        assert receiver.total("draftd.requests") == 4 * 24
+        assert receiver.total("draftd.telemetry.errors") == 0
+        rpcs = receiver.points("rpc.server.call.duration", {"rpc.method": "draftd.v1.InferenceService/Generate"})
+        assert {point.attributes["rpc.response.status_code"]: point.count for point in rpcs} == {
+            "OK": 4 * 18,
+            "CANCELLED": 4 * 6,
+        }
+    warnings = [line for line in running.said if line.startswith("WARNING") and "collector" in line]
+    assert len([line for line in warnings if "does not reach" in line]) >= 1
+    assert len(warnings) <= 4, "an outage is told in a line or two, not once per export"
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> list[Answer]:
+    """What a daemon answers that exports nothing."""
+    with daemon(tmp_path_factory.mktemp("state"), {}) as running:
+        return load(running.client, 12)
+
+
+@pytest.mark.parametrize("fault", ["dead", "slow", "refusing"])
+def test_a_collector_that_never_works(tmp_path: Path, fault: str, answers: list[Answer]) -> None:
+    with OtlpReceiver() as receiver:
+        if fault == "dead":
+            receiver.kill()
+        receiver.delay = 60.0 if fault == "slow" else 0.0
+        receiver.refuse = grpc.StatusCode.RESOURCE_EXHAUSTED if fault == "refusing" else None
+        with daemon(tmp_path, receiver.environ()) as running:
+            assert load(running.client, len(answers)) == answers
+            settled(running.client)
+            assert running.stop() < FLUSH + SLACK, "nothing was in hand: only the last export took time"
+
+
+def test_one_trace_from_the_caller_to_decode(tmp_path: Path) -> None:
+    trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    with OtlpReceiver() as receiver, daemon(tmp_path, receiver.environ()) as running:
+        with DraftdClient(running.client.target) as client:
+            client._metadata = (("traceparent", f"00-{trace}-{parent}-01"),)
+            answer = ask(client, 1)
+        running.stop()
+    spans = {span.name: span for span in receiver.spans() if span.trace_id == trace}
+    rpc, request = spans["draftd.v1.InferenceService/Generate"], spans["text_completion scripted"]
+    assert rpc.parent_id == parent
+    assert request.parent_id == rpc.span_id
+    assert {spans[name].parent_id for name in ("queue", "prefill", "decode")} == {request.span_id}
+    assert request.attributes["gen_ai.usage.output_tokens"] == answer.tokens
+    assert request.attributes["draftd.spec_decode.draft_tokens"] == answer.drafted
+    assert request.attributes["draftd.mode"] == "speculative"
+    (event,) = receiver.events("feature_flag.evaluation")
+    assert event.trace_id == trace
+    assert event.span_id == request.span_id
+    assert event.attributes["feature_flag.key"] == "speculative-decoding"
