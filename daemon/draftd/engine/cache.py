@@ -267,7 +267,7 @@ class SeparateCaches:
                 return f"the cache cannot be rolled back ({type(cache).__name__})"
         for cache in _flat(self._rows[row]):
             size = getattr(cache, "max_size", None)
-            if size is not None and self.lengths[row] + width > size:
+            if size is not None and self.lengths[row] + width >= size:  # a ring is trimmable only while it is not full
                 return f"the rotating cache of {size} tokens is full ({type(cache).__name__})"
         return ""
 

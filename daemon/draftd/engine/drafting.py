@@ -89,7 +89,7 @@ class DraftModel:
         chosen = None if whole else mx.array(at)
 
         k = max(depths)
-        dice = None if sampling.greedy else uniforms([row.generator for row in rows], k)
+        dice = None if sampling.greedy else uniforms([row.generator for row in rows], depths)
         tokens: list[mx.array] = []
         distributions: list[mx.array] = []
         for step in range(k):

@@ -21,9 +21,15 @@ from draftd.core import SamplingParams
 _BELOW_ONE = 1.0 - 2.0**-22  # a float32 uniform must never round up to 1
 
 
-def uniforms(generators: Sequence[random.Random], n: int) -> mx.array:
-    """rows × n uniforms in [0, 1), n from each row's own generator."""
-    return mx.array([[min(g.random(), _BELOW_ONE) for _ in range(n)] for g in generators], dtype=mx.float32)
+def uniforms(generators: Sequence[random.Random], counts: Sequence[int]) -> mx.array:
+    """rows × max(counts) uniforms in [0, 1): `counts[i]` from row i's own generator, then zeros.
+
+    A row draws what its own depth needs and no more, so that its text does not depend on the depths of the others.
+    """
+    width = max(counts)
+    rows = zip(generators, counts, strict=True)
+    drawn = [[min(g.random(), _BELOW_ONE) for _ in range(n)] + [0.0] * (width - n) for g, n in rows]
+    return mx.array(drawn, dtype=mx.float32)
 
 
 class Sampling:

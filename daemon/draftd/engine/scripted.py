@@ -57,12 +57,19 @@ class ScriptedModel(nn.Module):
         start = offset if isinstance(offset, mx.array) else mx.array([offset] * rows)
         position = start[:, None] + mx.arange(width)
         chosen = (total * 7 + position * 13 + 5) % (self._vocab - 2) + 1
-        scattered = (position * 7919 + total * 104729) % 1000
+        scattered = _scatter(position.astype(mx.uint32) * 40503 + total.astype(mx.uint32)) % 1000
         chosen = mx.where(scattered < self._wrong, chosen % (self._vocab - 2) + 1, chosen)
         if self._eos_after is not None:
             chosen = mx.where(position >= self._eos_after, self._eos, chosen)
         hot = (mx.arange(self._vocab) == chosen[..., None]).astype(mx.float32)
         return hot * _PEAK
+
+
+def _scatter(x: mx.array) -> mx.array:
+    """A fixed hash of uint32 (the finaliser of MurmurHash3): wrong positions must not follow a pattern."""
+    x = (x ^ (x >> 16)) * 0x85EBCA6B
+    x = (x ^ (x >> 13)) * 0xC2B2AE35
+    return x ^ (x >> 16)
 
 
 class ByteTokenizer:

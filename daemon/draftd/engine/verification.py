@@ -98,11 +98,10 @@ class LocalVerifier:
             verdict = _longest_match(draft.tokens.tolist(), best.tolist(), draft.depths)
         else:
             assert draft.q is not None
-            k = draft.tokens.shape[1]
-            dice = uniforms([row.generator for row in rows], k + 1)
-            p = sampling.distribution(logits)
-            depths = mx.array(draft.depths)
-            n, following = accept(p, draft.q, draft.tokens, depths, dice[:, :k], dice[:, k])
+            generators = [row.generator for row in rows]
+            u_accept, u_next = uniforms(generators, draft.depths), uniforms(generators, [1] * len(rows))[:, 0]
+            p, depths = sampling.distribution(logits), mx.array(draft.depths)
+            n, following = accept(p, draft.q, draft.tokens, depths, u_accept, u_next)
             mx.eval(n, following, draft.tokens)
             pairs = zip(draft.tokens.tolist(), n.tolist(), strict=True)
             verdict = Verdict([tokens[:stand] for tokens, stand in pairs], following.tolist())
@@ -140,7 +139,7 @@ class LocalVerifier:
         if sampling.greedy:
             chosen = mx.argmax(logits, axis=-1)
         else:
-            chosen = draw(sampling.distribution(logits), uniforms([row.generator for row in rows], 1))
+            chosen = draw(sampling.distribution(logits), uniforms([row.generator for row in rows], [1] * len(rows)))
         mx.async_eval(chosen)
         return chosen
 
