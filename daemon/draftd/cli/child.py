@@ -28,19 +28,22 @@ class Serving:
 
     model: str
     address: str
+    running: Callable[[], bool]
 
 
 @contextlib.contextmanager
-def serving_child(
-    arguments: Sequence[str],
+def serving(
+    command: Sequence[str],
     environ: Mapping[str, str],
     *,
     timeout: float,
     on_line: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Serving]:
-    """`draftd serve` with these arguments, for as long as the block runs. Raises DraftdError where it never serves."""
+    """Runs `command`, a daemon, for as long as the block does.
+
+    Raises DraftdError where it ends, or says nothing for `timeout` seconds, before it serves."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "draftd.cli.main", "serve", *arguments],
+        command,
         env=dict(environ),
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -58,6 +61,11 @@ def serving_child(
     finally:
         _stop(process)
         reader.join(timeout=5)
+
+
+def serve_command(*arguments: str) -> list[str]:
+    """`draftd serve` in this interpreter."""
+    return [sys.executable, "-m", "draftd.cli.main", "serve", *arguments]
 
 
 def _read(stream: IO[str], lines: queue.SimpleQueue[str | None]) -> None:
@@ -83,7 +91,7 @@ def _wait(
             raise DraftdError(f"the daemon ended with exit code {process.wait()}: {_last(said)}")
         said.append(line)
         if found := _SERVING.match(line):
-            return Serving(found["model"], found["address"])
+            return Serving(found["model"], found["address"], lambda: process.poll() is None)
         on_line(line.removeprefix("draftd: "))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
 import time
@@ -17,12 +18,12 @@ from rich.text import Text
 from draftd import __version__
 from draftd.cli import prompts, terminal
 from draftd.cli.asking import Answer, Ask, connect
-from draftd.cli.child import Serving, clean_environ, serving_child
+from draftd.cli.child import Serving, clean_environ, serve_command, serving
 from draftd.cli.figures import length, percent, rate, times
 from draftd.cli.options import CLASSES
 from draftd.cli.paired import Pair, Summary, by_group, rounded, run_pair, summarise, warm_up
 
-_START_SECONDS = 300.0
+_SILENCE_SECONDS = 120.0
 _COLUMNS = (
     "workload",
     "pairs",
@@ -65,43 +66,40 @@ def command(
     arguments = ["--host", "127.0.0.1", "--port", "0"]
     for option, value in (("--model", model), ("--draft-model", draft_model)):
         arguments += [option, value] if value is not None else []
-    with tempfile.TemporaryDirectory(prefix="draftd-demo-") as folder:
-        environ = clean_environ(f"{folder}/flags.json")
+    with tempfile.TemporaryDirectory(prefix="draftd-demo-") as folder, contextlib.ExitStack() as stack:
         with err.status("starting a daemon") as status:
-            child = serving_child(
-                arguments,
-                environ,
-                timeout=_START_SECONDS,
-                on_line=lambda line: status.update(Text(line)),
+            daemon = stack.enter_context(
+                serving(
+                    serve_command(*arguments),
+                    clean_environ(f"{folder}/flags.json"),
+                    timeout=_SILENCE_SECONDS,
+                    on_line=lambda line: status.update(Text(line)),
+                )
             )
-            serving = child.__enter__()
-        try:
-            pairs, backend = _run(serving, chosen, max_tokens, max_draft_tokens, out, err)
-        finally:
-            child.__exit__(None, None, None)
+        pairs, backend = _run(daemon, chosen, max_tokens, max_draft_tokens, out, err)
     summary = summarise(pairs)
     _show_table(out, pairs, summary)
     if save is not None:
         out.save_svg(str(save), title="make demo")
-    print(json.dumps(_figures(serving.model, backend, pairs, summary, time.monotonic() - began)))
+    print(json.dumps(_figures(daemon.model, backend, pairs, summary, time.monotonic() - began)))
     if summary.identical < summary.comparable:
         terminal.complain(f"{summary.comparable - summary.identical} of {summary.comparable} pairs differ")
         raise typer.Exit(1)
 
 
 def _run(
-    serving: Serving,
+    daemon: Serving,
     chosen: Sequence[prompts.Prompt],
     max_tokens: int | None,
     max_draft_tokens: int | None,
     out: Console,
     err: Console,
 ) -> tuple[list[Pair], str]:
-    client = connect(serving.address, None, None)
+    client = connect(daemon.address, None, None)
     try:
         client.wait_ready(30.0)
         status = client.status()
-        _introduce(out, serving, status.model.draft_model, status.backend)
+        _introduce(out, daemon, status.model.draft_model, status.backend)
         asks = [
             Ask(
                 messages=p.messages,
@@ -127,8 +125,8 @@ def _run(
         client.close()
 
 
-def _introduce(out: Console, serving: Serving, draft: str, backend: str) -> None:
-    out.print(f"[bold]draftd {__version__}[/] serves {serving.model}, draft {draft}, {backend}, {serving.address}")
+def _introduce(out: Console, daemon: Serving, draft: str, backend: str) -> None:
+    out.print(f"[bold]draftd {__version__}[/] serves {daemon.model}, draft {draft}, {backend}, {daemon.address}")
     out.print("Each prompt is decoded autoregressively, then speculatively. Greedy: the texts must be the same.")
     out.print(
         Text.assemble("Text ", ("like this", DRAFTED_STYLE), " was proposed by the draft and accepted by the target.\n")

@@ -1,0 +1,34 @@
+"""The demo, whole: a real daemon on the embedded pair, all four workload classes, both ways, over gRPC."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import NanoPair
+
+
+@pytest.mark.slow
+def test_the_demo_shows_every_class_both_ways_and_identical(nano_pair: NanoPair) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "draftd.cli.main", "demo", "--each", "1", "--max-tokens", "48"],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env=dict(os.environ),
+        timeout=240,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    figures = json.loads(ended.stdout.splitlines()[-1])
+    assert set(figures["classes"]) == {"code", "tool_call", "chat", "prose"}
+    assert figures["identical"] == figures["pairs"] == 4
+    assert 0 < figures["acceptance"] <= 1
+    for name, figure in figures["classes"].items():
+        assert figure["mean_accepted_length"] >= 1, name
+    assert "⟦" in ended.stdout
+    assert "\x1b" not in ended.stdout

@@ -1,0 +1,60 @@
+"""One scripted daemon for all tests of the commands, and a way to run a command against it."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from draftd.cli.child import serving
+from draftd.cli.main import main
+
+SCRIPTED = Path(__file__).parent / "scripted_daemon.py"
+WITHOUT_SETTINGS = {name: value for name, value in os.environ.items() if not name.startswith(("DRAFTD_", "OTEL_"))}
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture(scope="session")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a daemon on a scripted pair."""
+    flag_file = tmp_path_factory.mktemp("flag") / "flags.json"
+    with serving([sys.executable, str(SCRIPTED), str(flag_file)], WITHOUT_SETTINGS, timeout=60) as ready:
+        yield ready.address
+
+
+@pytest.fixture
+def draftd(daemon: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs `draftd …` against that daemon, through the same entry point as the script, in this process."""
+
+    def run(*arguments: str, stdin: str = "", **environ: str) -> Ran:
+        capsys.readouterr()
+        with monkeypatch.context() as patch:
+            for name, value in ({"DRAFTD_TARGET": daemon} | environ).items():
+                patch.setenv(name, value)
+            patch.setattr(sys, "argv", ["draftd", *arguments])
+            patch.setattr(sys, "stdin", io.StringIO(stdin))
+            try:
+                main()
+                code = 0
+            except SystemExit as ended:
+                code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        said = capsys.readouterr()
+        return Ran(code, said.out, said.err)
+
+    return run

@@ -1,0 +1,110 @@
+"""From a stream to an answer, and from answers to figures."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from draftd.cli.asking import Answer, Piece, gather, split
+from draftd.cli.figures import both, milliseconds, one_line, size
+from draftd.cli.paired import Pair, by_group, rounded, summarise
+from draftd.cli.plain import plain
+from draftd.core import DecodeMode
+from draftd.v1 import inference_pb2 as pb
+
+
+def answer(tokens: tuple[int, ...], rate: float, *, drafted: int = 0, accepted: int = 0, drafts: int = 0) -> Answer:
+    mode = pb.DECODE_MODE_SPECULATIVE if drafted else pb.DECODE_MODE_AUTOREGRESSIVE
+    counts = pb.DraftCounts(drafted_tokens=drafted, accepted_tokens=accepted, drafts=drafts)
+    timings = pb.Timings(decode_tokens_per_second=rate)
+    timings.time_to_first_token.FromMilliseconds(20)
+    usage = pb.Usage(output_tokens=len(tokens))
+    return Answer("", tokens, (), pb.Started(), pb.Finished(mode=mode, counts=counts, timings=timings, usage=usage))
+
+
+def pair(group: str, slow: float, fast: float, *, same: bool = True, greedy: bool = True) -> Pair:
+    left = answer((1, 2, 3), slow)
+    right = answer((1, 2, 3 if same else 4), fast, drafted=8, accepted=6, drafts=2)
+    return Pair(group, group, greedy, left, right)
+
+
+def test_text_is_cut_by_the_token_it_came_from() -> None:
+    chunk = pb.Chunk(
+        text="def add(a", token_ids=[1, 2, 3, 4], from_draft=[True, True, True, False], text_lengths=[3, 4, 1, 1]
+    )
+    assert split(chunk) == [Piece("def add(", True), Piece("a", False)]
+
+
+def test_text_that_was_held_back_is_the_targets() -> None:
+    chunk = pb.Chunk(text="abc", token_ids=[1], from_draft=[True], text_lengths=[1])
+    assert split(chunk) == [Piece("a", True), Piece("bc", False)]
+
+
+@given(st.lists(st.tuples(st.text(max_size=3), st.booleans()), max_size=8), st.text(max_size=3))
+def test_pieces_are_always_the_whole_text(tokens: list[tuple[str, bool]], rest: str) -> None:
+    chunk = pb.Chunk(
+        text="".join(text for text, _ in tokens) + rest,
+        token_ids=range(len(tokens)),
+        from_draft=[drafted for _, drafted in tokens],
+        text_lengths=[len(text) for text, _ in tokens],
+    )
+    assert "".join(piece.text for piece in split(chunk)) == chunk.text
+
+
+def test_a_stream_becomes_an_answer() -> None:
+    stream = [
+        pb.GenerateResponse(started=pb.Started(model="m")),
+        pb.GenerateResponse(chunk=pb.Chunk(text="ab", token_ids=[1, 2], from_draft=[True, False], text_lengths=[1, 1])),
+        pb.GenerateResponse(chunk=pb.Chunk(text="c", token_ids=[3], from_draft=[False], text_lengths=[1])),
+        pb.GenerateResponse(finished=pb.Finished(mode=pb.DECODE_MODE_SPECULATIVE)),
+    ]
+    heard: list[Piece] = []
+    whole = gather(iter(stream), heard.extend)
+    assert (whole.text, whole.tokens, whole.started.model) == ("abc", (1, 2, 3), "m")
+    assert whole.mode is DecodeMode.SPECULATIVE
+    assert tuple(heard) == whole.pieces
+
+
+def test_a_summary_counts_what_is_identical_and_takes_medians() -> None:
+    pairs = [pair("code", 100, 250), pair("code", 100, 150), pair("prose", 100, 90, same=False)]
+    summary = summarise(pairs)
+    assert (summary.identical, summary.comparable) == (2, 3)
+    assert summary.speedup == pytest.approx(1.5)
+    assert summary.acceptance == pytest.approx(0.75)
+    assert summary.mean_accepted_length == pytest.approx(4.0)
+    assert {name: len(group) for name, group in by_group(pairs).items()} == {"code": 2, "prose": 1}
+    assert rounded(summary)["speedup"] == 1.5
+
+
+def test_sampled_pairs_are_neither_identical_nor_different() -> None:
+    summary = summarise([pair("code", 100, 200, greedy=False)])
+    assert (summary.identical, summary.comparable) == (0, 0)
+
+
+def test_an_answer_of_one_chunk_has_no_rate_and_no_speedup() -> None:
+    one = Pair("x", "x", True, answer((1,), 0.0), answer((1,), 0.0))
+    assert one.speedup is None
+    assert summarise([one]).speedup is None
+
+
+def test_figures_read_well() -> None:
+    assert milliseconds(0.01234) == "12.3 ms"
+    assert milliseconds(None) == "–"
+    assert both(0.0123, None, 1000) == "12 → –"
+    assert [size(n) for n in (5, 1500, 42_755_072, 16_000_000_000)] == ["5 B", "2 KB", "43 MB", "16.0 GB"]
+    line = one_line(answer((1, 2), 123.4, drafted=8, accepted=6, drafts=2))
+    assert "6 of 8 drafted accepted (75%)" in line
+    assert "4.00 tokens a draft" in line
+
+
+def test_plain_values_are_numbers_seconds_and_short_names() -> None:
+    finished = pb.Finished(reason=pb.FINISH_REASON_STOP, counts=pb.DraftCounts(rounds=3, accepted_per_position=[2, 1]))
+    finished.timings.total.FromMilliseconds(1500)
+    made = plain(finished)
+    assert made["reason"] == "stop"
+    assert made["counts"]["rounds"] == 3
+    assert made["counts"]["accepted_per_position"] == [2, 1]
+    assert made["timings"]["total"] == 1.5
+    assert made["timings"]["queue"] is None
+    assert made["usage"] is None

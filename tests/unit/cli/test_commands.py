@@ -1,0 +1,163 @@
+"""The commands against a daemon that really runs, on a scripted pair: what they print, and how they end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.conftest import Run
+
+
+def test_generate_prints_the_answer_and_one_line_of_figures(draftd: Run) -> None:
+    ran = draftd("generate", "-n", "24", "hello")
+    assert ran.code == 0
+    assert len(ran.out.rstrip("\n")) > 0
+    assert ran.err.count("\n") == 1
+    assert "24 tokens (speculative, up to 4 a round)" in ran.err
+    assert "drafted accepted" in ran.err
+
+
+def test_generate_reads_stdin(draftd: Run) -> None:
+    from_stdin = draftd("generate", "-n", "16", "--json", stdin="hello there\n")
+    from_words = draftd("generate", "-n", "16", "--json", "hello", "there")
+    assert from_stdin.code == from_words.code == 0
+    assert json.loads(from_stdin.out)["token_ids"] == json.loads(from_words.out)["token_ids"]
+
+
+def test_generate_with_nothing_to_say_is_asked_wrongly(draftd: Run) -> None:
+    ran = draftd("generate")
+    assert ran.code == 2
+    assert "stdin" in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_json_adds_up(draftd: Run) -> None:
+    answer = json.loads(draftd("generate", "-n", "40", "--json", "count with me").out)
+    counts, usage = answer["counts"], answer["usage"]
+    assert answer["mode"] == "speculative"
+    assert answer["started"]["plan"]["drafter"] == "draft_model"
+    assert len(answer["token_ids"]) == usage["output_tokens"] == 40
+    assert counts["drafted_tokens"] == counts["accepted_tokens"] + counts["rolled_back_tokens"]
+    assert answer["timings"]["time_to_first_token"] > 0
+
+
+def test_highlighted_text_in_a_pipe_is_bracketed_and_otherwise_the_same(draftd: Run) -> None:
+    plain = draftd("generate", "-n", "32", "hello")
+    marked = draftd("generate", "-n", "32", "--highlight", "hello")
+    assert "⟦" in marked.out
+    assert marked.out.replace("⟦", "").replace("⟧", "") == plain.out
+
+
+def test_autoregressive_on_request(draftd: Run) -> None:
+    answer = json.loads(draftd("generate", "-n", "8", "--json", "--mode", "autoregressive", "hello").out)
+    assert answer["mode"] == "autoregressive"
+    assert answer["counts"]["drafted_tokens"] == 0
+
+
+def test_a_raw_prompt_is_not_put_into_the_chat_template(draftd: Run) -> None:
+    raw = json.loads(draftd("generate", "-n", "4", "--json", "--raw", "hello").out)
+    chat = json.loads(draftd("generate", "-n", "4", "--json", "hello").out)
+    assert raw["usage"]["input_tokens"] == len("hello")
+    assert chat["usage"]["input_tokens"] > raw["usage"]["input_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [(("--max-tokens", "0"), "max_tokens"), (("--temperature", "-1"), "temperature"), (("--top-p", "0"), "top_p")],
+)
+def test_a_wrong_field_is_one_line_and_exit_code_2(draftd: Run, arguments: tuple[str, str], field: str) -> None:
+    ran = draftd("generate", *arguments, "hello")
+    assert ran.code == 2
+    assert field in ran.err
+    assert ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [["status"], ["generate", "hello"], ["flag", "get"], ["compare", "a"]])
+def test_no_daemon_is_one_line_that_says_what_to_do(draftd: Run, command: list[str]) -> None:
+    ran = draftd(*command, DRAFTD_TARGET="127.0.0.1:1")
+    assert ran.code == 1
+    assert "draftd serve" in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_compare_runs_each_prompt_both_ways(draftd: Run) -> None:
+    ran = draftd("compare", "-n", "24", "first prompt", "second prompt")
+    assert ran.code == 0, ran.err
+    lines = ran.out.splitlines()
+    assert lines[0].split()[0] == "prompt"
+    assert [line.split("  ")[0] for line in lines[1:4]] == ["first prompt", "second prompt", "all (2)"]
+    assert all(line.rstrip().endswith("yes") for line in lines[1:4])
+    assert "\x1b" not in ran.out
+
+
+def test_compare_as_json_has_every_pair(draftd: Run, tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    rows = [
+        {"id": "a", "workload": "code", "messages": [{"role": "user", "content": "x"}], "max_tokens": 20},
+        {"id": "b", "workload": "prose", "messages": [{"role": "user", "content": "y"}], "max_tokens": 20},
+    ]
+    file.write_text("\n".join(json.dumps(row) for row in rows))
+    ran = draftd("compare", "--file", str(file), "--json", "--repeat", "2")
+    assert ran.code == 0, ran.err
+    figures = json.loads(ran.out)
+    assert [pair["prompt"] for pair in figures["pairs"]] == ["a", "b", "a", "b"]
+    assert figures["summary"]["identical"] == figures["summary"]["comparable"] == 4
+    assert set(figures["groups"]) == {"code", "prose"}
+    assert 0 < figures["summary"]["acceptance"] < 1
+
+
+def test_sampled_pairs_are_not_judged(draftd: Run) -> None:
+    ran = draftd("compare", "-n", "16", "-t", "0.8", "--seed", "1", "hello", "--json")
+    assert ran.code == 0, ran.err
+    assert json.loads(ran.out)["summary"]["comparable"] == 0
+
+
+def test_status_tells_state_model_and_drafts(draftd: Run) -> None:
+    draftd("generate", "-n", "16", "hello")
+    ran = draftd("status")
+    assert ran.code == 0
+    said = dict(line.split(maxsplit=1) for line in ran.out.splitlines())
+    assert said["state"].startswith("serving for ")
+    assert said["telemetry"].startswith("not exporting")
+    assert "tokens accepted" in said["drafts"]
+    assert json.loads(draftd("status", "--json").out)["state"] == "serving"
+
+
+def test_the_flag_is_read_set_and_acts_on_the_next_request(draftd: Run) -> None:
+    assert "says      on" in draftd("flag", "get").out
+    try:
+        assert draftd("flag", "set", "off").out == "speculative-decoding: off (was on)\n"
+        answer = json.loads(draftd("generate", "-n", "8", "--json", "hello").out)
+        assert answer["mode"] == "autoregressive"
+        assert json.loads(draftd("flag", "get", "--json").out)["evaluation"]["variant"] == "off"
+    finally:
+        assert draftd("flag", "set", "on").code == 0
+    assert draftd("flag", "set", "on").out == "speculative-decoding: on already\n"
+
+
+def test_an_unknown_variant_is_asked_wrongly(draftd: Run) -> None:
+    ran = draftd("flag", "set", "maybe")
+    assert ran.code == 2
+    assert "on" in ran.err
+
+
+def test_serve_with_a_wrong_setting_names_it(draftd: Run) -> None:
+    ran = draftd("serve", "--set", "engine.max_bach=2")
+    assert ran.code == 2
+    assert "did you mean engine.max_batch?" in ran.err
+    ran = draftd("serve", "--host", "0.0.0.0")
+    assert ran.code == 2
+    assert "server.token" in ran.err
+
+
+def test_serve_with_a_missing_model_says_so(draftd: Run, tmp_path: Path) -> None:
+    ran = draftd("serve", "--port", "0", "--model", str(tmp_path / "none"), XDG_STATE_HOME=str(tmp_path))
+    assert ran.code == 1
+    assert "none" in ran.err.splitlines()[-1]
+    assert "Traceback" not in ran.err
+
+
+def test_the_version_is_printed(draftd: Run) -> None:
+    assert draftd("--version").out.startswith("draftd 0.")

@@ -1,0 +1,116 @@
+"""What the doctor finds, and what it says to do about it."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from draftd.cli import checks
+from draftd.cli.checks import Finding, Verdict
+from draftd.cli.commands.doctor import examine
+from draftd.config import Settings, load_settings
+from draftd.engine import blas
+
+
+def settings(**overrides: object) -> Settings:
+    return load_settings(None, {name.replace("__", "."): value for name, value in overrides.items()}, {})
+
+
+def model(folder: Path, vocab_size: int = 100) -> str:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": vocab_size}))
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(b"x" * 1000)
+    return str(folder)
+
+
+def verdicts(findings: list[Finding]) -> dict[str, Verdict]:
+    return {finding.subject: finding.verdict for finding in findings}
+
+
+def test_a_pair_of_one_vocabulary_is_well(tmp_path: Path) -> None:
+    found = checks.check_models(settings(model__path=model(tmp_path / "a"), model__draft_path=model(tmp_path / "b")))
+    assert verdicts(found) == {"model": Verdict.OK, "draft model": Verdict.OK, "pair": Verdict.OK}
+
+
+def test_a_pair_of_two_vocabularies_is_not(tmp_path: Path) -> None:
+    paths = model(tmp_path / "a"), model(tmp_path / "b", 99)
+    found = checks.check_models(settings(model__path=paths[0], model__draft_path=paths[1]))
+    assert verdicts(found)["pair"] is Verdict.BAD
+    assert "prompt_lookup" in found[-1].mend
+
+
+def test_missing_files_are_named(tmp_path: Path) -> None:
+    path = model(tmp_path / "a")
+    (tmp_path / "a" / "model.safetensors").unlink()
+    (finding,) = checks.check_models(settings(model__path=path))
+    assert finding.verdict is Verdict.BAD
+    assert "*.safetensors" in finding.found
+
+
+def test_a_hub_id_is_only_noted() -> None:
+    (finding,) = checks.check_models(settings(model__path="mlx-community/Qwen3-8B-4bit"))
+    assert finding.verdict is Verdict.NOTE
+
+
+def test_a_folder_that_is_not_there_is_bad(tmp_path: Path) -> None:
+    (finding,) = checks.check_models(settings(model__path=str(tmp_path / "none")))
+    assert finding.verdict is Verdict.BAD
+
+
+def test_a_port_in_use_is_bad_and_a_free_one_well() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        finding = checks.check_port(settings(server__port=port))
+        assert finding.verdict is Verdict.BAD
+        assert "--port" in finding.mend
+    assert checks.check_port(settings(server__port=port)).verdict is Verdict.OK
+    assert checks.check_port(settings(server__port=0)).verdict is Verdict.OK
+
+
+def test_more_weights_than_memory_is_bad(tmp_path: Path) -> None:
+    path = model(tmp_path / "a")
+    with (tmp_path / "a" / "model.safetensors").open("r+b") as sparse:
+        sparse.truncate(1 << 43)  # eight terabytes that take no disk
+    assert checks.check_memory(settings(model__path=path)).verdict is Verdict.BAD
+    assert checks.check_memory(settings()).verdict is Verdict.OK
+
+
+def test_a_dead_collector_is_bad_and_a_live_one_well() -> None:
+    assert verdicts(checks.check_collectors({})) == {"collector": Verdict.NOTE}
+    with socket.create_server(("127.0.0.1", 0)) as alive:
+        endpoint = f"http://127.0.0.1:{alive.getsockname()[1]}"
+        (finding,) = checks.check_collectors({"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint})
+        assert finding.verdict is Verdict.OK
+    (finding,) = checks.check_collectors({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": endpoint})
+    assert finding.verdict is Verdict.BAD
+    assert "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" in finding.mend
+
+
+def test_a_broken_endpoint_is_bad() -> None:
+    (finding,) = checks.check_collectors({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://"})
+    assert finding.verdict is Verdict.BAD
+
+
+def test_an_unreachable_flagd_is_bad() -> None:
+    assert checks.check_flag(settings(flag__provider="flagd", flag__port=1)).verdict is Verdict.BAD
+
+
+def test_a_flag_file_in_a_new_folder_is_well(tmp_path: Path) -> None:
+    assert checks.check_flag(settings(flag__file=tmp_path / "a" / "b" / "flags.json")).verdict is Verdict.OK
+    assert checks.check_flag(settings(flag__file=tmp_path)).verdict is Verdict.BAD
+
+
+def test_a_slow_blas_is_bad_and_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blas, "load_blas", lambda: "reference")
+    finding = checks.check_blas()
+    assert finding.verdict is Verdict.BAD
+    assert "libopenblas" in finding.mend
+
+
+def test_wrong_settings_are_a_finding_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAFTD_SERVER__PORT", "x")
+    assert verdicts(examine(None, {}))["settings"] is Verdict.BAD

@@ -1,0 +1,36 @@
+"""Starting up: help is quick because nothing heavy is imported for it, and every command explains itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from draftd.cli.main import build_app
+
+COMMANDS = [["serve"], ["generate"], ["compare"], ["status"], ["doctor"], ["demo"], ["flag", "get"], ["flag", "set"]]
+
+
+def test_building_the_commands_imports_nothing_heavy() -> None:
+    program = (
+        "import sys; from draftd.cli.main import build_app; build_app();"
+        "print([m for m in ('mlx', 'mlx_lm', 'grpc', 'opentelemetry', 'openfeature', 'numpy') if m in sys.modules])"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_has_help_with_examples(command: list[str]) -> None:
+    result = CliRunner().invoke(build_app(), [*command, "--help"])
+    assert result.exit_code == 0
+    assert "Examples" in result.output
+    assert f"$ draftd {' '.join(command)}" in result.output
+
+
+def test_no_arguments_show_the_commands() -> None:
+    result = CliRunner().invoke(build_app(), [])
+    assert "serve" in result.output
+    assert "doctor" in result.output
