@@ -72,8 +72,10 @@ RESPONSE_TTFC = Attribute(
 )
 USAGE_INPUT = Attribute("gen_ai.usage.input_tokens", "int", "Prompt tokens")
 USAGE_OUTPUT = Attribute("gen_ai.usage.output_tokens", "int", "Emitted tokens, the end-of-text token included")
-INPUT_MESSAGES = Attribute("gen_ai.input.messages", "string", "The prompt as JSON; only when opted in")
-OUTPUT_MESSAGES = Attribute("gen_ai.output.messages", "string", "The answer as JSON; only when opted in")
+INPUT_MESSAGES = Attribute(
+    "gen_ai.input.messages", "string", "The prompt as JSON, its first 16,384 characters; only when opted in"
+)
+OUTPUT_MESSAGES = Attribute("gen_ai.output.messages", "string", "The answer, likewise")
 
 # The plan, on the inference span.
 PLAN_REASON = Attribute("draftd.plan.reason", "string", "Why the request was decoded the way it was")

@@ -123,21 +123,22 @@ def build(environ: Mapping[str, str], service_version: str) -> Pipeline | None:
 
 
 def _fill(pipeline: Pipeline, classes: Mapping[Signal, list[type[Any]]], resource: Resource) -> None:
+    # Metrics first: the SDK's own, of the other signals' queues, may be asked for too.
+    if classes[Signal.METRICS]:
+        readers = [_reader(kind, pipeline) for kind in classes[Signal.METRICS]]
+        pipeline.meters = sdk_metrics.MeterProvider(readers, resource, shutdown_on_exit=False)
     if classes[Signal.TRACES]:
         tracers = sdk_trace.TracerProvider(resource=resource, shutdown_on_exit=False)
         pipeline.tracers = tracers
         for kind in classes[Signal.TRACES]:
             spans: Any = _watched(kind(), Signal.TRACES, pipeline)
-            tracers.add_span_processor(BatchSpanProcessor(spans))
-    if classes[Signal.METRICS]:
-        readers = [_reader(kind, pipeline) for kind in classes[Signal.METRICS]]
-        pipeline.meters = sdk_metrics.MeterProvider(readers, resource, shutdown_on_exit=False)
+            tracers.add_span_processor(BatchSpanProcessor(spans, meter_provider=pipeline.meters))
     if classes[Signal.LOGS]:
         loggers = sdk_logs.LoggerProvider(resource=resource, shutdown_on_exit=False)
         pipeline.loggers = loggers
         for kind in classes[Signal.LOGS]:
             records: Any = _watched(kind(), Signal.LOGS, pipeline)
-            loggers.add_log_record_processor(BatchLogRecordProcessor(records))
+            loggers.add_log_record_processor(BatchLogRecordProcessor(records, meter_provider=pipeline.meters))
 
 
 def _reader(kind: type[Any], pipeline: Pipeline) -> MetricReader:

@@ -34,6 +34,7 @@ _ERRORS = {
     FinishReason.ERROR: "EngineFailure",
 }
 _MESSAGE_LIMIT = 256  # characters of an error message on a span
+CONTENT_LIMIT = 16_384  # characters of prompt, and of answer, on a span: spans queue up while a collector is away
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,10 +228,13 @@ class RecordingInferenceSpan:
         if not self._capture:
             return
         if self._start.messages:
-            said = [{"role": r, "parts": [{"type": "text", "content": c}]} for r, c in self._start.messages]
+            left, said = CONTENT_LIMIT, []
+            for role, text in self._start.messages:
+                said.append({"role": role, "parts": [{"type": "text", "content": text[:left]}]})
+                left -= len(text[:left])
             self._span.set_attribute(a.INPUT_MESSAGES.name, json.dumps(said, ensure_ascii=False))
         if self._answer is not None:
-            parts = [{"type": "text", "content": self._answer}]
+            parts = [{"type": "text", "content": self._answer[:CONTENT_LIMIT]}]
             answer = [{"role": "assistant", "parts": parts, "finish_reason": finish}]
             self._span.set_attribute(a.OUTPUT_MESSAGES.name, json.dumps(answer, ensure_ascii=False))
 

@@ -122,6 +122,13 @@ def test_headers_and_compression(open_scene: Callable[..., Scene], receiver: Otl
     assert {headers.get("x-tenant") for headers in receiver.store.headers} == {"blue"}
 
 
+def test_the_sdks_own_metrics_may_be_asked_for(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
+    scene = open_scene(receiver.environ(OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED="true"))
+    scene.serve()
+    assert scene.telemetry.shutdown(5.0)
+    assert "otel.sdk.processor.span.queue.capacity" in receiver.metric_names()
+
+
 def test_resource(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
     scene = open_scene(receiver.environ(OTEL_RESOURCE_ATTRIBUTES="deployment.environment.name=attic"))
     scene.serve()

@@ -219,6 +219,27 @@ def test_text_leaves_the_process_only_when_opted_in(
         assert answered[0]["finish_reason"] == "refused"
 
 
+def test_captured_text_is_bounded(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
+    scene = open_scene(receiver.environ(), capture_content=True)
+    messages = (("system", "s" * 10_000), ("user", "u" * 10_000), ("user", "v"))
+    span = scene.telemetry.begin_inference(scene.start(messages=messages))
+    span.captured("a" * 1_000_000)
+    span.refused(QueueFull("full"))
+    scene.telemetry.shutdown(5.0)
+    attributes = only(receiver).attributes
+    said = [message["parts"][0]["content"] for message in json.loads(attributes["gen_ai.input.messages"])]
+    assert [len(text) for text in said] == [10_000, 6_384, 0]
+    assert len(json.loads(attributes["gen_ai.output.messages"])[0]["parts"][0]["content"]) == 16_384
+
+
+def test_a_request_that_comes_before_the_model_is_known(scene: Scene, receiver: OtlpReceiver) -> None:
+    scene.telemetry.begin_inference(scene.start(model="", draft_model=None)).refused(NotServing("loading"))
+    scene.telemetry.shutdown(5.0)
+    attributes = only(receiver, "chat").attributes
+    assert "gen_ai.request.model" not in attributes
+    assert attributes["error.type"] == "NotServing"
+
+
 def test_nothing_that_is_handed_over_can_make_it_raise(
     scene: Scene, receiver: OtlpReceiver, caplog: pytest.LogCaptureFixture
 ) -> None:
