@@ -89,6 +89,14 @@ def load_models(
     )
 
 
+def load_tokenizer(model: str) -> Tokenizer:
+    """The tokenizer alone, of a local folder or a hub id."""
+    load_blas()
+    from mlx_lm.utils import load_tokenizer as load_mlx_tokenizer
+
+    return MlxTokenizer(load_mlx_tokenizer(_local(model)))
+
+
 def assemble(
     target: Any,
     draft: Any | None,
@@ -143,18 +151,9 @@ def _load(path: str) -> tuple[Any, Any, dict[str, Any]]:
     import mlx.core as mx
     from mlx_lm import load
 
-    local = Path(path).expanduser()
-    if local.is_dir():
-        missing = [name for name in ("config.json", "tokenizer.json") if not (local / name).exists()]
-        if missing == ["config.json", "tokenizer.json"] or "config.json" in missing:
-            raise ModelLoadError(f"model: {path}: no config.json in this folder")
-        if not list(local.glob("*.safetensors")):
-            raise ModelLoadError(f"model: {path}: no *.safetensors in this folder")
-        path = str(local)
-    elif path.startswith((".", "/", "~")) or path.count("/") > 1:
-        raise ModelLoadError(f"model: {path}: no such folder")
+    local = _local(path)
     try:
-        model, tokenizer, config = load(path, return_config=True)
+        model, tokenizer, config = load(local, return_config=True)
     except Exception as error:
         raise ModelLoadError(f"model: {path}: {type(error).__name__}: {error}") from error
     if mx.default_device() == mx.Device(mx.cpu):
@@ -162,6 +161,19 @@ def _load(path: str) -> tuple[Any, Any, dict[str, Any]]:
     mx.eval(model.parameters())
     model.eval()
     return model, tokenizer, config
+
+
+def _local(path: str) -> str:
+    """The folder of a model that lies here, or the hub id as it is. Raises ModelLoadError for what can be neither."""
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        for pattern in ("config.json", "*.safetensors"):
+            if not list(folder.glob(pattern)):
+                raise ModelLoadError(f"model: {path}: no {pattern} in this folder")
+        return str(folder)
+    if path.startswith((".", "/", "~")) or path.count("/") > 1:
+        raise ModelLoadError(f"model: {path}: no such folder")
+    return path
 
 
 def _name(path: str) -> str:

@@ -1,0 +1,158 @@
+"""An arm answers one prompt and says how long that took. All arms of a run take turns on the same prompts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from draftd.cli.child import clean_environ, serve_command, serving
+from draftd.core import ModePreference, SamplingParams, WorkloadClass
+from draftd.server.client import DraftdClient
+
+_START_SECONDS = 120.0
+_ANSWER_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One held-out prompt, rendered: all arms get the same token ids."""
+
+    id: str
+    workload: str
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`seconds` from asking to the last token, as the asker sees it; `text` is the token ids."""
+
+    text: tuple[int, ...]
+    seconds: float
+
+
+class Arm(Protocol):
+    def answer(self, prompt: Prompt, seed: int) -> Answer: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Draftd:
+    """A daemon over gRPC, from a client in this process."""
+
+    client: DraftdClient
+    mode: ModePreference
+    depth: int
+    temperature: float
+    max_tokens: int
+
+    def answer(self, prompt: Prompt, seed: int) -> Answer:
+        text: list[int] = []
+        started = time.perf_counter()
+        for response in self.client.generate(
+            tokens=prompt.tokens,
+            max_tokens=self.max_tokens,
+            sampling=SamplingParams(temperature=self.temperature, seed=seed),
+            mode=self.mode,
+            max_draft_tokens=self.depth if self.mode is ModePreference.SPECULATIVE else None,
+            workload=WorkloadClass(prompt.workload),
+            timeout=_ANSWER_SECONDS,
+        ):
+            text += response.chunk.token_ids
+        return Answer(tuple(text), time.perf_counter() - started)
+
+    def together(self, prompts: Sequence[Prompt], seed: int) -> list[Answer]:
+        """All prompts at once, one stream each; every answer has the seconds of the whole."""
+        texts: list[tuple[int, ...]] = [()] * len(prompts)
+
+        def one(i: int) -> None:
+            texts[i] = self.answer(prompts[i], seed).text
+
+        threads = [threading.Thread(target=one, args=(i,)) for i in range(len(prompts))]
+        started = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(_ANSWER_SECONDS)
+        seconds = time.perf_counter() - started
+        return [Answer(text, seconds) for text in texts]
+
+
+@dataclass(frozen=True, slots=True)
+class MlxLm:
+    """mlx-lm's own loops in a process of their own; it times itself, so that asking it costs it nothing."""
+
+    process: subprocess.Popen[str]
+    depth: int
+    temperature: float
+    max_tokens: int
+
+    def answer(self, prompt: Prompt, seed: int) -> Answer:
+        ask = {
+            "tokens": prompt.tokens,
+            "max_tokens": self.max_tokens,
+            "depth": self.depth,
+            "temperature": self.temperature,
+            "seed": seed,
+        }
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(ask) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the mlx-lm process ended with exit code {self.process.wait()}")
+        said = json.loads(line)
+        return Answer(tuple(said["text"]), said["seconds"])
+
+
+@contextlib.contextmanager
+def daemon(model: str, draft: str, endpoint: str | None) -> Iterator[DraftdClient]:
+    """A daemon of its own; `endpoint` is where its telemetry goes, None for none."""
+    with tempfile.TemporaryDirectory() as folder:
+        environ = clean_environ(str(Path(folder) / "flags.json"))
+        environ = {k: v for k, v in environ.items() if not k.startswith("OTEL_")}
+        if endpoint is not None:
+            environ |= {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
+            environ |= {"OTEL_METRIC_EXPORT_INTERVAL": "10000"}
+        command = serve_command("--model", model, "--draft-model", draft, "--host", "127.0.0.1", "--port", "0")
+        with (
+            serving([*command, "--max-draft-tokens", "16"], environ, timeout=_START_SECONDS) as child,
+            DraftdClient(child.address) as client,
+        ):
+            client.wait_ready(_START_SECONDS)
+            yield client
+
+
+@contextlib.contextmanager
+def helper(module: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A child that runs one of this package's modules; also gives the first line that it says."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=dict(os.environ),
+    )
+    try:
+        assert process.stdout is not None
+        first = process.stdout.readline().strip()
+        if not first:
+            raise RuntimeError(f"{module} ended with exit code {process.wait()}")
+        yield process, first
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

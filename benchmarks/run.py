@@ -1,0 +1,164 @@
+"""`make bench`: draftd against mlx-lm and against itself, all arms in turn on every prompt, in one run.
+
+    mlx_ar        mlx-lm's stream_generate, in a process of its own
+    mlx_spec      its speculative decoding at the same depth (…_t08: at temperature 0.8)
+    ar            draftd autoregressive over gRPC, telemetry on
+    ar_off        the same with telemetry off (a second daemon)
+    spec          draftd speculative (spec_t08: at temperature 0.8)
+    ar_x4         four autoregressive streams at once
+
+Raw ticks are kept in .benchmarks/. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import time
+from dataclasses import asdict
+from importlib.resources import files
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.arms import Answer, Arm, Draftd, MlxLm, Prompt, daemon, helper
+from benchmarks.ratios import CLAIMS, CLASSES, Tick, claims, ratio
+from draftd.core import ModePreference
+from draftd.engine.blas import load_blas
+
+_STREAMS = 4
+
+
+def main() -> int:
+    args = _arguments()
+    console = Console(stderr=not sys.stdout.isatty(), highlight=False)
+    prompts = load_prompts(args.model, args.prompts)
+    with contextlib.ExitStack() as stack:
+        console.print(f"starting mlx-lm and two daemons on {args.model}")
+        peer, _ = stack.enter_context(helper("benchmarks.mlx_lm_peer", args.model, args.draft_model))
+        _, sink = stack.enter_context(helper("benchmarks.otlp_sink"))
+        on = stack.enter_context(daemon(args.model, args.draft_model, sink))
+        off = stack.enter_context(daemon(args.model, args.draft_model, None))
+
+        def served(client, mode, temperature=0.0) -> Draftd:  # type: ignore[no-untyped-def]
+            return Draftd(client, mode, args.depth, temperature, args.tokens)
+
+        arms: dict[str, Arm] = {
+            "mlx_ar": MlxLm(peer, 0, 0.0, args.tokens),
+            "ar": served(on, ModePreference.AUTOREGRESSIVE),
+            "ar_off": served(off, ModePreference.AUTOREGRESSIVE),
+            "mlx_spec": MlxLm(peer, args.depth, 0.0, args.tokens),
+            "spec": served(on, ModePreference.SPECULATIVE),
+            "mlx_spec_t08": MlxLm(peer, args.depth, 0.8, args.tokens),
+            "spec_t08": served(on, ModePreference.SPECULATIVE, 0.8),
+        }
+        ticks = measure(arms, served(on, ModePreference.AUTOREGRESSIVE), prompts, args.repetitions, console)
+    stored = store(ticks)
+    report(ticks, args, console)
+    console.print(f"raw ticks: {stored}")
+    print(json.dumps({key: round(found.median, 3) for key, found in claims(ticks).items()}))
+    return 0
+
+
+def measure(
+    arms: dict[str, Arm], batch: Draftd, prompts: list[Prompt], repetitions: int, console: Console
+) -> list[Tick]:
+    """All arms in turn on each prompt, the first of them another each time. The warm-up is not kept."""
+    ticks: list[Tick] = []
+    greedy: dict[str, tuple[int, ...]] = {}
+    names = list(arms)
+    for repetition in range(-1, repetitions):
+        started = time.perf_counter()
+        for i, prompt in enumerate(prompts):
+            shift = (i + repetition) % len(names)
+            for name in names[shift:] + names[:shift]:
+                found = arms[name].answer(prompt, seed=1000 * (repetition + 1) + i)
+                _check(greedy, name, prompt, found)
+                if repetition >= 0:
+                    ticks.append(_tick(repetition, name, prompt, found))
+        # Streams of like length: the claim is about four that run, not about one that waits for the others' end.
+        longest = sorted(prompts, key=lambda p: -len(greedy[p.id]))[: 2 * _STREAMS]
+        for start in range(0, len(longest), _STREAMS):
+            group = longest[start : start + _STREAMS]
+            for prompt, found in zip(group, batch.together(group, seed=repetition + 1), strict=True):
+                _check(greedy, "ar_x4", prompt, found)
+                if repetition >= 0:
+                    ticks.append(_tick(repetition, "ar_x4", prompt, found, _STREAMS))
+        what = "warm-up" if repetition < 0 else f"repetition {repetition + 1} of {repetitions}"
+        console.print(f"{what}: {time.perf_counter() - started:.0f} s")
+    return ticks
+
+
+def _check(greedy: dict[str, tuple[int, ...]], arm: str, prompt: Prompt, found: Answer) -> None:
+    """Every greedy arm must give the same text, or the comparison means nothing."""
+    if arm.endswith("_t08"):
+        return
+    first = greedy.setdefault(prompt.id, found.text)
+    if found.text != first:
+        raise SystemExit(f"{arm}: the greedy text of {prompt.id} differs from the other arms'")
+
+
+def _tick(repetition: int, arm: str, prompt: Prompt, found: Answer, group: int = 1) -> Tick:
+    return Tick(repetition, arm, prompt.id, prompt.workload, len(found.text), found.seconds, group)
+
+
+def load_prompts(model: str, per_class: int) -> list[Prompt]:
+    """The first `per_class` held-out prompts of each class, interleaved, through the model's own chat template."""
+    load_blas()
+    from draftd.engine.model import load_tokenizer
+
+    tokenizer = load_tokenizer(model)
+    folder = files("draftd.models.nano") / "prompts"
+    by_class: list[list[Prompt]] = []
+    for name in CLASSES:
+        lines = (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()[:per_class]
+        parsed = [json.loads(line) for line in lines]
+        by_class.append([Prompt(p["id"], name, tuple(tokenizer.render_chat(p["messages"]))) for p in parsed])
+    return [prompt for together in zip(*by_class, strict=True) for prompt in together]
+
+
+def store(ticks: list[Tick]) -> Path:
+    folder = Path(".benchmarks")
+    folder.mkdir(exist_ok=True)
+    path = folder / f"ticks-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
+    path.write_text("".join(json.dumps(asdict(tick)) + "\n" for tick in ticks), encoding="utf-8")
+    return path
+
+
+def report(ticks: list[Tick], args: argparse.Namespace, console: Console) -> None:
+    table = Table(title=f"paired ratios, {args.repetitions} repetitions, depth {args.depth}, medians (lowest–highest)")
+    for heading in ("claim", "ratio", "range", "tokens/s", "against"):
+        table.add_column(heading, justify="left" if heading == "claim" else "right")
+    found = claims(ticks)
+    for key, text, *_ in CLAIMS:
+        r = found[key]
+        spread = f"{r.lowest:.2f}–{r.highest:.2f}"
+        table.add_row(text, f"{r.median:.3f}", spread, f"{r.rate:.0f}", f"{r.base_rate:.0f}")
+    table.add_section()
+    for arm, base in (("ar", "mlx_ar"), ("spec", "mlx_spec"), ("spec_t08", "mlx_spec_t08")):
+        for name in CLASSES:
+            r = ratio(ticks, arm, base, lambda t, w=name: t.workload == w)  # type: ignore[misc]
+            spread = f"{r.lowest:.2f}–{r.highest:.2f}"
+            table.add_row(
+                f"{arm} against {base}, {name}", f"{r.median:.3f}", spread, f"{r.rate:.0f}", f"{r.base_rate:.0f}"
+            )
+    console.print(table)
+
+
+def _arguments() -> argparse.Namespace:
+    nano = files("draftd.models.nano")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default=str(nano / "target"))
+    parser.add_argument("--draft-model", default=str(nano / "draft"))
+    parser.add_argument("--depth", type=int, default=4, help="draft tokens a round, in all speculative arms")
+    parser.add_argument("--prompts", type=int, default=4, help="prompts of each class")
+    parser.add_argument("--tokens", type=int, default=128, help="most tokens of an answer")
+    parser.add_argument("--repetitions", type=int, default=7)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
