@@ -5,7 +5,7 @@ BIN := .venv/bin
 SETUP := scripts/setup.sh pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check lint types imports proto-check docs-check proto bench train constraints clean
+.PHONY: help demo serve test check lint types imports proto-check docs-check proto docs bench train constraints clean
 
 help: ## what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -36,17 +36,21 @@ proto-check: $(DEV)
 	sh scripts/proto.sh --check
 
 docs-check: $(DEV)
-	$(BIN)/python -m draftd.telemetry.document --check
+	$(BIN)/python -m draftd.telemetry.document docs/telemetry.md --check
+	$(BIN)/python -m draftd.cli.reference --check
 
-proto: $(DEV) ## generate daemon/draftd/v1 and docs/telemetry.md
+proto: $(DEV) ## generate daemon/draftd/v1 from proto/
 	sh scripts/proto.sh
-	$(BIN)/python -m draftd.telemetry.document
+
+docs: $(DEV) ## generate docs/telemetry.md and the README's table of settings
+	$(BIN)/python -m draftd.telemetry.document docs/telemetry.md
+	$(BIN)/python -m draftd.cli.reference
 
 bench: $(RUN) ## measure against mlx-lm, paired (about ten minutes)
 	@$(BIN)/python -m benchmarks.run $(ARGS)
 
-train: $(RUN) ## train the embedded pair anew (about two hours)
-	$(BIN)/python -m training $(ARGS)
+train: build/training/.ready ## train the embedded pair anew (about an hour and a quarter)
+	build/training/bin/python -m training --work build/nano --out daemon/draftd/models/nano $(ARGS)
 
 constraints: $(DEV) ## pin the newest versions of everything
 	sh scripts/constraints.sh
@@ -62,3 +66,9 @@ $(RUN): $(SETUP)
 $(DEV): $(SETUP)
 	@sh scripts/setup.sh dev
 	@touch $(RUN) $@
+
+# PyTorch trains; the daemon never needs it, so it stays out of .venv.
+build/training/.ready: $(RUN) training/requirements.txt
+	$(BIN)/python -m venv build/training
+	build/training/bin/python -m pip install --quiet -c constraints.txt -r training/requirements.txt -e .
+	@touch $@

@@ -151,9 +151,9 @@ class ServerSettings(Section):
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise ConfigError("server.tls_client_ca", self.tls_client_ca, "only with server.tls_cert")
         if not is_loopback(self.host):
-            missing = [f"server.{n}" for n in ("token", "tls_cert", "tls_key") if getattr(self, n) is None]
-            if missing:
-                allowed = f"127.0.0.0/8, ::1 or localhost; elsewhere set {', '.join(missing)} too"
+            unset = [f"server.{n}" for n in ("token", "tls_cert", "tls_key") if getattr(self, n) is None]
+            if unset:
+                allowed = f"127.0.0.0/8, ::1 or localhost; elsewhere set {', '.join(unset)} too"
                 raise ConfigError("server.host", self.host, allowed)
         return self
 

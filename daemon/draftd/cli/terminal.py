@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 
 from rich import box
 from rich.console import Console
@@ -12,6 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
+DRAFTED = "#10240f on #a6d189"  # text that the draft proposed and the target accepted
 _PIPE_WIDTH = 240  # wide enough that no line of a table breaks in a file
 
 
@@ -27,6 +30,17 @@ def _console(*, stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _PIPE_WIDTH
     return Console(stderr=stderr, width=width, highlight=False, soft_wrap=False)
+
+
+def recording() -> Console:
+    """A terminal that also remembers what was drawn on it, for a picture."""
+    return Console(record=True, width=112, force_terminal=True, color_system="truecolor", highlight=False)
+
+
+def save_picture(console: Console, path: Path, title: str) -> None:
+    """An SVG of all that a recording console was told, with no font fetched from anywhere."""
+    picture = console.export_svg(title=title)
+    path.write_text(re.sub(r"\s*@font-face \{.*?\n    \}", "", picture, flags=re.DOTALL), encoding="utf-8")
 
 
 def complain(message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -58,3 +59,16 @@ def draftd(daemon: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         return Ran(code, said.out, said.err)
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """`draftd serve` sets the log up for its process, which here is the tests' own."""
+    root, names = logging.getLogger(), ("draftd", "draftd.daemon")
+    handlers, level = root.handlers[:], root.level
+    levels = {name: logging.getLogger(name).level for name in names}
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    for name, before in levels.items():
+        logging.getLogger(name).setLevel(before)

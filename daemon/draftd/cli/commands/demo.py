@@ -34,7 +34,6 @@ _COLUMNS = (
     "tokens\nper draft",
     "texts\nidentical",
 )
-DRAFTED_STYLE = "black on green"
 
 
 def command(
@@ -61,7 +60,7 @@ def command(
     """
     chosen = [p for workload in CLASSES for p in prompts.spread(prompts.held_out(workload), each)]
     began = time.monotonic()
-    out = _recording_console() if save is not None else terminal.stdout()
+    out = terminal.recording() if save is not None else terminal.stdout()
     err = terminal.stderr()
     arguments = ["--host", "127.0.0.1", "--port", "0"]
     for option, value in (("--model", model), ("--draft-model", draft_model)):
@@ -80,7 +79,7 @@ def command(
     summary = summarise(pairs)
     _show_table(out, pairs, summary)
     if save is not None:
-        out.save_svg(str(save), title="make demo")
+        terminal.save_picture(out, save, "make demo")
     print(json.dumps(_figures(daemon.model, backend, pairs, summary, time.monotonic() - began)))
     if summary.identical < summary.comparable:
         terminal.complain(f"{summary.comparable - summary.identical} of {summary.comparable} pairs differ")
@@ -129,7 +128,9 @@ def _introduce(out: Console, daemon: Serving, draft: str, backend: str) -> None:
     out.print(f"[bold]draftd {__version__}[/] serves {daemon.model}, draft {draft}, {backend}, {daemon.address}")
     out.print("Each prompt is decoded autoregressively, then speculatively. Greedy: the texts must be the same.")
     out.print(
-        Text.assemble("Text ", ("like this", DRAFTED_STYLE), " was proposed by the draft and accepted by the target.\n")
+        Text.assemble(
+            "Text ", ("like this", terminal.DRAFTED), " was proposed by the draft and accepted by the target.\n"
+        )
         if out.is_terminal
         else "Text ⟦like this⟧ was proposed by the draft and accepted by the target.\n",
     )
@@ -152,7 +153,9 @@ def _show_answer(out: Console, prompt: prompts.Prompt, pair: Pair) -> None:
 
 def marked(answer: Answer) -> Text:
     """The answer, with what came from the draft marked."""
-    return Text.assemble(*((p.text, DRAFTED_STYLE if p.from_draft else "") for p in answer.pieces))
+    text = Text.assemble(*((p.text, terminal.DRAFTED if p.from_draft else "") for p in answer.pieces))
+    text.rstrip()
+    return text
 
 
 def _show_table(out: Console, pairs: Sequence[Pair], summary: Summary) -> None:
@@ -197,7 +200,3 @@ def _figures(model: str, backend: str, pairs: Sequence[Pair], summary: Summary, 
         "classes": {name: chosen(summarise(group)) for name, group in by_group(pairs).items()},
         "seconds": round(seconds, 1),
     }
-
-
-def _recording_console() -> Console:
-    return Console(record=True, width=112, force_terminal=True, color_system="truecolor", highlight=False)

@@ -15,8 +15,6 @@ from draftd.cli.figures import one_line
 from draftd.cli.prompts import PromptError
 from draftd.core import ModePreference, SamplingParams, WorkloadClass
 
-_DRAFTED = "black on green"
-
 
 def command(
     prompt: Annotated[list[str] | None, typer.Argument(help="The prompt; without one, stdin is read.")] = None,
@@ -121,4 +119,4 @@ def _bracketed(pieces: Sequence[Piece]) -> None:
 def _highlighted(pieces: Sequence[Piece]) -> None:
     console = terminal.stdout()
     for piece in pieces:
-        console.print(Text(piece.text, _DRAFTED if piece.from_draft else ""), end="", soft_wrap=True)
+        console.print(Text(piece.text, terminal.DRAFTED if piece.from_draft else ""), end="", soft_wrap=True)

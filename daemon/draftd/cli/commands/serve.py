@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from draftd.cli import logs
 from draftd.cli.overrides import parse_assignments
 from draftd.config import load_settings
 from draftd.core import DrafterKind
@@ -82,6 +83,8 @@ def command(
     overrides |= parse_assignments(assignments or [])
     settings = load_settings(config, overrides, os.environ)
 
+    logs.configure(settings.log)
+
     from draftd.cli.serve import run_daemon
 
-    raise typer.Exit(run_daemon(settings, announce=lambda line: typer.echo(f"draftd: {line}", err=True)))
+    raise typer.Exit(run_daemon(settings, announce=logs.announce))
