@@ -25,7 +25,7 @@ from draftd.v1 import inference_pb2 as pb
 from tests.otlp import OtlpReceiver
 
 DRAIN = 5.0
-FLUSH = 2.0
+FLUSH = 3.0
 SLACK = 5.0  # for an interpreter to end on a machine that is busy
 
 MODES = (ModePreference.AUTO, ModePreference.SPECULATIVE, ModePreference.AUTOREGRESSIVE, ModePreference.AUTO)

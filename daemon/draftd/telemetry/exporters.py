@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
 
 from opentelemetry.propagators.composite import CompositePropagator
 from opentelemetry.propagators.textmap import TextMapPropagator
+
+# gRPC waits ever longer between attempts to connect, up to two minutes, and a new channel to the same place inherits
+# the wait. A collector that comes back shall be found within seconds.
+_CHANNEL = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 5_000))
 
 _PROTOCOLS = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
 
@@ -37,16 +42,16 @@ def wanted(signal: Signal, environ: Mapping[str, str]) -> list[str]:
     return ["otlp"] if environ.get(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT", "").strip() or general else []
 
 
-def load(signal: Signal, name: str, environ: Mapping[str, str]) -> type[Any]:
-    """The exporter class of that name. Raises ValueError, saying what is allowed, for one that is not there."""
+def load(signal: Signal, name: str, environ: Mapping[str, str]) -> Callable[[], Any]:
+    """What makes the exporter of that name. Raises ValueError, saying what is allowed, for one that is not there."""
     if name == "otlp":
         variable = f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL"
         protocol = environ.get(variable, "").strip() or environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "").strip()
         if protocol and protocol not in _PROTOCOLS:
             raise ValueError(f"OTLP protocol {protocol!r}; allowed: {', '.join(_PROTOCOLS)}")
         name = _PROTOCOLS[protocol or "grpc"]
-    found: type[Any] = _entry(f"opentelemetry_{signal.lower()}_exporter", name)
-    return found
+    made: Callable[..., Any] = _entry(f"opentelemetry_{signal.lower()}_exporter", name)
+    return partial(made, channel_options=_CHANNEL) if name == _PROTOCOLS["grpc"] else made
 
 
 def propagator(environ: Mapping[str, str]) -> TextMapPropagator:

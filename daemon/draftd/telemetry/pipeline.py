@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,48 +104,47 @@ def build(environ: Mapping[str, str], service_version: str) -> Pipeline | None:
     Queue lengths, batch sizes, intervals, samplers, limits, endpoints, headers, compression and certificates are read
     by the SDK's own classes. Raises ValueError for an exporter or a protocol that is not to be had.
     """
-    classes = {
+    makers = {
         signal: [exporters.load(signal, name, environ) for name in exporters.wanted(signal, environ)]
         for signal in Signal
     }
-    if not any(classes.values()):
+    if not any(makers.values()):
         return None
     quiet = Quiet()
     pipeline = Pipeline(NoOpTracerProvider(), NoOpMeterProvider(), NoOpLoggerProvider(), Link(quiet), quiet)
     quiet.install()
     try:
         with exporters.environment(environ):
-            _fill(pipeline, classes, _resource(service_version))
+            _fill(pipeline, makers, _resource(service_version))
     except Exception:
         pipeline.shutdown(0.0)
         raise
     return pipeline
 
 
-def _fill(pipeline: Pipeline, classes: Mapping[Signal, list[type[Any]]], resource: Resource) -> None:
+def _fill(pipeline: Pipeline, makers: Mapping[Signal, list[Callable[[], Any]]], resource: Resource) -> None:
     # Metrics first: the SDK's own, of the other signals' queues, may be asked for too.
-    if classes[Signal.METRICS]:
-        readers = [_reader(kind, pipeline) for kind in classes[Signal.METRICS]]
+    if makers[Signal.METRICS]:
+        readers = [_reader(make(), pipeline) for make in makers[Signal.METRICS]]
         pipeline.meters = sdk_metrics.MeterProvider(readers, resource, shutdown_on_exit=False)
-    if classes[Signal.TRACES]:
+    if makers[Signal.TRACES]:
         tracers = sdk_trace.TracerProvider(resource=resource, shutdown_on_exit=False)
         pipeline.tracers = tracers
-        for kind in classes[Signal.TRACES]:
-            spans: Any = _watched(kind(), Signal.TRACES, pipeline)
+        for make in makers[Signal.TRACES]:
+            spans: Any = _watched(make(), Signal.TRACES, pipeline)
             tracers.add_span_processor(BatchSpanProcessor(spans, meter_provider=pipeline.meters))
-    if classes[Signal.LOGS]:
+    if makers[Signal.LOGS]:
         loggers = sdk_logs.LoggerProvider(resource=resource, shutdown_on_exit=False)
         pipeline.loggers = loggers
-        for kind in classes[Signal.LOGS]:
-            records: Any = _watched(kind(), Signal.LOGS, pipeline)
+        for make in makers[Signal.LOGS]:
+            records: Any = _watched(make(), Signal.LOGS, pipeline)
             loggers.add_log_record_processor(BatchLogRecordProcessor(records, meter_provider=pipeline.meters))
 
 
-def _reader(kind: type[Any], pipeline: Pipeline) -> MetricReader:
-    if issubclass(kind, MetricReader):
-        reader: MetricReader = kind()
-        return reader
-    exporter: Any = _watched(kind(), Signal.METRICS, pipeline)
+def _reader(made: Any, pipeline: Pipeline) -> MetricReader:
+    if isinstance(made, MetricReader):
+        return made
+    exporter: Any = _watched(made, Signal.METRICS, pipeline)
     return PeriodicExportingMetricReader(exporter)
 
 
