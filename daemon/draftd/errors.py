@@ -1,16 +1,17 @@
 """Everything that draftd refuses, with the gRPC status that says so.
 
-    DraftdError
-    ├── ConfigError             (start-up only)       a setting is wrong
-    ├── ModelLoadError          (start-up only)       a model cannot be loaded
-    ├── InvalidRequest          INVALID_ARGUMENT      a field of the request is wrong
-    ├── SpeculationUnavailable  FAILED_PRECONDITION   speculation was demanded and cannot be had
-    ├── FlagReadOnly            FAILED_PRECONDITION   the flag's provider takes no writes
-    ├── QueueFull               RESOURCE_EXHAUSTED    too many requests wait; retry after a while
-    ├── NotServing              UNAVAILABLE           loading, draining or failed
-    ├── Unauthenticated         UNAUTHENTICATED       no token, or a wrong one
-    ├── DeadlineExceeded        DEADLINE_EXCEEDED     the caller's time ran out
-    └── EngineFailure           INTERNAL              decoding failed
+DraftdError
+├── ConfigError             (start-up only)       a setting is wrong
+├── ModelLoadError          (start-up only)       a model cannot be loaded
+├── InvalidRequest          INVALID_ARGUMENT      a field of the request is wrong
+├── SpeculationUnavailable  FAILED_PRECONDITION   speculation was demanded and cannot be had
+├── FlagReadOnly            FAILED_PRECONDITION   the flag's provider takes no writes
+├── QueueFull               RESOURCE_EXHAUSTED    too many requests wait; retry after a while
+├── NotServing              UNAVAILABLE           loading, draining or failed
+├── Unauthenticated         UNAUTHENTICATED       no token, or a wrong one
+├── ClientStalled           ABORTED               the client took no message for too long
+├── DeadlineExceeded        DEADLINE_EXCEEDED     the caller's time ran out
+└── EngineFailure           INTERNAL              decoding failed
 """
 
 from __future__ import annotations
@@ -92,6 +93,12 @@ class DeadlineExceeded(DraftdError):
     """The caller's deadline passed before the answer was complete."""
 
     status = "DEADLINE_EXCEEDED"
+
+
+class ClientStalled(DraftdError):
+    """The client took no message for too long; what it asked for was cancelled."""
+
+    status = "ABORTED"
 
 
 class EngineFailure(DraftdError):

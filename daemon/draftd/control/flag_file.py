@@ -43,13 +43,14 @@ class FlagFile:
         return self.path.suffix != ".yaml" and os.access(self.path.resolve().parent, os.W_OK)
 
     def set_default(self, variant: str) -> str:
-        """Changes `defaultVariant` only, and returns the previous one.
+        """Changes `defaultVariant` only, and returns the previous one; empty where the file was missing.
 
         Raises InvalidRequest for an unknown variant, FlagReadOnly where the file cannot be rewritten faithfully.
         """
         if not self.writable:
             raise FlagReadOnly(f"{self.path} cannot be rewritten by the daemon: edit it by hand")
-        self.create_if_missing(variant)
+        if self.create_if_missing(variant):
+            return ""
         try:
             document = self.read()
         except ValueError as error:

@@ -126,8 +126,14 @@ class Daemon:
         finally:
             for task in waiting:
                 task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
         if self._worker.state is EngineState.FAILED:
             raise ModelLoadError(self._worker.error)
+
+    @property
+    def in_hand(self) -> int:
+        """Requests that have arrived and are not over."""
+        return self._calls.open
 
     @property
     def hurried(self) -> bool:
@@ -185,6 +191,7 @@ class Daemon:
         hurry = asyncio.create_task(self._hurry.wait())
         await asyncio.wait((drain, hurry), return_when=asyncio.FIRST_COMPLETED)
         hurry.cancel()
+        await asyncio.gather(hurry, return_exceptions=True)
         if drain.done():
             return drain.result()
         self._announce("stopping at once")

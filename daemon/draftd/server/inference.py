@@ -30,7 +30,7 @@ from draftd.core import (
 )
 from draftd.engine.model import Tokenizer
 from draftd.engine.worker import EngineState, EngineWorker
-from draftd.errors import DeadlineExceeded, DraftdError, EngineFailure, NotServing
+from draftd.errors import ClientStalled, DeadlineExceeded, DraftdError, EngineFailure, NotServing
 from draftd.server import reply
 from draftd.server.calls import Calls
 from draftd.server.convert import WORKLOADS, Chat, Limits, Parsed, RawText, parse
@@ -165,8 +165,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
                 await context.write(message)
         except TimeoutError:
             log.warning("request %s: the client took nothing for %g s; cancelled", call.id, self._stall)
-            # Nothing can be sent to it, not even a status. Cancelled, gRPC resets the stream.
-            raise asyncio.CancelledError from None
+            raise ClientStalled(f"nothing was read for {self._stall:g} s: the request was cancelled") from None
 
 
 class _Call:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import NoReturn
 
@@ -14,6 +15,7 @@ from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-unty
 from draftd.errors import DraftdError, FieldError
 from draftd.server.types import Context
 
+_SEND_SECONDS = 1.0
 DOMAIN = "draftd"
 DETAILS_KEY = "grpc-status-details-bin"
 
@@ -44,9 +46,16 @@ def rich_status(error: DraftdError) -> status_pb2.Status:
 
 
 async def abort(context: Context, error: DraftdError) -> NoReturn:
-    """Ends the call with the error's status. Always raises, as gRPC's own abort does."""
+    """Ends the call with the error's status. Always raises, as gRPC's own abort does.
+
+    A client that does not read leaves the status in gRPC's hands, behind what it has not read: it is not waited for.
+    """
     trailing = ((DETAILS_KEY, rich_status(error).SerializeToString()),)
-    await context.abort(code_of(error), error.message, trailing)
+    try:
+        async with asyncio.timeout(_SEND_SECONDS):
+            await context.abort(code_of(error), error.message, trailing)
+    except TimeoutError:
+        raise asyncio.CancelledError from None
 
 
 def _pack(message: Message) -> AnyProto:

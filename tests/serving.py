@@ -1,0 +1,194 @@
+"""A real daemon in the test's own process: a gRPC server on loopback, the real engine, a scripted model."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from draftd.control.flag import FlagService
+from draftd.control.planner import Planner
+from draftd.core import Outcome
+from draftd.engine.model import LoadedModels
+from draftd.engine.worker import EngineWorker
+from draftd.errors import DraftdError
+from draftd.server.app import Daemon
+from draftd.server.client import CallError, DraftdClient
+from draftd.server.seams import NullTelemetry
+from draftd.settings import EngineSettings, FlagSettings, ServerSettings, Settings
+from draftd.telemetry.spans import InferenceSpan, InferenceStart, NullInferenceSpan
+from draftd.v1 import inference_pb2 as pb
+
+
+@dataclass
+class Heard(NullInferenceSpan):
+    """What telemetry was told of one request."""
+
+    start: InferenceStart
+    outcomes: list[Outcome] = field(default_factory=list)
+    refusals: list[DraftdError] = field(default_factory=list)
+    text: str | None = None
+
+    def captured(self, text: str) -> None:
+        self.text = text
+
+    def finished(self, outcome: Outcome) -> None:
+        if not self.outcomes:  # as the contract has it: a second is ignored
+            self.outcomes.append(outcome)
+
+    def refused(self, error: DraftdError) -> None:
+        self.refusals.append(error)
+
+
+class ListeningTelemetry(NullTelemetry):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[Heard] = []
+
+    def begin_inference(self, start: InferenceStart) -> InferenceSpan:
+        self.heard.append(Heard(start))
+        return self.heard[-1]
+
+
+class Served:
+    """A daemon on a thread of its own, with a client."""
+
+    def __init__(
+        self,
+        tmp_path: Path,
+        models: Callable[[], LoadedModels],
+        *,
+        server: dict[str, Any] | None = None,
+        engine: dict[str, Any] | None = None,
+        token: str | None = None,
+        client: dict[str, Any] | None = None,
+        wait: bool = True,
+    ) -> None:
+        self.settings = Settings(
+            server=ServerSettings(**{"port": 0, "drain_seconds": 2.0, "token": token, **(server or {})}),
+            engine=EngineSettings(**(engine or {})),
+            flag=FlagSettings(file=tmp_path / "flags.json"),
+        )
+        self.telemetry = ListeningTelemetry()
+        self.worker = EngineWorker(
+            lambda progress: models(),
+            observer=self.telemetry.observer,
+            queue_capacity=self.settings.engine.queue_capacity,
+            max_batch=self.settings.engine.max_batch,
+            prefill_chunk=self.settings.engine.prefill_chunk,
+        )
+        self.lines: list[str] = []
+        self.orderly: bool | None = None
+        self._started = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="served", daemon=True)
+        self._thread.start()
+        assert self._started.wait(30)
+        if self._failure is not None:
+            raise self._failure
+        self.target = f"localhost:{self.port}"
+        self.client = DraftdClient(self.target, token, **(client or {}))
+        if wait:
+            self.client.wait_ready(60)
+
+    def _run(self) -> None:
+        with contextlib.suppress(BaseException):
+            asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        try:
+            self.loop = asyncio.get_running_loop()
+            self.flags = FlagService.open(self.settings.flag)
+            planner = Planner(self.flags, max_draft_tokens=self.settings.engine.max_draft_tokens)
+            self.daemon = Daemon(
+                self.settings, self.worker, planner, self.flags, self.telemetry, announce=self.lines.append
+            )
+            self.port = await self.daemon.start()
+        except BaseException as error:
+            self._failure = error
+            raise
+        finally:
+            self._started.set()
+        self.orderly = await self.daemon.serve_until_stopped(signals=False)
+        self.tasks_left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+
+    def stop(self) -> None:
+        """Begins to drain."""
+        self.loop.call_soon_threadsafe(self.daemon.stop)
+
+    def join(self, seconds: float = 30.0) -> None:
+        self._thread.join(seconds)
+        assert not self._thread.is_alive(), "the daemon did not stop"
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self.stop()
+            self.join()
+        self.client.close()
+
+    def settle(self, seconds: float = 10.0) -> None:
+        """Waits until the engine has nothing in hand and every request was told to telemetry."""
+        until(lambda: self.daemon.in_hand == 0, seconds)
+        until(lambda: all(h.outcomes or h.refusals for h in self.telemetry.heard), seconds)
+
+    def channel(self, options: list[tuple[str, int]] | None = None) -> grpc.Channel:
+        return grpc.insecure_channel(self.target, options or [])
+
+
+@contextlib.contextmanager
+def serving(tmp_path: Path, models: Callable[[], LoadedModels], **options: Any) -> Iterator[Served]:
+    served = Served(tmp_path, models, **options)
+    try:
+        yield served
+    finally:
+        served.close()
+
+
+@dataclass
+class Answer:
+    """One whole stream."""
+
+    started: pb.Started
+    chunks: list[pb.Chunk]
+    finished: pb.Finished | None
+    error: CallError | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(chunk.text for chunk in self.chunks)
+
+    @property
+    def tokens(self) -> list[int]:
+        return [token for chunk in self.chunks for token in chunk.token_ids]
+
+
+def collect(stream: Iterator[pb.GenerateResponse]) -> Answer:
+    """Reads a stream to its end. Checks the order of events."""
+    events: list[pb.GenerateResponse] = []
+    error = None
+    try:
+        events.extend(stream)
+    except CallError as caught:
+        if not events:
+            raise
+        error = caught
+    assert events[0].HasField("started"), events[0]
+    finished = events.pop().finished if events[-1].HasField("finished") else None
+    assert all(event.HasField("chunk") for event in events[1:])
+    return Answer(events[0].started, [event.chunk for event in events[1:]], finished, error)
+
+
+def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "did not come about in time"
+        time.sleep(0.01)

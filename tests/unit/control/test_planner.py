@@ -1,0 +1,41 @@
+"""The planner evaluates the flag in the request's context."""
+
+from __future__ import annotations
+
+from draftd.control.planner import FixedFlag, FlagContext, PlanAsk, Planner
+from draftd.core import DecodeMode, DrafterKind, ModelInfo, ModePreference, WorkloadClass
+from draftd.policy.flag import FlagResolution
+from draftd.policy.plan import Wish
+
+MODEL = ModelInfo("m", None, 4096, 256, (DrafterKind.PROMPT_LOOKUP,), "no draft model is loaded", 0, 0, "cpu")
+
+
+class Recording(FixedFlag):
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[FlagContext] = []
+
+    def evaluate(self, context: FlagContext) -> FlagResolution:
+        self.asked.append(context)
+        return super().evaluate(context)
+
+
+def test_the_flag_is_asked_with_model_workload_and_caller() -> None:
+    flag = Recording()
+    plan = Planner(flag, max_draft_tokens=3).plan(PlanAsk(Wish(), WorkloadClass.CODE, "me"), MODEL)
+    assert flag.asked == [FlagContext("m", WorkloadClass.CODE, "me")]
+    assert (plan.mode, plan.max_draft_tokens, plan.drafter) == (DecodeMode.SPECULATIVE, 3, DrafterKind.PROMPT_LOOKUP)
+
+
+def test_a_flag_that_flips_acts_on_the_next_plan() -> None:
+    flag = FixedFlag(True)
+    planner = Planner(flag, max_draft_tokens=3)
+    assert planner.plan(PlanAsk(Wish()), MODEL).max_draft_tokens == 3
+    flag.value = False
+    assert planner.plan(PlanAsk(Wish()), MODEL).mode is DecodeMode.AUTOREGRESSIVE
+
+
+def test_the_flag_is_evaluated_even_where_the_caller_has_decided() -> None:
+    flag = Recording()
+    Planner(flag, max_draft_tokens=3).plan(PlanAsk(Wish(ModePreference.AUTOREGRESSIVE)), MODEL)
+    assert len(flag.asked) == 1

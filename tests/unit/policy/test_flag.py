@@ -1,0 +1,76 @@
+"""The flag's file as data: what is written changes one word and nothing else."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from draftd.errors import FlagReadOnly, InvalidRequest
+from draftd.policy import flag
+
+TARGETED = {
+    "flags": {
+        "other": {"state": "ENABLED", "variants": {"a": 1}, "defaultVariant": "a"},
+        flag.FLAG_KEY: {
+            "state": "ENABLED",
+            "variants": {"on": True, "off": False},
+            "defaultVariant": "on",
+            "targeting": {"if": [{"==": [{"var": "workload"}, "prose"]}, "off", None]},
+            "metadata": {"owner": "ops"},
+        },
+    },
+    "$evaluators": {"x": {"in": ["a", {"var": "caller"}]}},
+}
+
+
+def test_setting_the_default_keeps_everything_else_that_the_operator_wrote() -> None:
+    changed = flag.with_default_variant(TARGETED, "off")
+    assert flag.default_variant(changed) == "off"
+    assert flag.default_variant(TARGETED) == "on"
+    changed["flags"][flag.FLAG_KEY]["defaultVariant"] = "on"
+    assert changed == TARGETED
+
+
+def test_a_new_document_says_what_it_was_told_and_survives_its_own_format() -> None:
+    document = flag.parse(flag.dump(flag.new_document("off")))
+    assert flag.default_variant(document) == "off"
+    assert flag.variants(document) == ("on", "off")
+
+
+def test_the_flag_is_added_to_a_file_of_other_flags() -> None:
+    changed = flag.with_default_variant({"flags": {"other": {}}}, "off")
+    assert flag.default_variant(changed) == "off"
+    assert "other" in changed["flags"]
+
+
+def test_an_unknown_variant_is_refused_with_those_there_are() -> None:
+    with pytest.raises(InvalidRequest, match="allowed: on, off"):
+        flag.with_default_variant(TARGETED, "maybe")
+
+
+def test_a_disabled_flag_is_not_set_because_that_would_change_nothing() -> None:
+    document = json.loads(json.dumps(TARGETED))
+    document["flags"][flag.FLAG_KEY]["state"] = "DISABLED"
+    with pytest.raises(FlagReadOnly, match="DISABLED"):
+        flag.with_default_variant(document, "off")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "not valid JSON"),
+        ("{", "not valid JSON"),
+        ("[]", 'no object "flags"'),
+        ('{"flags": 3}', 'no object "flags"'),
+        ('{"flags": {"speculative-decoding": {"variants": []}}}', 'no object "variants"'),
+    ],
+)
+def test_a_broken_document_is_explained(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        flag.parse(text)
+
+
+def test_a_boolean_default_reads_as_flagd_reads_it() -> None:
+    document = flag.parse('{"flags": {"speculative-decoding": {"variants": {"true": true}, "defaultVariant": true}}}')
+    assert flag.default_variant(document) == "true"

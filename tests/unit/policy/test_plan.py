@@ -1,0 +1,102 @@
+"""Flag, wish, ladder, capability: each can only lower the last, and the reason says which did."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from draftd.core import DecodeMode, DrafterKind, FallbackLevel, ModelInfo, ModePreference
+from draftd.errors import SpeculationUnavailable
+from draftd.policy.flag import FlagResolution
+from draftd.policy.plan import Ceiling, Wish, decide
+
+ON = FlagResolution("on", True, "STATIC")
+OFF = FlagResolution("off", False, "TARGETING_MATCH")
+BOTH = (DrafterKind.DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP)
+MODEL = ModelInfo("m", "d", 4096, 256, BOTH, "", 0, 0, "cpu")
+INCAPABLE = replace(MODEL, drafters=(), speculation_reason="cache cannot be trimmed (Mamba)")
+CEILING = Ceiling(4)
+
+
+def test_the_flag_on_gives_the_daemons_depth_and_its_reason() -> None:
+    plan = decide(Wish(), ON, CEILING, MODEL)
+    assert (plan.mode, plan.max_draft_tokens, plan.drafter) == (DecodeMode.SPECULATIVE, 4, DrafterKind.DRAFT_MODEL)
+    assert (plan.variant, plan.reason, plan.level) == ("on", "flag: STATIC", FallbackLevel.FULL)
+
+
+@pytest.mark.parametrize(
+    ("wish", "flag", "ceiling", "model", "reason"),
+    [
+        (Wish(), OFF, CEILING, MODEL, "flag: TARGETING_MATCH, variant off"),
+        (Wish(ModePreference.AUTOREGRESSIVE), ON, CEILING, MODEL, "request: autoregressive"),
+        (Wish(max_draft_tokens=0), ON, CEILING, MODEL, "request: max_draft_tokens is 0"),
+        (Wish(), ON, Ceiling(0), MODEL, "configuration: max_draft_tokens is 0"),
+        (Wish(), ON, Ceiling(4, level=FallbackLevel.AUTOREGRESSIVE), MODEL, "ladder: autoregressive"),
+        (Wish(), ON, CEILING, INCAPABLE, "model: cache cannot be trimmed (Mamba)"),
+    ],
+)
+def test_whatever_lowers_the_plan_names_itself(
+    wish: Wish, flag: FlagResolution, ceiling: Ceiling, model: ModelInfo, reason: str
+) -> None:
+    plan = decide(wish, flag, ceiling, model)
+    assert plan.mode is DecodeMode.AUTOREGRESSIVE
+    assert plan.reason == reason
+    if wish.preference is ModePreference.AUTO and wish.max_draft_tokens is None:
+        with pytest.raises(SpeculationUnavailable, match="demanded") as caught:
+            decide(Wish(ModePreference.SPECULATIVE), flag, ceiling, model)
+        assert reason in caught.value.message
+
+
+def test_a_cap_lowers_the_depth_and_a_larger_one_is_clamped_with_a_reason() -> None:
+    assert decide(Wish(max_draft_tokens=2), ON, CEILING, MODEL).max_draft_tokens == 2
+    clamped = decide(Wish(max_draft_tokens=12), ON, CEILING, MODEL)
+    assert clamped.max_draft_tokens == 4
+    assert clamped.reason == "flag: STATIC; request: max_draft_tokens 12 lowered to the daemon's 4"
+
+
+def test_a_stale_flag_says_so_in_the_reason() -> None:
+    plan = decide(Wish(), FlagResolution("on", True, "STALE", "not valid JSON"), CEILING, MODEL)
+    assert plan.reason == "flag: STALE (not valid JSON)"
+
+
+def test_the_named_drafter_is_used_and_a_missing_one_is_replaced_only_where_nothing_was_demanded() -> None:
+    lookup = Wish(drafter=DrafterKind.PROMPT_LOOKUP)
+    assert decide(lookup, ON, CEILING, MODEL).drafter is DrafterKind.PROMPT_LOOKUP
+    only_lookup = replace(MODEL, drafters=(DrafterKind.PROMPT_LOOKUP,), speculation_reason="no draft model is loaded")
+    plan = decide(Wish(drafter=DrafterKind.DRAFT_MODEL), ON, CEILING, only_lookup)
+    assert plan.drafter is DrafterKind.PROMPT_LOOKUP
+    assert "drafter draft_model is not available (no draft model is loaded)" in plan.reason
+    with pytest.raises(SpeculationUnavailable, match="no draft model is loaded"):
+        decide(Wish(ModePreference.SPECULATIVE, drafter=DrafterKind.DRAFT_MODEL), ON, CEILING, only_lookup)
+
+
+def test_the_daemons_default_drafter_serves_those_who_name_none() -> None:
+    assert decide(Wish(), ON, Ceiling(4, DrafterKind.PROMPT_LOOKUP), MODEL).drafter is DrafterKind.PROMPT_LOOKUP
+    missing = replace(MODEL, drafters=(DrafterKind.DRAFT_MODEL,))
+    assert decide(Wish(), ON, Ceiling(4, DrafterKind.PROMPT_LOOKUP), missing).drafter is DrafterKind.DRAFT_MODEL
+
+
+def test_the_ladder_shortens_the_block_and_then_lightens_the_draft() -> None:
+    short = decide(Wish(), ON, Ceiling(4, level=FallbackLevel.SHORT_BLOCK), MODEL)
+    assert (short.max_draft_tokens, short.drafter) == (2, DrafterKind.DRAFT_MODEL)
+    light = decide(Wish(), ON, Ceiling(4, level=FallbackLevel.LIGHT_DRAFT), MODEL)
+    assert (light.max_draft_tokens, light.drafter) == (2, DrafterKind.PROMPT_LOOKUP)
+    no_lookup = replace(MODEL, drafters=(DrafterKind.DRAFT_MODEL,))
+    assert decide(Wish(), ON, Ceiling(4, level=FallbackLevel.LIGHT_DRAFT), no_lookup).max_draft_tokens == 0
+
+
+def test_no_combination_gives_more_than_any_one_allows() -> None:
+    caps = (None, 0, 1, 4, 16)
+    depths = (0, 1, 4, 16)
+    preferences = (ModePreference.AUTO, ModePreference.AUTOREGRESSIVE)
+    for preference, cap, depth, level, flag, model in itertools.product(
+        preferences, caps, depths, FallbackLevel, (ON, OFF), (MODEL, INCAPABLE)
+    ):
+        plan = decide(Wish(preference, cap), flag, Ceiling(depth, level=level), model)
+        assert plan.max_draft_tokens <= depth
+        assert cap is None or plan.max_draft_tokens <= cap
+        forbidden = not flag.value or preference is ModePreference.AUTOREGRESSIVE or model is INCAPABLE
+        assert not (forbidden and plan.max_draft_tokens)
+        assert plan.reason
