@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import mlx.core as mx
 
@@ -37,11 +37,13 @@ class Scheduler:
         max_batch: int,
         prefill_chunk: int,
         clock: Callable[[], float] = time.monotonic,
+        cancelled: Callable[[], Mapping[str, FinishReason]] = dict,
     ) -> None:
+        """`cancelled` is asked after each forward: a round's tokens are not sent to those who left during it."""
         self._make_verifier, self._make_drafters = verifier, drafters
         self._verifier, self._drafters = verifier(), drafters()
         self._eos, self._vocabulary = eos, vocabulary
-        self._observer, self._clock = observer, clock
+        self._observer, self._clock, self._cancelled = observer, clock, cancelled
         self._max_batch, self._chunk = max_batch, prefill_chunk
         self._waiting: deque[Row] = deque()
         self._newcomer: Row | None = None
@@ -71,11 +73,16 @@ class Scheduler:
 
     def end(self, ids: Mapping[str, FinishReason]) -> None:
         """Ends these requests, wherever they are. Unknown ids are ignored: they have ended already."""
-        for row in self._all():
+        self._mark(ids)
+        self._reap()
+
+    def _mark(self, ids: Mapping[str, FinishReason], rows: Iterable[Row] | None = None) -> None:
+        if not ids:
+            return
+        for row in self._all() if rows is None else rows:
             reason = ids.get(row.request.id)
             if reason is not None:
                 row.end(reason)
-        self._reap()
 
     def step(self) -> None:
         """Deadlines, then one prefill chunk, then one round."""
@@ -146,9 +153,11 @@ class Scheduler:
             return
         for row, message in done.drafter_errors:
             self._drafter_failed(row, message)
+        self._mark(self._cancelled())
         now = self._clock()
         for row, result in zip(self._rows, done.rows, strict=True):
-            self._apply(row, result, done, now)
+            if row.finish is None:
+                self._apply(row, result, done, now)
         self._rounds += 1
         if self._rounds % _TIDY_ROUNDS == 0:
             mx.clear_cache()
@@ -268,7 +277,9 @@ class Scheduler:
                 token = alone.advance([row], Sampling([row.request.sampling]), ahead=False)[0]
                 result = RowRound(0, [], token, 0)
                 done = Round([result], 0.0, time.perf_counter() - started, [])
-                self._apply(row, result, done, self._clock())
+                self._mark(self._cancelled(), [row])
+                if row.finish is None:
+                    self._apply(row, result, done, self._clock())
             if row.finish is None:
                 self._take_in(self._verifier, row)
                 self._rows.append(row)

@@ -265,7 +265,13 @@ class EngineWorker:
             observer=self._observer,
             max_batch=self._max_batch,
             prefill_chunk=self._chunk,
+            cancelled=self._leaving,
         )
+
+    def _leaving(self) -> dict[str, FinishReason]:
+        # A look, no more: the loop takes them together with the inbox, in which one of them may still lie.
+        with self._lock:
+            return dict(self._ending)
 
 
 def _check(request: DecodeRequest, info: ModelInfo) -> None:
