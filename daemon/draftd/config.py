@@ -54,7 +54,14 @@ __all__ = [
 
 ENV_PREFIX = "DRAFTD_"
 #: Variables of the commands themselves, which are not settings of the daemon.
-COMMAND_VARIABLES = ("DRAFTD_CONFIG", "DRAFTD_TARGET", "DRAFTD_TOKEN", "DRAFTD_TLS_CA")
+COMMAND_VARIABLES = (
+    "DRAFTD_CONFIG",
+    "DRAFTD_TARGET",
+    "DRAFTD_TOKEN",
+    "DRAFTD_TLS_CA",
+    "DRAFTD_TLS_CERT",
+    "DRAFTD_TLS_KEY",
+)
 
 
 @dataclass(frozen=True, slots=True)

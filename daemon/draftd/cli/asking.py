@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,11 +84,16 @@ class Answer:
         return 1 + counts.accepted_tokens / counts.drafts if counts.drafts else None
 
 
-def connect(target: str, token: str | None, tls_ca: Path | None) -> DraftdClient:
-    """A client of the daemon at `target`. Nothing is sent yet."""
+def connect(target: str, token: str | None, tls_ca: str | None) -> DraftdClient:
+    """A client of the daemon at `target`; nothing is sent yet. `tls_ca` is a PEM file, or `system` for the authorities
+    that this machine trusts. DRAFTD_TLS_CERT and DRAFTD_TLS_KEY name the client's own, where the daemon wants one."""
     from draftd.server.client import DraftdClient
 
-    return DraftdClient(target, token=token, tls_ca=tls_ca)
+    own = [Path(os.environ[name]) if os.environ.get(name) else None for name in ("DRAFTD_TLS_CERT", "DRAFTD_TLS_KEY")]
+    ca = None if tls_ca in (None, "system") else Path(str(tls_ca))
+    return DraftdClient(
+        target, token, ca, tls_cert=own[0], tls_key=own[1], tls=tls_ca is not None or own[0] is not None
+    )
 
 
 def send(client: DraftdClient, ask: Ask) -> Iterator[pb.GenerateResponse]:

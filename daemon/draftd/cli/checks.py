@@ -79,7 +79,8 @@ def _check_model(subject: str, path: str) -> Finding:
     if not folder.is_dir():
         if path.count("/") == 1 and not path.startswith((".", "/", "~")):
             return Finding(subject, Verdict.NOTE, f"{path}: a hub id, fetched when it is served")
-        return Finding(subject, Verdict.BAD, f"{path}: no such folder", "give a folder that mlx-lm can load")
+        mend = "give a folder that mlx-lm can load; the embedded pair comes with the package"
+        return Finding(subject, Verdict.BAD, f"{path}: no such folder", mend)
     weights = list(folder.glob("*.safetensors"))
     missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]
     if not weights:

@@ -38,6 +38,8 @@ def explain(error: BaseException) -> Failure | None:
 def _of_call(status: str, details: str) -> Failure:
     if status == "INVALID_ARGUMENT":
         return Failure(details, ASKED_WRONGLY)
+    if status == "UNAVAILABLE" and _other_protocol(details):
+        return Failure(f"it answers, but not like this: does the daemon want TLS, or none? ({details})", FAILED)
     if status == "UNAVAILABLE" and _no_connection(details):
         return Failure(f"no daemon answers: is `draftd serve` running there? ({details})", FAILED)
     if status == "UNAUTHENTICATED":
@@ -48,9 +50,9 @@ def _of_call(status: str, details: str) -> Failure:
     return Failure(f"{readable}: {details}" if details else readable, FAILED)
 
 
+def _other_protocol(details: str) -> bool:
+    return any(sign in details.lower() for sign in ("socket closed", "handshake", "certificate"))
+
+
 def _no_connection(details: str) -> bool:
-    lowered = details.lower()
-    return any(
-        sign in lowered
-        for sign in ("failed to connect", "connection refused", "dns resolution", "name resolution", "handshake")
-    )
+    return any(sign in details.lower() for sign in ("failed to connect", "connection refused", "resolution"))

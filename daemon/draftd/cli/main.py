@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -56,6 +57,8 @@ def build_app() -> typer.Typer:
 
 def main() -> None:
     """Exit codes: 0 done; 1 it failed, or what was looked for is wrong; 2 it was asked wrongly; 130 interrupted."""
+    # gRPC's own chatter: what it says of failed connections, the error of the call says too.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         build_app()()
     except KeyboardInterrupt:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -32,9 +31,10 @@ Token = Annotated[
     ),
 ]
 TlsCa = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--tls-ca",
+        metavar="FILE|system",
         envvar="DRAFTD_TLS_CA",
         help="Authority (PEM) of the daemon's certificate; turns TLS on.",
         rich_help_panel=_DAEMON,

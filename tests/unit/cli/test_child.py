@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from draftd.cli.child import serving
+from draftd.cli.child import clean_environ, serving
 from draftd.errors import DraftdError
 
 ENVIRON = dict(os.environ)
@@ -53,3 +53,12 @@ def test_a_talkative_child_does_not_block_while_it_serves() -> None:
         while ready.running() and time.monotonic() < deadline:
             time.sleep(0.02)
         assert not ready.running()
+
+
+def test_the_demos_daemon_keeps_the_model_and_telemetry_settings_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DRAFTD_SERVER__HOST", "DRAFTD_CONFIG", "DRAFTD_FLAG__PROVIDER", "DRAFTD_LOG__FORMAT"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("DRAFTD_MODEL__PATH", "somewhere")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317")
+    kept = {name for name in clean_environ("/tmp/flags.json") if name.startswith(("DRAFTD_", "OTEL_"))}
+    assert kept == {"DRAFTD_MODEL__PATH", "DRAFTD_FLAG__FILE", "OTEL_EXPORTER_OTLP_ENDPOINT"}
