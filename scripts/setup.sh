@@ -46,6 +46,8 @@ if ! suitable .venv/bin/python; then
     "$python" -m venv .venv
 fi
 
+.venv/bin/python scripts/supported.py
+
 case $want in
     run) package=. ;;
     dev) package='.[dev]' ;;
