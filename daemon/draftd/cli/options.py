@@ -58,15 +58,28 @@ MaxDraftTokens = Annotated[
 ]
 DrafterOption = Annotated[
     DrafterKind | None,
-    typer.Option("--drafter", help="Where drafts come from.", rich_help_panel=_DECODING),
+    typer.Option("--drafter", metavar="NAME", help="draft_model or prompt_lookup.", rich_help_panel=_DECODING),
 ]
 ModeOption = Annotated[
     ModePreference,
-    typer.Option("--mode", "-m", help="auto lets the daemon decide.", rich_help_panel=_DECODING),
+    typer.Option(
+        "--mode",
+        "-m",
+        metavar="MODE",
+        help="auto (the daemon decides), speculative or autoregressive.",
+        rich_help_panel=_DECODING,
+    ),
 ]
 WorkloadOption = Annotated[
     WorkloadClass,
-    typer.Option("--workload", "-w", help="Kind of text, for the figures.", rich_help_panel=_DECODING),
+    typer.Option(
+        "--workload",
+        "-w",
+        metavar="CLASS",
+        help="Kind of text: code, tool_call, chat or prose.",
+        rich_help_panel=_DECODING,
+        show_default=False,
+    ),
 ]
 Caller = Annotated[
     str, typer.Option("--caller", help="Key that the feature flag may target.", rich_help_panel=_DECODING)
