@@ -118,7 +118,7 @@ class Served:
             raise
         finally:
             self._started.set()
-        self.orderly = await self.daemon.serve_until_stopped(signals=False)
+        self.orderly = await self.daemon.serve_until_stopped()
         self.tasks_left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
 
     def stop(self) -> None:

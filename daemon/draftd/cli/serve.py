@@ -90,12 +90,12 @@ async def _serve(
     planner = Planner(flags, max_draft_tokens=settings.engine.max_draft_tokens, drafter=settings.model.drafter)
     daemon = Daemon(settings, worker, planner, flags, telemetry, announce=announce)
     try:
-        await daemon.start()
+        await daemon.start(signals=signals)
     except BaseException:
         flags.close()
         telemetry.shutdown(settings.telemetry.shutdown_seconds)
         raise
-    serving = asyncio.create_task(daemon.serve_until_stopped(signals=signals))
+    serving = asyncio.create_task(daemon.serve_until_stopped())
     if ready is not None:
         waiting = asyncio.create_task(daemon.wait_ready())
         await asyncio.wait((serving, waiting), return_when=asyncio.FIRST_COMPLETED)

@@ -37,6 +37,7 @@ from draftd.v1 import control_pb2, control_pb2_grpc, inference_pb2, inference_pb
 INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
 CONTROL = control_pb2.DESCRIPTOR.services_by_name["ControlService"].full_name
 
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _LOAD_POLL_SECONDS = 0.05  # while loading: how soon progress and the end of it are noticed
 _WATCH_POLL_SECONDS = 0.5  # afterwards: how soon a dead engine is noticed
 _DELIVERY_SECONDS = 5.0  # after the engine has ended the last request: for its end to reach the client
@@ -73,8 +74,14 @@ class Daemon:
         self._watch: asyncio.Task[None] | None = None
         self.port = 0
 
-    async def start(self) -> int:
-        """Listens, starts loading the model, and returns the port. Raises ConfigError where it cannot listen."""
+    async def start(self, *, signals: bool = False) -> int:
+        """Listens, starts loading the model, and returns the port. Raises ConfigError where it cannot listen.
+
+        With `signals`, SIGTERM and SIGINT call `stop` from here on, until `serve_until_stopped` returns.
+        """
+        if signals:
+            for number in _SIGNALS:
+                asyncio.get_running_loop().add_signal_handler(number, self.stop)
         server = grpc.aio.server(interceptors=self._interceptors(), options=_options(self._settings.server))
         inference = InferenceServicer(
             self._worker,
@@ -146,22 +153,18 @@ class Daemon:
             self._hurry.set()
         self._stop.set()
 
-    async def serve_until_stopped(self, *, signals: bool = True) -> bool:
+    async def serve_until_stopped(self) -> bool:
         """Serves until `stop`, a signal, or the engine's end; then drains. True when everything ended in order.
 
         Raises ModelLoadError when the model could not be loaded.
         """
-        loop = asyncio.get_running_loop()
-        caught = (signal.SIGTERM, signal.SIGINT) if signals else ()
-        for number in caught:
-            loop.add_signal_handler(number, self.stop)
         try:
             await self._stop.wait()
             failed = self._worker.state is EngineState.FAILED
             orderly = await self._drain_unless_hurried()
         finally:
-            for number in caught:
-                loop.remove_signal_handler(number)
+            for number in _SIGNALS:
+                asyncio.get_running_loop().remove_signal_handler(number)
         if failed and not self._ready.is_set():
             raise ModelLoadError(self._worker.error)
         return orderly and not failed

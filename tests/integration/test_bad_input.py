@@ -1,0 +1,379 @@
+"""Bad input and bad clients: each gets a clear status, and none disturbs a stream that is running."""
+
+from __future__ import annotations
+
+import math
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import psutil
+import pytest
+
+from draftd.core import FinishReason
+from draftd.engine.model import LoadedModels
+from draftd.engine.scripted import scripted_models
+from draftd.errors import DraftdError
+from draftd.server.client import CallError, DraftdClient
+from draftd.v1 import inference_pb2 as pb
+from tests.scripted_daemon import scripted_daemon
+from tests.serving import Answer, Served, collect, serving, until
+
+CONTEXT = 3000
+MESSAGE_LIMIT = 64 * 1024
+# A client whose receive window does not grow: what it does not read stays with the server.
+SMALL_WINDOW = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65535)]
+
+
+def models() -> LoadedModels:
+    return scripted_models(0.7, vocab_size=256, context_length=CONTEXT)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    limits = {"max_message_bytes": MESSAGE_LIMIT}
+    with serving(tmp_path_factory.mktemp("served"), models, server=limits) as served:
+        yield served
+
+
+@pytest.fixture
+def bystander(served: Served) -> Iterator[None]:
+    """A stream that runs all the while, and must come out whole: the same text as when it is alone."""
+    alone = collect(served.client.generate("bystander", max_tokens=600))
+    answers: list[Answer] = []
+    stream = served.client.generate("bystander", max_tokens=600)
+    first = next(stream)
+
+    def read() -> Iterator[pb.GenerateResponse]:
+        yield first
+        yield from stream
+
+    thread = threading.Thread(target=lambda: answers.append(collect(read())))
+    thread.start()
+    yield
+    thread.join(30)
+    (answer,) = answers
+    assert answer.error is None
+    assert answer.tokens == alone.tokens
+    assert answer.text == alone.text
+    assert served.client.serving()
+
+
+def raw(channel: grpc.Channel) -> Callable[..., Any]:
+    """Generate, with bytes for a request."""
+    return channel.unary_stream(
+        "/draftd.v1.InferenceService/Generate",
+        request_serializer=lambda data: data,
+        response_deserializer=pb.GenerateResponse.FromString,
+    )
+
+
+def request(**fields: Any) -> pb.GenerateRequest:
+    return pb.GenerateRequest(**({"prompt": "hello"} | fields))
+
+
+def sampled(**fields: Any) -> pb.GenerateRequest:
+    return request(sampling=pb.SamplingParams(**fields))
+
+
+def message(role: str, content: str = "x") -> pb.GenerateRequest:
+    return pb.GenerateRequest(chat=pb.ChatInput(messages=[pb.ChatMessage(role=role, content=content)]))
+
+
+TABLE: list[tuple[str, pb.GenerateRequest, str, str]] = [
+    ("nothing", pb.GenerateRequest(), "input", "one of prompt, chat, tokens"),
+    ("empty prompt", request(prompt=""), "prompt", "not empty"),
+    ("empty chat", pb.GenerateRequest(chat=pb.ChatInput()), "chat.messages", "at least one message"),
+    ("no token ids", pb.GenerateRequest(tokens=pb.TokenInput()), "tokens.ids", "at least one token id"),
+    ("a prompt as long as the context", request(prompt="x" * CONTEXT), "prompt", f"1 to {CONTEXT - 1} tokens"),
+    ("a prompt far beyond it", request(prompt="x" * 60_000), "prompt", "got '60000 tokens'"),
+    ("a chat beyond it", message("user", "x" * CONTEXT), "chat", f"1 to {CONTEXT - 1} tokens"),
+    (
+        "token ids beyond it",
+        pb.GenerateRequest(tokens=pb.TokenInput(ids=[1] * CONTEXT)),
+        "tokens.ids",
+        f"1 to {CONTEXT - 1} tokens",
+    ),
+    ("a token id out of range", pb.GenerateRequest(tokens=pb.TokenInput(ids=[1, 256])), "tokens.ids[1]", "0 to 255"),
+    ("an unknown role", message("wizard"), "chat.messages[0].role", "system, user, assistant, tool"),
+    ("negative temperature", sampled(temperature=-1), "sampling.temperature", "0 to 100"),
+    ("temperature not a number", sampled(temperature=math.nan), "sampling.temperature", "got nan"),
+    ("infinite temperature", sampled(temperature=math.inf), "sampling.temperature", "got inf"),
+    ("top_p zero", sampled(top_p=0), "sampling.top_p", "above 0"),
+    ("negative top_k", sampled(top_k=-2), "sampling.top_k", "0 or more"),
+    ("min_p above one", sampled(min_p=2), "sampling.min_p", "0 to 1"),
+    ("max_tokens zero", request(max_tokens=0), "max_tokens", f"1 to {CONTEXT}"),
+    ("max_tokens negative", request(max_tokens=-5), "max_tokens", f"1 to {CONTEXT}"),
+    ("max_tokens huge", request(max_tokens=2**31 - 1), "max_tokens", f"1 to {CONTEXT}"),
+    ("an empty stop string", request(stop=[""]), "stop[0]", "not empty"),
+    ("too many stop strings", request(stop=[str(i) for i in range(17)]), "stop", "at most 16"),
+    ("an endless stop string", request(stop=["x" * 257]), "stop[0]", "256 bytes"),
+    ("an endless caller", request(caller="x" * 129), "caller", "128 bytes"),
+    ("an unknown mode", request(mode=9), "mode", "DECODE_MODE_SPECULATIVE"),
+    ("an unknown drafter", request(drafter=9), "drafter", "DRAFTER_KIND_PROMPT_LOOKUP"),
+    ("an unknown workload", request(workload=9), "workload", "WORKLOAD_CLASS_PROSE"),
+    ("a negative cap", request(max_draft_tokens=-1), "max_draft_tokens", "0 or more"),
+    (
+        "speculation with a cap of zero",
+        request(max_draft_tokens=0, mode=pb.DECODE_MODE_SPECULATIVE),
+        "max_draft_tokens",
+        "1 or more",
+    ),
+]
+
+
+@pytest.mark.parametrize(("bad", "field", "said"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
+def test_each_is_refused_by_name(served: Served, bad: pb.GenerateRequest, field: str, said: str) -> None:
+    before = len(served.telemetry.heard)
+    with pytest.raises(CallError) as caught:
+        list(served.client.generate_raw(bad, timeout=20))
+    error = caught.value
+    assert error.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert error.reason == "INVALID_REQUEST"
+    assert list(error.fields) == [field]
+    assert said in error.details
+    assert error.details.startswith(f"{field}: got ")
+    assert error.retry_after is None
+    (heard,) = served.telemetry.heard[before:]
+    assert [refusal.status for refusal in heard.refusals] == ["INVALID_ARGUMENT"]
+
+
+def test_the_whole_table_at_once_leaves_a_running_stream_alone(served: Served, bystander: None) -> None:
+    def ask(row: tuple[str, pb.GenerateRequest, str, str]) -> str:
+        with pytest.raises(CallError) as caught:
+            list(served.client.generate_raw(row[1], timeout=30))
+        return caught.value.code.name
+
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(ask, TABLE * 3)) == {"INVALID_ARGUMENT"}
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"\x0a\x05caf\xe9!", "prompt: got b'caf\\xe9!'; allowed: valid UTF-8"),
+        (b"\x12\x08\x0a\x06\x0a\x01u\x12\x01\xff", "chat.messages[0].content: got b'\\xff'; allowed: valid UTF-8"),
+        (b"\x0a\x01x\x5a\x02\xc3\x28", "caller: got b'\\xc3('; allowed: valid UTF-8"),
+        (b"\x0a\xff", "message: got '2 bytes'; allowed: a well-formed draftd.v1.GenerateRequest"),
+        (b"\xff" * 64, "message: got '64 bytes'; allowed: a well-formed draftd.v1.GenerateRequest"),
+    ],
+)
+def test_bytes_that_are_no_request_are_explained(served: Served, bystander: None, data: bytes, said: str) -> None:
+    with served.channel() as channel, pytest.raises(grpc.RpcError) as caught:
+        list(raw(channel)(data, timeout=20))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert caught.value.details().startswith(said)
+
+
+@pytest.mark.parametrize("size", [MESSAGE_LIMIT + 1, 16 * MESSAGE_LIMIT])
+def test_an_oversized_message_says_its_size_and_the_limit(served: Served, bystander: None, size: int) -> None:
+    with pytest.raises(CallError) as caught:
+        list(served.client.generate("x" * size, timeout=20))
+    assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "larger than max" in caught.value.details
+    assert str(MESSAGE_LIMIT) in caught.value.details
+
+
+def test_an_unknown_method_and_a_wrong_variant_have_their_own_status(served: Served) -> None:
+    with served.channel() as channel:
+        method = channel.unary_unary("/draftd.v1.InferenceService/Nothing")
+        with pytest.raises(grpc.RpcError) as caught:
+            method(b"", timeout=10)
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    for variant in ("", "maybe"):
+        with pytest.raises(CallError, match="allowed: on, off") as refused:
+            served.client.set_flag(variant)
+        assert refused.value.code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_a_template_that_turns_messages_down_is_the_callers_error(tmp_path: Path) -> None:
+    def picky() -> LoadedModels:
+        loaded = scripted_models(0.7)
+
+        def refuse(messages: object) -> list[int]:
+            raise ValueError("roles must alternate")
+
+        loaded.tokenizer.render_chat = refuse  # type: ignore[method-assign]
+        return loaded
+
+    with serving(tmp_path, picky) as served, pytest.raises(CallError, match="roles must alternate") as caught:
+        collect(served.client.generate(messages=[("user", "a"), ("user", "b")]))
+    assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_a_model_without_a_template_says_what_it_takes(tmp_path: Path) -> None:
+    def plain() -> LoadedModels:
+        loaded = scripted_models(0.7)
+        loaded.tokenizer.has_chat_template = False
+        return loaded
+
+    with serving(tmp_path, plain) as served:
+        with pytest.raises(CallError, match="prompt or tokens: this model has no chat template") as caught:
+            collect(served.client.generate(messages=[("user", "a")]))
+        assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
+        assert not served.client.model().chat_template
+
+
+@pytest.mark.slow
+def test_a_client_that_never_reads_is_cancelled_and_told_when_it_does(tmp_path: Path) -> None:
+    many = lambda: scripted_models(0.9, context_length=200_000)  # noqa: E731
+    with serving(tmp_path, many, server={"write_stall_seconds": 0.5}) as served:
+        with served.channel(SMALL_WINDOW) as channel:
+            call = raw(channel)(request(max_tokens=150_000).SerializeToString())
+            until(lambda: served.daemon.in_hand == 1)
+            alone = collect(served.client.generate("bystander", max_tokens=200))  # others go on
+            assert len(alone.tokens) == 200
+            until(lambda: served.daemon.in_hand == 0, 30)
+            assert served.worker.status().active == 0
+            assert served.worker.status().kv_cache_bytes == 0
+            assert [o.reason for o in served.telemetry.heard[0].outcomes] == [FinishReason.CANCELLED]
+            with pytest.raises(grpc.RpcError) as caught:
+                list(call)
+            assert caught.value.code() is grpc.StatusCode.ABORTED
+            assert "nothing was read for 0.5 s" in caught.value.details()
+        # The same, by one that goes without ever having read.
+        with served.channel(SMALL_WINDOW) as channel:
+            unread = raw(channel)(request(max_tokens=150_000).SerializeToString())
+            until(lambda: served.daemon.in_hand == 1)
+            until(lambda: served.daemon.in_hand == 0, 30)
+        assert unread.code() is grpc.StatusCode.CANCELLED  # by closing the channel
+        assert collect(served.client.generate("x", max_tokens=5)).error is None
+    assert served.orderly
+    assert served.tasks_left == []
+
+
+@pytest.mark.slow
+def test_a_slow_client_gets_every_token_in_fewer_messages(tmp_path: Path) -> None:
+    deep = {"max_draft_tokens": 16}
+    with serving(tmp_path, lambda: scripted_models(1.0, context_length=16_000), engine=deep) as served:
+        fast = collect(served.client.generate("x", max_tokens=14_000))
+        with served.channel(SMALL_WINDOW) as channel:
+            call = raw(channel)(request(prompt="x", max_tokens=14_000).SerializeToString())
+            until(lambda: served.daemon.in_hand == 1)
+            # The engine does not wait for it: it is done before the client reads on.
+            until(lambda: served.worker.status().active == served.worker.status().queued == 0, 30)
+            assert served.daemon.in_hand == 1
+            events = list(call)
+        tokens = [t for event in events for t in event.chunk.token_ids]
+        assert tokens == fast.tokens
+        assert "".join(event.chunk.text for event in events) == fast.text
+        assert events[-1].finished.usage.output_tokens == 14_000
+        assert len(events) < len(fast.chunks)
+
+
+def test_a_client_that_vanishes_frees_its_row_within_a_round(served: Served, bystander: None) -> None:
+    for _ in range(5):
+        with served.channel() as channel:
+            call = raw(channel)(request(max_tokens=CONTEXT).SerializeToString())
+            next(call)
+            next(call)
+        # The channel is closed with the call still open: the connection is gone.
+        began = time.monotonic()
+        until(lambda: served.telemetry.heard[-1].outcomes != [])
+        assert served.telemetry.heard[-1].outcomes[0].reason is FinishReason.CANCELLED
+        assert time.monotonic() - began < 2
+
+
+def test_a_client_that_cancels_before_it_is_served_leaves_nothing_behind(served: Served) -> None:
+    stub_requests = 30
+    with served.channel() as channel:
+        calls = [raw(channel)(request(prompt="x" * 2000).SerializeToString()) for _ in range(stub_requests)]
+        for call in calls:
+            call.cancel()
+    served.settle()
+    assert served.worker.status().active == served.worker.status().queued == 0
+
+
+def test_a_failing_request_names_no_secrets_and_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with serving(tmp_path, models) as served:
+
+        def broken(ask: object, model: object) -> object:
+            raise RuntimeError("secret detail")
+
+        served.daemon._planner.plan = broken  # type: ignore[assignment,method-assign]
+        with pytest.raises(CallError) as caught:
+            collect(served.client.generate("x"))
+        assert caught.value.code is grpc.StatusCode.INTERNAL
+        assert caught.value.details == "internal error: RuntimeError"
+        assert "secret detail" in caplog.text
+        assert served.daemon.in_hand == 0
+
+
+def test_refusals_are_draftd_errors_all(served: Served) -> None:
+    assert all(isinstance(e, DraftdError) for heard in served.telemetry.heard for e in heard.refusals)
+
+
+STORM = 1000
+WARM_UP = 1000
+# The daemon's RSS may grow by this much over a thousand cancelled streams after a warm-up: 4 KiB each. A stream that
+# leaks its handler, its call or its caches costs ten times that.
+STORM_BOUND_BYTES = 4 * 1024 * STORM
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["cancel", "vanish"])
+def test_a_thousand_cancelled_streams_leave_memory_flat(tmp_path: Path, how: str) -> None:
+    choose = random.Random(1)
+    data = request(prompt="storm", max_tokens=2000).SerializeToString()
+    with scripted_daemon(tmp_path, step_seconds=0.001, context_length=CONTEXT) as daemon:
+        target = f"localhost:{daemon.port}"
+        shared = grpc.insecure_channel(target)
+
+        def one(_: int) -> None:
+            own = [("grpc.use_local_subchannel_pool", 1)]  # a connection of its own, closed with the call still open
+            channel = shared if how == "cancel" else grpc.insecure_channel(target, own)
+            call = raw(channel)(data)
+            for _ in range(choose.randrange(4)):
+                next(call)
+            if how == "cancel":
+                call.cancel()
+            else:
+                channel.close()
+
+        def storm(n: int) -> None:
+            with ThreadPoolExecutor(16) as pool:
+                list(pool.map(one, range(n)))
+            until(lambda: client.status().active_requests == client.status().queued_requests == 0, 60)
+
+        process = psutil.Process(daemon.popen.pid)
+        with DraftdClient(target) as client:
+            storm(WARM_UP)
+            before, cancelled = process.memory_info().rss, client.status().finished_requests["cancelled"]
+            storm(STORM)
+            grown = process.memory_info().rss - before
+            status = client.status()
+            cancelled = status.finished_requests["cancelled"] - cancelled
+            print(f"\n{how}: {cancelled} of {STORM} cancelled in the engine; RSS grew by {grown / 1024:.0f} KiB")
+            assert grown < STORM_BOUND_BYTES, f"grew by {grown / 1024 / STORM:.1f} KiB a stream"
+            assert cancelled > STORM / 2  # the rest were gone before they reached it
+            assert set(status.finished_requests) == {"cancelled"}
+            assert status.kv_cache_bytes == 0
+            assert collect(client.generate("after", max_tokens=20)).error is None
+        shared.close()
+        daemon.popen.terminate()
+        assert daemon.wait(20) == 0
+        assert [line for line in daemon.lines if "Traceback" in line or "never" in line] == []
+
+
+def test_a_client_process_that_is_killed_frees_its_row(served: Served) -> None:
+    script = (
+        "import os, signal, sys\n"
+        "from draftd.server.client import DraftdClient\n"
+        "stream = DraftdClient(sys.argv[1]).generate('x', max_tokens=2900)\n"
+        "next(stream), next(stream)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    before = len(served.telemetry.heard)
+    killed = subprocess.run([sys.executable, "-c", script, served.target], timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    served.settle(5)
+    (heard,) = served.telemetry.heard[before:]
+    assert [outcome.reason for outcome in heard.outcomes] == [FinishReason.CANCELLED]

@@ -1,0 +1,101 @@
+"""The daemon as a process: signals, exit codes, and that every request is finished or refused."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from pathlib import Path
+
+import grpc
+import pytest
+
+from draftd.server.client import CallError, DraftdClient
+from draftd.v1 import control_pb2
+from draftd.v1 import inference_pb2 as pb
+from tests.scripted_daemon import scripted_daemon
+from tests.serving import Answer, collect, until
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains_every_request_is_finished_or_refused_and_the_exit_code_is_zero(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with scripted_daemon(tmp_path, step_seconds=0.005, drain_seconds=1.5, max_batch=4) as daemon:
+        target = f"127.0.0.1:{daemon.port}"
+        answers: list[Answer] = []
+        refusals: list[CallError] = []
+        stop = threading.Event()
+
+        def ask(length: int) -> None:
+            with DraftdClient(target) as client:
+                while not stop.is_set():
+                    try:
+                        answers.append(collect(client.generate("x", max_tokens=length, timeout=30)))
+                    except CallError as error:
+                        refusals.append(error)
+                        stop.wait(0.02)
+
+        threads = [threading.Thread(target=ask, args=(n,)) for n in (10, 20, 40, 80, 160, 4000, 4000)]
+        for thread in threads:
+            thread.start()
+        until(lambda: len(answers) > 10)
+        daemon.popen.send_signal(number)
+        code = daemon.wait(20)
+        stop.set()
+        for thread in threads:
+            thread.join(40)
+        assert code == 0
+        # Finished: with `finished`; cut short: with `finished` and a status that says so; refused: with a status.
+        reasons = set()
+        for answer in answers:
+            assert answer.finished is not None
+            assert answer.finished.usage.output_tokens == len(answer.tokens)
+            cut = answer.finished.reason == pb.FINISH_REASON_CANCELLED
+            assert (answer.error is not None) == cut
+            if answer.error is not None:
+                assert answer.error.code is grpc.StatusCode.UNAVAILABLE
+            reasons.add(answer.finished.reason)
+        assert reasons == {pb.FINISH_REASON_LENGTH, pb.FINISH_REASON_CANCELLED}
+        assert refusals
+        codes = {error.code for error in refusals}
+        # A call that crosses the closing of its connection is answered CANCELLED by gRPC itself, unseen by the daemon.
+        assert grpc.StatusCode.UNAVAILABLE in codes
+        assert codes <= {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
+        assert any("draining" in error.details for error in refusals)
+        assert any("draining: " in line for line in daemon.lines)
+        assert not [line for line in daemon.lines if "Traceback" in line or "was destroyed but" in line]
+
+
+def test_an_idle_daemon_ends_at_once(tmp_path: Path) -> None:
+    with scripted_daemon(tmp_path) as daemon:
+        began = time.monotonic()
+        daemon.popen.terminate()
+        assert daemon.wait(20) == 0
+        assert time.monotonic() - began < 4
+
+
+def test_a_second_signal_does_not_wait_for_anyone(tmp_path: Path) -> None:
+    slow = scripted_daemon(tmp_path, step_seconds=0.02, drain_seconds=300)
+    with slow as daemon, DraftdClient(f"127.0.0.1:{daemon.port}") as client:
+        stream = client.generate("x", max_tokens=4000)
+        next(stream)
+        daemon.popen.terminate()
+        for event in stream:  # goes on, though it drains
+            if client.status().state == control_pb2.DAEMON_STATE_DRAINING:
+                assert event.HasField("chunk")
+                break
+        began = time.monotonic()
+        daemon.popen.terminate()
+        assert daemon.wait(20) == 1
+        assert time.monotonic() - began < 5
+        with pytest.raises(CallError):
+            list(stream)
+
+
+def test_a_signal_while_the_model_loads_ends_it_in_time(tmp_path: Path) -> None:
+    with scripted_daemon(tmp_path, until="listening", load_seconds=60) as daemon:
+        began = time.monotonic()
+        daemon.popen.terminate()
+        assert daemon.wait(20) == 0
+        assert time.monotonic() - began < 5

@@ -1,0 +1,145 @@
+"""Tokens and TLS."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from draftd.engine.model import LoadedModels
+from draftd.engine.scripted import scripted_models
+from draftd.errors import ConfigError
+from draftd.server.client import CallError, DraftdClient
+from tests.serving import Served, collect, serving
+
+TOKEN = "correct-horse"
+
+
+def models() -> LoadedModels:
+    return scripted_models(0.7)
+
+
+@dataclass(frozen=True)
+class Certified:
+    """A certificate and its key, as files."""
+
+    cert: Path
+    key: Path
+
+
+class Authority:
+    """A certificate authority for one test."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder, self._name = folder, name
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._subject = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, name)])
+        builder = self._builder(self._subject, self._key).add_extension(x509.BasicConstraints(True, None), True)
+        self.file = self._write(f"{name}.pem", builder)
+
+    def issue(self, name: str) -> Certified:
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, name)])
+        names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        builder = self._builder(subject, key).add_extension(x509.SubjectAlternativeName(names), False)
+        cert = self._write(f"{self._name}-{name}.pem", builder)
+        pem = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        cert.with_suffix(".key").write_bytes(pem)
+        return Certified(cert, cert.with_suffix(".key"))
+
+    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+        now = datetime.datetime.now(datetime.UTC)
+        day = datetime.timedelta(days=1)
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - day)
+            .not_valid_after(now + day)
+        )
+
+    def _write(self, name: str, builder: x509.CertificateBuilder) -> Path:
+        path = self._folder / name
+        path.write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+        return path
+
+
+def refused(served: Served, client: DraftdClient) -> CallError:
+    with client, pytest.raises(CallError) as caught:
+        client.model(timeout=5)
+    return caught.value
+
+
+@pytest.mark.parametrize("token", [None, "", "wrong", TOKEN + "x", TOKEN[:-1], TOKEN.upper()])
+def test_a_missing_or_wrong_token_is_unauthenticated_everywhere_but_in_health(
+    tmp_path: Path, token: str | None
+) -> None:
+    with serving(tmp_path, models, token=TOKEN) as served:
+        with DraftdClient(served.target, token) as stranger:
+            assert stranger.serving()
+            for call in (stranger.model, stranger.status, stranger.get_flag, lambda: stranger.set_flag("off")):
+                with pytest.raises(CallError, match="bearer token") as caught:
+                    call()
+                assert caught.value.code is grpc.StatusCode.UNAUTHENTICATED
+            with pytest.raises(CallError) as caught:
+                list(stranger.generate("x"))
+            assert caught.value.code is grpc.StatusCode.UNAUTHENTICATED
+            assert caught.value.reason == "UNAUTHENTICATED"
+        with served.channel() as channel:
+            stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+            asked = stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
+            with pytest.raises(grpc.RpcError) as reflected:
+                list(asked)
+        assert reflected.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert served.client.get_flag().flag.default_variant == "on"
+        assert len(collect(served.client.generate("x", max_tokens=4)).tokens) == 4
+        assert len(served.telemetry.heard) == 1
+
+
+def test_tls_serves_those_who_trust_its_authority(tmp_path: Path) -> None:
+    authority, other = Authority(tmp_path, "ca"), Authority(tmp_path, "other")
+    server = authority.issue("server")
+    tls = {"tls_cert": server.cert, "tls_key": server.key}
+    with serving(tmp_path, models, server=tls, token=TOKEN, client={"tls_ca": authority.file}) as served:
+        assert len(collect(served.client.generate("x", max_tokens=4)).tokens) == 4
+        assert refused(served, DraftdClient(served.target, TOKEN)).code is grpc.StatusCode.UNAVAILABLE
+        stranger = DraftdClient(served.target, TOKEN, other.file)
+        assert refused(served, stranger).code is grpc.StatusCode.UNAVAILABLE
+        tokenless = DraftdClient(served.target, None, authority.file)
+        assert refused(served, tokenless).code is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_mutual_tls_serves_those_whom_its_authority_certified(tmp_path: Path) -> None:
+    authority, other = Authority(tmp_path, "ca"), Authority(tmp_path, "other")
+    server, friend, stranger = authority.issue("server"), authority.issue("friend"), other.issue("stranger")
+    tls = {"tls_cert": server.cert, "tls_key": server.key, "tls_client_ca": authority.file}
+    own = {"tls_ca": authority.file, "tls_cert": friend.cert, "tls_key": friend.key}
+    with serving(tmp_path, models, server=tls, token=TOKEN, client=own) as served:
+        assert len(collect(served.client.generate("x", max_tokens=4)).tokens) == 4
+        anonymous = DraftdClient(served.target, TOKEN, authority.file)
+        assert refused(served, anonymous).code is grpc.StatusCode.UNAVAILABLE
+        wrong = DraftdClient(served.target, TOKEN, authority.file, tls_cert=stranger.cert, tls_key=stranger.key)
+        assert refused(served, wrong).code is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_file_that_is_no_certificate_is_a_configuration_error(tmp_path: Path) -> None:
+    server = Authority(tmp_path, "ca").issue("server")
+    for field, tls in (
+        ("server.tls_cert", {"tls_cert": server.key, "tls_key": server.key}),
+        ("server.tls_key", {"tls_cert": server.cert, "tls_key": server.cert}),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            Served(tmp_path, models, server=tls)
+        assert caught.value.field == field

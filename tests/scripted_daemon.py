@@ -1,0 +1,88 @@
+"""A daemon with a scripted model as a process of its own: `python -m tests.scripted_daemon FLAG_FILE [KEY=NUMBER …]`.
+
+Keys: those of the server's settings, and `step_seconds`, `context_length`, `max_batch`, `load_seconds`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from draftd.cli.serve import run_daemon
+from draftd.engine.blas import load_blas
+from draftd.engine.model import LoadedModels
+from draftd.settings import EngineSettings, FlagSettings, ServerSettings, Settings
+
+
+def main(flag_file: str, *assignments: str) -> int:
+    numbers = {key: float(value) for key, value in (assignment.split("=") for assignment in assignments)}
+    step, context = numbers.pop("step_seconds", 0.0), int(numbers.pop("context_length", 4096))
+    batch, load_seconds = int(numbers.pop("max_batch", 8)), numbers.pop("load_seconds", 0.0)
+
+    def load(progress: object) -> LoadedModels:
+        load_blas()
+        from draftd.engine.scripted import scripted_models
+
+        time.sleep(load_seconds)
+        return scripted_models(0.7, step_seconds=step, context_length=context)
+
+    settings = Settings(
+        server=ServerSettings.model_validate({"port": 0, **numbers}),
+        engine=EngineSettings(max_batch=batch),
+        flag=FlagSettings(file=Path(flag_file)),
+    )
+    return run_daemon(settings, announce=lambda line: print(f"draftd: {line}", file=sys.stderr, flush=True), load=load)
+
+
+@dataclass
+class Process:
+    """The daemon as its parent sees it."""
+
+    popen: subprocess.Popen[str]
+    port: int
+    lines: list[str] = field(default_factory=list)
+
+    def wait(self, seconds: float) -> int:
+        """The exit code. What was still to be read from it is in `lines`."""
+        out, err = self.popen.communicate(timeout=seconds)
+        assert out == ""
+        self.lines += err.splitlines()
+        return self.popen.returncode
+
+
+@contextlib.contextmanager
+def scripted_daemon(tmp_path: Path, *, until: str = "serving", **numbers: float) -> Iterator[Process]:
+    """Runs one until the block ends. Returns when it has said that it is `until` (listening or serving)."""
+    arguments = [str(tmp_path / "flags.json"), *(f"{key}={value:g}" for key, value in numbers.items())]
+    popen = subprocess.Popen(
+        [sys.executable, "-m", "tests.scripted_daemon", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parent.parent,
+        env={**os.environ, "OTEL_SDK_DISABLED": "true"},
+    )
+    assert popen.stderr is not None
+    try:
+        lines: list[str] = []
+        for line in popen.stderr:
+            lines.append(line.rstrip())
+            if found := re.match(rf"draftd: {until}.* on \S+:(\d+)$", line.rstrip()):
+                yield Process(popen, int(found[1]), lines)
+                break
+        else:
+            raise AssertionError(f"it ended with {popen.wait()}: {lines}")
+    finally:
+        popen.kill()
+        popen.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
