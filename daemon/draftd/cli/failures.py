@@ -30,6 +30,8 @@ def explain(error: BaseException) -> Failure | None:
         return Failure(error.message, FAILED)
     if isinstance(error, OSError) and error.filename is not None:
         return Failure(f"{error.filename}: {error.strerror}", FAILED)
+    if isinstance(error, UnicodeError):
+        return Failure("the text is not UTF-8", ASKED_WRONGLY)
     if isinstance(error, TimeoutError):
         return Failure(str(error) or "timed out", FAILED)
     return None

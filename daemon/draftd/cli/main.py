@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import Annotated
@@ -57,6 +58,9 @@ def build_app() -> typer.Typer:
 
 def main() -> None:
     """Exit codes: 0 done; 1 it failed, or what was looked for is wrong; 2 it was asked wrongly; 130 interrupted."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a character shows another
     # gRPC's own chatter: what it says of failed connections, the error of the call says too.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:

@@ -8,6 +8,8 @@ import typer
 
 from draftd.core import DrafterKind, ModePreference, WorkloadClass
 
+_INT32 = 2**31 - 1  # what the contract can carry; the daemon says what it allows
+
 DEFAULT_TARGET = "127.0.0.1:50551"
 
 
@@ -42,19 +44,24 @@ TlsCa = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 
-MaxTokens = Annotated[int | None, typer.Option("--max-tokens", "-n", help="Longest answer.", rich_help_panel=_SAMPLING)]
+MaxTokens = Annotated[
+    int | None, typer.Option("--max-tokens", "-n", max=_INT32, help="Longest answer.", rich_help_panel=_SAMPLING)
+]
 Temperature = Annotated[float, typer.Option("--temperature", "-t", help="0 is greedy.", rich_help_panel=_SAMPLING)]
 TopP = Annotated[float, typer.Option("--top-p", help="1 is off.", rich_help_panel=_SAMPLING)]
-TopK = Annotated[int, typer.Option("--top-k", help="0 is off.", rich_help_panel=_SAMPLING)]
+TopK = Annotated[int, typer.Option("--top-k", max=_INT32, help="0 is off.", rich_help_panel=_SAMPLING)]
 MinP = Annotated[float, typer.Option("--min-p", help="0 is off.", rich_help_panel=_SAMPLING)]
-Seed = Annotated[int | None, typer.Option("--seed", help="Same seed, same mode, same text.", rich_help_panel=_SAMPLING)]
+Seed = Annotated[
+    int | None,
+    typer.Option("--seed", min=0, max=2**64 - 1, help="Same seed, same mode, same text.", rich_help_panel=_SAMPLING),
+]
 Stop = Annotated[
     list[str] | None,
     typer.Option("--stop", help="Text that ends the answer; may be given again.", rich_help_panel=_SAMPLING),
 ]
 MaxDraftTokens = Annotated[
     int | None,
-    typer.Option("--max-draft-tokens", help="Most tokens drafted per round.", rich_help_panel=_DECODING),
+    typer.Option("--max-draft-tokens", max=_INT32, help="Most tokens drafted per round.", rich_help_panel=_DECODING),
 ]
 DrafterOption = Annotated[
     DrafterKind | None,

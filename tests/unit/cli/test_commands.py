@@ -74,6 +74,15 @@ def test_a_wrong_field_is_one_line_and_exit_code_2(draftd: Run, arguments: tuple
     assert ran.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "arguments", [("--seed", "-1"), ("--top-k", "3000000000"), ("--max-tokens", "3000000000"), ("--mode", "fast")]
+)
+def test_what_the_contract_cannot_carry_is_asked_wrongly(draftd: Run, arguments: tuple[str, str]) -> None:
+    ran = draftd("generate", *arguments, "hello")
+    assert ran.code == 2
+    assert arguments[0] in ran.err
+
+
 @pytest.mark.parametrize("command", [["status"], ["generate", "hello"], ["flag", "get"], ["compare", "a"]])
 def test_no_daemon_is_one_line_that_says_what_to_do(draftd: Run, command: list[str]) -> None:
     ran = draftd(*command, DRAFTD_TARGET="127.0.0.1:1")

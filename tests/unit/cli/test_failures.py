@@ -61,5 +61,11 @@ def test_a_missing_file_is_named() -> None:
     assert failure.message == "prompts.txt: No such file or directory"
 
 
+def test_bytes_that_are_no_text_are_asked_wrongly() -> None:
+    failure = explain(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"))
+    assert failure is not None
+    assert failure.code == 2
+
+
 def test_a_bug_keeps_its_traceback() -> None:
     assert explain(KeyError("x")) is None

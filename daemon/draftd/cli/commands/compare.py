@@ -59,11 +59,13 @@ def command(
     client = connect(target, token, tls_ca)
     pairs: list[Pair] = []
     try:
+        chat = client.model().chat_template
         base = Ask(sampling=sampling, max_draft_tokens=max_draft_tokens, drafter=drafter)
         asks = [
             replace(
                 base,
-                messages=p.messages,
+                messages=p.messages if chat else None,
+                prompt=None if chat else p.messages[-1][1],
                 max_tokens=max_tokens or p.max_tokens,
                 workload=workload if p.workload is WorkloadClass.UNSPECIFIED else p.workload,
             )
