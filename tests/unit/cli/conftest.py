@@ -8,14 +8,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from draftd.cli.child import serving
 from draftd.cli.main import main
 
-SCRIPTED = Path(__file__).parent / "scripted_daemon.py"
 WITHOUT_SETTINGS = {name: value for name, value in os.environ.items() if not name.startswith(("DRAFTD_", "OTEL_"))}
 
 
@@ -34,8 +32,9 @@ Run = Callable[..., Ran]
 @pytest.fixture(scope="session")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a daemon on a scripted pair."""
-    flag_file = tmp_path_factory.mktemp("flag") / "flags.json"
-    with serving([sys.executable, str(SCRIPTED), str(flag_file)], WITHOUT_SETTINGS, timeout=60) as ready:
+    flag_file = str(tmp_path_factory.mktemp("flag") / "flags.json")
+    command = [sys.executable, "-m", "tests.scripted_daemon", flag_file]
+    with serving(command, WITHOUT_SETTINGS, timeout=60) as ready:
         yield ready.address
 
 
