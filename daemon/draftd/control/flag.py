@@ -183,7 +183,9 @@ class FlagService:
     def _broken(self, reason: str) -> None:
         if reason and reason != self._error:
             self._error = reason
-            log.warning("flag source %s: %s; the last good state, or else the default, is in force", self._source, reason)
+            log.warning(
+                "flag source %s: %s; the last good state, or else the default, is in force", self._source, reason
+            )
 
     def _reason(self) -> str:
         if self._file is None:
