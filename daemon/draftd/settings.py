@@ -187,7 +187,7 @@ class FlagSettings(Section):
         description="The flag's file; written when missing.",
     )
     host: str = Field(default="localhost", min_length=1, description="Host of the flagd server.")
-    port: int = Field(default=8013, ge=1, le=65535, description="Port of the flagd server.")
+    port: int = Field(default=8015, ge=1, le=65535, description="Port of the flagd server's sync service.")
     tls: bool = Field(default=False, description="Speak TLS to the flagd server.")
     default_variant: Literal["on", "off"] = Field(
         default="on", description="Variant in a newly written file, and when the flag cannot be evaluated."

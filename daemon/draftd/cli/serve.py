@@ -16,6 +16,7 @@ from draftd.core import ModelInfo
 from draftd.engine.model import LoadedModels, load_models
 from draftd.engine.worker import EngineState, EngineWorker
 from draftd.errors import NotServing
+from draftd.server import logs
 from draftd.server.app import Daemon
 from draftd.settings import ModelSettings, Settings
 from draftd.telemetry.setup import Telemetry
@@ -39,6 +40,7 @@ def run_daemon(
     the models of the settings. Raises ConfigError where it cannot listen, ModelLoadError where the model cannot be
     loaded.
     """
+    logs.configure(settings.log, sys.stderr)
     worker_of: list[EngineWorker] = []  # telemetry asks the worker, the worker tells telemetry: one must come first
 
     def info() -> ModelInfo | None:

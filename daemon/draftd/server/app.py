@@ -41,6 +41,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _LOAD_POLL_SECONDS = 0.05  # while loading: how soon progress and the end of it are noticed
 _WATCH_POLL_SECONDS = 0.5  # afterwards: how soon a dead engine is noticed
 _DELIVERY_SECONDS = 5.0  # after the engine has ended the last request: for its end to reach the client
+_SPARE_CALLS = 256  # requests that the engine does not hold: being tokenised, or done and not yet read
 _HURRY_SECONDS = 2.0  # on a second signal: for the engine to end its round
 _GRACE_SECONDS = 0.5  # for calls that never end by themselves, such as health watches
 
@@ -64,7 +65,8 @@ class Daemon:
     ) -> None:
         self._settings, self._worker, self._planner = settings, worker, planner
         self._flags, self._telemetry, self._announce = flags, telemetry, announce
-        self._calls = Calls()
+        engine = settings.engine
+        self._calls = Calls(engine.queue_capacity + engine.max_batch + _SPARE_CALLS)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         self._tokenising = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-tokenise")
         self._ready = asyncio.Event()

@@ -6,9 +6,14 @@ import asyncio
 
 
 class Calls:
-    """Counts requests from arrival until handler and engine are both through with them. Event loop only."""
+    """Counts requests from arrival until handler and engine are both through with them. Event loop only.
 
-    def __init__(self) -> None:
+    `limit` bounds what they hold: the engine's queue bounds those that wait for it, and nothing else would bound those
+    that are being tokenised, or whose clients read slowly.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
         self.refused = 0
         self.draining = False
         self._open: set[str] = set()

@@ -30,7 +30,7 @@ from draftd.core import (
 )
 from draftd.engine.model import Tokenizer
 from draftd.engine.worker import EngineState, EngineWorker
-from draftd.errors import ClientStalled, DeadlineExceeded, DraftdError, EngineFailure, NotServing
+from draftd.errors import ClientStalled, DeadlineExceeded, DraftdError, EngineFailure, NotServing, QueueFull
 from draftd.server import reply
 from draftd.server.calls import Calls
 from draftd.server.convert import WORKLOADS, Chat, Limits, Parsed, RawText, parse
@@ -133,6 +133,8 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
     def _ready(self) -> tuple[ModelInfo, Tokenizer]:
         if self._calls.draining:
             raise NotServing("the daemon is draining and takes no new requests", retry_after=1.0)
+        if self._calls.open > self._calls.limit:
+            raise QueueFull(f"{self._calls.limit} requests are in hand, and no more may be", retry_after=1.0)
         if self._worker.state is EngineState.FAILED:
             raise NotServing(f"the engine failed: {self._worker.error}")
         return self._worker.info, self._worker.tokenizer

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
+import queue
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from openfeature.flag_evaluation import FlagEvaluationDetails
 from openfeature.hook import Hook, HookContext, HookHints
+from openfeature.schemas.protobuf.flagd.sync.v1 import sync_pb2, sync_pb2_grpc
 
 from draftd.control.flag import FlagService
 from draftd.control.planner import FlagContext
@@ -189,3 +193,39 @@ def test_the_hook_hears_each_evaluation_with_its_context(path: Path) -> None:
     finally:
         service.close()
     assert heard == [("someone", "on")]
+
+
+class FlagdServer(sync_pb2_grpc.FlagSyncServiceServicer):
+    """flagd's sync service: sends the document, and each later one."""
+
+    def __init__(self, text: str) -> None:
+        self.documents: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self.documents.put(text)
+
+    def SyncFlags(self, request: object, context: object) -> Iterator[sync_pb2.SyncFlagsResponse]:
+        while (text := self.documents.get()) is not None:
+            yield sync_pb2.SyncFlagsResponse(flag_configuration=text)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_flagd_server_is_followed_and_its_loss_leaves_the_last_good_state() -> None:
+    flagd = FlagdServer(document(targeting=PROSE_OFF))
+    server = grpc.server(ThreadPoolExecutor(4))
+    sync_pb2_grpc.add_FlagSyncServiceServicer_to_server(flagd, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    service = FlagService.open(FlagSettings(provider="flagd", host="127.0.0.1", port=port, default_variant="off"))
+    prose = FlagContext("model", WorkloadClass.PROSE)
+    try:
+        until(lambda: service.evaluate(ANY).value)
+        assert (service.evaluate(prose).variant, service.evaluate(prose).reason) == ("off", "TARGETING_MATCH")
+        flagd.documents.put(document("on"))
+        until(lambda: service.evaluate(prose).variant == "on")
+        flagd.documents.put(None)
+        server.stop(0).wait()
+        until(lambda: service.evaluate(ANY).reason == "STALE")
+        assert service.evaluate(ANY).value is True
+    finally:
+        flagd.documents.put(None)
+        service.close()
+        server.stop(0).wait()

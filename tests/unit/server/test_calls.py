@@ -6,7 +6,7 @@ from draftd.server.calls import Calls
 
 
 async def test_draining_waits_for_the_last_and_not_for_ever() -> None:
-    calls = Calls()
+    calls = Calls(10)
     assert await calls.wait_none(0.01)
     calls.enter("a")
     calls.enter("b")
