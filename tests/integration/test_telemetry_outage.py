@@ -179,7 +179,7 @@ def test_a_collector_that_is_killed_and_comes_back(tmp_path: Path) -> None:
             "OK": 4 * 18,
             "CANCELLED": 4 * 6,
         }
-    warnings = [line for line in running.said if line.startswith("WARNING") and "collector" in line]
+    warnings = [line for line in running.said if line.startswith("draftd: warning:") and "collector" in line]
     assert len([line for line in warnings if "does not reach" in line]) >= 1
     assert len(warnings) <= 4, "an outage is told in a line or two, not once per export"
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 
 import pytest
 from typer.testing import CliRunner
 
+from draftd.cli.commands.serve import announcer
 from draftd.cli.main import build_app
+from draftd.server.logs import configure
+from draftd.settings import LogSettings
 
 COMMANDS = [["serve"], ["generate"], ["compare"], ["status"], ["doctor"], ["demo"], ["flag", "get"], ["flag", "set"]]
 
@@ -34,3 +38,11 @@ def test_no_arguments_show_the_commands() -> None:
     result = CliRunner().invoke(build_app(), [])
     assert "serve" in result.output
     assert "doctor" in result.output
+
+
+def test_announcements_are_written_at_any_log_level() -> None:
+    stream = io.StringIO()
+    announce = announcer()
+    configure(LogSettings(level="error"), stream)
+    announce("serving a model on 127.0.0.1:1")
+    assert stream.getvalue() == "draftd: serving a model on 127.0.0.1:1\n"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from draftd.cli import logs
 from draftd.cli.overrides import parse_assignments
 from draftd.config import load_settings
 from draftd.core import DrafterKind
@@ -83,8 +84,13 @@ def command(
     overrides |= parse_assignments(assignments or [])
     settings = load_settings(config, overrides, os.environ)
 
-    logs.configure(settings.log)
-
     from draftd.cli.serve import run_daemon
 
-    raise typer.Exit(run_daemon(settings, announce=logs.announce))
+    raise typer.Exit(run_daemon(settings, announce=announcer()))
+
+
+def announcer() -> Callable[[str], None]:
+    """What the daemon announces goes to its log, at any level: scripts wait for the line with its port."""
+    log = logging.getLogger("draftd.daemon")
+    log.setLevel(logging.INFO)
+    return lambda line: log.info("%s", line)
