@@ -94,7 +94,7 @@ TABLE: list[tuple[str, pb.GenerateRequest, str, str]] = [
     ("empty chat", pb.GenerateRequest(chat=pb.ChatInput()), "chat.messages", "at least one message"),
     ("no token ids", pb.GenerateRequest(tokens=pb.TokenInput()), "tokens.ids", "at least one token id"),
     ("a prompt as long as the context", request(prompt="x" * CONTEXT), "prompt", f"1 to {CONTEXT - 1} tokens"),
-    ("a prompt far beyond it", request(prompt="x" * 60_000), "prompt", "got '60000 tokens'"),
+    ("a prompt far beyond it", request(prompt="x" * 60_000), "prompt", "got '60000 characters'"),
     ("a chat beyond it", message("user", "x" * CONTEXT), "chat", f"1 to {CONTEXT - 1} tokens"),
     (
         "token ids beyond it",

@@ -77,6 +77,8 @@ def models_of(settings: ModelSettings) -> Load:
     if model is None:
         nano = Path(str(resources.files("draftd.models") / "nano"))
         model, draft = str(nano / "target"), str(nano / "draft")
+    # It warns of prompts beyond the context, which are refused with a status of their own.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     return lambda progress: load_models(model, draft, prompt_lookup=settings.prompt_lookup, progress=progress)
 
 

@@ -11,7 +11,6 @@ it; where the reason is neither STOP nor LENGTH an error status follows, so that
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 import uuid
@@ -35,6 +34,7 @@ from draftd.server import reply
 from draftd.server.calls import Calls
 from draftd.server.convert import WORKLOADS, Chat, Limits, Parsed, RawText, parse
 from draftd.server.seams import ServerTelemetry
+from draftd.server.stall import StallGuard
 from draftd.server.stream import Mailbox, TokenStream
 from draftd.server.text import StopStrings, TextStream
 from draftd.server.tokenise import tokenise
@@ -88,6 +88,9 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             raise
         try:
             await self._relay(call, context)
+        except ClientStalled as error:
+            log.warning("request %s: %s", request_id, error.message)
+            raise
         finally:
             call.leave(self._worker)
 
@@ -141,33 +144,32 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
 
     async def _relay(self, call: _Call, context: Context) -> None:
         """Sends what the engine says until it has said all."""
-        await self._write(context, call, reply.started(call.id, call.info, call.prompt_tokens, call.plan))
-        text = TextStream(call.tokenizer, call.parsed.stop)
-        answer: list[str] = []
-        while (emission := await call.stream.take()) is not None:
-            pieces = text.add(emission.tokens)
-            rest = text.finish() if call.stream.exhausted else ""
-            answer += [*pieces, rest]
-            await self._write(context, call, reply.chunk(emission, pieces, rest))
-        if rest := text.finish():
-            answer.append(rest)
-            await self._write(context, call, reply.chunk(Emission((), ()), (), rest))
-        outcome = call.stream.outcome
-        assert outcome is not None
-        # Before the client hears of the end: whoever looks then finds it counted.
-        call.span.captured("".join(answer))
-        call.span.finished(outcome)
-        await self._write(context, call, reply.finished(outcome, call.plan, text.stop))
+        async with StallGuard(self._stall) as guard:
+
+            async def write(message: pb.GenerateResponse) -> None:
+                guard.writing()
+                await context.write(message)
+                guard.written()
+
+            await write(reply.started(call.id, call.info, call.prompt_tokens, call.plan))
+            text = TextStream(call.tokenizer, call.parsed.stop)
+            answer: list[str] = []
+            while (emission := await call.stream.take()) is not None:
+                pieces = text.add(emission.tokens)
+                rest = text.finish() if call.stream.exhausted else ""
+                answer += [*pieces, rest]
+                await write(reply.chunk(emission, pieces, rest))
+            if rest := text.finish():
+                answer.append(rest)
+                await write(reply.chunk(Emission((), ()), (), rest))
+            outcome = call.stream.outcome
+            assert outcome is not None
+            # Before the client hears of the end: whoever looks then finds it counted.
+            call.span.captured("".join(answer))
+            call.span.finished(outcome)
+            await write(reply.finished(outcome, call.plan, text.stop))
         if (error := _error_of(outcome)) is not None:
             raise error
-
-    async def _write(self, context: Context, call: _Call, message: pb.GenerateResponse) -> None:
-        try:
-            async with asyncio.timeout(self._stall):
-                await context.write(message)
-        except TimeoutError:
-            log.warning("request %s: the client took nothing for %g s; cancelled", call.id, self._stall)
-            raise ClientStalled(f"nothing was read for {self._stall:g} s: the request was cancelled") from None
 
 
 class _Call:

@@ -14,6 +14,8 @@ from draftd.server.convert import Chat, Limits, Prompt, RawText, TokenIds, check
 _INLINE_CHARACTERS = 4096
 # No vocabulary has tokens this long: a text of more characters per token of context cannot fit.
 _LONGEST_TOKEN = 512
+_USUAL_TOKEN = 16  # few texts have more characters per token
+_MARGIN = 64
 
 
 async def tokenise(prompt: Prompt, tokenizer: Tokenizer, limits: Limits, executor: Executor) -> tuple[int, ...]:
@@ -21,16 +23,26 @@ async def tokenise(prompt: Prompt, tokenizer: Tokenizer, limits: Limits, executo
     if isinstance(prompt, TokenIds):
         ids: Sequence[int] = prompt.ids
     else:
-        size = len(prompt.text) if isinstance(prompt, RawText) else sum(len(text) for _, text in prompt.messages)
-        if size > limits.context_length * _LONGEST_TOKEN:
-            field = "prompt" if isinstance(prompt, RawText) else "chat"
-            raise InvalidRequest(field, f"{size} characters", f"at most {limits.context_length - 1} tokens")
-        if size <= _INLINE_CHARACTERS:
+        text = prompt.text if isinstance(prompt, RawText) else "".join(content for _, content in prompt.messages)
+        if len(text) <= _INLINE_CHARACTERS:
             ids = _encode(prompt, tokenizer)
         else:
-            ids = await asyncio.get_running_loop().run_in_executor(executor, _encode, prompt, tokenizer)
+            run = asyncio.get_running_loop().run_in_executor
+            if await run(executor, _hopeless, text, tokenizer, limits.context_length):
+                field = "prompt" if isinstance(prompt, RawText) else "chat"
+                raise InvalidRequest(field, f"{len(text)} characters", f"1 to {limits.context_length - 1} tokens")
+            ids = await run(executor, _encode, prompt, tokenizer)
     check_length(ids, prompt, limits)
     return tuple(ids)
+
+
+def _hopeless(text: str, tokenizer: Tokenizer, context_length: int) -> bool:
+    """Whether a text is far too long, found out from its beginning: tokenising all of it may take many seconds."""
+    if len(text) > context_length * _LONGEST_TOKEN:
+        return True
+    head = text[: context_length * _USUAL_TOKEN]
+    # A token may straddle the cut, and a template may drop some text: so a margin.
+    return len(head) < len(text) and len(tokenizer.encode(head)) >= context_length + _MARGIN
 
 
 def _encode(prompt: RawText | Chat, tokenizer: Tokenizer) -> list[int]:
