@@ -14,6 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from draftd.core import DrafterKind, FinishReason, ModePreference, SamplingParams, WorkloadClass
 from draftd.engine.model import LoadedModels
+from draftd.engine.scheduler import Scheduler
 from draftd.engine.scripted import scripted_models
 from draftd.errors import ModelLoadError
 from draftd.server.client import CallError
@@ -408,3 +409,45 @@ def test_told_twice_it_stops_at_once_and_clients_hear_a_status(tmp_path: Path) -
         assert time.monotonic() - began < 5
         assert served.orderly is False
         assert served.tasks_left == []
+
+
+def test_an_engine_that_dies_ends_its_requests_with_an_error_and_the_daemon_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(tmp_path, lambda: scripted_models(0.7, step_seconds=0.01)) as served:
+        stream = served.client.generate("x", max_tokens=3000)
+        next(stream)
+
+        def die(self: Scheduler) -> None:
+            raise MemoryError("no more")
+
+        monkeypatch.setattr(Scheduler, "step", die)
+        *_, last = events = list(until_error(stream))
+        assert last.finished.reason == pb.FINISH_REASON_ERROR
+        assert len(events) >= 1
+        served.join()
+        assert served.orderly is False
+        assert served.tasks_left == []
+
+
+def until_error(stream: Iterator[pb.GenerateResponse]) -> Iterator[pb.GenerateResponse]:
+    """The events before an INTERNAL status, which must come."""
+    with pytest.raises(CallError, match="no more") as caught:
+        yield from stream
+    assert caught.value.code is grpc.StatusCode.INTERNAL
+
+
+def test_requests_in_hand_are_bounded_even_where_the_engine_is_done_with_them(tmp_path: Path) -> None:
+    slow = lambda: scripted_models(0.7, step_seconds=0.01)  # noqa: E731
+    with serving(tmp_path, slow) as served:
+        served.daemon._calls.limit = 2
+        streams = [served.client.generate("x", max_tokens=200) for _ in range(2)]
+        for stream in streams:
+            next(stream)
+        with pytest.raises(CallError, match="2 requests are in hand") as caught:
+            collect(served.client.generate("x"))
+        assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert caught.value.retry_after == 1.0
+        for stream in streams:
+            list(stream)
+        assert collect(served.client.generate("x", max_tokens=3)).error is None
