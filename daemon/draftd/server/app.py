@@ -236,7 +236,7 @@ class Daemon:
                     self._announce(f"serving {self._worker.info.model} on {self.address}")
                 await asyncio.sleep(_WATCH_POLL_SECONDS)
             else:
-                if state is EngineState.FAILED:
+                if state is EngineState.FAILED and self._ready.is_set():  # else the exception says it
                     log.error("%s", self._worker.error)
                 self._stop.set()
                 return

@@ -43,6 +43,8 @@ from draftd.telemetry.spans import InferenceSpan, InferenceStart
 from draftd.v1 import inference_pb2 as pb
 from draftd.v1 import inference_pb2_grpc
 
+_DEADLINE_SLACK_SECONDS = 0.05
+
 log = logging.getLogger(__name__)
 
 
@@ -113,8 +115,10 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             span.planned(plan, ContextTier.of(len(ids)))
             call = _Call(request_id, info, plan, parsed, tokenizer, len(ids), span, self._calls, self._mailbox)
             remaining = context.time_remaining()
-            if remaining is not None and remaining <= 0:
-                raise DeadlineExceeded("the deadline passed before the request reached the engine")
+            if remaining is not None:
+                call.deadline = time.monotonic() + remaining
+                if remaining <= 0:
+                    raise DeadlineExceeded("the deadline passed before the request reached the engine")
             decode = DecodeRequest(
                 id=request_id,
                 prompt=ids,
@@ -123,7 +127,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
                 arrival=arrival,
                 sampling=parsed.sampling,
                 stop=StopStrings(tokenizer, parsed.stop) if parsed.stop else None,
-                deadline=None if remaining is None else time.monotonic() + remaining,
+                deadline=call.deadline,
                 workload=parsed.workload,
             )
             self._worker.submit(decode, call.stream)
@@ -189,6 +193,7 @@ class _Call:
     ) -> None:
         self.id, self.info, self.plan, self.parsed = request_id, info, plan, parsed
         self.tokenizer, self.prompt_tokens, self.span = tokenizer, prompt_tokens, span
+        self.deadline: float | None = None
         self._calls = calls
         self.stream = TokenStream(mailbox, self._ended)
 
@@ -197,9 +202,11 @@ class _Call:
         outcome = self.stream.outcome
         if outcome is not None:
             self._ended(outcome)
-        else:
-            self.stream.abandon()
-            worker.cancel(self.id)
+            return
+        self.stream.abandon()
+        # A client whose time is up leaves too, a little before this clock says so: its own began to run earlier.
+        late = self.deadline is not None and time.monotonic() >= self.deadline - _DEADLINE_SLACK_SECONDS
+        worker.cancel(self.id, FinishReason.DEADLINE if late else FinishReason.CANCELLED)
 
     def _ended(self, outcome: Outcome) -> None:
         self.span.finished(outcome)  # a second time is ignored
