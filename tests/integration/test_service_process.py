@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -99,3 +101,24 @@ def test_a_signal_while_the_model_loads_ends_it_in_time(tmp_path: Path) -> None:
         daemon.popen.terminate()
         assert daemon.wait(20) == 0
         assert time.monotonic() - began < 5
+
+
+def test_hundreds_of_deadlines_at_any_moment_are_all_counted_and_none_leaves_a_traceback(tmp_path: Path) -> None:
+    choose = random.Random(3)
+    with scripted_daemon(tmp_path, step_seconds=0.001) as daemon, DraftdClient(f"127.0.0.1:{daemon.port}") as client:
+
+        def one(timeout: float) -> str:
+            with pytest.raises(CallError) as caught:
+                list(client.generate("x", max_tokens=4000, timeout=timeout))
+            return caught.value.code.name
+
+        with ThreadPoolExecutor(12) as pool:
+            codes = set(pool.map(one, [choose.uniform(0.001, 0.2) for _ in range(300)]))
+        assert codes == {"DEADLINE_EXCEEDED"}
+        until(lambda: client.status().active_requests == client.status().queued_requests == 0)
+        status = client.status()
+        assert set(status.finished_requests) == {"deadline"}
+        assert 200 < status.finished_requests["deadline"] + status.refused_requests <= 300
+        daemon.popen.terminate()
+        assert daemon.wait(20) == 0
+        assert daemon.lines[-1].startswith("draftd: serving"), daemon.lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 from collections.abc import Awaitable, Callable
@@ -87,6 +88,9 @@ class ErrorInterceptor(Interceptor):
                 await abort(context, error)
             except grpc.aio.AbortError:
                 raise
+            except grpc.aio.InternalError:
+                # gRPC could not send: the client has gone, and its cancellation is on the way here.
+                raise asyncio.CancelledError from None
             except Exception as error:
                 log.exception("%s failed", handler_call_details.method)
                 await abort(context, EngineFailure(f"internal error: {type(error).__name__}"))

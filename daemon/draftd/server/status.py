@@ -54,7 +54,8 @@ async def abort(context: Context, error: DraftdError) -> NoReturn:
     try:
         async with asyncio.timeout(_SEND_SECONDS):
             await context.abort(code_of(error), error.message, trailing)
-    except TimeoutError:
+    except (TimeoutError, grpc.aio.InternalError):
+        # InternalError: the client went at this very moment.
         raise asyncio.CancelledError from None
 
 
