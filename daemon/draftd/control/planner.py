@@ -17,6 +17,7 @@ class PlanAsk:
     wish: Wish
     workload: WorkloadClass = WorkloadClass.UNSPECIFIED
     caller: str = ""
+    prompt_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,4 +64,5 @@ class Planner:
     def plan(self, ask: PlanAsk, model: ModelInfo) -> DecodePlan:
         """Raises SpeculationUnavailable where speculation was demanded and cannot be had."""
         resolution = self._flag.evaluate(FlagContext(model.model, ask.workload, ask.caller))
-        return decide(ask.wish, resolution, Ceiling(self._max_draft_tokens, self._drafter, self.level), model)
+        ceiling = Ceiling(self._max_draft_tokens, self._drafter, self.level)
+        return decide(ask.wish, resolution, ceiling, model, ask.prompt_tokens)

@@ -30,7 +30,7 @@ class Ceiling:
     level: FallbackLevel = FallbackLevel.FULL
 
 
-def decide(wish: Wish, flag: FlagResolution, ceiling: Ceiling, model: ModelInfo) -> DecodePlan:
+def decide(wish: Wish, flag: FlagResolution, ceiling: Ceiling, model: ModelInfo, prompt_tokens: int = 0) -> DecodePlan:
     """The plan. Raises SpeculationUnavailable, with the reason, where speculation was demanded and cannot be had."""
     said = f"flag: {flag.reason}" + (f" ({flag.error})" if flag.error else "")
     if not flag.value:
@@ -43,13 +43,16 @@ def decide(wish: Wish, flag: FlagResolution, ceiling: Ceiling, model: ModelInfo)
         return _lowered(wish, flag, ceiling, "configuration: max_draft_tokens is 0")
     if ceiling.level is FallbackLevel.AUTOREGRESSIVE:
         return _lowered(wish, flag, ceiling, "ladder: autoregressive")
-    if not model.speculation_available:
-        return _lowered(wish, flag, ceiling, f"model: {model.speculation_reason}")
+    drafter = _drafter(wish, ceiling)
+    if drafter not in model.drafters:
+        return _lowered(wish, flag, ceiling, _missing(drafter, wish, model))
+    limit = model.rollback_limit
+    if limit is not None and prompt_tokens + 1 >= limit:
+        # The engine would find the same in its first round; here a demand can still be refused.
+        reason = f"model: its rotating cache of {limit} tokens is full after a prompt of {prompt_tokens}"
+        return _lowered(wish, flag, ceiling, reason)
 
     notes = [said]
-    drafter = _drafter(wish, ceiling, model, notes)
-    if drafter is None:
-        return _lowered(wish, flag, ceiling, notes[-1])
     depth = ceiling.max_draft_tokens
     if ceiling.level < FallbackLevel.FULL:
         depth = max(1, depth // 2)
@@ -61,24 +64,20 @@ def decide(wish: Wish, flag: FlagResolution, ceiling: Ceiling, model: ModelInfo)
     return DecodePlan(DecodeMode.SPECULATIVE, depth, drafter, ceiling.level, flag.variant, "; ".join(notes))
 
 
-def _drafter(wish: Wish, ceiling: Ceiling, model: ModelInfo, notes: list[str]) -> DrafterKind | None:
-    """The drafter to use; None, with a note why, where there is none that may be used."""
+def _drafter(wish: Wish, ceiling: Ceiling) -> DrafterKind:
+    """The one drafter that may be used: none takes another's place unasked, for not every drafter pays everywhere."""
     if ceiling.level is FallbackLevel.LIGHT_DRAFT:
-        if DrafterKind.PROMPT_LOOKUP in model.drafters:
-            return DrafterKind.PROMPT_LOOKUP
-        notes.append("ladder: light_draft, and no light drafter is loaded")
-        return None
-    if wish.drafter in model.drafters:
-        return wish.drafter
+        return DrafterKind.PROMPT_LOOKUP
+    return wish.drafter or ceiling.drafter or DrafterKind.DRAFT_MODEL
+
+
+def _missing(drafter: DrafterKind, wish: Wish, model: ModelInfo) -> str:
+    why = f" ({model.speculation_reason})" if model.speculation_reason else ""
     if wish.drafter is not None:
-        notes.append(f"request: drafter {wish.drafter} is not available{_because(model)}")
-        if wish.preference is ModePreference.SPECULATIVE:
-            return None
-    return ceiling.drafter if ceiling.drafter in model.drafters else model.drafters[0]
-
-
-def _because(model: ModelInfo) -> str:
-    return f" ({model.speculation_reason})" if model.speculation_reason else ""
+        return f"request: drafter {drafter} is not available{why}"
+    if drafter is DrafterKind.DRAFT_MODEL and model.speculation_reason:
+        return f"model: {model.speculation_reason}"
+    return f"model: drafter {drafter} is not available{why}"
 
 
 def _lowered(wish: Wish, flag: FlagResolution, ceiling: Ceiling, reason: str) -> DecodePlan:

@@ -111,7 +111,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             raise
         span = self._telemetry.begin_inference(_start(request, request_id, arrival, info, parsed, len(ids)))
         try:
-            plan = self._planner.plan(PlanAsk(parsed.wish, parsed.workload, parsed.caller), info)
+            plan = self._planner.plan(PlanAsk(parsed.wish, parsed.workload, parsed.caller, len(ids)), info)
             span.planned(plan, ContextTier.of(len(ids)))
             call = _Call(request_id, info, plan, parsed, tokenizer, len(ids), span, self._calls, self._mailbox)
             remaining = context.time_remaining()

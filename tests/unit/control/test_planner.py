@@ -7,7 +7,7 @@ from draftd.core import DecodeMode, DrafterKind, ModelInfo, ModePreference, Work
 from draftd.policy.flag import FlagResolution
 from draftd.policy.plan import Wish
 
-MODEL = ModelInfo("m", None, 4096, 256, (DrafterKind.PROMPT_LOOKUP,), "no draft model is loaded", 0, 0, "cpu")
+MODEL = ModelInfo("m", "d", 4096, 256, tuple(DrafterKind), "", 0, 0, "cpu")
 
 
 class Recording(FixedFlag):
@@ -24,7 +24,7 @@ def test_the_flag_is_asked_with_model_workload_and_caller() -> None:
     flag = Recording()
     plan = Planner(flag, max_draft_tokens=3).plan(PlanAsk(Wish(), WorkloadClass.CODE, "me"), MODEL)
     assert flag.asked == [FlagContext("m", WorkloadClass.CODE, "me")]
-    assert (plan.mode, plan.max_draft_tokens, plan.drafter) == (DecodeMode.SPECULATIVE, 3, DrafterKind.PROMPT_LOOKUP)
+    assert (plan.mode, plan.max_draft_tokens, plan.drafter) == (DecodeMode.SPECULATIVE, 3, DrafterKind.DRAFT_MODEL)
 
 
 def test_a_flag_that_flips_acts_on_the_next_plan() -> None:

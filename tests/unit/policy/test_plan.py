@@ -61,21 +61,33 @@ def test_a_stale_flag_says_so_in_the_reason() -> None:
     assert plan.reason == "flag: STALE (not valid JSON)"
 
 
-def test_the_named_drafter_is_used_and_a_missing_one_is_replaced_only_where_nothing_was_demanded() -> None:
+def test_a_drafter_that_is_missing_is_not_replaced_by_another() -> None:
     lookup = Wish(drafter=DrafterKind.PROMPT_LOOKUP)
     assert decide(lookup, ON, CEILING, MODEL).drafter is DrafterKind.PROMPT_LOOKUP
     only_lookup = replace(MODEL, drafters=(DrafterKind.PROMPT_LOOKUP,), speculation_reason="no draft model is loaded")
     plan = decide(Wish(drafter=DrafterKind.DRAFT_MODEL), ON, CEILING, only_lookup)
-    assert plan.drafter is DrafterKind.PROMPT_LOOKUP
-    assert "drafter draft_model is not available (no draft model is loaded)" in plan.reason
+    assert plan.mode is DecodeMode.AUTOREGRESSIVE
+    assert plan.reason == "request: drafter draft_model is not available (no draft model is loaded)"
+    assert decide(Wish(), ON, CEILING, only_lookup).reason == "model: no draft model is loaded"
+    assert decide(lookup, ON, CEILING, only_lookup).drafter is DrafterKind.PROMPT_LOOKUP
     with pytest.raises(SpeculationUnavailable, match="no draft model is loaded"):
-        decide(Wish(ModePreference.SPECULATIVE, drafter=DrafterKind.DRAFT_MODEL), ON, CEILING, only_lookup)
+        decide(Wish(ModePreference.SPECULATIVE), ON, CEILING, only_lookup)
 
 
 def test_the_daemons_default_drafter_serves_those_who_name_none() -> None:
     assert decide(Wish(), ON, Ceiling(4, DrafterKind.PROMPT_LOOKUP), MODEL).drafter is DrafterKind.PROMPT_LOOKUP
     missing = replace(MODEL, drafters=(DrafterKind.DRAFT_MODEL,))
-    assert decide(Wish(), ON, Ceiling(4, DrafterKind.PROMPT_LOOKUP), missing).drafter is DrafterKind.DRAFT_MODEL
+    plan = decide(Wish(), ON, Ceiling(4, DrafterKind.PROMPT_LOOKUP), missing)
+    assert plan.reason == "model: drafter prompt_lookup is not available"
+
+
+def test_a_prompt_that_fills_a_rotating_cache_is_decoded_autoregressively() -> None:
+    ring = replace(MODEL, rollback_limit=128)
+    assert decide(Wish(), ON, CEILING, ring, 126).mode is DecodeMode.SPECULATIVE
+    plan = decide(Wish(), ON, CEILING, ring, 127)
+    assert plan.reason == "model: its rotating cache of 128 tokens is full after a prompt of 127"
+    with pytest.raises(SpeculationUnavailable, match="rotating cache"):
+        decide(Wish(ModePreference.SPECULATIVE), ON, CEILING, ring, 127)
 
 
 def test_the_ladder_shortens_the_block_and_then_lightens_the_draft() -> None:
