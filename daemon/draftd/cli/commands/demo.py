@@ -37,7 +37,7 @@ _COLUMNS = (
 
 
 def command(
-    each: Annotated[int, typer.Option("--each", min=1, help="Prompts of each workload class.")] = 4,
+    each: Annotated[int, typer.Option("--each", min=1, help="Prompts of each workload class.")] = 6,
     max_tokens: Annotated[int | None, typer.Option("--max-tokens", "-n", help="Longest answer.")] = None,
     max_draft_tokens: Annotated[
         int | None, typer.Option("--max-draft-tokens", min=1, help="Most tokens drafted per round.")
@@ -48,7 +48,7 @@ def command(
 ) -> None:
     """Start a daemon on the embedded pair and watch it answer the same prompts both ways.
 
-    Takes about a minute. Ends with one line of JSON; exits 1 if any pair of texts differs.
+    Takes about half a minute. Ends with one line of JSON; exits 1 if any pair of texts differs.
 
     [bold]Examples[/]
 
