@@ -125,9 +125,7 @@ class ServerSettings(Section):
     max_concurrent_streams: int = Field(
         default=256, ge=1, le=65536, description="Calls that one connection may have open at a time."
     )
-    drain_seconds: Seconds = Field(
-        default=20.0, description="On SIGTERM, how long running requests may go on."
-    )
+    drain_seconds: Seconds = Field(default=20.0, description="On SIGTERM, how long running requests may go on.")
     write_stall_seconds: Seconds = Field(
         default=30.0, description="A client that takes no message for so long is cancelled; 0 waits for ever."
     )
@@ -165,9 +163,7 @@ class EngineSettings(Section):
         default=64, ge=1, le=65536, description="Requests that may wait; one more is RESOURCE_EXHAUSTED."
     )
     max_batch: int = Field(default=8, ge=1, le=256, description="Requests decoded together.")
-    prefill_chunk: int = Field(
-        default=512, ge=1, le=16384, description="Prompt tokens prefilled between two rounds."
-    )
+    prefill_chunk: int = Field(default=512, ge=1, le=16384, description="Prompt tokens prefilled between two rounds.")
     max_draft_tokens: int = Field(
         default=4, ge=0, le=16, description="Most tokens drafted per round; 0 turns speculation off."
     )
@@ -197,9 +193,7 @@ class FlagSettings(Section):
 class TelemetrySettings(Section):
     """What OTEL_* variables do not cover: those work as in any OpenTelemetry program."""
 
-    shutdown_seconds: Seconds = Field(
-        default=5.0, description="How long the last export may take at shutdown."
-    )
+    shutdown_seconds: Seconds = Field(default=5.0, description="How long the last export may take at shutdown.")
     capture_content: bool = Field(
         default=False, description=f"Put prompts and answers on spans. Also {CAPTURE_CONTENT_VARIABLE}."
     )
@@ -208,12 +202,8 @@ class TelemetrySettings(Section):
 class LogSettings(Section):
     """What is written to stderr."""
 
-    level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="Least severity logged."
-    )
-    format: Literal["text", "json"] = Field(
-        default="text", description="One line of text, or of JSON, per event."
-    )
+    level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least severity logged.")
+    format: Literal["text", "json"] = Field(default="text", description="One line of text, or of JSON, per event.")
 
 
 class Settings(BaseSettings):
