@@ -69,7 +69,7 @@ def manifest(work: Path, out: Path) -> dict[str, Any]:
             "library_share_of_rows": {"target": list(Mix().library), "draft": MIX.library[LAST_STAGE]},
             "families": {name: list(weights) for name, (_, weights) in FAMILIES.items()},
             "held_out_one_in": HELD_OUT_ONE_IN,
-            "first_stage_steps": Mix().first_stage_steps,
+            "stage_steps": list(Mix().stage_steps),
             "prompt_weight": list(Mix().prompt_weight),
         },
         "target": run_summary(work, "target"),
@@ -101,7 +101,7 @@ def _abilities(report: dict[str, Any]) -> list[str]:
         f"- Questions: a tool call where a question was asked: {chat['false_call']:.1%} of "
         f"{chat['prompts']}; "
         f"of those with one right answer {chat['right']:.1%} are right.",
-        f"- Arithmetic (150 pairs under a hundred, most of them seen in training): sums "
+        f"- Arithmetic (68 pairs under a hundred, most of them seen in training): sums "
         f"{report['sums']['sums']:.1%}, "
         f"differences {report['sums']['differences']:.1%}; held-out problems among the prompts "
         f"{chat['arithmetic']:.1%}.",
@@ -152,8 +152,9 @@ def _trial(report: dict[str, Any], trial: dict[str, Any]) -> list[str]:
 
 def _data(m: dict[str, Any]) -> list[str]:
     data = m["data"]
-    first, second = data["library_share_of_rows"]["target"]
-    weights = ", ".join(f"{name} {a:g}/{b:g}" for name, (a, b) in data["families"].items())
+    library, prompt = data["library_share_of_rows"]["target"], data["prompt_weight"]
+    second, last = data["stage_steps"]
+    weights = ", ".join(f"{name} {'/'.join(f'{w:g}' for w in ws)}" for name, ws in data["families"].items())
     return [
         f"{data['library_files']} modules of the Python {m['target']['python']} standard library "
         f"({data['library_bytes'] / 1e6:.1f} MB; tests, interactive tools and data tables left out, "
@@ -161,14 +162,12 @@ def _data(m: dict[str, Any]) -> list[str]:
         "target's batch is all library with some probability, else it is packed with documents and filled up with "
         "library.",
         "",
-        f"There are two stages. The first {data['first_stage_steps']} steps: library {first}, prompts weigh "
-        f"{data['prompt_weight'][0]} of an answer in the loss, sums are given without their "
-        f"working. After that: library "
-        f"{second}, prompts weigh {data['prompt_weight'][1]:g}, sums are worked in two steps. The "
-        f"draft sees the second "
-        f"stage only, library {data['library_share_of_rows']['draft']}. Weights of the families in "
-        f"documents, by stage: "
-        f"{weights}.",
+        f"There are three stages. Up to step {second}: library {library[0]}, prompts weigh {prompt[0]} of an answer in "
+        f"the loss, sums are given without their working. Up to step {last}: library {library[1]}, prompts weigh "
+        f"{prompt[1]:g}, sums are worked in two steps. Then: library {library[2]}, and prose that does not repeat "
+        "itself, since the likeliest continuation of prose that does is to say the same thing again. The stages are as "
+        "they are because samples taken on the way asked for them. The draft sees the last stage only, library "
+        f"{data['library_share_of_rows']['draft']}. Weights of the families in documents, by stage: {weights}.",
         "",
         f"One in {data['held_out_one_in']} user texts (for arithmetic: pairs of numbers, whatever the wording) is held "
         "out by its hash and never trained on; the prompts in `prompts/` are drawn from those alone.",
@@ -265,11 +264,11 @@ def card(m: dict[str, Any], trial: dict[str, Any] | None) -> str:
     lines += [
         "## Limits",
         "",
-        "English only, facts from one table, sums and differences of numbers under a hundred, about forty "
-        "tools whose "
-        "arguments are named in the request. Prose is drawn from a grammar: sentences hold, plots do not. "
-        "Anything outside "
-        "the families above gets a confident wrong answer. No safety training of any kind.",
+        "English only, facts from one table, sums and differences of numbers under a hundred, about thirty tools "
+        "whose arguments are named in the request. Prose comes from a grammar: sentences hold, plots do not, and "
+        "decoded greedily it soon repeats itself (sampling at temperature 0.8 shows what it has learned). Anything "
+        "outside the families above gets a confident wrong answer. Asked to act when no listed tool can, it may call "
+        "one that is not listed. No safety training of any kind.",
         "",
         "## Files",
         "",

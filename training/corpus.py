@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from training.generator import FIRST_STAGE, LAST_STAGE, documents
+from training.generator import documents
 from training.library import library_files, read
 
 SPECIALS = ("<|bos|>", "<|end|>", "<|pad|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|unk|>")
 BOS, END, PAD, SYSTEM, USER, ASSISTANT, TOOL, UNK = range(8)
-FIRST_STAGE_STEPS = 325
+STAGE_STEPS = (325, 698)
 
 Ids = npt.NDArray[np.int64]
 Weights = npt.NDArray[np.float32]
@@ -33,11 +33,12 @@ def library_tokens(tokenizer: Tokenizer, held_out: bool = False) -> Ids:
 class Mix:
     """Shares of rows, and what a row may hold."""
 
-    library: tuple[float, float] = (0.27, 0.20)
+    library: tuple[float, ...] = (0.27, 0.20, 0.20)
     """The share of rows that are all library, in each stage."""
-    prompt_weight: tuple[float, float] = (0.1, 0.0)
+    prompt_weight: tuple[float, ...] = (0.1, 0.0, 0.0)
     """What the model reads but need not say: a little weight at first, so that words are met wherever they stand."""
-    first_stage_steps: int = FIRST_STAGE_STEPS
+    stage_steps: tuple[int, ...] = STAGE_STEPS
+    """At which steps the second stage and the last begin."""
 
 
 def loss_weights(ids: Ids, prompt_weight: float) -> Weights:
@@ -65,7 +66,7 @@ class Corpus:
     def batch(self, step: int, rows: int, length: int) -> tuple[Ids, Weights]:
         """`rows` rows of `length + 1` tokens, and the weight of each token as a target."""
         rng = Random(f"{self.seed}/{step}")
-        stage = FIRST_STAGE if step < self.mix.first_stage_steps else LAST_STAGE
+        stage = sum(step >= start for start in self.mix.stage_steps)
         stream = documents(rng.getrandbits(48), stage=stage)
         ids = np.full((rows, length + 1), PAD, dtype=np.int64)
         weights = np.zeros((rows, length + 1), dtype=np.float32)

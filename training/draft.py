@@ -18,7 +18,7 @@ from training.model import DRAFT, Llama
 
 KL_SHARE = 0.8
 # The draft works on what the assistant says, so the library has a smaller part than in the target's mix.
-MIX = Mix(library=(0.0, 0.15), first_stage_steps=0)
+MIX = Mix(library=(0.0, 0.0, 0.08), stage_steps=(0, 0))
 
 
 def load_target(work: Path) -> Llama:
@@ -66,8 +66,9 @@ def main() -> None:
         args.minutes,
         args.steps,
         args.seed,
+        tokens_per_batch=2048,  # a whole distribution a token is little noise: more and smaller steps
         muon_lr=0.02,
-        adam_lr=4e-3,
+        adam_lr=2e-3,
         decay=0.0,
         decay_from=0.4,
         lengths=((0.0, 256), (0.9, 512)),

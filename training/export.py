@@ -24,6 +24,7 @@ def export(checkpoint: Path, size: Size, tokenizer_folder: Path, out: Path) -> N
         out / "model.safetensors",
         metadata={"format": "pt"},
     )
+    (out / "model.safetensors").chmod(0o644)
     (out / "config.json").write_text(json.dumps(size.hf_config(), indent=1) + "\n")
     tokenizers_.save(tokenizers_.ensure(tokenizer_folder, size.vocab), out)
 

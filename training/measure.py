@@ -100,7 +100,7 @@ def load_pair(folder: Path) -> Pair:
     return Pair(target, draft, tokenizer)
 
 
-def python_files(limit_bytes: int = 24_000) -> list[str]:
+def python_files(limit_bytes: int = 8_000) -> list[str]:
     """The held-out library files, each cut to its first few screens; chosen as `corpus.library_files` chooses them."""
     from training.library import library_files, read
 

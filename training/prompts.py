@@ -30,8 +30,12 @@ def held_out(family: str, count: int) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for document in documents(SEED, held_out=True, families=[family]):
         text = document.user_text()
-        # Raw texts have no prompt, work sheets no single answer, and the tool one family's wish is another's refusal.
-        if not document.messages or text in seen or (family == "arithmetic" and document.expect is None):
+        # Raw texts have no prompt, work sheets no single answer, and a wish for which no tool is listed is no question.
+        if (
+            not document.messages
+            or text in seen
+            or (family in ("arithmetic", "tool_question") and document.expect is None)
+        ):
             continue
         seen.add(text)
         row: dict[str, object] = {"messages": document.prompt()}

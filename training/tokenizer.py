@@ -10,7 +10,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from training.corpus import SPECIALS
-from training.generator import FIRST_STAGE, documents
+from training.generator import documents
 from training.library import library_files, read
 from training.model import CONTEXT
 
@@ -24,7 +24,7 @@ CHAT_TEMPLATE = (
 
 def _texts() -> Iterator[str]:
     yield from (read(path) for path in library_files(held_out=False)[::2])
-    for document in islice(documents(SEED, stage=FIRST_STAGE), DOCUMENTS):
+    for document in islice(documents(SEED, stage=0), DOCUMENTS):
         yield from (m["content"] for m in document.messages)
         yield document.raw
 

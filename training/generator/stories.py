@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 from training.generator import tables_prose as p
 from training.generator import tables_words as w
@@ -12,11 +14,39 @@ _JOINERS = ("and", "but", "while", "because", "although", "until", "so")
 _SAID = ("said", "whispered", "cried", "muttered", "answered")
 
 
+class _Unrepeated(Random):
+    """Choices that a text does not make twice: else its likeliest continuation is to say the same thing again."""
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__(rng.getrandbits(48))
+        self._used: set[str] = set()
+        self._decks: dict[int, list[int]] = {}
+
+    def choice(self, seq: Sequence[Any]) -> Any:
+        for _ in range(8):
+            picked = super().choice(seq)
+            if len(seq) < 9 or picked not in self._used:
+                break
+        self._used.add(picked)
+        return picked
+
+    def card(self, count: int) -> int:
+        """One of `count`, each as often as the others."""
+        deck = self._decks.setdefault(count, [])
+        if not deck:
+            deck.extend(range(count))
+            self.shuffle(deck)
+        return deck.pop()
+
+
 class _Scene:
     """The few people, beasts and things that a story keeps coming back to."""
 
-    def __init__(self, rng: Random) -> None:
-        self.rng = rng
+    def __init__(self, rng: Random, varied: bool) -> None:
+        fresh = _Unrepeated(rng) if varied else None
+        self.card = fresh.card if fresh else rng.randrange
+        self.own = 0.25 if varied else 0.45
+        self.rng = rng = fresh or rng
         self.name = rng.choice(w.NAMES)
         self.pronoun = rng.choice(("she", "he"))
         self.person = rng.choice(p.PEOPLE)
@@ -26,7 +56,7 @@ class _Scene:
 
     def noun(self, table: list[str], usual: str) -> str:
         """A noun, often the scene's own, with or without an adjective."""
-        noun = usual if self.rng.random() < 0.45 else self.rng.choice(table)
+        noun = usual if self.rng.random() < self.own else self.rng.choice(table)
         return f"{self.rng.choice(p.ADJECTIVES)} {noun}" if self.rng.random() < 0.55 else noun
 
     def someone(self) -> str:
@@ -51,7 +81,7 @@ class _Scene:
 
     def clause(self) -> str:
         r = self.rng
-        kind = r.randrange(9)
+        kind = self.card(9)
         if kind < 3:
             tail = r.choice(
                 (" " + self.where(), " " + r.choice(p.ADVERBS), "", "", " for the " + self.noun(p.PEOPLE, self.person))
@@ -73,7 +103,7 @@ class _Scene:
 
     def sentence(self) -> str:
         r = self.rng
-        kind = r.randrange(12)
+        kind = self.card(12)
         if kind < 3:
             text = self.clause()
         elif kind < 5:
@@ -129,8 +159,8 @@ def tell(scene: _Scene, sentences: int) -> str:
     return f"{opening[0].upper()}{opening[1:]} {middle} {_ending(scene)}"
 
 
-def stories(rng: Random) -> Document:
-    scene = _Scene(rng)
+def stories(rng: Random, varied: bool = True) -> Document:
+    scene = _Scene(rng, varied)
     text = tell(scene, rng.randrange(3, 8))
     if rng.random() < 0.12:
         return Document("stories", "prose", raw=text, key="story")
@@ -150,9 +180,9 @@ def stories(rng: Random) -> Document:
     return chat("stories", "prose", asked.format(about), text)
 
 
-def scenes(rng: Random) -> Document:
+def scenes(rng: Random, varied: bool = True) -> Document:
     """Descriptions, letters and diary pages: prose without a plot."""
-    scene = _Scene(rng)
+    scene = _Scene(rng, varied)
     body = " ".join(scene.sentence() for _ in range(rng.randrange(3, 7)))
     kind = rng.randrange(3)
     if kind == 0:
