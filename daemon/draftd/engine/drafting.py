@@ -14,6 +14,7 @@ import mlx.core as mx
 
 from draftd.engine.batch import Row
 from draftd.engine.cache import Caches, make_caches
+from draftd.engine.prefill import Prefill
 from draftd.engine.sampling import Sampling, draw, one_hot, uniforms
 
 
@@ -60,20 +61,12 @@ class DraftModel:
         self._vocabulary = vocabulary  # of the target: the pair may pad their embeddings differently
         self._caches: Caches = make_caches(model)
         self._rows: list[Row] = []
-        self._newcomers: dict[int, Caches] = {}
+        self._prefill = Prefill(self._caches)
 
     def prefill(self, row: Row, chunk: int) -> bool:
-        key = id(row)
-        caches = self._newcomers.get(key) or self._caches.fresh()
-        self._newcomers[key] = caches
-        start, end = caches.lengths[0], min(caches.lengths[0] + chunk, len(row.tokens) - 1)
-        if start < end:
-            caches.forward(mx.array([row.tokens[start:end]], dtype=mx.uint32), [end - start])
-            mx.eval(caches.arrays())
-        if end < len(row.tokens) - 1:
+        if not self._prefill.advance(row, chunk):
             return False
-        del self._newcomers[key]
-        self._caches.join(caches)
+        self._prefill.join(row)
         self._rows.append(row)
         return True
 
@@ -115,7 +108,7 @@ class DraftModel:
         )
 
     def leave(self, row: Row) -> None:
-        self._newcomers.pop(id(row), None)
+        self._prefill.drop(row)
         if row in self._rows:
             keep = [i for i, other in enumerate(self._rows) if other is not row]
             self._caches.select(keep)
@@ -123,7 +116,7 @@ class DraftModel:
 
     @property
     def nbytes(self) -> int:
-        return self._caches.nbytes + sum(c.nbytes for c in self._newcomers.values())
+        return self._caches.nbytes + self._prefill.nbytes
 
     def _catch_up(self, asked: Sequence[int]) -> mx.array:
         """Feeds what each row's text has and its cache has not; returns logits after the text, rows × vocabulary."""

@@ -16,6 +16,7 @@ import mlx.core as mx
 from draftd.engine.batch import Row
 from draftd.engine.cache import Caches, make_caches
 from draftd.engine.drafting import Draft
+from draftd.engine.prefill import Prefill
 from draftd.engine.sampling import Sampling, accept, draw, uniforms
 
 
@@ -69,22 +70,15 @@ class LocalVerifier:
     def __init__(self, model: Any) -> None:
         self._model = model
         self._caches: Caches = make_caches(model)
-        self._newcomers: dict[int, Caches] = {}
+        self._prefill = Prefill(self._caches)
         self._ahead: mx.array | None = None  # rows × 1: tokens already on their way
 
     def prefill(self, row: Row, chunk: int) -> bool:
-        key = id(row)
-        caches = self._newcomers.get(key) or self._caches.fresh()
-        self._newcomers[key] = caches
-        start, end = caches.lengths[0], min(caches.lengths[0] + chunk, len(row.tokens) - 1)
-        if start < end:
-            caches.forward(mx.array([row.tokens[start:end]], dtype=mx.uint32), [end - start])
-            mx.eval(caches.arrays())
-        return end == len(row.tokens) - 1
+        return self._prefill.advance(row, chunk)
 
     def join(self, row: Row) -> None:
         assert self._ahead is None, "a newcomer joins between forwards"
-        self._caches.join(self._newcomers.pop(id(row)))
+        self._prefill.join(row)
 
     def verify(self, rows: Sequence[Row], draft: Draft, sampling: Sampling) -> Verdict:
         assert self._ahead is None, "a draft continues the text that was read"
@@ -127,11 +121,11 @@ class LocalVerifier:
             self._ahead = self._ahead[mx.array(list(rows))] if rows else None
 
     def drop(self, row: Row) -> None:
-        self._newcomers.pop(id(row), None)
+        self._prefill.drop(row)
 
     @property
     def nbytes(self) -> int:
-        return self._caches.nbytes + sum(c.nbytes for c in self._newcomers.values())
+        return self._caches.nbytes + self._prefill.nbytes
 
     def _step(self, tokens: mx.array, rows: Sequence[Row], sampling: Sampling) -> mx.array:
         """Dispatches one forward over `tokens`, rows × 1; returns the tokens it chooses, likewise."""
