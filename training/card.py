@@ -105,6 +105,9 @@ def _abilities(report: dict[str, Any]) -> list[str]:
         f"{report['sums']['sums']:.1%}, "
         f"differences {report['sums']['differences']:.1%}; held-out problems among the prompts "
         f"{chat['arithmetic']:.1%}.",
+        f"- Asked for what no listed tool can do, it says so in {report['refusals']['refused']:.1%} of "
+        f"{report['refusals']['wishes']} held-out wishes and calls some tool otherwise; such wishes are no questions and "
+        "are not among the prompts.",
         f"- Code: {code['compiles']:.1%} of {code['prompts']} answers compile (SQL is only looked at for its form).",
     ]
 
@@ -124,10 +127,9 @@ def _trial(report: dict[str, Any], trial: dict[str, Any]) -> list[str]:
     lines = [
         "## Against the trial pair",
         "",
-        "An earlier pair of the same two sizes, on the same prompts, by the same script. Its own training "
-        "may have seen "
-        "the library files that are held out here. A class in which its answers are wrong says little "
-        "about acceptance.",
+        "An earlier pair of the same two sizes, on the same prompts, by the same script. It was trained on other "
+        "wordings than those of the prompts, twice as long and with more library, and may have seen the files held out "
+        "here: the comparison says what changed for these prompts, not which recipe is better.",
         "",
         "| class | position 0: this, trial | k=4: this, trial | speed-up at k=4: this, trial |",
         "|---|---|---|---|",
@@ -170,7 +172,8 @@ def _data(m: dict[str, Any]) -> list[str]:
         f"{data['library_share_of_rows']['draft']}. Weights of the families in documents, by stage: {weights}.",
         "",
         f"One in {data['held_out_one_in']} user texts (for arithmetic: pairs of numbers, whatever the wording) is held "
-        "out by its hash and never trained on; the prompts in `prompts/` are drawn from those alone.",
+        "out by its hash and never trained on; the prompts in `prompts/` are drawn from those alone. (A held-out sum may "
+        "still occur as a step in another sum's working.)",
     ]
 
 
@@ -238,9 +241,9 @@ def card(m: dict[str, Any], trial: dict[str, Any] | None) -> str:
         "",
         f"Seeds: {', '.join(f'{k} {v}' for k, v in m['seeds'].items())}. PyTorch {m['target']['torch']}, "
         f"bf16 autocast on CPU. "
-        "The loss curves are in `manifest.json`. A run by time is repeated with `--steps`; batches depend "
-        "on seed and step "
-        "alone, sums in floating point on the machine.",
+        "The loss curves are in `manifest.json`. The target was stopped where each later stage begins and resumed from "
+        "its last checkpoint; the time above leaves out what was lost in between. Its schedule followed the clock of a "
+        "busy machine, so that `--target-steps` and `--draft-steps` give a pair of the same kind, not the same weights.",
         "",
         "## Held-out loss",
         "",
@@ -252,7 +255,8 @@ def card(m: dict[str, Any], trial: dict[str, Any] | None) -> str:
         "would have "
         "chosen; *k* columns are accepted over drafted when every round drafts k tokens; the speed-up is "
         "mlx-lm's "
-        "speculative loop over its plain one, timed on a machine shared with other work.",
+        "speculative loop over its plain one for every tenth prompt, in processor time on one busy core, prefill "
+        "included.",
         "",
         *_workloads(report),
         "",
@@ -267,8 +271,8 @@ def card(m: dict[str, Any], trial: dict[str, Any] | None) -> str:
         "English only, facts from one table, sums and differences of numbers under a hundred, about thirty tools "
         "whose arguments are named in the request. Prose comes from a grammar: sentences hold, plots do not, and "
         "decoded greedily it soon repeats itself (sampling at temperature 0.8 shows what it has learned). Anything "
-        "outside the families above gets a confident wrong answer. Asked to act when no listed tool can, it may call "
-        "one that is not listed. No safety training of any kind.",
+        "outside the families above gets a confident wrong answer. Differences that borrow are wrong as "
+        "often as right. No safety training of any kind.",
         "",
         "## Files",
         "",

@@ -13,6 +13,7 @@ from training.generator.base import Document, Message, chat
 from training.generator.facts import question
 from training.generator.tables_tools import Tool
 
+NO_TOOL = "I have no tool for that."
 _INTRO = (
     "You can call these tools:",
     "You can call these tools:",
@@ -110,7 +111,7 @@ def tool_question(rng: Random, worked: bool = True) -> Document:
             t.BY_NAME["call_contact"]
         ]
         system = rng.choice(_INTRO) + "\n" + "\n".join(x.signature() for x in others)
-        return chat("tool_question", "chat", asked, "I have no tool for that.", system=system)
+        return chat("tool_question", "chat", asked, NO_TOOL, system=system)
     system = system_message(rng, rng.sample(t.TOOLS, rng.randrange(1, 3)))
     if kind < 0.3:
         p = problem(rng, worked)
