@@ -106,7 +106,8 @@ def _abilities(report: dict[str, Any]) -> list[str]:
         f"differences {report['sums']['differences']:.1%}; held-out problems among the prompts "
         f"{chat['arithmetic']:.1%}.",
         f"- Asked for what no listed tool can do, it says so in {report['refusals']['refused']:.1%} of "
-        f"{report['refusals']['wishes']} held-out wishes and calls some tool otherwise; such wishes are no questions and "
+        f"{report['refusals']['wishes']} held-out wishes and calls some tool otherwise; such wishes "
+        "are no questions and "
         "are not among the prompts.",
         f"- Code: {code['compiles']:.1%} of {code['prompts']} answers compile (SQL is only looked at for its form).",
     ]
@@ -172,7 +173,8 @@ def _data(m: dict[str, Any]) -> list[str]:
         f"{data['library_share_of_rows']['draft']}. Weights of the families in documents, by stage: {weights}.",
         "",
         f"One in {data['held_out_one_in']} user texts (for arithmetic: pairs of numbers, whatever the wording) is held "
-        "out by its hash and never trained on; the prompts in `prompts/` are drawn from those alone. (A held-out sum may "
+        "out by its hash and never trained on; the prompts in `prompts/` are drawn from those "
+        "alone. (A held-out sum may "
         "still occur as a step in another sum's working.)",
     ]
 
@@ -243,7 +245,8 @@ def card(m: dict[str, Any], trial: dict[str, Any] | None) -> str:
         f"bf16 autocast on CPU. "
         "The loss curves are in `manifest.json`. The target was stopped where each later stage begins and resumed from "
         "its last checkpoint; the time above leaves out what was lost in between. Its schedule followed the clock of a "
-        "busy machine, so that `--target-steps` and `--draft-steps` give a pair of the same kind, not the same weights.",
+        "busy machine, so that `--target-steps` and `--draft-steps` give a pair of the same kind, "
+        "not the same weights.",
         "",
         "## Held-out loss",
         "",
