@@ -274,8 +274,8 @@ def card(m: dict[str, Any], trial: dict[str, Any] | None) -> str:
         "English only, facts from one table, sums and differences of numbers under a hundred, about thirty tools "
         "whose arguments are named in the request. Prose comes from a grammar: sentences hold, plots do not, and "
         "decoded greedily it soon repeats itself (sampling at temperature 0.8 shows what it has learned). Anything "
-        "outside the families above gets a confident wrong answer. Differences that borrow are wrong as "
-        "often as right. No safety training of any kind.",
+        "outside the families above gets a confident wrong answer. Differences are wrong more "
+        "often than right. No safety training of any kind.",
         "",
         "## Files",
         "",
