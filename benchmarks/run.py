@@ -34,7 +34,7 @@ _STREAMS = 4
 
 def main() -> int:
     args = _arguments()
-    console = Console(stderr=not sys.stdout.isatty(), highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
     prompts = load_prompts(args.model, args.prompts)
     with contextlib.ExitStack() as stack:
         console.print(f"starting mlx-lm and two daemons on {args.model}")

@@ -11,6 +11,9 @@ import pytest
 
 from draftd.engine.blas import load_blas
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Workers share the cores: a thread each and no more. Read when the library is loaded.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 load_blas()
 
 

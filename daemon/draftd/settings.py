@@ -80,7 +80,7 @@ class ModelSettings(Section):
     )
     drafter: DrafterKind | None = Field(
         default=None,
-        description="Drafter where the request names none. Unset: the draft model where there is one.",
+        description="Drafter where the request names none. Unset: the draft model.",
     )
 
     @field_validator("path", "draft_path")
