@@ -57,7 +57,6 @@ class DraftModel:
     """
 
     def __init__(self, model: Any, vocabulary: int) -> None:
-        self._model = model
         self._vocabulary = vocabulary  # of the target: the pair may pad their embeddings differently
         self._caches: Caches = make_caches(model)
         self._rows: list[Row] = []

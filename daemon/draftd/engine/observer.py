@@ -6,6 +6,7 @@ engine: a watcher can never hurt a request.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,23 +50,18 @@ class FanOut:
         self.errors = 0
 
     def on_round(self, request: DecodeRequest, result: RoundResult, gap: float | None) -> None:
-        for observer in self._observers:
-            try:
-                observer.on_round(request, result, gap)
-            except Exception:
-                self.errors += 1
+        self._tell(lambda observer: observer.on_round(request, result, gap))
 
     def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
-        for observer in self._observers:
-            try:
-                observer.on_drafter_error(request, message)
-            except Exception:
-                self.errors += 1
+        self._tell(lambda observer: observer.on_drafter_error(request, message))
 
     def on_finish(self, request: DecodeRequest, outcome: Outcome) -> None:
+        self._tell(lambda observer: observer.on_finish(request, outcome))
+
+    def _tell(self, what: Callable[[EngineObserver], None]) -> None:
         for observer in self._observers:
             try:
-                observer.on_finish(request, outcome)
+                what(observer)
             except Exception:
                 self.errors += 1
 

@@ -17,7 +17,9 @@ class Prefill:
 
     def advance(self, row: Row, chunk: int) -> bool:
         """Takes in up to `chunk` more tokens; True once the row is ready."""
-        caches = self._newcomers.setdefault(id(row), self._running.fresh())
+        caches = self._newcomers.get(id(row))
+        if caches is None:
+            caches = self._newcomers[id(row)] = self._running.fresh()
         start, whole = caches.lengths[0], len(row.tokens) - 1
         end = min(start + chunk, whole)
         if start < end:

@@ -69,7 +69,7 @@ def _draft(
     groups: dict[DrafterKind, list[int]] = {}
     for i, row in enumerate(rows):
         if row.depth > 0 and row.drafter is not None:
-            refusal = verifier.refusal(rows, i, row.depth + 1)
+            refusal = verifier.refusal(i, row.depth + 1)
             if refusal:
                 row.degrade(refusal)
             else:

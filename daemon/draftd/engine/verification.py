@@ -48,8 +48,8 @@ class Verifier(Protocol):
         by `advance` and for the same rows, less those that left."""
         ...
 
-    def refusal(self, rows: Sequence[Row], row: int, width: int) -> str:
-        """Why a draft of width - 1 tokens could not be rolled back for this row; empty when it could."""
+    def refusal(self, row: int, width: int) -> str:
+        """Why a draft of width - 1 tokens could not be rolled back for running row `row`; empty when it could."""
         ...
 
     def select(self, rows: Sequence[int]) -> None:
@@ -68,7 +68,6 @@ class LocalVerifier:
     """The target in this process. A row's cache holds its text but for the last token."""
 
     def __init__(self, model: Any) -> None:
-        self._model = model
         self._caches: Caches = make_caches(model)
         self._prefill = Prefill(self._caches)
         self._ahead: mx.array | None = None  # rows × 1: tokens already on their way
@@ -112,7 +111,7 @@ class LocalVerifier:
         # No operation on `current` here: it would queue behind the forward that is under way.
         return [token for (token,) in current.tolist()]
 
-    def refusal(self, rows: Sequence[Row], row: int, width: int) -> str:
+    def refusal(self, row: int, width: int) -> str:
         return self._caches.refusal(row, width)
 
     def select(self, rows: Sequence[int]) -> None:
