@@ -5,10 +5,16 @@ Protobuf's own JSON writes 64-bit counts as strings, which no filter can compare
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
+
+
+def as_json(message: Message) -> str:
+    """One line of JSON."""
+    return json.dumps(plain(message))
 
 
 def plain(message: Message) -> dict[str, Any]:

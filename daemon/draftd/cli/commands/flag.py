@@ -48,17 +48,12 @@ def get(
 
     [dim]$[/] draftd flag get --workload prose --caller nightly-batch
     """
-    client = connect(target, token, tls_ca)
-    try:
+    with connect(target, token, tls_ca) as client:
         reply = client.get_flag(workload=workload, caller=caller)
-    finally:
-        client.close()
     if json:
-        import json as jsonlib
+        from draftd.cli.plain import as_json
 
-        from draftd.cli.plain import plain
-
-        print(jsonlib.dumps(plain(reply)))
+        print(as_json(reply))
         return
     out = terminal.stdout()
     state = reply.flag
@@ -89,10 +84,7 @@ def set_(
 
     [dim]$[/] draftd flag set on
     """
-    client = connect(target, token, tls_ca)
-    try:
+    with connect(target, token, tls_ca) as client:
         reply = client.set_flag(variant.value)
-    finally:
-        client.close()
     now, before = reply.flag.default_variant, reply.previous_variant
     print(f"{reply.flag.key}: {now} (was {before})" if now != before else f"{reply.flag.key}: {now} already")

@@ -26,17 +26,12 @@ def command(
 
     [dim]$[/] draftd status --target mini.local:50551 --tls-ca ca.pem --json
     """
-    client = connect(target, token, tls_ca)
-    try:
+    with connect(target, token, tls_ca) as client:
         status = client.status()
-    finally:
-        client.close()
     if json:
-        import json as jsonlib
+        from draftd.cli.plain import as_json
 
-        from draftd.cli.plain import plain
-
-        print(jsonlib.dumps(plain(status)))
+        print(as_json(status))
         return
     out = terminal.stdout()
     for name, value in lines(status):
