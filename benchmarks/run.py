@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import random
 import sys
 import time
 from dataclasses import asdict
@@ -30,6 +31,7 @@ from draftd.core import ModePreference
 from draftd.engine.blas import load_blas
 
 _STREAMS = 4
+_PAUSE_SECONDS = 0.08  # longer than OpenBLAS's workers spin after their last product, whatever they are told
 
 
 def main() -> int:
@@ -66,15 +68,17 @@ def main() -> int:
 def measure(
     arms: dict[str, Arm], batch: Draftd, prompts: list[Prompt], repetitions: int, console: Console
 ) -> list[Tick]:
-    """All arms in turn on each prompt, the first of them another each time. The warm-up is not kept."""
+    """All arms on each prompt, in an order drawn anew each time and after a pause each time: what an arm leaves
+    running (a forward under way, a worker that spins) must not always be charged to the same next one. The warm-up is
+    not kept."""
     ticks: list[Tick] = []
     greedy: dict[str, tuple[int, ...]] = {}
-    names = list(arms)
+    names, order = list(arms), random.Random(0)
     for repetition in range(-1, repetitions):
         started = time.perf_counter()
         for i, prompt in enumerate(prompts):
-            shift = (i + repetition) % len(names)
-            for name in names[shift:] + names[:shift]:
+            for name in order.sample(names, len(names)):
+                time.sleep(_PAUSE_SECONDS)
                 found = arms[name].answer(prompt, seed=1000 * (repetition + 1) + i)
                 _check(greedy, name, prompt, found)
                 if repetition >= 0:
@@ -153,7 +157,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=str(nano / "target"))
     parser.add_argument("--draft-model", default=str(nano / "draft"))
-    parser.add_argument("--depth", type=int, default=4, help="draft tokens a round, in all speculative arms")
+    parser.add_argument("--depth", type=int, default=7, help="draft tokens a round, in all speculative arms")
     parser.add_argument("--prompts", type=int, default=4, help="prompts of each class")
     parser.add_argument("--tokens", type=int, default=128, help="most tokens of an answer")
     parser.add_argument("--repetitions", type=int, default=7)

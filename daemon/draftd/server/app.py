@@ -73,6 +73,7 @@ class Daemon:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._server: grpc.aio.Server | None = None
+        self._mailbox: Mailbox | None = None
         self._watch: asyncio.Task[None] | None = None
         self.port = 0
 
@@ -85,12 +86,14 @@ class Daemon:
             for number in _SIGNALS:
                 asyncio.get_running_loop().add_signal_handler(number, self.stop)
         server = grpc.aio.server(interceptors=self._interceptors(), options=_options(self._settings.server))
+        self.port = self._bind(server)
+        self._mailbox = Mailbox(asyncio.get_running_loop())
         inference = InferenceServicer(
             self._worker,
             self._planner,
             self._telemetry,
             self._calls,
-            Mailbox(asyncio.get_running_loop()),
+            self._mailbox,
             self._tokenising,
             default_max_tokens=self._settings.engine.default_max_tokens,
             write_stall_seconds=self._settings.server.write_stall_seconds or None,
@@ -111,7 +114,6 @@ class Daemon:
         if self._settings.server.reflection:
             services.append(reflection.SERVICE_NAME)
             reflection.enable_server_reflection(services, server)
-        self.port = self._bind(server)
         for service in ("", INFERENCE):
             await self._health.set(service, health_pb2.HealthCheckResponse.NOT_SERVING)
         await self._health.set(CONTROL, health_pb2.HealthCheckResponse.SERVING)
@@ -217,6 +219,8 @@ class Daemon:
             await asyncio.gather(self._watch, return_exceptions=True)
         if self._server is not None:
             await self._server.stop(grace)
+        if self._mailbox is not None:
+            self._mailbox.close()
         self._tokenising.shutdown(wait=False, cancel_futures=True)
 
     async def _watch_engine(self) -> None:

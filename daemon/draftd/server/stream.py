@@ -7,6 +7,9 @@ answer itself: no more tokens than the request may emit.
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import os
+import threading
 from collections import deque
 from collections.abc import Callable
 
@@ -15,25 +18,56 @@ from draftd.core import Emission, Outcome
 _MERGE_TOKENS = 4096  # most tokens in one message: far below what clients take
 
 
+def _write_keeping_lock() -> Callable[[int, bytes, int], int]:
+    """libc's write(2), called without releasing the interpreter lock; the descriptor must not block."""
+    write = ctypes.PyDLL(None).write
+    write.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
+    write.restype = ctypes.c_ssize_t
+    return write
+
+
 class Mailbox:
-    """Carries what the engine says to one event loop, which is woken once however much is posted before it turns."""
+    """Carries what the engine says to one event loop, which is woken once however much is posted before it turns.
+
+    The wake-up keeps the interpreter lock. `call_soon_threadsafe` gives it up for the length of its system call, and
+    the loop, awake at once, takes it and makes the engine wait while it writes to clients; so woken it gets its turn
+    a moment later, when the engine gives the lock up to wait for MLX.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._queue: deque[tuple[TokenStream, Emission | Outcome]] = deque()
         self._awake = False
+        self._write = _write_keeping_lock()
+        self._closed = False
+        self._lock = threading.Lock()  # a descriptor that is closed may be another's the next moment
+        self._out, self._in = os.pipe()
+        for end in (self._out, self._in):
+            os.set_blocking(end, False)
+        loop.add_reader(self._out, self._deliver)
 
     def post(self, stream: TokenStream, item: Emission | Outcome) -> None:
-        """Engine thread."""
-        self._queue.append((stream, item))
-        if not self._awake:
-            self._awake = True
-            try:
-                self._loop.call_soon_threadsafe(self._deliver)
-            except RuntimeError:
-                self._queue.clear()  # the loop is closed: nobody is left to hear it
+        """Engine thread. After `close` nobody is left to hear it."""
+        with self._lock:
+            if self._closed:
+                return
+            self._queue.append((stream, item))
+            if not self._awake:
+                self._awake = True
+                self._write(self._in, b"\0", 1)
+
+    def close(self) -> None:
+        """Event loop. What was not delivered is dropped."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._loop.remove_reader(self._out)
+                os.close(self._out)
+                os.close(self._in)
+                self._queue.clear()
 
     def _deliver(self) -> None:
+        os.read(self._out, 1)
         self._awake = False  # first: what is posted from here on wakes the loop again
         while self._queue:
             stream, item = self._queue.popleft()
