@@ -137,12 +137,11 @@ class Rig:
         scheduler, sinks = self.scheduler, [Collected() for _ in requests]
         for req, sink in zip(requests, sinks, strict=True):
             row = Row.of(req, sink, self.models.info.context_length)
-            scheduler._take_in(scheduler._verifier, row)
+            row.stats.scheduled = scheduler._clock()
+            scheduler._retake(row)
             if row.drafter is not None:
                 while not scheduler._drafters[row.drafter].prefill(row, 512):
                     pass
-            scheduler._rows.append(row)
-        scheduler._sampling = None
         self.drain()
         return sinks
 

@@ -63,8 +63,11 @@ class DraftModel:
         self._prefill = Prefill(self._caches)
 
     def prefill(self, row: Row, chunk: int) -> bool:
-        if not self._prefill.advance(row, chunk):
+        whole = len(row.tokens) - 1  # what `propose` catches up with
+        self._prefill.advance(row, whole, chunk)
+        if not self._prefill.done(row, whole):
             return False
+        self._prefill.settle(row)
         self._prefill.join(row)
         self._rows.append(row)
         return True

@@ -7,25 +7,36 @@ import mlx.core as mx
 from draftd.engine.batch import Row
 from draftd.engine.cache import Caches
 
+_LAST = 32  # most positions in the forward that ends a text: their logits are all computed, and one is read
+
 
 class Prefill:
-    """One model's caches of newcomers. A row is ready when all of its text but the last token is in its cache."""
+    """One model's caches of newcomers: rows whose first `whole` tokens are being taken in."""
 
     def __init__(self, running: Caches) -> None:
         self._running = running
         self._newcomers: dict[int, Caches] = {}
 
-    def advance(self, row: Row, chunk: int) -> bool:
-        """Takes in up to `chunk` more tokens; True once the row is ready."""
-        caches = self._newcomers.get(id(row))
-        if caches is None:
-            caches = self._newcomers[id(row)] = self._running.fresh()
-        start, whole = caches.lengths[0], len(row.tokens) - 1
-        end = min(start + chunk, whole)
-        if start < end:
-            caches.forward(mx.array([row.tokens[start:end]], dtype=mx.uint32), [end - start])
-            mx.eval(caches.arrays())
-        return end == whole
+    def advance(self, row: Row, whole: int, chunk: int) -> mx.array | None:
+        """Takes in up to `chunk` more tokens. Once there are none left, the logits of the last forward, 1 × width ×
+        vocabulary, which cost nothing unless they are read; None before, and where there was nothing to take in."""
+        caches = self._caches(row)
+        start = caches.lengths[0]
+        end = min(start + chunk, whole if whole - start <= _LAST else whole - _LAST)
+        if start == end:
+            return None
+        logits = caches.forward(mx.array([row.tokens[start:end]], dtype=mx.uint32), [end - start])
+        if end == whole:
+            return logits
+        mx.eval(caches.arrays())
+        return None
+
+    def settle(self, row: Row, *more: mx.array) -> None:
+        """Computes what the last forward left to be computed."""
+        mx.eval(self._caches(row).arrays(), *more)
+
+    def done(self, row: Row, whole: int) -> bool:
+        return self._caches(row).lengths[0] == whole
 
     def join(self, row: Row) -> None:
         """Makes a ready row the last of the running ones."""
@@ -34,6 +45,12 @@ class Prefill:
     def drop(self, row: Row) -> None:
         """Forgets a newcomer; a row that is none is no error."""
         self._newcomers.pop(id(row), None)
+
+    def _caches(self, row: Row) -> Caches:
+        caches = self._newcomers.get(id(row))
+        if caches is None:
+            caches = self._newcomers[id(row)] = self._running.fresh()
+        return caches
 
     @property
     def nbytes(self) -> int:

@@ -1,7 +1,8 @@
 """waiting → prefill → running → finished: what the engine thread does next.
 
 One step is at most one prefill chunk and one decode round, so that a newcomer never stalls the running rows for longer
-than a chunk, and a cancellation or a deadline acts within a round.
+than a chunk, and a cancellation or a deadline acts within a round. A prompt's last chunk gives the first token of its
+answer: it counts as a round without a draft.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class Scheduler:
         self._max_batch, self._chunk = max_batch, prefill_chunk
         self._waiting: deque[Row] = deque()
         self._newcomer: Row | None = None
+        self._taken_in = False  # the newcomer's text, by the target
         self._rows: list[Row] = []
         self._sampling: Sampling | None = None  # of the running rows; None when they have changed
         self._rounds = 0
@@ -107,18 +109,18 @@ class Scheduler:
     # prefill
 
     def _prefill(self) -> bool:
-        """One chunk of the newcomer's prompt, the target's first; True when it may join."""
+        """One chunk of the newcomer's prompt, the target's first, then its drafter's; True when it may join."""
         if self._newcomer is None:
             if not self._waiting or len(self._rows) >= self._max_batch:
                 return False
-            self._newcomer = self._waiting.popleft()
+            self._newcomer, self._taken_in = self._waiting.popleft(), False
             self._newcomer.stats.scheduled = self._clock()
         row = self._newcomer
         try:
-            if not self._verifier.prefill(row, self._chunk):
-                return False
+            self._taken_in = self._taken_in or self._take_in(row)
         except Exception as error:
             row.end(FinishReason.ERROR, f"prefill failed: {error}")
+        if row.finish is not None or not self._taken_in:
             return False
         if row.drafter is not None:
             try:
@@ -128,10 +130,24 @@ class Scheduler:
                 self._drafter_failed(row, str(error))
         return True
 
+    def _take_in(self, row: Row) -> bool:
+        """One chunk of the target's; True once its text is taken in, and the token that follows is sent."""
+        started = time.perf_counter()
+        token = self._verifier.prefill(row, self._chunk)
+        if token is None:
+            return False
+        seconds = time.perf_counter() - started
+        self._mark(self._cancelled(), [row])
+        if row.finish is None:
+            now = self._clock()
+            row.stats.prefilled = row.stats.prefilled or now
+            result = RowRound(0, [], token, 0)
+            self._apply(row, result, Round([result], 0.0, seconds, []), now)
+        return True
+
     def _join(self, row: Row) -> None:
         self._newcomer = None
         self._verifier.join(row)
-        row.stats.prefilled = self._clock()
         self._rows.append(row)
         self._sampling = None
 
@@ -268,26 +284,13 @@ class Scheduler:
                 self._tell(row)
 
     def _retake(self, row: Row) -> None:
-        """Prefills one row and decodes its next token alone: whoever fails here is the one that failed the round."""
+        """Takes one row in alone and joins it again: whoever fails here is the one that failed the round."""
         try:
-            if row.finish is None:
-                alone = self._make_verifier()
-                self._take_in(alone, row)
-                started = time.perf_counter()
-                token = alone.advance([row], Sampling([row.request.sampling]), ahead=False)[0]
-                result = RowRound(0, [], token, 0)
-                done = Round([result], 0.0, time.perf_counter() - started, [])
-                self._mark(self._cancelled(), [row])
-                if row.finish is None:
-                    self._apply(row, result, done, self._clock())
-            if row.finish is None:
-                self._take_in(self._verifier, row)
-                self._rows.append(row)
+            while row.finish is None and not self._take_in(row):
+                pass
         except Exception as error:
-            self._verifier.drop(row)
             row.end(FinishReason.ERROR, f"decoding failed: {error}")
-
-    def _take_in(self, verifier: Verifier, row: Row) -> None:
-        while not verifier.prefill(row, self._chunk):
-            pass
-        verifier.join(row)
+        if row.finish is None:
+            self._join(row)
+        else:
+            self._verifier.drop(row)

@@ -31,8 +31,8 @@ class Verdict:
 class Verifier(Protocol):
     """Holds the running rows, in the order they joined. Called on the engine thread only."""
 
-    def prefill(self, row: Row, chunk: int) -> bool:
-        """Takes in up to `chunk` more tokens of a newcomer's text but for its last; True once there are none left."""
+    def prefill(self, row: Row, chunk: int) -> int | None:
+        """Takes in up to `chunk` more tokens of a newcomer's text; once all are in, the token that follows them."""
         ...
 
     def join(self, row: Row) -> None:
@@ -72,8 +72,13 @@ class LocalVerifier:
         self._prefill = Prefill(self._caches)
         self._ahead: mx.array | None = None  # rows × 1: tokens already on their way
 
-    def prefill(self, row: Row, chunk: int) -> bool:
-        return self._prefill.advance(row, chunk)
+    def prefill(self, row: Row, chunk: int) -> int | None:
+        logits = self._prefill.advance(row, len(row.tokens), chunk)
+        if logits is None:
+            return None
+        token = self._choose(logits[:, -1:], [row], Sampling([row.request.sampling]))
+        self._prefill.settle(row, token)
+        return int(token.item())
 
     def join(self, row: Row) -> None:
         assert self._ahead is None, "a newcomer joins between forwards"
@@ -128,13 +133,15 @@ class LocalVerifier:
 
     def _step(self, tokens: mx.array, rows: Sequence[Row], sampling: Sampling) -> mx.array:
         """Dispatches one forward over `tokens`, rows × 1; returns the tokens it chooses, likewise."""
-        logits = self._caches.forward(tokens, [1] * len(rows))
-        if sampling.greedy:
-            chosen = mx.argmax(logits, axis=-1)
-        else:
-            chosen = draw(sampling.distribution(logits), uniforms([row.generator for row in rows], [1] * len(rows)))
+        chosen = self._choose(self._caches.forward(tokens, [1] * len(rows)), rows, sampling)
         mx.async_eval(chosen)
         return chosen
+
+    def _choose(self, logits: mx.array, rows: Sequence[Row], sampling: Sampling) -> mx.array:
+        """One token for each row from `logits`, rows × 1 × vocabulary; returns rows × 1."""
+        if sampling.greedy:
+            return mx.argmax(logits, axis=-1)
+        return draw(sampling.distribution(logits), uniforms([row.generator for row in rows], [1] * len(rows)))
 
 
 def _longest_match(drafted: list[list[int]], best: list[list[int]], depths: list[int]) -> Verdict:

@@ -1,9 +1,10 @@
 """Sampled speculative text has exactly the target's distribution.
 
-Two random models over eight tokens; the joint distribution of the first three tokens (512 cells) is computed exactly
-from the target alone and compared with what the engine emits, by Pearson's chi-squared test with cells of expectation
-below 5 pooled. Bound: the seeds are fixed, so a correct engine passes always; p must exceed 1e-3. A wrong acceptance
-rule is told apart with the same samples: p falls below 1e-9.
+Two random models over six tokens; the joint distribution of the first four tokens (1,296 cells: the prompt's forward
+gives the first, speculation the rest) is computed exactly from the target alone and compared with what the engine
+emits, by Pearson's chi-squared test with cells of expectation below 5 pooled. Bound: the seeds are fixed, so a correct
+engine passes always; p must exceed 1e-3. A wrong acceptance rule is told apart with the same samples: p falls below
+1e-9.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from draftd.engine import verification
 from draftd.engine.sampling import Sampling
 from tests.rig import Rig, autoregressive, pair, request, speculative, tiny_llama
 
-VOCAB, LENGTH, SAMPLES, BATCH = 8, 3, 4000, 500
-PROMPT = [5]  # one token: nothing to prefill, so that thousands of requests start at no cost
+VOCAB, LENGTH, SAMPLES, BATCH = 6, 4, 4000, 50
+PROMPT = [5]  # one token, so that thousands of requests start at little cost
 REPEATING = [1, 5, 2, 5, 2, 1, 5, 2]
 
 PARAMS = {
@@ -62,8 +63,7 @@ def sample(models, params: SamplingParams, plan, prompt=PROMPT, samples=SAMPLES)
     ]
     counts = np.zeros(VOCAB**LENGTH)
     for sink in batches(models, requests):
-        a, b, c = sink.tokens
-        counts[(a * VOCAB + b) * VOCAB + c] += 1
+        counts[sum(token * VOCAB ** (LENGTH - 1 - i) for i, token in enumerate(sink.tokens))] += 1
     return counts
 
 
@@ -132,13 +132,15 @@ def test_the_test_notices_a_broken_acceptance_rule(models, monkeypatch, broken):
 def test_a_drafted_token_stands_as_often_as_the_distributions_overlap(models):
     """sum(min(p, q)), which is more than the sum(p q) that accepting equal samples, as mlx-lm does, would give."""
     params = PARAMS["temperature"]
-    p = Sampling([params]).distribution(models.target(mx.array([PROMPT]))[:, -1:])[0, 0]
-    q = Sampling([params]).distribution(models.draft(mx.array([PROMPT]))[:, -1:])[0, 0]
+    texts = mx.array([[*PROMPT, first] for first in range(VOCAB)])
+    sampling = Sampling([params] * VOCAB)
+    p, q = (sampling.distribution(model(texts))[:, -1] for model in (models.target, models.draft))
+    first = sampling.distribution(models.target(texts))[0, len(PROMPT) - 1]  # of the prompt's own
     requests = [
-        request(PROMPT, speculative(1), max_tokens=2, sampling=SamplingParams(0.8, seed=s)) for s in range(SAMPLES)
+        request(PROMPT, speculative(1), max_tokens=3, sampling=SamplingParams(0.8, seed=s)) for s in range(SAMPLES)
     ]
     counts = [sink.done.stats.counts for sink in batches(models, requests)]
     measured = sum(c.accepted for c in counts) / sum(c.drafted for c in counts)
-    overlap = mx.minimum(p, q).sum().item()
+    overlap = (first * mx.minimum(p, q).sum(axis=-1)).sum().item()
     assert measured == pytest.approx(overlap, abs=4 * (overlap * (1 - overlap) / SAMPLES) ** 0.5)
-    assert measured > (p * q).sum().item() + 0.05
+    assert measured > (first * (p * q).sum(axis=-1)).sum().item() + 0.05

@@ -77,14 +77,14 @@ def test_end_of_text_inside_a_block_ends_the_count_there():
     c = sink.done.stats.counts
     assert sink.done.reason is FinishReason.STOP
     assert len(sink.tokens) == 3  # the token at position 5, and the end of text at 6, which follows two
-    assert (c.drafted, c.accepted, c.rolled_back, c.rollbacks, c.emitted) == (6, 3, 3, 0, 3)
+    assert (c.drafted, c.accepted, c.rolled_back, c.rollbacks, c.emitted) == (6, 2, 4, 0, 3)
 
 
 def test_max_tokens_inside_a_block_drafts_no_further_than_it_may_emit():
     sink = Rig(scripted_models(1.0)).run([request(PROMPT, speculative(4), max_tokens=7)])[0]
-    assert sink.chunks == [5, 2]
+    assert sink.chunks == [1, 5, 1]
     assert sink.done.reason is FinishReason.LENGTH
-    assert sink.done.stats.counts.drafted == 5
+    assert sink.done.stats.counts.drafted == 4
 
 
 def test_a_stop_sequence_across_rounds_is_cut_where_it_completes():
