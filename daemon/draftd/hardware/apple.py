@@ -1,0 +1,141 @@
+"""The system's raw answers on macOS, through ctypes and subprocesses. Nothing is decoded here, and nothing has run yet.
+
+Every function that is called has its arguments' and result's types declared: on arm64 a missing one corrupts the call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from functools import cached_property
+from typing import Any
+
+_SYSTEM = "/usr/lib/libSystem.dylib"
+_OBJC = "/usr/lib/libobjc.A.dylib"
+_FOUNDATION = "/System/Library/Frameworks/Foundation.framework/Foundation"
+
+_THERMAL_PRESSURE = b"com.apple.system.thermalpressurelevel"
+_HOST_VM_INFO64 = 4
+_VM_WORDS = 64  # room for struct vm_statistics64, which has 38 words of 32 bits and may grow
+_SYSCTL_ROOM = 64  # bytes; the largest answer asked for is 32
+_COMMAND_SECONDS = 2.0
+
+
+class SystemApple:
+    """`draftd.hardware.darwin.Apple`, on a real Mac.
+
+    Libraries are opened when they are first asked, so that a missing one costs only the readings that need it. What
+    would leak if it were asked for with every sample is kept.
+    """
+
+    def __init__(self) -> None:
+        self.page_size = os.sysconf("SC_PAGE_SIZE")
+
+    @cached_property
+    def _system(self) -> ctypes.CDLL:
+        return _system()
+
+    @cached_property
+    def _process_info(self) -> _ProcessInfo:
+        return _ProcessInfo()
+
+    @cached_property
+    def _host(self) -> int:
+        return int(self._system.mach_host_self())
+
+    @cached_property
+    def _thermal_token(self) -> int:
+        token = ctypes.c_int()
+        _check("notify_register_check", self._system.notify_register_check(_THERMAL_PRESSURE, ctypes.byref(token)))
+        return token.value
+
+    def thermal_pressure(self) -> int:
+        state = ctypes.c_uint64()
+        _check("notify_get_state", self._system.notify_get_state(self._thermal_token, ctypes.byref(state)))
+        return state.value
+
+    def thermal_state(self) -> int:
+        return self._process_info.thermal_state()
+
+    def low_power(self) -> bool:
+        return self._process_info.low_power()
+
+    def sysctl(self, name: str) -> bytes:
+        buffer = ctypes.create_string_buffer(_SYSCTL_ROOM)
+        size = ctypes.c_size_t(_SYSCTL_ROOM)
+        if self._system.sysctlbyname(name.encode(), buffer, ctypes.byref(size), None, 0):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), name)
+        return buffer.raw[: size.value]
+
+    def vm_statistics(self) -> bytes:
+        words = (ctypes.c_uint32 * _VM_WORDS)()
+        count = ctypes.c_uint32(_VM_WORDS)
+        answer = self._system.host_statistics64(self._host, _HOST_VM_INFO64, words, ctypes.byref(count))
+        _check("host_statistics64", answer)
+        return bytes(words)[: 4 * count.value]
+
+    def run(self, command: tuple[str, ...]) -> str:
+        # With a full path and close_fds=False Python spawns instead of forking: neither gRPC nor Metal bears a fork.
+        # Python's own files are closed in the child anyway.
+        try:
+            ended = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                close_fds=False,
+                timeout=_COMMAND_SECONDS,
+                check=True,
+            )
+        except subprocess.SubprocessError as error:
+            raise OSError(str(error)) from error
+        return ended.stdout.decode(errors="replace")
+
+
+class _ProcessInfo:
+    """The one NSProcessInfo of this process."""
+
+    def __init__(self) -> None:
+        ctypes.CDLL(_FOUNDATION)
+        self._objc = ctypes.CDLL(_OBJC)
+        self._objc.objc_getClass.argtypes = [ctypes.c_char_p]
+        self._objc.objc_getClass.restype = ctypes.c_void_p
+        self._objc.sel_registerName.argtypes = [ctypes.c_char_p]
+        self._objc.sel_registerName.restype = ctypes.c_void_p
+        # It is never freed, so it may be asked for outside any autorelease pool and kept.
+        self._info = self._send(self._objc.objc_getClass(b"NSProcessInfo"), b"processInfo", ctypes.c_void_p)
+        if not self._info:  # a message to nil answers 0, which would read as nominal
+            raise OSError("no NSProcessInfo")
+
+    def thermal_state(self) -> int:
+        return int(self._send(self._info, b"thermalState", ctypes.c_long))
+
+    def low_power(self) -> bool:
+        return bool(self._send(self._info, b"isLowPowerModeEnabled", ctypes.c_bool))
+
+    def _send(self, receiver: int, selector: bytes, result: Any) -> Any:
+        message = ctypes.CFUNCTYPE(result, ctypes.c_void_p, ctypes.c_void_p)(("objc_msgSend", self._objc))
+        return message(receiver, self._objc.sel_registerName(selector))
+
+
+def _system() -> ctypes.CDLL:
+    system = ctypes.CDLL(_SYSTEM, use_errno=True)
+    word, number = ctypes.POINTER(ctypes.c_uint32), ctypes.c_int
+    system.notify_register_check.argtypes = [ctypes.c_char_p, ctypes.POINTER(number)]
+    system.notify_register_check.restype = ctypes.c_uint32
+    system.notify_get_state.argtypes = [number, ctypes.POINTER(ctypes.c_uint64)]
+    system.notify_get_state.restype = ctypes.c_uint32
+    size = ctypes.POINTER(ctypes.c_size_t)
+    system.sysctlbyname.argtypes = [ctypes.c_char_p, ctypes.c_void_p, size, ctypes.c_void_p, ctypes.c_size_t]
+    system.sysctlbyname.restype = number
+    system.mach_host_self.argtypes = []
+    system.mach_host_self.restype = ctypes.c_uint32
+    system.host_statistics64.argtypes = [ctypes.c_uint32, number, word, word]
+    system.host_statistics64.restype = number
+    return system
+
+
+def _check(function: str, status: int) -> None:
+    if status != 0:
+        raise OSError(f"{function} answered {status}")

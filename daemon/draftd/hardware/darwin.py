@@ -1,0 +1,143 @@
+"""macOS on Apple silicon, without root. What the system answers raw comes through `Apple`; all decoding is here.
+
+None of it has run on a Mac yet: encodings are those of Apple's headers (`notify.h`, `sys/sysctl.h`,
+`mach/vm_statistics.h`, `NSProcessInfo.h`), of `ioreg`'s text and of macmon's documented JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from draftd.hardware.probe import Reading
+from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel, ThermalState
+
+_PRESSURES = {1: MemoryPressure.NORMAL, 2: MemoryPressure.WARN, 4: MemoryPressure.CRITICAL}
+
+# struct xsw_usage: total, available, used; page size and encryption follow.
+_SWAP = struct.Struct("<QQQ")
+# struct vm_statistics64: free, active, inactive, wired; nine counters; purgeable, speculative; decompressions,
+# compressions, swap-ins, swap-outs; the compressor's pages, throttled, external, internal. Counts of pages.
+_PAGES = struct.Struct("<4I9Q2I4Q4I")
+_FREE, _ACTIVE, _INACTIVE, _WIRED, _SWAP_INS, _COMPRESSOR = 0, 1, 2, 3, 17, 19
+
+_IOREG = ("/usr/sbin/ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
+_MACMON_MILLISECONDS = "200"  # it measures power over this long; its default is a second
+
+
+class Apple(Protocol):
+    """The system's raw answers. Each raises OSError where it gives none."""
+
+    page_size: int
+
+    def thermal_pressure(self) -> int:
+        """State of the notification com.apple.system.thermalpressurelevel."""
+        ...
+
+    def thermal_state(self) -> int:
+        """NSProcessInfo.thermalState."""
+        ...
+
+    def low_power(self) -> bool:
+        """NSProcessInfo.isLowPowerModeEnabled."""
+        ...
+
+    def sysctl(self, name: str) -> bytes:
+        """sysctlbyname."""
+        ...
+
+    def vm_statistics(self) -> bytes:
+        """host_statistics64 with HOST_VM_INFO64."""
+        ...
+
+    def run(self, command: tuple[str, ...]) -> str:
+        """What a command prints, within a time limit."""
+        ...
+
+
+def darwin_readings(apple: Apple, macmon: str | None) -> list[Reading]:
+    """What macOS adds to the common readings. `macmon` is that program's path; None where it is not installed."""
+    readings = [
+        Reading("thermal_pressure", lambda: HardwareSample(thermal_level=ThermalLevel(apple.thermal_pressure()))),
+        Reading("thermal_state", lambda: HardwareSample(thermal_state=ThermalState(apple.thermal_state()))),
+        Reading("low_power", lambda: HardwareSample(low_power=apple.low_power())),
+        Reading("pressure", lambda: pressure_sample(apple.sysctl("kern.memorystatus_vm_pressure_level"))),
+        Reading("free_share", lambda: free_share_sample(apple.sysctl("kern.memorystatus_level"))),
+        Reading("swap", lambda: swap_sample(apple.sysctl("vm.swapusage"))),
+        Reading("memory_states", lambda: pages_sample(apple.vm_statistics(), apple.page_size)),
+        Reading("gpu", lambda: gpu_sample(apple.run(_IOREG))),
+    ]
+    if macmon is not None:
+        command = (macmon, "pipe", "-s", "1", "-i", _MACMON_MILLISECONDS)
+        readings.append(Reading("macmon", lambda: macmon_sample(apple.run(command))))
+    return readings
+
+
+def pressure_sample(raw: bytes) -> HardwareSample:
+    """int32: 1 normal, 2 warn, 4 critical. Raises ValueError on anything else."""
+    level = _int32(raw)
+    if level not in _PRESSURES:
+        raise ValueError(f"memory pressure {level}, expected one of {sorted(_PRESSURES)}")
+    return HardwareSample(memory_pressure=_PRESSURES[level])
+
+
+def free_share_sample(raw: bytes) -> HardwareSample:
+    """int32: percent. Raises ValueError outside 0 to 100."""
+    percent = _int32(raw)
+    if not 0 <= percent <= 100:
+        raise ValueError(f"free memory of {percent} %")
+    return HardwareSample(memory_free_share=percent / 100)
+
+
+def swap_sample(raw: bytes) -> HardwareSample:
+    """struct xsw_usage, in bytes."""
+    _, available, used = _unpacked(_SWAP, raw)
+    return HardwareSample(swap_used=used, swap_free=available)
+
+
+def pages_sample(raw: bytes, page_size: int) -> HardwareSample:
+    """struct vm_statistics64. psutil's swap-ins are all page-ins on macOS, files' too, so they are read here."""
+    found = _unpacked(_PAGES, raw)
+    places = {"free": _FREE, "active": _ACTIVE, "inactive": _INACTIVE, "wired": _WIRED, "compressed": _COMPRESSOR}
+    return HardwareSample(
+        memory_states={state: found[place] * page_size for state, place in places.items()},
+        swap_in_pages=found[_SWAP_INS],
+        swap_in_bytes=found[_SWAP_INS] * page_size,
+    )
+
+
+def gpu_sample(text: str) -> HardwareSample:
+    """`ioreg`'s IOAccelerator: bytes that all processes have the GPU use. The driver's own share has another name."""
+    found = re.findall(r'"In use system memory"\s*=\s*(\d+)', text)
+    return HardwareSample(gpu_memory=sum(map(int, found)) if found else None)
+
+
+def macmon_sample(text: str) -> HardwareSample:
+    """The first line of `macmon pipe`. It writes 0 for a temperature or a total that this Mac does not tell."""
+    lines = text.splitlines()
+    if not lines:
+        raise ValueError("macmon printed nothing")
+    found: dict[str, Any] = json.loads(lines[0])
+    heat: Mapping[str, float] = found.get("temp", {})
+    temperatures = {name: heat[f"{name}_temp_avg"] for name in ("cpu", "gpu") if heat.get(f"{name}_temp_avg", 0) > 0}
+    fans = {fan["name"]: float(fan["rpm"]) for fan in found.get("fans") or ()}
+    power = {name: found[f"{name}_power"] for name in ("cpu", "gpu", "ane", "ram") if f"{name}_power" in found}
+    if found.get("sys_power", 0) > 0:
+        power["system"] = found["sys_power"]
+    return HardwareSample(temperatures=temperatures or None, fans=fans or None, power=power or None)
+
+
+def _int32(raw: bytes) -> int:
+    if len(raw) != 4:
+        raise ValueError(f"{len(raw)} bytes, expected 4")
+    return int.from_bytes(raw, "little", signed=True)
+
+
+def _unpacked(layout: struct.Struct, raw: bytes) -> tuple[int, ...]:
+    """Later systems may add fields at a structure's end."""
+    if len(raw) < layout.size:
+        raise ValueError(f"{len(raw)} bytes, expected {layout.size} or more")
+    return layout.unpack_from(raw)

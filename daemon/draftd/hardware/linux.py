@@ -1,0 +1,142 @@
+"""Linux: pressure stalls, control groups (version 2), swap, thermal zones and fans, all from files anybody may read.
+
+Formats: Documentation/accounting/psi.rst, admin-guide/cgroup-v2.rst and driver-api/thermal/sysfs-api.rst of the kernel.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import psutil
+
+from draftd.hardware.probe import Reading
+from draftd.hardware.sample import HardwareSample, MemoryPressure
+
+# Shares of the last ten seconds, in percent, in which some or all tasks stood still for want of memory. The kernel
+# names no levels; these are draftd's own: a tenth is felt, and a tenth in which nothing at all went on is thrashing.
+_WARN_SOME, _CRITICAL_FULL = 10.0, 10.0
+
+_MOUNTS = ("sys/fs/cgroup", "sys/fs/cgroup/unified")  # alone, or beside version 1
+
+
+def linux_readings(root: Path = Path("/")) -> list[Reading]:
+    """What Linux adds to the common readings; `root` is where /proc and /sys are."""
+    return [
+        Reading("memory_states", lambda: _memory_states(root)),
+        Reading("pressure", lambda: _pressure(root)),
+        Reading("cgroup", lambda: _cgroup(root)),
+        Reading("swap", lambda: _swap(root)),
+        Reading("thermal_zones", lambda: _thermal_zones(root)),
+        Reading("fans", _fans),
+    ]
+
+
+def pressure_level(stalls: str) -> MemoryPressure:
+    """The level of `some avg10=… full avg10=…`. Raises ValueError where either is missing."""
+    found = {kind: float(share) for kind, share in re.findall(r"^(some|full) avg10=([\d.]+)", stalls, re.MULTILINE)}
+    if found.keys() != {"some", "full"}:
+        raise ValueError(f"no stalls of some and full in {stalls!r}")
+    if found["full"] >= _CRITICAL_FULL:
+        return MemoryPressure.CRITICAL
+    return MemoryPressure.WARN if found["some"] >= _WARN_SOME else MemoryPressure.NORMAL
+
+
+def fields_of(text: str) -> dict[str, int]:
+    """The numbers of `Name: 12 kB` or `name 12` lines, as they stand."""
+    return {name: int(number) for name, number in re.findall(r"^([\w()]+):?\s+(\d+)", text, re.MULTILINE)}
+
+
+def _memory_states(root: Path) -> HardwareSample:
+    text = _text(root / "proc/meminfo")
+    if text is None:
+        return HardwareSample()
+    sizes = {name: size * 1024 for name, size in fields_of(text).items()}
+    free, buffers = sizes["MemFree"], sizes["Buffers"]
+    cached = sizes["Cached"] + sizes.get("SReclaimable", 0)
+    states = {"free": free, "buffers": buffers, "cached": cached}
+    return HardwareSample(memory_states={"used": max(0, sizes["MemTotal"] - free - buffers - cached), **states})
+
+
+def _pressure(root: Path) -> HardwareSample:
+    """The stalls of the daemon's own control group where it has a limit, else of the whole system."""
+    limited = _limited_group(root)
+    text = _text(limited / "memory.pressure") if limited is not None else None
+    if text is None:
+        text = _text(root / "proc/pressure/memory")
+    return HardwareSample(memory_pressure=pressure_level(text) if text is not None else None)
+
+
+def _cgroup(root: Path) -> HardwareSample:
+    group = _limited_group(root)
+    if group is None:
+        return HardwareSample()
+    used = int((group / "memory.current").read_text())
+    # What the kernel drops before it stalls anybody is not in the way.
+    cache = fields_of(_text(group / "memory.stat") or "").get("inactive_file", 0)
+    return HardwareSample(cgroup_limit=int((group / "memory.max").read_text()), cgroup_used=max(0, used - cache))
+
+
+def _limited_group(root: Path) -> Path | None:
+    """The group, from the daemon's own upwards, that leaves it the least memory; None where none has a limit."""
+    own = re.search(r"^0::(/.*)$", _text(root / "proc/self/cgroup") or "", re.MULTILINE)
+    if own is None:
+        return None
+    left: list[tuple[int, Path]] = []
+    for mount in (root / name for name in _MOUNTS):
+        group = mount / own[1].lstrip("/")
+        for folder in (group, *group.parents):
+            limit, used = _text(folder / "memory.max"), _text(folder / "memory.current")
+            if limit is not None and used is not None and limit.strip() != "max":
+                left.append((int(limit) - int(used), folder))
+            if folder == mount:
+                break
+    return min(left)[1] if left else None
+
+
+def _swap(root: Path) -> HardwareSample:
+    """Swap-ins come from the kernel's count of pages: psutil takes every page for 4 KiB."""
+    swap = psutil.swap_memory()
+    pages = fields_of(_text(root / "proc/vmstat") or "").get("pswpin")
+    return HardwareSample(
+        swap_used=swap.used,
+        swap_free=swap.free,
+        swap_in_pages=pages,
+        swap_in_bytes=pages * os.sysconf("SC_PAGE_SIZE") if pages is not None else None,
+    )
+
+
+def _thermal_zones(root: Path) -> HardwareSample:
+    found = dict(_temperatures(sorted((root / "sys/class/thermal").glob("thermal_zone*"))))
+    return HardwareSample(temperatures=found or None)
+
+
+def _temperatures(zones: Iterable[Path]) -> Iterable[tuple[str, float]]:
+    for zone in zones:
+        text = _text(zone / "temp")
+        if text is not None:
+            name = (_text(zone / "type") or "").strip()
+            yield f"{name}.{zone.name.removeprefix('thermal_zone')}" if name else zone.name, int(text) / 1000
+
+
+def _fans() -> HardwareSample:
+    fans = psutil.sensors_fans() if hasattr(psutil, "sensors_fans") else {}
+    found = {f"{chip}.{n}": float(fan.current) for chip, some in fans.items() for n, fan in enumerate(some)}
+    return HardwareSample(fans=found or None)
+
+
+def _text(path: Path) -> str | None:
+    """A file's text; None where this kernel or machine has no such thing."""
+    try:
+        return path.read_text()
+    except OSError as error:
+        # A kernel without pressure stalls answers EOPNOTSUPP; a zone that is switched off EAGAIN, ENODATA or EINVAL.
+        if error.errno in _ABSENT:
+            return None
+        raise
+
+
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EOPNOTSUPP, errno.ENODATA, errno.EAGAIN, errno.EINVAL, errno.ENODEV)

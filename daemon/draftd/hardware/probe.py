@@ -1,0 +1,84 @@
+"""The seam to the machine: a probe takes samples. Each reading in it fails alone, and its failures are counted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from draftd.hardware.sample import HardwareSample
+
+_log = logging.getLogger("draftd.hardware")
+
+
+class HardwareProbe(Protocol):
+    """Takes samples, on one thread."""
+
+    def sample(self) -> HardwareSample: ...
+
+    @property
+    def errors(self) -> Mapping[str, int]:
+        """Failures so far by reading. May be asked from any thread."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One source. `read` returns a sample with only what it found; nothing there is an empty one, not an error.
+
+    A reading that may hang brings its own time limit.
+    """
+
+    name: str
+    read: Callable[[], HardwareSample]
+
+
+class ReadingsProbe:
+    """Puts readings together. What one of them raises costs its own values and is counted."""
+
+    def __init__(self, readings: Sequence[Reading]) -> None:
+        self._readings = tuple(readings)
+        self._errors: Mapping[str, int] = {}
+
+    @property
+    def errors(self) -> Mapping[str, int]:
+        return self._errors
+
+    def sample(self) -> HardwareSample:
+        found = HardwareSample()
+        for reading in self._readings:
+            try:
+                found = found.merged(reading.read())
+            except Exception as error:
+                self._failed(reading.name, error)
+        return found
+
+    def _failed(self, name: str, error: Exception) -> None:
+        before = self._errors.get(name, 0)
+        # A new mapping each time: whoever reads the old one on another thread never sees it change.
+        self._errors = {**self._errors, name: before + 1}
+        if not before:
+            _log.warning("cannot read %s: %r; its values are absent, further failures are only counted", name, error)
+
+
+class ScriptedProbe:
+    """The fake: gives the samples in turn, then the last one for ever. An exception in their place is raised."""
+
+    def __init__(self, samples: Sequence[HardwareSample | Exception], errors: Mapping[str, int] | None = None) -> None:
+        if not samples:
+            raise ValueError("samples: at least one")
+        self._samples = tuple(samples)
+        self._errors = dict(errors or {})
+        self.taken = 0
+
+    @property
+    def errors(self) -> Mapping[str, int]:
+        return self._errors
+
+    def sample(self) -> HardwareSample:
+        found = self._samples[min(self.taken, len(self._samples) - 1)]
+        self.taken += 1
+        if isinstance(found, Exception):
+            raise found
+        return found

@@ -1,0 +1,121 @@
+"""What follows from the samples so far: a pure function of the state before, the new sample and the time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel, ThermalState
+
+# Left to the rest of the system where the settings name nothing: 10 GB of 24.
+_FLOOR_SHARE = 10 / 24
+
+_LEVEL_OF_STATE = {
+    ThermalState.NOMINAL: ThermalLevel.NOMINAL,
+    ThermalState.FAIR: ThermalLevel.MODERATE,
+    ThermalState.SERIOUS: ThermalLevel.HEAVY,
+    ThermalState.CRITICAL: ThermalLevel.TRAPPING,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareState:
+    """The latest sample and what is known by it. `at` is monotonic, in seconds; None is not known, never zero."""
+
+    sample: HardwareSample
+    at: float
+    floor: int | None = None  # bytes to leave available
+    headroom: int | None = None  # bytes available beyond the floor; negative below it
+    critical_seconds: float | None = None  # in critical memory pressure since the daemon started
+    thermal_level: ThermalLevel | None = None
+    last_thermal_level: ThermalLevel | None = None  # the latest one that was known
+    throttles: int | None = None  # changes into HEAVY or worse since the daemon started
+    swap_in_start: int | None = None  # bytes swapped in when they were first read
+    swap_ins: int | None = None  # bytes swapped in since
+
+
+class HardwareView(Protocol):
+    """What others see of the hardware. Both may be asked from any thread and never block."""
+
+    @property
+    def state(self) -> HardwareState | None:
+        """None until the first sample."""
+        ...
+
+    @property
+    def errors(self) -> Mapping[str, int]:
+        """Failed readings so far, by name."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FixedView:
+    """The fake: shows what it is given, and by default nothing."""
+
+    state: HardwareState | None = None
+    errors: Mapping[str, int] = field(default_factory=dict)
+
+
+def advance(before: HardwareState | None, sample: HardwareSample, now: float, floor: int | None) -> HardwareState:
+    """The state after `sample`, which was taken at `now`. `floor` None is 10/24 of the memory that may be used."""
+    limit, available = _limit(sample), _available(sample)
+    if floor is None and limit is not None:
+        floor = int(limit * _FLOOR_SHARE)
+    level = _thermal_level(sample)
+    start = before.swap_in_start if before is not None else None
+    if start is None:
+        start = sample.swap_in_bytes
+    swap_ins = before.swap_ins if before is not None else None
+    if sample.swap_in_bytes is not None and start is not None:
+        swap_ins = max(sample.swap_in_bytes - start, swap_ins or 0)
+    return HardwareState(
+        sample=sample,
+        at=now,
+        floor=floor,
+        headroom=available - floor if available is not None and floor is not None else None,
+        critical_seconds=_critical_seconds(before, sample, now),
+        thermal_level=level,
+        last_thermal_level=level if level is not None or before is None else before.last_thermal_level,
+        throttles=_throttles(before, level),
+        swap_in_start=start,
+        swap_ins=swap_ins,
+    )
+
+
+def _limit(sample: HardwareSample) -> int | None:
+    """The machine's memory, or that of a control group that allows less."""
+    found = [size for size in (sample.memory_total, sample.cgroup_limit) if size is not None]
+    return min(found, default=None)
+
+
+def _available(sample: HardwareSample) -> int | None:
+    found = [] if sample.memory_available is None else [sample.memory_available]
+    if sample.cgroup_limit is not None and sample.cgroup_used is not None:
+        found.append(max(0, sample.cgroup_limit - sample.cgroup_used))
+    return min(found, default=None)
+
+
+def _thermal_level(sample: HardwareSample) -> ThermalLevel | None:
+    """The finer scale where it could be read, else what the coarser one amounts to."""
+    if sample.thermal_level is not None or sample.thermal_state is None:
+        return sample.thermal_level
+    return _LEVEL_OF_STATE[sample.thermal_state]
+
+
+def _critical_seconds(before: HardwareState | None, sample: HardwareSample, now: float) -> float | None:
+    """What a sample found is taken to hold until the next one."""
+    spent = before.critical_seconds if before is not None else None
+    if before is not None and before.sample.memory_pressure is MemoryPressure.CRITICAL:
+        return (spent or 0.0) + max(0.0, now - before.at)
+    return 0.0 if spent is None and sample.memory_pressure is not None else spent
+
+
+def _throttles(before: HardwareState | None, level: ThermalLevel | None) -> int | None:
+    """A first sample that is hot already is no change: nobody saw the daemon cause it."""
+    seen = before.throttles if before is not None else None
+    if level is None:
+        return seen
+    was = before.last_thermal_level if before is not None else None
+    crossed = was is not None and was < ThermalLevel.HEAVY <= level
+    return (seen or 0) + crossed

@@ -1,0 +1,175 @@
+"""Linux, from recorded trees; and from the machine that the test runs on."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from draftd.hardware.linux import linux_readings, pressure_level
+from draftd.hardware.probe import ReadingsProbe
+from draftd.hardware.sample import HardwareSample, MemoryPressure
+from draftd.hardware.system import system_probe
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="psutil's Linux functions")
+
+KIB = 1024
+CALM = "some avg10=0.00 avg60=0.01 avg300=0.00 total=29213\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=28194\n"
+MEMINFO = """\
+MemTotal:       24684096 kB
+MemFree:        20000000 kB
+MemAvailable:   24093628 kB
+Buffers:          100000 kB
+Cached:          3000000 kB
+SwapCached:            0 kB
+Active(anon):     123456 kB
+SReclaimable:     400000 kB
+"""
+
+
+def stalls(some: float, full: float) -> str:
+    rest = "avg60=99.00 avg300=99.00 total=1"
+    return f"some avg10={some:.2f} {rest}\nfull avg10={full:.2f} {rest}\n"
+
+
+def tree(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def sample(root: Path) -> HardwareSample:
+    probe = ReadingsProbe(linux_readings(root))
+    found = probe.sample()
+    assert probe.errors == {}
+    return found
+
+
+def group(folder: str, limit: str, current: int, cache: int = 0) -> dict[str, str]:
+    return {
+        f"{folder}/memory.max": f"{limit}\n",
+        f"{folder}/memory.current": f"{current}\n",
+        f"{folder}/memory.stat": f"anon 4096\nfile {cache}\ninactive_file {cache}\nactive_file 0\n",
+    }
+
+
+@pytest.mark.parametrize(
+    ("some", "full", "level"),
+    [
+        (0.0, 0.0, MemoryPressure.NORMAL),
+        (9.99, 0.0, MemoryPressure.NORMAL),
+        (10.0, 0.0, MemoryPressure.WARN),
+        (90.0, 9.99, MemoryPressure.WARN),
+        (10.0, 10.0, MemoryPressure.CRITICAL),
+    ],
+)
+def test_every_level_of_memory_pressure(tmp_path: Path, some: float, full: float, level: MemoryPressure) -> None:
+    assert sample(tree(tmp_path, {"proc/pressure/memory": stalls(some, full)})).memory_pressure is level
+
+
+@pytest.mark.parametrize("text", ["", "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n", "full avg10=x"])
+def test_stalls_that_cannot_be_read_are_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match="no stalls"):
+        pressure_level(text)
+
+
+def test_a_machine_that_tells_nothing_has_no_values_and_no_errors(tmp_path: Path) -> None:
+    found = sample(tmp_path)
+    absent = ("memory_states", "memory_pressure", "cgroup_limit", "cgroup_used", "swap_in_pages", "swap_in_bytes")
+    assert [getattr(found, name) for name in (*absent, "temperatures")] == [None] * 7
+
+
+def test_the_states_of_memory_add_up_to_all_of_it(tmp_path: Path) -> None:
+    found = sample(tree(tmp_path, {"proc/meminfo": MEMINFO})).memory_states
+    assert found == {
+        "used": 1_184_096 * KIB,
+        "free": 20_000_000 * KIB,
+        "buffers": 100_000 * KIB,
+        "cached": 3_400_000 * KIB,
+    }
+    assert sum(found.values()) == 24_684_096 * KIB
+
+
+def test_swap_ins_are_pages_of_this_machine(tmp_path: Path) -> None:
+    found = sample(tree(tmp_path, {"proc/vmstat": "pgpgin 99\npswpin 7\npswpout 8\n"}))
+    assert found.swap_in_pages == 7
+    assert found.swap_in_bytes == 7 * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("mount", ["sys/fs/cgroup", "sys/fs/cgroup/unified"])
+def test_a_control_groups_limit_and_what_of_it_is_in_use(tmp_path: Path, mount: str) -> None:
+    own = "system.slice/draftd.service"
+    files = {"proc/self/cgroup": f"4:memory:/elsewhere\n0::/{own}\n"} | group(f"{mount}/{own}", "8000", 5000, 1000)
+    found = sample(tree(tmp_path, files))
+    assert (found.cgroup_limit, found.cgroup_used) == (8000, 4000)
+
+
+def test_the_group_that_leaves_the_least_counts(tmp_path: Path) -> None:
+    files = {"proc/self/cgroup": "0::/a/b\n"}
+    files |= group("sys/fs/cgroup/a", "9000", 8000) | group("sys/fs/cgroup/a/b", "5000", 1000)
+    found = sample(tree(tmp_path, files))
+    assert (found.cgroup_limit, found.cgroup_used) == (9000, 8000)
+
+
+def test_a_group_without_a_limit_is_absent(tmp_path: Path) -> None:
+    files = {"proc/self/cgroup": "0::/a\n"} | group("sys/fs/cgroup/a", "max", 1000)
+    assert sample(tree(tmp_path, files)).cgroup_limit is None
+
+
+@pytest.mark.parametrize(
+    ("limit", "level"),
+    [("9000", MemoryPressure.CRITICAL), ("max", MemoryPressure.NORMAL)],
+    ids=["limited", "unlimited"],
+)
+def test_a_limited_group_is_judged_by_its_own_stalls(tmp_path: Path, limit: str, level: MemoryPressure) -> None:
+    files = {"proc/self/cgroup": "0::/a\n", "proc/pressure/memory": CALM}
+    files |= group("sys/fs/cgroup/a", limit, 1000) | {"sys/fs/cgroup/a/memory.pressure": stalls(50, 50)}
+    assert sample(tree(tmp_path, files)).memory_pressure is level
+
+
+def test_thermal_zones_are_in_degrees(tmp_path: Path) -> None:
+    files = {
+        "sys/class/thermal/thermal_zone0/temp": "45500\n",
+        "sys/class/thermal/thermal_zone0/type": "x86_pkg_temp\n",
+        "sys/class/thermal/thermal_zone1/temp": "-2000\n",
+        "sys/class/thermal/thermal_zone2/type": "switched_off\n",
+        "sys/class/thermal/cooling_device0/temp": "1\n",
+    }
+    assert sample(tree(tmp_path, files)).temperatures == {"x86_pkg_temp.0": 45.5, "thermal_zone1": -2.0}
+
+
+def test_fans_go_by_chip_and_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fans = {"it8720": [SimpleNamespace(label="", current=999), SimpleNamespace(label="", current=0)]}
+    monkeypatch.setattr(psutil, "sensors_fans", lambda: fans)
+    assert sample(tmp_path).fans == {"it8720.0": 999.0, "it8720.1": 0.0}
+
+
+def test_a_broken_file_costs_only_its_own_values(tmp_path: Path) -> None:
+    files = {"proc/pressure/memory": "nonsense", "proc/meminfo": MEMINFO, "proc/vmstat": "pswpin 7\n"}
+    probe = ReadingsProbe(linux_readings(tree(tmp_path, files)))
+    found = probe.sample()
+    assert found.memory_pressure is None
+    assert found.memory_states is not None
+    assert found.swap_in_pages == 7
+    assert probe.errors == {"pressure": 1}
+
+
+def test_this_machine() -> None:
+    probe = system_probe(lambda: None)
+    found = probe.sample()
+    assert probe.errors == {}
+    assert found.memory_total is not None
+    assert found.memory_total > 2**28
+    assert found.memory_available is not None
+    assert 0 < found.memory_available <= found.memory_total
+    assert found.memory_states is not None
+    assert sum(found.memory_states.values()) == pytest.approx(found.memory_total, rel=0.01)
+    assert found.process_resident is not None
+    assert 2**20 < found.process_resident < found.memory_total
+    assert found.mlx_active is None, "no model is loaded"

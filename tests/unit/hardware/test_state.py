@@ -1,0 +1,143 @@
+"""What follows from samples: headroom, time in critical pressure, throttle events, swap-ins. No clock is involved."""
+
+from __future__ import annotations
+
+import pytest
+
+from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel, ThermalState
+from draftd.hardware.state import HardwareState, advance
+
+GB = 10**9
+CRITICAL, NORMAL = MemoryPressure.CRITICAL, MemoryPressure.NORMAL
+
+
+def after(*samples: HardwareSample, floor: int | None = None, step: float = 5.0) -> HardwareState:
+    """The state after the samples, `step` seconds apart."""
+    state = None
+    for number, sample in enumerate(samples):
+        state = advance(state, sample, 100.0 + number * step, floor)
+    assert state is not None
+    return state
+
+
+def pressed(*levels: MemoryPressure | None) -> float | None:
+    return after(*(HardwareSample(memory_pressure=level) for level in levels)).critical_seconds
+
+
+def heated(*levels: int | None) -> HardwareState:
+    return after(*(HardwareSample(thermal_level=None if n is None else ThermalLevel(n)) for n in levels))
+
+
+def swapped(*amounts: int | None) -> int | None:
+    return after(*(HardwareSample(swap_in_bytes=amount) for amount in amounts)).swap_ins
+
+
+def test_nothing_known_says_nothing() -> None:
+    assert after(HardwareSample()) == HardwareState(HardwareSample(), 100.0)
+    assert after(HardwareSample(), HardwareSample()) == HardwareState(HardwareSample(), 105.0)
+
+
+def test_headroom_is_what_is_available_beyond_the_floor() -> None:
+    sample = HardwareSample(memory_total=24 * GB, memory_available=13 * GB)
+    assert after(sample, floor=8 * GB).headroom == 5 * GB
+    assert after(sample, floor=14 * GB).headroom == -1 * GB
+    assert after(sample, floor=0).headroom == 13 * GB
+
+
+def test_the_floor_is_ten_gigabytes_of_twenty_four_unless_it_is_set() -> None:
+    sample = HardwareSample(memory_total=24 * GB, memory_available=13 * GB)
+    assert (after(sample).floor, after(sample).headroom) == (10 * GB, 3 * GB)
+    assert after(HardwareSample(memory_total=48 * GB)).floor == 20 * GB
+    assert after(HardwareSample(memory_total=48 * GB), floor=1).floor == 1
+
+
+def test_a_control_group_that_allows_less_counts() -> None:
+    sample = HardwareSample(memory_total=24 * GB, memory_available=20 * GB, cgroup_limit=12 * GB, cgroup_used=4 * GB)
+    assert (after(sample).floor, after(sample).headroom) == (5 * GB, 3 * GB)
+
+
+def test_a_control_group_that_allows_more_than_there_is_does_not() -> None:
+    sample = HardwareSample(memory_total=24 * GB, memory_available=13 * GB, cgroup_limit=99 * GB, cgroup_used=0)
+    assert (after(sample).floor, after(sample).headroom) == (10 * GB, 3 * GB)
+
+
+def test_a_group_over_its_limit_has_nothing_available() -> None:
+    sample = HardwareSample(memory_available=20 * GB, cgroup_limit=1 * GB, cgroup_used=2 * GB)
+    assert after(sample, floor=0).headroom == 0
+
+
+@pytest.mark.parametrize(
+    ("levels", "seconds"),
+    [
+        ([None], None),
+        ([NORMAL], 0.0),
+        ([CRITICAL], 0.0),
+        ([CRITICAL, CRITICAL, NORMAL, NORMAL], 10.0),
+        ([NORMAL, CRITICAL, NORMAL, CRITICAL, NORMAL], 10.0),
+        ([MemoryPressure.WARN, MemoryPressure.WARN], 0.0),
+        ([CRITICAL, None, None], 5.0),
+        ([None, CRITICAL, CRITICAL], 5.0),
+        ([CRITICAL, NORMAL, None], 5.0),
+    ],
+)
+def test_time_in_critical_pressure(levels: list[MemoryPressure | None], seconds: float | None) -> None:
+    assert pressed(*levels) == seconds
+
+
+def test_a_clock_that_stands_still_adds_no_time() -> None:
+    first = advance(None, HardwareSample(memory_pressure=CRITICAL), 100.0, None)
+    assert advance(first, HardwareSample(memory_pressure=CRITICAL), 99.0, None).critical_seconds == 0.0
+
+
+@pytest.mark.parametrize(
+    ("levels", "throttles"),
+    [
+        ([None], None),
+        ([0], 0),
+        ([0, 1, 2], 1),
+        ([0, 4], 1),
+        ([0, 2, 3, 4, 2], 1),
+        ([0, 2, 1, 2, 0, 3], 3),
+        ([3, 3], 0),
+        ([3, 1, 2], 1),
+        ([0, None, 2], 1),
+        ([2, None, 2], 0),
+        ([0, 2, None], 1),
+    ],
+)
+def test_a_throttle_event_is_a_change_into_heavy_or_worse(levels: list[int | None], throttles: int | None) -> None:
+    assert heated(*levels).throttles == throttles
+
+
+def test_a_level_that_is_no_longer_told_is_absent() -> None:
+    assert heated(0, 2, None).thermal_level is None
+
+
+@pytest.mark.parametrize(
+    ("state", "level"),
+    [
+        (ThermalState.NOMINAL, ThermalLevel.NOMINAL),
+        (ThermalState.FAIR, ThermalLevel.MODERATE),
+        (ThermalState.SERIOUS, ThermalLevel.HEAVY),
+        (ThermalState.CRITICAL, ThermalLevel.TRAPPING),
+    ],
+)
+def test_the_coarser_scale_stands_in_for_the_finer_one(state: ThermalState, level: ThermalLevel) -> None:
+    assert after(HardwareSample(thermal_state=state)).thermal_level is level
+    both = HardwareSample(thermal_state=state, thermal_level=ThermalLevel.SLEEPING)
+    assert after(both).thermal_level is ThermalLevel.SLEEPING
+
+
+@pytest.mark.parametrize(
+    ("amounts", "since"),
+    [
+        ([None], None),
+        ([700], 0),
+        ([700, 700, 1000], 300),
+        ([None, 700, 1000], 300),
+        ([700, 1000, None], 300),
+        ([700, 1000, 900, 1100], 400),
+    ],
+)
+def test_swap_ins_count_from_the_first_sample_and_never_fall(amounts: list[int | None], since: int | None) -> None:
+    assert swapped(*amounts) == since
