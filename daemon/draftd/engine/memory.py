@@ -1,0 +1,27 @@
+"""What MLX itself holds, by its allocator's own count. Unlike all else of MLX it may be asked on any thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class MlxMemory:
+    """Bytes. `cache` is freed memory kept for reuse; `working_set` is the most that Metal recommends to hold."""
+
+    active: int
+    cache: int
+    peak: int
+    working_set: int | None
+
+
+def mlx_memory() -> MlxMemory:
+    """The counts now. Only once a model is loaded: it imports MLX, and the BLAS must have been chosen before that."""
+    import mlx.core as mx
+
+    return MlxMemory(
+        active=mx.get_active_memory(),
+        cache=mx.get_cache_memory(),
+        peak=mx.get_peak_memory(),
+        working_set=mx.device_info().get("max_recommended_working_set_size"),
+    )
