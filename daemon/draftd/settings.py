@@ -199,6 +199,21 @@ class TelemetrySettings(Section):
     )
 
 
+class HardwareSettings(Section):
+    """How the machine is watched."""
+
+    period_seconds: FiniteFloat = Field(
+        default=5.0, ge=0.1, le=3600, description="How often memory, heat and power are read."
+    )
+    memory_floor_bytes: int | None = Field(
+        default=None,
+        ge=0,
+        le=2**50,
+        description="Memory that should stay available to all else; headroom is counted from it. "
+        "Unset: 10/24 of what there is, which is 10 GB of 24.",
+    )
+
+
 class LogSettings(Section):
     """What is written to stderr."""
 
@@ -216,6 +231,7 @@ class Settings(BaseSettings):
     engine: EngineSettings = Field(default_factory=lambda: EngineSettings())
     flag: FlagSettings = Field(default_factory=lambda: FlagSettings())
     telemetry: TelemetrySettings = Field(default_factory=lambda: TelemetrySettings())
+    hardware: HardwareSettings = Field(default_factory=lambda: HardwareSettings())
     log: LogSettings = Field(default_factory=lambda: LogSettings())
 
     @classmethod

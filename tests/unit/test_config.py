@@ -64,6 +64,8 @@ def test_construction_alone_reads_no_environment(monkeypatch: pytest.MonkeyPatch
         ("DRAFTD_LOG__LEVEL", "", "debug, info, warning, error"),
         ("DRAFTD_SERVER__TLS_CERT", "/no/such/file", "an existing file"),
         ("DRAFTD_SERVER__REFLECTION", "perhaps", "true, false"),
+        ("DRAFTD_HARDWARE__PERIOD_SECONDS", "0", "a number from 0.1 to 3600"),
+        ("DRAFTD_HARDWARE__MEMORY_FLOOR_BYTES", "-1", f"a whole number from 0 to {2**50}"),
     ],
 )
 def test_a_wrong_variable_names_itself_its_value_and_what_is_allowed(variable: str, value: str, allowed: str) -> None:

@@ -13,13 +13,18 @@ from draftd import __version__
 from draftd.control.flag import FlagService
 from draftd.control.planner import Planner
 from draftd.core import ModelInfo
+from draftd.engine.memory import MlxMemory, mlx_memory
 from draftd.engine.model import LoadedModels, load_models
 from draftd.engine.worker import EngineState, EngineWorker
 from draftd.errors import NotServing
+from draftd.hardware.monitor import HardwareMonitor
+from draftd.hardware.system import system_probe
 from draftd.server import logs
 from draftd.server.app import Daemon
 from draftd.settings import ModelSettings, Settings
 from draftd.telemetry.setup import Telemetry
+
+_HARDWARE_CLOSE_SECONDS = 1.0  # a reading that hangs longer is left behind
 
 Load = Callable[[Callable[[str], None]], LoadedModels]
 
@@ -49,12 +54,22 @@ def run_daemon(
         except NotServing:
             return None
 
+    def mlx() -> MlxMemory | None:
+        # Not while it loads: the engine's thread must be the first to import MLX.
+        return mlx_memory() if worker_of and worker_of[0].state is EngineState.READY else None
+
+    hardware = HardwareMonitor(
+        system_probe(mlx),
+        period_seconds=settings.hardware.period_seconds,
+        memory_floor=settings.hardware.memory_floor_bytes,
+    )
     telemetry = Telemetry.start(
         service_version=__version__,
         settings=settings.telemetry,
         environ=os.environ if environ is None else environ,
         info=info,
         status=lambda: worker_of[0].status() if worker_of else None,
+        hardware=hardware,
     )
     worker = EngineWorker(
         load or models_of(settings.model),
@@ -64,7 +79,11 @@ def run_daemon(
         prefill_chunk=settings.engine.prefill_chunk,
     )
     worker_of.append(worker)
-    code = asyncio.run(_serve(settings, worker, telemetry, announce, ready, signals))
+    hardware.start()
+    try:
+        code = asyncio.run(_serve(settings, worker, telemetry, announce, ready, signals))
+    finally:
+        hardware.close(_HARDWARE_CLOSE_SECONDS)
     if worker.state is EngineState.LOADING:
         # Its thread is inside native code that cannot be interrupted, and must not meet a dying interpreter.
         _leave(code)

@@ -52,6 +52,33 @@ OUTCOME = Attribute("draftd.outcome", "string", "`stop`, `length`, `cancelled`, 
 TOKEN_TYPE = Attribute("gen_ai.token.type", "string", "`input` or `output`")
 POSITION = Attribute("draftd.position", "int", "Place in the draft, counted from 0")
 TELEMETRY_PART = Attribute("draftd.telemetry.part", "string", "Where telemetry itself failed, as `observer` or `span`")
+READING = Attribute("draftd.hardware.reading", "string", "The reading that failed, as `gpu` or `macmon`")
+MLX_STATE = Attribute(
+    "draftd.memory.mlx.state",
+    "string",
+    "`active` (held by arrays), `cache` (freed and kept for reuse) or `peak` (the most that was active)",
+)
+MEMORY_STATE = Attribute(
+    "system.memory.state",
+    "string",
+    "Linux: `used`, `free`, `cached`, `buffers`. macOS: `free`, `active`, `inactive`, `wired`, `compressed`. They add "
+    "up to about the total",
+)
+PAGING_STATE = Attribute("system.paging.state", "string", "`used` or `free`")
+PAGING_DIRECTION = Attribute("system.paging.direction", "string", "Always `in`")
+HW_ID = Attribute("hw.id", "string", "The sensor, as `cpu`, `gpu` or `fan0`")
+HW_TYPE = Attribute("hw.type", "string", "The kind of part: `cpu`, `gpu`, `memory`, `enclosure` (all of it) or `ane`")
+
+# The machine when the request ended, on the inference span.
+MEMORY_PRESSURE = Attribute("draftd.memory.pressure", "int", "0 normal, 1 warn, 2 critical; absent where not known")
+MEMORY_HEADROOM = Attribute(
+    "draftd.memory.headroom", "int", "Bytes available beyond the floor, negative below it; absent where not known"
+)
+THERMAL_LEVEL = Attribute(
+    "draftd.thermal.level",
+    "int",
+    "0 nominal, 1 moderate, 2 heavy, 3 trapping, 4 sleeping; absent where not known",
+)
 
 # The request, on the inference span.
 REQUEST_MAX_TOKENS = Attribute("gen_ai.request.max_tokens", "int", "Most tokens to emit")

@@ -5,64 +5,15 @@ Instruments are made from it, `docs/telemetry.md` is written from it, and dashbo
 
 from __future__ import annotations
 
-import enum
-from dataclasses import dataclass
-
 from draftd.telemetry import attributes as a
-from draftd.telemetry.attributes import Attribute
+from draftd.telemetry import machine
+from draftd.telemetry.kinds import Event as Event
+from draftd.telemetry.kinds import Kind as Kind
+from draftd.telemetry.kinds import Metric as Metric
+from draftd.telemetry.kinds import Span as Span
 
 SCOPE = "draftd"  # name of the instrumentation scope
 PROVIDER_NAME = "draftd"  # value of gen_ai.provider.name
-
-
-class Kind(enum.StrEnum):
-    """Kinds of instrument. The observable ones are read when metrics are collected."""
-
-    COUNTER = "counter"
-    OBSERVABLE_COUNTER = "observable counter"
-    GAUGE = "observable gauge"
-    HISTOGRAM = "histogram"
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One metric. `buckets` are a histogram's upper bounds, in its unit."""
-
-    name: str
-    kind: Kind
-    unit: str
-    brief: str
-    attributes: tuple[Attribute, ...] = ()
-    buckets: tuple[float, ...] = ()
-
-    @property
-    def prometheus(self) -> str:
-        """The name in Prometheus, as the OpenTelemetry collector writes it."""
-        name = self.name.replace(".", "_")
-        suffix = {"s": "_seconds", "By": "_bytes"}.get(self.unit, "")
-        if self.unit == "1" and self.kind is Kind.GAUGE:
-            suffix = "_ratio"
-        total = "_total" if self.kind in (Kind.COUNTER, Kind.OBSERVABLE_COUNTER) else ""
-        return name + suffix + total
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """One kind of span. `name` shows attributes in braces."""
-
-    name: str
-    kind: str
-    brief: str
-    attributes: tuple[Attribute, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One log event."""
-
-    name: str
-    brief: str
-    attributes: tuple[Attribute, ...] = ()
 
 
 LABELS = (a.MODEL, a.DRAFT_MODEL, a.MODE, a.WORKLOAD, a.CONTEXT_TIER)
@@ -252,6 +203,7 @@ METRICS: tuple[Metric, ...] = (
     QUEUE_CAPACITY,
     KV_CACHE,
     WEIGHTS,
+    *machine.METRICS,
     RPC_DURATION,
     TELEMETRY_ERRORS,
 )
@@ -277,7 +229,7 @@ INFERENCE_SPAN = Span(
         a.PLAN_REASON, a.PLAN_LEVEL, a.PLAN_VARIANT, a.PLAN_DRAFTER, a.PLAN_MAX_DRAFT, a.DEGRADED, a.ROUNDS,
         a.DRAFTS, a.DRAFT_TOKENS, a.ACCEPTED_TOKENS, a.ACCEPTED_PER_POS, a.DRAFTED_PER_POS, a.ROLLBACKS,
         a.ROLLED_BACK, a.DRAFT_FORWARDS, a.TARGET_FORWARDS, a.ACCEPTANCE, a.MEAN_ACCEPTED, a.TOKENS_PER_SECOND,
-        a.TTFT, a.QUEUE_SECONDS, a.PREFILL_SECONDS,
+        a.TTFT, a.QUEUE_SECONDS, a.PREFILL_SECONDS, a.MEMORY_PRESSURE, a.MEMORY_HEADROOM, a.THERMAL_LEVEL,
     ),
 )  # fmt: skip
 QUEUE_SPAN = Span("queue", "INTERNAL", "From arrival until scheduled, or until the end of what never was")

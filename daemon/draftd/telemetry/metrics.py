@@ -9,10 +9,12 @@ from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, Ob
 
 from draftd.core import DecodeRequest, Outcome, RoundResult
 from draftd.engine.observer import EngineStatus
+from draftd.hardware.state import HardwareView
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry.catalog import Kind, Metric
 from draftd.telemetry.guard import Guard
+from draftd.telemetry.hardware import observed_hardware
 from draftd.telemetry.labels import Naming
 from draftd.telemetry.ledger import Entry, Ledger
 
@@ -54,12 +56,14 @@ class Metrics:
         ledger: Ledger,
         naming: Naming,
         status: Callable[[], EngineStatus | None],
+        hardware: HardwareView,
         guard: Guard,
     ) -> None:
         self._meter = meter
         self._ledger = ledger
         self._naming = naming
         self._status = status
+        self._hardware = hardware
         self._guard = guard
         self._histograms: dict[str, Histogram] = {}
         self._counters: dict[str, Counter] = {}
@@ -88,6 +92,8 @@ class Metrics:
             callback = self._guarded(observed.pop(name))
             if metric.kind is Kind.GAUGE:
                 self._meter.create_observable_gauge(name, [callback], unit, brief)
+            elif metric.kind is Kind.UP_DOWN_COUNTER:
+                self._meter.create_observable_up_down_counter(name, [callback], unit, brief)
             else:
                 self._meter.create_observable_counter(name, [callback], unit, brief)
 
@@ -104,7 +110,7 @@ class Metrics:
         return callback
 
     def _observed(self) -> dict[str, Callable[[], Iterable[Observation]]]:
-        found: dict[str, Callable[[], Iterable[Observation]]] = {}
+        found = observed_hardware(self._hardware)
         for metric, reading in _SUMS:
             found[metric.name] = lambda m=metric, r=reading: (  # type: ignore[misc]
                 Observation(r(e), e.labels) for e in self._ledger.read(m.name)

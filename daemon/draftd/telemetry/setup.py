@@ -14,6 +14,7 @@ from opentelemetry.trace import Tracer
 
 from draftd.core import ModelInfo
 from draftd.engine.observer import EngineObserver, EngineStatus, NullObserver
+from draftd.hardware.state import FixedView, HardwareView
 from draftd.telemetry import catalog, exporters, pipeline
 from draftd.telemetry.flags import FlagHook
 from draftd.telemetry.guard import Guard
@@ -44,6 +45,7 @@ class _Recording:
     tracer: Tracer
     metrics: Metrics
     naming: Naming
+    hardware: HardwareView
     propagator: TextMapPropagator
     hook: Hook
 
@@ -68,18 +70,21 @@ class Telemetry:
         environ: Mapping[str, str],
         info: Callable[[], ModelInfo | None],
         status: Callable[[], EngineStatus | None],
+        hardware: HardwareView | None = None,
     ) -> Telemetry:
         """Exports what the OTEL_* variables of `environ` ask for, and without them nothing, at no cost.
 
-        `info` and `status` are asked from exporter threads; None means not yet.
+        `info` and `status` are asked from exporter threads; None means not yet. Without `hardware` nothing is told of
+        the machine.
         """
         guard = Guard()
+        view: HardwareView = hardware if hardware is not None else FixedView()
         built: Pipeline | None = None
         try:
             propagator = exporters.propagator(environ)
             built = pipeline.build(environ, service_version)
             if built is not None:
-                return cls._recording_on(built, propagator, service_version, settings, info, status, guard)
+                return cls._recording_on(built, propagator, service_version, settings, info, status, view, guard)
         except ValueError as error:
             _log.error("telemetry is off: %s", error)
         except Exception as error:
@@ -97,6 +102,7 @@ class Telemetry:
         settings: TelemetrySettings,
         info: Callable[[], ModelInfo | None],
         status: Callable[[], EngineStatus | None],
+        hardware: HardwareView,
         guard: Guard,
     ) -> Telemetry:
         naming = Naming(info)
@@ -106,6 +112,7 @@ class Telemetry:
             ledger=ledger,
             naming=naming,
             status=status,
+            hardware=hardware,
             guard=guard,
         )
         recording = _Recording(
@@ -113,6 +120,7 @@ class Telemetry:
             tracer=built.tracers.get_tracer(catalog.SCOPE, service_version),
             metrics=metrics,
             naming=naming,
+            hardware=hardware,
             propagator=propagator,
             hook=FlagHook(built.loggers.get_logger(catalog.SCOPE, service_version), guard),
         )
@@ -146,6 +154,7 @@ class Telemetry:
                 tracer=self._recording.tracer,
                 metrics=self._recording.metrics,
                 naming=self._recording.naming,
+                hardware=self._recording.hardware,
                 guard=self._guard,
                 capture_content=self.capture_content,
             )

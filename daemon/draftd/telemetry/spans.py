@@ -17,9 +17,11 @@ from opentelemetry.util.types import AttributeValue
 
 from draftd.core import ContextTier, DecodePlan, FinishReason, Outcome, RequestStats, SamplingParams, WorkloadClass
 from draftd.errors import DraftdError
+from draftd.hardware.state import HardwareView
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry.guard import Guard
+from draftd.telemetry.hardware import hardware_attributes
 from draftd.telemetry.labels import Naming, draft_label
 from draftd.telemetry.metrics import Metrics
 
@@ -101,6 +103,7 @@ class RecordingInferenceSpan:
         tracer: Tracer,
         metrics: Metrics,
         naming: Naming,
+        hardware: HardwareView,
         guard: Guard,
         capture_content: bool = False,
     ) -> None:
@@ -108,6 +111,7 @@ class RecordingInferenceSpan:
         self._tracer = tracer
         self._metrics = metrics
         self._naming = naming
+        self._hardware = hardware
         self._guard = guard
         self._capture = capture_content
         self._plan: DecodePlan | None = None
@@ -156,6 +160,7 @@ class RecordingInferenceSpan:
             kind = type(error).__name__
             self._span.set_attributes({a.ERROR_TYPE.name: kind, a.OUTCOME.name: REFUSED})
             self._span.set_status(Status(StatusCode.ERROR, error.message[:_MESSAGE_LIMIT]))
+            self._span.set_attributes(hardware_attributes(self._hardware.state))
             self._content(REFUSED)
             self._span.end(self._nanos(end))
             self._count(REFUSED, kind, end - self._start.arrival)
@@ -167,6 +172,7 @@ class RecordingInferenceSpan:
         end = stats.finished if stats.finished is not None else time.monotonic()
         kind = _ERRORS.get(reason)
         self._span.set_attributes(_outcome_attributes(self._start, outcome))
+        self._span.set_attributes(hardware_attributes(self._hardware.state))
         if kind is not None:
             self._span.set_attribute(a.ERROR_TYPE.name, kind)
         if reason in (FinishReason.DEADLINE, FinishReason.ERROR):

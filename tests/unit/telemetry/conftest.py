@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
+from draftd.hardware.state import HardwareView
 from tests.otlp import OtlpReceiver
-from tests.unit.telemetry.scene import Scene, telemetry
+from tests.unit.telemetry.scene import HARDWARE, Scene, telemetry
 
 
 @pytest.fixture
@@ -21,8 +22,8 @@ def open_scene() -> Iterator[Callable[..., Scene]]:
     """Makes scenes, and shuts down what a test left running."""
     scenes: list[Scene] = []
 
-    def make(environ: Mapping[str, str], *, capture_content: bool = False) -> Scene:
-        scenes.append(Scene(telemetry(environ, capture_content=capture_content)))
+    def make(environ: Mapping[str, str], *, capture_content: bool = False, hardware: HardwareView = HARDWARE) -> Scene:
+        scenes.append(Scene(telemetry(environ, capture_content=capture_content, hardware=hardware)))
         return scenes[-1]
 
     yield make

@@ -23,6 +23,8 @@ from draftd.core import (
     WorkloadClass,
 )
 from draftd.engine.observer import EngineStatus
+from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel
+from draftd.hardware.state import FixedView, HardwareState, HardwareView
 from draftd.telemetry.setup import InferenceStart, Telemetry
 
 INFO = ModelInfo("nano", "nano-draft", 2048, 2048, (DrafterKind.DRAFT_MODEL,), "", 1000, 200, "cpu (openblas)")
@@ -33,6 +35,38 @@ SPECULATIVE = DecodePlan(
 AUTOREGRESSIVE = DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, FallbackLevel.FULL, "off", "request: autoregressive")
 SPECULATIVE_ROUND = RoundResult(4, 2, 3, True, 4, 0.001, 0.002)
 PLAIN_ROUND = RoundResult(0, 0, 1, False, 0, 0.0, 0.002)
+# A machine that tells everything.
+HARDWARE = FixedView(
+    HardwareState(
+        HardwareSample(
+            memory_total=24_000,
+            memory_available=13_000,
+            memory_states={"free": 6_000, "wired": 18_000},
+            memory_pressure=MemoryPressure.WARN,
+            swap_used=700,
+            swap_free=0,
+            swap_in_pages=33,
+            process_resident=900,
+            mlx_active=500,
+            mlx_cache=0,
+            mlx_peak=600,
+            mlx_working_set=17_000,
+            gpu_memory=1_000,
+            thermal_level=ThermalLevel.HEAVY,
+            temperatures={"cpu": 43.5, "gpu": 36.5},
+            fans={"fan0": 999.0},
+            power={"cpu": 3.5, "gpu": 0.0, "ram": 0.5, "system": 9.5},
+        ),
+        at=100.0,
+        floor=10_000,
+        headroom=3_000,
+        critical_seconds=2.5,
+        thermal_level=ThermalLevel.HEAVY,
+        throttles=4,
+        swap_ins=4_096,
+    ),
+    errors={"macmon": 2},
+)
 
 
 @dataclass
@@ -95,11 +129,14 @@ class Scene:
         return outcome
 
 
-def telemetry(environ: Mapping[str, str], *, capture_content: bool = False) -> Telemetry:
+def telemetry(
+    environ: Mapping[str, str], *, capture_content: bool = False, hardware: HardwareView = HARDWARE
+) -> Telemetry:
     return Telemetry.start(
         service_version="1.2.3",
         settings=Settings(capture_content),
         environ=environ,
         info=lambda: INFO,
         status=lambda: STATUS,
+        hardware=hardware,
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from draftd.telemetry import catalog, document
+from draftd.telemetry import catalog, document, machine
 from draftd.telemetry.catalog import Kind, Metric
 
 PAGE = Path(__file__).parents[3] / "docs" / "telemetry.md"
@@ -40,8 +40,10 @@ def test_the_page_names_every_metric_span_event_and_attribute() -> None:
 def test_names_follow_the_naming_rules(metric: Metric) -> None:
     assert re.fullmatch(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+", metric.name)
     assert not metric.name.endswith(("total", "seconds", "bytes", "count")), "units and totals are Prometheus's to add"
-    assert metric.unit in ("s", "By", "1") or re.fullmatch(r"\{[a-z]+\}", metric.unit)
-    assert metric.name.startswith(("draftd.", "gen_ai.server.", "rpc.server."))
+    assert metric.unit in ("s", "By", "1", "Cel", "rpm", "W") or re.fullmatch(r"\{[a-z]+\}", metric.unit)
+    assert metric.name.startswith(
+        ("draftd.", "gen_ai.server.", "rpc.server.", "system.memory.", "system.paging.", "process.memory.", "hw.")
+    )
     assert bool(metric.buckets) == (metric.kind is Kind.HISTOGRAM)
     assert list(metric.buckets) == sorted(set(metric.buckets))
     names = {m.name for m in catalog.METRICS}
@@ -55,7 +57,8 @@ def test_names_are_unique_in_both_worlds() -> None:
 
 def test_no_metric_carries_an_id() -> None:
     attributes = {attribute.name for metric in catalog.METRICS for attribute in metric.attributes}
-    assert not {name for name in attributes if name.endswith((".id", "caller", "seed"))}
+    few = {"hw.id"}  # a machine has few sensors
+    assert not {name for name in attributes - few if name.endswith((".id", "caller", "seed"))}
 
 
 @pytest.mark.parametrize(
@@ -65,6 +68,12 @@ def test_no_metric_carries_an_id() -> None:
         (catalog.TIME_TO_FIRST_TOKEN, "gen_ai_server_time_to_first_token_seconds"),
         (catalog.KV_CACHE, "draftd_engine_kv_cache_bytes"),
         (catalog.ACTIVE_REQUESTS, "draftd_engine_active_requests"),
+        (machine.HW_TEMPERATURE, "hw_temperature_celsius"),
+        (machine.HW_POWER, "hw_power_watts"),
+        (machine.HW_FAN_SPEED, "hw_fan_speed_rpm"),
+        (machine.SYSTEM_MEMORY_USAGE, "system_memory_usage_bytes"),
+        (machine.SYSTEM_MEMORY_UTILIZATION, "system_memory_utilization_ratio"),
+        (machine.MEMORY_CRITICAL, "draftd_memory_critical_duration_seconds_total"),
         (Metric("draftd.some.share", Kind.GAUGE, "1", ""), "draftd_some_share_ratio"),
         (Metric("draftd.some.share", Kind.COUNTER, "1", ""), "draftd_some_share_total"),
     ],

@@ -68,6 +68,9 @@ def test_a_request_by_the_genai_conventions(scene: Scene, receiver: OtlpReceiver
         "draftd.spec_decode.target_forwards": 3,
         "draftd.spec_decode.acceptance": 0.5,
         "draftd.spec_decode.mean_accepted_length": 3.0,
+        "draftd.memory.pressure": 1,
+        "draftd.memory.headroom": 3_000,
+        "draftd.thermal.level": 2,
     }
     assert {key: span.attributes.get(key) for key in wanted} == wanted
     times = {

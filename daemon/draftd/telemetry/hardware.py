@@ -1,0 +1,102 @@
+"""What is told of the machine: on the hardware metrics, and on a request's span when it ends. Absent stays absent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from opentelemetry.metrics import Observation
+
+from draftd.hardware.state import HardwareState, HardwareView
+from draftd.telemetry import attributes as a
+from draftd.telemetry import machine
+from draftd.telemetry.attributes import Attribute
+from draftd.telemetry.catalog import Metric
+
+Value = Callable[[HardwareState], float | None]
+Series = Callable[[HardwareState], Mapping[str, float | None] | None]
+
+_VALUES: tuple[tuple[Metric, Value], ...] = (
+    (machine.MEMORY_HEADROOM, lambda s: s.headroom),
+    (machine.MEMORY_FLOOR, lambda s: s.floor),
+    (machine.MEMORY_PRESSURE, lambda s: s.sample.memory_pressure),
+    (machine.MEMORY_CRITICAL, lambda s: s.critical_seconds),
+    (machine.MEMORY_SWAP_INS, lambda s: s.swap_ins),
+    (machine.MEMORY_WORKING_SET, lambda s: s.sample.mlx_working_set),
+    (machine.MEMORY_GPU, lambda s: s.sample.gpu_memory),
+    (machine.THERMAL_LEVEL, lambda s: s.thermal_level),
+    (machine.THERMAL_THROTTLES, lambda s: s.throttles),
+    (machine.SYSTEM_MEMORY_LIMIT, lambda s: s.sample.memory_total),
+    (machine.PROCESS_MEMORY, lambda s: s.sample.process_resident),
+)
+# The attribute tells the values of one metric apart.
+_SERIES: tuple[tuple[Metric, Attribute, Series], ...] = (
+    (machine.SYSTEM_MEMORY_USAGE, a.MEMORY_STATE, lambda s: s.sample.memory_states),
+    (machine.SYSTEM_MEMORY_UTILIZATION, a.MEMORY_STATE, lambda s: _shares(s)),
+    (
+        machine.SYSTEM_PAGING_USAGE,
+        a.PAGING_STATE,
+        lambda s: {"used": s.sample.swap_used, "free": s.sample.swap_free},
+    ),
+    (machine.SYSTEM_PAGING_OPERATIONS, a.PAGING_DIRECTION, lambda s: {"in": s.sample.swap_in_pages}),
+    (
+        machine.MEMORY_MLX,
+        a.MLX_STATE,
+        lambda s: {"active": s.sample.mlx_active, "cache": s.sample.mlx_cache, "peak": s.sample.mlx_peak},
+    ),
+    (machine.HW_TEMPERATURE, a.HW_ID, lambda s: s.sample.temperatures),
+    (machine.HW_FAN_SPEED, a.HW_ID, lambda s: s.sample.fans),
+)
+# The conventions' names for what draws power, where they have one.
+_TYPES = {"ram": "memory", "system": "enclosure"}
+
+
+def observed_hardware(hardware: HardwareView) -> dict[str, Callable[[], Iterable[Observation]]]:
+    """What each hardware metric of the catalog shows when metrics are collected, by the metric's name."""
+    found: dict[str, Callable[[], Iterable[Observation]]] = {}
+    for metric, value in _VALUES:
+        found[metric.name] = lambda v=value: _observe(hardware, v)  # type: ignore[misc]
+    for metric, attribute, series in _SERIES:
+        found[metric.name] = lambda name=attribute.name, s=series: _observe_series(hardware, name, s)  # type: ignore[misc]
+    found[machine.HW_POWER.name] = lambda: _observe_power(hardware)
+    found[machine.HARDWARE_ERRORS.name] = lambda: (
+        Observation(count, {a.READING.name: reading}) for reading, count in hardware.errors.items()
+    )
+    return found
+
+
+def hardware_attributes(state: HardwareState | None) -> dict[str, int]:
+    """What a request's span says of the machine; only what is known."""
+    if state is None:
+        return {}
+    found = (
+        (a.MEMORY_PRESSURE, state.sample.memory_pressure),
+        (a.MEMORY_HEADROOM, state.headroom),
+        (a.THERMAL_LEVEL, state.thermal_level),
+    )
+    return {attribute.name: int(value) for attribute, value in found if value is not None}
+
+
+def _observe(hardware: HardwareView, value: Value) -> Iterable[Observation]:
+    state = hardware.state
+    if state is not None and (number := value(state)) is not None:
+        yield Observation(number)
+
+
+def _observe_series(hardware: HardwareView, attribute: str, series: Series) -> Iterable[Observation]:
+    state = hardware.state
+    for key, number in ((series(state) if state is not None else None) or {}).items():
+        if number is not None:
+            yield Observation(number, {attribute: key})
+
+
+def _observe_power(hardware: HardwareView) -> Iterable[Observation]:
+    state = hardware.state
+    for part, watts in ((state.sample.power if state is not None else None) or {}).items():
+        yield Observation(watts, {a.HW_ID.name: part, a.HW_TYPE.name: _TYPES.get(part, part)})
+
+
+def _shares(state: HardwareState) -> Mapping[str, float] | None:
+    states, total = state.sample.memory_states, state.sample.memory_total
+    if states is None or not total:
+        return None
+    return {name: size / total for name, size in states.items()}

@@ -1,0 +1,63 @@
+"""The daemon tells of the machine it runs on: on its metrics and its spans, from a real sample."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+
+from draftd.server.client import DraftdClient
+from tests.otlp import OtlpReceiver
+
+DAEMON = """
+import sys
+from draftd.engine.blas import load_blas
+load_blas()
+from draftd.cli.serve import run_daemon
+from draftd.engine.scripted import scripted_models
+from draftd.settings import HardwareSettings, ServerSettings, Settings
+settings = Settings(
+    server=ServerSettings(port=0, drain_seconds=5),
+    hardware=HardwareSettings(period_seconds=0.1, memory_floor_bytes=12345),
+)
+say = lambda line: print("draftd: " + line, file=sys.stderr, flush=True)
+sys.exit(run_daemon(settings, announce=say, load=lambda progress: scripted_models(0.7)))
+"""
+
+
+def test_a_real_sample_is_on_the_metrics_and_on_the_span(tmp_path: Path) -> None:
+    with OtlpReceiver() as receiver:
+        environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path), **receiver.environ()}
+        process = subprocess.Popen(
+            [sys.executable, "-c", DAEMON], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environ, text=True
+        )
+        try:
+            assert process.stderr is not None
+            address = next(f[1] for line in process.stderr if (f := re.search(r"serving \S+ on (\S+:\d+)", line)))
+            threading.Thread(target=process.stderr.read, daemon=True).start()
+            with DraftdClient(address) as client:
+                client.wait_ready(30)
+                time.sleep(0.5)  # a few samples
+                assert list(client.generate("a prompt", max_tokens=4, timeout=60))
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+            process.wait()
+
+    total = psutil.virtual_memory().total
+    assert receiver.total("system.memory.limit") == total
+    assert receiver.total("draftd.memory.floor") == 12345
+    assert 0 < receiver.total("draftd.memory.headroom") < total
+    assert 2**20 < receiver.total("process.memory.usage") < total
+    assert set(receiver.by("draftd.memory.mlx", "draftd.memory.mlx.state")) == {"active", "cache", "peak"}
+    assert "draftd.hardware.errors" not in receiver.metric_names()
+    (span,) = [span for span in receiver.spans() if "draftd.spec_decode.draft_tokens" in span.attributes]
+    assert 0 < span.attributes["draftd.memory.headroom"] < total

@@ -1,0 +1,114 @@
+"""What is told of the machine: every value that is known, as it is; nothing for what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from draftd.errors import NotServing
+from draftd.hardware.sample import HardwareSample, MemoryPressure
+from draftd.hardware.state import FixedView, HardwareState
+from draftd.telemetry import machine
+from draftd.telemetry.setup import Telemetry
+from tests.otlp import OtlpReceiver
+from tests.unit.telemetry.scene import INFO, STATUS, Scene, Settings
+
+SPAN_ATTRIBUTES = {"draftd.memory.pressure", "draftd.memory.headroom", "draftd.thermal.level"}
+
+
+@pytest.mark.parametrize(
+    ("metric", "value"),
+    [
+        (machine.MEMORY_HEADROOM, 3_000),
+        (machine.MEMORY_FLOOR, 10_000),
+        (machine.MEMORY_PRESSURE, 1),
+        (machine.MEMORY_CRITICAL, 2.5),
+        (machine.MEMORY_SWAP_INS, 4_096),
+        (machine.MEMORY_WORKING_SET, 17_000),
+        (machine.MEMORY_GPU, 1_000),
+        (machine.THERMAL_LEVEL, 2),
+        (machine.THERMAL_THROTTLES, 4),
+        (machine.SYSTEM_MEMORY_LIMIT, 24_000),
+        (machine.PROCESS_MEMORY, 900),
+    ],
+    ids=lambda given: getattr(given, "name", ""),
+)
+def test_single_values(scene: Scene, receiver: OtlpReceiver, metric: machine.Metric, value: float) -> None:
+    scene.telemetry.shutdown(5.0)
+    (point,) = receiver.points(metric.name)
+    assert point.value == value
+    assert point.attributes == {}
+
+
+@pytest.mark.parametrize(
+    ("metric", "attribute", "values"),
+    [
+        (machine.SYSTEM_MEMORY_USAGE, "system.memory.state", {"free": 6_000, "wired": 18_000}),
+        (machine.SYSTEM_MEMORY_UTILIZATION, "system.memory.state", {"free": 0.25, "wired": 0.75}),
+        (machine.SYSTEM_PAGING_USAGE, "system.paging.state", {"used": 700, "free": 0}),
+        (machine.SYSTEM_PAGING_OPERATIONS, "system.paging.direction", {"in": 33}),
+        (machine.MEMORY_MLX, "draftd.memory.mlx.state", {"active": 500, "cache": 0, "peak": 600}),
+        (machine.HW_TEMPERATURE, "hw.id", {"cpu": 43.5, "gpu": 36.5}),
+        (machine.HW_FAN_SPEED, "hw.id", {"fan0": 999}),
+        (machine.HW_POWER, "hw.id", {"cpu": 3.5, "gpu": 0, "ram": 0.5, "system": 9.5}),
+        (machine.HW_POWER, "hw.type", {"cpu": 3.5, "gpu": 0, "memory": 0.5, "enclosure": 9.5}),
+        (machine.HARDWARE_ERRORS, "draftd.hardware.reading", {"macmon": 2}),
+    ],
+    ids=lambda given: getattr(given, "name", ""),
+)
+def test_values_with_parts(
+    scene: Scene, receiver: OtlpReceiver, metric: machine.Metric, attribute: str, values: dict[str, float]
+) -> None:
+    scene.telemetry.shutdown(5.0)
+    assert receiver.by(metric.name, attribute) == values
+
+
+@pytest.mark.parametrize(
+    "state", [None, HardwareState(HardwareSample(), 100.0)], ids=["no sample yet", "nothing known"]
+)
+def test_what_is_absent_is_not_exported(
+    open_scene: Callable[..., Scene], receiver: OtlpReceiver, state: HardwareState | None
+) -> None:
+    scene = open_scene(receiver.environ(), hardware=FixedView(state))
+    scene.serve()
+    scene.telemetry.shutdown(5.0)
+    assert receiver.metric_names() & {metric.name for metric in machine.METRICS} == set()
+    assert "draftd.tokens" in receiver.metric_names()
+    (span,) = receiver.spans("chat nano")
+    assert span.attributes.keys() & SPAN_ATTRIBUTES == set()
+    assert scene.telemetry.errors == {}
+
+
+def test_zero_is_exported(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
+    calm = HardwareState(HardwareSample(memory_pressure=MemoryPressure.NORMAL), 100.0, headroom=0, throttles=0)
+    scene = open_scene(receiver.environ(), hardware=FixedView(calm))
+    scene.serve()
+    scene.telemetry.shutdown(5.0)
+    names = {"draftd.memory.pressure", "draftd.memory.headroom", "draftd.thermal.throttles"}
+    assert receiver.metric_names() & {metric.name for metric in machine.METRICS} == names
+    assert [receiver.total(name) for name in names] == [0, 0, 0]
+    (span,) = receiver.spans("chat nano")
+    assert (span.attributes["draftd.memory.pressure"], span.attributes["draftd.memory.headroom"]) == (0, 0)
+
+
+def test_a_request_s_span_tells_how_the_machine_was_at_its_end(scene: Scene, receiver: OtlpReceiver) -> None:
+    scene.serve()
+    scene.telemetry.begin_inference(scene.start()).refused(NotServing("draining"))
+    scene.telemetry.shutdown(5.0)
+    told = [{name: span.attributes[name] for name in SPAN_ATTRIBUTES} for span in receiver.spans("chat nano")]
+    one = {"draftd.memory.pressure": 1, "draftd.memory.headroom": 3_000, "draftd.thermal.level": 2}
+    assert told == [one, one]
+
+
+def test_without_a_view_of_the_machine_telemetry_tells_nothing_of_it(receiver: OtlpReceiver) -> None:
+    found = Telemetry.start(
+        service_version="1",
+        settings=Settings(),
+        environ=receiver.environ(),
+        info=lambda: INFO,
+        status=lambda: STATUS,
+    )
+    found.shutdown(5.0)
+    assert "draftd.engine.weights" in receiver.metric_names()
+    assert receiver.metric_names() & {metric.name for metric in machine.METRICS} == set()
