@@ -2,10 +2,11 @@
 RUN := .venv/.ready-run
 DEV := .venv/.ready-dev
 BIN := .venv/bin
-SETUP := scripts/setup.sh pyproject.toml constraints.txt
+SETUP := scripts/setup.sh scripts/common.sh pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check lint types imports proto-check docs-check proto docs bench train constraints clean
+.PHONY: help demo serve test check lint types imports proto-check docs-check collector-check components collector proto docs \
+	bench train constraints clean
 
 help: ## what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -16,10 +17,16 @@ demo: $(RUN) ## start a daemon on the embedded pair and watch it answer both way
 serve: $(RUN) ## serve the embedded pair (or ARGS="--model PATH --draft-model PATH")
 	@$(BIN)/draftd serve $(ARGS)
 
-test: $(DEV) ## all tests (ARGS="-m 'not slow'" for the quick ones)
+test: $(DEV) components ## all tests (ARGS="-m 'not slow'" for the quick ones)
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
-check: lint types imports proto-check docs-check ## formatting, types, layers, contract, generated files
+components: # what the tests of the pipeline run; what cannot be had is said, and its tests are skipped
+	@sh scripts/components.sh
+
+collector: ## an OpenTelemetry Collector for otel-collector/config.yaml: the installed one, or one built with Go
+	@sh scripts/collector.sh
+
+check: lint types imports proto-check docs-check collector-check ## formatting, types, layers, contract, generated files
 
 lint: $(DEV)
 	$(BIN)/ruff check .
@@ -38,6 +45,9 @@ proto-check: $(DEV)
 docs-check: $(DEV)
 	$(BIN)/python -m draftd.telemetry.document docs/telemetry.md --check
 	$(BIN)/python -m draftd.cli.reference --check
+
+collector-check: # where there is a collector
+	@if binary=$$(sh scripts/collector.sh --find); then $$binary validate --config otel-collector/config.yaml; fi
 
 proto: $(DEV) ## generate daemon/draftd/v1 from proto/
 	sh scripts/proto.sh

@@ -5,16 +5,8 @@ set -eu
 cd "$(dirname "$0")/.."
 want=${1:-run}
 
-say() { printf 'draftd: %s\n' "$*" >&2; }
+. scripts/common.sh
 die() { say "$*"; exit 1; }
-
-# Runs a command as root where that needs no password; fails otherwise.
-as_root() {
-    if [ "$(id -u)" = 0 ]; then "$@"
-    elif command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then sudo -n "$@"
-    else return 1
-    fi
-}
 
 apt_install() {
     command -v apt-get >/dev/null 2>&1 || return 1

@@ -1,0 +1,225 @@
+"""The real servers of the pipeline, each a process of its own on free loopback ports, stopped for certain."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import missing
+
+ROOT = Path(__file__).parents[2]
+CONFIG = ROOT / "otel-collector" / "config.yaml"
+_START_SECONDS = 60.0
+_STOP_SECONDS = 20.0
+
+
+def collector_binary() -> str:
+    """otelcol-contrib where it is installed, or the one that `make collector` built."""
+    return _found("an OpenTelemetry Collector: make collector", "collector.sh", "--find")
+
+
+def prometheus_binary() -> str:
+    """Prometheus, installed or unpacked."""
+    wanted = "Prometheus: apt-get install prometheus (macOS: brew install prometheus)"
+    return _found(wanted, "unpacked.sh", "--find", "prometheus", "prometheus")
+
+
+def _found(what: str, script: str, *arguments: str) -> str:
+    said = subprocess.run(["sh", str(ROOT / "scripts" / script), *arguments], capture_output=True, text=True)
+    if said.returncode:
+        missing(what)
+    return said.stdout.strip()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that are free now, all different."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    """Waits for `condition`; fails, naming `what`, when it does not come true in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        time.sleep(0.05)
+
+
+def answer(url: str) -> str | None:
+    """The body of a page; None while nobody answers, or not with success."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as response:
+            return str(response.read().decode())
+    except (urllib.error.URLError, OSError):
+        return None
+
+
+@dataclass
+class Process:
+    """A server in a process of its own, whose output goes to a file."""
+
+    command: list[str]
+    environ: dict[str, str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self, ready: Callable[[], bool]) -> None:
+        with self.log.open("ab") as out:
+            self.process = subprocess.Popen(self.command, env=self.environ, stdout=out, stderr=out, cwd=self.log.parent)
+        process = self.process
+
+        def listening() -> bool:
+            assert process.poll() is None, self.log.read_text()[-4000:]
+            return ready()
+
+        until(listening, _START_SECONDS, f"{self.command[0]} is ready\n{self.log.read_text()[-2000:]}")
+
+    def kill(self) -> None:
+        """As a crash would end it."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        """As a person would; its exit code."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        return int(self.process.returncode)
+
+
+@dataclass
+class Collector:
+    """The collector on the project's own base configuration, with the stores where the test has them."""
+
+    folder: Path
+    traces_port: int
+    share_percent: float = 100.0
+    logs_port: int = 9  # nobody is there: what is not tested waits in its queue
+    decision_wait: str = "300ms"
+    ports: list[int] = field(default_factory=lambda: free_ports(5))
+    _process: Process | None = None
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.ports[0]}"
+
+    @property
+    def scrape(self) -> str:
+        """host:port of what it has for Prometheus."""
+        return f"127.0.0.1:{self.ports[3]}"
+
+    @property
+    def own(self) -> str:
+        """host:port of its own metrics."""
+        return f"127.0.0.1:{self.ports[4]}"
+
+    def start(self) -> None:
+        grpc, http, health, prometheus, own = self.ports
+        where = {
+            "OTELCOL_GRPC": f"127.0.0.1:{grpc}",
+            "OTELCOL_HTTP": f"127.0.0.1:{http}",
+            "OTELCOL_HEALTH": f"127.0.0.1:{health}",
+            "OTELCOL_PROMETHEUS": f"127.0.0.1:{prometheus}",
+            "OTELCOL_SELF_PORT": str(own),
+            "OTELCOL_STORAGE": str(self.folder / "storage"),
+            "OTELCOL_DECISION_WAIT": self.decision_wait,
+            "OTELCOL_SPAN_METRICS_INTERVAL": "500ms",
+            "TEMPO_ENDPOINT": f"127.0.0.1:{self.traces_port}",
+            "LOKI_ENDPOINT": f"http://127.0.0.1:{self.logs_port}",
+            "DRAFTD_TRACE_SHARE_PERCENT": str(self.share_percent),
+        }
+        self._process = Process(
+            [collector_binary(), "--config", str(CONFIG)], {**os.environ, **where}, self.folder / "collector.log"
+        )
+        self._process.start(lambda: answer(f"http://127.0.0.1:{health}") is not None)
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+
+    def stop(self) -> int:
+        assert self._process is not None
+        return self._process.stop()
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "collector.log").read_text()
+
+
+@contextlib.contextmanager
+def collector(folder: Path, traces_port: int, **more: Any) -> Iterator[Collector]:
+    running = Collector(folder, traces_port, **more)
+    running.start()
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+@dataclass(frozen=True)
+class Prometheus:
+    """A Prometheus that scrapes every half second."""
+
+    port: int
+
+    def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
+        """An instant query: each series' labels and value. Fails where the expression does not parse."""
+        asked = urllib.parse.urlencode({"query": expression})
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/v1/query?{asked}", timeout=10) as response:
+            said = json.load(response)
+        assert said["status"] == "success", said
+        return [(series["metric"], float(series["value"][1])) for series in said["data"]["result"]]
+
+    def number(self, expression: str) -> float | None:
+        """The value of an expression with one series; None where it has none."""
+        found = self.query(expression)
+        assert len(found) <= 1, found
+        return found[0][1] if found else None
+
+
+@contextlib.contextmanager
+def prometheus(folder: Path, *targets: str) -> Iterator[Prometheus]:
+    (port,) = free_ports(1)
+    config = folder / "prometheus.yml"
+    scrapes = ", ".join(f'"{target}"' for target in targets)
+    config.write_text(
+        "global: {scrape_interval: 500ms, scrape_timeout: 500ms}\n"
+        "scrape_configs:\n"
+        f"  - {{job_name: otel-collector, honor_labels: true, static_configs: [{{targets: [{scrapes}]}}]}}\n"
+    )
+    process = Process(
+        [
+            prometheus_binary(),
+            f"--config.file={config}",
+            f"--storage.tsdb.path={folder / 'tsdb'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+            "--enable-feature=exemplar-storage",
+        ],
+        dict(os.environ),
+        folder / "prometheus.log",
+    )
+    process.start(lambda: answer(f"http://127.0.0.1:{port}/-/ready") is not None)
+    try:
+        yield Prometheus(port)
+    finally:
+        process.stop()

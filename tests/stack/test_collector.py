@@ -1,0 +1,140 @@
+"""The real collector on the project's own configuration: what it keeps, what it counts, what survives its crash."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import StatusCode, Tracer
+
+from tests.otlp import OtlpReceiver
+from tests.stack.components import Collector, answer, collector, free_ports, until
+
+pytestmark = pytest.mark.timeout(180)
+
+ORDINARY = {"draftd.outcome": "stop", "draftd.plan.level": "full", "draftd.mode": "speculative"}
+KEPT: dict[str, dict[str, Any]] = {
+    "failed": {"draftd.outcome": "error"},
+    "refused": {"draftd.outcome": "refused"},
+    "stepped down": {"draftd.plan.level": "short_block"},
+    "degraded": {"draftd.degraded_reason": "the drafter failed"},
+    "many tokens": {"gen_ai.usage.output_tokens": 1000},
+    "poor acceptance": {"draftd.spec_decode.acceptance": 0.39},
+}
+LEFT: dict[str, dict[str, Any]] = {
+    "ordinary": {},
+    "not so many tokens": {"gen_ai.usage.output_tokens": 999},
+    "good acceptance": {"draftd.spec_decode.acceptance": 0.41},
+}
+
+
+@contextmanager
+def tracing(collector: Collector) -> Iterator[Tracer]:
+    """Spans of a program that exports to the collector; all have been sent when the block is over."""
+    provider = TracerProvider()
+    exporter = OTLPSpanExporter(endpoint=collector.endpoint, insecure=True)
+    provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=10_000, schedule_delay_millis=100))
+    try:
+        yield provider.get_tracer("test")
+        assert provider.force_flush(20_000)
+    finally:
+        provider.shutdown()
+
+
+def emit(tracer: Tracer, name: str, attributes: dict[str, Any]) -> None:
+    """One trace: a request's span under that of its call."""
+    with tracer.start_as_current_span(f"call {name}"), tracer.start_as_current_span(name) as span:
+        span.set_attributes(ORDINARY | attributes)
+        if attributes.get("draftd.outcome") == "error":
+            span.set_status(StatusCode.ERROR)
+
+
+def summed(page: str, metric: str, having: str = "") -> float:
+    """The sum of a metric's series on a page for Prometheus, of those whose labels have `having` in them."""
+    body = answer(f"http://{page}/metrics") or ""
+    lines = [line for line in body.splitlines() if re.match(rf"{metric}[{{ ]", line) and having in line]
+    return sum(float(re.sub(r"\{.*\}", "", line).split()[1]) for line in lines)
+
+
+def decided(collector: Collector) -> float:
+    """Traces that the sampling has judged."""
+    return summed(collector.own, "otelcol_processor_tail_sampling_global_count_traces_sampled(_total)?")
+
+
+def test_what_tells_something_is_kept_and_the_rest_is_not(tmp_path: Path) -> None:
+    with OtlpReceiver() as store, collector(tmp_path, store.port, share_percent=0) as running:
+        with tracing(running) as tracer:
+            for name, attributes in (KEPT | LEFT).items():
+                emit(tracer, name, attributes)
+        until(lambda: len(store.spans()) >= 2 * len(KEPT), 20, "the traces that are kept")
+        until(lambda: decided(running) >= len(KEPT | LEFT), 20, "all is decided")
+        # Whole traces, the call's span with the request's.
+        assert Counter(s.name for s in store.spans()) == Counter([*KEPT, *(f"call {name}" for name in KEPT)])
+
+
+def test_of_the_rest_the_configured_share_is_kept(tmp_path: Path) -> None:
+    traces = 400
+    with OtlpReceiver() as store, collector(tmp_path, store.port, share_percent=50) as running:
+        with tracing(running) as tracer:
+            for i in range(traces):
+                emit(tracer, f"ordinary {i}", {})
+        until(lambda: decided(running) >= traces, 20, "all is decided")
+        until(lambda: len(store.spans()) >= traces * 0.6, 20, "the share that is kept")
+        kept = len({span.trace_id for span in store.spans()})
+        # Binomial with 400 and 0.5: standard deviation 10, so that six of them are never seen by chance.
+        assert abs(kept - traces / 2) < 60
+
+
+def test_span_metrics_count_what_the_sampling_drops(tmp_path: Path) -> None:
+    with OtlpReceiver() as store, collector(tmp_path, store.port, share_percent=0) as running:
+        with tracing(running) as tracer:
+            for _ in range(25):
+                emit(tracer, "ordinary", {})
+        until(
+            lambda: summed(running.scrape, "draftd_traces_calls_total", 'span_name="ordinary"') == 25,
+            20,
+            "25 calls counted",
+        )
+        assert store.spans() == []
+
+
+def test_a_crash_of_the_collector_loses_nothing_that_had_reached_it(tmp_path: Path) -> None:
+    (away,) = free_ports(1)
+    running = Collector(tmp_path, away)
+    running.start()
+    try:
+        with tracing(running) as tracer:
+            for i in range(20):
+                emit(tracer, f"ordinary {i}", {})
+        until(
+            lambda: summed(running.own, "otelcol_exporter_queue_size", "tempo") > 0,
+            20,
+            "the store is away: traces wait in the queue",
+        )
+        until(lambda: decided(running) >= 20, 20, "all is decided")
+        running.kill()
+        running.start()
+        store = OtlpReceiver()
+        store.port = away
+        with store:
+            until(lambda: len(store.spans()) == 40, 60, "all 40 spans arrive")
+    finally:
+        running.stop()
+
+
+def test_the_configuration_brings_no_warning(tmp_path: Path) -> None:
+    with OtlpReceiver() as store, collector(tmp_path, store.port) as running:
+        with tracing(running) as tracer:
+            emit(tracer, "ordinary", {})
+        until(lambda: len(store.spans()) == 2, 20, "the trace")
+        assert running.stop() == 0
+        lines = [line for line in running.log.splitlines() if "\twarn\t" in line or "\terror\t" in line]
+        assert lines == []
