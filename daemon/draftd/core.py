@@ -164,7 +164,8 @@ class RoundResult:
 class DraftCounts:
     """Sums over rounds. `drafted = accepted + rolled_back`; `emitted = accepted + rounds - bonus tokens past the end`.
 
-    Forward passes are those a request took part in and whose result was used; prefill is not among them.
+    Forward passes are those a request took part in and whose result was used. Of prefill only the one that ends the
+    prompt is among them: it gives the first token, and is a round without a draft.
     """
 
     rounds: int = 0
