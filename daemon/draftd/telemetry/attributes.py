@@ -129,7 +129,9 @@ ROLLBACKS = Attribute("draftd.spec_decode.rollbacks", "int", "Rounds in which th
 ROLLED_BACK = Attribute("draftd.spec_decode.rolled_back_tokens", "int", "Drafted tokens that do not stand")
 DRAFT_FORWARDS = Attribute("draftd.spec_decode.draft_forwards", "int", "Forward passes of the draft model")
 TARGET_FORWARDS = Attribute(
-    "draftd.spec_decode.target_forwards", "int", "Forward passes of the target, prefill not counted"
+    "draftd.spec_decode.target_forwards",
+    "int",
+    "Forward passes of the target; of prefill, the one that gives the first token",
 )
 ACCEPTANCE = Attribute(
     "draftd.spec_decode.acceptance", "double", "accepted / drafted; absent where nothing was drafted"
