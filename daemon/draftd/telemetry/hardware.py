@@ -23,6 +23,9 @@ _VALUES: tuple[tuple[Metric, Value], ...] = (
     (machine.MEMORY_SWAP_INS, lambda s: s.swap_ins),
     (machine.MEMORY_WORKING_SET, lambda s: s.sample.mlx_working_set),
     (machine.MEMORY_GPU, lambda s: s.sample.gpu_memory),
+    (machine.MEMORY_FREE, lambda s: s.sample.memory_free_share),
+    (machine.POWER_LOW_MODE, lambda s: _flag(s.sample.low_power)),
+    (machine.POWER_PLUGGED_IN, lambda s: _flag(s.sample.plugged_in)),
     (machine.THERMAL_LEVEL, lambda s: s.thermal_level),
     (machine.THERMAL_THROTTLES, lambda s: s.throttles),
     (machine.SYSTEM_MEMORY_LIMIT, lambda s: s.sample.memory_total),
@@ -93,6 +96,10 @@ def _observe_power(hardware: HardwareView) -> Iterable[Observation]:
     state = hardware.state
     for part, watts in ((state.sample.power if state is not None else None) or {}).items():
         yield Observation(watts, {a.HW_ID.name: part, a.HW_TYPE.name: _TYPES.get(part, part)})
+
+
+def _flag(value: bool | None) -> int | None:
+    return None if value is None else int(value)
 
 
 def _shares(state: HardwareState) -> Mapping[str, float] | None:

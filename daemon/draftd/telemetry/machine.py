@@ -73,6 +73,15 @@ MEMORY_WORKING_SET = Metric(
 MEMORY_GPU = Metric(
     "draftd.memory.gpu", Kind.GAUGE, "By", "System memory that the GPU uses for all processes; macOS only"
 )
+MEMORY_FREE = Metric(
+    "draftd.memory.free", Kind.GAUGE, "1", "Share of memory that macOS counts as free by its own rule; macOS only"
+)
+POWER_LOW_MODE = Metric(
+    "draftd.power.low_mode", Kind.GAUGE, "{mode}", "1 in low-power mode, which slows decoding, else 0; macOS only"
+)
+POWER_PLUGGED_IN = Metric(
+    "draftd.power.plugged_in", Kind.GAUGE, "{source}", "1 on mains, 0 on battery; absent on a machine without one"
+)
 THERMAL_LEVEL = Metric(
     "draftd.thermal.level",
     Kind.GAUGE,
@@ -102,8 +111,11 @@ METRICS: tuple[Metric, ...] = (
     MEMORY_MLX,
     MEMORY_WORKING_SET,
     MEMORY_GPU,
+    MEMORY_FREE,
     THERMAL_LEVEL,
     THERMAL_THROTTLES,
+    POWER_LOW_MODE,
+    POWER_PLUGGED_IN,
     SYSTEM_MEMORY_USAGE,
     SYSTEM_MEMORY_LIMIT,
     SYSTEM_MEMORY_UTILIZATION,
