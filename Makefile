@@ -5,7 +5,7 @@ BIN := .venv/bin
 SETUP := scripts/setup.sh scripts/common.sh pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check lint types imports proto-check docs-check collector-check components collector proto docs \
+.PHONY: help demo serve test check lint types imports proto-check docs-check collector-check components collector stack proto docs \
 	bench train constraints clean
 
 help: ## what there is to make
@@ -25,6 +25,9 @@ components: # what the tests of the pipeline run; what cannot be had is said, an
 
 collector: ## an OpenTelemetry Collector for otel-collector/config.yaml: the installed one, or one built with Go
 	@sh scripts/collector.sh
+
+stack: $(DEV) ## the daemon, the collector and Prometheus, natively, in one log; Ctrl-C stops all
+	@$(BIN)/python scripts/stack.py
 
 check: lint types imports proto-check docs-check collector-check ## formatting, types, layers, contract, generated files
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -106,7 +106,8 @@ def test_span_metrics_count_what_the_sampling_drops(tmp_path: Path) -> None:
         assert store.spans() == []
 
 
-def test_a_crash_of_the_collector_loses_nothing_that_had_reached_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [Collector.kill, Collector.stop], ids=["killed", "stopped"])
+def test_what_had_reached_the_collector_outlives_it(tmp_path: Path, end: Callable[[Collector], object]) -> None:
     (away,) = free_ports(1)
     running = Collector(tmp_path, away)
     running.start()
@@ -120,7 +121,7 @@ def test_a_crash_of_the_collector_loses_nothing_that_had_reached_it(tmp_path: Pa
             "the store is away: traces wait in the queue",
         )
         until(lambda: decided(running) >= 20, 20, "all is decided")
-        running.kill()
+        end(running)
         running.start()
         store = OtlpReceiver()
         store.port = away

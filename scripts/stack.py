@@ -1,0 +1,154 @@
+"""`make stack`: the whole pipeline, natively and in the foreground, in one log. Ctrl-C stops all of it, in order.
+
+The collector starts first and stops last, so that nothing the daemon says is lost. What ends by itself ends the rest.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+_READY_SECONDS = 120.0  # the daemon may have a large model to load
+_STOP_SECONDS = 45.0  # longer than the daemon takes to drain and to flush
+
+
+@dataclass(frozen=True)
+class Part:
+    """One process. It is ready when `ready` answers, or when it says `says`."""
+
+    name: str
+    command: list[str]
+    environ: dict[str, str]
+    ready: str = ""
+    says: str = ""
+
+
+class Running:
+    """A part that was started; its lines go to the log under its name."""
+
+    def __init__(self, part: Part) -> None:
+        self.part = part
+        # A session of its own: Ctrl-C goes to this program, which stops its parts in order.
+        self.process = subprocess.Popen(
+            part.command,
+            cwd=ROOT,
+            env={**os.environ, **part.environ},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        self._said = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def ready(self) -> bool:
+        if self.part.says:
+            return self._said.is_set()
+        try:
+            with urllib.request.urlopen(self.part.ready, timeout=1):
+                return True
+        except OSError:
+            return False
+
+    def stop(self) -> int:
+        """Its exit code. Killed where it does not end in time."""
+        if not self.ended():
+            self.process.terminate()
+        try:
+            self.process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            say(f"{self.part.name} does not stop: killed")
+            self.process.kill()
+            self.process.wait()
+        self._reader.join(5)
+        return self.process.returncode
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            print(f"{self.part.name:<10} | {line.rstrip()}", flush=True)
+            if self.part.says and self.part.says in line:
+                self._said.set()
+
+
+def say(line: str) -> None:
+    print(f"{'stack':<10} | {line}", flush=True)
+
+
+def program(*script: str) -> str:
+    """Where a script of the project found or made a program. Where it did not it has said why, and this one ends."""
+    found = subprocess.run(["sh", *script], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    if found.returncode:
+        raise SystemExit(1)
+    return found.stdout.strip()
+
+
+def parts(arguments: list[str]) -> list[Part]:
+    """In the order in which they start; `arguments` are the daemon's."""
+    prometheus = [
+        program("scripts/unpacked.sh", "prometheus", "prometheus"),
+        "--config.file=otel-collector/prometheus.yaml",
+        "--storage.tsdb.path=build/prometheus",
+        "--web.listen-address=127.0.0.1:9090",
+        "--enable-feature=exemplar-storage",
+        "--log.level=warn",
+    ]
+    collector = [program("scripts/collector.sh"), "--config", "otel-collector/config.yaml"]
+    telemetry = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4317", "OTEL_METRIC_EXPORT_INTERVAL": "5000"}
+    return [
+        Part("collector", collector, {"OTELCOL_LOG_LEVEL": "error"}, ready="http://127.0.0.1:13133"),
+        Part("prometheus", prometheus, {}, ready="http://127.0.0.1:9090/-/ready"),
+        Part("draftd", [sys.executable, "-m", "draftd.cli.main", "serve", *arguments], telemetry, says=": serving "),
+    ]
+
+
+def main(arguments: list[str]) -> int:
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    running: list[Running] = []
+    try:
+        for part in parts(arguments):
+            running.append(Running(part))
+            if not _until_ready(running[-1], stop):
+                break
+        else:
+            say("ready: Prometheus on http://127.0.0.1:9090; Ctrl-C stops all")
+        while not stop.is_set() and not any(one.ended() for one in running):
+            stop.wait(0.2)
+    finally:
+        by_itself = [one.part.name for one in running if one.ended()]
+        codes = [one.stop() for one in reversed(running)]
+    for name in by_itself:
+        say(f"{name} ended by itself")
+    return 1 if by_itself or any(codes) else 0
+
+
+def _until_ready(one: Running, stop: threading.Event) -> bool:
+    deadline = time.monotonic() + _READY_SECONDS
+    while not one.ready():
+        if stop.wait(0.2) or one.ended():
+            return False
+        if time.monotonic() > deadline:
+            say(f"{one.part.name} is not ready after {_READY_SECONDS:.0f} s")
+            stop.set()
+            return False
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
