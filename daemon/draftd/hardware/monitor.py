@@ -53,9 +53,13 @@ class HardwareMonitor:
     def close(self, seconds: float) -> bool:
         """Samples no more. False where a reading did not return within `seconds`: its thread is left behind."""
         self._stopped.set()
+        began = time.monotonic()
         if self._thread.ident is not None:
             self._thread.join(seconds)
-        return not self._thread.is_alive()
+        if self._thread.is_alive():
+            return False
+        self._probe.close(max(0.0, seconds - (time.monotonic() - began)))
+        return True
 
     def _run(self) -> None:
         while not self._stopped.is_set():

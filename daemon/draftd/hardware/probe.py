@@ -1,4 +1,4 @@
-"""The seam to the machine: a probe takes samples. Each reading in it fails alone, and its failures are counted."""
+"""The seam to the machine: a probe takes samples. Each reading in it fails or hangs alone, and is counted then."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from draftd.hardware.bounded import BoundedCalls
 from draftd.hardware.sample import HardwareSample
 
 _log = logging.getLogger("draftd.hardware")
@@ -17,6 +18,10 @@ class HardwareProbe(Protocol):
 
     def sample(self) -> HardwareSample: ...
 
+    def close(self, seconds: float) -> None:
+        """Ends what it started, within `seconds`; nothing is sampled any more."""
+        ...
+
     @property
     def errors(self) -> Mapping[str, int]:
         """Failures so far by reading. May be asked from any thread."""
@@ -25,20 +30,19 @@ class HardwareProbe(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One source. `read` returns a sample with only what it found; nothing there is an empty one, not an error.
-
-    A reading that may hang brings its own time limit.
-    """
+    """One source. `read` returns a sample with only what it found; nothing there is an empty one, not an error."""
 
     name: str
     read: Callable[[], HardwareSample]
 
 
 class ReadingsProbe:
-    """Puts readings together. What one of them raises costs its own values and is counted."""
+    """Puts readings together. What one of them raises costs its own values and is counted, and so does its silence
+    for `reading_seconds`."""
 
-    def __init__(self, readings: Sequence[Reading]) -> None:
+    def __init__(self, readings: Sequence[Reading], reading_seconds: float = 3.0) -> None:
         self._readings = tuple(readings)
+        self._calls: BoundedCalls[HardwareSample] = BoundedCalls(reading_seconds)
         self._errors: Mapping[str, int] = {}
 
     @property
@@ -49,10 +53,13 @@ class ReadingsProbe:
         found = HardwareSample()
         for reading in self._readings:
             try:
-                found = found.merged(reading.read())
+                found = found.merged(self._calls.call(reading.name, reading.read))
             except Exception as error:
                 self._failed(reading.name, error)
         return found
+
+    def close(self, seconds: float) -> None:
+        self._calls.close(seconds)
 
     def _failed(self, name: str, error: Exception) -> None:
         before = self._errors.get(name, 0)
@@ -71,10 +78,14 @@ class ScriptedProbe:
         self._samples = tuple(samples)
         self._errors = dict(errors or {})
         self.taken = 0
+        self.closed = False
 
     @property
     def errors(self) -> Mapping[str, int]:
         return self._errors
+
+    def close(self, seconds: float) -> None:
+        self.closed = True
 
     def sample(self) -> HardwareSample:
         found = self._samples[min(self.taken, len(self._samples) - 1)]

@@ -55,6 +55,7 @@ def test_samples_follow_each_other_at_the_period() -> None:
     wait_until(lambda: probe.taken >= 4)
     assert time.monotonic() - began >= 0.15, "three periods lie between four samples"
     assert monitor.close(5.0)
+    assert probe.closed
     assert monitor.state is not None
     assert monitor.state.sample.memory_total == 2
 

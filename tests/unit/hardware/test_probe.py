@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from dataclasses import dataclass
 
 import pytest
@@ -27,6 +29,32 @@ def test_a_reading_that_fails_costs_only_its_own_values() -> None:
     assert probe.sample() == HardwareSample(memory_total=24, swap_used=0)
     assert probe.sample() == HardwareSample(memory_total=24, swap_used=0)
     assert probe.errors == {"broken": 2}
+
+
+def test_a_reading_that_hangs_costs_only_its_own_values_and_leaves_one_thread() -> None:
+    released = threading.Event()
+    asked = 0
+
+    def hangs() -> HardwareSample:
+        nonlocal asked
+        asked += 1
+        released.wait(30)
+        return HardwareSample(gpu_memory=7)
+
+    probe = ReadingsProbe(
+        [Reading("gpu", hangs), Reading("swap", lambda: HardwareSample(swap_used=0))], reading_seconds=0.05
+    )
+    threads = threading.active_count()
+    for _ in range(5):
+        assert probe.sample() == HardwareSample(swap_used=0)
+    assert probe.errors == {"gpu": 5}
+    assert asked == 1
+    assert threading.active_count() == threads + 2  # the one that hangs, and the one that goes on
+    released.set()
+    deadline = time.monotonic() + 10
+    while probe.sample() != HardwareSample(gpu_memory=7, swap_used=0):
+        assert time.monotonic() < deadline
+    assert asked == 2  # once it has returned it is asked again; its late answer was nobody's
 
 
 def test_a_failure_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -106,3 +134,12 @@ def test_the_power_source(monkeypatch: pytest.MonkeyPatch, plugged_in: bool) -> 
 def test_a_machine_without_a_battery_has_no_power_source_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("psutil.sensors_battery", lambda: None)
     assert ReadingsProbe(common_readings(lambda: None)).sample().plugged_in is None
+
+
+def test_a_closed_probe_leaves_no_thread() -> None:
+    threads = threading.active_count()
+    probe = ReadingsProbe([Reading("swap", lambda: HardwareSample(swap_used=0))])
+    probe.sample()
+    assert threading.active_count() == threads + 1
+    probe.close(5)
+    assert threading.active_count() == threads
