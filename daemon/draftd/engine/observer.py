@@ -6,11 +6,14 @@ engine: a watcher can never hurt a request.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from draftd.core import DecodeRequest, DraftCounts, FinishReason, Outcome, RoundResult
+
+_log = logging.getLogger(__name__)
 
 
 class EngineObserver(Protocol):
@@ -43,7 +46,7 @@ class NullObserver:
 
 
 class FanOut:
-    """Tells several observers, in order. One that raises does not silence the others."""
+    """Tells several observers, in order. One that raises does not silence the others; the first time is logged."""
 
     def __init__(self, *observers: EngineObserver) -> None:
         self._observers = observers
@@ -62,8 +65,13 @@ class FanOut:
         for observer in self._observers:
             try:
                 what(observer)
-            except Exception:
+            except Exception as error:
                 self.errors += 1
+                if self.errors == 1:
+                    _log.warning(
+                        "an observer failed; requests are not affected, further failures are only counted",
+                        exc_info=error,
+                    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +86,4 @@ class EngineStatus:
     counts: DraftCounts
     finished: dict[FinishReason, int]
     drafter_errors: int
+    observer_errors: int = 0  # what observers raised

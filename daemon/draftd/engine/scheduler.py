@@ -7,6 +7,7 @@ answer: it counts as a round without a draft.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -20,6 +21,8 @@ from draftd.engine.observer import EngineObserver
 from draftd.engine.round import Round, RowRound, decode_round
 from draftd.engine.sampling import Sampling
 from draftd.engine.verification import Verifier
+
+_log = logging.getLogger(__name__)
 
 _TIDY_ROUNDS = 256  # MLX keeps freed buffers for reuse: let go of them now and then, as mlx-lm does
 
@@ -52,7 +55,6 @@ class Scheduler:
         self._rows: list[Row] = []
         self._sampling: Sampling | None = None  # of the running rows; None when they have changed
         self._rounds = 0
-        self.receiver_errors = 0
 
     @property
     def idle(self) -> bool:
@@ -261,8 +263,8 @@ class Scheduler:
         self._observer.on_finish(row.request, outcome)
         try:
             row.sink.on_finish(outcome)
-        except Exception:
-            self.receiver_errors += 1
+        except Exception as error:
+            _log.warning("the receiver of request %s failed at its end", row.request.id, exc_info=error)
 
     # failure
 

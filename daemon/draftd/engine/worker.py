@@ -146,6 +146,7 @@ class EngineWorker:
             queue_capacity=self._capacity,
             kv_cache_bytes=kv,
             weight_bytes=0 if models is None else models.info.weight_bytes + models.info.draft_weight_bytes,
+            observer_errors=self._observer.errors,
         )
 
     def close(self, drain_seconds: float = 0.0) -> bool:
@@ -315,7 +316,14 @@ class _Totals:
                 self.seconds_per_request += 0.1 * (stats.finished - stats.scheduled - self.seconds_per_request)
 
     def status(
-        self, *, active: int, queued: int, queue_capacity: int, kv_cache_bytes: int, weight_bytes: int
+        self,
+        *,
+        active: int,
+        queued: int,
+        queue_capacity: int,
+        kv_cache_bytes: int,
+        weight_bytes: int,
+        observer_errors: int,
     ) -> EngineStatus:
         with self._lock:
             return EngineStatus(
@@ -327,4 +335,5 @@ class _Totals:
                 counts=copy.deepcopy(self._counts),
                 finished=dict(self._finished),
                 drafter_errors=self._drafter_errors,
+                observer_errors=observer_errors,
             )

@@ -124,10 +124,15 @@ class Metrics:
         for metric, gauge in _GAUGES:
             found[metric.name] = lambda g=gauge: self._gauge(g)  # type: ignore[misc]
         found[catalog.TOKENS.name] = self._tokens
-        found[catalog.TELEMETRY_ERRORS.name] = lambda: (
-            Observation(count, {a.TELEMETRY_PART.name: part}) for part, count in self._guard.counts().items()
-        )
+        found[catalog.TELEMETRY_ERRORS.name] = self._errors
         return found
+
+    def _errors(self) -> Iterable[Observation]:
+        counts, status = self._guard.counts(), self._status()
+        if status is not None and status.observer_errors:  # what the engine had to catch: the guard missed it
+            counts["observer"] = counts.get("observer", 0) + status.observer_errors
+        for part, count in counts.items():
+            yield Observation(count, {a.TELEMETRY_PART.name: part})
 
     def _gauge(self, gauge: Gauge) -> Iterable[Observation]:
         status = self._status()

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
+from draftd.engine.observer import EngineStatus
 from draftd.hardware.state import HardwareView
 from tests.otlp import OtlpReceiver
-from tests.unit.telemetry.scene import HARDWARE, Scene, telemetry
+from tests.unit.telemetry.scene import HARDWARE, STATUS, Scene, telemetry
 
 
 @pytest.fixture
@@ -22,8 +23,15 @@ def open_scene() -> Iterator[Callable[..., Scene]]:
     """Makes scenes, and shuts down what a test left running."""
     scenes: list[Scene] = []
 
-    def make(environ: Mapping[str, str], *, capture_content: bool = False, hardware: HardwareView = HARDWARE) -> Scene:
-        scenes.append(Scene(telemetry(environ, capture_content=capture_content, hardware=hardware)))
+    def make(
+        environ: Mapping[str, str],
+        *,
+        capture_content: bool = False,
+        hardware: HardwareView = HARDWARE,
+        status: EngineStatus = STATUS,
+    ) -> Scene:
+        found = telemetry(environ, capture_content=capture_content, hardware=hardware, status=status)
+        scenes.append(Scene(found))
         return scenes[-1]
 
     yield make

@@ -133,13 +133,17 @@ class Scene:
 
 
 def telemetry(
-    environ: Mapping[str, str], *, capture_content: bool = False, hardware: HardwareView = HARDWARE
+    environ: Mapping[str, str],
+    *,
+    capture_content: bool = False,
+    hardware: HardwareView = HARDWARE,
+    status: EngineStatus = STATUS,
 ) -> Telemetry:
     return Telemetry.start(
         service_version="1.2.3",
         settings=Settings(capture_content),
         environ=environ,
         info=lambda: INFO,
-        status=lambda: STATUS,
+        status=lambda: status,
         hardware=hardware,
     )

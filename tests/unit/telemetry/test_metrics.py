@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -22,7 +23,7 @@ from draftd.telemetry import catalog
 from draftd.telemetry.labels import Naming
 from draftd.telemetry.ledger import Ledger
 from tests.otlp import OtlpReceiver
-from tests.unit.telemetry.scene import AUTOREGRESSIVE, INFO, SPECULATIVE, SPECULATIVE_ROUND, Scene
+from tests.unit.telemetry.scene import AUTOREGRESSIVE, INFO, SPECULATIVE, SPECULATIVE_ROUND, STATUS, Scene
 
 LOOKUP = DecodePlan(DecodeMode.SPECULATIVE, 4, DrafterKind.PROMPT_LOOKUP, FallbackLevel.FULL, "on", "")
 
@@ -201,3 +202,12 @@ def test_the_model_is_asked_for_until_there_is_one() -> None:
     assert naming.labels(plan, WorkloadClass.CODE, ContextTier.LONG)["gen_ai.request.model"] == "unknown"
     assert naming.labels(plan, WorkloadClass.CODE, ContextTier.LONG)["gen_ai.request.model"] == "nano"
     assert naming.labels(plan, WorkloadClass.CODE, ContextTier.LONG)["draftd.context_tier"] == "long"
+
+
+def test_what_the_engine_had_to_catch_of_an_observer_is_counted(
+    open_scene: Callable[..., Scene], receiver: OtlpReceiver
+) -> None:
+    scene = open_scene(receiver.environ(), status=replace(STATUS, observer_errors=5))
+    scene.telemetry.observer.on_drafter_error(None, "")  # type: ignore[arg-type]
+    scene.telemetry.shutdown(5.0)
+    assert receiver.by("draftd.telemetry.errors", "draftd.telemetry.part") == {"observer": 6}
