@@ -27,7 +27,7 @@ collector: ## an OpenTelemetry Collector for otel-collector/config.yaml: the ins
 	@sh scripts/collector.sh
 
 stack: $(DEV) ## the daemon, the collector and Prometheus, natively, in one log; Ctrl-C stops all
-	@$(BIN)/python scripts/stack.py
+	@$(BIN)/python scripts/stack.py $(ARGS)
 
 check: lint types imports proto-check docs-check collector-check ## formatting, types, layers, contract, generated files
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -41,6 +42,10 @@ TlsCa = Annotated[
         help="Authority (PEM) of the daemon's certificate; turns TLS on.",
         rich_help_panel=_DAEMON,
     ),
+]
+Config = Annotated[Path | None, typer.Option("--config", "-c", envvar="DRAFTD_CONFIG", help="Settings in TOML.")]
+Assignments = Annotated[
+    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting; may be given again.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 

@@ -22,12 +22,8 @@ def command(
     model: Annotated[str | None, typer.Option("--model", help="As for serve.")] = None,
     draft_model: Annotated[str | None, typer.Option("--draft-model", help="As for serve.")] = None,
     port: Annotated[int | None, typer.Option("--port", help="As for serve.")] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", envvar="DRAFTD_CONFIG", help="Settings in TOML.")
-    ] = None,
-    assignments: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting; may be given again.")
-    ] = None,
+    config: options.Config = None,
+    assignments: options.Assignments = None,
     json: options.Json = False,
 ) -> None:
     """Check BLAS or Metal, memory, model files, ports and the collector. Exits 1 when something is wrong.

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from draftd.cli import options
 from draftd.cli.overrides import parse_assignments
 from draftd.config import load_settings
 from draftd.core import DrafterKind
@@ -49,12 +50,8 @@ def command(
     ] = None,
     flag_file: Annotated[Path | None, typer.Option("--flag-file", help="The feature flag's file.")] = None,
     log_level: Annotated[str | None, typer.Option("--log-level", help="debug, info, warning, error.")] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", envvar="DRAFTD_CONFIG", help="Settings in TOML.")
-    ] = None,
-    assignments: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting; may be given again.")
-    ] = None,
+    config: options.Config = None,
+    assignments: options.Assignments = None,
 ) -> None:
     """Serve a model over gRPC until SIGTERM or Ctrl-C. Telemetry goes where OTEL_* variables say.
 
