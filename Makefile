@@ -50,7 +50,9 @@ docs-check: $(DEV)
 	$(BIN)/python -m draftd.cli.reference --check
 
 collector-check: # where there is a collector
-	@if binary=$$(sh scripts/collector.sh --find); then $$binary validate --config otel-collector/config.yaml; fi
+	@if binary=$$(sh scripts/collector.sh --find); then \
+		$$binary validate --config otel-collector/config.yaml && \
+		$$binary validate --config otel-collector/config.yaml --config otel-collector/without-stores.yaml; fi
 
 proto: $(DEV) ## generate daemon/draftd/v1 from proto/
 	sh scripts/proto.sh

@@ -108,6 +108,8 @@ def parts(arguments: list[str]) -> list[Part]:
         "--log.level=warn",
     ]
     collector = [program("scripts/collector.sh"), "--config", "otel-collector/config.yaml"]
+    if not {"TEMPO_ENDPOINT", "LOKI_ENDPOINT"} & set(os.environ):
+        collector += ["--config", "otel-collector/without-stores.yaml"]
     telemetry = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4317", "OTEL_METRIC_EXPORT_INTERVAL": "5000"}
     return [
         Part("collector", collector, {"OTELCOL_LOG_LEVEL": "error"}, ready="http://127.0.0.1:13133"),

@@ -64,9 +64,9 @@ def summed(page: str, metric: str, having: str = "") -> float:
     return sum(float(re.sub(r"\{.*\}", "", line).split()[1]) for line in lines)
 
 
-def decided(collector: Collector) -> float:
-    """Traces that the sampling has judged."""
-    return summed(collector.own, "otelcol_processor_tail_sampling_global_count_traces_sampled(_total)?")
+def decided(collector: Collector, which: str = "") -> float:
+    """Traces that the sampling has judged; `which`: of those, the ones with this label."""
+    return summed(collector.own, "otelcol_processor_tail_sampling_global_count_traces_sampled(_total)?", which)
 
 
 def test_what_tells_something_is_kept_and_the_rest_is_not(tmp_path: Path) -> None:
@@ -87,8 +87,8 @@ def test_of_the_rest_the_configured_share_is_kept(tmp_path: Path) -> None:
             for i in range(traces):
                 emit(tracer, f"ordinary {i}", {})
         until(lambda: decided(running) >= traces, 20, "all is decided")
-        until(lambda: len(store.spans()) >= traces * 0.6, 20, "the share that is kept")
-        kept = len({span.trace_id for span in store.spans()})
+        kept = decided(running, 'sampled="true"')
+        until(lambda: len(store.spans()) == 2 * kept, 20, f"the spans of {kept:g} traces that are kept")
         # Binomial with 400 and 0.5: standard deviation 10, so that six of them are never seen by chance.
         assert abs(kept - traces / 2) < 60
 
