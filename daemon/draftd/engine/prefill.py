@@ -7,8 +7,6 @@ import mlx.core as mx
 from draftd.engine.batch import Row
 from draftd.engine.cache import Caches
 
-_LAST = 32  # most positions in the forward that ends a text: their logits are all computed, and one is read
-
 
 class Prefill:
     """One model's caches of newcomers: rows whose first `whole` tokens are being taken in."""
@@ -17,12 +15,13 @@ class Prefill:
         self._running = running
         self._newcomers: dict[int, Caches] = {}
 
-    def advance(self, row: Row, whole: int, chunk: int) -> mx.array | None:
-        """Takes in up to `chunk` more tokens. Once there are none left, the logits of the last forward, 1 × width ×
-        vocabulary, which cost nothing unless they are read; None before, and where there was nothing to take in."""
+    def advance(self, row: Row, whole: int, chunk: int, last: int = 0) -> mx.array | None:
+        """Takes in up to `chunk` more tokens; the `last` of them in a forward of their own. Once there are none left,
+        the logits of the last forward, 1 × width × vocabulary, which cost nothing unless they are read; None before,
+        and where there was nothing to take in."""
         caches = self._caches(row)
         start = caches.lengths[0]
-        end = min(start + chunk, whole if whole - start <= _LAST else whole - _LAST)
+        end = min(start + chunk, whole if whole - start <= last else whole - last)
         if start == end:
             return None
         logits = caches.forward(mx.array([row.tokens[start:end]], dtype=mx.uint32), [end - start])

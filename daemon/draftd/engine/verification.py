@@ -19,6 +19,8 @@ from draftd.engine.drafting import Draft
 from draftd.engine.prefill import Prefill
 from draftd.engine.sampling import Sampling, accept, draw, uniforms
 
+_LAST = 32  # most positions in the forward that ends a prompt: their logits are all computed, and one is read
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -73,7 +75,7 @@ class LocalVerifier:
         self._ahead: mx.array | None = None  # rows × 1: tokens already on their way
 
     def prefill(self, row: Row, chunk: int) -> int | None:
-        logits = self._prefill.advance(row, len(row.tokens), chunk)
+        logits = self._prefill.advance(row, len(row.tokens), chunk, last=_LAST)
         if logits is None:
             return None
         token = self._choose(logits[:, -1:], [row], Sampling([row.request.sampling]))
