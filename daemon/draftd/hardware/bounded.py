@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -35,14 +36,13 @@ class BoundedCalls(Generic[T]):
             del self._hung[name]
         worker = self._worker or _Worker[T]()
         self._worker = worker
-        answer = worker.ask(function, self._seconds)
-        if answer is None:
+        answer = worker.ask(function)
+        wait([answer], self._seconds)
+        if not answer.done():
             worker.leave()
             self._worker, self._hung[name] = None, worker
             raise Hung(f"no answer within {self._seconds:g} s")
-        if isinstance(answer, _Raised):
-            raise answer.error
-        return answer.value
+        return answer.result()
 
     def close(self, seconds: float) -> None:
         """Ends the thread; not those that hang, which nothing can end."""
@@ -52,31 +52,18 @@ class BoundedCalls(Generic[T]):
             self._worker = None
 
 
-class _Returned(Generic[T]):
-    def __init__(self, value: T) -> None:
-        self.value = value
-
-
-class _Raised:
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-
 class _Worker(Generic[T]):
     """One thread, daemonic: a call that never returns must not keep the process from ending."""
 
     def __init__(self) -> None:
-        self._asked: queue.SimpleQueue[Callable[[], T] | None] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[_Returned[T] | _Raised] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[tuple[Future[T], Callable[[], T]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="draftd-reading", daemon=True)
         self._thread.start()
 
-    def ask(self, function: Callable[[], T], seconds: float) -> _Returned[T] | _Raised | None:
-        self._asked.put(function)
-        try:
-            return self._answers.get(timeout=seconds)
-        except queue.Empty:
-            return None
+    def ask(self, function: Callable[[], T]) -> Future[T]:
+        answer: Future[T] = Future()
+        self._asked.put((answer, function))
+        return answer
 
     def leave(self) -> None:
         """Ends it after the call that it is in."""
@@ -89,8 +76,9 @@ class _Worker(Generic[T]):
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while (function := self._asked.get()) is not None:
+        while (asked := self._asked.get()) is not None:
+            answer, function = asked
             try:
-                self._answers.put(_Returned(function()))
+                answer.set_result(function())
             except Exception as error:
-                self._answers.put(_Raised(error))
+                answer.set_exception(error)
