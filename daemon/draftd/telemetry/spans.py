@@ -160,26 +160,29 @@ class RecordingInferenceSpan:
             kind = type(error).__name__
             self._span.set_attributes({a.ERROR_TYPE.name: kind, a.OUTCOME.name: REFUSED})
             self._span.set_status(Status(StatusCode.ERROR, error.message[:_MESSAGE_LIMIT]))
-            self._span.set_attributes(hardware_attributes(self._hardware.state))
             self._content(REFUSED)
-            self._span.end(self._nanos(end))
+            self._close(end)
             self._count(REFUSED, kind, end - self._start.arrival)
         except Exception as caught:
             self._guard.caught("span", caught)
+
+    def _close(self, end: float) -> None:
+        """Ends the span, with what the machine is like then."""
+        self._span.set_attributes(hardware_attributes(self._hardware.state))
+        self._span.end(self._nanos(end))
 
     def _finish(self, outcome: Outcome) -> None:
         stats, reason = outcome.stats, outcome.reason
         end = stats.finished if stats.finished is not None else time.monotonic()
         kind = _ERRORS.get(reason)
         self._span.set_attributes(_outcome_attributes(self._start, outcome))
-        self._span.set_attributes(hardware_attributes(self._hardware.state))
         if kind is not None:
             self._span.set_attribute(a.ERROR_TYPE.name, kind)
         if reason in (FinishReason.DEADLINE, FinishReason.ERROR):
             self._span.set_status(Status(StatusCode.ERROR, (outcome.error or reason.value)[:_MESSAGE_LIMIT]))
         self._content(reason.value)
         self._children(stats, end)
-        self._span.end(self._nanos(end))
+        self._close(end)
         self._count(reason.value, kind, end - stats.arrival)
         self._times(stats, success=kind is None)
 
