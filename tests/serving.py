@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ from draftd.server.seams import NullTelemetry
 from draftd.settings import EngineSettings, FlagSettings, ServerSettings, Settings
 from draftd.telemetry.spans import InferenceSpan, InferenceStart, NullInferenceSpan
 from draftd.v1 import inference_pb2 as pb
+from tests.waiting import until
 
 
 @dataclass
@@ -185,10 +185,3 @@ def collect(stream: Iterator[pb.GenerateResponse]) -> Answer:
     finished = events.pop().finished if events[-1].HasField("finished") else None
     assert all(event.HasField("chunk") for event in events[1:])
     return Answer(events[0].started, [event.chunk for event in events[1:]], finished, error)
-
-
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "did not come about in time"
-        time.sleep(0.01)

@@ -25,7 +25,8 @@ from draftd.errors import DraftdError
 from draftd.server.client import CallError, DraftdClient
 from draftd.v1 import inference_pb2 as pb
 from tests.scripted_daemon import scripted_daemon
-from tests.serving import Answer, Served, collect, serving, until
+from tests.serving import Answer, Served, collect, serving
+from tests.waiting import until
 
 CONTEXT = 3000
 MESSAGE_LIMIT = 64 * 1024

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import re
-import signal
-import subprocess
-import sys
-import threading
 import time
 from pathlib import Path
 
 import psutil
 
 from draftd.server.client import DraftdClient
+from tests.composed import composed
 from tests.otlp import OtlpReceiver
 
 DAEMON = """
@@ -33,24 +28,14 @@ sys.exit(run_daemon(settings, announce=say, load=lambda progress: scripted_model
 
 
 def test_a_real_sample_is_on_the_metrics_and_on_the_span(tmp_path: Path) -> None:
-    with OtlpReceiver() as receiver:
-        environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path), **receiver.environ()}
-        process = subprocess.Popen(
-            [sys.executable, "-c", DAEMON], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environ, text=True
-        )
-        try:
-            assert process.stderr is not None
-            address = next(f[1] for line in process.stderr if (f := re.search(r"serving \S+ on (\S+:\d+)", line)))
-            threading.Thread(target=process.stderr.read, daemon=True).start()
-            with DraftdClient(address) as client:
-                client.wait_ready(30)
-                time.sleep(0.5)  # a few samples
-                assert list(client.generate("a prompt", max_tokens=4, timeout=60))
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0
-        finally:
-            process.kill()
-            process.wait()
+    with (
+        OtlpReceiver() as receiver,
+        composed(DAEMON, tmp_path, receiver.environ()) as address,
+        DraftdClient(address) as client,
+    ):
+        client.wait_ready(30)
+        time.sleep(0.5)  # a few samples
+        assert list(client.generate("a prompt", max_tokens=4, timeout=60))
 
     total = psutil.virtual_memory().total
     assert receiver.total("system.memory.limit") == total

@@ -6,11 +6,6 @@ slow on purpose: a client that leaves does so in the middle of a round, whose to
 
 from __future__ import annotations
 
-import os
-import re
-import signal
-import subprocess
-import sys
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +16,7 @@ import pytest
 from draftd.core import DrafterKind, ModePreference, SamplingParams, WorkloadClass
 from draftd.server.client import CallError, DraftdClient
 from draftd.v1 import inference_pb2 as pb
+from tests.composed import composed
 from tests.otlp import OtlpReceiver
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -93,26 +89,17 @@ class Received:
 
 def test_four_places_say_the_same_number(tmp_path: Path) -> None:
     received = Received()
-    with OtlpReceiver() as receiver:
-        environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path), **receiver.environ()}
-        process = subprocess.Popen(
-            [sys.executable, "-c", DAEMON], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environ, text=True
-        )
-        try:
-            assert process.stderr is not None
-            address = next(f[1] for line in process.stderr if (f := re.search(r"serving \S+ on (\S+:\d+)", line)))
-            threading.Thread(target=process.stderr.read, daemon=True).start()
-            with DraftdClient(address) as client, ThreadPoolExecutor(10) as pool:
-                client.wait_ready(30)
-                list(pool.map(lambda n: received.ask(client, n), range(48)))
-                status = client.status()
-                while status.active_requests or status.queued_requests:
-                    status = client.status()
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0
-        finally:
-            process.kill()
-            process.wait()
+    with (
+        OtlpReceiver() as receiver,
+        composed(DAEMON, tmp_path, receiver.environ()) as address,
+        DraftdClient(address) as client,
+        ThreadPoolExecutor(10) as pool,
+    ):
+        client.wait_ready(30)
+        list(pool.map(lambda n: received.ask(client, n), range(48)))
+        status = client.status()
+        while status.active_requests or status.queued_requests:
+            status = client.status()
 
     assert received.ended["cancelled"] >= 5
     assert received.ended["INTERNAL"] >= 3

@@ -20,7 +20,8 @@ from draftd.errors import ModelLoadError
 from draftd.server.client import CallError
 from draftd.v1 import control_pb2
 from draftd.v1 import inference_pb2 as pb
-from tests.serving import Answer, Served, collect, serving, until
+from tests.serving import Answer, Served, collect, serving
+from tests.waiting import until
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

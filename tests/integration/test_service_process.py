@@ -16,7 +16,8 @@ from draftd.server.client import CallError, DraftdClient
 from draftd.v1 import control_pb2
 from draftd.v1 import inference_pb2 as pb
 from tests.scripted_daemon import scripted_daemon
-from tests.serving import Answer, collect, until
+from tests.serving import Answer, collect
+from tests.waiting import until
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

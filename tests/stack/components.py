@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import subprocess
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import missing
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "otel-collector" / "config.yaml"
@@ -50,14 +50,6 @@ def free_ports(count: int) -> list[int]:
         for one in sockets:
             one.bind(("127.0.0.1", 0))
         return [one.getsockname()[1] for one in sockets]
-
-
-def until(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    """Waits for `condition`; fails, naming `what`, when it does not come true in time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
-        time.sleep(0.05)
 
 
 def answer(url: str) -> str | None:

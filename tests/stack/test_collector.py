@@ -16,7 +16,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import StatusCode, Tracer
 
 from tests.otlp import OtlpReceiver
-from tests.stack.components import Collector, answer, collector, free_ports, until
+from tests.stack.components import Collector, answer, collector, free_ports
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -16,7 +16,8 @@ from draftd.server.client import DraftdClient
 from draftd.telemetry import catalog
 from tests.conftest import NanoPair
 from tests.otlp import OtlpReceiver
-from tests.stack.components import Prometheus, collector, prometheus, until
+from tests.stack.components import Prometheus, collector, prometheus
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -12,7 +12,8 @@ import threading
 import pytest
 
 from draftd.server.client import DraftdClient
-from tests.stack.components import ROOT, Prometheus, collector_binary, prometheus_binary, until
+from tests.stack.components import ROOT, Prometheus, collector_binary, prometheus_binary
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

@@ -23,7 +23,7 @@ from draftd.core import WorkloadClass
 from draftd.errors import ConfigError, FlagReadOnly, InvalidRequest
 from draftd.policy.flag import FLAG_KEY
 from draftd.settings import FlagSettings
-from tests.serving import until
+from tests.waiting import until
 
 ANY = FlagContext("model")
 PROSE_OFF = {"if": [{"==": [{"var": "workload"}, "prose"]}, "off", None]}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import pytest
 
 from draftd.hardware.monitor import HardwareMonitor
 from draftd.hardware.probe import ScriptedProbe
 from draftd.hardware.sample import HardwareSample, MemoryPressure
+from tests.waiting import until
 
 CRITICAL = HardwareSample(memory_pressure=MemoryPressure.CRITICAL)
 
@@ -39,20 +40,13 @@ def hanging() -> Iterator[HangingProbe]:
     probe.released.set()
 
 
-def wait_until(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not happened():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.005)
-
-
 def test_samples_follow_each_other_at_the_period() -> None:
     probe = ScriptedProbe([HardwareSample(memory_total=1), HardwareSample(memory_total=2)])
     monitor = HardwareMonitor(probe, period_seconds=0.05)
     assert monitor.state is None
     began = time.monotonic()
     monitor.start()
-    wait_until(lambda: probe.taken >= 4)
+    until(lambda: probe.taken >= 4)
     assert time.monotonic() - began >= 0.15, "three periods lie between four samples"
     assert monitor.close(5.0)
     assert probe.closed
@@ -63,7 +57,7 @@ def test_samples_follow_each_other_at_the_period() -> None:
 def test_the_first_sample_is_taken_at_once() -> None:
     monitor = HardwareMonitor(ScriptedProbe([CRITICAL]), period_seconds=3600)
     monitor.start()
-    wait_until(lambda: monitor.state is not None)
+    until(lambda: monitor.state is not None)
     began = time.monotonic()
     assert monitor.close(5.0)
     assert time.monotonic() - began < 5, "a period is not waited out"
@@ -73,7 +67,7 @@ def test_after_closing_no_sample_is_taken() -> None:
     probe = ScriptedProbe([CRITICAL])
     monitor = HardwareMonitor(probe, period_seconds=0.01)
     monitor.start()
-    wait_until(lambda: probe.taken > 0)
+    until(lambda: probe.taken > 0)
     assert monitor.close(5.0)
     taken = probe.taken
     time.sleep(0.05)
@@ -85,7 +79,7 @@ def test_the_state_carries_over_from_sample_to_sample() -> None:
     probe = ScriptedProbe([CRITICAL, CRITICAL, HardwareSample(memory_pressure=MemoryPressure.NORMAL)])
     monitor = HardwareMonitor(probe, period_seconds=0.01, clock=lambda: float(next(ticks)))
     monitor.start()
-    wait_until(lambda: probe.taken >= 5)
+    until(lambda: probe.taken >= 5)
     monitor.close(5.0)
     assert monitor.state is not None
     assert monitor.state.critical_seconds == 14.0
@@ -95,7 +89,7 @@ def test_the_floor_is_the_configured_one() -> None:
     sample = HardwareSample(memory_total=24, memory_available=20)
     monitor = HardwareMonitor(ScriptedProbe([sample]), period_seconds=60, memory_floor=5)
     monitor.start()
-    wait_until(lambda: monitor.state is not None)
+    until(lambda: monitor.state is not None)
     monitor.close(5.0)
     assert monitor.state is not None
     assert (monitor.state.floor, monitor.state.headroom) == (5, 15)
@@ -127,7 +121,7 @@ def test_a_probe_that_fails_is_counted_and_asked_again() -> None:
     monitor = HardwareMonitor(probe, period_seconds=0.01)
     assert monitor.errors == {"gpu": 3}
     monitor.start()
-    wait_until(lambda: probe.taken >= 4)
+    until(lambda: probe.taken >= 4)
     monitor.close(5.0)
     assert monitor.errors == {"gpu": 3, "probe": 1}
     assert monitor.state is not None

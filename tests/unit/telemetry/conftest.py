@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import pytest
 
-from draftd.engine.observer import EngineStatus
-from draftd.hardware.state import HardwareView
 from tests.otlp import OtlpReceiver
-from tests.unit.telemetry.scene import HARDWARE, STATUS, Scene, telemetry
+from tests.unit.telemetry.scene import Scene, telemetry
 
 
 @pytest.fixture
@@ -23,15 +22,8 @@ def open_scene() -> Iterator[Callable[..., Scene]]:
     """Makes scenes, and shuts down what a test left running."""
     scenes: list[Scene] = []
 
-    def make(
-        environ: Mapping[str, str],
-        *,
-        capture_content: bool = False,
-        hardware: HardwareView = HARDWARE,
-        status: EngineStatus = STATUS,
-    ) -> Scene:
-        found = telemetry(environ, capture_content=capture_content, hardware=hardware, status=status)
-        scenes.append(Scene(found))
+    def make(environ: Mapping[str, str], **how: Any) -> Scene:
+        scenes.append(Scene(telemetry(environ, **how)))
         return scenes[-1]
 
     yield make
