@@ -110,9 +110,15 @@ def pages_sample(raw: bytes, page_size: int) -> HardwareSample:
 
 
 def gpu_sample(text: str) -> HardwareSample:
-    """`ioreg`'s IOAccelerator: bytes that all processes have the GPU use. The driver's own share has another name."""
-    found = re.findall(r'"In use system memory"\s*=\s*(\d+)', text)
-    return HardwareSample(gpu_memory=sum(map(int, found)) if found else None)
+    """`ioreg`'s IOAccelerator: bytes that all processes have the GPU use (the driver's own share has another name), and
+    how busy it is. Of several accelerators the busiest counts. Raises ValueError outside 0 to 100 percent."""
+    memory = [int(size) for size in re.findall(r'"In use system memory"\s*=\s*(\d+)', text)]
+    percents = [int(percent) for percent in re.findall(r'"Device Utilization %"\s*=\s*(\d+)', text)]
+    if any(percent > 100 for percent in percents):
+        raise ValueError(f"GPU utilization of {max(percents)} %")
+    return HardwareSample(
+        gpu_memory=sum(memory) if memory else None, gpu_utilization=max(percents) / 100 if percents else None
+    )
 
 
 def macmon_sample(text: str) -> HardwareSample:

@@ -55,6 +55,7 @@ class HardwareSample:
     mlx_peak: int | None = None
     mlx_working_set: int | None = None  # most that Metal recommends to hold
     gpu_memory: int | None = None  # in use by all processes
+    gpu_utilization: float | None = None  # share of time that it was busy, for all processes
     thermal_level: ThermalLevel | None = None
     thermal_state: ThermalState | None = None
     low_power: bool | None = None

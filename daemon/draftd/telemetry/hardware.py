@@ -46,6 +46,7 @@ _SERIES: tuple[tuple[Metric, Attribute, Series], ...] = (
         a.MLX_STATE,
         lambda s: {"active": s.sample.mlx_active, "cache": s.sample.mlx_cache, "peak": s.sample.mlx_peak},
     ),
+    (machine.GPU_UTILIZATION, a.HW_ID, lambda s: {"gpu": s.sample.gpu_utilization}),
     (machine.HW_TEMPERATURE, a.HW_ID, lambda s: s.sample.temperatures),
     (machine.HW_FAN_SPEED, a.HW_ID, lambda s: s.sample.fans),
 )

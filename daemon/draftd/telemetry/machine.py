@@ -30,6 +30,13 @@ HW_TEMPERATURE = Metric(
     "macOS: averages of processor and GPU, with macmon installed. Linux: thermal zones",
     (a.HW_ID,),
 )
+GPU_UTILIZATION = Metric(
+    "hw.gpu.utilization",
+    Kind.GAUGE,
+    "1",
+    "Share of time that the GPU is busy, for all processes; macOS only",
+    (a.HW_ID,),
+)
 HW_FAN_SPEED = Metric("hw.fan.speed", Kind.GAUGE, "rpm", "Fans; on macOS with macmon installed", (a.HW_ID,))
 HW_POWER = Metric(
     "hw.power",
@@ -122,6 +129,7 @@ METRICS: tuple[Metric, ...] = (
     SYSTEM_PAGING_USAGE,
     SYSTEM_PAGING_OPERATIONS,
     PROCESS_MEMORY,
+    GPU_UTILIZATION,
     HW_TEMPERATURE,
     HW_FAN_SPEED,
     HW_POWER,

@@ -115,6 +115,7 @@ def test_a_whole_sample() -> None:
         swap_in_pages=33,
         swap_in_bytes=33 * PAGE,
         gpu_memory=1073741824,
+        gpu_utilization=0.04,
         thermal_level=ThermalLevel.HEAVY,
         thermal_state=ThermalState.FAIR,
         low_power=True,
@@ -135,7 +136,7 @@ def test_a_whole_sample() -> None:
         ("kern.memorystatus_level", "free_share", {"memory_free_share"}),
         ("vm.swapusage", "swap", {"swap_used", "swap_free"}),
         ("vm_statistics", "memory_states", {"memory_states", "swap_in_pages", "swap_in_bytes"}),
-        ("/usr/sbin/ioreg", "gpu", {"gpu_memory"}),
+        ("/usr/sbin/ioreg", "gpu", {"gpu_memory", "gpu_utilization"}),
         ("/bin/macmon", "macmon", {"temperatures", "fans", "power"}),
     ],
 )
@@ -225,9 +226,31 @@ def test_memory_statistics_may_grow_but_not_shrink() -> None:
         darwin.pages_sample(VM_STATISTICS[:143], PAGE)
 
 
-def test_a_machine_without_an_accelerator_has_no_gpu_memory() -> None:
+def test_a_machine_without_an_accelerator_tells_nothing_of_a_gpu() -> None:
     assert darwin.gpu_sample("") == HardwareSample()
-    assert darwin.gpu_sample(IOREG.replace('"In use system memory"=', '"Something else"=')) == HardwareSample()
+
+
+def test_an_accelerator_tells_what_it_names_and_no_more() -> None:
+    without_memory = darwin.gpu_sample(IOREG.replace('"In use system memory"=', '"Something else"='))
+    assert without_memory == HardwareSample(gpu_utilization=0.04)
+    without_share = darwin.gpu_sample(IOREG.replace('"Device Utilization %"=', '"Something else"='))
+    assert without_share == HardwareSample(gpu_memory=1073741824)
+
+
+@pytest.mark.parametrize(("percent", "share"), [(0, 0.0), (1, 0.01), (100, 1.0)])
+def test_how_busy_the_gpu_is_as_a_share(percent: int, share: float) -> None:
+    text = IOREG.replace('"Device Utilization %"=4', f'"Device Utilization %"={percent}')
+    assert darwin.gpu_sample(text).gpu_utilization == share
+
+
+def test_of_two_accelerators_the_busier_one_counts_and_memory_adds_up() -> None:
+    both = darwin.gpu_sample(IOREG + IOREG.replace('"Device Utilization %"=4', '"Device Utilization %"=87'))
+    assert both == HardwareSample(gpu_memory=2 * 1073741824, gpu_utilization=0.87)
+
+
+def test_a_gpu_busier_than_all_the_time_is_an_error() -> None:
+    with pytest.raises(ValueError, match="GPU utilization of 101 %"):
+        darwin.gpu_sample(IOREG.replace('"Device Utilization %"=4', '"Device Utilization %"=101'))
 
 
 def test_an_idle_gpu_uses_zero_bytes_and_is_not_absent() -> None:

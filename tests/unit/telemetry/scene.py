@@ -52,6 +52,7 @@ HARDWARE = FixedView(
             mlx_peak=600,
             mlx_working_set=17_000,
             gpu_memory=1_000,
+            gpu_utilization=0.25,
             memory_free_share=0.37,
             low_power=False,
             plugged_in=True,

@@ -52,6 +52,7 @@ def test_single_values(scene: Scene, receiver: OtlpReceiver, metric: machine.Met
         (machine.SYSTEM_PAGING_USAGE, "system.paging.state", {"used": 700, "free": 0}),
         (machine.SYSTEM_PAGING_OPERATIONS, "system.paging.direction", {"in": 33}),
         (machine.MEMORY_MLX, "draftd.memory.mlx.state", {"active": 500, "cache": 0, "peak": 600}),
+        (machine.GPU_UTILIZATION, "hw.id", {"gpu": 0.25}),
         (machine.HW_TEMPERATURE, "hw.id", {"cpu": 43.5, "gpu": 36.5}),
         (machine.HW_FAN_SPEED, "hw.id", {"fan0": 999}),
         (machine.HW_POWER, "hw.id", {"cpu": 3.5, "gpu": 0, "ram": 0.5, "system": 9.5}),
