@@ -4,3 +4,4 @@
 cd "$(dirname "$0")/.." || exit 1
 sh scripts/collector.sh >/dev/null || true
 sh scripts/unpacked.sh prometheus prometheus >/dev/null || true
+sh scripts/alertmanager.sh >/dev/null || true

@@ -11,7 +11,7 @@ import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,18 @@ def prometheus_binary() -> str:
     """Prometheus, installed or unpacked."""
     wanted = "Prometheus: apt-get install prometheus (macOS: brew install prometheus)"
     return _found(wanted, "unpacked.sh", "--find", "prometheus", "prometheus")
+
+
+def promtool_binary() -> str:
+    """What checks Prometheus's configuration and tests its rules; it comes with Prometheus."""
+    wanted = "promtool: apt-get install prometheus (macOS: brew install prometheus)"
+    return _found(wanted, "unpacked.sh", "--find", "promtool", "prometheus")
+
+
+def alertmanager_binary() -> str:
+    """Alertmanager, installed or unpacked."""
+    wanted = "Alertmanager: apt-get install prometheus-alertmanager (elsewhere: `alertmanager` on the PATH)"
+    return _found(wanted, "alertmanager.sh", "--find")
 
 
 def _found(what: str, script: str, *arguments: str) -> str:
@@ -174,13 +186,14 @@ class Prometheus:
 
     port: int
 
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
     def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
         """An instant query: each series' labels and value. Fails where the expression does not parse."""
-        asked = urllib.parse.urlencode({"query": expression})
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/v1/query?{asked}", timeout=10) as response:
-            said = json.load(response)
-        assert said["status"] == "success", said
-        return [(series["metric"], float(series["value"][1])) for series in said["data"]["result"]]
+        found = self._ask("query", query=expression)["result"]
+        return [(series["metric"], float(series["value"][1])) for series in found]
 
     def number(self, expression: str) -> float | None:
         """The value of an expression with one series; None where it has none."""
@@ -188,16 +201,48 @@ class Prometheus:
         assert len(found) <= 1, found
         return found[0][1] if found else None
 
+    def alerts(self) -> list[dict[str, Any]]:
+        """The alerts that are pending or firing: each with `labels`, `annotations`, `state`."""
+        return list(self._ask("alerts")["alerts"])
+
+    def _ask(self, what: str, **asked: str) -> Any:
+        said = _json(f"{self.url}/api/v1/{what}?{urllib.parse.urlencode(asked)}")
+        assert said["status"] == "success", said
+        return said["data"]
+
 
 @contextlib.contextmanager
-def prometheus(folder: Path, *targets: str) -> Iterator[Prometheus]:
+def prometheus(
+    folder: Path,
+    *targets: str,
+    own: str | None = None,
+    rules: Sequence[Path] = (),
+    alertmanager: str | None = None,
+    evaluation: str = "500ms",
+) -> Iterator[Prometheus]:
+    """Scrapes `targets`, host:port, as otel-collector/prometheus.yaml does: their job and instance stand.
+
+    `own` is where the collector tells of itself, `alertmanager` where alerts go (host:port both); `rules` are files,
+    evaluated every `evaluation` unless they say otherwise."""
     (port,) = free_ports(1)
+    scrapes = [{"job_name": "draftd", "honor_labels": True, "static_configs": [{"targets": list(targets)}]}]
+    if own is not None:
+        scrapes.append({"job_name": "otel-collector", "static_configs": [{"targets": [own]}]})
+    managers = [] if alertmanager is None else [{"static_configs": [{"targets": [alertmanager]}]}]
     config = folder / "prometheus.yml"
-    scrapes = ", ".join(f'"{target}"' for target in targets)
     config.write_text(
-        "global: {scrape_interval: 500ms, scrape_timeout: 500ms}\n"
-        "scrape_configs:\n"
-        f"  - {{job_name: otel-collector, honor_labels: true, static_configs: [{{targets: [{scrapes}]}}]}}\n"
+        json.dumps(  # which is YAML as well
+            {
+                "global": {
+                    "scrape_interval": "500ms",
+                    "scrape_timeout": "500ms",
+                    "evaluation_interval": evaluation,
+                },
+                "rule_files": [str(rule) for rule in rules],
+                "alerting": {"alertmanagers": managers},
+                "scrape_configs": scrapes,
+            }
+        )
     )
     process = Process(
         [
@@ -210,8 +255,60 @@ def prometheus(folder: Path, *targets: str) -> Iterator[Prometheus]:
         dict(os.environ),
         folder / "prometheus.log",
     )
-    process.start(lambda: answer(f"http://127.0.0.1:{port}/-/ready") is not None)
+    running = Prometheus(port)
+    process.start(lambda: answer(f"{running.url}/-/ready") is not None)
     try:
-        yield Prometheus(port)
+        yield running
     finally:
         process.stop()
+
+
+@dataclass(frozen=True)
+class Alertmanager:
+    """An Alertmanager that waits for nothing before it tells."""
+
+    port: int
+
+    @property
+    def address(self) -> str:
+        """host:port, for Prometheus."""
+        return f"127.0.0.1:{self.port}"
+
+    def alerts(self) -> list[dict[str, Any]]:
+        """The alerts that it holds as firing: each with `labels`, `annotations`, `status`, `receivers`."""
+        return list(_json(f"http://{self.address}/api/v2/alerts"))
+
+
+@contextlib.contextmanager
+def alertmanager(
+    folder: Path, *, config: Path | None = None, webhook: str | None = None, arguments: Sequence[str] = ()
+) -> Iterator[Alertmanager]:
+    """Under `config`; without one, each alert is a group of its own, told at once to `webhook`, a URL, or to nobody."""
+    (port,) = free_ports(1)
+    if config is None:
+        told = {"name": "test"} | ({} if webhook is None else {"webhook_configs": [{"url": webhook}]})
+        route = {"receiver": "test", "group_by": ["..."], "group_wait": "0s", "group_interval": "500ms"}
+        config = folder / "alertmanager.yml"
+        config.write_text(json.dumps({"route": route, "receivers": [told]}))
+    process = Process(
+        [
+            alertmanager_binary(),
+            f"--config.file={config}",
+            f"--storage.path={folder / 'alertmanager'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+            "--cluster.listen-address=",  # one of a kind: it looks for no peers
+            *arguments,
+        ],
+        dict(os.environ),
+        folder / "alertmanager.log",
+    )
+    process.start(lambda: answer(f"http://127.0.0.1:{port}/-/ready") is not None)
+    try:
+        yield Alertmanager(port)
+    finally:
+        process.stop()
+
+
+def _json(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=10) as response:
+        return json.load(response)
