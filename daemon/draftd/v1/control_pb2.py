@@ -24,9 +24,10 @@ _sym_db = _symbol_database.Default()
 
 from draftd.v1 import inference_pb2 as draftd_dot_v1_dot_inference__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x64raftd/v1/control.proto\x12\tdraftd.v1\x1a\x19\x64raftd/v1/inference.proto\x1a\x1egoogle/protobuf/duration.proto\"\x12\n\x10GetStatusRequest\"\xe6\x04\n\x11GetStatusResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12%\n\x05state\x18\x02 \x01(\x0e\x32\x16.draftd.v1.DaemonState\x12)\n\x06uptime\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x05model\x18\x04 \x01(\x0b\x32\x1b.draftd.v1.GetModelResponse\x12\x17\n\x0f\x61\x63tive_requests\x18\x05 \x01(\x05\x12\x17\n\x0fqueued_requests\x18\x06 \x01(\x05\x12\x16\n\x0equeue_capacity\x18\x07 \x01(\x05\x12\x16\n\x0ekv_cache_bytes\x18\x08 \x01(\x03\x12\x14\n\x0cweight_bytes\x18\t \x01(\x03\x12M\n\x11\x66inished_requests\x18\n \x03(\x0b\x32\x32.draftd.v1.GetStatusResponse.FinishedRequestsEntry\x12&\n\x06\x63ounts\x18\x0b \x01(\x0b\x32\x16.draftd.v1.DraftCounts\x12\x15\n\routput_tokens\x18\x0c \x01(\x03\x12\x14\n\x0c\x66lag_variant\x18\r \x01(\t\x12\r\n\x05level\x18\x0e \x01(\t\x12\x1b\n\x13telemetry_exporting\x18\x0f \x01(\x08\x12\x0f\n\x07\x62\x61\x63kend\x18\x10 \x01(\t\x12\x18\n\x10refused_requests\x18\x11 \x01(\x03\x12\x16\n\x0e\x64rafter_errors\x18\x12 \x01(\x03\x1a\x37\n\x15\x46inishedRequestsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"w\n\tFlagState\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x17\n\x0f\x64\x65\x66\x61ult_variant\x18\x02 \x01(\t\x12\x10\n\x08variants\x18\x03 \x03(\t\x12\x10\n\x08provider\x18\x04 \x01(\t\x12\x10\n\x08writable\x18\x05 \x01(\x08\x12\x0e\n\x06source\x18\x06 \x01(\t\"@\n\x0e\x46lagEvaluation\x12\x0f\n\x07variant\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\"L\n\x0eGetFlagRequest\x12*\n\x08workload\x18\x01 \x01(\x0e\x32\x18.draftd.v1.WorkloadClass\x12\x0e\n\x06\x63\x61ller\x18\x02 \x01(\t\"d\n\x0fGetFlagResponse\x12\"\n\x04\x66lag\x18\x01 \x01(\x0b\x32\x14.draftd.v1.FlagState\x12-\n\nevaluation\x18\x02 \x01(\x0b\x32\x19.draftd.v1.FlagEvaluation\"!\n\x0eSetFlagRequest\x12\x0f\n\x07variant\x18\x01 \x01(\t\"O\n\x0fSetFlagResponse\x12\"\n\x04\x66lag\x18\x01 \x01(\x0b\x32\x14.draftd.v1.FlagState\x12\x18\n\x10previous_variant\x18\x02 \x01(\t*\x93\x01\n\x0b\x44\x61\x65monState\x12\x1c\n\x18\x44\x41\x45MON_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x44\x41\x45MON_STATE_LOADING\x10\x01\x12\x18\n\x14\x44\x41\x45MON_STATE_SERVING\x10\x02\x12\x19\n\x15\x44\x41\x45MON_STATE_DRAINING\x10\x03\x12\x17\n\x13\x44\x41\x45MON_STATE_FAILED\x10\x04\x32\xdc\x01\n\x0e\x43ontrolService\x12\x46\n\tGetStatus\x12\x1b.draftd.v1.GetStatusRequest\x1a\x1c.draftd.v1.GetStatusResponse\x12@\n\x07GetFlag\x12\x19.draftd.v1.GetFlagRequest\x1a\x1a.draftd.v1.GetFlagResponse\x12@\n\x07SetFlag\x12\x19.draftd.v1.SetFlagRequest\x1a\x1a.draftd.v1.SetFlagResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x64raftd/v1/control.proto\x12\tdraftd.v1\x1a\x19\x64raftd/v1/inference.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x12\n\x10GetStatusRequest\"\xb9\x06\n\x11GetStatusResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12%\n\x05state\x18\x02 \x01(\x0e\x32\x16.draftd.v1.DaemonState\x12)\n\x06uptime\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x05model\x18\x04 \x01(\x0b\x32\x1b.draftd.v1.GetModelResponse\x12\x17\n\x0f\x61\x63tive_requests\x18\x05 \x01(\x05\x12\x17\n\x0fqueued_requests\x18\x06 \x01(\x05\x12\x16\n\x0equeue_capacity\x18\x07 \x01(\x05\x12\x16\n\x0ekv_cache_bytes\x18\x08 \x01(\x03\x12\x14\n\x0cweight_bytes\x18\t \x01(\x03\x12M\n\x11\x66inished_requests\x18\n \x03(\x0b\x32\x32.draftd.v1.GetStatusResponse.FinishedRequestsEntry\x12&\n\x06\x63ounts\x18\x0b \x01(\x0b\x32\x16.draftd.v1.DraftCounts\x12\x15\n\routput_tokens\x18\x0c \x01(\x03\x12\x14\n\x0c\x66lag_variant\x18\r \x01(\t\x12\r\n\x05level\x18\x0e \x01(\t\x12\x1b\n\x13telemetry_exporting\x18\x0f \x01(\x08\x12\x0f\n\x07\x62\x61\x63kend\x18\x10 \x01(\t\x12\x18\n\x10refused_requests\x18\x11 \x01(\x03\x12\x16\n\x0e\x64rafter_errors\x18\x12 \x01(\x03\x12%\n\x08hardware\x18\x13 \x01(\x0b\x32\x13.draftd.v1.Hardware\x12*\n\x0btransitions\x18\x14 \x03(\x0b\x32\x15.draftd.v1.Transition\x12\x18\n\x10max_draft_tokens\x18\x15 \x01(\x05\x12\x13\n\x0blevel_cause\x18\x16 \x01(\t\x12\"\n\x04\x66lag\x18\x17 \x01(\x0b\x32\x14.draftd.v1.FlagState\x12+\n\x07started\x18\x18 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x1a\x37\n\x15\x46inishedRequestsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xbd\x0b\n\x08Hardware\x12&\n\x03\x61ge\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x37\n\x0fmemory_pressure\x18\x02 \x01(\x0e\x32\x19.draftd.v1.MemoryPressureH\x00\x88\x01\x01\x12\"\n\x15memory_headroom_bytes\x18\x03 \x01(\x03H\x01\x88\x01\x01\x12\x1f\n\x12memory_floor_bytes\x18\x04 \x01(\x03H\x02\x88\x01\x01\x12#\n\x16memory_available_bytes\x18\x05 \x01(\x03H\x03\x88\x01\x01\x12\x1f\n\x12memory_limit_bytes\x18\x06 \x01(\x03H\x04\x88\x01\x01\x12\x34\n\x11\x63ritical_pressure\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1c\n\x0fswap_used_bytes\x18\x08 \x01(\x03H\x05\x88\x01\x01\x12\x1a\n\rswap_in_bytes\x18\t \x01(\x03H\x06\x88\x01\x01\x12#\n\x16process_resident_bytes\x18\n \x01(\x03H\x07\x88\x01\x01\x12\x1d\n\x10mlx_active_bytes\x18\x0b \x01(\x03H\x08\x88\x01\x01\x12\x1c\n\x0fmlx_cache_bytes\x18\x0c \x01(\x03H\t\x88\x01\x01\x12\x1b\n\x0emlx_peak_bytes\x18\r \x01(\x03H\n\x88\x01\x01\x12\"\n\x15mlx_working_set_bytes\x18\x0e \x01(\x03H\x0b\x88\x01\x01\x12\x1d\n\x10gpu_memory_bytes\x18\x0f \x01(\x03H\x0c\x88\x01\x01\x12\x1c\n\x0fgpu_utilization\x18\x10 \x01(\x01H\r\x88\x01\x01\x12\x33\n\rthermal_level\x18\x11 \x01(\x0e\x32\x17.draftd.v1.ThermalLevelH\x0e\x88\x01\x01\x12\x16\n\tthrottles\x18\x12 \x01(\x03H\x0f\x88\x01\x01\x12\x16\n\tlow_power\x18\x13 \x01(\x08H\x10\x88\x01\x01\x12\x15\n\x08on_mains\x18\x14 \x01(\x08H\x11\x88\x01\x01\x12;\n\x0ctemperatures\x18\x15 \x03(\x0b\x32%.draftd.v1.Hardware.TemperaturesEntry\x12+\n\x04\x66\x61ns\x18\x16 \x03(\x0b\x32\x1d.draftd.v1.Hardware.FansEntry\x12-\n\x05power\x18\x17 \x03(\x0b\x32\x1e.draftd.v1.Hardware.PowerEntry\x12/\n\x06\x65rrors\x18\x18 \x03(\x0b\x32\x1f.draftd.v1.Hardware.ErrorsEntry\x1a\x33\n\x11TemperaturesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a+\n\tFansEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a,\n\nPowerEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a-\n\x0b\x45rrorsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x42\x12\n\x10_memory_pressureB\x18\n\x16_memory_headroom_bytesB\x15\n\x13_memory_floor_bytesB\x19\n\x17_memory_available_bytesB\x15\n\x13_memory_limit_bytesB\x12\n\x10_swap_used_bytesB\x10\n\x0e_swap_in_bytesB\x19\n\x17_process_resident_bytesB\x13\n\x11_mlx_active_bytesB\x12\n\x10_mlx_cache_bytesB\x11\n\x0f_mlx_peak_bytesB\x18\n\x16_mlx_working_set_bytesB\x13\n\x11_gpu_memory_bytesB\x12\n\x10_gpu_utilizationB\x10\n\x0e_thermal_levelB\x0c\n\n_throttlesB\x0c\n\n_low_powerB\x0b\n\t_on_mains\"w\n\nTransition\x12&\n\x02\x61t\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07subject\x18\x02 \x01(\t\x12\x10\n\x08previous\x18\x03 \x01(\t\x12\x0f\n\x07\x63urrent\x18\x04 \x01(\t\x12\r\n\x05\x63\x61use\x18\x05 \x01(\t\"\x86\x01\n\tFlagState\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x17\n\x0f\x64\x65\x66\x61ult_variant\x18\x02 \x01(\t\x12\x10\n\x08variants\x18\x03 \x03(\t\x12\x10\n\x08provider\x18\x04 \x01(\t\x12\x10\n\x08writable\x18\x05 \x01(\x08\x12\x0e\n\x06source\x18\x06 \x01(\t\x12\r\n\x05\x65rror\x18\x07 \x01(\t\"@\n\x0e\x46lagEvaluation\x12\x0f\n\x07variant\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\"L\n\x0eGetFlagRequest\x12*\n\x08workload\x18\x01 \x01(\x0e\x32\x18.draftd.v1.WorkloadClass\x12\x0e\n\x06\x63\x61ller\x18\x02 \x01(\t\"d\n\x0fGetFlagResponse\x12\"\n\x04\x66lag\x18\x01 \x01(\x0b\x32\x14.draftd.v1.FlagState\x12-\n\nevaluation\x18\x02 \x01(\x0b\x32\x19.draftd.v1.FlagEvaluation\"!\n\x0eSetFlagRequest\x12\x0f\n\x07variant\x18\x01 \x01(\t\"O\n\x0fSetFlagResponse\x12\"\n\x04\x66lag\x18\x01 \x01(\x0b\x32\x14.draftd.v1.FlagState\x12\x18\n\x10previous_variant\x18\x02 \x01(\t*\x93\x01\n\x0b\x44\x61\x65monState\x12\x1c\n\x18\x44\x41\x45MON_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x44\x41\x45MON_STATE_LOADING\x10\x01\x12\x18\n\x14\x44\x41\x45MON_STATE_SERVING\x10\x02\x12\x19\n\x15\x44\x41\x45MON_STATE_DRAINING\x10\x03\x12\x17\n\x13\x44\x41\x45MON_STATE_FAILED\x10\x04*\x85\x01\n\x0eMemoryPressure\x12\x1f\n\x1bMEMORY_PRESSURE_UNSPECIFIED\x10\x00\x12\x1a\n\x16MEMORY_PRESSURE_NORMAL\x10\x01\x12\x18\n\x14MEMORY_PRESSURE_WARN\x10\x02\x12\x1c\n\x18MEMORY_PRESSURE_CRITICAL\x10\x03*\xb5\x01\n\x0cThermalLevel\x12\x1d\n\x19THERMAL_LEVEL_UNSPECIFIED\x10\x00\x12\x19\n\x15THERMAL_LEVEL_NOMINAL\x10\x01\x12\x1a\n\x16THERMAL_LEVEL_MODERATE\x10\x02\x12\x17\n\x13THERMAL_LEVEL_HEAVY\x10\x03\x12\x1a\n\x16THERMAL_LEVEL_TRAPPING\x10\x04\x12\x1a\n\x16THERMAL_LEVEL_SLEEPING\x10\x05\x32\xdc\x01\n\x0e\x43ontrolService\x12\x46\n\tGetStatus\x12\x1b.draftd.v1.GetStatusRequest\x1a\x1c.draftd.v1.GetStatusResponse\x12@\n\x07GetFlag\x12\x19.draftd.v1.GetFlagRequest\x1a\x1a.draftd.v1.GetFlagResponse\x12@\n\x07SetFlag\x12\x19.draftd.v1.SetFlagRequest\x1a\x1a.draftd.v1.SetFlagResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,26 +36,50 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GETSTATUSRESPONSE_FINISHEDREQUESTSENTRY']._loaded_options = None
   _globals['_GETSTATUSRESPONSE_FINISHEDREQUESTSENTRY']._serialized_options = b'8\001'
-  _globals['_DAEMONSTATE']._serialized_start=1218
-  _globals['_DAEMONSTATE']._serialized_end=1365
-  _globals['_GETSTATUSREQUEST']._serialized_start=97
-  _globals['_GETSTATUSREQUEST']._serialized_end=115
-  _globals['_GETSTATUSRESPONSE']._serialized_start=118
-  _globals['_GETSTATUSRESPONSE']._serialized_end=732
-  _globals['_GETSTATUSRESPONSE_FINISHEDREQUESTSENTRY']._serialized_start=677
-  _globals['_GETSTATUSRESPONSE_FINISHEDREQUESTSENTRY']._serialized_end=732
-  _globals['_FLAGSTATE']._serialized_start=734
-  _globals['_FLAGSTATE']._serialized_end=853
-  _globals['_FLAGEVALUATION']._serialized_start=855
-  _globals['_FLAGEVALUATION']._serialized_end=919
-  _globals['_GETFLAGREQUEST']._serialized_start=921
-  _globals['_GETFLAGREQUEST']._serialized_end=997
-  _globals['_GETFLAGRESPONSE']._serialized_start=999
-  _globals['_GETFLAGRESPONSE']._serialized_end=1099
-  _globals['_SETFLAGREQUEST']._serialized_start=1101
-  _globals['_SETFLAGREQUEST']._serialized_end=1134
-  _globals['_SETFLAGRESPONSE']._serialized_start=1136
-  _globals['_SETFLAGRESPONSE']._serialized_end=1215
-  _globals['_CONTROLSERVICE']._serialized_start=1368
-  _globals['_CONTROLSERVICE']._serialized_end=1588
+  _globals['_HARDWARE_TEMPERATURESENTRY']._loaded_options = None
+  _globals['_HARDWARE_TEMPERATURESENTRY']._serialized_options = b'8\001'
+  _globals['_HARDWARE_FANSENTRY']._loaded_options = None
+  _globals['_HARDWARE_FANSENTRY']._serialized_options = b'8\001'
+  _globals['_HARDWARE_POWERENTRY']._loaded_options = None
+  _globals['_HARDWARE_POWERENTRY']._serialized_options = b'8\001'
+  _globals['_HARDWARE_ERRORSENTRY']._loaded_options = None
+  _globals['_HARDWARE_ERRORSENTRY']._serialized_options = b'8\001'
+  _globals['_DAEMONSTATE']._serialized_start=3071
+  _globals['_DAEMONSTATE']._serialized_end=3218
+  _globals['_MEMORYPRESSURE']._serialized_start=3221
+  _globals['_MEMORYPRESSURE']._serialized_end=3354
+  _globals['_THERMALLEVEL']._serialized_start=3357
+  _globals['_THERMALLEVEL']._serialized_end=3538
+  _globals['_GETSTATUSREQUEST']._serialized_start=130
+  _globals['_GETSTATUSREQUEST']._serialized_end=148
+  _globals['_GETSTATUSRESPONSE']._serialized_start=151
+  _globals['_GETSTATUSRESPONSE']._serialized_end=976
+  _globals['_GETSTATUSRESPONSE_FINISHEDREQUESTSENTRY']._serialized_start=921
+  _globals['_GETSTATUSRESPONSE_FINISHEDREQUESTSENTRY']._serialized_end=976
+  _globals['_HARDWARE']._serialized_start=979
+  _globals['_HARDWARE']._serialized_end=2448
+  _globals['_HARDWARE_TEMPERATURESENTRY']._serialized_start=1889
+  _globals['_HARDWARE_TEMPERATURESENTRY']._serialized_end=1940
+  _globals['_HARDWARE_FANSENTRY']._serialized_start=1942
+  _globals['_HARDWARE_FANSENTRY']._serialized_end=1985
+  _globals['_HARDWARE_POWERENTRY']._serialized_start=1987
+  _globals['_HARDWARE_POWERENTRY']._serialized_end=2031
+  _globals['_HARDWARE_ERRORSENTRY']._serialized_start=2033
+  _globals['_HARDWARE_ERRORSENTRY']._serialized_end=2078
+  _globals['_TRANSITION']._serialized_start=2450
+  _globals['_TRANSITION']._serialized_end=2569
+  _globals['_FLAGSTATE']._serialized_start=2572
+  _globals['_FLAGSTATE']._serialized_end=2706
+  _globals['_FLAGEVALUATION']._serialized_start=2708
+  _globals['_FLAGEVALUATION']._serialized_end=2772
+  _globals['_GETFLAGREQUEST']._serialized_start=2774
+  _globals['_GETFLAGREQUEST']._serialized_end=2850
+  _globals['_GETFLAGRESPONSE']._serialized_start=2852
+  _globals['_GETFLAGRESPONSE']._serialized_end=2952
+  _globals['_SETFLAGREQUEST']._serialized_start=2954
+  _globals['_SETFLAGREQUEST']._serialized_end=2987
+  _globals['_SETFLAGRESPONSE']._serialized_start=2989
+  _globals['_SETFLAGRESPONSE']._serialized_end=3068
+  _globals['_CONTROLSERVICE']._serialized_start=3541
+  _globals['_CONTROLSERVICE']._serialized_end=3761
 # @@protoc_insertion_point(module_scope)

@@ -2,6 +2,7 @@ import datetime
 
 from draftd.v1 import inference_pb2 as _inference_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -18,18 +19,44 @@ class DaemonState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DAEMON_STATE_SERVING: _ClassVar[DaemonState]
     DAEMON_STATE_DRAINING: _ClassVar[DaemonState]
     DAEMON_STATE_FAILED: _ClassVar[DaemonState]
+
+class MemoryPressure(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MEMORY_PRESSURE_UNSPECIFIED: _ClassVar[MemoryPressure]
+    MEMORY_PRESSURE_NORMAL: _ClassVar[MemoryPressure]
+    MEMORY_PRESSURE_WARN: _ClassVar[MemoryPressure]
+    MEMORY_PRESSURE_CRITICAL: _ClassVar[MemoryPressure]
+
+class ThermalLevel(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    THERMAL_LEVEL_UNSPECIFIED: _ClassVar[ThermalLevel]
+    THERMAL_LEVEL_NOMINAL: _ClassVar[ThermalLevel]
+    THERMAL_LEVEL_MODERATE: _ClassVar[ThermalLevel]
+    THERMAL_LEVEL_HEAVY: _ClassVar[ThermalLevel]
+    THERMAL_LEVEL_TRAPPING: _ClassVar[ThermalLevel]
+    THERMAL_LEVEL_SLEEPING: _ClassVar[ThermalLevel]
 DAEMON_STATE_UNSPECIFIED: DaemonState
 DAEMON_STATE_LOADING: DaemonState
 DAEMON_STATE_SERVING: DaemonState
 DAEMON_STATE_DRAINING: DaemonState
 DAEMON_STATE_FAILED: DaemonState
+MEMORY_PRESSURE_UNSPECIFIED: MemoryPressure
+MEMORY_PRESSURE_NORMAL: MemoryPressure
+MEMORY_PRESSURE_WARN: MemoryPressure
+MEMORY_PRESSURE_CRITICAL: MemoryPressure
+THERMAL_LEVEL_UNSPECIFIED: ThermalLevel
+THERMAL_LEVEL_NOMINAL: ThermalLevel
+THERMAL_LEVEL_MODERATE: ThermalLevel
+THERMAL_LEVEL_HEAVY: ThermalLevel
+THERMAL_LEVEL_TRAPPING: ThermalLevel
+THERMAL_LEVEL_SLEEPING: ThermalLevel
 
 class GetStatusRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("version", "state", "uptime", "model", "active_requests", "queued_requests", "queue_capacity", "kv_cache_bytes", "weight_bytes", "finished_requests", "counts", "output_tokens", "flag_variant", "level", "telemetry_exporting", "backend", "refused_requests", "drafter_errors")
+    __slots__ = ("version", "state", "uptime", "model", "active_requests", "queued_requests", "queue_capacity", "kv_cache_bytes", "weight_bytes", "finished_requests", "counts", "output_tokens", "flag_variant", "level", "telemetry_exporting", "backend", "refused_requests", "drafter_errors", "hardware", "transitions", "max_draft_tokens", "level_cause", "flag", "started")
     class FinishedRequestsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -55,6 +82,12 @@ class GetStatusResponse(_message.Message):
     BACKEND_FIELD_NUMBER: _ClassVar[int]
     REFUSED_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     DRAFTER_ERRORS_FIELD_NUMBER: _ClassVar[int]
+    HARDWARE_FIELD_NUMBER: _ClassVar[int]
+    TRANSITIONS_FIELD_NUMBER: _ClassVar[int]
+    MAX_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_CAUSE_FIELD_NUMBER: _ClassVar[int]
+    FLAG_FIELD_NUMBER: _ClassVar[int]
+    STARTED_FIELD_NUMBER: _ClassVar[int]
     version: str
     state: DaemonState
     uptime: _duration_pb2.Duration
@@ -73,23 +106,125 @@ class GetStatusResponse(_message.Message):
     backend: str
     refused_requests: int
     drafter_errors: int
-    def __init__(self, version: _Optional[str] = ..., state: _Optional[_Union[DaemonState, str]] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., model: _Optional[_Union[_inference_pb2.GetModelResponse, _Mapping]] = ..., active_requests: _Optional[int] = ..., queued_requests: _Optional[int] = ..., queue_capacity: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., finished_requests: _Optional[_Mapping[str, int]] = ..., counts: _Optional[_Union[_inference_pb2.DraftCounts, _Mapping]] = ..., output_tokens: _Optional[int] = ..., flag_variant: _Optional[str] = ..., level: _Optional[str] = ..., telemetry_exporting: _Optional[bool] = ..., backend: _Optional[str] = ..., refused_requests: _Optional[int] = ..., drafter_errors: _Optional[int] = ...) -> None: ...
+    hardware: Hardware
+    transitions: _containers.RepeatedCompositeFieldContainer[Transition]
+    max_draft_tokens: int
+    level_cause: str
+    flag: FlagState
+    started: _timestamp_pb2.Timestamp
+    def __init__(self, version: _Optional[str] = ..., state: _Optional[_Union[DaemonState, str]] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., model: _Optional[_Union[_inference_pb2.GetModelResponse, _Mapping]] = ..., active_requests: _Optional[int] = ..., queued_requests: _Optional[int] = ..., queue_capacity: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., finished_requests: _Optional[_Mapping[str, int]] = ..., counts: _Optional[_Union[_inference_pb2.DraftCounts, _Mapping]] = ..., output_tokens: _Optional[int] = ..., flag_variant: _Optional[str] = ..., level: _Optional[str] = ..., telemetry_exporting: _Optional[bool] = ..., backend: _Optional[str] = ..., refused_requests: _Optional[int] = ..., drafter_errors: _Optional[int] = ..., hardware: _Optional[_Union[Hardware, _Mapping]] = ..., transitions: _Optional[_Iterable[_Union[Transition, _Mapping]]] = ..., max_draft_tokens: _Optional[int] = ..., level_cause: _Optional[str] = ..., flag: _Optional[_Union[FlagState, _Mapping]] = ..., started: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class Hardware(_message.Message):
+    __slots__ = ("age", "memory_pressure", "memory_headroom_bytes", "memory_floor_bytes", "memory_available_bytes", "memory_limit_bytes", "critical_pressure", "swap_used_bytes", "swap_in_bytes", "process_resident_bytes", "mlx_active_bytes", "mlx_cache_bytes", "mlx_peak_bytes", "mlx_working_set_bytes", "gpu_memory_bytes", "gpu_utilization", "thermal_level", "throttles", "low_power", "on_mains", "temperatures", "fans", "power", "errors")
+    class TemperaturesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class FansEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class PowerEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class ErrorsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    AGE_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_PRESSURE_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_HEADROOM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FLOOR_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_AVAILABLE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CRITICAL_PRESSURE_FIELD_NUMBER: _ClassVar[int]
+    SWAP_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SWAP_IN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_RESIDENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MLX_ACTIVE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MLX_CACHE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MLX_PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MLX_WORKING_SET_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GPU_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GPU_UTILIZATION_FIELD_NUMBER: _ClassVar[int]
+    THERMAL_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    THROTTLES_FIELD_NUMBER: _ClassVar[int]
+    LOW_POWER_FIELD_NUMBER: _ClassVar[int]
+    ON_MAINS_FIELD_NUMBER: _ClassVar[int]
+    TEMPERATURES_FIELD_NUMBER: _ClassVar[int]
+    FANS_FIELD_NUMBER: _ClassVar[int]
+    POWER_FIELD_NUMBER: _ClassVar[int]
+    ERRORS_FIELD_NUMBER: _ClassVar[int]
+    age: _duration_pb2.Duration
+    memory_pressure: MemoryPressure
+    memory_headroom_bytes: int
+    memory_floor_bytes: int
+    memory_available_bytes: int
+    memory_limit_bytes: int
+    critical_pressure: _duration_pb2.Duration
+    swap_used_bytes: int
+    swap_in_bytes: int
+    process_resident_bytes: int
+    mlx_active_bytes: int
+    mlx_cache_bytes: int
+    mlx_peak_bytes: int
+    mlx_working_set_bytes: int
+    gpu_memory_bytes: int
+    gpu_utilization: float
+    thermal_level: ThermalLevel
+    throttles: int
+    low_power: bool
+    on_mains: bool
+    temperatures: _containers.ScalarMap[str, float]
+    fans: _containers.ScalarMap[str, float]
+    power: _containers.ScalarMap[str, float]
+    errors: _containers.ScalarMap[str, int]
+    def __init__(self, age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., memory_pressure: _Optional[_Union[MemoryPressure, str]] = ..., memory_headroom_bytes: _Optional[int] = ..., memory_floor_bytes: _Optional[int] = ..., memory_available_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., critical_pressure: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., swap_used_bytes: _Optional[int] = ..., swap_in_bytes: _Optional[int] = ..., process_resident_bytes: _Optional[int] = ..., mlx_active_bytes: _Optional[int] = ..., mlx_cache_bytes: _Optional[int] = ..., mlx_peak_bytes: _Optional[int] = ..., mlx_working_set_bytes: _Optional[int] = ..., gpu_memory_bytes: _Optional[int] = ..., gpu_utilization: _Optional[float] = ..., thermal_level: _Optional[_Union[ThermalLevel, str]] = ..., throttles: _Optional[int] = ..., low_power: _Optional[bool] = ..., on_mains: _Optional[bool] = ..., temperatures: _Optional[_Mapping[str, float]] = ..., fans: _Optional[_Mapping[str, float]] = ..., power: _Optional[_Mapping[str, float]] = ..., errors: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class Transition(_message.Message):
+    __slots__ = ("at", "subject", "previous", "current", "cause")
+    AT_FIELD_NUMBER: _ClassVar[int]
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_FIELD_NUMBER: _ClassVar[int]
+    CURRENT_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    at: _timestamp_pb2.Timestamp
+    subject: str
+    previous: str
+    current: str
+    cause: str
+    def __init__(self, at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., subject: _Optional[str] = ..., previous: _Optional[str] = ..., current: _Optional[str] = ..., cause: _Optional[str] = ...) -> None: ...
 
 class FlagState(_message.Message):
-    __slots__ = ("key", "default_variant", "variants", "provider", "writable", "source")
+    __slots__ = ("key", "default_variant", "variants", "provider", "writable", "source", "error")
     KEY_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_VARIANT_FIELD_NUMBER: _ClassVar[int]
     VARIANTS_FIELD_NUMBER: _ClassVar[int]
     PROVIDER_FIELD_NUMBER: _ClassVar[int]
     WRITABLE_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
     key: str
     default_variant: str
     variants: _containers.RepeatedScalarFieldContainer[str]
     provider: str
     writable: bool
     source: str
-    def __init__(self, key: _Optional[str] = ..., default_variant: _Optional[str] = ..., variants: _Optional[_Iterable[str]] = ..., provider: _Optional[str] = ..., writable: _Optional[bool] = ..., source: _Optional[str] = ...) -> None: ...
+    error: str
+    def __init__(self, key: _Optional[str] = ..., default_variant: _Optional[str] = ..., variants: _Optional[_Iterable[str]] = ..., provider: _Optional[str] = ..., writable: _Optional[bool] = ..., source: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
 
 class FlagEvaluation(_message.Message):
     __slots__ = ("variant", "value", "reason")
