@@ -1,0 +1,105 @@
+"""The ratios that panels and alerts share, each defined once, as PromQL.
+
+`selector` is what goes between the braces (may be empty), `window` a range (`5m`, `$__rate_interval`), `by` the labels
+to keep, `offset` how far back to look. Each denominator is guarded: without drafts there is no value, instead of NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from draftd.telemetry import attributes as a
+from draftd.telemetry import catalog
+from draftd.telemetry.attributes import Attribute
+from draftd.telemetry.catalog import Metric
+
+INSTANCE = "instance"  # Prometheus's name of service.instance.id
+
+
+def label(attribute: Attribute) -> str:
+    """An attribute's name as a label in Prometheus."""
+    return attribute.name.replace(".", "_")
+
+
+# What acceptance is told apart by: the daemon, the pair, the kind of text.
+BY_WORKLOAD: tuple[str, ...] = (INSTANCE, label(a.MODEL), label(a.DRAFT_MODEL), label(a.WORKLOAD))
+
+
+def matching(*matchers: str) -> str:
+    """Label matchers joined to a selector; empty ones are left out."""
+    return ", ".join(matcher for matcher in matchers if matcher)
+
+
+def summed(
+    metric: Metric, selector: str, window: str, by: Sequence[str] = (), *, offset: str = "", function: str = "rate"
+) -> str:
+    """The rate (or the increase) of a counter, summed over all labels but `by`."""
+    braces = f"{{{selector}}}" if selector else ""
+    back = f" offset {offset}" if offset else ""
+    grouping = f" by ({', '.join(by)})" if by else ""
+    return f"sum{grouping} ({function}({metric.prometheus}{braces}[{window}]{back}))"
+
+
+def acceptance(selector: str, window: str, by: Sequence[str] = (), *, offset: str = "") -> str:
+    """Accepted over drafted tokens, as people expect it. It falls as blocks grow, at constant quality."""
+    accepted = summed(catalog.ACCEPTED_TOKENS, selector, window, by, offset=offset)
+    drafted = summed(catalog.DRAFT_TOKENS, selector, window, by, offset=offset)
+    return f"{accepted} / ({drafted} > 0)"
+
+
+def acceptance_at(position: int, selector: str, window: str, by: Sequence[str] = (), *, offset: str = "") -> str:
+    """Acceptance at one place in the draft. At place 0 it does not depend on the block's length."""
+    there = matching(selector, f'{label(a.POSITION)}="{position}"')
+    accepted = summed(catalog.ACCEPTED_PER_POS, there, window, by, offset=offset)
+    drafted = summed(catalog.DRAFTED_PER_POS, there, window, by, offset=offset)
+    return f"{accepted} / ({drafted} > 0)"
+
+
+def acceptance_per_token(selector: str, window: str, by: Sequence[str] = (), *, offset: str = "") -> str:
+    """Acceptance of a drafted token that is reached: accepted / (accepted + rollbacks), whatever the block's length.
+
+    The maximum-likelihood estimate of the alpha of Leviathan et al. 2023 (arXiv 2211.17192).
+    """
+    accepted = summed(catalog.ACCEPTED_TOKENS, selector, window, by, offset=offset)
+    rollbacks = summed(catalog.ROLLBACKS, selector, window, by, offset=offset)
+    return f"{accepted} / (({accepted} + {rollbacks}) > 0)"
+
+
+def mean_accepted_length(selector: str, window: str, by: Sequence[str] = (), *, offset: str = "") -> str:
+    """Tokens that a drafted round emits: 1 + accepted / drafts, the bonus token counted."""
+    accepted = summed(catalog.ACCEPTED_TOKENS, selector, window, by, offset=offset)
+    drafts = summed(catalog.DRAFTS, selector, window, by, offset=offset)
+    return f"1 + {accepted} / ({drafts} > 0)"
+
+
+def break_even_acceptance(selector: str, window: str, by: Sequence[str] = (), *, offset: str = "") -> str:
+    """The accepted/drafted at which the same rounds would have been just as fast as autoregressive ones."""
+    tokens = summed(catalog.BREAK_EVEN_TOKENS, selector, window, by, offset=offset)
+    drafted = summed(catalog.DRAFT_TOKENS, selector, window, by, offset=offset)
+    return f"{tokens} / ({drafted} > 0)"
+
+
+def speedup(selector: str, window: str, by: Sequence[str] = (), *, offset: str = "") -> str:
+    """Measured speed of the drafted rounds against autoregressive rounds of the same batch; above 1 they pay."""
+    drafts = summed(catalog.DRAFTS, selector, window, by, offset=offset)
+    accepted = summed(catalog.ACCEPTED_TOKENS, selector, window, by, offset=offset)
+    needed = summed(catalog.BREAK_EVEN_TOKENS, selector, window, by, offset=offset)
+    return f"({drafts} + {accepted}) / (({drafts} + {needed}) > 0)"
+
+
+def forwards_per_token(forwards: Metric, selector: str, window: str, by: Sequence[str] = ()) -> str:
+    """Forward passes (of the draft or of the target) for each token emitted."""
+    output = matching(selector, f'{label(a.TOKEN_TYPE)}="output"')
+    return f"{summed(forwards, selector, window, by)} / ({summed(catalog.TOKENS, output, window, by)} > 0)"
+
+
+def latency(quantile: float, histogram: Metric, selector: str, window: str, by: Sequence[str] = (),
+            *, offset: str = "") -> str:  # fmt: skip
+    """A quantile of a histogram in seconds. Without observations there is no value, instead of NaN."""
+    braces = f"{{{selector}}}" if selector else ""
+    back = f" offset {offset}" if offset else ""
+    name = histogram.prometheus
+    grouping = f" by ({', '.join(by)})" if by else ""
+    buckets = f"sum by ({', '.join((*by, 'le'))}) (rate({name}_bucket{braces}[{window}]{back}))"
+    count = f"sum{grouping} (rate({name}_count{braces}[{window}]{back}))"
+    return f"histogram_quantile({quantile:g}, {buckets}) and ({count} > 0)"

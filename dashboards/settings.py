@@ -1,0 +1,94 @@
+"""Every threshold and window of the alerts, in one place. Panels draw their threshold lines from the same object."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Alerting:
+    """When an alert fires. All times are multiples of `window_seconds`, so that one number shortens them all.
+
+    A ratio is judged over one window and must stay bad for another (two consecutive windows). With fewer samples than
+    `min_requests` and `min_drafts` in the window there is no verdict: the alert neither fires nor goes on firing.
+    """
+
+    window_seconds: float = 300.0
+
+    # Samples without which a ratio says nothing. A request's own acceptance has a standard deviation of about 0.2.
+    min_requests: int = 10  # speculative requests that ended in the window
+    min_drafts: int = 200  # rounds that drafted, in the window
+    baseline_factor: int = 3  # so many times more of both in the baseline
+
+    # Acceptance of a drafted token that is reached: accepted / (accepted + rollbacks). It does not depend on the depth.
+    acceptance_floor: float = 0.40
+    drift_ratio: float = 0.75  # of the baseline
+    speedup_floor: float = 1.0  # against autoregressive decoding of the same batch, measured
+
+    # The baseline ends `baseline_offset_windows` ago, further back than a drift takes to fire, or it would hold it.
+    baseline_windows: int = 72
+    baseline_offset_windows: int = 3
+
+    # Time to first token, by context tier.
+    ttft_quantile: float = 0.95
+    ttft_ratio: float = 2.0  # of the baseline
+    ttft_floor_seconds: float = 0.5  # below it nobody waits, whatever the ratio
+
+    # The machine.
+    swap_bytes: int = 128 * 1024 * 1024  # read back from swap, or more of it used, in a window
+    critical_share: float = 0.5  # of a window in critical memory pressure
+    thermal_level: int = 2  # draftd.thermal.level: heavy
+    machine_hold_windows: float = 0.4  # how long heat or pressure lasts before anybody is told
+
+    # Counts in a window that are still no alarm.
+    verifier_errors: int = 0
+    telemetry_dropped: int = 0
+
+    absent_memory_windows: int = 288  # a daemon not seen for so long is no longer missed
+
+    @property
+    def window(self) -> str:
+        return duration(self.window_seconds)
+
+    @property
+    def hold(self) -> str:
+        """How long a ratio must stay bad: the second of two consecutive windows."""
+        return self.window
+
+    @property
+    def machine_hold(self) -> str:
+        return duration(self.window_seconds * self.machine_hold_windows)
+
+    @property
+    def keep_firing(self) -> str:
+        """How long an alert outlives its last evidence: a pause in the traffic is no recovery."""
+        return self.window
+
+    @property
+    def baseline(self) -> str:
+        return duration(self.window_seconds * self.baseline_windows)
+
+    @property
+    def baseline_offset(self) -> str:
+        return duration(self.window_seconds * self.baseline_offset_windows)
+
+    @property
+    def absent_memory(self) -> str:
+        return duration(self.window_seconds * self.absent_memory_windows)
+
+    @property
+    def interval(self) -> str:
+        """How often the rules are evaluated: ten times a window."""
+        return duration(self.window_seconds / 10)
+
+
+def duration(seconds: float) -> str:
+    """As PromQL and Grafana write it, exact to the millisecond: 300 is `5m`, 0.5 is `500ms`."""
+    left = round(seconds * 1000)
+    if left <= 0:
+        raise ValueError(f"seconds: got {seconds!r}; allowed: at least 0.001")
+    written = ""
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
+        if count := left // size:
+            written, left = f"{written}{count}{unit}", left - count * size
+    return written
