@@ -1,4 +1,5 @@
-"""Protobuf messages as plain values for `--json`: numbers as numbers, durations in seconds, enums by their short name.
+"""Protobuf messages as plain values for `--json`: numbers as numbers, durations in seconds, times in ISO 8601, enums by
+their short name.
 
 Protobuf's own JSON writes 64-bit counts as strings, which no filter can compare or add.
 """
@@ -10,6 +11,7 @@ from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
 
 
 def as_json(message: Message) -> str:
@@ -36,6 +38,8 @@ def _field(message: Message, field: Any) -> Any:
 def _value(value: Any, field: Any) -> Any:
     if isinstance(value, Duration):
         return value.ToNanoseconds() / 1e9
+    if isinstance(value, Timestamp):
+        return value.ToJsonString()
     if isinstance(value, Message):
         return plain(value)
     if field.enum_type is not None:

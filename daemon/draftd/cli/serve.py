@@ -6,15 +6,18 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 from draftd import __version__
 from draftd.control.flag import FlagService
+from draftd.control.journal import Journal
 from draftd.control.planner import Planner
-from draftd.core import ModelInfo
+from draftd.core import FallbackLevel, ModelInfo
 from draftd.engine.memory import MlxMemory, mlx_memory
 from draftd.engine.model import LoadedModels, load_models
+from draftd.engine.observer import EngineStatus
 from draftd.engine.worker import EngineState, EngineWorker
 from draftd.errors import NotServing
 from draftd.hardware.monitor import HardwareMonitor
@@ -46,20 +49,9 @@ def run_daemon(
     loaded.
     """
     logs.configure(settings.log, sys.stderr)
-    worker_of: list[EngineWorker] = []  # telemetry asks the worker, the worker tells telemetry: one must come first
-
-    def info() -> ModelInfo | None:
-        try:
-            return worker_of[0].info if worker_of else None
-        except NotServing:
-            return None
-
-    def mlx() -> MlxMemory | None:
-        # Not while it loads: the engine's thread must be the first to import MLX.
-        return mlx_memory() if worker_of and worker_of[0].state is EngineState.READY else None
-
+    parts = _Parts()
     hardware = HardwareMonitor(
-        system_probe(mlx),
+        system_probe(parts.mlx),
         period_seconds=settings.hardware.period_seconds,
         memory_floor=settings.hardware.memory_floor_bytes,
     )
@@ -67,8 +59,8 @@ def run_daemon(
         service_version=__version__,
         settings=settings.telemetry,
         environ=os.environ if environ is None else environ,
-        info=info,
-        status=lambda: worker_of[0].status() if worker_of else None,
+        info=parts.info,
+        status=parts.status,
         hardware=hardware,
     )
     worker = EngineWorker(
@@ -78,16 +70,45 @@ def run_daemon(
         max_batch=settings.engine.max_batch,
         prefill_chunk=settings.engine.prefill_chunk,
     )
-    worker_of.append(worker)
+    parts.worker = worker
     hardware.start()
     try:
-        code = asyncio.run(_serve(settings, worker, telemetry, announce, ready, signals))
+        code = asyncio.run(_serve(settings, parts, worker, telemetry, hardware, announce, ready, signals))
     finally:
         hardware.close(_HARDWARE_CLOSE_SECONDS)
     if worker.state is EngineState.LOADING:
         # Its thread is inside native code that cannot be interrupted, and must not meet a dying interpreter.
         _leave(code)
     return code
+
+
+@dataclass
+class _Parts:
+    """Telemetry and the hardware monitor ask parts that are made after them, some of which need them in turn: until
+    then these answer that nothing is known yet."""
+
+    worker: EngineWorker | None = None
+    flags: FlagService | None = None
+    planner: Planner | None = None
+
+    def info(self) -> ModelInfo | None:
+        try:
+            return self.worker.info if self.worker is not None else None
+        except NotServing:
+            return None
+
+    def status(self) -> EngineStatus | None:
+        return self.worker.status() if self.worker is not None else None
+
+    def mlx(self) -> MlxMemory | None:
+        # Not while it loads: the engine's thread must be the first to import MLX.
+        return mlx_memory() if self.worker is not None and self.worker.state is EngineState.READY else None
+
+    def level(self) -> FallbackLevel:
+        return self.planner.level if self.planner is not None else FallbackLevel.FULL
+
+    def flag_enabled(self) -> bool | None:
+        return self.flags.default_value() if self.flags is not None else None
 
 
 def models_of(settings: ModelSettings) -> Load:
@@ -103,15 +124,21 @@ def models_of(settings: ModelSettings) -> Load:
 
 async def _serve(
     settings: Settings,
+    parts: _Parts,
     worker: EngineWorker,
     telemetry: Telemetry,
+    hardware: HardwareMonitor,
     announce: Callable[[str], None],
     ready: Callable[[int], None] | None,
     signals: bool,
 ) -> int:
-    flags = FlagService.open(settings.flag, hook=telemetry.flag_hook())
-    planner = Planner(flags, max_draft_tokens=settings.engine.max_draft_tokens, drafter=settings.model.drafter)
-    daemon = Daemon(settings, worker, planner, flags, telemetry, announce=announce)
+    journal = Journal()
+    flags = FlagService.open(settings.flag, hook=telemetry.flag_hook(), journal=journal)
+    planner = Planner(
+        flags, max_draft_tokens=settings.engine.max_draft_tokens, drafter=settings.model.drafter, journal=journal
+    )
+    parts.flags, parts.planner = flags, planner
+    daemon = Daemon(settings, worker, planner, flags, telemetry, journal=journal, hardware=hardware, announce=announce)
     try:
         await daemon.start(signals=signals)
     except BaseException:

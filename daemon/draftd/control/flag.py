@@ -19,11 +19,13 @@ from openfeature.contrib.provider.flagd import FlagdProvider
 from openfeature.contrib.provider.flagd.config import ResolverType
 from openfeature.evaluation_context import EvaluationContext
 from openfeature.event import EventDetails, ProviderEvent
+from openfeature.flag_evaluation import FlagEvaluationDetails
 from openfeature.hook import Hook
 from openfeature.provider import ProviderStatus
 from openfeature.provider.no_op_provider import NoOpProvider
 
 from draftd.control.flag_file import FlagFile
+from draftd.control.journal import Journal, Recorder, Subject
 from draftd.control.planner import FlagContext
 from draftd.errors import DeadlineExceeded, FlagReadOnly
 from draftd.policy import flag as policy
@@ -53,25 +55,37 @@ class FlagService:
     """Owns one provider, in an OpenFeature domain of its own. Any thread."""
 
     def __init__(
-        self, provider: FlagdProvider, *, file: FlagFile | None, name: str, source: str, default: bool
+        self,
+        provider: FlagdProvider,
+        *,
+        file: FlagFile | None,
+        name: str,
+        source: str,
+        default: bool,
+        journal: Recorder,
     ) -> None:
         self._provider = provider
         self._file = file
         self._name, self._source, self._default = name, source, default
         self._domain = f"draftd-{uuid.uuid4().hex}"
         self._client = api.get_client(self._domain)
+        self._looking = api.get_client(self._domain)  # without hooks: a look at the flag is no request's evaluation
         self._writing = threading.Lock()
+        self._journal = journal
+        self._noting = threading.Lock()
+        self._noted = ""  # the default variant that the journal knows of
         self._changed = threading.Event()
         self._error = ""
         self._quiet = _Quiet()
 
     @classmethod
-    def open(cls, settings: FlagSettings, *, hook: Hook | None = None) -> FlagService:
+    def open(cls, settings: FlagSettings, *, hook: Hook | None = None, journal: Recorder | None = None) -> FlagService:
         """Writes the file when it is missing. A broken file, or a server that is away, is logged and waited for.
 
         Raises ConfigError where the file cannot be written.
         """
         default = VARIANTS[settings.default_variant]
+        journal = journal if journal is not None else Journal()
         if settings.provider == "file":
             file = FlagFile(settings.file)
             if file.create_if_missing(settings.default_variant):
@@ -81,28 +95,55 @@ class FlagService:
                 offline_flag_source_path=str(settings.file),
                 deadline_ms=round(_POLL_SECONDS * 1000),
             )
-            service = cls(provider, file=file, name="flagd (file)", source=str(settings.file), default=default)
+            service = cls(
+                provider,
+                file=file,
+                name="flagd (file)",
+                source=str(settings.file),
+                default=default,
+                journal=journal,
+            )
         else:
             provider = FlagdProvider(
                 resolver_type=ResolverType.IN_PROCESS, host=settings.host, port=settings.port, tls=settings.tls
             )
             source = f"{settings.host}:{settings.port}"
-            service = cls(provider, file=None, name="flagd (server)", source=source, default=default)
+            service = cls(provider, file=None, name="flagd (server)", source=source, default=default, journal=journal)
         service._begin([] if hook is None else [hook])
         return service
 
     def evaluate(self, context: FlagContext) -> FlagResolution:
         """About 0.1 ms. Never raises."""
         attributes = {"model": context.model, "workload": context.workload.value, "caller": context.caller}
-        details = self._client.get_boolean_details(
-            FLAG_KEY, self._default, EvaluationContext(context.caller or None, attributes)
+        return self._resolved(
+            self._client.get_boolean_details(
+                FLAG_KEY, self._default, EvaluationContext(context.caller or None, attributes)
+            )
         )
+
+    def default_value(self) -> bool | None:
+        """What the flag says where nothing is known of a request; None while its source has told nothing."""
+        said = self._look()
+        return None if said.reason == "ERROR" else said.value
+
+    def _look(self) -> FlagResolution:
+        return self._resolved(self._looking.get_boolean_details(FLAG_KEY, self._default))
+
+    def _resolved(self, details: FlagEvaluationDetails[bool]) -> FlagResolution:
         variant = details.variant or policy.variant_of(details.value)
         reason = str(details.reason or "UNKNOWN")
         if details.error_code is not None:
             return FlagResolution(variant, details.value, "ERROR", details.error_message or details.error_code.value)
         error = self._error
         return FlagResolution(variant, details.value, "STALE" if error else reason, error)
+
+    def enabled(self) -> bool | None:
+        """What the flag says in no particular context, None where it cannot be said. No request's evaluation: no hook
+        hears of it."""
+        try:
+            return self._provider.resolve_boolean_details(FLAG_KEY, self._default, EvaluationContext()).value
+        except Exception:
+            return None
 
     def state(self) -> FlagState:
         """The source as it is now, even where that is not in force yet."""
@@ -114,9 +155,9 @@ class FlagService:
                 variants, default = policy.variants(document), policy.default_variant(document)
                 writable = True
             except ValueError as broken:
-                error, default = str(broken), self.evaluate(FlagContext()).variant
+                error, default = str(broken), self._look().variant
         else:
-            default = self.evaluate(FlagContext()).variant
+            default = self._look().variant
         return FlagState(FLAG_KEY, default, variants, self._name, writable, self._source, error)
 
     def set_variant(self, variant: str) -> str:
@@ -129,12 +170,14 @@ class FlagService:
             raise FlagReadOnly(f"the flag is served by flagd at {self._source}: set it there")
         with self._writing:
             self._changed.clear()
-            previous = self._file.set_default(variant)
+            with self._noting:  # the provider's own notice of this change comes after it
+                previous = self._file.set_default(variant)
+                self._note(previous or self._noted, self._edited)
+                self._note(variant, "set over gRPC")
             if previous != variant and not self._settled(variant):
                 raise DeadlineExceeded(
                     f"{self._source} was written, and is not in force after {_SETTLE_SECONDS:g} s: {self._error}"
                 )
-        log.info("flag %s: default variant %s, was %s", FLAG_KEY, variant, previous)
         return previous
 
     def close(self) -> None:
@@ -154,6 +197,7 @@ class FlagService:
                 api.set_provider_and_wait(self._provider, self._domain)
             except Exception:
                 self._broken(self._reason())
+        self._noted = self.state().default_variant
         # Only now: a handler is told at once of the state of the provider in place, which was another one before.
         for event, handler in self._handlers():
             self._client.add_handler(event, handler)
@@ -168,8 +212,26 @@ class FlagService:
 
     def _on_changed(self, details: EventDetails) -> None:
         self._changed.set()
+        self._notice()
+
+    def _notice(self) -> None:
+        with self._noting:
+            self._note(self.state().default_variant, self._edited)
+
+    def _note(self, variant: str, cause: str) -> None:
+        """Holds `_noting`."""
+        if variant == self._noted:
+            return
+        log.info("flag %s: default variant %s, was %s (%s)", FLAG_KEY, variant, self._noted, cause)
+        self._journal.record(Subject.FLAG, self._noted, variant, cause)
+        self._noted = variant
+
+    @property
+    def _edited(self) -> str:
+        return "changed on the flagd server" if self._file is None else "its file was edited"
 
     def _on_ready(self, details: EventDetails) -> None:
+        self._notice()
         if self._error:
             self._error = ""
             log.info("flag source %s: in order again", self._source)
@@ -200,7 +262,7 @@ class FlagService:
         """Waits until the provider answers with the new default."""
         deadline = time.monotonic() + _SETTLE_SECONDS
         while self._changed.wait(max(0.0, deadline - time.monotonic())):
-            details = self._client.get_boolean_details(FLAG_KEY, self._default)
+            details = self._looking.get_boolean_details(FLAG_KEY, self._default)
             if details.variant == variant:
                 return True
             if details.reason == "TARGETING_MATCH":

@@ -25,6 +25,8 @@ class HardwareState:
 
     sample: HardwareSample
     at: float
+    limit: int | None = None  # bytes: the machine's memory, or that of a control group that allows less
+    available: int | None = None  # bytes of it that could be had without swapping
     floor: int | None = None  # bytes to leave available
     headroom: int | None = None  # bytes available beyond the floor; negative below it
     critical_seconds: float | None = None  # in critical memory pressure since the daemon started
@@ -72,6 +74,8 @@ def advance(before: HardwareState | None, sample: HardwareSample, now: float, fl
     return HardwareState(
         sample=sample,
         at=now,
+        limit=limit,
+        available=available,
         floor=floor,
         headroom=available - floor if available is not None and floor is not None else None,
         critical_seconds=_critical_seconds(before, sample, now),

@@ -29,6 +29,13 @@ class Ceiling:
     drafter: DrafterKind | None = None
     level: FallbackLevel = FallbackLevel.FULL
 
+    @property
+    def depth(self) -> int:
+        """Most tokens that a round may draft at this level; 0 is autoregressive."""
+        if self.level is FallbackLevel.AUTOREGRESSIVE or not self.max_draft_tokens:
+            return 0
+        return self.max_draft_tokens if self.level is FallbackLevel.FULL else max(1, self.max_draft_tokens // 2)
+
 
 def decide(wish: Wish, flag: FlagResolution, ceiling: Ceiling, model: ModelInfo, prompt_tokens: int = 0) -> DecodePlan:
     """The plan. Raises SpeculationUnavailable, with the reason, where speculation was demanded and cannot be had."""
@@ -53,9 +60,8 @@ def decide(wish: Wish, flag: FlagResolution, ceiling: Ceiling, model: ModelInfo,
         return _lowered(wish, flag, ceiling, reason)
 
     notes = [said]
-    depth = ceiling.max_draft_tokens
+    depth = ceiling.depth
     if ceiling.level < FallbackLevel.FULL:
-        depth = max(1, depth // 2)
         notes.append(f"ladder: {ceiling.level.name.lower()}")
     if wish.max_draft_tokens is not None and wish.max_draft_tokens > depth:
         notes.append(f"request: max_draft_tokens {wish.max_draft_tokens} lowered to the daemon's {depth}")

@@ -20,9 +20,11 @@ from grpc_reflection.v1alpha import reflection
 
 from draftd import __version__
 from draftd.control.flag import FlagService
+from draftd.control.journal import Journal
 from draftd.control.planner import Planner
 from draftd.engine.worker import EngineState, EngineWorker
 from draftd.errors import ConfigError, ModelLoadError
+from draftd.hardware.state import FixedView, HardwareView
 from draftd.server.calls import Calls
 from draftd.server.control_service import ControlServicer
 from draftd.server.inference import InferenceServicer
@@ -61,10 +63,14 @@ class Daemon:
         flags: FlagService,
         telemetry: ServerTelemetry,
         *,
+        journal: Journal | None = None,
+        hardware: HardwareView | None = None,
         announce: Announce = lambda line: None,
     ) -> None:
         self._settings, self._worker, self._planner = settings, worker, planner
         self._flags, self._telemetry, self._announce = flags, telemetry, announce
+        self._journal = journal if journal is not None else Journal()
+        self._hardware: HardwareView = hardware if hardware is not None else FixedView()
         engine = settings.engine
         self._calls = Calls(engine.queue_capacity + engine.max_batch + _SPARE_CALLS)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
@@ -105,6 +111,8 @@ class Daemon:
             self._telemetry,
             self._calls,
             inference.describe,
+            self._journal,
+            self._hardware,
             version=__version__,
         )
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(inference, server)  # type: ignore[no-untyped-call]

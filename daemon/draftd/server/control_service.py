@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 from draftd.control.flag import FlagService, FlagState
+from draftd.control.journal import Journal, Transition
 from draftd.control.planner import FlagContext, Planner
 from draftd.engine.worker import EngineState, EngineWorker
 from draftd.errors import InvalidRequest, NotServing
-from draftd.server import convert, reply
+from draftd.hardware.state import HardwareView
+from draftd.server import convert, machine, reply
 from draftd.server.calls import Calls
 from draftd.server.seams import ServerTelemetry
 from draftd.server.types import Context
@@ -25,6 +28,8 @@ _STATES = {
     EngineState.STOPPED: pb.DAEMON_STATE_DRAINING,
 }
 
+_TRANSITIONS = 20  # as many as a status carries
+
 
 class ControlServicer(control_pb2_grpc.ControlServiceServicer):
     def __init__(
@@ -35,17 +40,20 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         telemetry: ServerTelemetry,
         calls: Calls,
         describe: Callable[[], GetModelResponse],
+        journal: Journal,
+        hardware: HardwareView,
         *,
         version: str,
     ) -> None:
         self._worker, self._planner, self._flags = worker, planner, flags
         self._telemetry, self._calls, self._describe = telemetry, calls, describe
+        self._journal, self._hardware = journal, hardware
         self._version = version
-        self._began = time.monotonic()
+        self._began, self._started = time.monotonic(), reply.timestamp(datetime.now(UTC))
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:  # noqa: N802
         flag = await asyncio.to_thread(self._flags.state)
-        engine = self._worker.status()
+        engine, standing = self._worker.status(), self._planner.standing
         try:
             model, backend = self._describe(), self._worker.info.backend
         except NotServing:
@@ -65,11 +73,17 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
             counts=reply.counts(engine.counts),
             output_tokens=engine.counts.emitted,
             flag_variant=flag.default_variant,
-            level=self._planner.level.name.lower(),
+            level=standing.level.name.lower(),
             telemetry_exporting=self._telemetry.exporting,
             backend=backend,
             refused_requests=self._calls.refused,
             drafter_errors=engine.drafter_errors,
+            hardware=machine.hardware(self._hardware, time.monotonic()),
+            transitions=map(_transition, self._journal.latest(_TRANSITIONS)),
+            max_draft_tokens=self._planner.ceiling.depth,
+            level_cause=standing.cause,
+            flag=_flag(flag),
+            started=self._started,
         )
 
     async def GetFlag(self, request: pb.GetFlagRequest, context: Context) -> pb.GetFlagResponse:  # noqa: N802
@@ -102,4 +116,15 @@ def _flag(state: FlagState) -> pb.FlagState:
         provider=state.provider,
         writable=state.writable,
         source=state.source,
+        error=state.error,
+    )
+
+
+def _transition(transition: Transition) -> pb.Transition:
+    return pb.Transition(
+        at=reply.timestamp(transition.at),
+        subject=transition.subject.value,
+        previous=transition.previous,
+        current=transition.current,
+        cause=transition.cause,
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from draftd.core import (
     DecodeMode,
@@ -95,6 +97,9 @@ def counts(c: DraftCounts) -> pb.DraftCounts:
         draft_forwards=c.draft_forwards,
         target_forwards=c.target_forwards,
         drafted_per_position=c.drafted_per_position,
+        draft_time=duration(c.draft_seconds),
+        verify_time=duration(c.verify_seconds),
+        break_even_tokens=c.break_even_tokens,
     )
 
 
@@ -122,6 +127,12 @@ def duration(seconds: float | None) -> Duration | None:
         return None
     whole, nanos = divmod(max(0, round(seconds * 1e9)), 1_000_000_000)
     return Duration(seconds=whole, nanos=nanos)
+
+
+def timestamp(at: datetime) -> Timestamp:
+    made = Timestamp()
+    made.FromDatetime(at)
+    return made
 
 
 def quantile(ordered: Sequence[float], q: float) -> float | None:
