@@ -148,7 +148,8 @@ class RoundResult:
 
     `accepted` of `drafted` tokens stand in the text; `emitted` counts those and the bonus (or correction) when the text
     did not end before it. `rejected` says that the target turned a drafted token down within the text: a rollback.
-    `draft_seconds` and `verify_seconds` are the whole round's wall time, shared by its rows.
+    `draft_seconds` and `verify_seconds` are the whole round's wall time, shared by its rows. `break_even` is how many
+    accepted tokens would have made a drafted round just as fast as autoregressive decoding.
     """
 
     drafted: int
@@ -158,6 +159,7 @@ class RoundResult:
     draft_forwards: int
     draft_seconds: float
     verify_seconds: float
+    break_even: float = 0.0
 
 
 @dataclass(slots=True)
@@ -165,7 +167,8 @@ class DraftCounts:
     """Sums over rounds. `drafted = accepted + rolled_back`; `emitted = accepted + rounds - bonus tokens past the end`.
 
     Forward passes are those a request took part in and whose result was used. Of prefill only the one that ends the
-    prompt is among them: it gives the first token, and is a round without a draft.
+    prompt is among them: it gives the first token, and is a round without a draft. Seconds are those of the rounds it
+    took part in; with other rows in them, they are counted for each.
     """
 
     rounds: int = 0
@@ -177,6 +180,9 @@ class DraftCounts:
     rolled_back: int = 0
     draft_forwards: int = 0
     target_forwards: int = 0
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    break_even_tokens: float = 0.0
     drafted_per_position: list[int] = field(default_factory=list)
     accepted_per_position: list[int] = field(default_factory=list)
 
@@ -186,6 +192,8 @@ class DraftCounts:
         self.target_forwards += 1
         self.emitted += r.emitted
         self.draft_forwards += r.draft_forwards
+        self.draft_seconds += r.draft_seconds
+        self.verify_seconds += r.verify_seconds
         if not r.drafted:
             return
         self.drafts += 1
@@ -193,6 +201,7 @@ class DraftCounts:
         self.accepted += r.accepted
         self.rolled_back += r.drafted - r.accepted
         self.rollbacks += r.rejected
+        self.break_even_tokens += r.break_even
         grow = r.drafted - len(self.drafted_per_position)
         if grow > 0:
             self.drafted_per_position += [0] * grow
@@ -211,6 +220,16 @@ class DraftCounts:
     def mean_accepted_length(self) -> float | None:
         """Accepted tokens per draft, the bonus counted: 1 + accepted / drafts (vLLM's mean acceptance length)."""
         return 1 + self.accepted / self.drafts if self.drafts else None
+
+    @property
+    def break_even_acceptance(self) -> float | None:
+        """The acceptance at which these drafts would have been just as fast as autoregressive decoding."""
+        return self.break_even_tokens / self.drafted if self.drafted else None
+
+    @property
+    def speedup(self) -> float | None:
+        """Tokens per second of the drafted rounds over those of autoregressive decoding, measured; None without any."""
+        return (self.drafts + self.accepted) / (self.drafts + self.break_even_tokens) if self.drafts else None
 
 
 @dataclass(slots=True)

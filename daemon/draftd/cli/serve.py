@@ -25,7 +25,7 @@ from draftd.hardware.system import system_probe
 from draftd.server import logs
 from draftd.server.app import Daemon
 from draftd.settings import ModelSettings, Settings
-from draftd.telemetry.setup import Telemetry
+from draftd.telemetry.setup import Decisions, Telemetry
 
 _HARDWARE_CLOSE_SECONDS = 1.0  # a reading that hangs longer is left behind
 
@@ -62,6 +62,7 @@ def run_daemon(
         info=parts.info,
         status=parts.status,
         hardware=hardware,
+        decisions=Decisions(level=parts.level, flag_enabled=parts.flag_enabled),
     )
     worker = EngineWorker(
         load or models_of(settings.model),
@@ -133,6 +134,7 @@ async def _serve(
     signals: bool,
 ) -> int:
     journal = Journal()
+    journal.listen(telemetry.transition_log())
     flags = FlagService.open(settings.flag, hook=telemetry.flag_hook(), journal=journal)
     planner = Planner(
         flags, max_draft_tokens=settings.engine.max_draft_tokens, drafter=settings.model.drafter, journal=journal

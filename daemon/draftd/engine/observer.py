@@ -27,6 +27,10 @@ class EngineObserver(Protocol):
         """Drafting failed for this row: it goes on autoregressively."""
         ...
 
+    def on_verifier_error(self, request: DecodeRequest, message: str) -> None:
+        """A round with this row failed: it is taken in anew and goes on autoregressively, or ends in an error."""
+        ...
+
     def on_finish(self, request: DecodeRequest, outcome: Outcome) -> None:
         """The request's end, exactly once for each request that was accepted into the inbox."""
         ...
@@ -39,6 +43,9 @@ class NullObserver:
         return None
 
     def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
+        return None
+
+    def on_verifier_error(self, request: DecodeRequest, message: str) -> None:
         return None
 
     def on_finish(self, request: DecodeRequest, outcome: Outcome) -> None:
@@ -57,6 +64,9 @@ class FanOut:
 
     def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
         self._tell(lambda observer: observer.on_drafter_error(request, message))
+
+    def on_verifier_error(self, request: DecodeRequest, message: str) -> None:
+        self._tell(lambda observer: observer.on_verifier_error(request, message))
 
     def on_finish(self, request: DecodeRequest, outcome: Outcome) -> None:
         self._tell(lambda observer: observer.on_finish(request, outcome))
@@ -86,4 +96,5 @@ class EngineStatus:
     counts: DraftCounts
     finished: dict[FinishReason, int]
     drafter_errors: int
+    verifier_errors: int = 0
     observer_errors: int = 0  # what observers raised

@@ -16,6 +16,7 @@ import mlx.core as mx
 
 from draftd.core import DrafterKind, Emission, FinishReason, Outcome, RoundResult
 from draftd.engine.batch import Row
+from draftd.engine.costs import RoundCosts
 from draftd.engine.drafting import Drafter
 from draftd.engine.observer import EngineObserver
 from draftd.engine.round import Round, RowRound, decode_round
@@ -42,13 +43,17 @@ class Scheduler:
         prefill_chunk: int,
         clock: Callable[[], float] = time.monotonic,
         cancelled: Callable[[], Mapping[str, FinishReason]] = dict,
+        costs: RoundCosts | None = None,
     ) -> None:
-        """`cancelled` is asked after each forward: a round's tokens are not sent to those who left during it."""
+        """`cancelled` is asked after each forward: a round's tokens are not sent to those who left during it. `costs`
+        are what is known of rounds' costs from before."""
         self._make_verifier, self._make_drafters = verifier, drafters
         self._verifier, self._drafters = verifier(), drafters()
         self._eos, self._vocabulary = eos, vocabulary
         self._observer, self._clock, self._cancelled = observer, clock, cancelled
         self._max_batch, self._chunk = max_batch, prefill_chunk
+        self._costs = costs or RoundCosts()
+        self._round_ended: float | None = None  # the last round's end, where the next follows at once
         self._waiting: deque[Row] = deque()
         self._newcomer: Row | None = None
         self._taken_in = False  # the newcomer's text, by the target
@@ -117,7 +122,7 @@ class Scheduler:
                 return False
             self._newcomer, self._taken_in = self._waiting.popleft(), False
             self._newcomer.stats.scheduled = self._clock()
-        row = self._newcomer
+        row, self._round_ended = self._newcomer, None
         try:
             self._taken_in = self._taken_in or self._take_in(row)
         except Exception as error:
@@ -151,7 +156,11 @@ class Scheduler:
         self._newcomer = None
         self._verifier.join(row)
         self._rows.append(row)
-        self._sampling = None
+        self._changed()
+
+    def _changed(self) -> None:
+        """The running rows are others than before."""
+        self._sampling = self._round_ended = None
 
     def _drafter_failed(self, row: Row, message: str) -> None:
         row.degrade(f"the drafter failed: {message}")
@@ -164,23 +173,34 @@ class Scheduler:
     def _round(self, ahead: bool) -> None:
         if self._sampling is None:
             self._sampling = Sampling([row.request.sampling for row in self._rows])
+        started = time.perf_counter() if self._round_ended is None else self._round_ended
         try:
             done = decode_round(self._rows, self._sampling, self._drafters, self._verifier, self._vocabulary, ahead)
         except Exception as error:
             self._rebuild(error)
             return
+        self._round_ended = time.perf_counter()
+        break_even = self._price(done, self._round_ended - started)
         for row, message in done.drafter_errors:
             self._drafter_failed(row, message)
         self._mark(self._cancelled())
         now = self._clock()
         for row, result in zip(self._rows, done.rows, strict=True):
             if row.finish is None:
-                self._apply(row, result, done, now)
+                self._apply(row, result, done, now, break_even)
         self._rounds += 1
         if self._rounds % _TIDY_ROUNDS == 0:
             mx.clear_cache()
 
-    def _apply(self, row: Row, result: RowRound, done: Round, now: float) -> None:
+    def _price(self, done: Round, seconds: float) -> float:
+        """What the round, from the last one's end to its own, would have had to accept; learns from a plain one."""
+        if any(result.drafted for result in done.rows):
+            return self._costs.break_even(len(done.rows), seconds)
+        if all(row.drafter is None for row in self._rows):  # else it is not pipelined, and dearer than it need be
+            self._costs.learn(len(done.rows), seconds)
+        return 0.0
+
+    def _apply(self, row: Row, result: RowRound, done: Round, now: float, break_even: float = 0.0) -> None:
         """Cuts the round's tokens where the text ends, counts what was really emitted, and sends it."""
         tokens = [*result.accepted, result.following]
         kept, reason = self._cut(row, tokens)
@@ -194,6 +214,7 @@ class Scheduler:
             draft_forwards=result.draft_forwards,
             draft_seconds=done.draft_seconds,
             verify_seconds=done.verify_seconds,
+            break_even=break_even,
         )
         row.tokens.extend(emitted)
         stats = row.stats
@@ -246,7 +267,7 @@ class Scheduler:
         if len(keep) < len(self._rows):
             self._verifier.select(keep)
             self._rows = [self._rows[i] for i in keep]
-            self._sampling = None
+            self._changed()
         if self._newcomer is not None and self._newcomer.finish is not None:
             self._verifier.drop(self._newcomer)
             self._newcomer = None
@@ -271,13 +292,15 @@ class Scheduler:
     def _rebuild(self, error: Exception) -> None:
         """A round failed and no cache can be trusted: every row is taken in anew from its text, and goes on
         autoregressively. One whose own forward fails, or that failed before without a token since, ends in an error."""
-        rows, self._rows, self._sampling = self._rows, [], None
+        rows, self._rows = self._rows, []
+        self._changed()
         newcomer, self._newcomer = self._newcomer, None
         self._verifier, self._drafters = self._make_verifier(), self._make_drafters()
         if newcomer is not None:
             self._waiting.appendleft(newcomer)
         for row in rows:
             row.degrade(f"a decode round failed: {error}")
+            self._observer.on_verifier_error(row.request, str(error))
             if row.rebuilt_at == row.emitted:
                 row.end(FinishReason.ERROR, f"decoding failed: {error}")
             row.rebuilt_at = row.emitted

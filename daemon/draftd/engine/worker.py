@@ -5,8 +5,8 @@ Other threads talk to it through a bounded inbox and read its state; they never 
 
 from __future__ import annotations
 
-import copy
 import enum
+import logging
 import threading
 import time
 from collections import deque
@@ -15,25 +15,27 @@ from typing import TYPE_CHECKING
 
 from draftd.core import (
     DecodeRequest,
-    DraftCounts,
     DrafterKind,
     FinishReason,
     ModelInfo,
     Outcome,
     RequestStats,
-    RoundResult,
     TokenSink,
 )
 from draftd.engine.model import LoadedModels, Tokenizer
 from draftd.engine.observer import EngineObserver, EngineStatus, FanOut
+from draftd.engine.totals import Totals
 from draftd.errors import DraftdError, InvalidRequest, ModelLoadError, NotServing, QueueFull
 
 if TYPE_CHECKING:
     from draftd.engine.scheduler import Scheduler
 
+_log = logging.getLogger(__name__)
+
 _JOIN_SECONDS = 10.0  # a round, even a slow one, is over by then
 _IDLE_SECONDS = 0.5  # how long an idle engine sleeps when nobody wakes it
 _MEASURE_ROUNDS = 32  # cache sizes are read this often
+_CALIBRATION_SECONDS = 1.0  # of loading, spent on what a round costs
 
 
 class EngineState(enum.StrEnum):
@@ -56,7 +58,7 @@ class EngineWorker:
         prefill_chunk: int = 512,
     ) -> None:
         self._load = load
-        self._totals = _Totals()
+        self._totals = Totals()
         self._observer = FanOut(self._totals, observer)
         self._capacity, self._max_batch, self._chunk = queue_capacity, max_batch, prefill_chunk
         self._thread = threading.Thread(target=self._run, name="draftd-engine", daemon=True)
@@ -244,6 +246,8 @@ class EngineWorker:
 
     def _scheduler(self, models: LoadedModels) -> Scheduler:
         # Imported here: these bring MLX in, which must come after the BLAS that loading chose.
+        from draftd.engine.calibration import measure
+        from draftd.engine.costs import RoundCosts
         from draftd.engine.drafting import Drafter, DraftModel, PromptLookup
         from draftd.engine.scheduler import Scheduler
         from draftd.engine.verification import LocalVerifier
@@ -258,6 +262,13 @@ class EngineWorker:
                 made[DrafterKind.PROMPT_LOOKUP] = PromptLookup(info.vocab_size)
             return made
 
+        costs = RoundCosts()
+        if info.speculation_available:  # nothing else asks what a round costs
+            self._report("measuring what a round costs")
+            try:
+                costs = RoundCosts(measure(models.target, info.vocab_size, self._max_batch, _CALIBRATION_SECONDS))
+            except Exception as error:
+                _log.warning("what a round costs could not be measured; it is learnt from requests", exc_info=error)
         return Scheduler(
             verifier=lambda: LocalVerifier(models.target),
             drafters=drafters,
@@ -267,6 +278,7 @@ class EngineWorker:
             max_batch=self._max_batch,
             prefill_chunk=self._chunk,
             cancelled=self._leaving,
+            costs=costs,
         )
 
     def _leaving(self) -> dict[str, FinishReason]:
@@ -288,52 +300,3 @@ def _check(request: DecodeRequest, info: ModelInfo) -> None:
     drafter = request.plan.drafter
     if drafter is not None and drafter not in info.drafters:
         raise InvalidRequest("plan.drafter", drafter.value, ", ".join(d.value for d in info.drafters) or "none")
-
-
-class _Totals:
-    """The engine's own count, kept by listening as everyone else does."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._counts = DraftCounts()
-        self._finished: dict[FinishReason, int] = {}
-        self._drafter_errors = 0
-        self.seconds_per_request = 1.0
-
-    def on_round(self, request: DecodeRequest, result: RoundResult, gap: float | None) -> None:
-        with self._lock:
-            self._counts.add(result)
-
-    def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
-        with self._lock:
-            self._drafter_errors += 1
-
-    def on_finish(self, request: DecodeRequest, outcome: Outcome) -> None:
-        stats = outcome.stats
-        with self._lock:
-            self._finished[outcome.reason] = self._finished.get(outcome.reason, 0) + 1
-            if stats.finished is not None and stats.scheduled is not None:
-                self.seconds_per_request += 0.1 * (stats.finished - stats.scheduled - self.seconds_per_request)
-
-    def status(
-        self,
-        *,
-        active: int,
-        queued: int,
-        queue_capacity: int,
-        kv_cache_bytes: int,
-        weight_bytes: int,
-        observer_errors: int,
-    ) -> EngineStatus:
-        with self._lock:
-            return EngineStatus(
-                active=active,
-                queued=queued,
-                queue_capacity=queue_capacity,
-                kv_cache_bytes=kv_cache_bytes,
-                weight_bytes=weight_bytes,
-                counts=copy.deepcopy(self._counts),
-                finished=dict(self._finished),
-                drafter_errors=self._drafter_errors,
-                observer_errors=observer_errors,
-            )

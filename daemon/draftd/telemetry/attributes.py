@@ -133,6 +133,15 @@ TARGET_FORWARDS = Attribute(
     "int",
     "Forward passes of the target; of prefill, the one that gives the first token",
 )
+DRAFT_TIME = Attribute("draftd.spec_decode.draft.time", "double", "Seconds its rounds spent drafting")
+VERIFY_TIME = Attribute(
+    "draftd.spec_decode.verify.time", "double", "Seconds its rounds spent in the target's forward pass"
+)
+BREAK_EVEN_TOKENS = Attribute(
+    "draftd.spec_decode.break_even_tokens",
+    "double",
+    "Accepted tokens that would have made its drafted rounds just as fast as autoregressive ones",
+)
 ACCEPTANCE = Attribute(
     "draftd.spec_decode.acceptance", "double", "accepted / drafted; absent where nothing was drafted"
 )
@@ -140,6 +149,13 @@ MEAN_ACCEPTED = Attribute(
     "draftd.spec_decode.mean_accepted_length",
     "double",
     "1 + accepted / drafts, the bonus token counted; absent where nothing was drafted",
+)
+
+SPEEDUP = Attribute(
+    "draftd.spec_decode.speedup",
+    "double",
+    "(drafts + accepted) / (drafts + break-even tokens): its drafted rounds against autoregressive ones, as measured; "
+    "absent where nothing was drafted",
 )
 
 # The times, on the inference span.
@@ -156,6 +172,18 @@ RPC_METHOD = Attribute(
     "rpc.method", "string", "Full name, as `draftd.v1.InferenceService/Generate`; `_OTHER` where there is none such"
 )
 RPC_STATUS = Attribute("rpc.response.status_code", "string", "gRPC status by name, as `OK` or `CANCELLED`")
+
+# The SDK's own metrics.
+COMPONENT_TYPE = Attribute("otel.component.type", "string", "The part of the SDK, as `batching_span_processor`")
+COMPONENT_NAME = Attribute("otel.component.name", "string", "The same with its number, as `batching_span_processor/0`")
+SERVER_ADDRESS = Attribute("server.address", "string", "Host of the collector")
+SERVER_PORT = Attribute("server.port", "int", "Port of the collector")
+
+# What changed.
+TRANSITION_SUBJECT = Attribute("draftd.transition.subject", "string", "`flag` or `level`")
+TRANSITION_FROM = Attribute("draftd.transition.from", "string", "The variant or level before")
+TRANSITION_TO = Attribute("draftd.transition.to", "string", "The variant or level from then on")
+TRANSITION_CAUSE = Attribute("draftd.transition.cause", "string", "Why")
 
 # The feature flag.
 FLAG_KEY = Attribute("feature_flag.key", "string", "The flag's key")

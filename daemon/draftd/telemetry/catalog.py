@@ -16,7 +16,7 @@ SCOPE = "draftd"  # name of the instrumentation scope
 PROVIDER_NAME = "draftd"  # value of gen_ai.provider.name
 
 
-LABELS = (a.MODEL, a.DRAFT_MODEL, a.MODE, a.WORKLOAD, a.CONTEXT_TIER)
+LABELS = (a.MODEL, a.DRAFT_MODEL, a.MODE, a.WORKLOAD, a.CONTEXT_TIER, a.PLAN_LEVEL)
 _GEN_AI = (a.OPERATION, a.PROVIDER, *LABELS)
 
 _DURATION = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
@@ -136,6 +136,28 @@ TARGET_FORWARDS = Metric(
     "Forward passes of the target in decode rounds of either mode, counted for each request that took part",
     LABELS,
 )
+DRAFT_TIME = Metric(
+    "draftd.spec_decode.draft.time",
+    Kind.OBSERVABLE_COUNTER,
+    "s",
+    "Time that rounds spent drafting, counted for each request that took part",
+    LABELS,
+)
+VERIFY_TIME = Metric(
+    "draftd.spec_decode.verify.time",
+    Kind.OBSERVABLE_COUNTER,
+    "s",
+    "Time that rounds of either mode spent in the target's forward pass, counted for each request that took part",
+    LABELS,
+)
+BREAK_EVEN_TOKENS = Metric(
+    "draftd.spec_decode.break_even_tokens",
+    Kind.OBSERVABLE_COUNTER,
+    "{token}",
+    "Accepted tokens that would have made the drafted rounds just as fast as autoregressive ones, both measured at the "
+    "same batch size",
+    LABELS,
+)
 TOKENS = Metric(
     "draftd.tokens",
     Kind.OBSERVABLE_COUNTER,
@@ -150,6 +172,14 @@ DRAFTER_ERRORS = Metric(
     "Requests for which drafting failed; they went on autoregressively",
     LABELS,
 )
+VERIFIER_ERRORS = Metric(
+    "draftd.verifier.errors",
+    Kind.OBSERVABLE_COUNTER,
+    "{error}",
+    "Requests that were in a decode round that failed; they were taken in anew and went on autoregressively, or ended "
+    "in an error",
+    LABELS,
+)
 REQUESTS = Metric(
     "draftd.requests",
     Kind.COUNTER,
@@ -158,6 +188,20 @@ REQUESTS = Metric(
     (*LABELS, a.OUTCOME, a.ERROR_TYPE),
 )
 
+FALLBACK_LEVEL = Metric(
+    "draftd.fallback.level",
+    Kind.GAUGE,
+    "{level}",
+    "Fallback level in force: 3 full, 2 short block, 1 light draft, 0 autoregressive",
+    (a.MODEL,),
+)
+FLAG_ENABLED = Metric(
+    "draftd.flag.enabled",
+    Kind.GAUGE,
+    "{flag}",
+    "1 where the feature flag's default variant lets requests speculate, else 0; targeting may decide otherwise",
+    (a.MODEL,),
+)
 ACTIVE_REQUESTS = Metric(
     "draftd.engine.active_requests", Kind.GAUGE, "{request}", "Requests in prefill or decoding", (a.MODEL,)
 )
@@ -192,9 +236,15 @@ METRICS: tuple[Metric, ...] = (
     ROLLED_BACK_TOKENS,
     DRAFT_FORWARDS,
     TARGET_FORWARDS,
+    DRAFT_TIME,
+    VERIFY_TIME,
+    BREAK_EVEN_TOKENS,
     TOKENS,
     REQUESTS,
     DRAFTER_ERRORS,
+    VERIFIER_ERRORS,
+    FALLBACK_LEVEL,
+    FLAG_ENABLED,
     QUEUE_DURATION,
     PREFILL_DURATION,
     INTER_TOKEN_DURATION,
@@ -228,8 +278,9 @@ INFERENCE_SPAN = Span(
         a.INPUT_MESSAGES, a.OUTPUT_MESSAGES, a.DRAFT_MODEL, a.MODE, a.WORKLOAD, a.CONTEXT_TIER, a.OUTCOME,
         a.PLAN_REASON, a.PLAN_LEVEL, a.PLAN_VARIANT, a.PLAN_DRAFTER, a.PLAN_MAX_DRAFT, a.DEGRADED, a.ROUNDS,
         a.DRAFTS, a.DRAFT_TOKENS, a.ACCEPTED_TOKENS, a.ACCEPTED_PER_POS, a.DRAFTED_PER_POS, a.ROLLBACKS,
-        a.ROLLED_BACK, a.DRAFT_FORWARDS, a.TARGET_FORWARDS, a.ACCEPTANCE, a.MEAN_ACCEPTED, a.TOKENS_PER_SECOND,
-        a.TTFT, a.QUEUE_SECONDS, a.PREFILL_SECONDS, a.MEMORY_PRESSURE, a.MEMORY_HEADROOM, a.THERMAL_LEVEL,
+        a.ROLLED_BACK, a.DRAFT_FORWARDS, a.TARGET_FORWARDS, a.DRAFT_TIME, a.VERIFY_TIME, a.BREAK_EVEN_TOKENS,
+        a.ACCEPTANCE, a.MEAN_ACCEPTED, a.SPEEDUP, a.TOKENS_PER_SECOND, a.TTFT,
+        a.QUEUE_SECONDS, a.PREFILL_SECONDS, a.MEMORY_PRESSURE, a.MEMORY_HEADROOM, a.THERMAL_LEVEL,
     ),
 )  # fmt: skip
 QUEUE_SPAN = Span("queue", "INTERNAL", "From arrival until scheduled, or until the end of what never was")
@@ -247,4 +298,10 @@ FLAG_EVALUATION = Event(
     ),
 )  # fmt: skip
 
-EVENTS: tuple[Event, ...] = (FLAG_EVALUATION,)
+TRANSITION = Event(
+    "draftd.transition",
+    "What the daemon allows has changed: the flag's default variant, or the fallback level",
+    (a.TRANSITION_SUBJECT, a.TRANSITION_FROM, a.TRANSITION_TO, a.TRANSITION_CAUSE),
+)
+
+EVENTS: tuple[Event, ...] = (FLAG_EVALUATION, TRANSITION)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from draftd.telemetry import catalog
+from draftd.telemetry import catalog, sdk
 from draftd.telemetry.attributes import Attribute
 from draftd.telemetry.catalog import Event, Metric, Span
 
@@ -37,6 +37,11 @@ Metric labels have few values each; ids are on spans only. Counts are exact: wha
 its span, the counters here and the engine's own counts are the same numbers.
 """
 
+_SDK = """\
+The SDK counts what it queues and delivers; draftd turns that on
+(`OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED=false` turns it off):
+"""
+
 _RATIOS = """\
 ## Reading the counters
 
@@ -46,7 +51,9 @@ With vLLM's definitions, over the same labels and the same time:
 - mean acceptance length: `1 + accepted_tokens / drafts`, the bonus token counted;
 - acceptance at place *i*: `accepted_tokens_per_pos / draft_tokens_per_pos` at `draftd.position` *i*; at 0 it does not
   depend on the block's length;
-- per-token acceptance: `accepted_tokens / (accepted_tokens + rollbacks)`, which does not either.
+- per-token acceptance: `accepted_tokens / (accepted_tokens + rollbacks)`, which does not either;
+- break-even acceptance: `break_even_tokens / draft_tokens`. Above it speculation pays, below it costs;
+- measured speed-up: `(drafts + accepted_tokens) / (drafts + break_even_tokens)`.
 
 Always: `draft_tokens = accepted_tokens + rolled_back_tokens`, in every single export.
 """
@@ -54,7 +61,7 @@ Always: `draft_tokens = accepted_tokens + rolled_back_tokens`, in every single e
 
 def render() -> str:
     """The whole page."""
-    described: tuple[Metric | Span | Event, ...] = (*catalog.METRICS, *catalog.SPANS, *catalog.EVENTS)
+    described: tuple[Metric | Span | Event, ...] = (*catalog.METRICS, *sdk.SDK_METRICS, *catalog.SPANS, *catalog.EVENTS)
     attributes = {attribute.name: attribute for thing in described for attribute in thing.attributes}
     parts = [
         _HEAD,
@@ -69,6 +76,14 @@ def render() -> str:
         _table(
             ("Metric", "Bounds"),
             ((f"`{m.name}`", " ".join(f"{b:g}" for b in m.buckets)) for m in catalog.METRICS if m.buckets),
+        ),
+        _SDK,
+        _table(
+            ("Metric", "Prometheus", "Instrument", "What it counts", "Attributes"),
+            (
+                (f"`{m.name}`", f"`{m.prometheus}`", m.kind.value, m.brief, _names(m.attributes))
+                for m in sdk.SDK_METRICS
+            ),
         ),
         _RATIOS,
         "## Spans\n",

@@ -6,10 +6,10 @@ import enum
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
 
+from opentelemetry.metrics import MeterProvider
 from opentelemetry.propagators.composite import CompositePropagator
 from opentelemetry.propagators.textmap import TextMapPropagator
 
@@ -42,7 +42,10 @@ def wanted(signal: Signal, environ: Mapping[str, str]) -> list[str]:
     return ["otlp"] if environ.get(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT", "").strip() or general else []
 
 
-def load(signal: Signal, name: str, environ: Mapping[str, str]) -> Callable[[], Any]:
+Maker = Callable[[MeterProvider], Any]  # makes an exporter, which may count on the given meters what it delivers
+
+
+def load(signal: Signal, name: str, environ: Mapping[str, str]) -> Maker:
     """What makes the exporter of that name. Raises ValueError, saying what is allowed, for one that is not there."""
     if name == "otlp":
         variable = f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL"
@@ -51,7 +54,10 @@ def load(signal: Signal, name: str, environ: Mapping[str, str]) -> Callable[[], 
             raise ValueError(f"OTLP protocol {protocol!r}; allowed: {', '.join(_PROTOCOLS)}")
         name = _PROTOCOLS[protocol or "grpc"]
     made: Callable[..., Any] = _entry(f"opentelemetry_{signal.lower()}_exporter", name)
-    return partial(made, channel_options=_CHANNEL) if name == _PROTOCOLS["grpc"] else made
+    if name not in _PROTOCOLS.values():
+        return lambda meters: made()
+    channel = {"channel_options": _CHANNEL} if name == _PROTOCOLS["grpc"] else {}
+    return lambda meters: made(meter_provider=meters, **channel)
 
 
 def propagator(environ: Mapping[str, str]) -> TextMapPropagator:
@@ -63,8 +69,7 @@ def propagator(environ: Mapping[str, str]) -> TextMapPropagator:
 
 @contextmanager
 def environment(environ: Mapping[str, str]) -> Iterator[None]:
-    """Shows the SDK, which reads the process's environment, the one that was handed over. The daemon hands over its
-    own, and nothing is touched."""
+    """Shows the SDK, which reads the process's environment, the one that was handed over, and then its own again."""
     given = {key: value for key, value in environ.items() if key.startswith("OTEL_")}
     present = {key: value for key, value in os.environ.items() if key.startswith("OTEL_")}
     if given == present:

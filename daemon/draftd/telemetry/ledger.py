@@ -21,6 +21,7 @@ class Entry:
     counts: DraftCounts = field(default_factory=DraftCounts)
     input_tokens: int = 0
     drafter_errors: int = 0
+    verifier_errors: int = 0
 
 
 class Ledger:
@@ -36,7 +37,7 @@ class Ledger:
     def entry(self, request: DecodeRequest) -> Entry:
         """The entry that a request counts under. Its labels are the caller's to read, not to change."""
         plan = request.plan
-        key = (plan.mode, plan.drafter, request.workload, request.tier)
+        key = (plan.mode, plan.drafter, plan.level.name, request.workload, request.tier)
         found = self._entries.get(key)
         if found is None:
             found = Entry(self._naming.labels(plan, request.workload, request.tier))
@@ -51,6 +52,10 @@ class Ledger:
     def add_drafter_error(self, entry: Entry) -> None:
         with self._lock:
             entry.drafter_errors += 1
+
+    def add_verifier_error(self, entry: Entry) -> None:
+        with self._lock:
+            entry.verifier_errors += 1
 
     def add_input(self, entry: Entry, tokens: int) -> None:
         with self._lock:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, Observation
 
-from draftd.core import DecodeRequest, Outcome, RoundResult
+from draftd.core import DecodeRequest, FallbackLevel, Outcome, RoundResult
 from draftd.engine.observer import EngineStatus
 from draftd.hardware.state import HardwareView
 from draftd.telemetry import attributes as a
@@ -19,8 +20,9 @@ from draftd.telemetry.labels import Naming
 from draftd.telemetry.ledger import Entry, Ledger
 
 Attributes = Mapping[str, str]
-Reading = Callable[[Entry], int]
+Reading = Callable[[Entry], float]
 Gauge = Callable[[EngineStatus], int]
+
 
 # Which sum of the ledger each counter shows.
 _SUMS: tuple[tuple[Metric, Reading], ...] = (
@@ -31,7 +33,11 @@ _SUMS: tuple[tuple[Metric, Reading], ...] = (
     (catalog.ROLLED_BACK_TOKENS, lambda e: e.counts.rolled_back),
     (catalog.DRAFT_FORWARDS, lambda e: e.counts.draft_forwards),
     (catalog.TARGET_FORWARDS, lambda e: e.counts.target_forwards),
+    (catalog.DRAFT_TIME, lambda e: e.counts.draft_seconds),
+    (catalog.VERIFY_TIME, lambda e: e.counts.verify_seconds),
+    (catalog.BREAK_EVEN_TOKENS, lambda e: e.counts.break_even_tokens),
     (catalog.DRAFTER_ERRORS, lambda e: e.drafter_errors),
+    (catalog.VERIFIER_ERRORS, lambda e: e.verifier_errors),
 )
 _BY_POSITION: tuple[tuple[Metric, Callable[[Entry], list[int]]], ...] = (
     (catalog.ACCEPTED_PER_POS, lambda e: e.counts.accepted_per_position),
@@ -46,6 +52,14 @@ _GAUGES: tuple[tuple[Metric, Gauge], ...] = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """How to ask what is decided about speculation as a whole; each answers None while that is not known."""
+
+    level: Callable[[], FallbackLevel | None] = lambda: None
+    flag_enabled: Callable[[], bool | None] = lambda: None
+
+
 class Metrics:
     """All instruments of the catalog on one meter."""
 
@@ -58,12 +72,14 @@ class Metrics:
         status: Callable[[], EngineStatus | None],
         hardware: HardwareView,
         guard: Guard,
+        decisions: Decisions | None = None,
     ) -> None:
         self._meter = meter
         self._ledger = ledger
         self._naming = naming
         self._status = status
         self._hardware = hardware
+        self._decisions = decisions or Decisions()
         self._guard = guard
         self._histograms: dict[str, Histogram] = {}
         self._counters: dict[str, Counter] = {}
@@ -123,6 +139,8 @@ class Metrics:
             )
         for metric, gauge in _GAUGES:
             found[metric.name] = lambda g=gauge: self._gauge(g)  # type: ignore[misc]
+        found[catalog.FALLBACK_LEVEL.name] = lambda: self._decided(self._decisions.level)
+        found[catalog.FLAG_ENABLED.name] = lambda: self._decided(self._decisions.flag_enabled)
         found[catalog.TOKENS.name] = self._tokens
         found[catalog.TELEMETRY_ERRORS.name] = self._errors
         return found
@@ -138,6 +156,11 @@ class Metrics:
         status = self._status()
         if status is not None:
             yield Observation(gauge(status), {a.MODEL.name: self._naming.model()})
+
+    def _decided(self, ask: Callable[[], int | None]) -> Iterable[Observation]:
+        answer = ask()
+        if answer is not None:
+            yield Observation(int(answer), {a.MODEL.name: self._naming.model()})
 
     def _tokens(self) -> Iterable[Observation]:
         for entry in self._ledger.read(catalog.TOKENS.name):
@@ -165,6 +188,12 @@ class MetricsObserver:
     def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
         try:
             self._ledger.add_drafter_error(self._ledger.entry(request))
+        except Exception as error:
+            self._guard.caught("observer", error)
+
+    def on_verifier_error(self, request: DecodeRequest, message: str) -> None:
+        try:
+            self._ledger.add_verifier_error(self._ledger.entry(request))
         except Exception as error:
             self._guard.caught("observer", error)
 

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,11 +17,12 @@ from opentelemetry.sdk import metrics as sdk_metrics
 from opentelemetry.sdk import trace as sdk_trace
 from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.view import DropAggregation, View
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import NoOpTracerProvider, TracerProvider
 
-from draftd.telemetry import exporters
+from draftd.telemetry import exporters, sdk
 from draftd.telemetry.exporters import Signal
 from draftd.telemetry.link import Link, Quiet, Watched
 
@@ -114,7 +115,7 @@ def build(environ: Mapping[str, str], service_version: str) -> Pipeline | None:
     pipeline = Pipeline(NoOpTracerProvider(), NoOpMeterProvider(), NoOpLoggerProvider(), Link(quiet), quiet)
     quiet.install()
     try:
-        with exporters.environment(environ):
+        with exporters.environment({sdk.VARIABLE: "true", **environ}):
             _fill(pipeline, makers, _resource(service_version))
     except Exception:
         pipeline.shutdown(0.0)
@@ -122,22 +123,27 @@ def build(environ: Mapping[str, str], service_version: str) -> Pipeline | None:
     return pipeline
 
 
-def _fill(pipeline: Pipeline, makers: Mapping[Signal, list[Callable[[], Any]]], resource: Resource) -> None:
-    # Metrics first: the SDK's own, of the other signals' queues, may be asked for too.
+def _fill(pipeline: Pipeline, makers: Mapping[Signal, list[exporters.Maker]], resource: Resource) -> None:
+    # Metrics first: the other signals' queues and exporters are counted on them.
     if makers[Signal.METRICS]:
-        readers = [_reader(make(), pipeline) for make in makers[Signal.METRICS]]
-        pipeline.meters = sdk_metrics.MeterProvider(readers, resource, shutdown_on_exit=False)
+        made = [make(NoOpMeterProvider()) for make in makers[Signal.METRICS]]
+        readers = [_reader(one, pipeline) for one in made]
+        views = [View(instrument_name=name, aggregation=DropAggregation()) for name in sdk.LEFT_OUT]
+        pipeline.meters = sdk_metrics.MeterProvider(readers, resource, shutdown_on_exit=False, views=views)
+        for one in made:
+            if hasattr(one, "set_meter_provider"):
+                one.set_meter_provider(pipeline.meters)
     if makers[Signal.TRACES]:
         tracers = sdk_trace.TracerProvider(resource=resource, shutdown_on_exit=False)
         pipeline.tracers = tracers
         for make in makers[Signal.TRACES]:
-            spans: Any = _watched(make(), Signal.TRACES, pipeline)
+            spans: Any = _watched(make(pipeline.meters), Signal.TRACES, pipeline)
             tracers.add_span_processor(BatchSpanProcessor(spans, meter_provider=pipeline.meters))
     if makers[Signal.LOGS]:
         loggers = sdk_logs.LoggerProvider(resource=resource, shutdown_on_exit=False)
         pipeline.loggers = loggers
         for make in makers[Signal.LOGS]:
-            records: Any = _watched(make(), Signal.LOGS, pipeline)
+            records: Any = _watched(make(pipeline.meters), Signal.LOGS, pipeline)
             loggers.add_log_record_processor(BatchLogRecordProcessor(records, meter_provider=pipeline.meters))
 
 

@@ -20,12 +20,13 @@ from draftd.telemetry.flags import FlagHook
 from draftd.telemetry.guard import Guard
 from draftd.telemetry.labels import Naming
 from draftd.telemetry.ledger import Ledger
-from draftd.telemetry.metrics import Metrics, MetricsObserver
+from draftd.telemetry.metrics import Decisions, Metrics, MetricsObserver
 from draftd.telemetry.pipeline import Pipeline
 from draftd.telemetry.rpc import PassingInterceptor, RpcInterceptor
 from draftd.telemetry.spans import InferenceSpan, InferenceStart, NullInferenceSpan, RecordingInferenceSpan
+from draftd.telemetry.transitions import Changed, TransitionLog
 
-__all__ = ["InferenceSpan", "InferenceStart", "Telemetry", "TelemetrySettings"]
+__all__ = ["Decisions", "InferenceSpan", "InferenceStart", "Telemetry", "TelemetrySettings"]
 
 _log = logging.getLogger("draftd.telemetry")
 
@@ -48,6 +49,7 @@ class _Recording:
     hardware: HardwareView
     propagator: TextMapPropagator
     hook: Hook
+    transitions: TransitionLog
 
 
 class Telemetry:
@@ -71,11 +73,12 @@ class Telemetry:
         info: Callable[[], ModelInfo | None],
         status: Callable[[], EngineStatus | None],
         hardware: HardwareView | None = None,
+        decisions: Decisions | None = None,
     ) -> Telemetry:
         """Exports what the OTEL_* variables of `environ` ask for, and without them nothing, at no cost.
 
-        `info` and `status` are asked from exporter threads; None means not yet. Without `hardware` nothing is told of
-        the machine.
+        `info`, `status` and `decisions` are asked from exporter threads; None means not yet. Without `hardware` nothing
+        is told of the machine.
         """
         guard = Guard()
         view: HardwareView = hardware if hardware is not None else FixedView()
@@ -84,7 +87,9 @@ class Telemetry:
             propagator = exporters.propagator(environ)
             built = pipeline.build(environ, service_version)
             if built is not None:
-                return cls._recording_on(built, propagator, service_version, settings, info, status, view, guard)
+                return cls._recording_on(
+                    built, propagator, service_version, settings, info, status, view, decisions, guard
+                )
         except ValueError as error:
             _log.error("telemetry is off: %s", error)
         except Exception as error:
@@ -103,6 +108,7 @@ class Telemetry:
         info: Callable[[], ModelInfo | None],
         status: Callable[[], EngineStatus | None],
         hardware: HardwareView,
+        decisions: Decisions | None,
         guard: Guard,
     ) -> Telemetry:
         naming = Naming(info)
@@ -114,7 +120,9 @@ class Telemetry:
             status=status,
             hardware=hardware,
             guard=guard,
+            decisions=decisions,
         )
+        logger = built.loggers.get_logger(catalog.SCOPE, service_version)
         recording = _Recording(
             pipeline=built,
             tracer=built.tracers.get_tracer(catalog.SCOPE, service_version),
@@ -122,7 +130,8 @@ class Telemetry:
             naming=naming,
             hardware=hardware,
             propagator=propagator,
-            hook=FlagHook(built.loggers.get_logger(catalog.SCOPE, service_version), guard),
+            hook=FlagHook(logger, guard),
+            transitions=TransitionLog(logger, guard),
         )
         observer = MetricsObserver(ledger, metrics, guard)
         return cls(recording, observer, guard, capture=settings.capture_content)
@@ -165,6 +174,10 @@ class Telemetry:
     def flag_hook(self) -> Hook:
         """Emits `feature_flag.evaluation` for each evaluation that it is hooked to."""
         return self._recording.hook if self._recording is not None else Hook()
+
+    def transition_log(self) -> Callable[[Changed], None]:
+        """Emits `draftd.transition` for each transition that it is called with."""
+        return self._recording.transitions if self._recording is not None else lambda change: None
 
     def shutdown(self, seconds: float) -> bool:
         """Flushes and stops within `seconds`, whatever the collector does. True when all that was queued arrived."""

@@ -22,7 +22,7 @@ from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry.guard import Guard
 from draftd.telemetry.hardware import hardware_attributes
-from draftd.telemetry.labels import Naming, draft_label
+from draftd.telemetry.labels import Naming, draft_label, level_label
 from draftd.telemetry.metrics import Metrics
 
 # What this task works for: the call, and within it the request. A call has a task to itself, so neither is ever reset.
@@ -285,7 +285,7 @@ def _plan_attributes(start: InferenceStart, plan: DecodePlan, tier: ContextTier)
         a.MODE.name: plan.mode.value,
         a.CONTEXT_TIER.name: tier.value,
         a.PLAN_REASON.name: plan.reason,
-        a.PLAN_LEVEL.name: plan.level.name.lower(),
+        a.PLAN_LEVEL.name: level_label(plan.level),
         a.PLAN_VARIANT.name: plan.variant,
         a.PLAN_DRAFTER.name: plan.drafter.value if plan.drafter is not None else "none",
         a.PLAN_MAX_DRAFT.name: plan.max_draft_tokens,
@@ -309,10 +309,14 @@ def _outcome_attributes(start: InferenceStart, outcome: Outcome) -> dict[str, At
         a.ROLLED_BACK.name: counts.rolled_back,
         a.DRAFT_FORWARDS.name: counts.draft_forwards,
         a.TARGET_FORWARDS.name: counts.target_forwards,
+        a.DRAFT_TIME.name: counts.draft_seconds,
+        a.VERIFY_TIME.name: counts.verify_seconds,
+        a.BREAK_EVEN_TOKENS.name: counts.break_even_tokens,
     }
     optional: tuple[tuple[a.Attribute, float | str | None], ...] = (
         (a.ACCEPTANCE, counts.acceptance),
         (a.MEAN_ACCEPTED, counts.mean_accepted_length),
+        (a.SPEEDUP, counts.speedup),
         (a.TOKENS_PER_SECOND, stats.decode_tokens_per_second),
         (a.TTFT, stats.time_to_first_token),
         (a.RESPONSE_TTFC, stats.time_to_first_token),

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftd.core import DrafterKind, FinishReason, SamplingParams
+from draftd.engine.observer import NullObserver
 from draftd.engine.scripted import ScriptedModel, scripted_models
 from tests.rig import Rig, autoregressive, pair, request, speculative, tiny_llama
 
@@ -172,13 +173,25 @@ def test_a_failing_drafter_costs_speculation_and_no_token():
     assert all(s.done.reason is FinishReason.LENGTH for s in sinks)
 
 
+class VerifierErrors(NullObserver):
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+
+    def on_verifier_error(self, request, message):
+        self.told.append((request.id, message))
+
+
 def test_one_poisonous_row_ends_alone_and_the_others_finish_exactly():
     models = scripted_models(0.8)
     assert isinstance(models.target, ScriptedModel)
     good = text(models, 30)
     poison = next(t for t in text(models, 30, [9, 9])[8:] if t not in good and t not in PROMPT)
     models.target.fail_on_token = poison
-    sinks = Rig(models).run([request(PROMPT, speculative(3), max_tokens=30), request([9, 9], autoregressive())])
+    heard = VerifierErrors()
+    requests = [request(PROMPT, speculative(3), max_tokens=30), request([9, 9], autoregressive())]
+    sinks = Rig(models, observer=heard).run(requests)
+    assert {id for id, _ in heard.told} == {r.id for r in requests}
+    assert all("scripted failure" in message for _, message in heard.told)
     assert sinks[0].tokens == good
     assert sinks[0].done.reason is FinishReason.LENGTH
     assert "a decode round failed" in sinks[0].done.degraded

@@ -25,7 +25,7 @@ from draftd.core import (
 from draftd.engine.observer import EngineStatus
 from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel
 from draftd.hardware.state import FixedView, HardwareState, HardwareView
-from draftd.telemetry.setup import InferenceStart, Telemetry
+from draftd.telemetry.setup import Decisions, InferenceStart, Telemetry
 
 INFO = ModelInfo("nano", "nano-draft", 2048, 2048, (DrafterKind.DRAFT_MODEL,), "", 1000, 200, "cpu (openblas)")
 STATUS = EngineStatus(3, 2, 64, 4096, 1200, DraftCounts(), {}, 0)
@@ -33,7 +33,7 @@ SPECULATIVE = DecodePlan(
     DecodeMode.SPECULATIVE, 4, DrafterKind.DRAFT_MODEL, FallbackLevel.FULL, "on", "flag: TARGETING_MATCH"
 )
 AUTOREGRESSIVE = DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, FallbackLevel.FULL, "off", "request: autoregressive")
-SPECULATIVE_ROUND = RoundResult(4, 2, 3, True, 4, 0.001, 0.002)
+SPECULATIVE_ROUND = RoundResult(4, 2, 3, True, 4, 0.001, 0.002, 0.5)
 PLAIN_ROUND = RoundResult(0, 0, 1, False, 0, 0.0, 0.002)
 # A machine that tells everything.
 HARDWARE = FixedView(
@@ -147,4 +147,5 @@ def telemetry(
         info=lambda: INFO,
         status=lambda: status,
         hardware=hardware,
+        decisions=Decisions(lambda: FallbackLevel.FULL, lambda: True),
     )

@@ -6,17 +6,21 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import opentelemetry.metrics
 import opentelemetry.trace
 import pytest
 
+from draftd.control.journal import Subject, Transition
 from draftd.engine.observer import NullObserver
+from draftd.telemetry import sdk
 from draftd.telemetry.exporters import Signal, propagator, wanted
 from draftd.telemetry.setup import Telemetry
 from draftd.telemetry.spans import NullInferenceSpan
 from tests.otlp import OtlpReceiver
 from tests.unit.telemetry.scene import INFO, STATUS, Scene, Settings, telemetry
+from tests.waiting import until
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
@@ -122,11 +126,26 @@ def test_headers_and_compression(open_scene: Callable[..., Scene], receiver: Otl
     assert {headers.get("x-tenant") for headers in receiver.store.headers} == {"blue"}
 
 
-def test_the_sdks_own_metrics_may_be_asked_for(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
-    scene = open_scene(receiver.environ(OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED="true"))
+def test_the_sdk_tells_what_it_queued_and_delivered(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
+    scene = open_scene(receiver.environ(OTEL_BSP_SCHEDULE_DELAY="50", OTEL_METRIC_EXPORT_INTERVAL="100"))
+    scene.serve()
+    until(lambda: receiver.total("otel.sdk.exporter.span.exported") >= 4, 10, "the spans' export is counted")
+    scene.telemetry.transition_log()(Transition(datetime.now(UTC), Subject.FLAG, "on", "off", "a test"))
+    until(lambda: receiver.total("otel.sdk.exporter.log.exported") >= 1, 10, "the event's export is counted")
+    assert scene.telemetry.shutdown(5.0)
+    found = {name for name in receiver.metric_names() if name.startswith("otel.")}
+    assert found == {metric.name for metric in sdk.SDK_METRICS}
+    for metric in sdk.SDK_METRICS:
+        for point in receiver.points(metric.name):
+            assert point.unit == metric.unit
+            assert set(point.attributes) <= {attribute.name for attribute in metric.attributes}
+
+
+def test_the_sdks_own_metrics_may_be_turned_off(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
+    scene = open_scene(receiver.environ(OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED="false"))
     scene.serve()
     assert scene.telemetry.shutdown(5.0)
-    assert "otel.sdk.processor.span.queue.capacity" in receiver.metric_names()
+    assert not any(name.startswith("otel.") for name in receiver.metric_names())
 
 
 def test_resource(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:

@@ -79,6 +79,10 @@ def test_a_request_by_the_genai_conventions(scene: Scene, receiver: OtlpReceiver
         "draftd.queue.duration": 0.001,
         "draftd.prefill.duration": 0.009,
         "draftd.tokens_per_second": 6 / 0.08,
+        "draftd.spec_decode.draft.time": 0.003,
+        "draftd.spec_decode.verify.time": 0.006,
+        "draftd.spec_decode.break_even_tokens": 1.5,
+        "draftd.spec_decode.speedup": (3 + 6) / (3 + 1.5),
     }
     for key, value in times.items():
         assert span.attributes[key] == pytest.approx(value)
@@ -91,7 +95,7 @@ def test_both_modes_carry_the_same_attributes(scene: Scene, receiver: OtlpReceiv
     scene.serve(plan=AUTOREGRESSIVE)
     scene.telemetry.shutdown(5.0)
     speculative, plain = receiver.spans("chat nano")
-    undefined = {"draftd.spec_decode.acceptance", "draftd.spec_decode.mean_accepted_length"}  # 0 / 0
+    undefined = {f"draftd.spec_decode.{name}" for name in ("acceptance", "mean_accepted_length", "speedup")}  # 0 / 0
     assert set(speculative.attributes) - set(plain.attributes) == undefined
     assert set(plain.attributes) <= set(speculative.attributes)
     assert plain.attributes["draftd.spec_decode.draft_tokens"] == 0
