@@ -120,6 +120,7 @@ class Collector:
     share_percent: float = 100.0
     logs_port: int = 9  # nobody is there: what is not tested waits in its queue
     decision_wait: str = "300ms"
+    memory_mib: int = 512
     ports: list[int] = field(default_factory=lambda: free_ports(5))
     _process: Process | None = None
 
@@ -151,6 +152,8 @@ class Collector:
             "TEMPO_ENDPOINT": f"127.0.0.1:{self.traces_port}",
             "LOKI_ENDPOINT": f"http://127.0.0.1:{self.logs_port}",
             "DRAFTD_TRACE_SHARE_PERCENT": str(self.share_percent),
+            "OTELCOL_MEMORY_MIB": str(self.memory_mib),
+            "OTELCOL_MEMORY_SPIKE_MIB": str(self.memory_mib // 4),
         }
         self._process = Process(
             [collector_binary(), "--config", str(CONFIG)], {**os.environ, **where}, self.folder / "collector.log"

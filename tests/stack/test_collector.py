@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import socket
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,15 +13,36 @@ from typing import Any
 
 import pytest
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import StatusCode, Tracer
 
+from draftd.server.client import DraftdClient
+from tests.composed import composed
 from tests.otlp import OtlpReceiver
 from tests.stack.components import Collector, answer, collector, free_ports
 from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(180)
+
+# The daemon as `draftd serve` composes it, on models that need no weights.
+DAEMON = """
+import sys
+from draftd.engine.blas import load_blas
+load_blas()
+from draftd.cli.serve import run_daemon
+from draftd.engine.scripted import scripted_models
+from draftd.settings import ServerSettings, Settings
+say = lambda line: print("draftd: " + line, file=sys.stderr, flush=True)
+sys.exit(run_daemon(Settings(server=ServerSettings(port=0)), announce=say, load=lambda _: scripted_models(0.7)))
+"""
+
+
+def drafted(accepted: int, break_even: float) -> dict[str, Any]:
+    """What a speculative request's span says of its drafts."""
+    return {"draftd.spec_decode.accepted_tokens": accepted, "draftd.spec_decode.break_even_tokens": break_even}
+
 
 ORDINARY = {"draftd.outcome": "stop", "draftd.plan.level": "full", "draftd.mode": "speculative"}
 KEPT: dict[str, dict[str, Any]] = {
@@ -28,19 +51,20 @@ KEPT: dict[str, dict[str, Any]] = {
     "stepped down": {"draftd.plan.level": "short_block"},
     "degraded": {"draftd.degraded_reason": "the drafter failed"},
     "many tokens": {"gen_ai.usage.output_tokens": 1000},
-    "poor acceptance": {"draftd.spec_decode.acceptance": 0.39},
+    "slower than without a draft": drafted(accepted=12, break_even=12.5),
 }
 LEFT: dict[str, dict[str, Any]] = {
     "ordinary": {},
     "not so many tokens": {"gen_ai.usage.output_tokens": 999},
-    "good acceptance": {"draftd.spec_decode.acceptance": 0.41},
+    "faster with a draft": drafted(accepted=13, break_even=12.5),
+    "not drafted": {"draftd.spec_decode.accepted_tokens": 0},
 }
 
 
 @contextmanager
-def tracing(collector: Collector) -> Iterator[Tracer]:
+def tracing(collector: Collector, resource: dict[str, str] | None = None) -> Iterator[Tracer]:
     """Spans of a program that exports to the collector; all have been sent when the block is over."""
-    provider = TracerProvider()
+    provider = TracerProvider(resource=Resource(resource or {}))
     exporter = OTLPSpanExporter(endpoint=collector.endpoint, insecure=True)
     provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=10_000, schedule_delay_millis=100))
     try:
@@ -68,6 +92,11 @@ def summed(page: str, metric: str, having: str = "") -> float:
 def decided(collector: Collector, which: str = "") -> float:
     """Traces that the sampling has judged; `which`: of those, the ones with this label."""
     return summed(collector.own, "otelcol_processor_tail_sampling_global_count_traces_sampled(_total)?", which)
+
+
+def refused(collector: Collector) -> float:
+    """Spans that the memory limiter turned away."""
+    return summed(collector.own, "otelcol_receiver_refused_spans(_total)?")
 
 
 def test_what_tells_something_is_kept_and_the_rest_is_not(tmp_path: Path) -> None:
@@ -130,6 +159,47 @@ def test_what_had_reached_the_collector_outlives_it(tmp_path: Path, end: Callabl
             until(lambda: len(store.spans()) == 40, 60, "all 40 spans arrive")
     finally:
         running.stop()
+
+
+def test_over_its_memory_limit_it_refuses_and_no_request_suffers(tmp_path: Path) -> None:
+    with OtlpReceiver() as store, collector(tmp_path, store.port, memory_mib=2) as running:
+        until(lambda: "is above hard limit" in running.log, 20, "the limiter has looked")
+        environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": running.endpoint, "OTEL_BSP_SCHEDULE_DELAY": "100"}
+        with composed(DAEMON, tmp_path, environ) as address, DraftdClient(address) as client:
+            for _ in range(10):
+                events = list(client.generate("abc", max_tokens=20, timeout=10))
+                assert sum(len(event.chunk.token_ids) for event in events) == 20
+            until(lambda: refused(running) > 0, 20, "spans were refused")
+        assert store.spans() == []
+
+
+def test_what_it_knows_of_the_host_is_added_and_what_draftd_says_stands(tmp_path: Path) -> None:
+    with OtlpReceiver() as store, collector(tmp_path, store.port) as running:
+        with tracing(running, {"service.name": "draftd"}) as tracer:
+            emit(tracer, "silent", {})
+        with tracing(running, {"service.name": "draftd", "host.name": "mini-3"}) as tracer:
+            emit(tracer, "outspoken", {})
+        until(lambda: len(store.spans()) == 4, 20, "both traces")
+        (silent,), (outspoken,) = store.spans("silent"), store.spans("outspoken")
+        assert silent.resource["service.name"] == outspoken.resource["service.name"] == "draftd"
+        assert silent.resource["host.name"] == socket.gethostname()
+        assert silent.resource["os.type"] == outspoken.resource["os.type"] == sys.platform
+        assert outspoken.resource["host.name"] == "mini-3"
+
+
+def test_log_events_reach_their_store(tmp_path: Path) -> None:
+    with OtlpReceiver() as traces, OtlpReceiver("http") as logs:
+        with (
+            collector(tmp_path, traces.port, logs_port=logs.port) as running,
+            composed(DAEMON, tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": running.endpoint}) as address,
+            DraftdClient(address) as client,
+        ):
+            started = next(iter(client.generate("abc", max_tokens=1, timeout=10))).started
+            until(lambda: bool(logs.events("feature_flag.evaluation")), 20, "the flag's evaluation")
+        (event,) = logs.events("feature_flag.evaluation")
+        assert event.attributes["feature_flag.result.variant"] == started.plan.variant
+        assert event.resource["service.name"] == "draftd"
+        assert event.resource["host.name"] == socket.gethostname()
 
 
 def test_the_configuration_brings_no_warning(tmp_path: Path) -> None:
