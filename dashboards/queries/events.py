@@ -1,0 +1,39 @@
+"""What marks a moment on every panel, and what the variables offer."""
+
+from __future__ import annotations
+
+from dashboards.queries.query import DRAFT, ENGINE, MODEL, RATE, WORKLOAD, gauge
+from dashboards.ratios import INSTANCE, label
+from draftd.core import FallbackLevel
+from draftd.telemetry import attributes as a
+from draftd.telemetry import catalog
+from draftd.telemetry.catalog import Metric
+
+TO = "to"  # made here: what a gauge changed to, in words
+LEVELS = {level.value: level.name.lower() for level in FallbackLevel}
+FLAG = {0: "off", 1: "on"}
+
+
+def changed(metric: Metric, words: dict[int, str]) -> str:
+    """A series for each change of a gauge, labelled with what it changed to, for as long as a rate's window.
+
+    Windows overlap, so that no change falls between two of them; Grafana joins neighbours to one mark.
+    """
+    series = gauge(metric, ENGINE)
+    expression = f'count_values by ({INSTANCE}) ("{TO}", {series} and changes({series}[{RATE}]) > 0)'
+    for number, word in words.items():
+        expression = f'label_replace({expression}, "{TO}", "{word}", "{TO}", "{number}")'
+    return expression
+
+
+LEVEL_CHANGES = changed(catalog.FALLBACK_LEVEL, LEVELS)
+FLAG_CHANGES = changed(catalog.FLAG_ENABLED, FLAG)
+# In Loki: an evaluation that failed, after which the flag's default stood.
+FLAG_FAILURES = f'{{service_name="draftd"}} | {label(a.FLAG_KEY)}!="" | {label(a.ERROR_TYPE)}!=""'
+
+VARIABLES: dict[str, tuple[str, str]] = {
+    "model": ("Model", f"label_values({catalog.QUEUE_CAPACITY.prometheus}, {MODEL})"),
+    "draft": ("Draft", f"label_values({catalog.REQUESTS.prometheus}, {DRAFT})"),
+    "workload": ("Workload", f"label_values({catalog.REQUESTS.prometheus}, {WORKLOAD})"),
+    "instance": ("Instance", f"label_values({catalog.QUEUE_CAPACITY.prometheus}, {INSTANCE})"),
+}

@@ -1,0 +1,135 @@
+"""Telemetry's own way: out of the daemon, through the collector, into the stores; what was lost on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dashboards import external
+from dashboards.external import External
+from dashboards.queries.query import (
+    ENGINE,
+    MACHINE,
+    RANGE,
+    RATE,
+    Query,
+    counted,
+    gauge,
+    grouped,
+    or_nought,
+    over,
+    shown,
+)
+from dashboards.queries.serving import FRESH
+from dashboards.ratios import INSTANCE, label, matching, summed
+from draftd.telemetry import attributes as a
+from draftd.telemetry import catalog, sdk
+from draftd.telemetry.catalog import Metric
+
+ERROR, PART = label(a.ERROR_TYPE), label(a.TELEMETRY_PART)
+_LOST = f'{ERROR}!=""'
+_TARGETS = 'job=~"draftd.*|otel.*"'  # as otel-collector/prometheus.yaml names them
+_INFERENCE = 'span_name=~"(chat|text_completion|generate_content) .*"'
+_WORDS = {"spans": "spans", "metric_points": "metric points", "log_records": "log events"}
+
+# Up, and without gaps.
+TARGETS_NOW = Query(or_nought(grouped(gauge(external.UP, _TARGETS), function="min")), "lowest", instant=True)
+TARGETS = Query(gauge(external.UP, _TARGETS), f"{shown('job')} · {shown('instance')}")
+SCRAPE_SECONDS = Query(gauge(external.SCRAPE_DURATION, _TARGETS), f"{shown('job')} · {shown('instance')}")
+SCRAPE_SAMPLES = Query(gauge(external.SCRAPED_SAMPLES, _TARGETS), f"{shown('job')} · {shown('instance')}")
+
+_arriving = f"sum by ({INSTANCE}) (rate({gauge(sdk.DATA_POINTS_EXPORTED, MACHINE)}[{FRESH}])) > bool 0"
+ARRIVING = Query(_arriving, shown(INSTANCE))
+EXPORTING_NOW = Query(or_nought(f"count(({_arriving}) > 0)"), "daemons", instant=True)
+COVERAGE = Query(f"avg_over_time({or_nought(f'max({_arriving})')}[{RANGE}:])", "of the time shown", instant=True)
+POINTS = Query(summed(sdk.DATA_POINTS_EXPORTED, MACHINE, RATE, (INSTANCE,)), shown(INSTANCE))
+
+
+def _lost(metric: Metric, window: str) -> str:
+    return counted(metric, matching(MACHINE, _LOST), window)
+
+
+DROPPED_NOW = (
+    Query(or_nought(_lost(sdk.SPANS_PROCESSED, RANGE)), "spans", instant=True),
+    Query(or_nought(_lost(sdk.LOGS_PROCESSED, RANGE)), "log events", instant=True),
+)
+UNDELIVERED_NOW = (
+    Query(or_nought(_lost(sdk.SPANS_EXPORTED, RANGE)), "spans", instant=True),
+    Query(or_nought(_lost(sdk.LOGS_EXPORTED, RANGE)), "log events", instant=True),
+)
+EXPORTED = (
+    Query(summed(sdk.SPANS_EXPORTED, matching(MACHINE, f'{ERROR}=""'), RATE), "spans delivered"),
+    Query(summed(sdk.LOGS_EXPORTED, matching(MACHINE, f'{ERROR}=""'), RATE), "log events delivered"),
+)
+LOST = (
+    Query(or_nought(_lost(sdk.SPANS_PROCESSED, RATE)), "spans dropped, queue full"),
+    Query(or_nought(_lost(sdk.LOGS_PROCESSED, RATE)), "log events dropped, queue full"),
+    Query(or_nought(_lost(sdk.SPANS_EXPORTED, RATE)), "spans not delivered"),
+    Query(or_nought(_lost(sdk.LOGS_EXPORTED, RATE)), "log events not delivered"),
+    Query(or_nought(_lost(sdk.DATA_POINTS_EXPORTED, RATE)), "data points not delivered"),
+)
+SDK_QUEUES = (
+    Query(over(grouped(gauge(sdk.SPAN_QUEUE_SIZE, MACHINE), (INSTANCE,)),
+               grouped(gauge(sdk.SPAN_QUEUE_CAPACITY, MACHINE), (INSTANCE,))), f"spans · {shown(INSTANCE)}"),
+    Query(over(grouped(gauge(sdk.LOG_QUEUE_SIZE, MACHINE), (INSTANCE,)),
+               grouped(gauge(sdk.LOG_QUEUE_CAPACITY, MACHINE), (INSTANCE,))), f"log events · {shown(INSTANCE)}"),
+)  # fmt: skip
+TELEMETRY_ERRORS_NOW = Query(or_nought(counted(catalog.TELEMETRY_ERRORS, MACHINE, RANGE)), "failures", instant=True)
+TELEMETRY_ERRORS = Query(counted(catalog.TELEMETRY_ERRORS, MACHINE, RATE, (PART,)), shown(PART))
+
+
+def _signals(metrics: Iterable[External], what: str = "") -> tuple[Query, ...]:
+    """A line for each signal, at a rate."""
+    found = zip(external.SIGNALS, metrics, strict=True)
+    return tuple(
+        Query(f"sum(rate({metric.name}[{RATE}]))", " ".join(word for word in (_WORDS[signal], what) if word))
+        for signal, metric in found
+    )
+
+
+def _losses(metrics: Iterable[External], what: str) -> tuple[Query, ...]:
+    """Likewise counted; nought where it never happened, which has no series."""
+    return tuple(
+        Query(or_nought(counted(metric, "", RATE)), f"{_WORDS[signal]} {what}")
+        for signal, metric in zip(external.SIGNALS, metrics, strict=True)
+    )
+
+
+RECEIVED = _signals(external.ACCEPTED)
+SENT = _signals(external.SENT)
+TURNED_DOWN = (*_losses(external.REFUSED, "refused"), *_losses(external.FAILED, "failed"))
+NOT_SENT = (*_losses(external.SEND_FAILED, "not sent"), *_losses(external.ENQUEUE_FAILED, "dropped, queue full"))
+LOST_BY_COLLECTOR_NOW = Query(
+    " + ".join(
+        or_nought(counted(metric, "", RANGE))
+        for metric in (*external.REFUSED, *external.FAILED, *external.SEND_FAILED, *external.ENQUEUE_FAILED)
+    ),
+    "items",
+    instant=True,
+)
+QUEUE_FILL = Query(
+    f"{gauge(external.QUEUE_SIZE)} / ({gauge(external.QUEUE_CAPACITY)} > 0)",
+    f"{shown('data_type')} · {shown('exporter')}",
+)
+QUEUE_FILL_NOW = Query(
+    f"max({gauge(external.QUEUE_SIZE)} / ({gauge(external.QUEUE_CAPACITY)} > 0))", "fullest", instant=True
+)
+QUEUE_ITEMS = Query(gauge(external.QUEUE_SIZE), f"{shown('data_type')} · {shown('exporter')}")
+COLLECTOR_MEMORY = Query(gauge(external.COLLECTOR_MEMORY), shown("instance"))
+UPTIME_NOW = Query(grouped(gauge(external.COLLECTOR_UPTIME), function="min"), "collector", instant=True)
+TRACES_KEPT = Query(
+    counted(external.TRACES_KEPT, 'decision="sampled"', RANGE, ("policy",)), shown("policy"), instant=True
+)
+TRACE_DECISIONS = Query(f"sum by (decision) (rate({external.TRACES_DECIDED.name}[{RATE}])) * 60", shown("decision"))
+TRACES_LOST = Query(f"sum(rate({external.TRACES_TOO_EARLY.name}[{RATE}])) * 60", "dropped before their decision")
+SPANS_BY_STATUS = Query(
+    f"sum by (span_name, status_code) (rate({gauge(external.SPAN_CALLS, MACHINE)}[{RATE}])) * 60",
+    f"{shown('span_name')} · {shown('status_code')}",
+)
+# What draftd counts by itself and what the collector made of its spans must be the same, whatever the sampling keeps.
+TOLD_TWICE = (
+    Query(f"sum(rate({gauge(catalog.REQUESTS, ENGINE)}[{RATE}])) * 60", "counted by the daemon"),
+    Query(
+        f"sum(rate({gauge(external.SPAN_CALLS, matching(MACHINE, _INFERENCE))}[{RATE}])) * 60",
+        "spans of the collector",
+    ),
+)

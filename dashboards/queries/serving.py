@@ -1,0 +1,118 @@
+"""Requests: how many, how long, how they ended; what the engine holds and what waits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dashboards import ratios
+from dashboards.queries.query import (
+    ENGINE,
+    MACHINE,
+    MODE,
+    RANGE,
+    RATE,
+    REQUESTS,
+    WORKLOAD,
+    Query,
+    counted,
+    gauge,
+    grouped,
+    or_nought,
+    over,
+    per_minute,
+    shown,
+)
+from dashboards.ratios import INSTANCE, label, matching, summed
+from draftd.telemetry import attributes as a
+from draftd.telemetry import catalog, sdk
+from draftd.telemetry.catalog import Metric
+
+OUTCOME, ERROR, TOKEN_TYPE = label(a.OUTCOME), label(a.ERROR_TYPE), label(a.TOKEN_TYPE)
+METHOD, STATUS = label(a.RPC_METHOD), label(a.RPC_STATUS)
+QUANTILES: tuple[float, ...] = (0.5, 0.95, 0.99)
+FRESH = "150s"  # two exports at OpenTelemetry's own period, a minute
+
+_FAILED = f'{OUTCOME}=~"error|deadline"'
+_REFUSED = f'{OUTCOME}="refused"'
+_OUTPUT = f'{TOKEN_TYPE}="output"'
+
+_exporting = f"sum by ({INSTANCE}) (rate({sdk.DATA_POINTS_EXPORTED.prometheus}[{FRESH}])) > 0"
+SERVING = Query(
+    or_nought(
+        f"count(({grouped(gauge(catalog.QUEUE_CAPACITY, ENGINE), (INSTANCE,))}) and on ({INSTANCE}) ({_exporting}))"
+    ),
+    "daemons",
+    instant=True,
+)
+
+
+def share(of: str, window: str) -> str:
+    """Share of requests with an outcome; nought where there were requests and none had it."""
+    return over(or_nought(counted(catalog.REQUESTS, matching(REQUESTS, of), window)),
+                counted(catalog.REQUESTS, REQUESTS, window))  # fmt: skip
+
+
+ERROR_SHARE_NOW = Query(share(_FAILED, RANGE), "errors", instant=True)
+REFUSED_SHARE_NOW = Query(share(_REFUSED, RANGE), "refused", instant=True)
+SHARES = (Query(share(_FAILED, RATE), "errors"), Query(share(_REFUSED, RATE), "refused"))
+BY_OUTCOME = Query(per_minute(catalog.REQUESTS, REQUESTS, (OUTCOME,)), shown(OUTCOME))
+BY_WORKLOAD = Query(per_minute(catalog.REQUESTS, REQUESTS, (WORKLOAD,)), shown(WORKLOAD))
+BY_ERROR = Query(
+    counted(catalog.REQUESTS, matching(REQUESTS, f'{ERROR}!=""'), RANGE, (OUTCOME, ERROR)),
+    f"{shown(OUTCOME)}: {shown(ERROR)}",
+    instant=True,
+)
+REFUSALS = Query(per_minute(catalog.REQUESTS, matching(REQUESTS, _REFUSED), (ERROR,)), shown(ERROR))
+
+TOKENS_NOW = Query(summed(catalog.TOKENS, matching(REQUESTS, _OUTPUT), RATE), "tokens/s")
+TOKENS_BY_MODE = Query(summed(catalog.TOKENS, matching(REQUESTS, _OUTPUT), RATE, (MODE,)), shown(MODE))
+TOKENS_BY_TYPE = Query(summed(catalog.TOKENS, REQUESTS, RATE, (TOKEN_TYPE,)), shown(TOKEN_TYPE))
+TOKENS_PER_REQUEST = Query(
+    over(
+        summed(catalog.TOKENS, matching(REQUESTS, _OUTPUT), RATE, (MODE,)),
+        summed(catalog.REQUESTS, REQUESTS, RATE, (MODE,)),
+    ),
+    shown(MODE),
+)
+
+
+def quantiles(histogram: Metric, by: Sequence[str] = (MODE,)) -> tuple[Query, ...]:
+    """p50, p95 and p99, with the traces behind them."""
+    legend = " ".join(shown(one) for one in by)
+    return tuple(
+        Query(ratios.latency(q, histogram, REQUESTS, RATE, by), f"p{q * 100:g} {legend}".strip(), exemplar=True)
+        for q in QUANTILES
+    )
+
+
+def quantile_now(quantile: float, histogram: Metric) -> Query:
+    return Query(ratios.latency(quantile, histogram, REQUESTS, RANGE), f"p{quantile * 100:g}", instant=True)
+
+
+def heatmap(histogram: Metric) -> Query:
+    """How many observations fell between two bounds, over time."""
+    buckets = f"sum by (le) (increase({histogram.prometheus}_bucket{{{REQUESTS}}}[{RATE}]))"
+    return Query(buckets, shown("le"), exemplar=True, heatmap=True)
+
+
+TTFT = quantiles(catalog.TIME_TO_FIRST_TOKEN, ())
+RPC_BY_STATUS = Query(
+    f"sum by ({STATUS}) (rate({catalog.RPC_DURATION.prometheus}_count{{{MACHINE}}}[{RATE}])) * 60",
+    shown(STATUS),
+)
+RPC_P95 = Query(
+    ratios.latency(0.95, catalog.RPC_DURATION, MACHINE, RATE, (METHOD,)),
+    shown(METHOD),
+    exemplar=True,
+)
+
+ACTIVE = Query(grouped(gauge(catalog.ACTIVE_REQUESTS, ENGINE)), "active")
+QUEUED = Query(grouped(gauge(catalog.QUEUED_REQUESTS, ENGINE)), "queued")
+CAPACITY = Query(grouped(gauge(catalog.QUEUE_CAPACITY, ENGINE)), "queue's capacity")
+QUEUE_FILL_NOW = Query(
+    over(grouped(gauge(catalog.QUEUED_REQUESTS, ENGINE)), grouped(gauge(catalog.QUEUE_CAPACITY, ENGINE))),
+    "of the queue",
+    instant=True,
+)
+KV_CACHE = Query(grouped(gauge(catalog.KV_CACHE, ENGINE), (INSTANCE,)), f"key-value caches · {shown(INSTANCE)}")
+WEIGHTS = Query(grouped(gauge(catalog.WEIGHTS, ENGINE), (INSTANCE,)), f"weights · {shown(INSTANCE)}")

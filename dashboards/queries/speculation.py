@@ -1,0 +1,158 @@
+"""Does speculation pay: acceptance, break-even, depth, forwards, time; and how all that stands to its baseline."""
+
+from __future__ import annotations
+
+from dashboards import ratios
+from dashboards.evidence import BY_PAIR, FULL
+from dashboards.queries.query import (
+    DRAFT,
+    ENGINE,
+    MODE,
+    MODEL,
+    RANGE,
+    RATE,
+    REQUESTS,
+    WORKLOAD,
+    Query,
+    counted,
+    gauge,
+    grouped,
+    or_nought,
+    over,
+    shown,
+)
+from dashboards.ratios import INSTANCE, label, matching, summed
+from dashboards.settings import Alerting
+from draftd.telemetry import attributes as a
+from draftd.telemetry import catalog
+
+POSITION, LEVEL = label(a.POSITION), label(a.PLAN_LEVEL)
+DEEPEST = 7  # depths beyond share a line: a block of eight is the longest that pays on any chip known
+_BY_PAIR = f"{shown(WORKLOAD)} · {shown(DRAFT)}"
+
+SPEEDUP_NOW = Query(ratios.speedup(REQUESTS, RANGE), "speed-up", instant=True)
+SPEEDUP = Query(ratios.speedup(REQUESTS, RATE), "measured")
+SPEEDUP_BY_WORKLOAD = Query(ratios.speedup(REQUESTS, RATE, (WORKLOAD,)), shown(WORKLOAD))
+
+ACCEPTANCE_NOW = Query(ratios.acceptance(REQUESTS, RANGE), "accepted / drafted", instant=True)
+BREAK_EVEN_NOW = Query(ratios.break_even_acceptance(REQUESTS, RANGE), "break-even", instant=True)
+ACCEPTANCE = Query(ratios.acceptance(REQUESTS, RATE), "accepted / drafted")
+BREAK_EVEN = Query(ratios.break_even_acceptance(REQUESTS, RATE), "break-even")
+PER_TOKEN = Query(ratios.acceptance_per_token(REQUESTS, RATE), "of a token that was reached")
+FIRST = Query(ratios.acceptance_at(0, REQUESTS, RATE), "at position 0")
+FIRST_NOW = Query(ratios.acceptance_at(0, REQUESTS, RANGE), "position 0", instant=True)
+MEAN_LENGTH_NOW = Query(ratios.mean_accepted_length(REQUESTS, RANGE), "tokens a round", instant=True)
+MEAN_LENGTH = Query(ratios.mean_accepted_length(REQUESTS, RATE, (WORKLOAD,)), shown(WORKLOAD))
+
+FIRST_BY_WORKLOAD = Query(ratios.acceptance_at(0, REQUESTS, RANGE, (WORKLOAD,)), shown(WORKLOAD), instant=True)
+ACCEPTANCE_BY_WORKLOAD = Query(ratios.acceptance(REQUESTS, RATE, (WORKLOAD,)), shown(WORKLOAD))
+PER_POSITION = Query(
+    over(summed(catalog.ACCEPTED_PER_POS, REQUESTS, RATE, (POSITION,)),
+         summed(catalog.DRAFTED_PER_POS, REQUESTS, RATE, (POSITION,))),
+    f"position {shown(POSITION)}",
+)  # fmt: skip
+PER_POSITION_NOW = Query(
+    over(summed(catalog.ACCEPTED_PER_POS, REQUESTS, RANGE, (POSITION,)),
+         summed(catalog.DRAFTED_PER_POS, REQUESTS, RANGE, (POSITION,))),
+    f"position {shown(POSITION)}",
+    instant=True,
+)  # fmt: skip
+
+ROLLBACK_SHARE = Query(
+    over(summed(catalog.ROLLBACKS, REQUESTS, RATE, (WORKLOAD,)), summed(catalog.DRAFTS, REQUESTS, RATE, (WORKLOAD,))),
+    shown(WORKLOAD),
+)
+DRAFTED_OUTCOME = (
+    Query(summed(catalog.ACCEPTED_TOKENS, REQUESTS, RATE), "accepted"),
+    Query(summed(catalog.ROLLED_BACK_TOKENS, REQUESTS, RATE), "rolled back"),
+)
+FORWARDS_PER_TOKEN = (
+    Query(ratios.forwards_per_token(catalog.TARGET_FORWARDS, REQUESTS, RATE, (MODE,)), f"target, {shown(MODE)}"),
+    Query(ratios.forwards_per_token(catalog.DRAFT_FORWARDS, matching(REQUESTS, f'{MODE}="speculative"'), RATE, (MODE,)),
+          f"draft, {shown(MODE)}"),
+)  # fmt: skip
+
+MEAN_DEPTH_NOW = Query(
+    over(summed(catalog.DRAFT_TOKENS, REQUESTS, RANGE), summed(catalog.DRAFTS, REQUESTS, RANGE)),
+    "drafted a round",
+    instant=True,
+)
+
+
+def _reached(position: int) -> str:
+    """Rounds that drafted at this position: they drafted at least one more than its number."""
+    return summed(catalog.DRAFTED_PER_POS, matching(REQUESTS, f'{POSITION}="{position}"'), RATE)
+
+
+def _share_of_rounds(rounds: str) -> str:
+    return over(rounds, summed(catalog.TARGET_FORWARDS, REQUESTS, RATE))
+
+
+def _exactly(depth: int) -> str:
+    """Rounds that drafted so many: those that reached the last of them, less those that went on."""
+    last, next_one = _reached(depth - 1), _reached(depth)
+    return f"({last} - ({next_one} or {last} * 0))"
+
+
+_WITHOUT = (
+    f"({summed(catalog.TARGET_FORWARDS, REQUESTS, RATE)} - "
+    f"({summed(catalog.DRAFTS, REQUESTS, RATE)} or {summed(catalog.TARGET_FORWARDS, REQUESTS, RATE)} * 0))"
+)
+DEPTH_SHARES = (
+    Query(_share_of_rounds(_WITHOUT), "none"),
+    *(Query(_share_of_rounds(_exactly(depth)), str(depth)) for depth in range(1, DEEPEST + 1)),
+    Query(_share_of_rounds(_reached(DEEPEST)), f"{DEEPEST + 1} or more"),
+)
+
+DRAFT_TIME = Query(
+    over(summed(catalog.DRAFT_TIME, REQUESTS, RATE), summed(catalog.DRAFTS, REQUESTS, RATE)), "draft, a drafted round"
+)
+VERIFY_TIME = Query(
+    over(summed(catalog.VERIFY_TIME, REQUESTS, RATE, (MODE,)),
+         summed(catalog.TARGET_FORWARDS, REQUESTS, RATE, (MODE,))),
+    f"target, a round, {shown(MODE)}",
+)  # fmt: skip
+TIME_SHARES = (
+    Query(summed(catalog.DRAFT_TIME, REQUESTS, RATE), "drafting"),
+    Query(summed(catalog.VERIFY_TIME, REQUESTS, RATE), "verifying"),
+)
+TOKENS_BY_LEVEL = Query(
+    summed(catalog.TOKENS, matching(REQUESTS, f'{label(a.TOKEN_TYPE)}="output"'), RATE, (LEVEL,)), shown(LEVEL)
+)
+
+LEVEL_NOW = Query(grouped(gauge(catalog.FALLBACK_LEVEL, ENGINE), function="min"), "lowest", instant=True)
+LEVELS = Query(grouped(gauge(catalog.FALLBACK_LEVEL, ENGINE), (MODEL, INSTANCE), "min"), f"level · {shown(INSTANCE)}")
+FLAG_NOW = Query(grouped(gauge(catalog.FLAG_ENABLED, ENGINE), function="min"), "lowest", instant=True)
+FLAGS = Query(grouped(gauge(catalog.FLAG_ENABLED, ENGINE), (MODEL, INSTANCE), "min"), f"flag · {shown(INSTANCE)}")
+
+FAILURES = (
+    Query(or_nought(counted(catalog.DRAFTER_ERRORS, REQUESTS, RANGE)), "drafting failed", instant=True),
+    Query(or_nought(counted(catalog.VERIFIER_ERRORS, REQUESTS, RANGE)), "a round failed", instant=True),
+)
+
+
+def judged(alerting: Alerting) -> Query:
+    """What the alerts judge: over their own window, at any level, however few the samples."""
+    return Query(ratios.acceptance_per_token(REQUESTS, alerting.window, BY_PAIR), _BY_PAIR)
+
+
+def baseline(alerting: Alerting) -> Query:
+    """The same some time ago, from requests that the ladder let through."""
+    return Query(_baseline(alerting), f"baseline, {_BY_PAIR}")
+
+
+def against_baseline(alerting: Alerting) -> Query:
+    """The one over the other."""
+    now = ratios.acceptance_per_token(REQUESTS, alerting.window, BY_PAIR)
+    return Query(over(f"({now})", f"({_baseline(alerting)})"), _BY_PAIR)
+
+
+def _baseline(alerting: Alerting) -> str:
+    selector = matching(REQUESTS, FULL)
+    return ratios.acceptance_per_token(selector, alerting.baseline, BY_PAIR, offset=alerting.baseline_offset)
+
+
+def samples(alerting: Alerting) -> Query:
+    """Rounds that drafted, in the alerts' window."""
+    drafts = summed(catalog.DRAFTS, REQUESTS, alerting.window, BY_PAIR, function="increase")
+    return Query(drafts, _BY_PAIR)
