@@ -26,7 +26,7 @@ components: # what the tests of the pipeline run; what cannot be had is said, an
 collector: ## an OpenTelemetry Collector for otel-collector/config.yaml: the installed one, or one built with Go
 	@sh scripts/collector.sh
 
-stack: $(DEV) ## the daemon, the collector and Prometheus, natively, in one log; Ctrl-C stops all
+stack: $(DEV) ## the daemon, the collector, Prometheus and Alertmanager, natively, in one log; Ctrl-C stops all
 	@$(BIN)/python scripts/stack.py $(ARGS)
 
 check: lint types imports proto-check docs-check collector-check ## formatting, types, layers, contract, generated files

@@ -5,6 +5,7 @@ The collector starts first and stops last, so that nothing the daemon says is lo
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,12 +13,19 @@ import sys
 import threading
 import time
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+import yaml
 
 ROOT = Path(__file__).parents[1]
 _READY_SECONDS = 120.0  # the daemon may have a large model to load
 _STOP_SECONDS = 45.0  # longer than the daemon takes to drain and to flush
+
+# Named like the daemon's settings, but other parts': the daemon would refuse a setting that it does not know.
+WEBHOOK_URL, WEBHOOK_SECRET = "DRAFTD_WEBHOOK_URL", "DRAFTD_WEBHOOK_SECRET"
+_OF_OTHERS = (WEBHOOK_URL, WEBHOOK_SECRET, "DRAFTD_TRACE_SHARE_PERCENT")
 
 
 @dataclass(frozen=True)
@@ -26,7 +34,7 @@ class Part:
 
     name: str
     command: list[str]
-    environ: dict[str, str]
+    environ: Mapping[str, str]
     ready: str = ""
     says: str = ""
 
@@ -40,7 +48,7 @@ class Running:
         self.process = subprocess.Popen(
             part.command,
             cwd=ROOT,
-            env={**os.environ, **part.environ},
+            env=part.environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -80,13 +88,13 @@ class Running:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            print(f"{self.part.name:<10} | {line.rstrip()}", flush=True)
+            print(f"{self.part.name:<12} | {line.rstrip()}", flush=True)
             if self.part.says and self.part.says in line:
                 self._said.set()
 
 
 def say(line: str) -> None:
-    print(f"{'stack':<10} | {line}", flush=True)
+    print(f"{'stack':<12} | {line}", flush=True)
 
 
 def program(*script: str) -> str:
@@ -97,8 +105,37 @@ def program(*script: str) -> str:
     return found.stdout.strip()
 
 
-def parts(arguments: list[str]) -> list[Part]:
+def alertmanager_config(environ: Mapping[str, str], folder: Path) -> Path:
+    """otel-collector/alertmanager.yaml; a copy in `folder` that tells the daemon where its webhook is named."""
+    base = ROOT / "otel-collector" / "alertmanager.yaml"
+    url, secret = environ.get(WEBHOOK_URL), environ.get(WEBHOOK_SECRET)
+    if not url:
+        return base
+    if not secret:
+        raise SystemExit(f"draftd: {WEBHOOK_URL} needs {WEBHOOK_SECRET} beside it: what the daemon knows the sender by")
+    folder.mkdir(parents=True, exist_ok=True)
+    token, copy = folder / "token", folder / "alertmanager.json"
+    token.touch(mode=0o600)
+    token.write_text(secret)
+    config = yaml.safe_load(base.read_text())
+    (daemon,) = (receiver for receiver in config["receivers"] if receiver["name"] == "draftd-daemon")
+    daemon["webhook_configs"] = [{"url": url, "http_config": {"authorization": {"credentials_file": str(token)}}}]
+    copy.write_text(json.dumps(config))  # which is YAML as well
+    return copy
+
+
+def parts(arguments: list[str], environ: Mapping[str, str]) -> list[Part]:
     """In the order in which they start; `arguments` are the daemon's."""
+    config = alertmanager_config(environ, ROOT / "build" / "alertmanager")
+    plain = {name: value for name, value in environ.items() if name not in _OF_OTHERS}
+    alertmanager = [
+        program("scripts/alertmanager.sh"),
+        f"--config.file={config}",
+        "--storage.path=build/alertmanager",
+        "--web.listen-address=127.0.0.1:9093",
+        "--cluster.listen-address=",  # one of a kind: it neither looks for peers nor listens for them
+        "--log.level=warn",
+    ]
     prometheus = [
         program("scripts/unpacked.sh", "prometheus", "prometheus"),
         "--config.file=otel-collector/prometheus.yaml",
@@ -108,13 +145,15 @@ def parts(arguments: list[str]) -> list[Part]:
         "--log.level=warn",
     ]
     collector = [program("scripts/collector.sh"), "--config", "otel-collector/config.yaml"]
-    if not {"TEMPO_ENDPOINT", "LOKI_ENDPOINT"} & set(os.environ):
+    if not {"TEMPO_ENDPOINT", "LOKI_ENDPOINT"} & set(environ):
         collector += ["--config", "otel-collector/without-stores.yaml"]
     telemetry = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4317", "OTEL_METRIC_EXPORT_INTERVAL": "5000"}
+    daemon = [sys.executable, "-m", "draftd.cli.main", "serve", *arguments]
     return [
-        Part("collector", collector, {"OTELCOL_LOG_LEVEL": "error"}, ready="http://127.0.0.1:13133"),
-        Part("prometheus", prometheus, {}, ready="http://127.0.0.1:9090/-/ready"),
-        Part("draftd", [sys.executable, "-m", "draftd.cli.main", "serve", *arguments], telemetry, says=": serving "),
+        Part("collector", collector, {**environ, "OTELCOL_LOG_LEVEL": "error"}, ready="http://127.0.0.1:13133"),
+        Part("alertmanager", alertmanager, plain, ready="http://127.0.0.1:9093/-/ready"),
+        Part("prometheus", prometheus, plain, ready="http://127.0.0.1:9090/-/ready"),
+        Part("draftd", daemon, {**plain, **telemetry}, says=": serving "),
     ]
 
 
@@ -124,12 +163,12 @@ def main(arguments: list[str]) -> int:
         signal.signal(number, lambda *_: stop.set())
     running: list[Running] = []
     try:
-        for part in parts(arguments):
+        for part in parts(arguments, os.environ):
             running.append(Running(part))
             if not _until_ready(running[-1], stop):
                 break
         else:
-            say("ready: Prometheus on http://127.0.0.1:9090; Ctrl-C stops all")
+            say("ready: Prometheus on http://127.0.0.1:9090, alerts on http://127.0.0.1:9093; Ctrl-C stops all")
         while not stop.is_set() and not any(one.ended() for one in running):
             stop.wait(0.2)
     finally:

@@ -281,6 +281,12 @@ class Alertmanager:
         """The alerts that it holds as firing: each with `labels`, `annotations`, `status`, `receivers`."""
         return list(_json(f"http://{self.address}/api/v2/alerts"))
 
+    def post(self, alerts: list[dict[str, Any]]) -> None:
+        """As Prometheus would."""
+        url, kind = f"http://{self.address}/api/v2/alerts", {"Content-Type": "application/json"}
+        with urllib.request.urlopen(urllib.request.Request(url, json.dumps(alerts).encode(), kind), timeout=10):
+            pass
+
 
 @contextlib.contextmanager
 def alertmanager(

@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
+import http.server
+import json
+import queue
 import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
 from draftd.server.client import DraftdClient
-from tests.stack.components import ROOT, Prometheus, collector_binary, prometheus_binary
+from scripts.stack import WEBHOOK_SECRET, WEBHOOK_URL, alertmanager_config
+from tests.stack.components import (
+    ROOT,
+    Prometheus,
+    alertmanager,
+    alertmanager_binary,
+    answer,
+    collector_binary,
+    prometheus_binary,
+)
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
-PORTS = (4317, 4318, 8888, 9090, 9464, 13133)  # the pipeline's own: where one is taken, there is nothing to test
+PORTS = (4317, 4318, 8888, 9090, 9093, 9464, 13133)  # the pipeline's own: where one is taken, there is nothing to test
+
+
+def loaded(what: str, key: str) -> Any:
+    """What Prometheus says of its own set-up."""
+    return json.loads(answer(f"http://127.0.0.1:9090/api/v1/{what}") or "")["data"][key]
 
 
 def test_the_pipeline_runs_in_one_log_and_stops_in_order() -> None:
-    collector_binary(), prometheus_binary()
+    collector_binary(), prometheus_binary(), alertmanager_binary()
     for port in PORTS:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
@@ -42,6 +61,8 @@ def test_the_pipeline_runs_in_one_log_and_stops_in_order() -> None:
         tokens = sum(len(event.chunk.token_ids) for event in events)
         counted = 'sum(draftd_tokens_total{gen_ai_token_type="output"})'
         until(lambda: (Prometheus(9090).number(counted) or 0) >= tokens, 40, "Prometheus has counted the tokens")
+        assert loaded("rules", "groups"), "the alert rules"
+        until(lambda: bool(loaded("alertmanagers", "activeAlertmanagers")), 20, "Prometheus has found Alertmanager")
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0, "".join(lines)
     finally:
@@ -52,3 +73,47 @@ def test_the_pipeline_runs_in_one_log_and_stops_in_order() -> None:
     assert "Traceback" not in log
     assert "warning: shutdown" not in log, log  # the collector was still there when the daemon flushed
     assert "Dropping data" not in log, log
+    assert "level=error" not in log, log
+    assert "\terror\t" not in log, log
+
+
+class Told(http.server.BaseHTTPRequestHandler):
+    """A webhook that keeps what it is told."""
+
+    heard: ClassVar[queue.SimpleQueue[tuple[str | None, Any]]] = queue.SimpleQueue()
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.heard.put((self.headers["authorization"], body))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        return None
+
+
+def test_an_alert_that_asks_for_a_level_is_told_to_the_daemon_where_its_webhook_is_named(tmp_path: Path) -> None:
+    with http.server.HTTPServer(("127.0.0.1", 0), Told) as webhook:
+        threading.Thread(target=webhook.serve_forever, args=(0.05,), daemon=True).start()
+        url = f"http://127.0.0.1:{webhook.server_port}/v1/alerts"
+        config = alertmanager_config({WEBHOOK_URL: url, WEBHOOK_SECRET: "sesame"}, tmp_path / "with")
+        with alertmanager(tmp_path, config=config) as running:
+            asks = {"labels": {"alertname": "Asks", "fallback_level": "short_block"}}
+            informs = {"labels": {"alertname": "Informs", "severity": "info"}}
+            running.post([asks, informs])
+            authorization, told = Told.heard.get(timeout=60)
+            assert authorization == "Bearer sesame"
+            assert [alert["labels"]["alertname"] for alert in told["alerts"]] == ["Asks"]
+            assert {alert["labels"]["alertname"]: alert["receivers"] for alert in running.alerts()} == {
+                "Asks": [{"name": "draftd-daemon"}],
+                "Informs": [{"name": "nobody"}],
+            }
+        webhook.shutdown()
+        assert Told.heard.empty()
+
+
+def test_the_webhook_is_not_named_without_what_the_daemon_knows_the_sender_by(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=WEBHOOK_SECRET):
+        alertmanager_config({WEBHOOK_URL: "http://127.0.0.1:50552/v1/alerts"}, tmp_path)
+    assert alertmanager_config({}, tmp_path).name == "alertmanager.yaml"
+    assert list(tmp_path.iterdir()) == []
