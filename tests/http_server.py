@@ -1,0 +1,82 @@
+"""An HTTP server on this machine whose answers a test decides."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+Answer = tuple[int, Any]  # text is HTML, or where a redirect leads; anything else is JSON
+
+
+@dataclass(frozen=True)
+class Request:
+    """One call as it arrived."""
+
+    method: str
+    path: str
+    query: dict[str, list[str]]
+    headers: dict[str, str]
+    body: Any
+
+
+class Refused(Exception):
+    """An answer that is no 2xx."""
+
+    def __init__(self, code: int, message: str, **more: Any) -> None:
+        super().__init__(message)
+        self.answer: Answer = (code, {"message": message, **more})
+
+
+@contextmanager
+def serving(answer: Callable[[Request], Answer]) -> Iterator[str]:
+    """Answers on a free port until the end of the block; gives the address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _handle(self) -> None:
+            parts = urlsplit(self.path)
+            length = int(self.headers.get("Content-Length") or 0)
+            body = json.loads(self.rfile.read(length)) if length else None
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            request = Request(self.command, parts.path, parse_qs(parts.query), headers, body)
+            try:
+                self._send(*answer(request))
+            except Refused as refused:
+                self._send(*refused.answer)
+
+        def _send(self, code: int, body: Any) -> None:
+            self.send_response(code)
+            if 300 <= code < 400:
+                self.send_header("Location", str(body))
+            text = body if isinstance(body, str) else "" if body is None else json.dumps(body)
+            data = text.encode()
+            kind = "text/html" if isinstance(body, str) else "application/json"
+            self.send_header("Content-Type", f"{kind}; charset=UTF-8")
+            if code != 204:
+                self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            if code != 204:
+                self.wfile.write(data)
+
+        do_GET = do_POST = do_PUT = do_DELETE = _handle  # noqa: N815
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Silent: the requests are kept instead."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(5)
