@@ -1,0 +1,212 @@
+"""The alert rules, defined once: rules_prometheus.py and rules_grafana.py write them, docs/runbooks.md explains them.
+
+What an alert asks for with `fallback_level` is a ceiling for the daemon that is its `instance`. That it resolves says
+that its evidence is gone, not that all is well: autoregressive traffic has no acceptance. So a resolve permits a step
+up, and whoever takes it has to see for itself whether speculation pays again.
+"""
+
+from __future__ import annotations
+
+from dashboards import evidence
+from dashboards.ratios import BY_WORKLOAD, INSTANCE, label, speedup
+from dashboards.rule import AlertRule, Figure, OnError, RecordingRule, Severity
+from dashboards.settings import Alerting
+from draftd.core import DrafterKind, FallbackLevel
+from draftd.telemetry import attributes as a
+from draftd.telemetry import catalog, machine
+
+_AT_ONCE = "0s"
+_SPECULATION, _LATENCY, _MACHINE = "draftd-speculation", "draftd-latency", "draftd-machine"
+_OVERVIEW, _TELEMETRY = "draftd-overview", "draftd-telemetry"
+
+
+def _told(name: str) -> str:
+    return f"{{{{ .Labels.{name} }}}}"
+
+
+_INSTANCE = _told(INSTANCE)
+_WHERE = f"{_told(label(a.DRAFT_MODEL))} for {_told(label(a.MODEL))} on {_told(label(a.WORKLOAD))} ({_INSTANCE})"
+
+
+def alert_rules(settings: Alerting, *, recorded: bool = False) -> tuple[AlertRule, ...]:
+    """All of them. `recorded`: baselines are read from the series of `recording_rules`, not computed on the spot."""
+    return (*_speculation(settings, recorded), *_machine(settings), *_service(settings, recorded))
+
+
+def recording_rules(settings: Alerting) -> tuple[RecordingRule, ...]:
+    """The baselines: long ranges that change slowly, which alerts and panels read."""
+    return (
+        RecordingRule(evidence.ACCEPTANCE_BASELINE, evidence.acceptance_baseline(settings)),
+        RecordingRule(evidence.TTFT_BASELINE, evidence.ttft_baseline(settings)),
+    )
+
+
+def _speculation(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
+    baseline = evidence.ACCEPTANCE_BASELINE if recorded else evidence.acceptance_baseline(settings)
+    enough = evidence.enough(settings, settings.window, BY_WORKLOAD)
+    return (
+        AlertRule(
+            name="DraftdAcceptanceBelowFloor",
+            # Prompt lookup drafts at no cost and rightly misses most of the time: break-even judges it.
+            value=evidence.acceptance_now(settings, f'{label(a.DRAFT_MODEL)}!="{DrafterKind.PROMPT_LOOKUP.value}"'),
+            fires="<",
+            threshold=settings.acceptance_floor,
+            hold=settings.hold,
+            keep_firing=settings.keep_firing,
+            severity=Severity.WARNING,
+            figure=Figure.PERCENT,
+            fallback_level=FallbackLevel.SHORT_BLOCK,
+            summary=f"Few drafted tokens are accepted: {_WHERE}",
+            description=f"The target accepts {{figure}} of the drafted tokens that it reaches; the floor is "
+            f"{settings.acceptance_floor:.0%}, in two consecutive windows of {settings.window}.",
+            dashboard=_SPECULATION,
+        ),
+        AlertRule(
+            name="DraftdAcceptanceDrift",
+            value=evidence.drift(settings, baseline),
+            fires="<",
+            threshold=settings.drift_ratio,
+            hold=settings.hold,
+            keep_firing=settings.keep_firing,
+            severity=Severity.WARNING,
+            figure=Figure.PERCENT,
+            fallback_level=FallbackLevel.SHORT_BLOCK,
+            summary=f"Acceptance has fallen: {_WHERE}",
+            description=f"Acceptance is at {{figure}} of what this pair had on this kind of text in the "
+            f"{settings.baseline} that ended {settings.baseline_offset} ago; below {settings.drift_ratio:.0%}, in two "
+            f"consecutive windows of {settings.window}, is drift.",
+            dashboard=_SPECULATION,
+        ),
+        AlertRule(
+            name="DraftdSlowerThanBreakEven",
+            value=f"{speedup('', settings.window, BY_WORKLOAD)}\nand {enough}",
+            fires="<",
+            threshold=settings.speedup_floor,
+            hold=settings.hold,
+            keep_firing=settings.keep_firing,
+            severity=Severity.WARNING,
+            figure=Figure.NUMBER,
+            fallback_level=FallbackLevel.AUTOREGRESSIVE,
+            summary=f"Speculation costs more than it brings: {_WHERE}",
+            description=f"Drafted rounds run at {{figure}} times the speed of autoregressive ones, as measured on this "
+            f"machine; below {settings.speedup_floor:g} they do not pay.",
+            dashboard=_SPECULATION,
+        ),
+        AlertRule(
+            name="DraftdVerifierErrors",
+            value=f"sum by ({', '.join((INSTANCE, label(a.MODEL), label(a.DRAFT_MODEL)))}) "
+            f"{evidence.grown(settings, catalog.VERIFIER_ERRORS.prometheus)}",
+            fires=">",
+            threshold=settings.verifier_errors,
+            hold=_AT_ONCE,
+            severity=Severity.CRITICAL,
+            figure=Figure.COUNT,
+            fallback_level=FallbackLevel.AUTOREGRESSIVE,
+            summary=f"Decode rounds fail: {_told(label(a.MODEL))} ({_INSTANCE})",
+            description=f"{{figure}} requests were in a decode round that failed, within {settings.window}. They went "
+            "on autoregressively, or ended in an error.",
+            dashboard=_SPECULATION,
+        ),
+    )
+
+
+def _machine(settings: Alerting) -> tuple[AlertRule, ...]:
+    swap_ins = f"increase({machine.MEMORY_SWAP_INS.prometheus}[{settings.window}])"
+    used = f'{machine.SYSTEM_PAGING_USAGE.prometheus}{{{label(a.PAGING_STATE)}="used"}}'
+    critical = f"increase({machine.MEMORY_CRITICAL.prometheus}[{settings.window}])"
+    return (
+        AlertRule(
+            name="DraftdSwapRising",
+            # Their labels differ, so `or` keeps both; the larger counts.
+            value=f"max by ({INSTANCE}) ({swap_ins} or delta({used}[{settings.window}]))",
+            fires=">",
+            threshold=settings.swap_bytes,
+            hold=settings.hold,
+            keep_firing=settings.keep_firing,
+            severity=Severity.WARNING,
+            figure=Figure.BYTES,
+            fallback_level=FallbackLevel.LIGHT_DRAFT,
+            summary=f"The machine swaps: {_INSTANCE}",
+            description=f"{{figure}}B were read back from swap or newly swapped out within {settings.window}, and as "
+            "much in the window before.",
+            dashboard=_MACHINE,
+        ),
+        AlertRule(
+            name="DraftdMemoryPressureCritical",
+            value=f"sum by ({INSTANCE}) ({critical}) / {settings.window_seconds:.15g}",
+            fires=">",
+            threshold=settings.critical_share,
+            hold=settings.machine_hold,
+            keep_firing=settings.keep_firing,
+            severity=Severity.CRITICAL,
+            figure=Figure.PERCENT,
+            fallback_level=FallbackLevel.AUTOREGRESSIVE,
+            summary=f"Memory is critically short: {_INSTANCE}",
+            description=f"The machine spent {{figure}} of {settings.window} in critical memory pressure.",
+            dashboard=_MACHINE,
+        ),
+        AlertRule(
+            name="DraftdThermalHeavy",
+            value=f"max by ({INSTANCE}) ({machine.THERMAL_LEVEL.prometheus})",
+            fires=">",
+            threshold=settings.thermal_level - 1,
+            hold=settings.machine_hold,
+            keep_firing=settings.keep_firing,
+            severity=Severity.WARNING,
+            figure=Figure.COUNT,
+            fallback_level=FallbackLevel.SHORT_BLOCK,
+            summary=f"The machine is hot and slowed down: {_INSTANCE}",
+            description=f"Thermal level {{figure}} for {settings.machine_hold}: 2 is heavy, 3 trapping, 4 sleeping.",
+            dashboard=_MACHINE,
+        ),
+    )
+
+
+def _service(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
+    baseline = evidence.TTFT_BASELINE if recorded else evidence.ttft_baseline(settings)
+    host = "{{ if .Labels.host_name }} on {{ .Labels.host_name }}{{ end }}"
+    return (
+        AlertRule(
+            name="DraftdTimeToFirstTokenRegression",
+            value=f"(({evidence.ttft_now(settings)}) > {settings.ttft_floor_seconds:g})\n/ ({baseline})",
+            fires=">",
+            threshold=settings.ttft_ratio,
+            hold=settings.hold,
+            keep_firing=settings.keep_firing,
+            severity=Severity.WARNING,
+            figure=Figure.NUMBER,
+            summary=f"First tokens come late: {_told(label(a.MODEL))}, {_told(label(a.CONTEXT_TIER))} prompts "
+            f"({_INSTANCE})",
+            description=f"The time to the first token (p{settings.ttft_quantile * 100:g}) is {{figure}} times what it "
+            f"was in the {settings.baseline} that ended {settings.baseline_offset} ago, and above "
+            f"{settings.ttft_floor_seconds:g} s.",
+            dashboard=_LATENCY,
+        ),
+        AlertRule(
+            name="DraftdAbsent",
+            value=evidence.missing_hosts(settings),
+            fires=">",
+            threshold=0,
+            hold=settings.machine_hold,
+            severity=Severity.CRITICAL,
+            figure=Figure.NUMBER,
+            summary=f"Nothing is heard of draftd{host}",
+            description=f"No export of a daemon{host} has arrived for {settings.window}. It is down, or its telemetry "
+            "is.",
+            dashboard=_OVERVIEW,
+            on_error=OnError.FIRE,
+        ),
+        AlertRule(
+            name="DraftdTelemetryDropped",
+            value=evidence.dropped(settings),
+            fires=">",
+            threshold=settings.telemetry_dropped,
+            hold=_AT_ONCE,
+            severity=Severity.WARNING,
+            figure=Figure.COUNT,
+            summary=f"Telemetry is lost at {_told(evidence.STAGE)} ({_INSTANCE})",
+            description=f"{{figure}} spans or log events were lost, or failures of telemetry caught, within "
+            f"{settings.window}. Metrics lose nothing.",
+            dashboard=_TELEMETRY,
+        ),
+    )

@@ -1,0 +1,133 @@
+"""What the alerts judge by, as PromQL: enough samples, a baseline, and counters that count from their first value.
+
+Each expression has no series where there is nothing to judge. That is what keeps an alert from firing on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dashboards import external
+from dashboards.external import External
+from dashboards.ratios import BY_WORKLOAD, INSTANCE, acceptance_per_token, label, latency, matching, summed
+from dashboards.settings import Alerting
+from draftd.core import DecodeMode, FallbackLevel
+from draftd.telemetry import attributes as a
+from draftd.telemetry import catalog, sdk
+
+# The baseline of acceptance is the pair's on a kind of text: it survives a restart, after which `instance` is new.
+BY_PAIR: tuple[str, ...] = tuple(name for name in BY_WORKLOAD if name != INSTANCE)
+# The time to the first token is a machine's, and the prompt's length decides it.
+BY_PROMPT: tuple[str, ...] = (INSTANCE, label(a.MODEL), label(a.CONTEXT_TIER))
+
+FULL = f'{label(a.PLAN_LEVEL)}="{FallbackLevel.FULL.name.lower()}"'
+_ENDED = f'{label(a.MODE)}="{DecodeMode.SPECULATIVE.value}", {label(a.OUTCOME)}!="refused"'
+
+# What the collector's prometheus exporter tells of each daemon's resource.
+_HOST = "host_name"
+TARGET_INFO = External("target_info", "the prometheus exporter in otel-collector/config.yaml", (_HOST, "job", INSTANCE))
+STAGE = "stage"  # made by dropped()
+
+ACCEPTANCE_BASELINE = "draftd:acceptance_per_token:baseline"
+TTFT_BASELINE = "draftd:time_to_first_token_seconds:baseline"
+
+
+def enough(
+    settings: Alerting, window: str, by: Sequence[str], *, selector: str = "", offset: str = "", factor: int = 1
+) -> str:
+    """What a value must be joined with by `and`: without so many speculative requests and drafts it says nothing."""
+    drafts = summed(catalog.DRAFTS, selector, window, by, offset=offset, function="increase")
+    requests = summed(catalog.REQUESTS, matching(selector, _ENDED), window, by, offset=offset, function="increase")
+    return f"{drafts} >= {settings.min_drafts * factor}\nand {requests} >= {settings.min_requests * factor}"
+
+
+def acceptance_now(settings: Alerting, selector: str = "") -> str:
+    """Per-token acceptance in the window at any level: it does not depend on the block's length."""
+    value = acceptance_per_token(selector, settings.window, BY_WORKLOAD)
+    return f"{value}\nand {enough(settings, settings.window, BY_WORKLOAD)}"
+
+
+def acceptance_baseline(settings: Alerting) -> str:
+    """The same long ago, by all daemons with the pair. Only from level `full`: what a fallback lowered is no norm."""
+    back, window = settings.baseline_offset, settings.baseline
+    value = acceptance_per_token(FULL, window, BY_PAIR, offset=back)
+    samples = enough(settings, window, BY_PAIR, selector=FULL, offset=back, factor=settings.baseline_factor)
+    return f"{value}\nand {samples}"
+
+
+def drift(settings: Alerting, baseline: str) -> str:
+    """Acceptance now over `baseline`, an expression or a recorded series."""
+    return f"({acceptance_now(settings)})\n/ on ({', '.join(BY_PAIR)}) group_left ()\n({baseline})"
+
+
+def ttft_now(settings: Alerting) -> str:
+    """Time to first token of the window's requests."""
+    return _ttft(settings, settings.window, "", settings.min_requests)
+
+
+def ttft_baseline(settings: Alerting) -> str:
+    """The same long ago, on the same daemon."""
+    least = settings.min_requests * settings.baseline_factor
+    return _ttft(settings, settings.baseline, settings.baseline_offset, least)
+
+
+def _ttft(settings: Alerting, window: str, offset: str, least: int) -> str:
+    value = latency(settings.ttft_quantile, catalog.TIME_TO_FIRST_TOKEN, "", window, BY_PROMPT, offset=offset)
+    back = f" offset {offset}" if offset else ""
+    name = catalog.TIME_TO_FIRST_TOKEN.prometheus
+    count = f"sum by ({', '.join(BY_PROMPT)}) (increase({name}_count[{window}]{back}))"
+    return f"{value}\nand {count} >= {least}"
+
+
+def grown(settings: Alerting, series: str) -> str:
+    """The increase of counters over the window, of those that began within it as well.
+
+    increase() sees nothing of a counter that appears with its first error: its first value is its increase. A series
+    that was there before, and only missing for a while, is no new one.
+    """
+    window, memory = settings.window, settings.baseline
+    born = f"({series} unless last_over_time({series}[{memory}] offset {window}))"
+    return f"({born} or increase({series}[{window}]))"
+
+
+# What the daemon tells of itself with each export: while it grows, the daemon lives and its telemetry arrives.
+_HEARTBEAT = sdk.DATA_POINTS_EXPORTED.prometheus
+
+
+def missing_hosts(settings: Alerting) -> str:
+    """A series for each host whose daemon was heard within `absent_memory` and is silent now; one if none ever was.
+
+    By host, not by instance: a daemon that restarts is a new instance. By growth, not by presence: the collector goes
+    on offering the last values of a daemon that is gone.
+    """
+    window, memory = settings.window, settings.absent_memory
+
+    def hosts(beats: str, past: str) -> str:
+        known = f"last_over_time({TARGET_INFO.name}[{past}])"
+        return f"max by ({_HOST}) ({known} and on (job, {INSTANCE}) {beats})"
+
+    heard = hosts(f"last_over_time({_HEARTBEAT}[{memory}])", memory)
+    silent = f"{heard}\nunless {hosts(f'(increase({_HEARTBEAT}[{window}]) > 0)', window)}"
+    return f"{silent}\nor absent({heard})"
+
+
+def dropped(settings: Alerting) -> str:
+    """Telemetry that was lost for good in the window, by the daemon and the `stage` where it was lost.
+
+    Metrics are not among it: counters are cumulative, and the next export carries all that they said.
+    """
+    failed = f'{label(a.ERROR_TYPE)}!=""'
+    stages = {
+        "daemon_error": catalog.TELEMETRY_ERRORS.prometheus,
+        "daemon_span_queue": f"{sdk.SPANS_PROCESSED.prometheus}{{{failed}}}",
+        "daemon_log_queue": f"{sdk.LOGS_PROCESSED.prometheus}{{{failed}}}",
+        "daemon_span_export": f"{sdk.SPANS_EXPORTED.prometheus}{{{failed}}}",
+        "daemon_log_export": f"{sdk.LOGS_EXPORTED.prometheus}{{{failed}}}",
+    }
+    for signal, queued, sent in zip(external.SIGNALS, external.ENQUEUE_FAILED, external.SEND_FAILED, strict=True):
+        if signal != "metric_points":
+            stages |= {f"collector_queue_{signal}": queued.name, f"collector_export_{signal}": sent.name}
+    return "\nor ".join(
+        f'label_replace(sum by ({INSTANCE}) {grown(settings, series)}, "{STAGE}", "{stage}", "", "")'
+        for stage, series in stages.items()
+    )
