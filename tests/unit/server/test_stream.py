@@ -146,3 +146,49 @@ async def test_posting_to_a_closed_mailbox_is_nothing() -> None:
     s.on_finish(outcome())
     await asyncio.sleep(0.01)
     assert s.outcome is None
+
+
+async def test_with_a_pace_the_first_tokens_and_the_end_come_at_once_and_what_is_between_together() -> None:
+    """The pace is an hour: what is delivered before it is over did not wait for it."""
+    s = TokenStream(Mailbox(asyncio.get_running_loop(), pace=3600.0), lambda outcome: None)
+    s.on_tokens(emission(1))
+    assert await asyncio.wait_for(s.take(), 5) == emission(1)
+    s.on_tokens(emission(2))
+    s.on_tokens(emission(3, 4))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(s.take(), 0.05)
+    s.on_finish(outcome())
+    assert await asyncio.wait_for(s.take(), 5) == emission(2, 3, 4)
+    assert await asyncio.wait_for(s.take(), 5) is None
+
+
+async def test_with_a_pace_nothing_waits_for_longer_than_it() -> None:
+    s = TokenStream(Mailbox(asyncio.get_running_loop(), pace=0.02), lambda outcome: None)
+    for i in range(5):  # each alone: after a pause the next does not wait for a round that may never come
+        s.on_tokens(emission(i))
+        assert await asyncio.wait_for(s.take(), 5) == emission(i)
+    thread = threading.Thread(target=lambda: [s.on_tokens(emission(i)) or time.sleep(0.002) for i in range(100)])
+    thread.start()
+    got: list[int] = []
+    messages = 0
+    while len(got) < 100:
+        taken = await asyncio.wait_for(s.take(), 5)
+        assert taken is not None
+        got += taken.tokens
+        messages += 1
+    thread.join()
+    assert got == list(range(100))
+    assert messages < 50
+
+
+async def test_a_closed_mailbox_leaves_no_timer() -> None:
+    loop = asyncio.get_running_loop()
+    mailbox = Mailbox(loop, pace=0.01)
+    s = TokenStream(mailbox, lambda outcome: None)
+    s.on_tokens(emission(1))
+    await s.take()
+    s.on_tokens(emission(2))
+    mailbox.close()
+    await asyncio.sleep(0.05)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(s.take(), 0.01)
