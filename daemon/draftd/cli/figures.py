@@ -45,6 +45,13 @@ def size(count: int) -> str:
     return f"{value:.1f} GB"
 
 
+def span(seconds: int) -> str:
+    for unit, name in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= unit:
+            return f"{seconds // unit} {name}"
+    return f"{seconds} s"
+
+
 def one_line(answer: Answer) -> str:
     """What `draftd generate` says when the answer is complete."""
     plan, counts = answer.started.plan, answer.finished.counts

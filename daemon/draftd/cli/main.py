@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from draftd import __version__
-from draftd.cli.commands import compare, demo, doctor, flag, generate, serve, status
+from draftd.cli.commands import compare, dashboards, demo, doctor, flag, generate, serve, status, top
 from draftd.cli.failures import explain
 from draftd.cli.terminal import complain
 
@@ -34,7 +34,7 @@ def _root(
 
 
 def build_app() -> typer.Typer:
-    """All commands. The flag's own two are a group."""
+    """All commands. Those of the flag and of the dashboards are groups."""
     app = typer.Typer(
         name="draftd",
         no_args_is_help=True,
@@ -48,11 +48,13 @@ def build_app() -> typer.Typer:
         ("generate", generate),
         ("compare", compare),
         ("status", status),
+        ("top", top),
         ("doctor", doctor),
         ("demo", demo),
     ):
         app.command(name)(module.command)
     app.add_typer(flag.build_app(), name="flag")
+    app.add_typer(dashboards.build_app(), name="dashboards")
     return app
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from draftd.cli import options, terminal
 from draftd.cli.asking import connect
-from draftd.cli.figures import length, percent, size
+from draftd.cli.figures import length, percent, size, span
 
 if TYPE_CHECKING:
     from draftd.v1 import control_pb2 as pb
@@ -46,7 +46,7 @@ def lines(status: pb.GetStatusResponse) -> list[tuple[str, str]]:
     counts, model = status.counts, status.model
     state = pb.DaemonState.Name(status.state).removeprefix("DAEMON_STATE_").lower()
     made = [
-        ("state", f"{state} for {_span(status.uptime.seconds)} (draftd {status.version}, {status.backend})"),
+        ("state", f"{state} for {span(status.uptime.seconds)} (draftd {status.version}, {status.backend})"),
         ("model", f"{model.model} ({size(model.weight_bytes)})"),
         ("draft", f"{model.draft_model} ({size(model.draft_weight_bytes)})" if model.draft_model else "none"),
         ("speculation", _speculation(status)),
@@ -81,10 +81,3 @@ def _speculation(status: pb.GetStatusResponse) -> str:
     return (
         f"flag {status.flag_variant}, level {status.level}, up to {status.model.max_draft_tokens} draft tokens a round"
     )
-
-
-def _span(seconds: int) -> str:
-    for unit, name in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= unit:
-            return f"{seconds // unit} {name}"
-    return f"{seconds} s"

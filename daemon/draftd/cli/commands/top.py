@@ -1,0 +1,53 @@
+"""`draftd top`: a running daemon on one screen, as it goes."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from draftd.cli import options, terminal
+from draftd.cli.asking import connect
+
+
+def command(
+    once: Annotated[bool, typer.Option("--once", help="One screen, after one interval; then end.")] = False,
+    interval: Annotated[
+        float, typer.Option("--interval", "-i", min=0.2, max=3600.0, help="Seconds between two looks.")
+    ] = 1.0,
+    json: Annotated[bool, typer.Option("--json", help="One look as JSON instead.")] = False,
+    target: options.Target = options.DEFAULT_TARGET,
+    token: options.Token = None,
+    tls_ca: options.TlsCa = None,
+) -> None:
+    """Watch a running daemon: throughput, acceptance, depth, level, queue, memory, heat. It needs no collector.
+
+    [bold]Keys[/]  f turns the flag on or off, p pauses, q quits. Into a pipe it is --once.
+
+    [bold]Examples[/]
+
+    [dim]$[/] draftd top
+
+    [dim]$[/] draftd top --once --interval 5
+
+    [dim]$[/] draftd top --json | jq .now.tokens_per_second
+    """
+    from draftd.cli.top import once as one
+    from draftd.cli.top.live import watch
+    from draftd.cli.top.screen import screen
+
+    out = terminal.stdout()
+    live = out.is_terminal and not out.is_dumb_terminal
+    if live and not once and not json:
+        watch(lambda: connect(target, token, tls_ca), target, interval, out)
+        return
+    with connect(target, token, tls_ca) as client:
+        view = one.look(client.status, target, interval)
+    now = datetime.now().astimezone()
+    if json:
+        print(one.as_json(view))
+    elif live:
+        out.print(screen(view, out.width, out.height - 1, now), height=out.height - 1)
+    else:
+        print("\n".join(one.lines(view, now)))

@@ -1,0 +1,1 @@
+"""`draftd top`: from a daemon's successive snapshots to a live screen."""

@@ -1,0 +1,121 @@
+"""Figures from a daemon's counters: what they have come to, and what two successive snapshots say of the time between.
+
+No clock, no terminal, no connection. What is not known is None, never zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from draftd.v1 import control_pb2 as control
+from draftd.v1 import inference_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A status, and when it was asked for: monotonic seconds of the asker."""
+
+    at: float
+    status: control.GetStatusResponse
+
+
+@dataclass(frozen=True, slots=True)
+class Drafting:
+    """How drafts have fared. Shares from 0 to 1.
+
+    `per_position` has as many entries as tokens were drafted in one round at most; the first token drafted comes first.
+    """
+
+    acceptance: float | None  # accepted over drafted
+    per_position: tuple[float | None, ...]
+    mean_length: float | None  # tokens a draft, the bonus counted
+    depth: float | None  # tokens drafted in a round that drafted any
+    drafting: float | None  # share of rounds that drafted any
+    speedup: float | None  # over autoregressive decoding, by the rounds' measured cost
+    tokens_per_forward: float | None  # output tokens for each forward pass of the target
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What happened between two snapshots, `seconds` apart."""
+
+    seconds: float
+    tokens_per_second: float
+    finished: int  # for whatever reason
+    failed: int
+    refused: int
+    drafting: Drafting
+
+
+def drafting(counts: pb.DraftCounts, output_tokens: int) -> Drafting:
+    """Of everything that is counted in `counts`."""
+    drafts, drafted = counts.drafts, counts.drafted_tokens
+    # A daemon that does not measure what a round costs sends 0; measured, a draft is never for nothing.
+    known = drafts > 0 and counts.break_even_tokens > 0
+    return Drafting(
+        acceptance=_over(counts.accepted_tokens, drafted),
+        per_position=tuple(map(_over, counts.accepted_per_position, counts.drafted_per_position)),
+        mean_length=1 + counts.accepted_tokens / drafts if drafts else None,
+        depth=_over(drafted, drafts),
+        drafting=_over(drafts, counts.rounds),
+        speedup=(drafts + counts.accepted_tokens) / (drafts + counts.break_even_tokens) if known else None,
+        tokens_per_forward=_over(output_tokens, counts.target_forwards),
+    )
+
+
+def same_run(before: control.GetStatusResponse, after: control.GetStatusResponse) -> bool:
+    """False where the daemon was started anew in between: its counters began at zero again."""
+    if before.HasField("started") and after.HasField("started"):
+        return bool(before.started == after.started)
+    return after.uptime.ToNanoseconds() >= before.uptime.ToNanoseconds()
+
+
+def between(before: Snapshot | None, after: Snapshot) -> Rates | None:
+    """None where there is nothing to compare with: no earlier snapshot, one of another run, or no time in between."""
+    if before is None or after.at <= before.at or not same_run(before.status, after.status):
+        return None
+    old, new = before.status, after.status
+    counts = _difference(old.counts, new.counts)
+    tokens = new.output_tokens - old.output_tokens
+    finished = sum(new.finished_requests.values()) - sum(old.finished_requests.values())
+    failed = failures(new) - failures(old)
+    refused = new.refused_requests - old.refused_requests
+    if counts is None or min(tokens, finished, failed, refused) < 0:
+        return None
+    seconds = after.at - before.at
+    return Rates(seconds, tokens / seconds, finished, failed, refused, drafting(counts, tokens))
+
+
+def failures(status: control.GetStatusResponse) -> int:
+    """Requests that ended in an error of the daemon's."""
+    return int(status.finished_requests.get("error", 0))
+
+
+def _difference(before: pb.DraftCounts, after: pb.DraftCounts) -> pb.DraftCounts | None:
+    """None where a counter has gone back."""
+    made = pb.DraftCounts(
+        rounds=after.rounds - before.rounds,
+        drafts=after.drafts - before.drafts,
+        drafted_tokens=after.drafted_tokens - before.drafted_tokens,
+        accepted_tokens=after.accepted_tokens - before.accepted_tokens,
+        target_forwards=after.target_forwards - before.target_forwards,
+        break_even_tokens=after.break_even_tokens - before.break_even_tokens,
+        drafted_per_position=_each(before.drafted_per_position, after.drafted_per_position),
+        accepted_per_position=_each(before.accepted_per_position, after.accepted_per_position),
+    )
+    singles = (made.rounds, made.drafts, made.drafted_tokens, made.accepted_tokens, made.target_forwards)
+    if min(*singles, *made.drafted_per_position, *made.accepted_per_position) < 0:
+        return None
+    return made
+
+
+def _each(before: Sequence[int], after: Sequence[int]) -> list[int]:
+    """Position by position. Positions are only ever added: where one is missing, a counter has gone back."""
+    if len(after) < len(before):
+        return [-1]
+    return [new - old for new, old in zip(after, [*before, *[0] * (len(after) - len(before))], strict=True)]
+
+
+def _over(part: float, whole: float) -> float | None:
+    return part / whole if whole else None

@@ -1,0 +1,261 @@
+"""The screen's contents as rows: a name and what it is now. How they are laid out is decided elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from rich.text import Text
+
+from draftd.cli import figures
+from draftd.cli.figures import NOTHING
+from draftd.cli.top.rates import Drafting, failures
+from draftd.cli.top.view import View
+from draftd.v1 import control_pb2 as pb
+
+GOOD, WARN, BAD, DIM = "green", "yellow", "bold red", "dim"
+
+_PRESSURE_STYLES = {
+    pb.MEMORY_PRESSURE_NORMAL: GOOD,
+    pb.MEMORY_PRESSURE_WARN: WARN,
+    pb.MEMORY_PRESSURE_CRITICAL: BAD,
+}
+_DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    name: str
+    value: Text
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A figure of the last minute, and of all since the daemon started. `share` draws a bar."""
+
+    name: str
+    minute: str
+    whole: str
+    share: float | None = None
+    style: str = ""
+
+
+def speculation(view: View) -> list[Compared]:
+    minute = view.minute.drafting if view.minute is not None else None
+    whole = view.whole
+    speedup = minute.speedup if minute is not None else None
+    return [
+        _compared("accepted", "acceptance", minute, whole, figures.percent),
+        _compared("tokens a draft", "mean_length", minute, whole, figures.length),
+        _compared("speed-up", "speedup", minute, whole, figures.times, style=_against_one(speedup, whole.speedup)),
+        _compared(f"depth, of {view.status.max_draft_tokens}", "depth", minute, whole, _tenths),
+        _compared("rounds drafted", "drafting", minute, whole, figures.percent),
+        _compared("tokens a forward", "tokens_per_forward", minute, whole, figures.length),
+    ]
+
+
+def positions(view: View) -> list[Compared]:
+    """Acceptance of the first drafted token, the second, and so on: of the last minute, else of all."""
+    minute = view.minute.drafting.per_position if view.minute is not None else ()
+    whole = view.whole.per_position
+    made = []
+    for place, share in enumerate(whole):
+        recent = minute[place] if place < len(minute) else None
+        drawn = recent if recent is not None else share
+        made.append(Compared(str(place + 1), figures.percent(recent), figures.percent(share), drawn))
+    return made
+
+
+def serving(view: View) -> list[Row]:
+    status = view.status
+    finished = sum(status.finished_requests.values())
+    failed, refused = failures(status), status.refused_requests
+    full = status.queue_capacity > 0 and status.queued_requests >= status.queue_capacity
+    lately = view.minute
+    return [
+        Row("flag", _flag(status)),
+        Row("level", _level(status)),
+        Row(
+            "requests",
+            Text.assemble(
+                f"{status.active_requests} active, ",
+                (f"{status.queued_requests} of {status.queue_capacity} queued", BAD if full else ""),
+            ),
+        ),
+        Row("finished", _with_lately(str(finished), lately.finished if lately is not None else None)),
+        Row("failed", _failed(status, failed, lately.failed if lately is not None else None)),
+        Row("refused", _with_lately(str(refused), lately.refused if lately is not None else None, bad=refused > 0)),
+        Row("telemetry", Text("exporting", GOOD) if status.telemetry_exporting else Text("not exporting", DIM)),
+    ]
+
+
+def machine(view: View) -> list[Row]:
+    status = view.status
+    h = status.hardware
+    return [
+        Row("headroom", _headroom(h)),
+        Row("pressure", _pressure(h)),
+        Row("MLX", _mlx(h)),
+        Row("model", Text(f"{figures.size(status.weight_bytes)}, KV cache {figures.size(status.kv_cache_bytes)}")),
+        Row("GPU", _gpu(h)),
+        Row("thermal", _thermal(h)),
+        Row("power", _power(h)),
+    ]
+
+
+def transitions(view: View, now: datetime) -> list[Row]:
+    """The latest first. `now` says whether a time of day is enough."""
+    made = []
+    for change in reversed(view.status.transitions):
+        at = change.at.ToDatetime(tzinfo=UTC).astimezone(now.tzinfo)
+        what = Text.assemble(
+            f"{change.subject} {change.previous or NOTHING} → ",
+            (change.current or NOTHING, "bold"),
+            (f" · {change.cause}" if change.cause else "", DIM),
+        )
+        made.append(Row(at.strftime("%H:%M:%S" if now - at < _DAY else "%d %b"), what))
+    return made
+
+
+def state(view: View) -> Text:
+    """What is served, and for how long."""
+    status = view.status
+    name = pb.DaemonState.Name(status.state).removeprefix("DAEMON_STATE_").lower()
+    model = status.model
+    served = f"{model.model} + {model.draft_model}" if model.draft_model else model.model
+    style = GOOD if status.state == pb.DAEMON_STATE_SERVING else WARN
+    parts = [served, status.backend]
+    return Text.assemble(
+        (f"draftd {status.version}", "bold"),
+        f" at {view.target}  ",
+        (f"{name} for {figures.span(status.uptime.seconds)}", style),
+        "  ",
+        ("  ".join(part for part in parts if part), DIM),
+    )
+
+
+def lost(view: View) -> Text:
+    """That the daemon is away, and what is done about it. Only where it is."""
+    gone = view.lost
+    assert gone is not None
+    trying = "asking again" if gone.retry is None else f"next try in {max(0.0, gone.retry):.0f} s"
+    return Text(f"no answer for {figures.span(int(gone.silent))}, {trying}: {gone.why}", BAD)
+
+
+def _compared(
+    name: str,
+    field: str,
+    minute: Drafting | None,
+    whole: Drafting,
+    shown: Callable[[float | None], str],
+    style: str = "",
+) -> Compared:
+    recent = getattr(minute, field) if minute is not None else None
+    return Compared(name, shown(recent), shown(getattr(whole, field)), style=style)
+
+
+def _tenths(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.1f}"
+
+
+def _against_one(*known: float | None) -> str:
+    """By the first that is known: is speculation faster or slower?"""
+    value = next((v for v in known if v is not None), None)
+    return "" if value is None else GOOD if value >= 1 else BAD
+
+
+def _with_lately(whole: str, lately: int | None, *, bad: bool = False) -> Text:
+    return Text.assemble((whole, BAD if bad else ""), (f", {lately} this minute" if lately else "", DIM))
+
+
+def _failed(status: pb.GetStatusResponse, failed: int, lately: int | None) -> Text:
+    shown = _with_lately(str(failed), lately, bad=failed > 0)
+    if status.drafter_errors:
+        shown.append(f", {status.drafter_errors} drafter errors", WARN)
+    return shown
+
+
+def _flag(status: pb.GetStatusResponse) -> Text:
+    variant = status.flag_variant or NOTHING
+    if not status.model.speculation_available and status.model.model:
+        return Text.assemble(variant, (f" · speculation unavailable: {status.model.speculation_reason}", WARN))
+    if status.flag.error:
+        return Text.assemble(variant, (f" · {status.flag.error}", BAD))
+    style = GOOD if variant == "on" else WARN
+    return Text.assemble((variant, style), (f" · {status.flag.provider}" if status.flag.provider else "", DIM))
+
+
+def _level(status: pb.GetStatusResponse) -> Text:
+    name = status.level.replace("_", " ") or NOTHING
+    return Text.assemble(
+        (name, GOOD if status.level == "full" else WARN),
+        (f" · {status.level_cause}" if status.level_cause else "", DIM),
+    )
+
+
+def _headroom(h: pb.Hardware) -> Text:
+    if not h.HasField("memory_headroom_bytes"):
+        return Text(NOTHING)
+    room = h.memory_headroom_bytes
+    shown = figures.size(room) if room >= 0 else f"−{figures.size(-room)}"
+    return Text.assemble(
+        (shown, GOOD if room >= 0 else BAD),
+        f", floor {_size(h, 'memory_floor_bytes')}",
+        (f" of {_size(h, 'memory_limit_bytes')}", DIM),
+    )
+
+
+def _mlx(h: pb.Hardware) -> Text:
+    if not h.HasField("mlx_active_bytes"):
+        return Text(NOTHING)
+    return Text(
+        f"{_size(h, 'mlx_active_bytes')}, cache {_size(h, 'mlx_cache_bytes')}, peak {_size(h, 'mlx_peak_bytes')}"
+    )
+
+
+def _pressure(h: pb.Hardware) -> Text:
+    if h.HasField("memory_pressure"):
+        name = pb.MemoryPressure.Name(h.memory_pressure).removeprefix("MEMORY_PRESSURE_").lower()
+        shown = Text(name, _PRESSURE_STYLES.get(h.memory_pressure, ""))
+    else:
+        shown = Text(NOTHING)
+    swapped = h.HasField("swap_in_bytes")
+    style = WARN if swapped and h.swap_in_bytes else ""
+    return shown.append(", swapped in ").append(_size(h, "swap_in_bytes"), style)
+
+
+def _gpu(h: pb.Hardware) -> Text:
+    if not h.HasField("gpu_utilization") and not h.HasField("gpu_memory_bytes"):
+        return Text(NOTHING)
+    busy = figures.percent(h.gpu_utilization if h.HasField("gpu_utilization") else None)
+    return Text(f"{busy} busy, {_size(h, 'gpu_memory_bytes')}")
+
+
+def _thermal(h: pb.Hardware) -> Text:
+    shown = Text(NOTHING)
+    if h.HasField("thermal_level"):
+        name = pb.ThermalLevel.Name(h.thermal_level).removeprefix("THERMAL_LEVEL_").lower()
+        hot = h.thermal_level >= pb.THERMAL_LEVEL_HEAVY
+        mild = h.thermal_level == pb.THERMAL_LEVEL_MODERATE
+        shown = Text(name, BAD if hot else WARN if mild else GOOD)
+    if h.HasField("throttles"):
+        shown.append(f", {h.throttles} throttles", WARN if h.throttles else "")
+    if h.temperatures:
+        shown.append(f", {max(h.temperatures.values()):.0f} °C")
+    return shown
+
+
+def _power(h: pb.Hardware) -> Text:
+    parts: list[tuple[str, str]] = []
+    if h.HasField("on_mains"):
+        parts.append(("mains" if h.on_mains else "battery", "" if h.on_mains else WARN))
+    if h.HasField("low_power"):
+        parts.append(("low-power mode" if h.low_power else "normal mode", WARN if h.low_power else ""))
+    if "system" in h.power:
+        parts.append((f"{h.power['system']:.0f} W", ""))
+    return Text(", ").join(Text(*part) for part in parts) if parts else Text(NOTHING)
+
+
+def _size(h: pb.Hardware, field: str) -> str:
+    return figures.size(getattr(h, field)) if h.HasField(field) else NOTHING
