@@ -84,6 +84,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
             level_cause=standing.cause,
             flag=_flag(flag),
             started=self._started,
+            verifier_errors=engine.verifier_errors,
         )
 
     async def GetFlag(self, request: pb.GetFlagRequest, context: Context) -> pb.GetFlagResponse:  # noqa: N802

@@ -171,8 +171,9 @@ def _with_lately(whole: str, lately: int | None, *, bad: bool = False) -> Text:
 
 def _failed(status: pb.GetStatusResponse, failed: int, lately: int | None) -> Text:
     shown = _with_lately(str(failed), lately, bad=failed > 0)
-    if status.drafter_errors:
-        shown.append(f", {status.drafter_errors} drafter errors", WARN)
+    for count, what in ((status.drafter_errors, "drafter"), (status.verifier_errors, "verifier")):
+        if count:
+            shown.append(f", {count} {what} errors", WARN)
     return shown
 
 
