@@ -52,7 +52,8 @@ docs-check: $(DEV)
 collector-check: # where there is a collector
 	@if binary=$$(sh scripts/collector.sh --find); then \
 		$$binary validate --config otel-collector/config.yaml && \
-		$$binary validate --config otel-collector/config.yaml --config otel-collector/without-stores.yaml; fi
+		$$binary validate --config otel-collector/config.yaml --config otel-collector/without-stores.yaml && \
+		$$binary validate --config otel-collector/config.yaml --config otel-collector/containers.yaml; fi
 
 proto: $(DEV) ## generate daemon/draftd/v1 from proto/
 	sh scripts/proto.sh
