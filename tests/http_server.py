@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,12 +34,22 @@ class Refused(Exception):
         self.answer: Answer = (code, {"message": message, **more})
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that has gone away is its own business; what fails here is told, and seen by the client as well."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
 @contextmanager
 def serving(answer: Callable[[Request], Answer]) -> Iterator[str]:
     """Answers on a free port until the end of the block; gives the address."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        wbufsize = -1  # one packet for head and body, or each answer waits for the other side's delayed acknowledgement
 
         def _handle(self) -> None:
             parts = urlsplit(self.path)
@@ -70,8 +81,7 @@ def serving(answer: Callable[[Request], Answer]) -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:
             """Silent: the requests are kept instead."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:

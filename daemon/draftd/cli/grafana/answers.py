@@ -36,10 +36,12 @@ def explain(error: Exception, asked: Asked) -> GrafanaError:
     if isinstance(error, GrafanaException):
         return _refused(int(error.status_code or 0), asked.scrubbed(_said(error)), asked)
     if isinstance(error, exceptions.SSLError):
-        return GrafanaError(
-            f"could not {what}: the certificate of {url} is not trusted: --tls-ca names the authority (PEM) it "
-            f"comes from ({asked.scrubbed(_cause(error))})"
-        )
+        cause = asked.scrubbed(_cause(error))
+        if "certificate" in cause.lower():
+            advice = "--tls-ca names the authority (PEM) that its certificate comes from"
+        else:
+            advice = "does it speak https there?"
+        return GrafanaError(f"could not {what}: no TLS with {url} ({cause}): {advice}")
     if isinstance(error, exceptions.TooManyRedirects):
         return GrafanaError(
             f"could not {what}: {url} sends elsewhere: give the address it ends up at, which may be https, and one "
@@ -64,8 +66,8 @@ def _refused(code: int, said: str, asked: Asked) -> GrafanaError:
     if code == 401:
         line = f"Grafana does not accept the credentials ({answer}): is the token of this Grafana, and still valid?"
     elif code == 403:
-        needed = f"needs the permission {asked.needs} (the role Admin has it)" if asked.needs else "may not"
-        line = f"not allowed to {what}: whom the credentials stand for {needed} ({answer})"
+        needed = f": give the account the permission {asked.needs}, or the role Admin" if asked.needs else ""
+        line = f"not allowed to {what} ({answer}){needed}"
     elif code in (409, 412):
         line = f"could not {what}: it was changed meanwhile ({answer}): run this again"
     elif code == 404:

@@ -12,7 +12,7 @@ def look(client: GrafanaClient, wanted: Wanted) -> Found:
     folder = client.folder(FOLDER_UID)
     same_title = () if folder else tuple(f["uid"] for f in client.root_folders() if f.get("title") == FOLDER_TITLE)
     neighbours = client.search(folderUIDs=FOLDER_UID) if folder else []
-    marked = [hit["uid"] for hit in client.search(tag=TAG)]
+    marked = [hit["uid"] for hit in client.search(tag=TAG) if our_dashboard(hit)]
     dashboards = {}
     for uid in dict.fromkeys([*wanted.dashboards, *marked]):
         there = client.dashboard(uid)

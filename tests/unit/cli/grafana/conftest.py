@@ -1,0 +1,170 @@
+"""A Grafana to push to, something to push, and a way to run the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from draftd.cli.main import main
+from tests.grafana import Grafana
+from tests.http_server import serving
+from tests.unit.cli.conftest import Ran
+
+SECRET = "webhook-secret-of-the-tests"
+RULES = "alerting/rules.yaml"
+
+
+@dataclass
+class Site:
+    """A scripted Grafana, where it answers, and the folder that is pushed to it."""
+
+    grafana: Grafana
+    url: str
+    folder: Path
+
+    def change(self, path: str, change: Callable[[Any], None]) -> None:
+        """Edits one of the files that are pushed."""
+        file = self.folder / path
+        content = yaml.safe_load(file.read_text())  # JSON is YAML
+        change(content)
+        file.write_text(json.dumps(content))
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """The overview as it is stored."""
+        model: dict[str, Any] = self.grafana.dashboards["draftd-overview"]["dashboard"]
+        return model
+
+
+Push = Callable[..., Ran]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    grafana = Grafana()
+    grafana.add_datasource("prometheus", "prom-1", "Prometheus")
+    grafana.add_datasource("tempo", "tempo-1", "Tempo")
+    folder = tmp_path / "from"
+    write_content(folder)
+    with serving(grafana.answer) as url:
+        yield Site(grafana, url, folder)
+
+
+@pytest.fixture
+def draftd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Push:
+    """Runs `draftd dashboards …` through the same entry point as the script. An environment variable that is None is
+    not there."""
+
+    def run(*arguments: str, **environ: str | None) -> Ran:
+        capsys.readouterr()
+        with monkeypatch.context() as patch:
+            for name in list(os.environ):
+                if name.startswith("GRAFANA_"):
+                    patch.delenv(name)
+            for name, value in environ.items():
+                if value is not None:
+                    patch.setenv(name, value)
+            patch.setattr(sys, "argv", ["draftd", "dashboards", *arguments])
+            try:
+                main()
+                code = 0
+            except SystemExit as ended:
+                code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        said = capsys.readouterr()
+        return Ran(code, said.out, said.err)
+
+    return run
+
+
+@pytest.fixture
+def push(site: Site, draftd: Push) -> Push:
+    """`draftd dashboards push` of the site's folder to its Grafana, as one who may do anything. The log of requests
+    begins anew with each."""
+
+    def run(*arguments: str, **environ: str | None) -> Ran:
+        site.grafana.requests.clear()
+        known = {"GRAFANA_URL": site.url, "GRAFANA_TOKEN": site.grafana.token, "DRAFTD_WEBHOOK_SECRET": SECRET}
+        return draftd("push", "--from", str(site.folder), *arguments, **(known | environ))
+
+    return run
+
+
+def write_content(folder: Path) -> None:
+    (folder / "dashboards").mkdir(parents=True)
+    (folder / "alerting").mkdir()
+    for name in ("overview", "machine"):
+        (folder / "dashboards" / f"{name}.json").write_text(json.dumps(dashboard(name)))
+    (folder / RULES).write_text(yaml.safe_dump({"apiVersion": 1, "groups": [group()]}))
+
+
+def dashboard(name: str) -> dict[str, Any]:
+    return {
+        "id": 7,
+        "version": 3,
+        "uid": f"draftd-{name}",
+        "title": f"draftd {name}",
+        "tags": ["draftd"],
+        "schemaVersion": 42,
+        "panels": [
+            {
+                "id": 1,
+                "title": "Requests",
+                "type": "timeseries",
+                "datasource": {"type": "prometheus", "uid": "${datasource}"},
+                "fieldConfig": {"defaults": {"unit": "reqps"}},
+                "targets": [{"refId": "A", "expr": "rate(x[5m])", "datasource": {"uid": "draftd-prometheus"}}],
+                "links": [{"url": '/explore?left={"datasource":"draftd-tempo","queries":[]}'}],
+            },
+            {"id": 2, "title": "Events", "type": "logs", "datasource": {"type": "loki", "uid": "draftd-loki"}},
+        ],
+        "templating": {
+            "list": [{"name": "datasource", "type": "datasource", "current": {"value": "draftd-prometheus"}}]
+        },
+    }
+
+
+def group() -> dict[str, Any]:
+    return {
+        "orgId": 1,
+        "name": "draftd",
+        "folder": "draftd",
+        "interval": "1m",
+        "rules": [rule("absent", "critical"), rule("slower", "warning", fallback_level="short_block")],
+    }
+
+
+def rule(name: str, severity: str, **labels: str) -> dict[str, Any]:
+    return {
+        "uid": f"draftd-{name}",
+        "title": f"Draftd{name.title()}",
+        "condition": "B",
+        "data": [
+            {
+                "refId": "A",
+                "relativeTimeRange": {"from": 600, "to": 0},
+                "datasourceUid": "draftd-prometheus",
+                "model": {"refId": "A", "expr": f"{name}_total > 1", "instant": True},
+            },
+            {
+                "refId": "B",
+                "datasourceUid": "__expr__",
+                "model": {"refId": "B", "type": "threshold", "expression": "A"},
+            },
+        ],
+        "dashboardUid": "draftd-overview",
+        "panelId": 1,
+        "noDataState": "OK",
+        "execErrState": "KeepLast",
+        "for": "300s",
+        "keepFiringFor": "1m",
+        "labels": {"severity": severity, **labels},
+        "annotations": {"summary": "{{ $labels.instance }} is gone"},
+    }

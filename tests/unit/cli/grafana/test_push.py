@@ -1,0 +1,275 @@
+"""Pushing to a Grafana: what is there afterwards, that a second push does nothing, that drift is seen and mended."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.unit.cli.grafana.conftest import RULES, SECRET, Push, Site, rule
+
+
+def test_the_first_push_makes_everything_and_says_so(site: Site, push: Push) -> None:
+    ran = push()
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.splitlines()[-1] == "5 created"
+    assert site.grafana.writes == [
+        "POST /api/folders",
+        "POST /api/dashboards/db",
+        "POST /api/dashboards/db",
+        "POST /api/v1/provisioning/contact-points",
+        "PUT /api/v1/provisioning/folder/draftd/rule-groups/draftd",
+    ]
+    assert site.grafana.folders["draftd"]["title"] == "draftd"
+    assert set(site.grafana.dashboards) == {"draftd-overview", "draftd-machine"}
+    assert set(site.grafana.rules) == {"draftd-absent", "draftd-slower"}
+    assert site.grafana.policies == {"receiver": "grafana-default-email", "group_by": ["grafana_folder"]}
+
+
+def test_dashboards_are_marked_in_our_folder_and_read_the_chosen_sources(site: Site, push: Push) -> None:
+    push()
+    model = site.model
+    assert model["tags"] == ["draftd", "managed-by:draftd"]
+    assert site.grafana.dashboards["draftd-overview"]["meta"]["folderUid"] == "draftd"
+    requests, events = model["panels"]
+    assert requests["targets"][0]["datasource"]["uid"] == "prom-1"
+    assert requests["datasource"]["uid"] == "${datasource}"
+    assert requests["links"][0]["url"] == '/explore?left={"datasource":"tempo-1","queries":[]}'
+    assert model["templating"]["list"][0]["current"]["value"] == "prom-1"
+    assert events["datasource"]["uid"] == "draftd-loki"  # there is none to choose
+
+
+def test_rules_are_marked_locked_and_as_the_api_writes_them(site: Site, push: Push) -> None:
+    push()
+    stored = site.grafana.rules["draftd-slower"]
+    assert stored["labels"] == {"severity": "warning", "fallback_level": "short_block", "managed_by": "draftd"}
+    assert stored["provenance"] == "api"
+    assert [query["datasourceUid"] for query in stored["data"]] == ["prom-1", "__expr__"]
+    assert (stored["for"], stored["keep_firing_for"]) == ("5m", "1m")
+    assert stored["annotations"] == {
+        "summary": "{{ $labels.instance }} is gone",
+        "__dashboardUid__": "draftd-overview",
+        "__panelId__": "1",
+    }
+    assert site.grafana.intervals == {"draftd/draftd": 60}
+
+
+def test_the_contact_point_signs_with_the_secret_and_a_timestamp(site: Site, push: Push) -> None:
+    push("--webhook-url", "http://mini.local:50552/v1/alerts")
+    settings = site.grafana.contact_points["draftd-daemon"]["settings"]
+    assert settings["url"] == "http://mini.local:50552/v1/alerts"
+    assert settings["hmacConfig"]["timestampHeader"] == "X-Grafana-Alerting-Timestamp"
+    assert site.grafana.secrets == {"draftd-daemon": SECRET}
+
+
+def test_a_second_push_sends_nothing_and_says_so(site: Site, push: Push) -> None:
+    push("--route")
+    before = site.grafana.frozen()
+    ran = push("--route")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.splitlines()[-1] == "nothing to do: 6 as shipped"
+    assert site.grafana.writes == []
+    assert site.grafana.frozen() == before
+
+
+def test_drift_is_shown_line_by_line_and_mended(site: Site, push: Push) -> None:
+    push()
+    pushed = json.loads(site.grafana.frozen())
+    site.model["panels"][0]["fieldConfig"]["defaults"]["unit"] = "none"
+    site.model["version"] += 1
+    site.grafana.rules["draftd-absent"]["for"] = "10m"
+    site.grafana.rules["draftd-slower"]["data"][0]["model"]["expr"] = "vector(0)"
+    site.grafana.intervals["draftd/draftd"] = 120
+    site.grafana.contact_points["draftd-daemon"]["settings"]["url"] = "http://elsewhere/"
+
+    shown = push("--dry-run").out.splitlines()
+    for line in (
+        '-panels["Requests"].fieldConfig.defaults.unit = "none"',
+        '+panels["Requests"].fieldConfig.defaults.unit = "reqps"',
+        "-rules.draftd-absent.for = 600.0",
+        "+rules.draftd-absent.for = 300.0",
+        '-rules.draftd-slower.data["A"].model.expr = "vector(0)"',
+        '+rules.draftd-slower.data["A"].model.expr = "slower_total > 1"',
+        "-interval = 120",
+        "+interval = 60",
+        '-settings.url = "http://elsewhere/"',
+        '+settings.url = "http://127.0.0.1:50552/v1/alerts"',
+    ):
+        assert line in shown
+    assert len([line for line in shown if line.startswith(("+", "-")) and line[:3] not in ("+++", "---")]) == 10
+    assert shown[-1] == "3 to be updated, 2 as shipped; nothing was changed"
+
+    assert push().code == 0
+    mended = json.loads(site.grafana.frozen())
+    for uid in pushed["dashboards"]:
+        mended["dashboards"][uid]["dashboard"]["version"] = pushed["dashboards"][uid]["dashboard"]["version"]
+        mended["dashboards"][uid]["meta"]["version"] = pushed["dashboards"][uid]["meta"]["version"]
+    for uid in pushed["rules"]:
+        mended["rules"][uid]["updated"] = pushed["rules"][uid]["updated"]
+    assert mended == pushed
+    assert push().out.endswith("nothing to do: 5 as shipped\n")
+
+
+def test_a_panel_and_a_rule_added_or_taken_away_by_hand_are_mended(site: Site, push: Push) -> None:
+    push()
+    site.model["panels"] = [*site.model["panels"][:1], {"id": 9, "title": "Mine", "type": "text"}]
+    del site.grafana.rules["draftd-absent"]
+    shown = push("--dry-run").out
+    assert '-panels["Mine"].title = "Mine"' in shown
+    assert '+panels["Events"].title = "Events"' in shown
+    assert '+rules.draftd-absent.title = "DraftdAbsent"' in shown
+    push()
+    assert [panel["title"] for panel in site.model["panels"]] == ["Requests", "Events"]
+    assert "draftd-absent" in site.grafana.rules
+
+
+def test_a_dashboard_and_a_rule_moved_by_hand_are_brought_back(site: Site, push: Push) -> None:
+    push()
+    site.grafana.folders["other"] = {"id": 1, "uid": "other", "title": "Other"}
+    site.grafana.dashboards["draftd-overview"]["meta"]["folderUid"] = "other"
+    site.grafana.rules["draftd-absent"]["ruleGroup"] = "elsewhere"
+    site.grafana.intervals["draftd/elsewhere"] = 60
+    shown = push("--dry-run").out
+    assert '-folder = "other"' in shown
+    assert '-rules.draftd-absent.moved to = "draftd/elsewhere"' in shown
+    push()
+    assert site.grafana.dashboards["draftd-overview"]["meta"]["folderUid"] == "draftd"
+    assert site.grafana.rules["draftd-absent"]["ruleGroup"] == "draftd"
+
+
+def test_what_grafana_fills_in_is_no_drift(site: Site, push: Push) -> None:
+    push()
+    site.model.update(schemaVersion=43, editable=False, description="", annotations={"list": []}, gnetId=None)
+    site.grafana.rules["draftd-absent"].update(
+        guid="x", updated="2027-01-01T00:00:00Z", missingSeriesEvalsToResolve=None
+    )
+    site.grafana.rules["draftd-absent"]["data"][0]["model"]["hide"] = False
+    push()
+    assert site.grafana.writes == []
+
+
+def test_a_dry_run_writes_nothing(site: Site, push: Push) -> None:
+    empty = site.grafana.frozen()
+    ran = push("--dry-run", "--route", "--prune")
+    assert ran.code == 0
+    assert ran.out.endswith("6 to be created; nothing was changed\n")
+    assert '+panels["Requests"].title = "Requests"' in ran.out
+    assert site.grafana.writes == []
+    assert site.grafana.frozen() == empty
+
+
+def test_a_dry_run_tells_by_its_exit_code_whether_there_is_something_to_do(push: Push) -> None:
+    assert push("--dry-run", "--exit-code").code == 3
+    push()
+    assert push("--dry-run", "--exit-code").code == 0
+    assert push("--exit-code").code == 2
+
+
+def test_machines_get_the_plan_as_json(site: Site, push: Push) -> None:
+    told = json.loads(push("--json").out)
+    assert told["grafana"] == {"url": site.url, "version": "12.4.1"}
+    first = told["changes"][0]
+    assert (first["kind"], first["action"], first["name"]) == ("folder", "create", "draftd")
+    site.model["title"] = "Mine"
+    told = json.loads(push("--json", "--dry-run").out)
+    assert told["dry_run"] is True
+    assert [(c["action"], c["name"]) for c in told["changes"]] == [("update", "draftd-overview")]
+    assert '-title = "Mine"' in told["changes"][0]["diff"]
+    assert {"kind": "rule group", "name": "draftd"} in told["unchanged"]
+
+
+def test_what_is_no_longer_shipped_goes_only_when_asked(site: Site, push: Push) -> None:
+    push()
+    (site.folder / "dashboards" / "machine.json").unlink()
+    site.change(RULES, lambda content: content["groups"][0]["rules"].pop(0))
+    ran = push()
+    assert "draftd-machine                    no longer shipped; --prune removes it" in ran.out
+    assert "draftd-absent                     no longer shipped; --prune removes it" in ran.out
+    assert site.grafana.writes == []
+
+    shown = push("--prune", "--dry-run").out
+    assert "+++ no longer there" in shown
+    assert site.grafana.writes == []
+    assert push("--prune").out.splitlines()[-1] == "2 removed, 4 as shipped"
+    assert set(site.grafana.dashboards) == {"draftd-overview"}
+    assert set(site.grafana.rules) == {"draftd-slower"}
+    assert push("--prune").out.endswith("nothing to do: 4 as shipped\n")
+
+
+def test_a_rule_no_longer_shipped_survives_the_writing_of_its_group(site: Site, push: Push) -> None:
+    push()
+    before = json.dumps(site.grafana.rules["draftd-absent"])
+
+    def exchange(content: dict[str, list[dict[str, list[object]]]]) -> None:
+        content["groups"][0]["rules"][0] = rule("fresh", "info")
+
+    site.change(RULES, exchange)
+    assert push().code == 0
+    assert set(site.grafana.rules) == {"draftd-absent", "draftd-slower", "draftd-fresh"}
+    assert json.dumps(site.grafana.rules["draftd-absent"]) == before
+    push("--prune")
+    assert set(site.grafana.rules) == {"draftd-slower", "draftd-fresh"}
+
+
+def test_editable_rules_and_contact_point_stay_editable(site: Site, push: Push) -> None:
+    push("--editable")
+    assert all("provenance" not in stored for stored in site.grafana.rules.values())
+    assert "provenance" not in site.grafana.contact_points["draftd-daemon"]
+    assert push().out.endswith("nothing to do: 5 as shipped\n")
+    site.grafana.rules["draftd-absent"]["for"] = "10m"
+    site.grafana.contact_points["draftd-daemon"]["settings"]["url"] = "http://elsewhere/"
+    assert push().code == 0
+    assert all("provenance" not in stored for stored in site.grafana.rules.values())
+    assert "provenance" not in site.grafana.contact_points["draftd-daemon"]
+
+
+def test_locked_objects_can_be_mended_with_editable_too(site: Site, push: Push) -> None:
+    push()
+    site.grafana.rules["draftd-absent"]["for"] = "10m"
+    site.grafana.contact_points["draftd-daemon"]["settings"]["url"] = "http://elsewhere/"
+    assert push("--editable").code == 0
+    assert site.grafana.contact_points["draftd-daemon"]["settings"]["url"].startswith("http://127.0.0.1")
+
+
+def test_without_a_secret_the_contact_point_is_left_alone(site: Site, push: Push) -> None:
+    ran = push(DRAFTD_WEBHOOK_SECRET=None)
+    assert "the contact point is left out: DRAFTD_WEBHOOK_SECRET is not set" in ran.out
+    assert "draftd-daemon" not in site.grafana.contact_points
+    push()
+    site.grafana.contact_points["draftd-daemon"]["settings"]["url"] = "http://elsewhere/"
+    ran = push(DRAFTD_WEBHOOK_SECRET=None)
+    assert "the contact point is left as it is" in ran.out
+    assert site.grafana.writes == []
+
+
+def test_a_new_secret_is_sent_when_asked(site: Site, push: Push) -> None:
+    push()
+    push(DRAFTD_WEBHOOK_SECRET="another")
+    assert site.grafana.secrets["draftd-daemon"] == SECRET
+    ran = push("--renew-secret", DRAFTD_WEBHOOK_SECRET="another")
+    assert ran.out.splitlines()[-1] == "1 updated, 4 as shipped"
+    assert site.grafana.secrets["draftd-daemon"] == "another"
+    assert push("--renew-secret", DRAFTD_WEBHOOK_SECRET=None).code == 2
+
+
+def test_optional_sources_that_are_missing_or_many_are_told(site: Site, push: Push) -> None:
+    site.grafana.add_datasource("loki", "loki-1", "Logs")
+    site.grafana.add_datasource("loki", "loki-2", "Other logs")
+    site.grafana.datasources = [source for source in site.grafana.datasources if source["type"] != "tempo"]
+    out = push().out
+    assert "there is no tempo source" in out
+    assert "--loki picks one of loki-1 (Logs), loki-2 (Other logs)" in out
+    push("--loki", "loki-2")
+    assert site.model["panels"][1]["datasource"]["uid"] == "loki-2"
+
+
+@pytest.mark.parametrize("many", [1, 1001])
+def test_our_dashboards_are_found_among_many(site: Site, push: Push, many: int) -> None:
+    for i in range(many):
+        model = {"id": i, "uid": f"copy-{i}", "title": f"copy {i}", "tags": ["managed-by:draftd"], "version": 1}
+        site.grafana.dashboards[f"copy-{i}"] = {"dashboard": model, "meta": {"folderUid": ""}}
+    model = {"id": 9, "uid": "draftd-old", "title": "old", "tags": ["managed-by:draftd"], "version": 1}
+    site.grafana.dashboards["draftd-old"] = {"dashboard": model, "meta": {"folderUid": "draftd"}}
+    push("--prune")
+    assert "draftd-old" not in site.grafana.dashboards
+    assert len(site.grafana.dashboards) == many + 2
