@@ -48,6 +48,7 @@ proto-check: $(DEV)
 docs-check: $(DEV)
 	$(BIN)/python -m draftd.telemetry.document docs/telemetry.md --check
 	$(BIN)/python -m draftd.cli.reference --check
+	$(BIN)/python -m dashboards.generate --check
 
 collector-check: # where there is a collector
 	@if binary=$$(sh scripts/collector.sh --find); then \
@@ -58,9 +59,10 @@ collector-check: # where there is a collector
 proto: $(DEV) ## generate daemon/draftd/v1 from proto/
 	sh scripts/proto.sh
 
-docs: $(DEV) ## generate docs/telemetry.md and the README's table of settings
+docs: $(DEV) ## generate docs/telemetry.md, the README's table of settings, dashboards and alert rules
 	$(BIN)/python -m draftd.telemetry.document docs/telemetry.md
 	$(BIN)/python -m draftd.cli.reference
+	$(BIN)/python -m dashboards.generate
 
 bench: $(RUN) ## measure against mlx-lm, paired (about ten minutes)
 	@$(BIN)/python -m benchmarks.run $(ARGS)

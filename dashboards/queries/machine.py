@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dashboards.queries.query import MACHINE, RANGE, RATE, Query, counted, gauge, grouped, of_draftd, or_nought, shown
-from dashboards.ratios import INSTANCE, label, summed
+from dashboards.ratios import INSTANCE, label, matching, summed
 from draftd.telemetry import attributes as a
 from draftd.telemetry import machine
 from draftd.telemetry.catalog import Metric
 
 STATE, PAGING, MLX = label(a.MEMORY_STATE), label(a.PAGING_STATE), label(a.MLX_STATE)
 SENSOR, PART, READING = label(a.HW_ID), label(a.HW_TYPE), label(a.READING)
+_USED = f'{PAGING}="used"'
 
 HEADROOM_NOW = Query(grouped(gauge(machine.MEMORY_HEADROOM, MACHINE), function="min"), "least", instant=True)
 PRESSURE_NOW = Query(grouped(gauge(machine.MEMORY_PRESSURE, MACHINE), function="max"), "highest", instant=True)
@@ -62,10 +63,16 @@ THROTTLES_NOW = Query(counted(machine.THERMAL_THROTTLES, MACHINE, RANGE), "throt
 TEMPERATURE = parts(machine.HW_TEMPERATURE, (SENSOR,))
 FANS = parts(machine.HW_FAN_SPEED, (SENSOR,))
 POWER = parts(machine.HW_POWER, (SENSOR, PART))
-GPU_BUSY = parts(machine.HW_GPU_UTILIZATION, (SENSOR,))
+GPU_BUSY = parts(machine.GPU_UTILIZATION, (SENSOR,))
 LOW_POWER = each(machine.POWER_LOW_MODE, "low-power mode")
 PLUGGED_IN = each(machine.POWER_PLUGGED_IN, "on mains")
 READING_ERRORS = Query(or_nought(counted(machine.HARDWARE_ERRORS, MACHINE, RANGE)), "readings failed", instant=True)
 READING_ERRORS_BY = Query(
     counted(machine.HARDWARE_ERRORS, MACHINE, RATE, (READING, INSTANCE)), f"{shown(READING)} · {shown(INSTANCE)}"
 )
+SWAP_NOW = Query(
+    grouped(f'{gauge(machine.SYSTEM_PAGING_USAGE, matching(MACHINE, _USED))} and on ({INSTANCE}) '
+            f"{gauge(machine.MEMORY_FLOOR, MACHINE)}"),
+    "used",
+    instant=True,
+)  # fmt: skip

@@ -64,7 +64,7 @@ BY_ERROR = Query(
 )
 REFUSALS = Query(per_minute(catalog.REQUESTS, matching(REQUESTS, _REFUSED), (ERROR,)), shown(ERROR))
 
-TOKENS_NOW = Query(summed(catalog.TOKENS, matching(REQUESTS, _OUTPUT), RATE), "tokens/s")
+TOKENS_NOW = Query(summed(catalog.TOKENS, matching(REQUESTS, _OUTPUT), RATE), "tokens/s", instant=True)
 TOKENS_BY_MODE = Query(summed(catalog.TOKENS, matching(REQUESTS, _OUTPUT), RATE, (MODE,)), shown(MODE))
 TOKENS_BY_TYPE = Query(summed(catalog.TOKENS, REQUESTS, RATE, (TOKEN_TYPE,)), shown(TOKEN_TYPE))
 TOKENS_PER_REQUEST = Query(
@@ -96,6 +96,7 @@ def heatmap(histogram: Metric) -> Query:
 
 
 TTFT = quantiles(catalog.TIME_TO_FIRST_TOKEN, ())
+TTFT_NOW = quantile_now(0.95, catalog.TIME_TO_FIRST_TOKEN)
 RPC_BY_STATUS = Query(
     f"sum by ({STATUS}) (rate({catalog.RPC_DURATION.prometheus}_count{{{MACHINE}}}[{RATE}])) * 60",
     shown(STATUS),

@@ -1,0 +1,15 @@
+"""The dashboards, one file each. All their thresholds come from the alerts' settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dashboards.board import Board
+from dashboards.boards import latency, machine, overview, speculation, telemetry
+from dashboards.settings import Alerting
+
+
+def boards(alerting: Alerting) -> Sequence[Board]:
+    """In the order in which a person would look at them."""
+    made = (overview.board, speculation.board, latency.board, machine.board, telemetry.board)
+    return tuple(make(alerting) for make in made)

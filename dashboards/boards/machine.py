@@ -1,0 +1,176 @@
+"""Machine: unified memory by kind, pressure, swap, heat, power. What a sensor does not tell is empty, never nought."""
+
+from __future__ import annotations
+
+from dashboards.board import Board, Row
+from dashboards.boards import look
+from dashboards.panels import BAD, GOOD, PLAIN, WARN, Panel, Text, Word, lines, single, states, tile
+from dashboards.queries import machine as ask
+from dashboards.settings import Alerting
+
+
+def board(alerting: Alerting) -> Board:
+    return Board(
+        "machine",
+        "Machine",
+        "The machines that run draftd: memory, pressure, swap, heat, power. Choose one instance above to read it well. "
+        "What a machine does not tell is empty, never nought: fans and power need macmon, heat needs macOS.",
+        (
+            Row("Now", _now(alerting)),
+            Row("Unified memory", _memory()),
+            Row("Pressure and swap", _pressure(alerting)),
+            Row("Heat and power", _heat()),
+            Row("Sensors", _sensors()),
+        ),
+    )
+
+
+def _now(alerting: Alerting) -> tuple[Panel, ...]:
+    return (
+        single(
+            tile("Headroom", "Memory available beyond the floor, on the machine that has least. Red: below the floor.",
+                 look.BYTES, decimals=1),
+            ask.HEADROOM_NOW,
+            steps=((None, BAD), (0, GOOD)),
+        ),
+        single(tile("Pressure", "The operating system's verdict on memory, where it is worst.", look.LEVEL),
+               ask.PRESSURE_NOW, words=look.PRESSURE),
+        single(
+            tile("Swap in use", "Memory swapped out, on all machines chosen above.", look.BYTES, decimals=1),
+            ask.SWAP_NOW,
+            steps=((None, GOOD), (alerting.swap_bytes, WARN)),
+        ),
+        single(tile("Heat", "macOS's thermal level, where it is worst. From heavy on the machine is throttled.",
+                    look.LEVEL, no_value="not told"), ask.THERMAL_NOW, words=look.THERMAL),
+        single(tile("Throttle events", "Times over the time shown that a machine became so hot that it was throttled.",
+                    look.COUNT, no_value="not told", decimals=0), ask.THROTTLES_NOW, steps=look.NONE_IS_WELL),
+        single(tile("Readings that failed", "Readings over the time shown that failed or took too long. Their values "
+                                            "are "
+                    "absent then.", look.COUNT, decimals=0), ask.READING_ERRORS, steps=((None, GOOD), (1, WARN))),
+    )  # fmt: skip
+
+
+def _memory() -> tuple[Panel, ...]:
+    return (
+        lines(
+            Text("Memory by kind", "What the machine's memory is used for, and all there is of it. Wired, active and "
+                 "compressed on macOS; used, cached and buffers on Linux.", look.BYTES, 12, low=0),
+            ask.MEMORY_BY_KIND,
+            stacked=True,
+        ),
+        lines(
+            Text("Headroom and floor", "Memory available beyond the floor that should stay available; below nought "
+                                       "it is "
+                 "used.", look.BYTES, 12),
+            *ask.HEADROOM,
+            steps=((None, BAD), (0, GOOD)),
+            dashed=("floor",),
+        ),
+        lines(
+            Text("MLX", "MLX's own count: active (held by arrays), cache (freed and kept for reuse), peak. With "
+                        "Metal, the "
+                 "most that it recommends to hold, and what the GPU uses for all.", look.BYTES, low=0),
+            ask.MLX_MEMORY,
+            ask.WORKING_SET,
+            ask.GPU_MEMORY,
+            dashed=("recommended",),
+        ),
+        lines(
+            Text("The daemon and the machine", "Resident memory of the daemon, and all memory of the machine.",
+                 look.BYTES, low=0),
+            ask.PROCESS,
+            ask.MEMORY_LIMIT,
+            dashed=("^all",),
+        ),
+        lines(
+            Text("Shares of memory", "The kinds as shares of all memory, and what macOS counts as free by its own "
+                                     "rule.",
+                 look.SHARE, low=0, high=1),
+            ask.UTILIZATION,
+            ask.FREE,
+            dashed=("macOS",),
+        ),
+    )  # fmt: skip
+
+
+def _pressure(alerting: Alerting) -> tuple[Panel, ...]:
+    return (
+        states(
+            Text("Memory pressure", "Normal, warn or critical, as the kernel says on macOS, and by stalls on Linux.",
+                 look.LEVEL),
+            (ask.PRESSURE, look.PRESSURE),
+        ),
+        lines(
+            Text("Time in critical pressure", "Share of the time. Beyond the line for a while "
+                 "DraftdMemoryPressureCritical fires.", look.SHARE, low=0, high=1),
+            ask.CRITICAL,
+            steps=((None, GOOD), (alerting.critical_share, BAD)),
+        ),
+        lines(
+            Text("Swap", "Used and free. macOS makes more when it needs more.", look.BYTES, low=0),
+            ask.SWAP,
+            stacked=True,
+        ),
+        lines(
+            Text("Read back from swap", f"Beyond the line {alerting.swap_bytes / 2**20:.0f} MiB come back in "
+                 f"{alerting.window}, at which DraftdSwapRising fires.", look.BYTES_PER_SECOND, 12, low=0),
+            ask.SWAP_INS,
+            steps=((None, GOOD), (alerting.swap_bytes / alerting.window_seconds, BAD)),
+        ),
+        lines(
+            Text("Pages read back", "Pages a second, as the operating system counts them.", look.PER_SECOND, 12, low=0),
+            ask.PAGE_INS,
+        ),
+    )  # fmt: skip
+
+
+def _heat() -> tuple[Panel, ...]:
+    power = {1: Word("yes", PLAIN), 0: Word("no", "text")}
+    return (
+        states(
+            Text("Thermal level", "macOS's own. From heavy on the machine is throttled, and DraftdThermalHeavy fires.",
+                 look.LEVEL, no_value="only macOS tells"),
+            (ask.THERMAL, look.THERMAL),
+        ),
+        lines(
+            Text("Throttles", "Times that the machine became so hot that it was throttled, in the interval before.",
+                 look.COUNT, low=0, no_value="only macOS tells"),
+            ask.THROTTLES,
+        ),
+        lines(
+            Text("Temperature", "macOS: averages of processor and GPU, with macmon installed. Linux: thermal zones.",
+                 look.CELSIUS, no_value="no sensor"),
+            ask.TEMPERATURE,
+        ),
+        lines(Text("Fans", "With macmon on macOS; where they are told on Linux.", look.RPM, low=0, no_value="no "
+                                                                                                            "sensor"),
+              ask.FANS),
+        lines(
+            Text("Power", "Power drawn, with macmon installed. That of the enclosure contains the others.", look.WATTS,
+                 low=0, no_value="no sensor"),
+            ask.POWER,
+        ),
+        lines(
+            Text("GPU busy", "Share of the time that the GPU worked, for all processes.", look.SHARE, low=0, high=1,
+                 no_value="only macOS tells"),
+            ask.GPU_BUSY,
+        ),
+        states(
+            Text("Power source", "Low-power mode slows decoding; on battery macOS may choose it by "
+                                 "itself.", look.LEVEL, 24,
+                 5, no_value="not told"),
+            (ask.LOW_POWER, power),
+            (ask.PLUGGED_IN, power),
+        ),
+    )  # fmt: skip
+
+
+def _sensors() -> tuple[Panel, ...]:
+    return (
+        lines(
+            Text("Failed readings", "Readings that failed or took too long, by which, in the interval "
+                                    "before.", look.COUNT,
+                 24, 6, low=0, no_value="none"),
+            ask.READING_ERRORS_BY,
+        ),
+    )  # fmt: skip

@@ -1,0 +1,50 @@
+"""Writes what is generated from this folder: `python -m dashboards.generate [--check]`, run from the project's root."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from dashboards.board import written
+from dashboards.boards import boards
+from dashboards.rules_grafana import grafana_rules
+from dashboards.rules_prometheus import prometheus_rules
+from dashboards.settings import Alerting
+
+ROOT = Path(__file__).parents[1]
+PACKAGED = Path("daemon/draftd/grafana")  # in the package, so that an installed draftd can push it
+
+
+def generated(alerting: Alerting) -> Mapping[Path, str]:
+    """Each file's path from the root, and its text."""
+    files = {PACKAGED / "dashboards" / f"{board.key}.json": written(board) for board in boards(alerting)}
+    files[PACKAGED / "alerting" / "rules.yaml"] = grafana_rules(alerting)
+    files[Path("dashboards/prometheus/draftd.rules.yaml")] = prometheus_rules(alerting)
+    return files
+
+
+def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
+    """Writes all files; with `--check` only compares, and returns 1 where one differs."""
+    parser = argparse.ArgumentParser(prog="python -m dashboards.generate", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is out of date")
+    options = parser.parse_args(arguments)
+    stale = [
+        path
+        for path, text in generated(Alerting()).items()
+        if not (root / path).is_file() or (root / path).read_text(encoding="utf-8") != text
+    ]
+    if options.check:
+        for path in stale:
+            print(f"{path} is out of date: run python -m dashboards.generate", file=sys.stderr)
+        return 1 if stale else 0
+    for path in stale:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(generated(Alerting())[path], encoding="utf-8")
+        print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,235 @@
+"""How the dashboards look: one builder for each kind of panel, so that the same thing looks the same everywhere."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from grafana_foundation_sdk.builders import (
+    bargauge,
+    common,
+    heatmap,
+    prometheus,
+    stat,
+    statetimeline,
+    timeseries,
+)
+from grafana_foundation_sdk.builders import dashboard as build
+from grafana_foundation_sdk.models import common as shape
+from grafana_foundation_sdk.models import dashboard as model
+from grafana_foundation_sdk.models import heatmap as heat
+from grafana_foundation_sdk.models import prometheus as prom
+
+from dashboards.queries.query import Query
+
+DATASOURCE = shape.DataSourceRef(type_val="prometheus", uid="${datasource}")
+COLUMNS = 24
+
+Panel = timeseries.Panel | stat.Panel | bargauge.Panel | heatmap.Panel | statetimeline.Panel
+_P = TypeVar("_P", timeseries.Panel, stat.Panel, bargauge.Panel, heatmap.Panel, statetimeline.Panel)
+
+GOOD, WARN, BAD, PLAIN = "green", "orange", "red", "blue"
+Steps = Sequence[tuple[float | None, str]]  # from this value on, this colour; the first has no value
+NEUTRAL: Steps = ((None, PLAIN),)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """What a panel is called, what it says and in which unit, and how wide and high it is on the grid."""
+
+    title: str
+    description: str
+    unit: str
+    width: int = 8
+    height: int = 8
+    no_value: str = ""
+    decimals: int | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+def tile(
+    title: str, description: str, unit: str, *, width: int = 4, no_value: str = "", decimals: int | None = None
+) -> Text:
+    """A small one, six to a line."""
+    return Text(title, description, unit, width=width, height=4, no_value=no_value, decimals=decimals)
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What stands for a value, and its colour."""
+
+    text: str
+    color: str
+
+
+Words = Mapping[int, Word]
+
+
+def panel_id(title: str) -> int:
+    """The same for as long as the panel's title stays, wherever the panel moves."""
+    return zlib.crc32(title.encode()) % 1_000_000 + 1
+
+
+def single(text: Text, *queries: Query, steps: Steps = NEUTRAL, words: Words | None = None) -> stat.Panel:
+    """One figure or a few, to be read at a glance: the colour says whether it is well."""
+    panel = (
+        _common(stat.Panel(), text, queries, steps, words)
+        .color_mode(
+            shape.BigValueColorMode.BACKGROUND_SOLID if words or len(steps) > 1 else shape.BigValueColorMode.VALUE
+        )
+        .graph_mode(shape.BigValueGraphMode.NONE)
+        .justify_mode(shape.BigValueJustifyMode.CENTER)
+        .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+    )
+    return panel.text_mode(shape.BigValueTextMode.VALUE_AND_NAME if len(queries) > 1 else shape.BigValueTextMode.VALUE)
+
+
+def lines(
+    text: Text,
+    *queries: Query,
+    steps: Steps = (),
+    stacked: bool = False,
+    percent: bool = False,
+    colors: Mapping[str, str] | None = None,
+    dashed: Sequence[str] = (),
+    log: bool = False,
+) -> timeseries.Panel:
+    """Lines over time. `steps` draws its values as dashed thresholds; `colors` and `dashed` go by legend (a regular
+    expression). Gaps are not bridged: a pause in the traffic is to be seen."""
+    panel = _common(timeseries.Panel(), text, queries, steps or ((None, GOOD),), None)
+    panel = (
+        panel.color_scheme(build.FieldColor().mode(model.FieldColorModeId.PALETTE_CLASSIC))
+        .line_width(1.5)
+        .fill_opacity(35 if stacked else 8)
+        .show_points(shape.VisibilityMode.AUTO)
+        .point_size(4)
+        .span_nulls(False)
+        .legend(
+            common.VizLegendOptions()
+            .display_mode(shape.LegendDisplayMode.LIST)
+            .placement(shape.LegendPlacement.BOTTOM)
+            .show_legend(True)
+        )
+        .tooltip(common.VizTooltipOptions().mode(shape.TooltipDisplayMode.MULTI).sort(shape.SortOrder.DESCENDING))
+    )
+    if stacked:
+        mode = shape.StackingMode.PERCENT if percent else shape.StackingMode.NORMAL
+        panel = panel.stacking(common.StackingConfig().mode(mode).group("A"))
+    if steps:
+        panel = panel.thresholds_style(common.GraphThresholdsStyleConfig().mode(shape.GraphThresholdsStyleMode.DASHED))
+    if log:
+        scale = common.ScaleDistributionConfig().type(shape.ScaleDistribution.LOG).log(10)
+        panel = panel.scale_distribution(scale)
+    for pattern, color in (colors or {}).items():
+        fixed = model.DynamicConfigValue(id_val="color", value={"mode": "fixed", "fixedColor": color})
+        panel = panel.override_by_regexp(f"/{pattern}/", [fixed])
+    for pattern in dashed:
+        style = model.DynamicConfigValue(id_val="custom.lineStyle", value={"fill": "dash", "dash": [8, 6]})
+        none = model.DynamicConfigValue(id_val="custom.fillOpacity", value=0)
+        panel = panel.override_by_regexp(f"/{pattern}/", [style, none])
+    return panel
+
+
+def bars(text: Text, *queries: Query, steps: Steps = NEUTRAL) -> bargauge.Panel:
+    """One bar for each series, over all the time shown."""
+    return (
+        _common(bargauge.Panel(), text, queries, steps, None)
+        .display_mode(shape.BarGaugeDisplayMode.BASIC)
+        .orientation(shape.VizOrientation.HORIZONTAL)
+        .show_unfilled(True)
+        .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+    )
+
+
+def states(text: Text, *bands: tuple[Query, Words]) -> statetimeline.Panel:
+    """What held when: a band for each series, coloured by state."""
+    panel = (
+        _common(statetimeline.Panel(), text, [query for query, _ in bands], NEUTRAL, None)
+        .show_value(shape.VisibilityMode.AUTO)
+        .merge_values(True)
+        .row_height(0.85)
+        .fill_opacity(80)
+        .line_width(0)
+        .legend(common.VizLegendOptions().show_legend(False))
+    )
+    for number, (_, words) in enumerate(bands):
+        mapped = model.DynamicConfigValue(id_val="mappings", value=[_mapping(words)])
+        panel = panel.override_by_query(_ref(number), [mapped])
+    return panel
+
+
+def spread(text: Text, query: Query) -> heatmap.Panel:
+    """Where a histogram's observations fell, over time."""
+    color = heatmap.HeatmapColorOptions().mode(heat.HeatmapColorMode.SCHEME).scheme("Oranges").steps(64)
+    return (
+        _common(heatmap.Panel(), text, (query,), NEUTRAL, None)
+        .calculate(False)
+        .color(color.scale(heat.HeatmapColorScale.EXPONENTIAL).exponent(0.5))
+        .y_axis(heatmap.YAxisConfig().unit(text.unit).axis_placement(shape.AxisPlacement.LEFT))
+        .filter_values(heatmap.FilterValueRange().le(1e-9))
+        .cell_gap(1)
+        .show_legend()
+    )
+
+
+def _common(panel: _P, text: Text, queries: Sequence[Query], steps: Steps, words: Words | None) -> _P:
+    panel = (
+        panel.id(panel_id(text.title))
+        .title(text.title)
+        .description(text.description)
+        .datasource(DATASOURCE)
+        .span(text.width)
+        .height(text.height)
+        .unit(text.unit)
+        .thresholds(
+            build.ThresholdsConfig()
+            .mode(model.ThresholdsMode.ABSOLUTE)
+            .steps([model.Threshold(value=value, color=color) for value, color in steps])
+        )
+    )
+    if words:
+        panel = panel.mappings([_mapping(words)])
+    if text.no_value:
+        panel = panel.no_value(text.no_value)
+    if text.decimals is not None:
+        panel = panel.decimals(text.decimals)
+    if text.low is not None:
+        panel = panel.min(text.low)
+    if text.high is not None:
+        panel = panel.max(text.high)
+    for number, query in enumerate(queries):
+        panel = panel.with_target(_target(query, _ref(number)))
+    return panel
+
+
+def _mapping(words: Words) -> model.ValueMap:
+    found = {
+        str(value): model.ValueMappingResult(text=word.text, color=word.color, index=index)
+        for index, (value, word) in enumerate(words.items())
+    }
+    return model.ValueMap(options=found)
+
+
+def _ref(number: int) -> str:
+    """What a panel calls its queries."""
+    return chr(ord("A") + number)
+
+
+def _target(query: Query, ref: str) -> prometheus.Dataquery:
+    """As the query editor would leave it in its code mode."""
+    kind = prom.PromQueryFormat.HEATMAP if query.heatmap else prom.PromQueryFormat.TIME_SERIES
+    target = (
+        prometheus.Dataquery()
+        .ref_id(ref)
+        .datasource(DATASOURCE)
+        .editor_mode(prom.QueryEditorMode.CODE)
+        .expr(query.expression)
+        .legend_format(query.legend)
+        .format(kind)
+    )
+    if query.instant:
+        return target.instant()
+    return target.range().exemplar(query.exemplar)

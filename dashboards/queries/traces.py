@@ -1,0 +1,17 @@
+"""What a panel's link to Tempo looks for, in TraceQL: the requests behind a figure, with what to sort them by."""
+
+from __future__ import annotations
+
+from draftd.telemetry import attributes as a
+from draftd.telemetry.attributes import Attribute
+
+
+def _requests(condition: str, *shown: Attribute) -> str:
+    columns = ", ".join(f"span.{one.name}" for one in shown)
+    return f'{{ resource.service.name = "draftd" && {condition} }} | select({columns})'
+
+
+ENDED = _requests(f"span.{a.OUTCOME.name} != nil", a.MODE, a.WORKLOAD, a.TTFT, a.TOKENS_PER_SECOND)
+FAILED = _requests(f'span.{a.OUTCOME.name} =~ "refused|error|deadline"', a.OUTCOME, a.ERROR_TYPE, a.WORKLOAD)
+DID_NOT_PAY = _requests(f"span.{a.SPEEDUP.name} < 1", a.SPEEDUP, a.ACCEPTANCE, a.WORKLOAD)
+STEPPED_DOWN = _requests(f'span.{a.PLAN_LEVEL.name} != "full"', a.PLAN_LEVEL, a.PLAN_REASON)
