@@ -112,7 +112,7 @@ class Rig:
             return out
 
         self.scheduler = Scheduler(
-            verifier=lambda: LocalVerifier(models.target),
+            verifier=lambda: LocalVerifier(models.target, info.vocab_size),
             drafters=made,
             eos=models.tokenizer.eos_ids,
             vocabulary=info.vocab_size,

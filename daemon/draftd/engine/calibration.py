@@ -34,7 +34,7 @@ def measure(model: Any, vocabulary: int, max_batch: int, seconds: float) -> dict
 
     The first size is measured in any case. Engine thread only.
     """
-    verifier, rows, found = LocalVerifier(model), list[Row](), dict[int, float]()
+    verifier, rows, found = LocalVerifier(model, vocabulary), list[Row](), dict[int, float]()
     began, size = time.perf_counter(), 1
     while True:
         while len(rows) < size:

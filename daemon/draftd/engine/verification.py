@@ -19,7 +19,9 @@ from draftd.engine.drafting import Draft
 from draftd.engine.prefill import Prefill
 from draftd.engine.sampling import Sampling, accept, draw, uniforms
 
-_LAST = 32  # most positions in the forward that ends a prompt: their logits are all computed, and one is read
+# The forward that ends a prompt computes the logits of all its positions, and one is read. A forward less is worth that
+# up to about this many positions, and this many logits (32 MB of halves).
+_LAST_POSITIONS, _LAST_LOGITS = 256, 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +71,14 @@ class Verifier(Protocol):
 class LocalVerifier:
     """The target in this process. A row's cache holds its text but for the last token."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, vocabulary: int) -> None:
+        self._last = max(1, min(_LAST_POSITIONS, _LAST_LOGITS // vocabulary))
         self._caches: Caches = make_caches(model)
         self._prefill = Prefill(self._caches)
         self._ahead: mx.array | None = None  # rows × 1: tokens already on their way
 
     def prefill(self, row: Row, chunk: int) -> int | None:
-        logits = self._prefill.advance(row, len(row.tokens), chunk, last=_LAST)
+        logits = self._prefill.advance(row, len(row.tokens), chunk, last=self._last)
         if logits is None:
             return None
         token = self._choose(logits[:, -1:], [row], Sampling([row.request.sampling]))

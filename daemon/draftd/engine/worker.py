@@ -270,7 +270,7 @@ class EngineWorker:
             except Exception as error:
                 _log.warning("what a round costs could not be measured; it is learnt from requests", exc_info=error)
         return Scheduler(
-            verifier=lambda: LocalVerifier(models.target),
+            verifier=lambda: LocalVerifier(models.target, info.vocab_size),
             drafters=drafters,
             eos=models.tokenizer.eos_ids,
             vocabulary=info.vocab_size,
