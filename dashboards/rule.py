@@ -21,7 +21,7 @@ class Figure(enum.StrEnum):
     """How a value is written in a description, as the filter that both template languages know."""
 
     PERCENT = "humanizePercentage"
-    NUMBER = "humanize"
+    NUMBER = 'printf "%.2f"'
     BYTES = "humanize1024"
     COUNT = 'printf "%.0f"'
 
