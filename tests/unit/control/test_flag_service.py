@@ -18,6 +18,7 @@ from openfeature.hook import Hook, HookContext, HookHints
 from openfeature.schemas.protobuf.flagd.sync.v1 import sync_pb2, sync_pb2_grpc
 
 from draftd.control.flag import FlagService
+from draftd.control.journal import Journal
 from draftd.control.planner import FlagContext
 from draftd.core import WorkloadClass
 from draftd.errors import ConfigError, FlagReadOnly, InvalidRequest
@@ -225,6 +226,98 @@ def test_a_flagd_server_is_followed_and_its_loss_leaves_the_last_good_state() ->
         server.stop(0).wait()
         until(lambda: service.evaluate(ANY).reason == "STALE")
         assert service.evaluate(ANY).value is True
+    finally:
+        flagd.documents.put(None)
+        service.close()
+        server.stop(0).wait()
+
+
+def told(journal: Journal) -> list[tuple[str, str, str]]:
+    return [(t.previous, t.current, t.cause) for t in journal.latest(10)]
+
+
+def test_a_flip_is_in_the_journal_once(path: Path) -> None:
+    journal = Journal()
+    service = FlagService.open(FlagSettings(file=path), journal=journal)
+    try:
+        assert told(journal) == []
+        for variant in ("off", "off", "on"):
+            service.set_variant(variant)
+        path.write_text(document("off"))  # its notice comes after those of the flips
+        until(lambda: len(told(journal)) >= 3)
+        assert told(journal) == [
+            ("on", "off", "set over gRPC"),
+            ("off", "on", "set over gRPC"),
+            ("on", "off", "its file was edited"),
+        ]
+    finally:
+        service.close()
+
+
+def test_an_edit_by_hand_that_changes_no_default_is_no_transition(path: Path) -> None:
+    journal = Journal()
+    service = FlagService.open(FlagSettings(file=path), journal=journal)
+    try:
+        path.write_text(document("on", targeting=PROSE_OFF))
+        until(lambda: not service.evaluate(FlagContext("model", WorkloadClass.PROSE)).value)
+        path.write_text("broken")
+        until(lambda: bool(service.state().error))
+        path.write_text(document("off"))
+        until(lambda: bool(told(journal)))
+        assert told(journal) == [("on", "off", "its file was edited")]
+    finally:
+        service.close()
+
+
+def test_a_flip_right_after_an_edit_leaves_neither_out(path: Path) -> None:
+    journal = Journal()
+    service = FlagService.open(FlagSettings(file=path), journal=journal)
+    try:
+        path.write_text(document("off"))
+        service.set_variant("on")
+        assert told(journal) == [("on", "off", "its file was edited"), ("off", "on", "set over gRPC")]
+    finally:
+        service.close()
+
+
+def test_a_look_at_the_flag_is_no_evaluation(path: Path) -> None:
+    heard: list[str] = []
+
+    class Listen(Hook):
+        def finally_after(
+            self, hook_context: HookContext, details: FlagEvaluationDetails[Any], hints: HookHints
+        ) -> None:
+            heard.append(hook_context.flag_key)
+
+    service = FlagService.open(FlagSettings(file=path), hook=Listen())
+    try:
+        assert service.default_value() is True
+        service.set_variant("off")
+        assert service.default_value() is False
+        path.write_text("broken")
+        until(lambda: bool(service.state().error))
+        assert service.default_value() is False
+    finally:
+        service.close()
+    assert heard == []
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_what_a_flagd_server_changes_is_in_the_journal_and_unknown_before_it_answers() -> None:
+    journal = Journal()
+    flagd = FlagdServer(document("on"))
+    server = grpc.server(ThreadPoolExecutor(4))
+    sync_pb2_grpc.add_FlagSyncServiceServicer_to_server(flagd, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    service = FlagService.open(FlagSettings(provider="flagd", host="127.0.0.1", port=port), journal=journal)
+    try:
+        assert service.default_value() is None
+        server.start()
+        until(lambda: service.default_value() is True, 20)
+        flagd.documents.put(document("off"))
+        until(lambda: bool(told(journal)))
+        assert told(journal) == [("on", "off", "changed on the flagd server")]
+        assert service.default_value() is False
     finally:
         flagd.documents.put(None)
         service.close()

@@ -112,3 +112,18 @@ def test_no_combination_gives_more_than_any_one_allows() -> None:
         forbidden = not flag.value or preference is ModePreference.AUTOREGRESSIVE or model is INCAPABLE
         assert not (forbidden and plan.max_draft_tokens)
         assert plan.reason
+
+
+@pytest.mark.parametrize(
+    ("configured", "level", "depth"),
+    [
+        (4, FallbackLevel.FULL, 4),
+        (5, FallbackLevel.SHORT_BLOCK, 2),
+        (1, FallbackLevel.LIGHT_DRAFT, 1),
+        (4, FallbackLevel.AUTOREGRESSIVE, 0),
+        (0, FallbackLevel.SHORT_BLOCK, 0),
+        (0, FallbackLevel.FULL, 0),
+    ],
+)
+def test_the_depth_that_a_level_allows(configured: int, level: FallbackLevel, depth: int) -> None:
+    assert Ceiling(configured, level=level).depth == depth

@@ -1,0 +1,81 @@
+"""The journal keeps the latest transitions, and tells who listens."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from draftd.control.journal import Journal, Subject, Transition
+
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def ticking() -> Journal:
+    """A small one whose clock goes on by a second with each transition."""
+    ticks = iter(BEGAN + timedelta(seconds=n) for n in range(1_000))
+    return Journal(capacity=3, clock=lambda: next(ticks))
+
+
+def test_a_transition_is_kept_with_its_time_and_cause() -> None:
+    journal = ticking()
+    journal.record(Subject.FLAG, "on", "off", "someone")
+    assert journal.latest(5) == (Transition(BEGAN, Subject.FLAG, "on", "off", "someone"),)
+
+
+def test_only_the_latest_are_kept_and_they_come_oldest_first() -> None:
+    journal = ticking()
+    for n in range(5):
+        journal.record(Subject.LEVEL, str(n), str(n + 1), "")
+    assert [t.current for t in journal.latest(10)] == ["3", "4", "5"]
+    assert [t.current for t in journal.latest(2)] == ["4", "5"]
+    assert journal.latest(0) == ()
+
+
+def test_a_listener_hears_each_in_order_until_it_has_had_enough() -> None:
+    journal, heard = ticking(), []
+    end = journal.listen(lambda transition: heard.append(transition.current))
+    journal.record(Subject.FLAG, "on", "off", "")
+    journal.record(Subject.FLAG, "off", "on", "")
+    end()
+    end()
+    journal.record(Subject.FLAG, "on", "off", "")
+    assert heard == ["off", "on"]
+
+
+def test_a_listener_that_fails_silences_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    journal, heard = ticking(), []
+
+    def fail(transition: Transition) -> None:
+        raise RuntimeError("broken")
+
+    journal.listen(fail)
+    journal.listen(heard.append)
+    journal.record(Subject.FLAG, "on", "off", "")
+    assert len(heard) == len(journal.latest(5)) == 1
+    assert "a listener to the journal failed" in caplog.text
+
+
+def test_a_listener_may_look_into_the_journal() -> None:
+    journal, seen = ticking(), []
+    journal.listen(lambda transition: seen.append(journal.latest(1)[0] is transition))
+    journal.record(Subject.FLAG, "on", "off", "")
+    assert seen == [True]
+
+
+def test_transitions_from_many_threads_are_all_told_in_the_order_they_are_kept() -> None:
+    journal, heard = Journal(capacity=400), []
+    journal.listen(heard.append)
+
+    def record() -> None:
+        for n in range(100):
+            journal.record(Subject.LEVEL, "", str(n), "")
+
+    threads = [threading.Thread(target=record) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert tuple(heard) == journal.latest(400)
+    assert len(heard) == 400
