@@ -1,0 +1,67 @@
+"""What is shipped: it can be listed, written out, and pushed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from draftd.cli.grafana.content import read_content
+from draftd.errors import ConfigError
+from tests.conftest import missing
+from tests.unit.cli.grafana.conftest import RULES, Push, Site
+
+
+@pytest.fixture
+def shipped() -> None:
+    try:
+        read_content()
+    except ConfigError:
+        missing("the dashboards of the package: python -m dashboards.generate")
+
+
+def test_what_is_there_is_listed(site: Site, draftd: Push) -> None:
+    ran = draftd("list", "--from", str(site.folder))
+    assert ran.code == 0
+    assert ran.out.splitlines() == [
+        "dashboard  draftd-machine                            draftd machine",
+        "dashboard  draftd-overview                           draftd overview",
+        "rule       draftd-absent                             DraftdAbsent (draftd)",
+        "rule       draftd-slower                             DraftdSlower (draftd)",
+    ]
+    told = json.loads(draftd("list", "--from", str(site.folder), "--json").out)
+    assert told[0] == {"kind": "dashboard", "uid": "draftd-machine", "title": "draftd machine"}
+
+
+def test_what_is_exported_is_what_was_there_and_can_be_pushed(
+    site: Site, draftd: Push, push: Push, tmp_path: Path
+) -> None:
+    target = tmp_path / "new" / "folder"
+    ran = draftd("export", str(target), "--from", str(site.folder))
+    assert ran.code == 0
+    assert ran.out.splitlines() == [str(target / path) for path, _ in read_content(site.folder).files]
+    assert (target / RULES).read_text() == (site.folder / RULES).read_text()
+    push()
+    assert push("--from", str(target)).out.endswith("nothing to do: 5 as shipped\n")
+
+
+def test_dollars_that_a_file_writes_twice_are_sent_once(site: Site) -> None:
+    def escape(content: dict[str, list[dict[str, list[dict[str, object]]]]]) -> None:
+        content["groups"][0]["rules"][0]["labels"] = {"price": "5$$"}
+
+    site.change(RULES, escape)
+    assert read_content(site.folder).groups[0].rules[0]["labels"] == {"price": "5$"}
+
+
+@pytest.mark.usefixtures("shipped")
+def test_what_is_shipped_is_pushed_and_then_found_as_it_is(site: Site, draftd: Push) -> None:
+    content = read_content()
+    environ = {"GRAFANA_URL": site.url, "GRAFANA_TOKEN": site.grafana.token, "DRAFTD_WEBHOOK_SECRET": "secret"}
+    ran = draftd("push", "--route", **environ)
+    assert ran.code == 0, ran.err
+    assert set(site.grafana.dashboards) == {model["uid"] for model in content.dashboards}
+    assert set(site.grafana.rules) == {rule["uid"] for group in content.groups for rule in group.rules}
+    assert '"draftd-prometheus"' not in site.grafana.frozen()
+    ran = draftd("push", "--route", "--dry-run", "--exit-code", **environ)
+    assert ran.code == 0, ran.out

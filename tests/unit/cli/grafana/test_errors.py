@@ -1,0 +1,237 @@
+"""What can go wrong between here and a Grafana: one line each, which says what to do, and nothing half done unsaid."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftd.cli.grafana.access import find_access
+from draftd.errors import FieldError
+from tests.unit.cli.grafana.conftest import RULES, Push, Site
+
+HEALTH = ("GET", "/api/health")
+HTML = "<html>Welcome</html>"
+
+
+def _fails(push: Push, told: str, *arguments: str, code: int = 1, **environ: str | None) -> str:
+    ran = push(*arguments, **environ)
+    assert ran.code == code, ran
+    assert told in ran.err
+    assert ran.err.startswith("draftd: ")
+    assert ran.err.count("\n") == 1
+    return ran.err
+
+
+def test_nobody_answers(push: Push) -> None:
+    _fails(push, "nothing answers at http://127.0.0.1:1: is Grafana running there", "--url", "http://127.0.0.1:1")
+
+
+def test_an_unknown_host(push: Push) -> None:
+    _fails(push, "nothing answers at https://no-such-host.invalid", "--url", "https://no-such-host.invalid")
+
+
+def test_an_answer_that_does_not_come(site: Site, push: Push) -> None:
+    site.grafana.delay = 1.0
+    _fails(push, "did not answer within 0.2 s: --timeout gives it longer", "--timeout", "0.2")
+
+
+def test_tls_where_there_is_none(site: Site, push: Push) -> None:
+    _fails(push, "does it speak https there?", "--url", site.url.replace("http", "https"))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [(200, HTML), (200, {"status": "UP"}), (404, HTML), (404, {"message": "Not found"}), (200, [])],
+    ids=str,
+)
+def test_something_that_is_no_grafana(site: Site, push: Push, answer: tuple[int, Any]) -> None:
+    site.grafana.answers[HEALTH] = answer
+    _fails(push, "answers, but is not a Grafana: give the address of its start page")
+
+
+def test_a_grafana_under_a_path(site: Site, push: Push) -> None:
+    _fails(push, "/grafana answers, but is not a Grafana", "--url", f"{site.url}/grafana/")
+    assert site.grafana.requests[0].path == "/grafana/api/health"
+
+
+def test_a_redirect_is_not_followed(site: Site, push: Push) -> None:
+    site.grafana.answers[HEALTH] = (302, f"{site.url}/login")
+    _fails(push, "sends elsewhere: give the address it ends up at")
+    assert [request.path for request in site.grafana.requests] == ["/api/health"]
+
+
+@pytest.mark.parametrize("version", ["11.6.2", "9.5.0"])
+def test_a_grafana_too_old(site: Site, push: Push, version: str) -> None:
+    site.grafana.version = version
+    _fails(push, f"is Grafana {version}; the oldest that signs alerts for the daemon is 12.0: upgrade it")
+
+
+@pytest.mark.parametrize("version", ["12.0.0", "12.4.0-pre", "13.1.0+security-01", ""])
+def test_a_grafana_new_enough_or_that_does_not_tell(site: Site, push: Push, version: str) -> None:
+    site.grafana.version = version
+    assert push("--dry-run").code == 0
+
+
+def test_credentials_that_are_not_accepted(site: Site, push: Push) -> None:
+    told = "does not accept the credentials (401: Invalid API key): is the token of this Grafana, and still valid?"
+    _fails(push, told, GRAFANA_TOKEN="wrong")
+    _fails(push, "401", GRAFANA_TOKEN=None, GRAFANA_USER="admin", GRAFANA_PASSWORD="wrong")
+
+
+@pytest.mark.parametrize(
+    "permission", ["datasources:read", "folders:read", "dashboards:read", "alert.provisioning:read", "folders:create"]
+)
+def test_a_permission_that_is_missing_is_named(site: Site, push: Push, permission: str) -> None:
+    site.grafana.denied = {permission}
+    told = _fails(push, "not allowed to ")
+    assert f"give the account the permission {permission}, or the role Admin" in told
+    assert site.grafana.writes in ([], ["POST /api/folders"])
+
+
+def test_what_was_made_before_an_error_is_said_and_the_next_push_makes_the_rest(site: Site, push: Push) -> None:
+    site.grafana.denied = {"alert.provisioning:write"}
+    ran = push()
+    assert ran.code == 1
+    assert "the permission alert.provisioning:write" in ran.err
+    assert ran.err.endswith("; 3 of 5 changes were made\n")
+    assert len(ran.out.splitlines()) == 3
+    site.grafana.denied = set()
+    assert push().out.splitlines()[-1] == "2 created, 3 as shipped"
+
+
+def test_a_server_that_fails(site: Site, push: Push) -> None:
+    site.grafana.answers[("GET", "/api/search")] = (500, {"message": "database is locked"})
+    _fails(push, "could not search dashboards: Grafana failed (500: database is locked): its own log says why")
+
+
+def test_what_grafana_finds_fault_with_is_in_its_own_words(site: Site, push: Push) -> None:
+    site.change(RULES, lambda content: content["groups"][0].update(interval="15s"))
+    told = "could not save rule group draftd: Grafana finds fault with it (400: invalid alert rule group: interval (15)"
+    assert told in push().err
+
+
+def test_a_dashboard_that_was_changed_meanwhile_is_not_overwritten(site: Site, push: Push) -> None:
+    push()
+    site.model["title"] = "drifted"
+
+    def somebody_saves() -> None:
+        site.model.update(version=site.model["version"] + 1, title="by somebody else")
+
+    site.grafana.answers[("POST", "/api/dashboards/db")] = somebody_saves
+    _fails(push, "could not save dashboard draftd-overview: it was changed meanwhile (412: ")
+    assert site.model["title"] == "by somebody else"
+
+
+def test_a_dashboard_that_was_made_meanwhile_is_not_overwritten(site: Site, push: Push) -> None:
+    theirs = {
+        "dashboard": {"id": 1, "uid": "draftd-machine", "title": "theirs", "version": 1},
+        "meta": {"folderUid": ""},
+    }
+
+    def somebody_saves() -> None:
+        site.grafana.dashboards["draftd-machine"] = copy.deepcopy(theirs)
+
+    site.grafana.answers[("POST", "/api/dashboards/db")] = somebody_saves
+    ran = push()
+    assert ran.code == 1
+    assert "it was changed meanwhile (412: " in ran.err
+    assert site.grafana.dashboards["draftd-machine"] == theirs
+
+
+def test_a_rule_group_that_was_changed_meanwhile_is_not_overwritten(site: Site, push: Push) -> None:
+    push()
+    site.grafana.rules["draftd-absent"]["for"] = "10m"
+    path = "/api/v1/provisioning/folder/draftd/rule-groups/draftd"
+    reads = iter([False, True])
+
+    def somebody_saves() -> None:
+        if next(reads):
+            site.grafana.rules["theirs"] = {**site.grafana.rules["draftd-absent"], "uid": "theirs", "labels": {}}
+
+    site.grafana.answers[("GET", path)] = somebody_saves
+    _fails(push, "rule group draftd was changed meanwhile: run this again")
+    assert "theirs" in site.grafana.rules
+    assert site.grafana.writes == []
+
+
+def test_policies_that_were_changed_meanwhile_are_not_overwritten(site: Site, push: Push) -> None:
+    reads = iter([False, True])
+
+    def somebody_saves() -> None:
+        if next(reads):
+            site.grafana.policies["group_wait"] = "99s"
+
+    site.grafana.answers[("GET", "/api/v1/provisioning/policies")] = somebody_saves
+    ran = push("--route")
+    assert "the notification policies were changed meanwhile: run this again" in ran.err
+    assert site.grafana.policies == {
+        "receiver": "grafana-default-email",
+        "group_by": ["grafana_folder"],
+        "group_wait": "99s",
+    }
+
+
+def test_no_prometheus_or_several(site: Site, push: Push) -> None:
+    site.grafana.add_datasource("prometheus", "prom-2", "Long term")
+    _fails(push, "--prometheus UID picks one of prom-1 (Prometheus), prom-2 (Long term)")
+    told = "prometheus: got 'prom-3'; allowed: the uid of one of its prometheus data sources: prom-1 (Prometheus), "
+    _fails(push, told, "--prometheus", "prom-3", code=2)
+    _fails(push, "got 'prom-1'", "--prometheus", "prom-1", "--tempo", "prom-1", code=2)
+    assert push("--prometheus", "prom-2").code == 0
+    site.grafana.datasources.clear()
+    _fails(push, "has no Prometheus data source: add one")
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "told"),
+    [
+        ("dashboards/overview.json", "{", "dashboards/overview.json: got "),
+        ("dashboards/overview.json", "[]", "a dashboard: an object with uid and title"),
+        ("dashboards/overview.json", '{"uid": "other", "title": "x"}', "begins with draftd-"),
+        ("dashboards/overview.json", '{"uid": "draftd-machine", "title": "x"}', "uid of a dashboard"),
+        (RULES, "{", "allowed: YAML"),
+        (RULES, "apiVersion: 2", "apiVersion: got 2; allowed: 1"),
+        (RULES, "{apiVersion: 1, groups: [{name: a/b}]}", "text without a slash"),
+        (RULES, "{apiVersion: 1, groups: [{name: a, interval: soon}]}", "a duration such as 1m30s"),
+        (RULES, "{apiVersion: 1, groups: [{name: a, rules: [{uid: draftd-a}]}]}", "title of draftd-a"),
+    ],
+)
+def test_a_file_that_is_wrong_is_named_before_anything_is_asked(
+    site: Site, push: Push, path: str, text: str, told: str
+) -> None:
+    (site.folder / path).write_text(text)
+    _fails(push, told, code=2)
+    assert site.grafana.requests == []
+
+
+def test_a_folder_without_content(push: Push, tmp_path: Path) -> None:
+    _fails(push, "a folder with dashboards/*.json or alerting/rules.yaml", "--from", str(tmp_path / "none"), code=2)
+
+
+@pytest.mark.parametrize(
+    ("url", "insecure", "allowed"),
+    [
+        ("http://127.0.0.1:3000", False, True),
+        ("http://localhost:3000/grafana/", False, True),
+        ("http://[::1]:3000", False, True),
+        ("https://grafana.example.org", False, True),
+        ("http://grafana.example.org", False, False),
+        ("http://localhost.example.org", False, False),
+        ("http://10.0.0.1:3000", False, False),
+        ("http://10.0.0.1:3000", True, True),
+        ("ftp://localhost", True, False),
+        ("localhost:3000", True, False),
+        ("https://", True, False),
+        ("https://host:port", True, False),
+        ("", True, False),
+    ],
+)
+def test_plain_http_stays_on_this_machine(url: str, insecure: bool, allowed: bool) -> None:
+    if allowed:
+        assert find_access(url, {"GRAFANA_TOKEN": "t"}, insecure_http=insecure).url == url.rstrip("/")
+    else:
+        with pytest.raises(FieldError, match="url"):
+            find_access(url, {"GRAFANA_TOKEN": "t"}, insecure_http=insecure)
