@@ -107,9 +107,7 @@ def push(
     route: _Route = None,
     editable: Annotated[
         bool,
-        typer.Option(
-            "--editable", help="New rules may be edited in Grafana; the next push undoes it.", rich_help_panel=_HOW
-        ),
+        typer.Option("--editable", help="Create rules that may be edited in Grafana.", rich_help_panel=_HOW),
     ] = False,
     prune: Annotated[
         bool, typer.Option("--prune", help="Remove what is ours and no longer shipped.", rich_help_panel=_HOW)

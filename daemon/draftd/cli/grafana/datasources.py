@@ -34,7 +34,9 @@ class Choice:
         if not replace:
             return value
         names = "|".join(re.escape(uid) for uid in replace)
-        return _mapped(value, re.compile(rf"(?<![\w-])({names})(?![\w-])"), replace)
+        # A name by itself: no letter, digit or hyphen beside it, unless that ends an encoded sign of a link (%22).
+        alone = rf"(?:(?<![\w-])|(?<=%[0-9A-Fa-f]{{2}}))({names})(?![\w-])"
+        return _mapped(value, re.compile(alone), replace)
 
 
 def choose(found: Sequence[Json], asked: Mapping[str, str | None]) -> Choice:

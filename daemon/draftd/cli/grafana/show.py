@@ -11,7 +11,9 @@ from rich.console import Console
 from draftd.cli.grafana.plan import Action, Change, Plan
 
 _DONE = {Action.CREATE: "created", Action.UPDATE: "updated", Action.REMOVE: "removed"}
-_TELLING = re.compile(r"title|uid|folder|interval|settings\.url|panels\[.*?\]\.title|rules\.[^.]+\.title|.*\.receiver")
+_TELLING = re.compile(
+    r"title|uid|folder|interval|settings\.url|panels\[(\"[^\"]*\"|\d+)\]\.title|rules\.[^.]+\.title|.*\.receiver"
+)
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import yaml
@@ -20,6 +21,7 @@ from tests.unit.cli.conftest import Ran
 
 SECRET = "webhook-secret-of-the-tests"
 RULES = "alerting/rules.yaml"
+TEMPO_QUERY = '{"datasource":"draftd-tempo","queries":[]}'
 
 
 @dataclass
@@ -121,7 +123,7 @@ def dashboard(name: str) -> dict[str, Any]:
                 "datasource": {"type": "prometheus", "uid": "${datasource}"},
                 "fieldConfig": {"defaults": {"unit": "reqps"}},
                 "targets": [{"refId": "A", "expr": "rate(x[5m])", "datasource": {"uid": "draftd-prometheus"}}],
-                "links": [{"url": '/explore?left={"datasource":"draftd-tempo","queries":[]}'}],
+                "links": [{"title": "Traces", "url": f"/explore?left={quote(TEMPO_QUERY)}&alt={TEMPO_QUERY}"}],
             },
             {"id": 2, "title": "Events", "type": "logs", "datasource": {"type": "loki", "uid": "draftd-loki"}},
         ],

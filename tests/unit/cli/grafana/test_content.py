@@ -62,6 +62,7 @@ def test_what_is_shipped_is_pushed_and_then_found_as_it_is(site: Site, draftd: P
     assert ran.code == 0, ran.err
     assert set(site.grafana.dashboards) == {model["uid"] for model in content.dashboards}
     assert set(site.grafana.rules) == {rule["uid"] for group in content.groups for rule in group.rules}
-    assert '"draftd-prometheus"' not in site.grafana.frozen()
+    assert "draftd-prometheus" not in site.grafana.frozen()
+    assert "draftd-tempo" not in site.grafana.frozen()
     ran = draftd("push", "--route", "--dry-run", "--exit-code", **environ)
     assert ran.code == 0, ran.out

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from urllib.parse import quote
 
 import pytest
 
-from tests.unit.cli.grafana.conftest import RULES, SECRET, Push, Site, rule
+from tests.unit.cli.grafana.conftest import RULES, SECRET, TEMPO_QUERY, Push, Site, rule
 
 
 def test_the_first_push_makes_everything_and_says_so(site: Site, push: Push) -> None:
@@ -34,7 +35,8 @@ def test_dashboards_are_marked_in_our_folder_and_read_the_chosen_sources(site: S
     requests, events = model["panels"]
     assert requests["targets"][0]["datasource"]["uid"] == "prom-1"
     assert requests["datasource"]["uid"] == "${datasource}"
-    assert requests["links"][0]["url"] == '/explore?left={"datasource":"tempo-1","queries":[]}'
+    query = TEMPO_QUERY.replace("draftd-tempo", "tempo-1")
+    assert requests["links"][0]["url"] == f"/explore?left={quote(query)}&alt={query}"
     assert model["templating"]["list"][0]["current"]["value"] == "prom-1"
     assert events["datasource"]["uid"] == "draftd-loki"  # there is none to choose
 
