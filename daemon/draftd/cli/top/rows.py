@@ -67,6 +67,14 @@ def positions(view: View) -> list[Compared]:
     return made
 
 
+def unavailable(view: View) -> Text | None:
+    """Why there is no speculation; None where there can be."""
+    model = view.status.model
+    if model.speculation_available or not model.model:
+        return None
+    return Text(f"unavailable: {model.speculation_reason}", WARN)
+
+
 def serving(view: View) -> list[Row]:
     status = view.status
     finished = sum(status.finished_requests.values())
@@ -104,8 +112,9 @@ def machine(view: View) -> list[Row]:
     ]
 
 
-def transitions(view: View, now: datetime) -> list[Row]:
-    """The latest first. `now` says whether a time of day is enough."""
+def transitions(view: View, now: datetime, *, seconds: bool = True) -> list[Row]:
+    """The latest first, by the time of day, with or without seconds; by their age where that is more than a day."""
+    today = "%H:%M:%S" if seconds else "%H:%M"
     made = []
     for change in reversed(view.status.transitions):
         at = change.at.ToDatetime(tzinfo=UTC).astimezone(now.tzinfo)
@@ -114,7 +123,8 @@ def transitions(view: View, now: datetime) -> list[Row]:
             (change.current or NOTHING, "bold"),
             (f" · {change.cause}" if change.cause else "", DIM),
         )
-        made.append(Row(at.strftime("%H:%M:%S" if now - at < _DAY else "%d %b"), what))
+        age = now - at
+        made.append(Row(at.strftime(today) if age < _DAY else figures.span(int(age.total_seconds())), what))
     return made
 
 
@@ -171,16 +181,14 @@ def _with_lately(whole: str, lately: int | None, *, bad: bool = False) -> Text:
 
 def _failed(status: pb.GetStatusResponse, failed: int, lately: int | None) -> Text:
     shown = _with_lately(str(failed), lately, bad=failed > 0)
-    for count, what in ((status.drafter_errors, "drafter"), (status.verifier_errors, "verifier")):
-        if count:
-            shown.append(f", {count} {what} errors", WARN)
+    errors = [(status.drafter_errors, "drafter"), (status.verifier_errors, "verifier")]
+    if any(count for count, _ in errors):
+        shown.append(", errors: " + ", ".join(f"{count} {what}" for count, what in errors if count), WARN)
     return shown
 
 
 def _flag(status: pb.GetStatusResponse) -> Text:
     variant = status.flag_variant or NOTHING
-    if not status.model.speculation_available and status.model.model:
-        return Text.assemble(variant, (f" · speculation unavailable: {status.model.speculation_reason}", WARN))
     if status.flag.error:
         return Text.assemble(variant, (f" · {status.flag.error}", BAD))
     style = GOOD if variant == "on" else WARN

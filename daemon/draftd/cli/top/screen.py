@@ -23,9 +23,11 @@ from draftd.cli.top.view import View
 _ACCENT = "cyan"
 _BORDERS = 2  # lines that a panel's frame takes
 _FRAME = 4  # columns that it takes
+_LEAST = (80, 24)  # columns and lines; a smaller terminal shows the upper left of that
 _WIDE = 120  # columns from which three panels stand side by side
 _LEFT_SHARE = 0.43  # of two columns; the right one's rows are longer
 _SIDE = 17  # columns for the figures beside a curve
+_LEAST_CURVE = 4  # lines, its frame included
 _MOST_CURVE, _MOST_LISTED = 12, 12  # lines
 _COLUMN_SECONDS = 2.0  # at least so much time in each column of a curve
 _MACHINE, _SERVING, _COMPARED = 7, 7, 7  # lines of each panel's contents, a heading included
@@ -33,6 +35,7 @@ _MACHINE, _SERVING, _COMPARED = 7, 7, 7  # lines of each panel's contents, a hea
 
 def screen(view: View, width: int, height: int, now: datetime) -> Layout:
     """One frame. `now` is the present, for the times of transitions."""
+    width, height = max(width, _LEAST[0]), max(height, _LEAST[1])
     body = height - 2
     layout = Layout()
     layout.split_column(Layout(_header(view), size=1), Layout(name="body", size=body), Layout(_footer(view), size=1))
@@ -44,7 +47,9 @@ def screen(view: View, width: int, height: int, now: datetime) -> Layout:
 def _two_columns(layout: Layout, view: View, width: int, height: int, now: datetime) -> None:
     compared = _COMPARED + max(len(view.whole.per_position), 1) + _BORDERS
     listed = _listed(view)
-    top = min(max(height - max(_SERVING + _MACHINE + 2 * _BORDERS, compared + listed), 5), _MOST_CURVE + _BORDERS)
+    top = min(
+        max(height - max(_SERVING + _MACHINE + 2 * _BORDERS, compared + listed), _LEAST_CURVE), _MOST_CURVE + _BORDERS
+    )
     rest = height - top
     last = max(rest - compared, 4)
     serving = min(_SERVING + _BORDERS, rest - 3)
@@ -53,7 +58,7 @@ def _two_columns(layout: Layout, view: View, width: int, height: int, now: datet
     layout["rest"].split_row(Layout(name="left", size=left), Layout(name="right"))
     layout["left"].split_column(
         Layout(_speculation(view, rest - last), size=rest - last),
-        Layout(_transitions(view, last, now), size=last),
+        Layout(_transitions(view, left, last, now), size=last),
     )
     layout["right"].split_column(
         Layout(_panel("serving", _table(rows.serving(view)), view), size=serving),
@@ -70,7 +75,7 @@ def _three_columns(layout: Layout, view: View, width: int, height: int, now: dat
     layout.split_column(
         Layout(name="curves", size=top),
         Layout(name="middle", size=middle),
-        Layout(_transitions(view, last, now), size=last),
+        Layout(_transitions(view, width, last, now), size=last),
     )
     layout["curves"].split_row(
         Layout(_throughput(view, half, top), size=half), Layout(_acceptance(view, width - half, top))
@@ -112,9 +117,10 @@ def _throughput(view: View, width: int, lines: int) -> Panel:
     side = (
         Text.assemble((figures.rate(now), "bold"), " tokens/s"),
         Text(f"{figures.rate(minute)} over a minute", DIM),
-        Text(f"{figures.rate(peak) if peak else NOTHING} at most", DIM),
     )
-    return _curve("throughput", side, values, peak, lines, seconds, view)
+    return _curve(
+        f"throughput, {figures.rate(peak) if peak else NOTHING} at most", side, values, peak, lines, seconds, view
+    )
 
 
 def _acceptance(view: View, width: int, lines: int) -> Panel:
@@ -125,9 +131,8 @@ def _acceptance(view: View, width: int, lines: int) -> Panel:
     side = (
         Text.assemble((figures.percent(now), "bold"), " accepted"),
         Text(f"{figures.percent(minute)} over a minute", DIM),
-        Text("of 100%", DIM),
     )
-    return _curve("acceptance", side, values, 1.0, lines, seconds, view)
+    return _curve("acceptance, of 100%", side, values, 1.0, lines, seconds, view)
 
 
 def _span(view: View, width: int) -> tuple[int, float]:
@@ -160,12 +165,14 @@ def _speculation(view: View, lines: int) -> Panel:
     if len(places) <= room:
         for place in places:
             grid.add_row(_Bar(place), place.minute, place.whole)
-        if not places:
-            grid.add_row(Text("by position: nothing drafted yet", DIM), "", "")
-        return _panel("speculation", grid, view)
     outer = Table.grid(expand=True)
     outer.add_row(grid)
-    outer.add_row(_line(places))
+    if reason := rows.unavailable(view):
+        outer.add_row(reason)
+    elif not places:
+        outer.add_row(Text("nothing drafted yet", DIM))
+    elif len(places) > room:
+        outer.add_row(_line(places))
     return _panel("speculation", outer, view)
 
 
@@ -189,8 +196,8 @@ def _line(places: Sequence[Compared]) -> Text:
     return Text(f"by position {shown}", no_wrap=True, overflow="ellipsis")
 
 
-def _transitions(view: View, lines: int, now: datetime) -> Panel:
-    made = rows.transitions(view, now)[: max(lines - _BORDERS, 1)]
+def _transitions(view: View, width: int, lines: int, now: datetime) -> Panel:
+    made = rows.transitions(view, now, seconds=width >= _WIDE // 2)[: max(lines - _BORDERS, 1)]
     return _panel("transitions", _table(made) if made else Text("none yet", DIM), view)
 
 

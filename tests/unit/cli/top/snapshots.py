@@ -1,0 +1,72 @@
+"""Statuses as a daemon would send them, by what matters to a test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from draftd.cli.top.history import History
+from draftd.cli.top.rates import Snapshot
+from draftd.cli.top.view import View
+from draftd.v1 import control_pb2 as pb
+from draftd.v1 import inference_pb2 as inference
+
+FIRST_RUN, SECOND_RUN = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
+NOON = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
+
+
+def counts(
+    drafts: int = 0, drafted: int = 0, accepted: int = 0, *, plain: int = 0, break_even: float = 0.0,
+    per_position: Sequence[tuple[int, int]] = (),
+) -> inference.DraftCounts:  # fmt: skip
+    """`per_position` is accepted and drafted, position by position; `plain` rounds drafted nothing."""
+    return inference.DraftCounts(
+        rounds=drafts + plain,
+        drafts=drafts,
+        drafted_tokens=drafted,
+        accepted_tokens=accepted,
+        target_forwards=drafts + plain,
+        break_even_tokens=break_even,
+        accepted_per_position=[accepted for accepted, _ in per_position],
+        drafted_per_position=[drafted for _, drafted in per_position],
+    )
+
+
+def status(
+    tokens: int = 0, made: inference.DraftCounts | None = None, *, run: datetime = FIRST_RUN, **fields: Any
+) -> pb.GetStatusResponse:
+    """A daemon that serves `nano`, with the flag on and at level full."""
+    found = pb.GetStatusResponse(
+        **{
+            "version": "1.2.3",
+            "state": pb.DAEMON_STATE_SERVING,
+            "model": inference.GetModelResponse(model="nano", draft_model="tiny", speculation_available=True),
+            "queue_capacity": 64,
+            "flag_variant": "on",
+            "level": "full",
+            "max_draft_tokens": 4,
+            "flag": pb.FlagState(provider="flagd (file)"),
+            **fields,
+        },
+        output_tokens=tokens,
+        counts=made,
+    )  # fmt: skip
+    found.started.FromDatetime(run)
+    found.uptime.seconds = found.uptime.seconds or 90
+    return found
+
+
+def transition(at: datetime, subject: str, previous: str, current: str, cause: str) -> pb.Transition:
+    made = pb.Transition(subject=subject, previous=previous, current=current, cause=cause)
+    made.at.FromDatetime(at)
+    return made
+
+
+def view(*statuses: pb.GetStatusResponse, seconds: float = 10.0, **fields: Any) -> View:
+    """What is shown after these, `seconds` apart."""
+    history = History()
+    for number, found in enumerate(statuses):
+        latest = Snapshot(100.0 + number * seconds, found)
+        history.add(latest)
+    return View.of(history, latest, "127.0.0.1:50551", 1.0, at=latest.at, **fields)

@@ -1,0 +1,111 @@
+"""Figures from counters: of all, and of what lies between two snapshots. What is not known is None."""
+
+from __future__ import annotations
+
+import pytest
+
+from draftd.cli.top.rates import Snapshot, between, drafting
+from draftd.v1 import control_pb2 as pb
+from tests.unit.cli.top.snapshots import SECOND_RUN, counts, status
+
+
+def test_a_first_snapshot_has_nothing_to_be_compared_with() -> None:
+    assert between(None, Snapshot(1.0, status(5))) is None
+
+
+def test_throughput_is_what_came_out_over_the_time_it_took() -> None:
+    before = Snapshot(100.0, status(1_000))
+    after = Snapshot(102.5, status(1_500))
+    found = between(before, after)
+    assert found is not None
+    assert (found.seconds, found.tokens_per_second) == (2.5, 200.0)
+
+
+def test_an_idle_daemon_has_a_rate_of_zero_and_no_acceptance() -> None:
+    made = counts(10, 40, 30, per_position=[(10, 10), (8, 10)])
+    found = between(Snapshot(1.0, status(50, made)), Snapshot(2.0, status(50, made)))
+    assert found is not None
+    assert found.tokens_per_second == 0
+    d = found.drafting
+    assert (d.acceptance, d.mean_length, d.depth, d.drafting, d.speedup, d.tokens_per_forward) == (None,) * 6
+    assert d.per_position == (None, None)
+
+
+def test_only_what_was_drafted_in_between_counts() -> None:
+    before = counts(100, 400, 100, per_position=[(80, 100), (20, 100)])
+    after = counts(110, 430, 124, plain=10, break_even=20.0, per_position=[(89, 110), (35, 120)])
+    found = between(Snapshot(1.0, status(200, before)), Snapshot(2.0, status(244, after)))
+    assert found is not None
+    d = found.drafting
+    assert d.acceptance == 24 / 30
+    assert d.per_position == (0.9, 0.75)
+    assert d.mean_length == 1 + 24 / 10
+    assert d.depth == 3.0
+    assert d.drafting == 0.5
+    assert d.speedup == (10 + 24) / (10 + 20)
+    assert d.tokens_per_forward == 44 / 20
+
+
+def test_a_position_that_was_never_drafted_before_is_new() -> None:
+    before = counts(10, 10, 5, per_position=[(5, 10)])
+    after = counts(20, 30, 15, per_position=[(13, 20), (2, 10)])
+    found = between(Snapshot(1.0, status(0, before)), Snapshot(2.0, status(0, after)))
+    assert found is not None
+    assert found.drafting.per_position == (0.8, 0.2)
+
+
+def test_requests_are_counted_by_how_they_ended() -> None:
+    before = status(finished_requests={"stop": 5, "error": 1}, refused_requests=2)
+    after = status(finished_requests={"stop": 7, "error": 2, "cancelled": 1}, refused_requests=6)
+    found = between(Snapshot(1.0, before), Snapshot(2.0, after))
+    assert found is not None
+    assert (found.finished, found.failed, found.refused) == (4, 1, 4)
+
+
+def test_a_daemon_that_was_started_anew_is_not_compared_even_where_its_counters_are_higher() -> None:
+    assert between(Snapshot(1.0, status(5)), Snapshot(60.0, status(900, run=SECOND_RUN))) is None
+
+
+def test_of_a_daemon_that_does_not_say_when_it_started_the_uptime_tells() -> None:
+    def old(tokens: int, uptime: int) -> pb.GetStatusResponse:
+        found = status(tokens)
+        found.ClearField("started")
+        found.uptime.seconds = uptime
+        return found
+
+    assert between(Snapshot(1.0, old(5, 90)), Snapshot(60.0, old(900, 20))) is None
+    assert between(Snapshot(1.0, old(5, 90)), Snapshot(60.0, old(900, 149))) is not None
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (status(10), status(9)),
+        (status(refused_requests=1), status()),
+        (status(finished_requests={"stop": 2}), status(finished_requests={"stop": 1})),
+        (status(finished_requests={"error": 2}), status(finished_requests={"stop": 2})),
+        (status(0, counts(5, 20, 10)), status(0, counts(5, 20, 9))),
+        (status(0, counts(plain=5)), status(0, counts(plain=4))),
+        (status(0, counts(5, 9, 9, per_position=[(5, 5), (4, 4)])), status(0, counts(5, 9, 9, per_position=[(5, 5)]))),
+        (status(0, counts(5, 9, 9, per_position=[(5, 5)])), status(0, counts(5, 9, 9, per_position=[(4, 5)]))),
+    ],
+    ids=["tokens", "refusals", "finishes", "failures", "accepted", "rounds", "positions", "a position"],
+)
+def test_a_counter_that_went_back_gives_no_rate(before: pb.GetStatusResponse, after: pb.GetStatusResponse) -> None:
+    assert between(Snapshot(1.0, before), Snapshot(2.0, after)) is None
+
+
+def test_two_snapshots_of_one_moment_give_no_rate() -> None:
+    assert between(Snapshot(1.0, status(5)), Snapshot(1.0, status(6))) is None
+
+
+def test_where_nothing_was_ever_drafted_nothing_is_said_of_drafts() -> None:
+    found = drafting(counts(plain=30), 30)
+    assert (found.acceptance, found.mean_length, found.depth, found.speedup) == (None,) * 4
+    assert found.per_position == ()
+    assert (found.drafting, found.tokens_per_forward) == (0.0, 1.0)
+
+
+def test_a_speedup_that_was_not_measured_is_not_known() -> None:
+    assert drafting(counts(10, 40, 30), 40).speedup is None
+    assert drafting(counts(10, 40, 30, break_even=15.0), 40).speedup == 1.6
