@@ -112,14 +112,18 @@ def machine(view: View) -> list[Row]:
     ]
 
 
-def transitions(view: View, now: datetime, *, seconds: bool = True) -> list[Row]:
-    """The latest first, by the time of day, with or without seconds; by their age where that is more than a day."""
-    today = "%H:%M:%S" if seconds else "%H:%M"
+def transitions(view: View, now: datetime, *, short: bool = False) -> list[Row]:
+    """The latest first, by the time of day, or by their age where that is more than a day.
+
+    Where they must be `short` the subject is left out: no variant is called as a level is.
+    """
+    today = "%H:%M" if short else "%H:%M:%S"
     made = []
     for change in reversed(view.status.transitions):
         at = change.at.ToDatetime(tzinfo=UTC).astimezone(now.tzinfo)
         what = Text.assemble(
-            f"{change.subject} {change.previous or NOTHING} → ",
+            "" if short else f"{change.subject} ",
+            f"{change.previous or NOTHING} → ",
             (change.current or NOTHING, "bold"),
             (f" · {change.cause}" if change.cause else "", DIM),
         )

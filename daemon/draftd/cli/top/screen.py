@@ -197,7 +197,7 @@ def _line(places: Sequence[Compared]) -> Text:
 
 
 def _transitions(view: View, width: int, lines: int, now: datetime) -> Panel:
-    made = rows.transitions(view, now, seconds=width >= _WIDE // 2)[: max(lines - _BORDERS, 1)]
+    made = rows.transitions(view, now, short=width < _WIDE // 2)[: max(lines - _BORDERS, 1)]
     return _panel("transitions", _table(made) if made else Text("none yet", DIM), view)
 
 

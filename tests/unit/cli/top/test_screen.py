@@ -105,7 +105,7 @@ def test_a_frame_fills_the_terminal_and_no_more(width: int, height: int) -> None
         "83% busy, 7.0 GB",
         "heavy, 2 throttles, 72 °C",
         "battery, low-power mode, 22 W",
-        "level full → short_block",
+        "full → short_block",
         "11:57",
     ],
 )  # fmt: skip
