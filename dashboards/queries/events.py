@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dashboards.queries.query import DRAFT, ENGINE, MODEL, RATE, WORKLOAD, gauge
+from dashboards.queries.query import DRAFT, ENGINE, LOADED, MODEL, RATE, WORKLOAD, gauge
 from dashboards.ratios import INSTANCE, label
 from draftd.core import FallbackLevel
 from draftd.telemetry import attributes as a
@@ -32,7 +32,7 @@ FLAG_CHANGES = changed(catalog.FLAG_ENABLED, FLAG)
 FLAG_FAILURES = f'{{service_name="draftd"}} | {label(a.FLAG_KEY)}!="" | {label(a.ERROR_TYPE)}!=""'
 
 VARIABLES: dict[str, tuple[str, str]] = {
-    "model": ("Model", f"label_values({catalog.QUEUE_CAPACITY.prometheus}, {MODEL})"),
+    "model": ("Model", f"label_values({gauge(catalog.QUEUE_CAPACITY, LOADED)}, {MODEL})"),
     "draft": ("Draft", f"label_values({catalog.REQUESTS.prometheus}, {DRAFT})"),
     "workload": ("Workload", f"label_values({catalog.REQUESTS.prometheus}, {WORKLOAD})"),
     "instance": ("Instance", f"label_values({catalog.QUEUE_CAPACITY.prometheus}, {INSTANCE})"),

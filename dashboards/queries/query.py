@@ -37,7 +37,9 @@ MODEL, DRAFT, WORKLOAD, MODE = label(a.MODEL), label(a.DRAFT_MODEL), label(a.WOR
 
 # Selectors, by what the metrics are told apart by.
 MACHINE = _chosen(INSTANCE, "instance")
-ENGINE = matching(_chosen(MODEL, "model"), MACHINE)
+# While a daemon loads its model it does not know the name. The collector goes on offering that for some minutes.
+LOADED = f'{MODEL}!="unknown"'
+ENGINE = matching(LOADED, _chosen(MODEL, "model"), MACHINE)
 REQUESTS = matching(_chosen(MODEL, "model"), _chosen(DRAFT, "draft"), _chosen(WORKLOAD, "workload"), MACHINE)
 
 

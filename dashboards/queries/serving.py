@@ -76,11 +76,22 @@ TOKENS_PER_REQUEST = Query(
 )
 
 
+def _traced(histogram: Metric) -> bool:
+    """Whether its observations lead to their traces. Chunks do not: the engine counts them, which knows no spans."""
+    return histogram is not catalog.INTER_TOKEN_DURATION
+
+
 def quantiles(histogram: Metric, by: Sequence[str] = (MODE,)) -> tuple[Query, ...]:
-    """p50, p95 and p99, with the traces behind them."""
+    """p50, p95 and p99, with the traces behind them where they are known."""
     legend = " ".join(shown(one) for one in by)
+    # A request that was refused before it had a mode has no latency worth knowing.
+    selector = matching(REQUESTS, *(f'{one}!=""' for one in by))
     return tuple(
-        Query(ratios.latency(q, histogram, REQUESTS, RATE, by), f"p{q * 100:g} {legend}".strip(), exemplar=True)
+        Query(
+            ratios.latency(q, histogram, selector, RATE, by),
+            f"p{q * 100:g} {legend}".strip(),
+            exemplar=_traced(histogram),
+        )
         for q in QUANTILES
     )
 
@@ -92,7 +103,7 @@ def quantile_now(quantile: float, histogram: Metric) -> Query:
 def heatmap(histogram: Metric) -> Query:
     """How many observations fell between two bounds, over time."""
     buckets = f"sum by (le) (increase({histogram.prometheus}_bucket{{{REQUESTS}}}[{RATE}]))"
-    return Query(buckets, shown("le"), exemplar=True, heatmap=True)
+    return Query(buckets, shown("le"), exemplar=_traced(histogram), heatmap=True)
 
 
 TTFT = quantiles(catalog.TIME_TO_FIRST_TOKEN, ())

@@ -1,0 +1,202 @@
+"""The dashboards on a real pipeline under real traffic: each query of each panel is asked, its answer looked at.
+
+What cannot give anything here is listed by name with the reason, and nothing is listed that does give something.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from dashboards.alerts import alert_rules
+from dashboards.board import written
+from dashboards.boards import boards
+from dashboards.queries.speculation import DEEPEST
+from dashboards.render.asking import Series, Shown, Source
+from dashboards.render.reading import Dashboard, Panel, Target, parsed, read
+from dashboards.settings import Alerting
+from draftd.telemetry import machine
+from draftd.telemetry.catalog import Metric
+from tests.conftest import NanoPair
+from tests.stack.traffic import CLASSES, Traffic, flag_off
+from tests.stack.whole import SCRAPE_SECONDS, Whole, whole
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("dashboards")]
+
+# The alerts' windows and samples, as short as the traffic.
+SHORT = Alerting(
+    window_seconds=3.0,
+    min_requests=1,
+    min_drafts=5,
+    baseline_windows=6,
+    baseline_offset_windows=2,
+    ttft_floor_seconds=0.0,
+)
+TRAFFIC_SECONDS = 30.0
+PACKAGED = Path(__file__).parents[2] / "daemon" / "draftd" / "grafana" / "dashboards"
+
+# What a machine may lack: the figure is there if and only if the metric is.
+SENSORS: Mapping[str, tuple[Metric, str]] = {
+    "draftd-overview/Thermal level": (machine.THERMAL_LEVEL, "only macOS tells its thermal level"),
+    "draftd-overview/Pressure and heat/thermal": (machine.THERMAL_LEVEL, "only macOS tells its thermal level"),
+    "draftd-machine/Heat": (machine.THERMAL_LEVEL, "only macOS tells its thermal level"),
+    "draftd-machine/Thermal level": (machine.THERMAL_LEVEL, "only macOS tells its thermal level"),
+    "draftd-machine/Throttle events": (machine.THERMAL_THROTTLES, "only macOS tells its thermal level"),
+    "draftd-machine/Throttles": (machine.THERMAL_THROTTLES, "only macOS tells its thermal level"),
+    "draftd-machine/MLX/recommended at most": (machine.MEMORY_WORKING_SET, "a working set is Metal's"),
+    "draftd-machine/MLX/GPU, all processes": (machine.MEMORY_GPU, "only macOS tells what the GPU holds"),
+    "draftd-machine/Shares of memory/free by macOS's rule": (machine.MEMORY_FREE, "a rule of macOS"),
+    "draftd-machine/GPU busy": (machine.GPU_UTILIZATION, "only macOS tells how busy the GPU is"),
+    "draftd-machine/Temperature": (machine.HW_TEMPERATURE, "a virtual machine has no thermal zones"),
+    "draftd-machine/Fans": (machine.HW_FAN_SPEED, "a virtual machine has no fans"),
+    "draftd-machine/Power": (machine.HW_POWER, "power is told by macmon"),
+    "draftd-machine/Power source/low-power mode": (machine.POWER_LOW_MODE, "a mode of macOS"),
+    "draftd-machine/Power source/on mains": (machine.POWER_PLUGGED_IN, "a machine without a battery does not tell"),
+}
+# What did not happen, on any machine.
+NOT_HAPPENED: Mapping[str, str] = {
+    "draftd-machine/Failed readings": "no reading failed",
+    "draftd-telemetry/Failures of telemetry, by part": "telemetry did not fail",
+    **{
+        f"draftd-speculation/Depth chosen/{depth}": "the daemon drafts at most four tokens unless it is told otherwise"
+        for depth in (*range(5, DEEPEST + 1), f"{DEEPEST + 1} or more")
+    },
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """The pipeline after the traffic, and the time in which it ran."""
+
+    whole: Whole
+    source: Source
+    shown: Shown
+
+    def names(self) -> set[str]:
+        return set(self.source.label_values('{__name__=~".+"}', "__name__", self.shown))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    started = time.time()
+    with whole(tmp_path_factory.mktemp("dashboards")) as running, Traffic(running.address) as traffic:
+        time.sleep(TRAFFIC_SECONDS / 3)
+        traffic.trouble()
+        traffic.overload()
+        with flag_off(running.address):
+            time.sleep(TRAFFIC_SECONDS / 6)
+        time.sleep(TRAFFIC_SECONDS / 3)
+        traffic.trouble()
+        shown = Shown(started, time.time(), SCRAPE_SECONDS, 60)
+        # The traffic goes on, but what is asked is of the time until now.
+        yield Run(running, Source(running.prometheus.url), shown)
+
+
+@pytest.fixture(scope="module")
+def short() -> Sequence[Dashboard]:
+    return [parsed(written(board)) for board in boards(SHORT)]
+
+
+def asked(dashboards: Sequence[Dashboard]) -> Iterator[tuple[Dashboard, Panel, Target]]:
+    for dashboard in dashboards:
+        for panel in dashboard.panels:
+            for target in panel.targets:
+                yield dashboard, panel, target
+
+
+def named(dashboard: Dashboard, panel: Panel, target: Target) -> str:
+    """The panel's name, and the query's legend where it has several."""
+    whole_panel = f"{dashboard.uid}/{panel.title}"
+    return whole_panel if len(panel.targets) == 1 else f"{whole_panel}/{target.named({})}"
+
+
+def tells(series: Sequence[Series]) -> bool:
+    return any(math.isfinite(value) for one in series for _, value in one.points)
+
+
+def test_every_query_of_every_panel_gives_series_with_the_labels_that_its_legend_names(
+    run: Run, short: Sequence[Dashboard], nano_pair: NanoPair
+) -> None:
+    silent, unlabelled = set(), set()
+    for dashboard, panel, target in asked(short):
+        found = dashboard.ask(target, run.source, run.shown)
+        if not tells(found):
+            silent.add(named(dashboard, panel, target))
+        for label in target.legend_labels:
+            unlabelled |= {f"{named(dashboard, panel, target)}: {label}" for one in found if not one.labels.get(label)}
+    there = run.names()
+    lacking = {name for name, (metric, _) in SENSORS.items() if metric.prometheus not in there}
+    assert silent == lacking | set(NOT_HAPPENED)
+    assert not unlabelled
+
+
+def test_no_figure_is_nan(run: Run, short: Sequence[Dashboard]) -> None:
+    for dashboard, panel, target in asked(short):
+        for one in dashboard.ask(target, run.source, run.shown):
+            assert not any(math.isnan(value) for _, value in one.points), named(dashboard, panel, target)
+
+
+def test_the_dashboards_as_they_are_shipped_ask_what_prometheus_understands(run: Run) -> None:
+    for dashboard, _, target in asked([read(path) for path in sorted(PACKAGED.glob("*.json"))]):
+        dashboard.ask(target, run.source, run.shown)
+
+
+def test_choosing_all_values_by_hand_shows_what_all_shows(run: Run, short: Sequence[Dashboard]) -> None:
+    for dashboard in short:
+        offered = {}
+        for name, query in dashboard.variable_queries.items():
+            metric, label = re.fullmatch(r"label_values\((.+), (\w+)\)", query).groups()  # type: ignore[union-attr]
+            offered[name] = run.source.label_values(metric, label, run.shown)
+        assert offered["instance"] == ["test"]
+        assert set(CLASSES) <= set(offered["workload"])
+        assert {"nano/draft", "prompt_lookup"} <= set(offered["draft"])
+        assert len(offered["model"]) == 1
+        chosen = {name: f"({'|'.join(values)})" for name, values in offered.items()}
+        by_hand = dataclasses.replace(dashboard, variables=chosen)
+        for _, panel, target in asked([dashboard]):
+            all_of_them = dashboard.ask(target, run.source, run.shown)
+            assert {tuple(sorted(one.labels.items())) for one in by_hand.ask(target, run.source, run.shown)} == {
+                tuple(sorted(one.labels.items())) for one in all_of_them
+            }, panel.title
+
+
+def test_a_flag_that_changed_is_marked_and_nothing_else_is(run: Run, short: Sequence[Dashboard]) -> None:
+    for dashboard in short:
+        found = {}
+        for mark in dashboard.marks:
+            series = run.source.over(run.shown.put_in(mark.expression, dashboard.variables), run.shown)
+            found[mark.name] = {one.labels["to"] for one in series}
+        assert found == {"Fallback level": set(), "Feature flag": {"on", "off"}}
+
+
+def test_a_latency_leads_to_traces(run: Run, short: Sequence[Dashboard]) -> None:
+    (latency,) = (dashboard for dashboard in short if dashboard.uid == "draftd-latency")
+    for _, panel, target in asked([latency]):
+        if target.exemplar:
+            expression = run.shown.put_in(target.expression, latency.variables)
+            assert run.source.exemplars(expression, run.shown), panel.title
+
+
+def test_every_alert_judges_by_what_there_is(run: Run) -> None:
+    silent = set()
+    for rule in alert_rules(SHORT):
+        run.source.at(rule.expr, run.shown.end)
+        found = run.source.at(rule.value, run.shown.end)
+        if not found:
+            silent.add(rule.name)
+        for one in found:
+            texts = " ".join(str(text) for text in rule.annotations(".Value").values())
+            for label in re.findall(r"(?:\$labels|\.Labels)\.(\w+)", texts):
+                assert label in one.labels, (rule.name, label)
+    lacking = {"DraftdThermalHeavy"} if machine.THERMAL_LEVEL.prometheus not in run.names() else set()
+    assert silent == lacking | {
+        "DraftdAbsent",  # the daemon is there
+        "DraftdTelemetryDropped",  # none was
+    }

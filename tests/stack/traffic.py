@@ -1,0 +1,122 @@
+"""Clients as they are: several kinds of text, both modes, some that leave, some in a hurry, some that ask for nonsense,
+and now and then more of them than the daemon takes."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from importlib.resources import files
+
+from draftd.core import DrafterKind, ModePreference, SamplingParams, WorkloadClass
+from draftd.server.client import CallError, DraftdClient
+
+CLASSES = ("code", "tool_call", "chat", "prose")
+_MODES = (ModePreference.SPECULATIVE, ModePreference.AUTOREGRESSIVE, ModePreference.AUTO)
+
+
+class Traffic:
+    """Keeps a client for each kind of text busy while the block runs; what is out of the ordinary is asked for."""
+
+    def __init__(self, address: str, *, pause: float = 0.0, max_tokens: int = 48) -> None:
+        self._address = address
+        self._pause, self._max_tokens = pause, max_tokens
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._ordinary, args=(name,), daemon=True) for name in CLASSES]
+        self._lock = threading.Lock()
+        self.ended: Counter[str] = Counter()
+
+    def __enter__(self) -> Traffic:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(60)
+            assert not thread.is_alive()
+
+    def overload(self, clients: int = 24) -> None:
+        """So many at once that the queue overflows: the rest is refused."""
+        threads = [threading.Thread(target=self._one, args=("chat",), daemon=True) for _ in range(clients)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+
+    def trouble(self) -> None:
+        """A client that leaves, one whose time is up, and two that ask for what cannot be."""
+        with DraftdClient(self._address) as client:
+            leaving = client.generate(messages=_prompts("prose")[0], workload=WorkloadClass.PROSE, max_tokens=400)
+            for _ in range(3):
+                next(leaving)
+            leaving.close()  # type: ignore[attr-defined]
+            self._count("cancelled")
+            self._one("code", timeout=0.08, max_tokens=400)
+            with contextlib.suppress(CallError):
+                list(client.generate(messages=_prompts("chat")[0], max_tokens=-1, timeout=10))
+            with contextlib.suppress(CallError):
+                list(client.generate(tokens=[10**6], max_tokens=4, timeout=10))
+
+    def _ordinary(self, name: str) -> None:
+        for number in itertools.count():
+            if self._stop.wait(self._pause):
+                return
+            drafter = DrafterKind.PROMPT_LOOKUP if number % 11 == 10 else None
+            mode = _MODES[number % 3] if drafter is None else ModePreference.SPECULATIVE
+            sampling = SamplingParams(temperature=0.7, seed=number) if number % 4 == 3 else None
+            self._one(name, number=number, mode=mode, drafter=drafter, sampling=sampling)
+
+    def _one(
+        self,
+        name: str,
+        *,
+        number: int = 0,
+        mode: ModePreference = ModePreference.AUTO,
+        drafter: DrafterKind | None = None,
+        sampling: SamplingParams | None = None,
+        timeout: float = 60.0,
+        max_tokens: int | None = None,
+    ) -> None:
+        prompts = _prompts(name)
+        with DraftdClient(self._address) as client:
+            try:
+                for event in client.generate(
+                    messages=prompts[number % len(prompts)],
+                    mode=mode,
+                    drafter=drafter,
+                    sampling=sampling,
+                    workload=WorkloadClass(name),
+                    max_tokens=max_tokens or self._max_tokens,
+                    timeout=timeout,
+                ):
+                    if event.HasField("finished"):
+                        self._count("answered")
+            except CallError as error:
+                self._count(error.code.name)
+                time.sleep(0.05)
+
+    def _count(self, how: str) -> None:
+        with self._lock:
+            self.ended[how] += 1
+
+
+def _prompts(name: str) -> list[list[dict[str, str]]]:
+    lines = (files("draftd.models.nano") / "prompts" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line)["messages"] for line in lines]
+
+
+@contextlib.contextmanager
+def flag_off(address: str) -> Iterator[None]:
+    """Nobody speculates while the block runs."""
+    with DraftdClient(address) as client:
+        client.set_flag("off")
+        try:
+            yield
+        finally:
+            client.set_flag("on")

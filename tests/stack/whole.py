@@ -1,0 +1,52 @@
+"""The whole pipeline: a daemon on the embedded pair, the real collector, the real Prometheus that reads both."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.resources
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from draftd.cli.child import clean_environ, serve_command, serving
+from tests.otlp import OtlpReceiver
+from tests.stack.components import Collector, Prometheus, collector, prometheus
+
+SCRAPE_SECONDS = 0.5  # as tests.stack.components has it
+
+
+@dataclass(frozen=True)
+class Whole:
+    """What runs. `address` is the daemon's."""
+
+    address: str
+    collector: Collector
+    prometheus: Prometheus
+
+
+@contextlib.contextmanager
+def whole(
+    folder: Path, *, instance: str = "test", queue_capacity: int = 6, share_percent: float = 100.0
+) -> Iterator[Whole]:
+    """`queue_capacity` is small, so that a test can make it overflow."""
+    models = importlib.resources.files("draftd.models.nano")
+    # Traces and log events go to the same receiver, in place of Tempo and of Loki.
+    with (
+        OtlpReceiver() as traces,
+        OtlpReceiver(protocol="http/protobuf") as logs,
+        collector(folder, traces.port, logs_port=logs.port, share_percent=share_percent) as running,
+        prometheus(folder, running.scrape, own=running.own) as found,
+    ):
+        environ = clean_environ(str(folder / "flags.json")) | {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": running.endpoint,
+            "OTEL_METRIC_EXPORT_INTERVAL": "500",
+            "OTEL_BSP_SCHEDULE_DELAY": "500",
+            "OTEL_RESOURCE_ATTRIBUTES": f"service.instance.id={instance}",
+            "DRAFTD_ENGINE__QUEUE_CAPACITY": str(queue_capacity),
+            "DRAFTD_HARDWARE__PERIOD_SECONDS": "1",
+        }
+        command = serve_command(
+            "--model", str(models / "target"), "--draft-model", str(models / "draft"), "--port", "0"
+        )
+        with serving(command, environ, timeout=60) as daemon:
+            yield Whole(daemon.address, running, found)
