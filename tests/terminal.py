@@ -1,0 +1,125 @@
+"""A command on a terminal of its own: what it draws, what is typed to it, and how it leaves the terminal behind."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.waiting import until
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_HOME = "\x1b[H"  # a frame begins
+ENTER_SCREEN, LEAVE_SCREEN = "\x1b[?1049h", "\x1b[?1049l"
+HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
+
+# Stands in for a shell: owns the terminal, runs the command in its foreground, compares the modes when it has ended.
+_SHELL = """
+import fcntl, json, signal, subprocess, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGINT, lambda number, frame: None)
+before = termios.tcgetattr(0)
+child = subprocess.Popen(sys.argv[2:])
+def report(**what):
+    with open(sys.argv[1], "a") as file:
+        file.write(json.dumps(what) + "\\n")
+report(pid=child.pid)
+code = child.wait()
+report(code=code, restored=termios.tcgetattr(0) == before)
+"""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """`restored`: the terminal's modes are what they were before."""
+
+    code: int
+    restored: bool
+
+
+class Terminal:
+    """The command's terminal, seen from the other side."""
+
+    def __init__(self, master: int, shell: subprocess.Popen[bytes], report: Path) -> None:
+        self._master, self._shell, self._report = master, shell, report
+        self._said = bytearray()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def said(self) -> str:
+        """All of it, escapes and all."""
+        return bytes(self._said).decode(errors="replace")
+
+    @property
+    def frame(self) -> str:
+        """The last whole screen, without its colours."""
+        frames = self.said.split(_HOME)
+        return _ESCAPES.sub("", frames[-1] if frames[-1].count("\n") > 5 else frames[-2 if len(frames) > 1 else -1])
+
+    def shows(self, *words: str, seconds: float = 20.0) -> None:
+        """Waits until one frame has all the words."""
+        until(lambda: all(word in self.frame for word in words), seconds, f"{words} on the screen")
+
+    def type(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
+    def resize(self, columns: int, lines: int) -> None:
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def signal(self, number: int) -> None:
+        until(lambda: bool(self._reports()))
+        os.kill(int(self._reports()[0]["pid"]), number)
+
+    def end(self, seconds: float = 20.0) -> Ended:
+        """Waits for the command's end."""
+        self._shell.wait(seconds)
+        self._reader.join(5)
+        last = self._reports()[-1]
+        return Ended(int(last["code"]), bool(last["restored"]))
+
+    def _reports(self) -> list[Mapping[str, object]]:
+        return [json.loads(line) for line in self._report.read_text().splitlines()] if self._report.exists() else []
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError):
+            while said := os.read(self._master, 65536):
+                self._said += said
+
+
+@contextlib.contextmanager
+def terminal(
+    command: Sequence[str], tmp_path: Path, environ: Mapping[str, str], *, columns: int = 100, lines: int = 30
+) -> Iterator[Terminal]:
+    """Runs `command` on a terminal of that size until the block ends."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    report = tmp_path / "shell.jsonl"
+    shell = subprocess.Popen(
+        [sys.executable, "-c", _SHELL, str(report), *command],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+        env={**environ, "TERM": "xterm-256color"},
+    )
+    os.close(slave)
+    try:
+        yield Terminal(master, shell, report)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(shell.pid, signal.SIGKILL)
+        shell.wait()
+        os.close(master)
