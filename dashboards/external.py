@@ -39,7 +39,6 @@ ENQUEUE_FAILED = tuple(
 QUEUE_SIZE = External("otelcol_exporter_queue_size", COLLECTOR, ("exporter", "data_type"))
 QUEUE_CAPACITY = External("otelcol_exporter_queue_capacity", COLLECTOR, ("exporter", "data_type"))
 COLLECTOR_MEMORY = External("otelcol_process_memory_rss", COLLECTOR)
-COLLECTOR_UPTIME = External("otelcol_process_uptime", COLLECTOR)
 TRACES_KEPT = External("otelcol_processor_tail_sampling_count_traces_sampled", COLLECTOR, ("policy", "decision"))
 TRACES_DECIDED = External("otelcol_processor_tail_sampling_global_count_traces_sampled", COLLECTOR, ("decision",))
 TRACES_TOO_EARLY = External("otelcol_processor_tail_sampling_sampling_trace_dropped_too_early", COLLECTOR)
@@ -63,7 +62,6 @@ EXTERNALS: tuple[External, ...] = (
     QUEUE_SIZE,
     QUEUE_CAPACITY,
     COLLECTOR_MEMORY,
-    COLLECTOR_UPTIME,
     TRACES_KEPT,
     TRACES_DECIDED,
     TRACES_TOO_EARLY,

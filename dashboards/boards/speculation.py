@@ -114,7 +114,8 @@ def _positions() -> tuple[Panel, ...]:
             ask.PER_POSITION_NOW,
         ),
         lines(
-            Text("Acceptance by position", "The same over time.", look.SHARE, low=0, high=1),
+            Text("Acceptance by position", "The share of the tokens drafted at each place that stood, over "
+                                           "time.", look.SHARE, low=0, high=1),
             ask.PER_POSITION,
         ),
         bars(

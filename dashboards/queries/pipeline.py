@@ -115,16 +115,11 @@ QUEUE_FILL_NOW = Query(
 )
 QUEUE_ITEMS = Query(gauge(external.QUEUE_SIZE), f"{shown('data_type')} · {shown('exporter')}")
 COLLECTOR_MEMORY = Query(gauge(external.COLLECTOR_MEMORY), shown("instance"))
-UPTIME_NOW = Query(grouped(gauge(external.COLLECTOR_UPTIME), function="min"), "collector", instant=True)
 TRACES_KEPT = Query(
     counted(external.TRACES_KEPT, 'decision="sampled"', RANGE, ("policy",)), shown("policy"), instant=True
 )
 TRACE_DECISIONS = Query(f"sum by (decision) (rate({external.TRACES_DECIDED.name}[{RATE}])) * 60", shown("decision"))
 TRACES_LOST = Query(f"sum(rate({external.TRACES_TOO_EARLY.name}[{RATE}])) * 60", "dropped before their decision")
-SPANS_BY_STATUS = Query(
-    f"sum by (span_name, status_code) (rate({gauge(external.SPAN_CALLS, MACHINE)}[{RATE}])) * 60",
-    f"{shown('span_name')} · {shown('status_code')}",
-)
 # What draftd counts by itself and what the collector made of its spans must be the same, whatever the sampling keeps.
 TOLD_TWICE = (
     Query(f"sum(rate({gauge(catalog.REQUESTS, ENGINE)}[{RATE}])) * 60", "counted by the daemon"),

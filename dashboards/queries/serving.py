@@ -62,18 +62,10 @@ BY_ERROR = Query(
     f"{shown(OUTCOME)}: {shown(ERROR)}",
     instant=True,
 )
-REFUSALS = Query(per_minute(catalog.REQUESTS, matching(REQUESTS, _REFUSED), (ERROR,)), shown(ERROR))
 
 TOKENS_NOW = Query(summed(catalog.TOKENS, matching(REQUESTS, _OUTPUT), RATE), "tokens/s", instant=True)
 TOKENS_BY_MODE = Query(summed(catalog.TOKENS, matching(REQUESTS, _OUTPUT), RATE, (MODE,)), shown(MODE))
 TOKENS_BY_TYPE = Query(summed(catalog.TOKENS, REQUESTS, RATE, (TOKEN_TYPE,)), shown(TOKEN_TYPE))
-TOKENS_PER_REQUEST = Query(
-    over(
-        summed(catalog.TOKENS, matching(REQUESTS, _OUTPUT), RATE, (MODE,)),
-        summed(catalog.REQUESTS, REQUESTS, RATE, (MODE,)),
-    ),
-    shown(MODE),
-)
 
 
 def _traced(histogram: Metric) -> bool:

@@ -1,0 +1,88 @@
+"""Reads from PromQL which metrics it names, and which labels it expects of them. As much of the grammar as we write."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_NAME = re.compile(r"[a-zA-Z_:][\w:]*")
+_WORDS = {
+    "and", "or", "unless", "by", "on", "without", "ignoring", "group_left", "group_right", "offset", "bool",
+    "sum", "min", "max", "avg", "count", "count_values",
+}  # fmt: skip
+_JOINED = re.compile(r"\b(?:and|unless) on \(([^)]*)\) ")
+_GROUPING = re.compile(r"\b(\w+) by \(([^)]*)\) \(")
+
+
+@dataclass(frozen=True)
+class Use:
+    """A metric where it is named, and the labels that the expression takes it to have."""
+
+    name: str
+    labels: frozenset[str]
+
+
+def uses(expression: str) -> Iterator[Use]:
+    """Every place where a metric is named."""
+    made = _made(expression)
+    masked = _STRING.sub(lambda found: '"' + "_" * (len(found[0]) - 2) + '"', expression)
+    grouped, joined = list(_groups(masked)), list(_joins(masked))
+    for found in _NAME.finditer(masked):
+        if not _is_metric(masked, found):
+            continue
+        labels = set(_matched(masked, found.end()))
+        join = max((one for one in joined if one[0] <= found.start() < one[1]), default=(0, 0, set()))
+        labels |= join[2]
+        for start, end, by in grouped:
+            if max(start, join[0]) == start and start <= found.start() < end:
+                labels |= by
+        yield Use(found[0], frozenset(labels - made))
+
+
+def _is_metric(masked: str, found: re.Match[str]) -> bool:
+    before, after = masked[: found.start()], masked[found.end() :]
+    if found[0] in _WORDS or after.lstrip().startswith("("):
+        return False
+    if before.endswith("$") or (before and (before[-1].isdigit() or before[-1] == "[")):
+        return False  # a variable, or the unit of a duration
+    inside = before.count("{") > before.count("}") or before.count("[") > before.count("]") or before.count('"') % 2
+    listed = re.search(r"\b(?:by|on|without|ignoring|group_left|group_right) \([^)]*$", before)
+    return not inside and not listed
+
+
+def _matched(masked: str, at: int) -> list[str]:
+    """The labels between the braces behind a name."""
+    if not masked.startswith("{", at):
+        return []
+    return re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", masked[at : masked.index("}", at)])
+
+
+def _joins(masked: str) -> Iterator[tuple[int, int, set[str]]]:
+    """Where the right-hand side of each join by labels begins and ends: it needs those, and nothing of what is around
+    it."""
+    for found in _JOINED.finditer(masked):
+        yield found.end(), closing(masked, found.end()), {one.strip() for one in found[1].split(",")}
+
+
+def closing(masked: str, start: int) -> int:
+    """Where the bracket closes that is open at `start`."""
+    depth = 1
+    for at in range(start, len(masked)):
+        depth += {"(": 1, ")": -1}.get(masked[at], 0)
+        if depth == 0:
+            return at
+    return len(masked)
+
+
+def _groups(masked: str) -> Iterator[tuple[int, int, set[str]]]:
+    """Where each aggregation's argument begins and ends, and the labels that it keeps."""
+    for found in _GROUPING.finditer(masked):
+        yield found.end(), closing(masked, found.end()), {one.strip() for one in found[2].split(",")}
+
+
+def _made(expression: str) -> set[str]:
+    """Labels that the expression makes itself."""
+    replaced = re.findall(r'label_replace\(.*?, "(\w+)", "', expression, re.DOTALL)
+    return {*replaced, *re.findall(r'count_values[^(]*(?:\([^)]*\) )?\("(\w+)"', expression)}

@@ -1,0 +1,41 @@
+"""What is committed is what the code writes, and a difference is told with what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dashboards.generate import ROOT, generated, main
+from dashboards.settings import Alerting
+
+
+def test_what_is_committed_is_up_to_date() -> None:
+    assert main(["--check"]) == 0
+
+
+def test_everything_in_the_packages_folder_is_generated() -> None:
+    packaged = ROOT / "daemon" / "draftd" / "grafana"
+    found = {path.relative_to(ROOT) for path in packaged.rglob("*.*") if path.suffix in (".json", ".yaml")}
+    assert found == {path for path in generated(Alerting()) if path.is_relative_to("daemon")}
+
+
+def test_a_file_that_differs_is_named_and_written_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([], tmp_path) == 0
+    assert main(["--check"], tmp_path) == 0
+    board = tmp_path / "daemon/draftd/grafana/dashboards/overview.json"
+    written = board.read_text()
+    board.write_text(written.replace("Overview", "Overlook"))
+    capsys.readouterr()
+    assert main(["--check"], tmp_path) == 1
+    said = capsys.readouterr().err
+    assert said.splitlines() == [
+        "daemon/draftd/grafana/dashboards/overview.json is out of date: run python -m dashboards.generate"
+    ]
+    assert "Overlook" in board.read_text(), "a check writes nothing"
+    assert main([], tmp_path) == 0
+    assert board.read_text() == written
+
+
+def test_writing_twice_gives_the_same(tmp_path: Path) -> None:
+    assert generated(Alerting()) == generated(Alerting())

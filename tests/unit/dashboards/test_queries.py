@@ -1,0 +1,131 @@
+"""Queries name what the catalog declares, and nothing of the catalog is forgotten."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+import pytest
+
+from dashboards.alerts import alert_rules, recording_rules
+from dashboards.board import written
+from dashboards.boards import boards
+from dashboards.evidence import TARGET_INFO
+from dashboards.external import EXTERNALS
+from dashboards.queries import events
+from dashboards.queries.query import counted, over, per_minute
+from dashboards.render.reading import Dashboard, parsed
+from dashboards.settings import Alerting
+from draftd.telemetry import catalog, sdk
+from draftd.telemetry.catalog import Metric
+from tests.unit.dashboards.promql import Use, closing, uses
+
+EVERY_SERIES = {"job", "instance"}
+# Metrics that are on no dashboard, each with the reason.
+DELIBERATELY_NOT: Mapping[Metric, str] = {}
+
+
+@pytest.fixture(scope="module")
+def dashboards() -> list[Dashboard]:
+    return [parsed(written(board)) for board in boards(Alerting())]
+
+
+def expressions(dashboards: Iterable[Dashboard]) -> Iterator[tuple[str, str]]:
+    """Where each is, and what it says."""
+    for dashboard in dashboards:
+        for panel in dashboard.panels:
+            for target in panel.targets:
+                yield f"{dashboard.uid}/{panel.title}", target.expression
+        for mark in dashboard.marks:
+            yield f"{dashboard.uid}/{mark.name}", mark.expression
+
+
+def declared() -> dict[str, set[str]]:
+    """Each name in Prometheus, and the labels that its series may have."""
+    found = {one.prometheus: EVERY_SERIES | set(one.labels) for one in (*EXTERNALS, TARGET_INFO)}
+    for metric in (*catalog.METRICS, *sdk.SDK_METRICS):
+        labels = EVERY_SERIES | {attribute.name.replace(".", "_") for attribute in metric.attributes}
+        found[metric.prometheus] = labels
+        if metric.buckets:
+            found |= {f"{metric.prometheus}_count": labels, f"{metric.prometheus}_sum": labels}
+            found[f"{metric.prometheus}_bucket"] = labels | {"le"}
+    return found
+
+
+def undeclared(expression: str) -> list[str]:
+    """What an expression names and nobody declares."""
+    known = declared()
+    return [
+        f"{use.name} {sorted(use.labels - known.get(use.name, set()))}"
+        for use in uses(expression)
+        if use.name not in known or use.labels - known[use.name]
+    ]
+
+
+def test_every_query_names_what_is_declared(dashboards: list[Dashboard]) -> None:
+    assert {where: bad for where, expression in expressions(dashboards) if (bad := undeclared(expression))} == {}
+
+
+def test_every_legend_and_variable_names_labels_that_are_declared(dashboards: list[Dashboard]) -> None:
+    known = declared()
+    for dashboard in dashboards:
+        for panel in dashboard.panels:
+            for target in panel.targets:
+                there = set().union(*(known[use.name] for use in uses(target.expression)))
+                assert set(target.legend_labels) <= there, f"{dashboard.uid}/{panel.title}"
+    for _, query in events.VARIABLES.values():
+        metric, label = re.fullmatch(r"label_values\((.+), (\w+)\)", query).groups()  # type: ignore[union-attr]
+        assert not undeclared(metric)
+        assert label in known[next(uses(metric)).name]
+
+
+def test_every_alert_names_what_is_declared() -> None:
+    rules = [(rule.name, rule.expr) for rule in (*alert_rules(Alerting()), *recording_rules(Alerting()))]
+    assert {name: bad for name, expression in rules if (bad := undeclared(expression))} == {}
+
+
+def test_every_metric_is_on_a_dashboard_or_deliberately_not(dashboards: list[Dashboard]) -> None:
+    named = {re.sub("_(bucket|count|sum)$", "", use.name) for _, text in expressions(dashboards) for use in uses(text)}
+    missing = {metric for metric in (*catalog.METRICS, *sdk.SDK_METRICS) if metric.prometheus not in named}
+    assert {metric.name for metric in missing} == {metric.name for metric in DELIBERATELY_NOT}
+    assert {one.name for one in EXTERNALS} <= named
+
+
+@pytest.mark.parametrize(
+    ("expression", "wrong"),
+    [
+        ("sum(rate(draftd_tokenz_total[5m]))", ["draftd_tokenz_total []"]),
+        ('sum(rate(draftd_tokens_total{draftd_mod="x"}[5m]))', ["draftd_tokens_total ['draftd_mod']"]),
+        ("sum by (hw_id) (rate(draftd_tokens_total[5m]))", ["draftd_tokens_total ['hw_id']"]),
+        ("sum by (le) (rate(draftd_tokens_total[5m]))", ["draftd_tokens_total ['le']"]),
+        ("up and on (instance) (draftd_memory_flor_bytes > 0)", ["draftd_memory_flor_bytes ['instance']"]),
+        ('label_replace(sum by (instance) (up), "stage", "x", "", "")', []),
+        ('count_values by (instance) ("to", draftd_flag_enabled{gen_ai_request_model=~"$model"}) or vector(0)', []),
+    ],
+)
+def test_a_name_that_nobody_declares_is_found(expression: str, wrong: list[str]) -> None:
+    assert undeclared(expression) == wrong
+
+
+def test_a_use_is_a_name_with_its_matchers_and_the_groupings_around_it() -> None:
+    found = list(uses('max(sum by (a) (increase(x{b="c{d}"}[5m:10s] offset 1h)) / on (a) group_left () (y > bool 0))'))
+    assert found == [Use("x", frozenset({"a", "b"})), Use("y", frozenset())]
+
+
+def test_ratios_and_counts_are_written_so_that_nothing_is_nan_and_nothing_is_lost() -> None:
+    assert over("a", "b") == "a / (b > 0)"
+    young = "(x unless present_over_time(x[5m] offset 5m))"
+    metric = Metric("x", catalog.Kind.GAUGE, "", "")
+    assert counted(metric, "", "5m", ("a",)) == f"sum by (a) ({young} or increase(x[5m]))"
+    assert per_minute(metric, "").endswith(" * 60000 / $__rate_interval_ms")
+
+
+def test_every_denominator_is_guarded(dashboards: list[Dashboard]) -> None:
+    for where, expression in expressions(dashboards):
+        for found in re.finditer(r" / ", re.sub(r'"[^"]*"', "", expression)):
+            behind = re.sub(r'"[^"]*"', "", expression)[found.end() :]
+            if behind.startswith("$__rate_interval_ms"):
+                continue
+            assert behind.startswith("("), where
+            inside = behind[1 : closing(behind, 1)]
+            assert inside.endswith("> 0"), f"{where}: {inside}"
