@@ -13,11 +13,13 @@ from typing import Any
 import grpc
 
 from draftd.control.flag import FlagService
+from draftd.control.journal import Journal
 from draftd.control.planner import Planner
 from draftd.core import Outcome
 from draftd.engine.model import LoadedModels
 from draftd.engine.worker import EngineWorker
 from draftd.errors import DraftdError
+from draftd.hardware.state import HardwareView
 from draftd.server.app import Daemon
 from draftd.server.client import CallError, DraftdClient
 from draftd.server.seams import NullTelemetry
@@ -72,7 +74,9 @@ class Served:
         token: str | None = None,
         client: dict[str, Any] | None = None,
         wait: bool = True,
+        hardware: HardwareView | None = None,
     ) -> None:
+        self.hardware = hardware
         self.settings = Settings(
             server=ServerSettings(**{"port": 0, "drain_seconds": 2.0, "token": token, **(server or {})}),
             engine=EngineSettings(**(engine or {})),
@@ -107,10 +111,19 @@ class Served:
     async def _serve(self) -> None:
         try:
             self.loop = asyncio.get_running_loop()
-            self.flags = FlagService.open(self.settings.flag)
-            planner = Planner(self.flags, max_draft_tokens=self.settings.engine.max_draft_tokens)
+            journal = Journal()
+            self.flags = FlagService.open(self.settings.flag, journal=journal)
+            depth = self.settings.engine.max_draft_tokens
+            self.planner = Planner(self.flags, max_draft_tokens=depth, journal=journal)
             self.daemon = Daemon(
-                self.settings, self.worker, planner, self.flags, self.telemetry, announce=self.lines.append
+                self.settings,
+                self.worker,
+                self.planner,
+                self.flags,
+                self.telemetry,
+                journal=journal,
+                hardware=self.hardware,
+                announce=self.lines.append,
             )
             self.port = await self.daemon.start()
         except BaseException as error:

@@ -64,6 +64,11 @@ class Terminal:
         return bytes(self._said).decode(errors="replace")
 
     @property
+    def words(self) -> str:
+        """All of it, without escapes."""
+        return _ESCAPES.sub("", self.said)
+
+    @property
     def frame(self) -> str:
         """The last whole screen, without its colours."""
         frames = self.said.split(_HOME)

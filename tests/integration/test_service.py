@@ -12,11 +12,13 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from draftd.core import DrafterKind, FinishReason, ModePreference, SamplingParams, WorkloadClass
+from draftd.core import DrafterKind, FallbackLevel, FinishReason, ModePreference, SamplingParams, WorkloadClass
 from draftd.engine.model import LoadedModels
 from draftd.engine.scheduler import Scheduler
 from draftd.engine.scripted import scripted_models
 from draftd.errors import ModelLoadError
+from draftd.hardware.sample import HardwareSample
+from draftd.hardware.state import FixedView, HardwareState
 from draftd.server.client import CallError
 from draftd.v1 import control_pb2
 from draftd.v1 import inference_pb2 as pb
@@ -161,6 +163,37 @@ def test_status_counts_what_was_answered_and_what_was_refused(tmp_path: Path) ->
         assert status.counts.drafted_tokens == sum(f.counts.drafted_tokens for f in finished)
         assert (status.flag_variant, status.level, status.telemetry_exporting) == ("on", "full", False)
         assert (status.active_requests, status.queued_requests, status.queue_capacity) == (0, 0, 64)
+
+
+def test_status_tells_what_is_allowed_since_when_and_why(tmp_path: Path) -> None:
+    with serving(tmp_path, models) as served:
+        before = served.client.status()
+        assert (before.level, before.level_cause, before.max_draft_tokens) == ("full", "", 4)
+        assert (list(before.transitions), before.flag.provider, before.flag.error) == ([], "flagd (file)", "")
+        served.client.set_flag("off")
+        served.planner.set_level(FallbackLevel.SHORT_BLOCK, "acceptance fell")
+        after = served.client.status()
+        assert (after.flag_variant, after.level, after.level_cause) == ("off", "short_block", "acceptance fell")
+        assert after.max_draft_tokens == 2
+        assert [(t.subject, t.previous, t.current, t.cause) for t in after.transitions] == [
+            ("flag", "on", "off", "set over gRPC"),
+            ("level", "full", "short_block", "acceptance fell"),
+        ]
+        assert before.started == after.started
+        times = [t.at.ToNanoseconds() for t in after.transitions]
+        assert after.started.ToNanoseconds() < times[0] < times[1] <= time.time_ns()
+        (tmp_path / "flags.json").write_text("broken")
+        until(lambda: "JSON" in served.client.status().flag.error)
+
+
+def test_status_tells_of_the_machine_once_it_was_read(tmp_path: Path) -> None:
+    with serving(tmp_path, models) as served:
+        assert not served.client.status().HasField("hardware")
+    view = FixedView(HardwareState(HardwareSample(memory_total=24), time.monotonic(), limit=24))
+    with serving(tmp_path, models, hardware=view) as served:
+        hardware = served.client.status().hardware
+        assert hardware.memory_limit_bytes == 24
+        assert not hardware.HasField("memory_available_bytes")
 
 
 def test_the_flag_flips_between_two_requests_while_a_third_keeps_its_plan(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from draftd.cli.figures import both, milliseconds, one_line, size
 from draftd.cli.paired import Pair, by_group, rounded, summarise
 from draftd.cli.plain import plain
 from draftd.core import DecodeMode
+from draftd.v1 import control_pb2 as control
 from draftd.v1 import inference_pb2 as pb
 
 
@@ -108,3 +109,10 @@ def test_plain_values_are_numbers_seconds_and_short_names() -> None:
     assert made["timings"]["total"] == 1.5
     assert made["timings"]["queue"] is None
     assert made["usage"] is None
+
+
+def test_plain_times_are_text_that_sorts() -> None:
+    change = control.Transition(subject="flag")
+    assert plain(change)["at"] is None
+    change.at.FromSeconds(1_767_225_600)
+    assert plain(change)["at"] == "2026-01-01T00:00:00Z"

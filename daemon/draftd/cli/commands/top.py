@@ -48,6 +48,7 @@ def command(
     if json:
         print(one.as_json(view))
     elif live:
-        out.print(screen(view, out.width, out.height - 1, now), height=out.height - 1)
+        height = max(out.height - 1, 1)  # the prompt comes back below it
+        out.print(screen(view, out.width, height, now, keys=False), height=height)
     else:
         print("\n".join(one.lines(view, now)))

@@ -33,12 +33,13 @@ _COLUMN_SECONDS = 2.0  # at least so much time in each column of a curve
 _MACHINE, _SERVING, _COMPARED = 7, 7, 7  # lines of each panel's contents, a heading included
 
 
-def screen(view: View, width: int, height: int, now: datetime) -> Layout:
-    """One frame. `now` is the present, for the times of transitions."""
+def screen(view: View, width: int, height: int, now: datetime, *, keys: bool = True) -> Layout:
+    """One frame. `now` is the present, for the times of transitions; without `keys` none are offered."""
     width, height = max(width, _LEAST[0]), max(height, _LEAST[1])
-    body = height - 2
+    body = height - (2 if keys else 1)
     layout = Layout()
-    layout.split_column(Layout(_header(view), size=1), Layout(name="body", size=body), Layout(_footer(view), size=1))
+    parts = [Layout(_header(view), size=1), Layout(name="body", size=body)]
+    layout.split_column(*parts, *([Layout(_footer(view), size=1)] if keys else []))
     fill = _three_columns if width >= _WIDE else _two_columns
     fill(layout["body"], view, width, body, now)
     return layout

@@ -1,0 +1,75 @@
+"""`draftd top --once` and `--json` against a daemon that runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.terminal import ENTER_SCREEN, Ended, terminal
+from tests.unit.cli.conftest import WITHOUT_SETTINGS, Run
+
+
+def test_json_is_one_document_with_the_status_and_what_follows_from_it(draftd: Run) -> None:
+    answer = json.loads(draftd("generate", "-n", "40", "--json", "count with me").out)
+    assert answer["counts"]["drafted_tokens"] > 0
+    ran = draftd("top", "--json", "--interval", "0.2")
+    assert ran.code == 0, ran.err
+    assert ran.out.count("\n") == 1
+    found = json.loads(ran.out)
+    status, whole, now = found["status"], found["whole"], found["now"]
+    assert status["state"] == "serving"
+    assert status["started"].startswith("20")
+    counts = status["counts"]
+    assert whole["acceptance"] == counts["accepted_tokens"] / counts["drafted_tokens"]
+    assert len(whole["per_position"]) == len(counts["drafted_per_position"])
+    assert now["seconds"] == pytest.approx(0.2, abs=0.15)
+    assert (now["tokens_per_second"], now["drafting"]["acceptance"]) == (0.0, None)
+
+
+def test_what_the_machine_does_not_tell_is_null_in_json(draftd: Run) -> None:
+    hardware = json.loads(draftd("top", "--json", "--interval", "0.2").out)["status"]["hardware"]
+    assert hardware["memory_limit_bytes"] > 0
+    assert hardware["gpu_utilization"] is None
+    assert hardware["thermal_level"] is None or sys.platform == "darwin"
+
+
+def test_into_a_pipe_it_is_one_plain_screen(draftd: Run) -> None:
+    draftd("generate", "-n", "40", "count with me")
+    assert draftd("flag", "set", "off").code == draftd("flag", "set", "on").code == 0
+    asked = draftd("top", "--once", "--interval", "0.2")
+    piped = draftd("top", "--interval", "0.2")
+    for ran in (asked, piped):
+        assert ran.code == 0, ran.err
+        assert "\x1b" not in ran.out
+        assert "│" not in ran.out
+        names = {line[:17].rstrip() for line in ran.out.splitlines()}
+        assert {"tokens/s", "accepted", "speed-up", "position 1", "flag", "level", "headroom", "thermal"} <= names
+        assert "flag off → on · set over gRPC" in ran.out
+
+
+def test_on_a_terminal_it_is_one_screen_and_the_prompt_comes_back(daemon: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "draftd.cli.main", "top", "--once", "--target", daemon, "--interval", "0.2"]
+    with terminal(command, tmp_path, WITHOUT_SETTINGS, columns=90, lines=26) as screen:
+        assert screen.end() == Ended(0, restored=True)
+        assert ENTER_SCREEN not in screen.said
+        assert "╭─ throughput" in screen.words
+        assert "quit" not in screen.words
+        assert screen.said.count("\n") == 25
+
+
+@pytest.mark.parametrize("option", ["--once", "--json"])
+def test_a_wrong_target_is_one_line_that_says_what_to_do(draftd: Run, option: str) -> None:
+    ran = draftd("top", option, DRAFTD_TARGET="127.0.0.1:1")
+    assert ran.code == 1
+    assert ran.err.count("\n") == 1
+    assert "draftd serve" in ran.err
+
+
+@pytest.mark.parametrize("interval", ["0", "0.1", "x"])
+def test_an_interval_too_short_is_asked_wrongly(draftd: Run, interval: str) -> None:
+    ran = draftd("top", "--once", "--interval", interval)
+    assert ran.code == 2
+    assert "--interval" in ran.err
