@@ -1,0 +1,156 @@
+"""A whole pipeline with a draft that a test makes worse and better again while it serves."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dashboards.rules_prometheus import prometheus_rules
+from dashboards.settings import Alerting
+from draftd.core import ModePreference, WorkloadClass
+from draftd.server.client import DraftdClient
+from tests import http_server
+from tests.composed import composed
+from tests.otlp import OtlpReceiver
+from tests.stack.components import Alertmanager, Prometheus, alertmanager, collector, prometheus
+
+_CLIENTS = 3
+_POLL_SECONDS = 0.2
+
+# The scripted draft is wrong on a share of positions; the share follows a file.
+_DAEMON = """
+import os, pathlib, sys, threading, time
+from draftd.engine.blas import load_blas
+load_blas()
+from draftd.cli.serve import run_daemon
+from draftd.engine.scripted import scripted_models
+from draftd.settings import ServerSettings, Settings
+
+def follow(draft):
+    while True:
+        draft._wrong = round(1000 * (1 - float(pathlib.Path(os.environ["ACCEPTANCE"]).read_text())))
+        time.sleep(0.1)
+
+def load(progress):
+    models = scripted_models(1.0, step_seconds=0.002)
+    threading.Thread(target=follow, args=(models.draft,), daemon=True).start()
+    return models
+
+say = lambda line: print("draftd: " + line, file=sys.stderr, flush=True)
+sys.exit(run_daemon(Settings(server=ServerSettings(port=0)), announce=say, load=load))
+"""
+
+
+@dataclass
+class Webhook:
+    """What Alertmanager told, in order: the alert's name and `firing` or `resolved`, with its labels."""
+
+    told: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
+
+    def __call__(self, request: http_server.Request) -> http_server.Answer:
+        for alert in request.body["alerts"]:
+            self.told.append((alert["labels"]["alertname"], alert["status"], alert["labels"]))
+        return 200, None
+
+    def statuses(self, name: str) -> list[str]:
+        return [status for alert, status, _ in list(self.told) if alert == name]
+
+    def labels(self, name: str) -> dict[str, str]:
+        return next(labels for alert, _, labels in list(self.told) if alert == name)
+
+
+@dataclass
+class Degrading:
+    """What runs, and the states that each alert went through in Prometheus, each with when it was first seen."""
+
+    prometheus: Prometheus
+    alertmanager: Alertmanager
+    webhook: Webhook
+    _file: Path
+    _states: dict[str, list[str]] = field(default_factory=dict)
+
+    def accept(self, share: float) -> None:
+        """From now on so much of what is drafted is accepted."""
+        fresh = self._file.with_suffix(".new")
+        fresh.write_text(str(share))
+        fresh.replace(self._file)
+
+    def states(self, name: str) -> list[str]:
+        """`pending`, `firing`, `inactive` in the order in which the alert went through them."""
+        return list(self._states.get(name, []))
+
+    def held(self) -> set[str]:
+        """The alerts that Alertmanager holds as firing."""
+        return {alert["labels"]["alertname"] for alert in self.alertmanager.alerts()}
+
+    def look(self) -> None:
+        now = {alert["labels"]["alertname"]: alert["state"] for alert in self.prometheus.alerts()}
+        for name in now.keys() | self._states.keys():
+            seen, state = self._states.setdefault(name, []), now.get(name, "inactive")
+            if not seen or seen[-1] != state:
+                seen.append(state)
+
+
+@contextlib.contextmanager
+def degrading(folder: Path, settings: Alerting, *, acceptance: float) -> Iterator[Degrading]:
+    """Daemon, collector, Prometheus with the generated rules, Alertmanager, a webhook, and clients without a pause."""
+    rules, accepted = folder / "draftd.rules.yaml", folder / "acceptance"
+    rules.write_text(prometheus_rules(settings))
+    accepted.write_text(str(acceptance))
+    webhook = Webhook()
+    with (
+        http_server.serving(webhook) as hook,
+        OtlpReceiver() as store,
+        collector(folder, store.port, share_percent=0.0) as running,
+        alertmanager(folder, webhook=hook) as manager,
+        prometheus(folder, running.scrape, own=running.own, rules=[rules], alertmanager=manager.address) as found,
+    ):
+        environ = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": running.endpoint,
+            "OTEL_METRIC_EXPORT_INTERVAL": "500",
+            "OTEL_RESOURCE_ATTRIBUTES": "service.instance.id=test",
+            "ACCEPTANCE": str(accepted),
+        }
+        with composed(_DAEMON, folder, environ) as address:
+            one = Degrading(found, manager, webhook, accepted)
+            with _repeating(one.look, _POLL_SECONDS), contextlib.ExitStack() as clients:
+                for _ in range(_CLIENTS):
+                    clients.enter_context(_repeating(_asking(address), 0.0))
+                yield one
+
+
+def _asking(address: str) -> Callable[[], None]:
+    client = DraftdClient(address)
+
+    def ask() -> None:
+        for _ in client.generate(
+            "def f(x):", max_tokens=48, mode=ModePreference.SPECULATIVE, workload=WorkloadClass.CODE, timeout=60
+        ):
+            pass
+
+    return ask
+
+
+@contextlib.contextmanager
+def _repeating(what: Callable[[], None], pause: float) -> Iterator[None]:
+    """Does it again and again, on a thread of its own, until the block ends. What it raises fails the test."""
+    stop, failures = threading.Event(), list[BaseException]()
+
+    def run() -> None:
+        try:
+            while not stop.wait(pause):
+                what()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(60)
+    assert not failures, failures

@@ -1,0 +1,53 @@
+"""A draft that gets worse, on the real daemon, collector, Prometheus and Alertmanager, with shortened windows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dashboards.evidence import ACCEPTANCE_BASELINE
+from dashboards.settings import Alerting
+from tests.stack.degrading import Degrading, degrading
+from tests.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+GOOD, BAD = 0.8, 0.15
+ALERTS = ("DraftdAcceptanceBelowFloor", "DraftdAcceptanceDrift")
+_PATIENCE = 60.0  # for what takes ten seconds where nothing else runs
+
+
+def all_told(of: Degrading, status: str) -> bool:
+    return all(status in of.webhook.statuses(name) for name in ALERTS)
+
+
+def went_through(of: Degrading, *states: str) -> bool:
+    return all(of.states(name)[-len(states) :] == list(states) for name in ALERTS)
+
+
+def test_a_worse_draft_is_pending_then_fires_reaches_alertmanager_and_resolves_when_it_is_good_again(
+    tmp_path: Path,
+) -> None:
+    with degrading(tmp_path, Alerting(window_seconds=5), acceptance=GOOD) as running:
+        found = running.prometheus
+        until(lambda: found.number(ACCEPTANCE_BASELINE) is not None, _PATIENCE, "a baseline of the good draft")
+        assert found.number(ACCEPTANCE_BASELINE) == pytest.approx(GOOD, abs=0.05)
+        assert [running.states(name) for name in ALERTS] == [[], []], "no alert while the draft is good"
+
+        running.accept(BAD)
+        until(lambda: all_told(running, "firing"), _PATIENCE, "Alertmanager tells of both")
+        until(lambda: went_through(running, "pending", "firing"), _PATIENCE, "Prometheus has them as firing")
+        for name in ALERTS:
+            labels = running.webhook.labels(name)
+            assert labels["instance"] == "test"
+            assert labels["draftd_workload"] == "code"
+            assert labels["draftd_draft_model"] == "scripted-draft"
+            assert labels["fallback_level"] == "short_block"
+        assert set(ALERTS) <= running.held()
+
+        running.accept(GOOD)
+        until(lambda: all_told(running, "resolved"), _PATIENCE, "Alertmanager tells that both are resolved")
+        until(lambda: went_through(running, "firing", "inactive"), _PATIENCE, "nor has Prometheus them")
+        assert all(running.webhook.statuses(name)[-1] == "resolved" for name in ALERTS)
+        assert not set(ALERTS) & running.held()
