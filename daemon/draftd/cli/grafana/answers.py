@@ -72,6 +72,10 @@ def _refused(code: int, said: str, asked: Asked) -> GrafanaError:
         line = f"could not {what}: it was changed meanwhile ({answer}): run this again"
     elif code == 404:
         line = f"could not {what}: there is no such thing ({answer})"
+    elif code == 406:
+        line = (
+            f"could not {what}: it was saved in Grafana's newer format ({answer}): delete it there, and run this again"
+        )
     elif code == 400:
         line = f"could not {what}: Grafana finds fault with it ({answer})"
     elif code == 429:

@@ -107,6 +107,15 @@ def test_a_server_that_fails(site: Site, push: Push) -> None:
     _fails(push, "could not search dashboards: Grafana failed (500: database is locked): its own log says why")
 
 
+def test_a_dashboard_that_grafana_saved_in_its_newer_format(site: Site, push: Push) -> None:
+    push()
+    said = "dashboard api version not supported, use /apis/dashboard.grafana.app/v2/… instead"
+    site.grafana.answers[("GET", "/api/dashboards/uid/draftd-overview")] = (406, {"message": said})
+    _fails(
+        push, f"could not read dashboard draftd-overview: it was saved in Grafana's newer format (406: {said}): delete"
+    )
+
+
 def test_what_grafana_finds_fault_with_is_in_its_own_words(site: Site, push: Push) -> None:
     site.change(RULES, lambda content: content["groups"][0].update(interval="15s"))
     told = "could not save rule group draftd: Grafana finds fault with it (400: invalid alert rule group: interval (15)"
