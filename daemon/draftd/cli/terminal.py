@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,9 +33,17 @@ def _console(*, stderr: bool) -> Console:
     return Console(stderr=stderr, width=width, highlight=False, soft_wrap=False)
 
 
-def recording() -> Console:
-    """A terminal that also remembers what was drawn on it, for a picture."""
-    return Console(record=True, width=112, force_terminal=True, color_system="truecolor", highlight=False)
+def recording(width: int = 112, height: int | None = None) -> Console:
+    """A terminal that also remembers what was drawn on it, for a picture. With a `height` nobody else sees it."""
+    return Console(
+        file=None if height is None else io.StringIO(),
+        record=True,
+        width=width,
+        height=height,
+        force_terminal=True,
+        color_system="truecolor",
+        highlight=False,
+    )
 
 
 def save_picture(console: Console, path: Path, title: str) -> None:

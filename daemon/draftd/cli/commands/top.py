@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from draftd.cli import options, terminal
 from draftd.cli.asking import connect
+
+_PICTURE = (112, 31)  # columns and lines, where there is no terminal that says
 
 
 def command(
@@ -17,6 +20,7 @@ def command(
         float, typer.Option("--interval", "-i", min=0.2, max=3600.0, help="Seconds between two looks.")
     ] = 1.0,
     json: Annotated[bool, typer.Option("--json", help="One look as JSON instead.")] = False,
+    save: Annotated[Path | None, typer.Option("--save", help="Keep the last screen as a picture (.svg).")] = None,
     target: options.Target = options.DEFAULT_TARGET,
     token: options.Token = None,
     tls_ca: options.TlsCa = None,
@@ -40,15 +44,20 @@ def command(
     out = terminal.stdout()
     live = out.is_terminal and not out.is_dumb_terminal
     if live and not once and not json:
-        watch(lambda: connect(target, token, tls_ca), target, interval, out)
-        return
-    with connect(target, token, tls_ca) as client:
-        view = one.look(client.status, target, interval)
-    now = datetime.now().astimezone()
-    if json:
-        print(one.as_json(view))
-    elif live:
-        height = max(out.height - 1, 1)  # the prompt comes back below it
-        out.print(screen(view, out.width, height, now, keys=False), height=height)
+        view = watch(lambda: connect(target, token, tls_ca), target, interval, out)
     else:
-        print("\n".join(one.lines(view, now)))
+        with connect(target, token, tls_ca) as client:
+            view = one.look(client.status, target, interval)
+        now = datetime.now().astimezone()
+        if json:
+            print(one.as_json(view))
+        elif live:
+            height = max(out.height - 1, 1)  # the prompt comes back below it
+            out.print(screen(view, out.width, height, now, keys=False), height=height)
+        else:
+            print("\n".join(one.lines(view, now)))
+    if save is not None:
+        width, height = out.size if live else _PICTURE
+        paper = terminal.recording(width, height)
+        paper.print(screen(view, width, height, datetime.now().astimezone()), height=height, end="")
+        terminal.save_picture(paper, save, "draftd top")

@@ -111,8 +111,9 @@ class Session:
         self._notice, self._notice_until = notice, self._clock() + _NOTICE_SECONDS
 
 
-def watch(connect: Callable[[], DraftdClient], target: str, interval: float, console: Console) -> None:
-    """Returns when `q` or Ctrl-C was pressed. Raises what the first question to the daemon raised."""
+def watch(connect: Callable[[], DraftdClient], target: str, interval: float, console: Console) -> View:
+    """Returns what was shown last, when `q` or Ctrl-C was pressed. Raises what the first question to the daemon
+    raised."""
     with contextlib.ExitStack() as stack:
         wakes: list[Callable[[], None]] = []
         link = Link(connect, lambda: wakes[0]() if wakes else None)
@@ -128,6 +129,7 @@ def watch(connect: Callable[[], DraftdClient], target: str, interval: float, con
                     width, height = console.size
                     live.update(screen(session.view(target), width, height, datetime.now().astimezone()), refresh=True)
                     going = all(session.press(key) for key in typed.wait(seconds))
+        return session.view(target)
 
 
 @contextlib.contextmanager
