@@ -23,9 +23,7 @@ ROOT = Path(__file__).parents[1]
 _READY_SECONDS = 120.0  # the daemon may have a large model to load
 _STOP_SECONDS = 45.0  # longer than the daemon takes to drain and to flush
 
-# Named like the daemon's settings, but other parts': the daemon would refuse a setting that it does not know.
 WEBHOOK_URL, WEBHOOK_SECRET = "DRAFTD_WEBHOOK_URL", "DRAFTD_WEBHOOK_SECRET"
-_OF_OTHERS = (WEBHOOK_URL, WEBHOOK_SECRET, "DRAFTD_TRACE_SHARE_PERCENT")
 
 
 @dataclass(frozen=True)
@@ -127,7 +125,6 @@ def alertmanager_config(environ: Mapping[str, str], folder: Path) -> Path:
 def parts(arguments: list[str], environ: Mapping[str, str]) -> list[Part]:
     """In the order in which they start; `arguments` are the daemon's."""
     config = alertmanager_config(environ, ROOT / "build" / "alertmanager")
-    plain = {name: value for name, value in environ.items() if name not in _OF_OTHERS}
     alertmanager = [
         program("scripts/alertmanager.sh"),
         f"--config.file={config}",
@@ -151,9 +148,9 @@ def parts(arguments: list[str], environ: Mapping[str, str]) -> list[Part]:
     daemon = [sys.executable, "-m", "draftd.cli.main", "serve", *arguments]
     return [
         Part("collector", collector, {**environ, "OTELCOL_LOG_LEVEL": "error"}, ready="http://127.0.0.1:13133"),
-        Part("alertmanager", alertmanager, plain, ready="http://127.0.0.1:9093/-/ready"),
-        Part("prometheus", prometheus, plain, ready="http://127.0.0.1:9090/-/ready"),
-        Part("draftd", daemon, {**plain, **telemetry}, says=": serving "),
+        Part("alertmanager", alertmanager, environ, ready="http://127.0.0.1:9093/-/ready"),
+        Part("prometheus", prometheus, environ, ready="http://127.0.0.1:9090/-/ready"),
+        Part("draftd", daemon, {**environ, **telemetry}, says=": serving "),
     ]
 
 

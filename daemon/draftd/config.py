@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 ENV_PREFIX = "DRAFTD_"
-#: Variables of the commands themselves, which are not settings of the daemon.
+#: Variables of the commands themselves, and of the pipeline around the daemon, which are not settings of the daemon.
 COMMAND_VARIABLES = (
     "DRAFTD_CONFIG",
     "DRAFTD_TARGET",
@@ -63,6 +63,9 @@ COMMAND_VARIABLES = (
     "DRAFTD_TLS_CA",
     "DRAFTD_TLS_CERT",
     "DRAFTD_TLS_KEY",
+    "DRAFTD_WEBHOOK_URL",
+    "DRAFTD_WEBHOOK_SECRET",
+    "DRAFTD_TRACE_SHARE_PERCENT",
 )
 
 

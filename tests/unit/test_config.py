@@ -97,6 +97,10 @@ def test_the_value_of_an_unknown_variable_stays_unsaid() -> None:
 
 def test_variables_of_the_commands_and_of_others_are_left_alone() -> None:
     load_settings(None, {}, {"DRAFTD_TARGET": "x:1", "DRAFTD_TOKEN": "t", "PATH": "/bin", "XDRAFTD_A": "1"})
+    # What a shell holds that Grafana's and the collector's set-up was read into.
+    load_settings(
+        None, {}, {"DRAFTD_WEBHOOK_SECRET": "s", "DRAFTD_WEBHOOK_URL": "u", "DRAFTD_TRACE_SHARE_PERCENT": "5"}
+    )
 
 
 @pytest.mark.parametrize(
