@@ -73,3 +73,19 @@ def test_an_interval_too_short_is_asked_wrongly(draftd: Run, interval: str) -> N
     ran = draftd("top", "--once", "--interval", interval)
     assert ran.code == 2
     assert "--interval" in ran.err
+
+
+def test_a_picture_is_kept_where_one_is_asked_for(draftd: Run, tmp_path: Path) -> None:
+    ran = draftd("top", "--once", "--interval", "0.2", "--save", str(tmp_path / "top.svg"))
+    assert ran.code == 0, ran.err
+    picture = (tmp_path / "top.svg").read_text()
+    assert picture.startswith("<svg")
+    assert "speculation" in picture
+    assert "quit" in picture
+    assert "speculation" not in ran.out
+
+
+def test_a_picture_that_cannot_be_kept_is_one_line(draftd: Run, tmp_path: Path) -> None:
+    ran = draftd("top", "--once", "--interval", "0.2", "--save", str(tmp_path / "none" / "top.svg"))
+    assert ran.code == 1
+    assert ran.err.count("\n") == 1

@@ -157,6 +157,22 @@ def test_what_this_machine_does_not_tell_is_a_dash_and_zero_is_zero() -> None:
     assert "°C" not in shown
 
 
+@pytest.mark.parametrize(
+    ("hardware", "said"),
+    [
+        (pb.Hardware(gpu_utilization=0.5), "50% busy, –"),
+        (pb.Hardware(gpu_memory_bytes=7), "– busy, 7 B"),
+        (pb.Hardware(mlx_active_bytes=7), "7 B, cache –, peak –"),
+        (pb.Hardware(memory_headroom_bytes=7), "7 B, floor – of –"),
+        (pb.Hardware(memory_pressure=pb.MEMORY_PRESSURE_NORMAL), "normal, swapped in –"),
+        (pb.Hardware(swap_in_bytes=7), "–, swapped in 7 B"),
+        (pb.Hardware(on_mains=True), "│ power    mains  "),
+    ],
+)
+def test_a_figure_of_which_half_is_known_shows_that_half(hardware: pb.Hardware, said: str) -> None:
+    assert said in "\n".join(drawn(view(status(hardware=hardware)), 100, 30))
+
+
 def test_after_a_restart_the_present_is_unknown_and_not_negative() -> None:
     shown = "\n".join(drawn(view(status(1_000, BEFORE), status(10, run=SECOND_RUN))))
     assert "– tokens/s" in shown
