@@ -22,6 +22,7 @@ OURS: Json = {
             "group_by": ["grafana_folder", "alertname", "instance"],
             "group_wait": "10s",
             "group_interval": "1m",
+            "repeat_interval": "10m",  # a daemon that was restarted hears of what still holds
         },
         {"object_matchers": [[LABEL, "=", LABEL_VALUE]]},  # the default contact point, as it is inherited
     ],
