@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import copy
+import datetime
+import ipaddress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from draftd.cli.grafana.access import find_access
 from draftd.errors import FieldError
+from tests.http_server import serving
 from tests.unit.cli.grafana.conftest import RULES, Push, Site
 
 HEALTH = ("GET", "/api/health")
@@ -40,6 +46,29 @@ def test_an_answer_that_does_not_come(site: Site, push: Push) -> None:
 
 def test_tls_where_there_is_none(site: Site, push: Push) -> None:
     _fails(push, "does it speak https there?", "--url", site.url.replace("http", "https"))
+
+
+def test_a_certificate_is_trusted_when_its_authority_is_named(site: Site, push: Push, tmp_path: Path) -> None:
+    with serving(site.grafana.answer, _self_signed(tmp_path / "own.pem")) as url:
+        told = _fails(push, f"no TLS with {url} (", "--url", url)
+        assert "--tls-ca names the authority (PEM) that its certificate comes from" in told
+        assert site.grafana.requests == []
+        assert push("--url", url, "--tls-ca", str(tmp_path / "own.pem")).code == 0
+    _fails(push, "tls_ca: got ", "--tls-ca", str(tmp_path / "none.pem"), code=2)
+
+
+def _self_signed(file: Path) -> Path:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, "grafana")])
+    now = datetime.datetime.now(datetime.UTC)
+    host = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now).not_valid_after(now + datetime.timedelta(hours=1))
+    builder = builder.add_extension(host, False).add_extension(x509.BasicConstraints(True, None), True)
+    plain = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    secret = key.private_bytes(serialization.Encoding.PEM, *plain)
+    file.write_bytes(secret + builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    return file
 
 
 @pytest.mark.parametrize(
