@@ -64,7 +64,7 @@ LEFT: dict[str, dict[str, Any]] = {
 @contextmanager
 def tracing(collector: Collector, resource: dict[str, str] | None = None) -> Iterator[Tracer]:
     """Spans of a program that exports to the collector; all have been sent when the block is over."""
-    provider = TracerProvider(resource=Resource(resource or {}))
+    provider = TracerProvider(resource=Resource(resource or {"service.name": "test"}))
     exporter = OTLPSpanExporter(endpoint=collector.endpoint, insecure=True)
     provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=10_000, schedule_delay_millis=100))
     try:
