@@ -113,7 +113,8 @@ def alertmanager_config(environ: Mapping[str, str], folder: Path) -> Path:
         raise SystemExit(f"draftd: {WEBHOOK_URL} needs {WEBHOOK_SECRET} beside it: what the daemon knows the sender by")
     folder.mkdir(parents=True, exist_ok=True)
     token, copy = folder / "token", folder / "alertmanager.json"
-    token.touch(mode=0o600)
+    token.touch()
+    token.chmod(0o600)  # before there is anything in it to read
     token.write_text(secret)
     config = yaml.safe_load(base.read_text())
     (daemon,) = (receiver for receiver in config["receivers"] if receiver["name"] == "draftd-daemon")

@@ -97,6 +97,7 @@ def test_an_alert_that_asks_for_a_level_is_told_to_the_daemon_where_its_webhook_
         threading.Thread(target=webhook.serve_forever, args=(0.05,), daemon=True).start()
         url = f"http://127.0.0.1:{webhook.server_port}/v1/alerts"
         config = alertmanager_config({WEBHOOK_URL: url, WEBHOOK_SECRET: "sesame"}, tmp_path / "with")
+        assert (tmp_path / "with" / "token").stat().st_mode & 0o077 == 0, "nobody else reads the secret"
         with alertmanager(tmp_path, config=config) as running:
             asks = {"labels": {"alertname": "Asks", "fallback_level": "short_block"}}
             informs = {"labels": {"alertname": "Informs", "severity": "info"}}
