@@ -31,6 +31,12 @@ Panel = timeseries.Panel | stat.Panel | bargauge.Panel | heatmap.Panel | stateti
 _P = TypeVar("_P", timeseries.Panel, stat.Panel, bargauge.Panel, heatmap.Panel, statetimeline.Panel)
 
 GOOD, WARN, BAD, PLAIN = "green", "orange", "red", "blue"
+_LEAST = {
+    "short": 1,
+    "suffix: /s": 1,
+    "bytes": 2.0**20,
+    "Bps": 2.0**10,
+}  # else nought all along has an axis of hundredths
 Steps = Sequence[tuple[float | None, str]]  # from this value on, this colour; the first has no value
 NEUTRAL: Steps = ((None, PLAIN),)
 
@@ -97,13 +103,13 @@ def lines(
     dashed: Sequence[str] = (),
     log: bool = False,
 ) -> timeseries.Panel:
-    """Lines over time. `steps` draws its values as dashed thresholds; `colors` and `dashed` go by legend (a regular
-    expression). Gaps are not bridged: a pause in the traffic is to be seen."""
+    """Lines over time. `steps` draws its values as dashed thresholds, the ranges shaded; `colors` and `dashed` go by
+    legend (a regular expression). Gaps are not bridged: a pause in the traffic is to be seen."""
     panel = _common(timeseries.Panel(), text, queries, steps or ((None, GOOD),), None)
     panel = (
         panel.color_scheme(build.FieldColor().mode(model.FieldColorModeId.PALETTE_CLASSIC))
         .line_width(1.5)
-        .fill_opacity(35 if stacked else 8)
+        .fill_opacity(35 if stacked else 10 if _alone(queries) else 0)
         .show_points(shape.VisibilityMode.AUTO)
         .point_size(4)
         .span_nulls(False)
@@ -119,7 +125,14 @@ def lines(
         mode = shape.StackingMode.PERCENT if percent else shape.StackingMode.NORMAL
         panel = panel.stacking(common.StackingConfig().mode(mode).group("A"))
     if steps:
-        panel = panel.thresholds_style(common.GraphThresholdsStyleConfig().mode(shape.GraphThresholdsStyleMode.DASHED))
+        panel = panel.thresholds_style(
+            common.GraphThresholdsStyleConfig().mode(shape.GraphThresholdsStyleMode.DASHED_AND_AREA)
+        )
+    values = [value for value, _ in steps if value is not None]
+    if values and text.low is None:
+        panel = panel.axis_soft_min(min(values))  # a threshold is to be seen even where all is well
+    if text.low == 0 and text.high is None:
+        panel = panel.axis_soft_max(max([*values, _LEAST.get(text.unit, 0)]))
     if log:
         scale = common.ScaleDistributionConfig().type(shape.ScaleDistribution.LOG).log(10)
         panel = panel.scale_distribution(scale)
@@ -131,6 +144,11 @@ def lines(
         none = model.DynamicConfigValue(id_val="custom.fillOpacity", value=0)
         panel = panel.override_by_regexp(f"/{pattern}/", [style, none])
     return panel
+
+
+def _alone(queries: Sequence[Query]) -> bool:
+    """Whether there is but one line: only then does what is below it say something."""
+    return len(queries) == 1 and "{{" not in queries[0].legend
 
 
 def bars(text: Text, *queries: Query, steps: Steps = NEUTRAL) -> bargauge.Panel:

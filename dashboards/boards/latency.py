@@ -104,8 +104,7 @@ def _ended() -> tuple[Panel, ...]:
         ),
         bars(
             Text("What went wrong", "Requests over the time shown that did not end well, by outcome and class of "
-                                    "error.",
-                 look.COUNT, low=0, no_value="none"),
+                 "error.", look.COUNT, low=0, decimals=0, no_value="none"),
             ask.BY_ERROR,
             steps=((None, WARN),),
         ),
@@ -116,8 +115,7 @@ def _engine() -> tuple[Panel, ...]:
     return (
         lines(
             Text("Key-value caches and weights", "Bytes of MLX arrays that the caches of the running requests hold, "
-                                                 "and "
-                 "those of the weights, draft included.", look.BYTES, low=0),
+                 "and those of the weights, draft included.", look.BYTES, low=0),
             ask.KV_CACHE,
             ask.WEIGHTS,
         ),
@@ -126,7 +124,7 @@ def _engine() -> tuple[Panel, ...]:
                  look.PER_MINUTE, low=0),
             ask.RPC_BY_STATUS,
             stacked=True,
-            colors={"^OK$": GOOD, "RESOURCE_EXHAUSTED": WARN, "INTERNAL": BAD},
+            colors=look.STATUSES,
         ),
         lines(
             Text("Calls, p95", "How long 95 % of the calls stayed below, by method.", look.SECONDS, low=0), ask.RPC_P95

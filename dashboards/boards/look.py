@@ -44,6 +44,15 @@ QUANTILES: Mapping[str, str] = {
     "p99 autoregressive": "dark-orange",
 }
 PERCENTILES: Mapping[str, str] = {"p50": "super-light-blue", "p95": "blue", "p99": "dark-blue"}
+STATUSES: Mapping[str, str] = {
+    "^OK$": "green",
+    "^CANCELLED$": "text",
+    "^DEADLINE_EXCEEDED$": "purple",
+    "^RESOURCE_EXHAUSTED$": "orange",
+    "^INVALID_ARGUMENT$": "yellow",
+    "^FAILED_PRECONDITION$": "blue",
+    "^(INTERNAL|UNKNOWN|UNAVAILABLE)$": "red",
+}
 OUTCOMES: Mapping[str, str] = {
     "^stop$": "green",
     "^length$": "super-light-green",

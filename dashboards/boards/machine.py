@@ -28,48 +28,47 @@ def board(alerting: Alerting) -> Board:
 def _now(alerting: Alerting) -> tuple[Panel, ...]:
     return (
         single(
-            tile("Headroom", "Memory available beyond the floor, on the machine that has least. Red: below the floor.",
-                 look.BYTES, decimals=1),
+            tile("Headroom", "Memory available beyond the floor, on the machine that has least. Red: below the "
+                 "floor.", look.BYTES, decimals=1),
             ask.HEADROOM_NOW,
             steps=((None, BAD), (0, GOOD)),
         ),
         single(tile("Pressure", "The operating system's verdict on memory, where it is worst.", look.LEVEL),
                ask.PRESSURE_NOW, words=look.PRESSURE),
         single(
-            tile("Swap in use", "Memory swapped out, on all machines chosen above.", look.BYTES, decimals=1),
+            tile("Swap in use", "Memory swapped out, on all machines chosen above.", look.BYTES),
             ask.SWAP_NOW,
             steps=((None, GOOD), (alerting.swap_bytes, WARN)),
         ),
         single(tile("Heat", "macOS's thermal level, where it is worst. From heavy on the machine is throttled.",
                     look.LEVEL, no_value="not told"), ask.THERMAL_NOW, words=look.THERMAL),
-        single(tile("Throttle events", "Times over the time shown that a machine became so hot that it was throttled.",
+        single(tile("Throttle events", "Times over the time shown that a machine became so hot that it was "
+                    "throttled.",
                     look.COUNT, no_value="not told", decimals=0), ask.THROTTLES_NOW, steps=look.NONE_IS_WELL),
-        single(tile("Readings that failed", "Readings over the time shown that failed or took too long. Their values "
-                                            "are "
-                    "absent then.", look.COUNT, decimals=0), ask.READING_ERRORS, steps=((None, GOOD), (1, WARN))),
+        single(tile("Readings that failed", "Readings over the time shown that failed or took too long. Their "
+                    "values are absent then.",
+                    look.COUNT, decimals=0), ask.READING_ERRORS, steps=((None, GOOD), (1, WARN))),
     )  # fmt: skip
 
 
 def _memory() -> tuple[Panel, ...]:
     return (
         lines(
-            Text("Memory by kind", "What the machine's memory is used for, and all there is of it. Wired, active and "
-                 "compressed on macOS; used, cached and buffers on Linux.", look.BYTES, 12, low=0),
+            Text("Memory by kind", "What the machine's memory is used for, and all there is of it. Wired, active "
+                 "and compressed on macOS; used, cached and buffers on Linux.", look.BYTES, 12, low=0),
             ask.MEMORY_BY_KIND,
             stacked=True,
         ),
         lines(
             Text("Headroom and floor", "Memory available beyond the floor that should stay available; below nought "
-                                       "it is "
-                 "used.", look.BYTES, 12),
+                 "it is used.", look.BYTES, 12),
             *ask.HEADROOM,
             steps=((None, BAD), (0, GOOD)),
             dashed=("floor",),
         ),
         lines(
             Text("MLX", "MLX's own count: active (held by arrays), cache (freed and kept for reuse), peak. With "
-                        "Metal, the "
-                 "most that it recommends to hold, and what the GPU uses for all.", look.BYTES, low=0),
+                 "Metal, the most that it recommends to hold, and what the GPU uses for all.", look.BYTES, low=0),
             ask.MLX_MEMORY,
             ask.WORKING_SET,
             ask.GPU_MEMORY,
@@ -84,8 +83,7 @@ def _memory() -> tuple[Panel, ...]:
         ),
         lines(
             Text("Shares of memory", "The kinds as shares of all memory, and what macOS counts as free by its own "
-                                     "rule.",
-                 look.SHARE, low=0, high=1),
+                 "rule.", look.SHARE, low=0, high=1),
             ask.UTILIZATION,
             ask.FREE,
             dashed=("macOS",),
@@ -128,37 +126,36 @@ def _heat() -> tuple[Panel, ...]:
     power = {1: Word("yes", PLAIN), 0: Word("no", "text")}
     return (
         states(
-            Text("Thermal level", "macOS's own. From heavy on the machine is throttled, and DraftdThermalHeavy fires.",
-                 look.LEVEL, no_value="only macOS tells"),
+            Text("Thermal level", "macOS's own. From heavy on the machine is throttled, and DraftdThermalHeavy "
+                 "fires.", look.LEVEL, height=6, no_value="only macOS tells"),
             (ask.THERMAL, look.THERMAL),
         ),
         lines(
             Text("Throttles", "Times that the machine became so hot that it was throttled, in the interval before.",
-                 look.COUNT, low=0, no_value="only macOS tells"),
+                 look.COUNT, height=6, low=0, no_value="only macOS tells"),
             ask.THROTTLES,
         ),
         lines(
             Text("Temperature", "macOS: averages of processor and GPU, with macmon installed. Linux: thermal zones.",
-                 look.CELSIUS, no_value="no sensor"),
+                 look.CELSIUS, height=6, no_value="no sensor"),
             ask.TEMPERATURE,
         ),
-        lines(Text("Fans", "With macmon on macOS; where they are told on Linux.", look.RPM, low=0, no_value="no "
-                                                                                                            "sensor"),
+        lines(Text("Fans", "With macmon on macOS; where they are told on Linux.",
+                   look.RPM, height=6, low=0, no_value="no sensor"),
               ask.FANS),
         lines(
-            Text("Power", "Power drawn, with macmon installed. That of the enclosure contains the others.", look.WATTS,
-                 low=0, no_value="no sensor"),
+            Text("Power", "Power drawn, with macmon installed. That of the enclosure contains the others.",
+                 look.WATTS, height=6, low=0, no_value="no sensor"),
             ask.POWER,
         ),
         lines(
-            Text("GPU busy", "Share of the time that the GPU worked, for all processes.", look.SHARE, low=0, high=1,
-                 no_value="only macOS tells"),
+            Text("GPU busy", "Share of the time that the GPU worked, for all processes.",
+                 look.SHARE, height=6, low=0, high=1, no_value="only macOS tells"),
             ask.GPU_BUSY,
         ),
         states(
-            Text("Power source", "Low-power mode slows decoding; on battery macOS may choose it by "
-                                 "itself.", look.LEVEL, 24,
-                 5, no_value="not told"),
+            Text("Power source", "Low-power mode slows decoding; on battery macOS may choose it by itself.",
+                 look.LEVEL, 24, 4, no_value="not told"),
             (ask.LOW_POWER, power),
             (ask.PLUGGED_IN, power),
         ),
@@ -168,9 +165,8 @@ def _heat() -> tuple[Panel, ...]:
 def _sensors() -> tuple[Panel, ...]:
     return (
         lines(
-            Text("Failed readings", "Readings that failed or took too long, by which, in the interval "
-                                    "before.", look.COUNT,
-                 24, 6, low=0, no_value="none"),
+            Text("Failed readings", "Readings that failed or took too long, by which, in the interval before.",
+                 look.COUNT, 24, 5, low=0, no_value="none"),
             ask.READING_ERRORS_BY,
         ),
     )  # fmt: skip

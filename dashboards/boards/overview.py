@@ -85,7 +85,6 @@ def _health(alerting: Alerting) -> tuple[Panel, ...]:
         f"{alerting.ttft_floor_seconds:g} s.",
         look.SECONDS,
         no_value="no requests",
-        decimals=2,
     )
     errors = tile(
         "Errors",
@@ -116,7 +115,7 @@ def _health(alerting: Alerting) -> tuple[Panel, ...]:
         look.LEVEL,
         no_value="not told",
     )
-    some = ((None, GOOD), (1e-9, WARN), (_FEW, BAD))
+    some = ((None, GOOD), (0.001, WARN), (_FEW, BAD))
     return (
         single(first, serving.TTFT_NOW, steps=((None, GOOD), (alerting.ttft_floor_seconds, WARN))),
         single(errors, serving.ERROR_SHARE_NOW, steps=some),

@@ -42,15 +42,13 @@ def _figures(alerting: Alerting) -> tuple[Panel, ...]:
         ),
         single(
             tile("Accepted of drafted", "Share of the drafted tokens that stood, and the share from which drafting "
-                                        "pays.",
-                 look.SHARE, no_value=none, decimals=0),
+                 "pays.", look.SHARE, no_value=none, decimals=0),
             ask.ACCEPTANCE_NOW,
             ask.BREAK_EVEN_NOW,
         ),
         single(
             tile("Accepted at position 0", "Share of the first drafted tokens that stood. Does not depend on the "
-                                           "depth.",
-                 look.SHARE, no_value=none, decimals=0),
+                 "depth.", look.SHARE, no_value=none, decimals=0),
             ask.FIRST_NOW,
             steps=((None, BAD), (floor, GOOD)),
         ),
@@ -65,8 +63,7 @@ def _figures(alerting: Alerting) -> tuple[Panel, ...]:
         ),
         single(
             tile("Failures", "Requests for which drafting failed, and requests that were in a decode round that "
-                             "failed. "
-                 "They went on autoregressively, or ended in an error.", look.COUNT, decimals=0),
+                 "failed. They went on autoregressively, or ended in an error.", look.COUNT, decimals=0),
             *ask.FAILURES,
             steps=look.NONE_IS_WELL,
         ),
@@ -77,8 +74,8 @@ def _acceptance(alerting: Alerting) -> tuple[Panel, ...]:
     return (
         traces(
             lines(
-                Text("Speed-up by workload", "Drafted rounds against autoregressive ones of the same batch, measured. "
-                     "Below the line they do not pay.", look.TIMES, decimals=2),
+                Text("Speed-up by workload", "Drafted rounds against autoregressive ones of the same batch, "
+                     "measured. Below the line they do not pay.", look.TIMES, decimals=2),
                 ask.SPEEDUP_BY_WORKLOAD,
                 steps=((None, BAD), (alerting.speedup_floor, GOOD)),
             ),
@@ -86,8 +83,8 @@ def _acceptance(alerting: Alerting) -> tuple[Panel, ...]:
             "Requests whose drafts did not pay",
         ),
         lines(
-            Text("Acceptance, three ways", "Accepted over drafted, as people expect it; at position 0; and of a token "
-                 "that was reached, accepted / (accepted + rollbacks). Dashed: where the first breaks even.",
+            Text("Acceptance, three ways", "Accepted over drafted, as people expect it; at position 0; and of a "
+                 "token that was reached, accepted / (accepted + rollbacks). Dashed: where the first breaks even.",
                  look.SHARE, low=0, high=1),
             ask.ACCEPTANCE,
             ask.FIRST,
@@ -98,8 +95,7 @@ def _acceptance(alerting: Alerting) -> tuple[Panel, ...]:
         ),
         lines(
             Text("Acceptance by workload", "Accepted over drafted, by kind of text: a change of the mix looks like "
-                                           "drift.",
-                 look.SHARE, low=0, high=1),
+                 "drift.", look.SHARE, low=0, high=1),
             ask.ACCEPTANCE_BY_WORKLOAD,
         ),
     )  # fmt: skip
@@ -109,18 +105,17 @@ def _positions() -> tuple[Panel, ...]:
     return (
         bars(
             Text("Acceptance at each position", "Over the time shown: of the tokens drafted at this place in the "
-                                                "block, "
-                 "those that stood. Each place counts only blocks that reached it.", look.SHARE, low=0, high=1),
+                 "block, those that stood. Each place counts only blocks that reached it.", look.SHARE, low=0, high=1),
             ask.PER_POSITION_NOW,
         ),
         lines(
-            Text("Acceptance by position", "The share of the tokens drafted at each place that stood, over "
-                                           "time.", look.SHARE, low=0, high=1),
+            Text("Acceptance by position", "The share of the tokens drafted at each place that stood, over time.",
+                 look.SHARE, low=0, high=1),
             ask.PER_POSITION,
         ),
         bars(
-            Text("Position 0 by workload", "Over the time shown: the first drafted tokens that stood, by kind of text.",
-                 look.SHARE, low=0, high=1),
+            Text("Position 0 by workload", "Over the time shown: the first drafted tokens that stood, by kind of "
+                 "text.", look.SHARE, low=0, high=1),
             ask.FIRST_BY_WORKLOAD,
         ),
     )  # fmt: skip
@@ -131,9 +126,9 @@ def _drift(alerting: Alerting) -> tuple[Panel, ...]:
     return (
         lines(
             Text("Acceptance and its floor", f"Of a token that was reached, over {alerting.window}. Below "
-                                             f"{floor:.0%} for "
-                 "two windows DraftdAcceptanceBelowFloor fires, given enough samples. Dashed: the baseline, from "
-                 "requests at level full.", look.SHARE, low=0, high=1),
+                 f"{floor:.0%} for two windows DraftdAcceptanceBelowFloor fires, given enough samples. Dashed: the "
+                 "baseline, at level full. Prompt lookup is left out: it misses for nothing.",
+                 look.SHARE, low=0, high=1),
             ask.judged(alerting),
             ask.baseline(alerting),
             steps=((None, BAD), (floor, GOOD)),
@@ -141,17 +136,14 @@ def _drift(alerting: Alerting) -> tuple[Panel, ...]:
         ),
         lines(
             Text("Drift", f"Acceptance over {alerting.window} as a share of that over the {alerting.baseline} that "
-                          "ended "
-                 f"{alerting.baseline_offset} ago. Below {ratio:.0%} for two windows DraftdAcceptanceDrift fires, "
-                 "given "
-                 "enough samples.", look.SHARE, low=0),
+                 f"ended {alerting.baseline_offset} ago. Below {ratio:.0%} for two windows DraftdAcceptanceDrift "
+                 "fires, given enough samples.", look.SHARE, low=0),
             ask.against_baseline(alerting),
             steps=((None, BAD), (ratio, GOOD)),
         ),
         lines(
             Text("Samples", f"Rounds that drafted, in {alerting.window}. With fewer than {alerting.min_drafts} the "
-                            "alerts "
-                 "give no verdict.", look.COUNT, low=0),
+                 "alerts give no verdict.", look.COUNT, low=0),
             ask.samples(alerting),
             steps=((None, WARN), (alerting.min_drafts, GOOD)),
         ),
@@ -161,17 +153,15 @@ def _drift(alerting: Alerting) -> tuple[Panel, ...]:
 def _depth() -> tuple[Panel, ...]:
     return (
         lines(
-            Text("Depth chosen", "Share of the rounds by how many tokens were drafted. None: autoregressive rounds, "
-                                 "and "
-                 "the prompt's last.", look.SHARE, low=0, high=1),
+            Text("Depth chosen", "Share of the rounds of speculative requests by how many tokens were drafted. "
+                 "None: the prompt's last round, and those in which drafting did not pay.", look.SHARE, low=0, high=1),
             *ask.DEPTH_SHARES,
             stacked=True,
             colors={"^none$": "text"},
         ),
         lines(
-            Text("Rounds rolled back", "Share of the drafted rounds in which the target turned a token "
-                                       "down.", look.SHARE,
-                 low=0, high=1),
+            Text("Rounds rolled back", "Share of the drafted rounds in which the target turned a token down.",
+                 look.SHARE, low=0, high=1),
             ask.ROLLBACK_SHARE,
         ),
         lines(
@@ -188,22 +178,21 @@ def _cost() -> tuple[Panel, ...]:
     return (
         lines(
             Text("Forwards for each token", "Forward passes for each token emitted. The target's is 1 without "
-                 "speculation and falls with what is accepted; the draft's is the "
-                 "price.", look.COUNT, low=0, decimals=2),
+                 "speculation and falls with what is accepted; the draft's is the price.",
+                 look.COUNT, low=0, decimals=2),
             *ask.FORWARDS_PER_TOKEN,
             colors={"target, speculative": PLAIN, "target, autoregressive": WARN, "draft": "purple"},
         ),
         lines(
-            Text("Time in a round", "Mean time that a drafted round drafts, and that the target's forward takes in a "
-                 "round of either mode.", look.SECONDS, low=0),
+            Text("Time in a round", "Mean time that a drafted round drafts, and that the target's forward takes in "
+                 "a round of either mode.", look.SECONDS, low=0),
             ask.DRAFT_TIME,
             ask.VERIFY_TIME,
             colors={"draft": "purple", "speculative": PLAIN, "autoregressive": WARN},
         ),
         lines(
             Text("Where the time goes", "Seconds a second spent drafting and in the target's forward, added up over "
-                                        "the "
-                 "requests that took part.", look.SECONDS, low=0),
+                 "the requests that took part.", look.SECONDS, low=0),
             *ask.TIME_SHARES,
             stacked=True,
             percent=True,
@@ -216,8 +205,7 @@ def _fallback() -> tuple[Panel, ...]:
     return (
         states(
             Text("Level and flag", "The level of the fallback ladder in force, and whether the feature flag lets "
-                                   "requests "
-                 "speculate.", look.LEVEL),
+                 "requests speculate.", look.LEVEL),
             (ask.LEVELS, look.LEVELS),
             (ask.FLAGS, look.FLAG),
         ),

@@ -32,8 +32,8 @@ def _figures() -> tuple[Panel, ...]:
     well = look.NONE_IS_WELL
     return (
         single(
-            tile("Daemons that export", "Daemons whose own count of exported data points has just grown.", look.COUNT,
-                 decimals=0),
+            tile("Daemons that export", "Daemons whose own count of exported data points has just grown.",
+                 look.COUNT, decimals=0),
             ask.EXPORTING_NOW,
             steps=((None, BAD), (1, GOOD)),
         ),
@@ -44,20 +44,19 @@ def _figures() -> tuple[Panel, ...]:
         ),
         single(
             tile("Covered", "Share of the time shown for which data of a daemon arrived. The rest is a gap: no "
-                            "daemon, or "
-                 "no way from it.", look.SHARE, decimals=1),
+                 "daemon, or no way from it.", look.SHARE, decimals=1),
             ask.COVERAGE,
             steps=((None, WARN), (0.999, GOOD)),
         ),
         single(
-            tile("Dropped by the daemon", "Spans and log events that found the daemon's queue full.", look.COUNT,
-                 decimals=0),
-            *ask.DROPPED_NOW,
+            tile("Lost by the daemon", "Spans and log events that found the daemon's queue full, or that the "
+                 "collector did not take after all attempts.", look.COUNT, decimals=0),
+            *ask.LOST_NOW,
             steps=well,
         ),
         single(
-            tile("Lost by the collector", "Spans, data points and log events that it refused, could not queue, or gave "
-                 "up sending.", look.COUNT, decimals=0),
+            tile("Lost by the collector", "Spans, data points and log events that it refused, could not queue, or "
+                 "gave up sending.", look.COUNT, decimals=0),
             ask.LOST_BY_COLLECTOR_NOW,
             steps=well,
         ),
@@ -77,11 +76,11 @@ def _up() -> tuple[Panel, ...]:
                  look.LEVEL),
             (ask.ARRIVING, look.ARRIVING),
         ),
-        states(Text("What Prometheus scrapes", "Whether each target answered: what the collector offers of draftd, and "
-                    "its own metrics.", look.LEVEL), (ask.TARGETS, look.UP)),
+        states(Text("What Prometheus scrapes", "Whether each target answered: what the collector offers of draftd, "
+                    "and its own metrics.", look.LEVEL), (ask.TARGETS, look.UP)),
         lines(
-            Text("Data points exported", "Data points a second that each daemon handed over. A dip to nought is a gap.",
-                 look.PER_SECOND, low=0),
+            Text("Data points exported", "Data points a second that each daemon handed over. A dip to nought is a "
+                 "gap.", look.PER_SECOND, low=0),
             ask.POINTS,
         ),
     )  # fmt: skip
@@ -90,14 +89,13 @@ def _up() -> tuple[Panel, ...]:
 def _daemon() -> tuple[Panel, ...]:
     return (
         lines(
-            Text("Delivered", "Spans and log events a second that the collector took from the daemon.", look.PER_SECOND,
-                 low=0),
+            Text("Delivered", "Spans and log events a second that the collector took from the daemon.",
+                 look.PER_SECOND, low=0),
             *ask.EXPORTED,
         ),
         lines(
             Text("Lost on the way out", "Dropped because the daemon's queue was full, or not delivered, in the "
-                                        "interval "
-                 "before. Data points that were not delivered come with the next export.", look.COUNT, low=0),
+                 "interval before. Data points that were not delivered come with the next export.", look.COUNT, low=0),
             *ask.LOST,
         ),
         lines(
@@ -106,17 +104,9 @@ def _daemon() -> tuple[Panel, ...]:
             *ask.SDK_QUEUES,
             steps=((None, GOOD), (_FILLING, WARN)),
         ),
-        single(
-            tile("Spans not delivered", "Spans and log events over the time shown that the collector did not take, "
-                                        "after "
-                 "all attempts.", look.COUNT, width=8, decimals=0),
-            *ask.UNDELIVERED_NOW,
-            steps=look.NONE_IS_WELL,
-        ),
         lines(
-            Text("Failures of telemetry, by part", "Failures of telemetry itself, in the interval "
-                                                   "before.", look.COUNT, 16,
-                 4, low=0, no_value="none"),
+            Text("Failures of telemetry, by part", "Failures of telemetry itself, in the interval before.",
+                 look.COUNT, 24, 5, low=0, no_value="none"),
             ask.TELEMETRY_ERRORS,
         ),
     )  # fmt: skip
@@ -129,14 +119,13 @@ def _collector() -> tuple[Panel, ...]:
         ),
         lines(
             Text("Sent on", "What it handed to Tempo, Loki, and Prometheus's exporter, a second. Fewer spans than "
-                            "came: "
-                 "the sampling.", look.PER_SECOND, low=0),
+                 "came: the sampling.", look.PER_SECOND, low=0),
             *ask.SENT,
             log=True,
         ),
         lines(
-            Text("Turned down", "What it refused (memory limit) or failed to take, in the interval before.", look.COUNT,
-                 low=0),
+            Text("Turned down", "What it refused (memory limit) or failed to take, in the interval before.",
+                 look.COUNT, low=0),
             *ask.TURNED_DOWN,
         ),
         lines(
@@ -146,14 +135,13 @@ def _collector() -> tuple[Panel, ...]:
         ),
         lines(
             Text("Sending queues", "How full they are. They are on disk, and outlive the collector. What finds one "
-                                   "full "
-                 "is lost.", look.SHARE, low=0, high=1),
+                 "full is lost.", look.SHARE, low=0, high=1),
             ask.QUEUE_FILL,
             steps=((None, GOOD), (_FILLING, WARN)),
         ),
         lines(
-            Text("Waiting to be sent", "Batches in each queue: a store that is away lets its queue grow.", look.COUNT,
-                 low=0),
+            Text("Waiting to be sent", "Batches in each queue: a store that is away lets its queue grow.",
+                 look.COUNT, low=0),
             ask.QUEUE_ITEMS,
         ),
         lines(Text("The collector's memory", "Resident memory. Near its limit it refuses.", look.BYTES, low=0),
@@ -168,20 +156,20 @@ def _collector() -> tuple[Panel, ...]:
 def _traces() -> tuple[Panel, ...]:
     return (
         lines(
-            Text("Sampling's decisions", "Traces kept, not kept, and dropped before a decision because too many were "
-                 "open.", look.PER_MINUTE, low=0),
+            Text("Sampling's decisions", "Traces kept, not kept, and dropped before a decision because too many "
+                 "were open.", look.PER_MINUTE, low=0),
             ask.TRACE_DECISIONS,
             ask.TRACES_LOST,
             colors={"^sampled$": GOOD, "not_sampled": "text", "dropped": BAD},
         ),
         bars(
             Text("Why traces were kept", "Over the time shown, by the policy that asked; a trace may have several.",
-                 look.COUNT, low=0),
+                 look.COUNT, low=0, decimals=0),
             ask.TRACES_KEPT,
         ),
         lines(
-            Text("Requests, told twice", "Requests as the daemon counts them and as the collector makes them of spans, "
-                 "before sampling. They part where spans were lost.", look.PER_MINUTE, low=0),
+            Text("Requests, told twice", "Requests as the daemon counts them and as the collector makes them of "
+                 "spans, before sampling. They part where spans were lost.", look.PER_MINUTE, low=0),
             *ask.TOLD_TWICE,
             colors={"daemon": PLAIN, "spans": WARN},
             dashed=("spans",),

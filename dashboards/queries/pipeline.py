@@ -22,7 +22,7 @@ from dashboards.queries.query import (
 from dashboards.queries.serving import FRESH
 from dashboards.ratios import INSTANCE, label, matching, summed
 from draftd.telemetry import attributes as a
-from draftd.telemetry import catalog, sdk
+from draftd.telemetry import catalog, machine, sdk
 from draftd.telemetry.catalog import Metric
 
 ERROR, PART = label(a.ERROR_TYPE), label(a.TELEMETRY_PART)
@@ -37,7 +37,9 @@ TARGETS = Query(gauge(external.UP, _TARGETS), f"{shown('job')} · {shown('instan
 SCRAPE_SECONDS = Query(gauge(external.SCRAPE_DURATION, _TARGETS), f"{shown('job')} · {shown('instance')}")
 SCRAPE_SAMPLES = Query(gauge(external.SCRAPED_SAMPLES, _TARGETS), f"{shown('job')} · {shown('instance')}")
 
-_arriving = f"sum by ({INSTANCE}) (rate({gauge(sdk.DATA_POINTS_EXPORTED, MACHINE)}[{FRESH}])) > bool 0"
+# Its count has grown of late, and it is there now: what Prometheus cannot read is gone at once.
+_fresh = f"sum by ({INSTANCE}) (rate({gauge(sdk.DATA_POINTS_EXPORTED, MACHINE)}[{FRESH}])) > bool 0"
+_arriving = f"({_fresh}) and on ({INSTANCE}) {gauge(machine.MEMORY_FLOOR, MACHINE)}"
 ARRIVING = Query(_arriving, shown(INSTANCE))
 EXPORTING_NOW = Query(or_nought(f"count(({_arriving}) > 0)"), "daemons", instant=True)
 COVERAGE = Query(f"avg_over_time({or_nought(f'max({_arriving})')}[{RANGE}:])", "of the time shown", instant=True)
@@ -48,13 +50,12 @@ def _lost(metric: Metric, window: str) -> str:
     return counted(metric, matching(MACHINE, _LOST), window)
 
 
-DROPPED_NOW = (
-    Query(or_nought(_lost(sdk.SPANS_PROCESSED, RANGE)), "spans", instant=True),
-    Query(or_nought(_lost(sdk.LOGS_PROCESSED, RANGE)), "log events", instant=True),
-)
-UNDELIVERED_NOW = (
-    Query(or_nought(_lost(sdk.SPANS_EXPORTED, RANGE)), "spans", instant=True),
-    Query(or_nought(_lost(sdk.LOGS_EXPORTED, RANGE)), "log events", instant=True),
+LOST_NOW = tuple(
+    Query(f"{or_nought(_lost(dropped, RANGE))} + {or_nought(_lost(exported, RANGE))}", what, instant=True)
+    for what, dropped, exported in (
+        ("spans", sdk.SPANS_PROCESSED, sdk.SPANS_EXPORTED),
+        ("log events", sdk.LOGS_PROCESSED, sdk.LOGS_EXPORTED),
+    )
 )
 EXPORTED = (
     Query(summed(sdk.SPANS_EXPORTED, matching(MACHINE, f'{ERROR}=""'), RATE), "spans delivered"),

@@ -23,6 +23,7 @@ from dashboards.queries.query import (
 )
 from dashboards.ratios import INSTANCE, label, matching, summed
 from dashboards.settings import Alerting
+from draftd.core import DecodeMode, DrafterKind
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 
@@ -79,13 +80,16 @@ MEAN_DEPTH_NOW = Query(
 )
 
 
+_SPECULATIVE = matching(REQUESTS, f'{MODE}="{DecodeMode.SPECULATIVE.value}"')
+
+
 def _reached(position: int) -> str:
     """Rounds that drafted at this position: they drafted at least one more than its number."""
-    return summed(catalog.DRAFTED_PER_POS, matching(REQUESTS, f'{POSITION}="{position}"'), RATE)
+    return summed(catalog.DRAFTED_PER_POS, matching(_SPECULATIVE, f'{POSITION}="{position}"'), RATE)
 
 
 def _share_of_rounds(rounds: str) -> str:
-    return over(rounds, summed(catalog.TARGET_FORWARDS, REQUESTS, RATE))
+    return over(rounds, summed(catalog.TARGET_FORWARDS, _SPECULATIVE, RATE))
 
 
 def _exactly(depth: int) -> str:
@@ -95,8 +99,8 @@ def _exactly(depth: int) -> str:
 
 
 _WITHOUT = (
-    f"({summed(catalog.TARGET_FORWARDS, REQUESTS, RATE)} - "
-    f"({summed(catalog.DRAFTS, REQUESTS, RATE)} or {summed(catalog.TARGET_FORWARDS, REQUESTS, RATE)} * 0))"
+    f"({summed(catalog.TARGET_FORWARDS, _SPECULATIVE, RATE)} - "
+    f"({summed(catalog.DRAFTS, _SPECULATIVE, RATE)} or {summed(catalog.TARGET_FORWARDS, _SPECULATIVE, RATE)} * 0))"
 )
 DEPTH_SHARES = (
     Query(_share_of_rounds(_WITHOUT), "none"),
@@ -131,28 +135,40 @@ FAILURES = (
 )
 
 
+# Prompt lookup drafts at no cost and rightly misses most of the time: break-even judges it, not the floor.
+_BY_MODEL = matching(REQUESTS, f'{DRAFT}!="{DrafterKind.PROMPT_LOOKUP.value}"')
+FEW = 0.1  # of the samples that the alerts want: a line of fewer would be noise
+
+
 def judged(alerting: Alerting) -> Query:
-    """What the alerts judge: over their own window, at any level, however few the samples."""
-    return Query(ratios.acceptance_per_token(REQUESTS, alerting.window, BY_PAIR), _BY_PAIR)
+    """What the floor's alert judges, over its own window."""
+    return Query(_now(alerting, _BY_MODEL), _BY_PAIR)
 
 
 def baseline(alerting: Alerting) -> Query:
     """The same some time ago, from requests that the ladder let through."""
-    return Query(_baseline(alerting), f"baseline, {_BY_PAIR}")
+    return Query(_baseline(alerting, _BY_MODEL), f"baseline, {_BY_PAIR}")
 
 
 def against_baseline(alerting: Alerting) -> Query:
-    """The one over the other."""
-    now = ratios.acceptance_per_token(REQUESTS, alerting.window, BY_PAIR)
-    return Query(over(f"({now})", f"({_baseline(alerting)})"), _BY_PAIR)
-
-
-def _baseline(alerting: Alerting) -> str:
-    selector = matching(REQUESTS, FULL)
-    return ratios.acceptance_per_token(selector, alerting.baseline, BY_PAIR, offset=alerting.baseline_offset)
+    """The one over the other, whatever drafts."""
+    return Query(over(f"({_now(alerting, REQUESTS)})", f"({_baseline(alerting, REQUESTS)})"), _BY_PAIR)
 
 
 def samples(alerting: Alerting) -> Query:
     """Rounds that drafted, in the alerts' window."""
-    drafts = summed(catalog.DRAFTS, REQUESTS, alerting.window, BY_PAIR, function="increase")
-    return Query(drafts, _BY_PAIR)
+    return Query(_drafts(alerting, REQUESTS), _BY_PAIR)
+
+
+def _now(alerting: Alerting, selector: str) -> str:
+    value = ratios.acceptance_per_token(selector, alerting.window, BY_PAIR)
+    return f"{value} and {_drafts(alerting, selector)} >= {alerting.min_drafts * FEW:g}"
+
+
+def _baseline(alerting: Alerting, selector: str) -> str:
+    full = matching(selector, FULL)
+    return ratios.acceptance_per_token(full, alerting.baseline, BY_PAIR, offset=alerting.baseline_offset)
+
+
+def _drafts(alerting: Alerting, selector: str) -> str:
+    return summed(catalog.DRAFTS, selector, alerting.window, BY_PAIR, function="increase")

@@ -16,7 +16,7 @@ from draftd.core import DrafterKind, ModePreference, SamplingParams, WorkloadCla
 from draftd.server.client import CallError, DraftdClient
 
 CLASSES = ("code", "tool_call", "chat", "prose")
-_MODES = (ModePreference.SPECULATIVE, ModePreference.AUTOREGRESSIVE, ModePreference.AUTO)
+_AUTO, _AUTOREGRESSIVE = ModePreference.AUTO, ModePreference.AUTOREGRESSIVE
 
 
 class Traffic:
@@ -68,7 +68,9 @@ class Traffic:
             if self._stop.wait(self._pause):
                 return
             drafter = DrafterKind.PROMPT_LOOKUP if number % 11 == 10 else None
-            mode = _MODES[number % 3] if drafter is None else ModePreference.SPECULATIVE
+            mode = _AUTOREGRESSIVE if number % 4 == 1 and drafter is None else _AUTO
+            if number % 13 == 12:
+                mode = ModePreference.SPECULATIVE  # a demand: refused while the flag is off
             sampling = SamplingParams(temperature=0.7, seed=number) if number % 4 == 3 else None
             self._one(name, number=number, mode=mode, drafter=drafter, sampling=sampling)
 
