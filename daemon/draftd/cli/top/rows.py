@@ -76,11 +76,8 @@ def unavailable(view: View) -> Text | None:
 
 
 def serving(view: View) -> list[Row]:
-    status = view.status
-    finished = sum(status.finished_requests.values())
-    failed, refused = failures(status), status.refused_requests
+    status, lately = view.status, view.minute
     full = status.queue_capacity > 0 and status.queued_requests >= status.queue_capacity
-    lately = view.minute
     return [
         Row("flag", _flag(status)),
         Row("level", _level(status)),
@@ -91,9 +88,12 @@ def serving(view: View) -> list[Row]:
                 (f"{status.queued_requests} of {status.queue_capacity} queued", BAD if full else ""),
             ),
         ),
-        Row("finished", _with_lately(str(finished), lately.finished if lately is not None else None)),
-        Row("failed", _failed(status, failed, lately.failed if lately is not None else None)),
-        Row("refused", _with_lately(str(refused), lately.refused if lately is not None else None, bad=refused > 0)),
+        Row(
+            "finished",
+            _with_lately(sum(status.finished_requests.values()), lately.finished if lately is not None else None),
+        ),
+        Row("failed", _failed(status, lately.failed if lately is not None else None)),
+        Row("refused", _with_lately(status.refused_requests, lately.refused if lately is not None else None, bad=True)),
         Row("telemetry", Text("exporting", GOOD) if status.telemetry_exporting else Text("not exporting", DIM)),
     ]
 
@@ -179,12 +179,13 @@ def _against_one(*known: float | None) -> str:
     return "" if value is None else GOOD if value >= 1 else BAD
 
 
-def _with_lately(whole: str, lately: int | None, *, bad: bool = False) -> Text:
-    return Text.assemble((whole, BAD if bad else ""), (f", {lately} this minute" if lately else "", DIM))
+def _with_lately(whole: int, lately: int | None, *, bad: bool = False) -> Text:
+    style = "" if not bad else BAD if lately else WARN if whole else ""
+    return Text.assemble((str(whole), style), (f", {lately} this minute" if lately else "", DIM))
 
 
-def _failed(status: pb.GetStatusResponse, failed: int, lately: int | None) -> Text:
-    shown = _with_lately(str(failed), lately, bad=failed > 0)
+def _failed(status: pb.GetStatusResponse, lately: int | None) -> Text:
+    shown = _with_lately(failures(status), lately, bad=True)
     errors = [(status.drafter_errors, "drafter"), (status.verifier_errors, "verifier")]
     if any(count for count, _ in errors):
         shown.append(", errors: " + ", ".join(f"{count} {what}" for count, what in errors if count), WARN)
@@ -228,14 +229,14 @@ def _mlx(h: pb.Hardware) -> Text:
 
 
 def _pressure(h: pb.Hardware) -> Text:
+    name = NOTHING
     if h.HasField("memory_pressure"):
         name = pb.MemoryPressure.Name(h.memory_pressure).removeprefix("MEMORY_PRESSURE_").lower()
-        shown = Text(name, _PRESSURE_STYLES.get(h.memory_pressure, ""))
-    else:
-        shown = Text(NOTHING)
-    swapped = h.HasField("swap_in_bytes")
-    style = WARN if swapped and h.swap_in_bytes else ""
-    return shown.append(", swapped in ").append(_size(h, "swap_in_bytes"), style)
+    return Text.assemble(
+        (name, _PRESSURE_STYLES.get(h.memory_pressure, "")),
+        ", swapped in ",
+        (_size(h, "swap_in_bytes"), WARN if h.swap_in_bytes else ""),
+    )
 
 
 def _gpu(h: pb.Hardware) -> Text:
@@ -246,12 +247,13 @@ def _gpu(h: pb.Hardware) -> Text:
 
 
 def _thermal(h: pb.Hardware) -> Text:
-    shown = Text(NOTHING)
+    name, style = NOTHING, ""
     if h.HasField("thermal_level"):
         name = pb.ThermalLevel.Name(h.thermal_level).removeprefix("THERMAL_LEVEL_").lower()
-        hot = h.thermal_level >= pb.THERMAL_LEVEL_HEAVY
-        mild = h.thermal_level == pb.THERMAL_LEVEL_MODERATE
-        shown = Text(name, BAD if hot else WARN if mild else GOOD)
+        style = BAD if h.thermal_level >= pb.THERMAL_LEVEL_HEAVY else WARN
+        if h.thermal_level == pb.THERMAL_LEVEL_NOMINAL:
+            style = GOOD
+    shown = Text.assemble((name, style))
     if h.HasField("throttles"):
         shown.append(f", {h.throttles} throttles", WARN if h.throttles else "")
     if h.temperatures:

@@ -29,6 +29,7 @@ _LEFT_SHARE = 0.43  # of two columns; the right one's rows are longer
 _SIDE = 17  # columns for the figures beside a curve
 _LEAST_CURVE = 4  # lines, its frame included
 _MOST_CURVE, _MOST_LISTED = 12, 12  # lines
+_SHORT = 45  # columns below which transitions are told in fewer words
 _COLUMN_SECONDS = 2.0  # at least so much time in each column of a curve
 _MACHINE, _SERVING, _COMPARED = 7, 7, 7  # lines of each panel's contents, a heading included
 
@@ -198,7 +199,7 @@ def _line(places: Sequence[Compared]) -> Text:
 
 
 def _transitions(view: View, width: int, lines: int, now: datetime) -> Panel:
-    made = rows.transitions(view, now, short=width < _WIDE // 2)[: max(lines - _BORDERS, 1)]
+    made = rows.transitions(view, now, short=width < _SHORT)[: max(lines - _BORDERS, 1)]
     return _panel("transitions", _table(made) if made else Text("none yet", DIM), view)
 
 

@@ -223,3 +223,48 @@ def test_the_curve_rises_with_throughput() -> None:
 @pytest.mark.parametrize(("width", "height"), [(20, 8), (40, 12), (79, 23), (130, 16), (300, 10)])
 def test_a_terminal_that_is_too_small_is_filled_all_the_same(width: int, height: int) -> None:
     assert len(drawn(busy(), width, height)) == height
+
+
+def styles(shown: View, words: str) -> set[str]:
+    """How a stretch of the screen is drawn, letter by letter."""
+    console = Console(file=io.StringIO(), width=140, height=45, force_terminal=True, color_system="truecolor")
+    lines = console.render_lines(screen(shown, 140, 45, NOON), console.options.update_height(45))
+    for line in lines:
+        text = "".join(segment.text for segment in line)
+        if (at := text.find(words)) >= 0:
+            letters = [str(segment.style) for segment in line for _ in segment.text]
+            return set(letters[at : at + len(words)])
+    raise AssertionError(f"{words} is not on the screen")
+
+
+@pytest.mark.parametrize(
+    ("fields", "words", "style"),
+    [
+        ({"hardware": MAC}, "heavy", "bold red"),
+        ({"hardware": MAC}, "−1.5 GB", "bold red"),
+        ({"hardware": MAC}, "warn", "yellow"),
+        ({"hardware": MAC}, ", swapped in", "none"),
+        ({"hardware": MAC}, "battery", "yellow"),
+        ({"level": "light_draft"}, "light draft", "yellow"),
+        ({"level": "full"}, "full", "green"),
+        ({"flag_variant": "off"}, "off", "yellow"),
+        ({"queued_requests": 64}, "64 of 64 queued", "bold red"),
+        ({"hardware": pb.Hardware(memory_pressure=pb.MEMORY_PRESSURE_CRITICAL)}, "critical", "bold red"),
+        ({"hardware": pb.Hardware(thermal_level=pb.THERMAL_LEVEL_NOMINAL)}, "nominal", "green"),
+        ({"hardware": pb.Hardware(thermal_level=pb.THERMAL_LEVEL_MODERATE)}, "moderate", "yellow"),
+    ],
+)
+def test_what_matters_stands_out(fields: dict[str, Any], words: str, style: str) -> None:
+    assert styles(view(status(**fields)), words) == {style}
+
+
+def test_a_speed_up_below_one_is_bad_and_above_it_is_good() -> None:
+    slow = counts(100, 400, 100, break_even=300.0)
+    assert styles(view(status(), status(1, slow)), "0.50×") == {"bold red"}
+    assert styles(busy(), "1.70×") == {"green"}
+
+
+def test_a_refusal_of_this_minute_is_bad_and_an_old_one_is_not() -> None:
+    old, new = status(refused_requests=2), status(refused_requests=3)
+    assert styles(view(old, old), "2      ") == {"yellow", "none"}
+    assert styles(view(old, new), "3, 1") == {"bold red", "dim"}
