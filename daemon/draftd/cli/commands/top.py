@@ -17,7 +17,7 @@ _PICTURE = (112, 31)  # columns and lines, where there is no terminal that says
 def command(
     once: Annotated[bool, typer.Option("--once", help="One screen, after one interval; then end.")] = False,
     interval: Annotated[
-        float, typer.Option("--interval", "-i", min=0.2, max=3600.0, help="Seconds between two looks.")
+        float, typer.Option("--interval", "-i", min=0.2, max=60.0, help="Seconds between two looks.")
     ] = 1.0,
     json: Annotated[bool, typer.Option("--json", help="One look as JSON instead.")] = False,
     save: Annotated[Path | None, typer.Option("--save", help="Keep the last screen as a picture (.svg).")] = None,

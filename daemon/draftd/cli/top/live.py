@@ -14,7 +14,7 @@ from rich.live import Live
 
 from draftd.cli.failures import explain
 from draftd.cli.top import keys
-from draftd.cli.top.history import History
+from draftd.cli.top.history import CURVE_SECONDS, History
 from draftd.cli.top.link import Link, pause
 from draftd.cli.top.rates import Snapshot
 from draftd.cli.top.screen import screen
@@ -23,6 +23,7 @@ from draftd.server.client import DraftdClient
 
 _DRAW_SECONDS = 1.0  # while the daemon is away, how often the time it has been so is drawn anew
 _NOTICE_SECONDS = 8.0
+_CURVE_LOOKS = 300  # as many as the widest terminal has columns for
 
 
 class Session:
@@ -32,7 +33,7 @@ class Session:
         self, link: Link, first: Snapshot, interval: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._link, self._interval, self._clock = link, interval, clock
-        self._history = History()
+        self._history = History(curve=max(CURVE_SECONDS, interval * _CURVE_LOOKS))
         self._history.add(first)
         self._latest = first
         self._asked: Future[Snapshot] | None = None

@@ -48,8 +48,9 @@ def as_json(view: View) -> str:
 def lines(view: View, now: datetime) -> Iterator[str]:
     """The screen's words without its frames, for a pipe."""
     rate = view.now.tokens_per_second if view.now is not None else None
+    span = f"over {rows.period(view)}"
     yield rows.state(view).plain
-    yield _line("tokens/s", figures.rate(rate))
+    yield _line("tokens/s", f"{figures.rate(rate)} {span}")
     for compared in (*rows.speculation(view), *rows.positions(view)):
         name = f"position {compared.name}" if compared.share is not None else compared.name
         yield _line(name, f"{compared.minute:<9}{compared.whole} in all")

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from draftd.cli import figures
 from draftd.cli.figures import NOTHING
+from draftd.cli.top.history import WINDOW_SECONDS
 from draftd.cli.top.rates import Drafting, failures
 from draftd.cli.top.view import View
 from draftd.v1 import control_pb2 as pb
@@ -22,6 +23,7 @@ _PRESSURE_STYLES = {
     pb.MEMORY_PRESSURE_CRITICAL: BAD,
 }
 _DAY = timedelta(days=1)
+_ABOUT_A_MINUTE = 55.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,14 @@ class Compared:
     whole: str
     share: float | None = None
     style: str = ""
+
+
+def period(view: View) -> str:
+    """What the window's figures are of: a minute, unless less was seen."""
+    seconds = view.minute.seconds if view.minute is not None else WINDOW_SECONDS
+    if seconds >= _ABOUT_A_MINUTE:
+        return "a minute"
+    return f"{seconds:.0f} s" if seconds >= 1 else f"{seconds:.1f} s"
 
 
 def speculation(view: View) -> list[Compared]:
@@ -88,12 +98,9 @@ def serving(view: View) -> list[Row]:
                 (f"{status.queued_requests} of {status.queue_capacity} queued", BAD if full else ""),
             ),
         ),
-        Row(
-            "finished",
-            _with_lately(sum(status.finished_requests.values()), lately.finished if lately is not None else None),
-        ),
-        Row("failed", _failed(status, lately.failed if lately is not None else None)),
-        Row("refused", _with_lately(status.refused_requests, lately.refused if lately is not None else None, bad=True)),
+        Row("finished", _counted(sum(status.finished_requests.values()), lately.finished if lately else None, view)),
+        Row("failed", _failed(view, lately.failed if lately else None)),
+        Row("refused", _counted(status.refused_requests, lately.refused if lately else None, view, bad=True)),
         Row("telemetry", Text("exporting", GOOD) if status.telemetry_exporting else Text("not exporting", DIM)),
     ]
 
@@ -105,7 +112,7 @@ def machine(view: View) -> list[Row]:
         Row("headroom", _headroom(h)),
         Row("pressure", _pressure(h)),
         Row("MLX", _mlx(h)),
-        Row("model", Text(f"{figures.size(status.weight_bytes)}, KV cache {figures.size(status.kv_cache_bytes)}")),
+        Row("model", _model(status)),
         Row("GPU", _gpu(h)),
         Row("thermal", _thermal(h)),
         Row("power", _power(h)),
@@ -179,13 +186,14 @@ def _against_one(*known: float | None) -> str:
     return "" if value is None else GOOD if value >= 1 else BAD
 
 
-def _with_lately(whole: int, lately: int | None, *, bad: bool = False) -> Text:
+def _counted(whole: int, lately: int | None, view: View, *, bad: bool = False) -> Text:
     style = "" if not bad else BAD if lately else WARN if whole else ""
-    return Text.assemble((str(whole), style), (f", {lately} this minute" if lately else "", DIM))
+    return Text.assemble((str(whole), style), (f", {lately} in {period(view)}" if lately else "", DIM))
 
 
-def _failed(status: pb.GetStatusResponse, lately: int | None) -> Text:
-    shown = _with_lately(failures(status), lately, bad=True)
+def _failed(view: View, lately: int | None) -> Text:
+    status = view.status
+    shown = _counted(failures(status), lately, view, bad=True)
     errors = [(status.drafter_errors, "drafter"), (status.verifier_errors, "verifier")]
     if any(count for count, _ in errors):
         shown.append(", errors: " + ", ".join(f"{count} {what}" for count, what in errors if count), WARN)
@@ -218,6 +226,12 @@ def _headroom(h: pb.Hardware) -> Text:
         f", floor {_size(h, 'memory_floor_bytes')}",
         (f" of {_size(h, 'memory_limit_bytes')}", DIM),
     )
+
+
+def _model(status: pb.GetStatusResponse) -> Text:
+    if not status.model.model:  # it is still loading
+        return Text(NOTHING)
+    return Text(f"{figures.size(status.weight_bytes)}, KV cache {figures.size(status.kv_cache_bytes)}")
 
 
 def _mlx(h: pb.Hardware) -> Text:

@@ -118,7 +118,7 @@ def _throughput(view: View, width: int, lines: int) -> Panel:
     peak = max((value for value in values if value is not None), default=0.0)
     side = (
         Text.assemble((figures.rate(now), "bold"), " tokens/s"),
-        Text(f"{figures.rate(minute)} over a minute", DIM),
+        Text(f"{figures.rate(minute)} over {rows.period(view)}", DIM),
     )
     return _curve(
         f"throughput, {figures.rate(peak) if peak else NOTHING} at most", side, values, peak, lines, seconds, view
@@ -132,7 +132,7 @@ def _acceptance(view: View, width: int, lines: int) -> Panel:
     values = curve(view.stretches, lambda s: s.acceptance, columns=columns, seconds=seconds, now=view.at)
     side = (
         Text.assemble((figures.percent(now), "bold"), " accepted"),
-        Text(f"{figures.percent(minute)} over a minute", DIM),
+        Text(f"{figures.percent(minute)} over {rows.period(view)}", DIM),
     )
     return _curve("acceptance, of 100%", side, values, 1.0, lines, seconds, view)
 
@@ -161,7 +161,7 @@ def _speculation(view: View, lines: int) -> Panel:
     grid.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
     grid.add_column(justify="right", no_wrap=True)
     grid.add_column(justify="right", no_wrap=True, style=DIM)
-    grid.add_row("", Text("minute", DIM), "in all")
+    grid.add_row("", Text(rows.period(view).removeprefix("a "), DIM), "in all")
     for row in rows.speculation(view):
         grid.add_row(row.name, Text(row.minute, row.style), row.whole)
     if len(places) <= room:

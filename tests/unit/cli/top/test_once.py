@@ -25,7 +25,7 @@ def test_json_is_one_document_with_the_status_and_what_follows_from_it(draftd: R
     counts = status["counts"]
     assert whole["acceptance"] == counts["accepted_tokens"] / counts["drafted_tokens"]
     assert len(whole["per_position"]) == len(counts["drafted_per_position"])
-    assert now["seconds"] == pytest.approx(0.2, abs=0.15)
+    assert 0.15 < now["seconds"] < 5.0
     assert (now["tokens_per_second"], now["drafting"]["acceptance"]) == (0.0, None)
 
 

@@ -95,8 +95,8 @@ def test_a_frame_fills_the_terminal_and_no_more(width: int, height: int) -> None
         "short block",
         "3 active, 5 of 64 queued",
         "42",  # finished
-        "2, 2 this minute",
-        "7, 7 this minute",
+        "2, 2 in 10 s",
+        "7, 7 in 10 s",
         "exporting",
         "−1.5 GB, floor 10.0 GB of 24.0 GB",
         "warn, swapped in 12 MB",
@@ -171,6 +171,21 @@ def test_what_this_machine_does_not_tell_is_a_dash_and_zero_is_zero() -> None:
 )
 def test_a_figure_of_which_half_is_known_shows_that_half(hardware: pb.Hardware, said: str) -> None:
     assert said in "\n".join(drawn(view(status(hardware=hardware)), 100, 30))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0.2, "over 0.2 s"), (1.0, "over 1 s"), (54.0, "over 54 s"), (60.0, "over a minute")]
+)
+def test_it_says_how_much_was_seen_while_that_is_less_than_a_minute(seconds: float, said: str) -> None:
+    assert f"– {said}" not in "\n".join(drawn(view(status(), status(), seconds=seconds)))
+    assert said in "\n".join(drawn(view(status(), status(), seconds=seconds)))
+
+
+def test_while_the_model_is_loading_its_size_is_not_known() -> None:
+    loading = status(state=pb.DAEMON_STATE_LOADING, model=inference.GetModelResponse())
+    lines = drawn(view(loading))
+    assert any("│ model    –  " in line for line in lines)
+    assert "loading for" in lines[0]
 
 
 def test_after_a_restart_the_present_is_unknown_and_not_negative() -> None:

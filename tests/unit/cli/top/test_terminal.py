@@ -88,7 +88,7 @@ def test_what_is_decoded_meanwhile_is_on_the_screen(top: Open, client: DraftdCli
         thread.start()
         try:
             until(lambda: (found := re.search(r"(\d+) tokens/s", screen.frame)) is not None and int(found[1]) > 0, 20)
-            screen.shows(" 1 █", " 4 █", "depth, of 4", "this minute")
+            screen.shows(" 1 █", " 4 █", "depth, of 4", "finished  ", " in ")
         finally:
             writing.set()
             thread.join()
@@ -174,3 +174,15 @@ def test_a_daemon_that_goes_away_is_said_and_one_that_comes_back_is_followed(top
             screen.shows("0 tokens/s")
             screen.type("q")
             assert screen.end() == Ended(0, restored=True)
+
+
+def test_a_daemon_that_hangs_holds_neither_the_screen_nor_its_end_up(top: Open, tmp_path: Path) -> None:
+    with scripted_daemon(tmp_path) as hanging, top(target=f"127.0.0.1:{hanging.port}") as screen:
+        screen.shows("serving for")
+        hanging.popen.send_signal(signal.SIGSTOP)
+        screen.type("p")
+        screen.shows("paused", seconds=2.0)
+        screen.type("p")
+        screen.shows("no answer for", "deadline exceeded")
+        screen.type("q")
+        assert screen.end(2.0) == Ended(0, restored=True)
