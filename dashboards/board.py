@@ -17,6 +17,10 @@ from grafana_foundation_sdk.models import dashboard as model
 
 from dashboards.panels import DATASOURCE, Panel
 from dashboards.queries import events
+from dashboards.queries.query import shown
+from dashboards.ratios import label
+from draftd.telemetry import attributes as a
+from draftd.telemetry.attributes import Attribute
 
 TAG = "draftd"
 PROMETHEUS, TEMPO, LOKI = "draftd-prometheus", "draftd-tempo", "draftd-loki"  # uids of the provisioned data sources
@@ -154,14 +158,24 @@ def _annotations() -> list[Builder[model.AnnotationQuery]]:
         for name, expression, color, title in changes
     ]
     logs = shape.DataSourceRef(type_val="loki", uid=LOKI)
-    failures = (
+    told = (
+        ("Changes and why", events.TRANSITIONS, "purple", _words(a.TRANSITION_SUBJECT, a.TRANSITION_TO),
+         _words(a.TRANSITION_CAUSE)),
+        ("Flag evaluation failed", events.FLAG_FAILURES, "red", _words(a.FLAG_KEY), _words(a.ERROR_TYPE)),
+    )  # fmt: skip
+    marks += [
         build.AnnotationQuery()
-        .name("Flag evaluation failed")
+        .name(name)
         .datasource(logs)
         .enable(False)  # off until asked for: not every Grafana has Loki
-        .icon_color("red")
-        .target(loki.Dataquery().ref_id("A").datasource(logs).expr(events.FLAG_FAILURES).query_type("range"))
-        .title_format("Flag evaluation failed")
-        .text_format("{{feature_flag_key}}: {{error_type}}")
-    )
-    return [*marks, failures]
+        .icon_color(color)
+        .target(loki.Dataquery().ref_id("A").datasource(logs).expr(expression).query_type("range"))
+        .title_format(title)
+        .text_format(text)
+        for name, expression, color, title, text in told
+    ]
+    return marks
+
+
+def _words(*attributes: Attribute) -> str:
+    return ": ".join(shown(label(attribute)) for attribute in attributes)

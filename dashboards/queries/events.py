@@ -28,8 +28,11 @@ def changed(metric: Metric, words: dict[int, str]) -> str:
 
 LEVEL_CHANGES = changed(catalog.FALLBACK_LEVEL, LEVELS)
 FLAG_CHANGES = changed(catalog.FLAG_ENABLED, FLAG)
-# In Loki: an evaluation that failed, after which the flag's default stood.
-FLAG_FAILURES = f'{{service_name="draftd"}} | {label(a.FLAG_KEY)}!="" | {label(a.ERROR_TYPE)}!=""'
+
+_LOGS = '{service_name="draftd"}'  # in Loki, where the attributes of a log event are its structured metadata
+# The same changes with their cause, and evaluations that failed, after which the flag's default stood.
+TRANSITIONS = f'{_LOGS} | {label(a.TRANSITION_TO)}!=""'
+FLAG_FAILURES = f'{_LOGS} | {label(a.FLAG_KEY)}!="" | {label(a.ERROR_TYPE)}!=""'
 
 VARIABLES: dict[str, tuple[str, str]] = {
     "model": ("Model", f"label_values({gauge(catalog.QUEUE_CAPACITY, LOADED)}, {MODEL})"),

@@ -28,7 +28,7 @@ from tests.conftest import NanoPair
 from tests.stack.traffic import CLASSES, Traffic, flag_off
 from tests.stack.whole import SCRAPE_SECONDS, Whole, whole
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("dashboards")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 # The alerts' windows and samples, as short as the traffic.
 SHORT = Alerting(
