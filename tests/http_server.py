@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-Answer = tuple[int, Any]  # text is HTML, or where a redirect leads; anything else is JSON
+Answer = tuple[int, Any]  # text is HTML, or where a redirect leads; bytes say that they are JSON; the rest is
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,12 @@ class Refused(Exception):
     def __init__(self, code: int, message: str, **more: Any) -> None:
         super().__init__(message)
         self.answer: Answer = (code, {"message": message, **more})
+
+
+def _encoded(body: Any) -> bytes:
+    if isinstance(body, bytes):
+        return body
+    return (body if isinstance(body, str) else "" if body is None else json.dumps(body)).encode()
 
 
 class _Server(ThreadingHTTPServer):
@@ -68,8 +74,7 @@ def serving(answer: Callable[[Request], Answer], certificate: Path | None = None
             self.send_response(code)
             if 300 <= code < 400:
                 self.send_header("Location", str(body))
-            text = body if isinstance(body, str) else "" if body is None else json.dumps(body)
-            data = text.encode()
+            data = _encoded(body)
             kind = "text/html" if isinstance(body, str) else "application/json"
             self.send_header("Content-Type", f"{kind}; charset=UTF-8")
             if code != 204:

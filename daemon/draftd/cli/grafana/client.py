@@ -201,7 +201,7 @@ class GrafanaClient:
         except (GrafanaException, RequestException) as error:
             asked = Asked(what, needs, self.access.url, self.access.timeout, self._secrets)
             problem = explain(error, asked)
-        raise problem from None  # what it was made from may hold the credentials
+        raise problem  # not from within the handler: what it was made from may hold the credentials
 
     def _no_grafana(self) -> GrafanaError:
         from draftd.cli.grafana.answers import no_grafana

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from draftd.cli.grafana.access import find_access
+from draftd.cli.grafana.client import GrafanaClient
+from draftd.cli.grafana.errors import GrafanaError
 from draftd.cli.grafana.wanted import Webhook
 from tests.grafana import Grafana
 from tests.unit.cli.grafana.conftest import SECRET, Push, Site
@@ -102,6 +104,13 @@ def test_no_output_holds_a_credential(
         for secret in (SECRET, *((PASSWORD,) if basic else (site.grafana.token,))):
             assert secret not in ran.out + ran.err
         assert "Traceback" not in ran.err
+
+
+def test_an_error_does_not_keep_what_it_was_made_from(site: Site) -> None:
+    client = GrafanaClient(find_access(site.url, {"GRAFANA_TOKEN": "wrong"}))
+    with pytest.raises(GrafanaError) as caught:
+        client.rules()
+    assert caught.value.__cause__ is caught.value.__context__ is None
 
 
 def test_no_value_shows_a_credential_where_it_is_printed() -> None:

@@ -73,7 +73,7 @@ def _self_signed(file: Path) -> Path:
 
 @pytest.mark.parametrize(
     "answer",
-    [(200, HTML), (200, {"status": "UP"}), (404, HTML), (404, {"message": "Not found"}), (200, [])],
+    [(200, HTML), (200, {"status": "UP"}), (404, HTML), (404, {"message": "Not found"}), (200, []), (200, b"{")],
     ids=str,
 )
 def test_something_that_is_no_grafana(site: Site, push: Push, answer: tuple[int, Any]) -> None:
