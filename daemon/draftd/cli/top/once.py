@@ -13,6 +13,7 @@ from draftd.cli import figures
 from draftd.cli.plain import plain
 from draftd.cli.top import rows
 from draftd.cli.top.history import History
+from draftd.cli.top.machine import machine
 from draftd.cli.top.rates import Snapshot
 from draftd.cli.top.view import View
 from draftd.v1 import control_pb2 as pb
@@ -54,7 +55,7 @@ def lines(view: View, now: datetime) -> Iterator[str]:
     for compared in (*rows.speculation(view), *rows.positions(view)):
         name = f"position {compared.name}" if compared.share is not None else compared.name
         yield _line(name, f"{compared.minute:<9}{compared.whole} in all")
-    for row in (*rows.serving(view), *rows.machine(view)):
+    for row in (*rows.serving(view), *machine(view)):
         yield _line(row.name, row.value.plain)
     for row in rows.transitions(view, now):
         yield _line(row.name, row.value.plain)

@@ -17,6 +17,7 @@ from draftd.cli.figures import NOTHING
 from draftd.cli.top import rows
 from draftd.cli.top.bars import bar, spark
 from draftd.cli.top.history import curve
+from draftd.cli.top.machine import machine
 from draftd.cli.top.rows import DIM, Compared, Row
 from draftd.cli.top.view import View
 
@@ -64,7 +65,7 @@ def _two_columns(layout: Layout, view: View, width: int, height: int, now: datet
     )
     layout["right"].split_column(
         Layout(_panel("serving", _table(rows.serving(view)), view), size=serving),
-        Layout(_panel("machine", _table(rows.machine(view)), view), size=rest - serving),
+        Layout(_panel("machine", _table(machine(view)), view), size=rest - serving),
     )
 
 
@@ -85,7 +86,7 @@ def _three_columns(layout: Layout, view: View, width: int, height: int, now: dat
     layout["middle"].split_row(
         Layout(_speculation(view, middle)),
         Layout(_panel("serving", _table(rows.serving(view)), view)),
-        Layout(_panel("machine", _table(rows.machine(view)), view)),
+        Layout(_panel("machine", _table(machine(view)), view)),
     )
 
 
