@@ -1,0 +1,174 @@
+"""The alert rules as they are written for Prometheus and for Grafana, and their runbooks."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dashboards.alerts import alert_rules, recording_rules
+from dashboards.rule import AlertRule
+from dashboards.rules_grafana import grafana_rules
+from dashboards.rules_prometheus import prometheus_rules
+from dashboards.settings import Alerting, duration
+from draftd.core import FallbackLevel
+
+ROOT = Path(__file__).parents[3]
+RULES = alert_rules(Alerting())
+RUNBOOKS = (ROOT / "docs" / "runbooks.md").read_text(encoding="utf-8")
+WANTED = {
+    "DraftdAcceptanceBelowFloor": "short_block",
+    "DraftdAcceptanceDrift": "short_block",
+    "DraftdSlowerThanBreakEven": "autoregressive",
+    "DraftdSwapRising": "light_draft",
+    "DraftdMemoryPressureCritical": "autoregressive",
+    "DraftdThermalHeavy": "short_block",
+    "DraftdVerifierErrors": "autoregressive",
+    "DraftdTimeToFirstTokenRegression": None,
+    "DraftdAbsent": None,
+    "DraftdTelemetryDropped": None,
+}
+each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+
+
+def for_prometheus(settings: Alerting) -> list[dict[str, Any]]:
+    (group,) = yaml.safe_load(prometheus_rules(settings))["groups"]
+    return list(group["rules"])
+
+
+def for_grafana(settings: Alerting) -> dict[str, dict[str, Any]]:
+    (group,) = yaml.safe_load(grafana_rules(settings))["groups"]
+    return {rule["title"]: rule for rule in group["rules"]}
+
+
+def test_each_alert_asks_for_its_level_and_those_for_people_for_none() -> None:
+    assert {rule.name: rule.labels.get("fallback_level") for rule in RULES} == WANTED
+    names = {level.name.lower() for level in FallbackLevel} - {"full"}
+    assert {level for level in WANTED.values() if level} <= names
+
+
+def test_uids_are_stable() -> None:
+    assert {rule.name: rule.uid for rule in RULES}["DraftdAcceptanceBelowFloor"] == "draftd-acceptance-below-floor"
+    assert len({rule.uid for rule in RULES}) == len(RULES)
+
+
+@each_rule
+def test_both_forms_ask_the_same(rule: AlertRule) -> None:
+    """Where Prometheus reads a recorded baseline Grafana computes it: it may have no such series."""
+    theirs = for_grafana(Alerting())[rule.name]
+    value, number, comparison = (node["model"] for node in theirs["data"])
+    ours = next(found for found in for_prometheus(Alerting()) if found.get("alert") == rule.name)
+    expr = ours["expr"]
+    for recorded in recording_rules(Alerting()):
+        expr = expr.replace(recorded.name, recorded.expr)
+    ((condition,),) = [comparison["conditions"]]
+    sign = {"lt": "<", "gt": ">"}[condition["evaluator"]["type"]]
+    assert expr == f"({value['expr']})\n{sign} {condition['evaluator']['params'][0]:.15g}"
+    assert (number["expression"], comparison["expression"], theirs["condition"]) == ("A", "B", "C")
+    assert [node["refId"] for node in theirs["data"]] == ["A", "B", "C"]
+    assert (theirs["for"], theirs.get("keepFiringFor")) == (ours["for"], ours.get("keep_firing_for"))
+    assert theirs["labels"] == ours["labels"]
+    assert theirs["uid"] == rule.uid
+
+
+@each_rule
+def test_no_data_is_normal_and_a_data_source_that_fails_moves_no_level(rule: AlertRule) -> None:
+    theirs = for_grafana(Alerting())[rule.name]
+    assert theirs["noDataState"] == "OK"
+    assert theirs["execErrState"] == ("Alerting" if rule.name == "DraftdAbsent" else "KeepLast")
+
+
+def test_grafana_finds_no_variable_of_its_environment_in_them() -> None:
+    assert "$" not in grafana_rules(Alerting())
+
+
+def test_one_number_shortens_every_time() -> None:
+    def shortened(text: str) -> str:
+        seconds = {"d": 86400, "h": 3600, "m": 60, "s": 1, "ms": 0.001}
+
+        def sixtieth(found: re.Match[str]) -> str:
+            parts = re.findall(r"(\d+)(ms|[dhms])", found[0])
+            return duration(sum(int(count) * seconds[unit] for count, unit in parts) / 60)
+
+        times = re.sub(r"(?<=[\[ ])(?:\d+(?:ms|[dhms]))+(?=[\]) \n,.;:])", sixtieth, text)
+        return times.replace("/ 300)", "/ 5)")
+
+    text = prometheus_rules(Alerting()).replace("for: 0s", "for: at once")
+    assert shortened(text) == prometheus_rules(Alerting(window_seconds=5)).replace("for: 0s", "for: at once")
+
+
+def test_a_drift_has_fired_before_its_baseline_knows_of_it() -> None:
+    settings = Alerting()
+    assert settings.baseline_offset_windows > 2  # the window, and as long again until it fires
+
+
+@pytest.mark.parametrize(
+    ("seconds", "written"),
+    [(300, "5m"), (5, "5s"), (0.5, "500ms"), (21600, "6h"), (90, "1m30s"), (86400.25, "1d250ms")],
+)
+def test_a_duration_is_written_exactly(seconds: float, written: str) -> None:
+    assert duration(seconds) == written
+
+
+def test_no_time_at_all_is_no_duration() -> None:
+    with pytest.raises(ValueError, match=r"seconds: got 0; allowed: at least 0\.001"):
+        duration(0)
+
+
+def sections() -> dict[str, str]:
+    """Title and text of each section of the runbooks."""
+    parts = re.split(r"^## (.*)\n", RUNBOOKS, flags=re.MULTILINE)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def test_each_alert_has_its_runbook_and_nothing_else_claims_to_be_one() -> None:
+    assert list(sections()) == ["How to read them", *(rule.name for rule in RULES)]
+    assert set(re.findall(r"\bDraftd[A-Z]\w+", RUNBOOKS)) == set(WANTED)
+
+
+@each_rule
+def test_a_runbook_tells_severity_level_and_panel_as_they_are(rule: AlertRule) -> None:
+    text = sections()[rule.name]
+    level = rule.labels.get("fallback_level")
+    asks = f"asks for `{level}`" if level else "for people"
+    head = text.strip().splitlines()[0]
+    found = re.fullmatch(r"(\w+) · (.*) · dashboard ([\w ]+)(?:, \*(.+)\*)?", head)
+    assert found is not None, head
+    assert (found[1], found[2]) == (rule.severity.value, asks)
+    generated = ROOT / "daemon/draftd/grafana/dashboards" / f"{rule.dashboard.removeprefix('draftd-')}.json"
+    board = json.loads(generated.read_text())
+    assert (board["uid"], found[3]) == (rule.dashboard, board["title"].removeprefix("draftd / "))
+    panels = {panel["title"] for panel in board["panels"]}
+    panels |= {inner["title"] for panel in board["panels"] for inner in panel.get("panels", [])}
+    assert found[4] is None or found[4] in panels
+    for part in ("Means.", "See it.", "Do.", "By itself.", "Resolves"):
+        assert f"**{part}**" in text
+
+
+@each_rule
+def test_an_alert_leads_to_its_runbook(rule: AlertRule) -> None:
+    path, _, anchor = rule.annotations(".Value")["runbook_url"].partition("#")
+    assert (ROOT / path).is_file()
+    assert anchor in {title.lower().replace(" ", "-") for title in sections()}
+
+
+def test_the_runbooks_figures_are_those_of_the_settings() -> None:
+    settings = Alerting()
+    text = " ".join(RUNBOOKS.split())
+    for said in (
+        f"fewer than {settings.min_requests} speculative requests or {settings.min_drafts} drafting rounds",
+        f"at least {settings.min_requests * settings.baseline_factor} requests and "
+        f"{settings.min_drafts * settings.baseline_factor} drafting rounds",
+        f"less than {settings.acceptance_floor * 100:g} % of the drafted tokens",
+        f"below {settings.drift_ratio * 100:g} % of its own baseline",
+        f"more than {settings.swap_bytes // 2**20} MiB back from swap",
+        f"above {settings.ttft_floor_seconds:g} s",
+        f"The {settings.ttft_quantile * 100:g}th percentile",
+        {300.0: "A window is five minutes"}[settings.window_seconds],
+        {("6h", "15m"): "the six hours that ended 15 minutes ago"}[settings.baseline, settings.baseline_offset],
+    ):
+        assert said in text
