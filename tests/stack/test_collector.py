@@ -167,7 +167,7 @@ def test_over_its_memory_limit_it_refuses_and_no_request_suffers(tmp_path: Path)
         environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": running.endpoint, "OTEL_BSP_SCHEDULE_DELAY": "100"}
         with composed(DAEMON, tmp_path, environ) as address, DraftdClient(address) as client:
             for _ in range(10):
-                events = list(client.generate("abc", max_tokens=20, timeout=10))
+                events = list(client.generate("abc", max_tokens=20, timeout=30))
                 assert sum(len(event.chunk.token_ids) for event in events) == 20
             until(lambda: refused(running) > 0, 20, "spans were refused")
         assert store.spans() == []
@@ -194,7 +194,7 @@ def test_log_events_reach_their_store(tmp_path: Path) -> None:
             composed(DAEMON, tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": running.endpoint}) as address,
             DraftdClient(address) as client,
         ):
-            started = next(iter(client.generate("abc", max_tokens=1, timeout=10))).started
+            started = next(iter(client.generate("abc", max_tokens=1, timeout=30))).started
             until(lambda: bool(logs.events("feature_flag.evaluation")), 20, "the flag's evaluation")
         (event,) = logs.events("feature_flag.evaluation")
         assert event.attributes["feature_flag.result.variant"] == started.plan.variant
