@@ -47,6 +47,7 @@ def test_rules_are_marked_locked_and_as_the_api_writes_them(site: Site, push: Pu
     assert stored["labels"] == {"severity": "warning", "fallback_level": "short_block", "managed_by": "draftd"}
     assert stored["provenance"] == "api"
     assert [query["datasourceUid"] for query in stored["data"]] == ["prom-1", "__expr__"]
+    assert stored["data"][1]["relativeTimeRange"] == {"from": 0, "to": 0}
     assert (stored["for"], stored["keep_firing_for"]) == ("5m", "1m")
     assert stored["annotations"] == {
         "summary": "{{ $labels.instance }} is gone",
