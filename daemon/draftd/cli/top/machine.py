@@ -6,7 +6,7 @@ from rich.text import Text
 
 from draftd.cli import figures
 from draftd.cli.figures import NOTHING
-from draftd.cli.top.rows import BAD, GOOD, WARN, Row
+from draftd.cli.top.rows import BAD, DIM, GOOD, WARN, Row
 from draftd.cli.top.view import View
 from draftd.v1 import control_pb2 as pb
 
@@ -29,6 +29,18 @@ def machine(view: View) -> list[Row]:
         Row("thermal", _thermal(h)),
         Row("power", _power(h)),
     ]
+
+
+def _headroom(h: pb.Hardware) -> Text:
+    if not h.HasField("memory_headroom_bytes"):
+        return Text(NOTHING)
+    room = h.memory_headroom_bytes
+    shown = figures.size(room) if room >= 0 else f"−{figures.size(-room)}"
+    return Text.assemble(
+        (shown, GOOD if room >= 0 else BAD),
+        f", floor {_size(h, 'memory_floor_bytes')}",
+        (f" of {_size(h, 'memory_limit_bytes')}", DIM),
+    )
 
 
 def _model(status: pb.GetStatusResponse) -> Text:

@@ -195,15 +195,3 @@ def _level(status: pb.GetStatusResponse) -> Text:
         (name, GOOD if status.level == "full" else WARN),
         (f" · {status.level_cause}" if status.level_cause else "", DIM),
     )
-
-
-def _headroom(h: pb.Hardware) -> Text:
-    if not h.HasField("memory_headroom_bytes"):
-        return Text(NOTHING)
-    room = h.memory_headroom_bytes
-    shown = figures.size(room) if room >= 0 else f"−{figures.size(-room)}"
-    return Text.assemble(
-        (shown, GOOD if room >= 0 else BAD),
-        f", floor {_size(h, 'memory_floor_bytes')}",
-        (f" of {_size(h, 'memory_limit_bytes')}", DIM),
-    )
