@@ -275,4 +275,5 @@ def test_our_dashboards_are_found_among_many(site: Site, push: Push, many: int) 
     site.grafana.dashboards["draftd-old"] = {"dashboard": model, "meta": {"folderUid": "draftd"}}
     push("--prune")
     assert "draftd-old" not in site.grafana.dashboards
+    assert not any("copy-" in request.path for request in site.grafana.requests)  # nor is a single one of them read
     assert len(site.grafana.dashboards) == many + 2
