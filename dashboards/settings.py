@@ -15,8 +15,8 @@ class Alerting:
 
     window_seconds: float = 300.0
 
-    # Samples without which a ratio says nothing. A request's own acceptance has a standard deviation of about 0.2; with
-    # that, and ten requests in every window, a simulated drift alert was false 1.5 times in 100 days, and told of a fall
+    # Samples without which a ratio says nothing. A request's own acceptance has a standard deviation of about 0.2. With
+    # that and ten requests in every window a simulated drift alert was false 1.5 times in 100 days, and told of a fall
     # from 0.7 to 0.5 within a quarter of an hour.
     min_requests: int = 10  # speculative requests that ended in the window
     min_drafts: int = 200  # rounds that drafted, in the window
