@@ -136,10 +136,10 @@ def _speculation(alerting: Alerting) -> tuple[Panel, ...]:
     )
     acceptance = Text(
         "Acceptance against break-even",
-        "Accepted over drafted tokens, and the share from which on the same rounds would have paid.",
+        "Accepted over drafted tokens, and the share from which on the same rounds would have paid. Where that is "
+        "above 100 %, none would.",
         look.SHARE,
         low=0,
-        high=1,
     )
     level = Text(
         "Fallback level and flag",

@@ -85,7 +85,7 @@ def _acceptance(alerting: Alerting) -> tuple[Panel, ...]:
         lines(
             Text("Acceptance, three ways", "Accepted over drafted, as people expect it; at position 0; and of a "
                  "token that was reached, accepted / (accepted + rollbacks). Dashed: where the first breaks even.",
-                 look.SHARE, low=0, high=1),
+                 look.SHARE, low=0),
             ask.ACCEPTANCE,
             ask.FIRST,
             ask.PER_TOKEN,
