@@ -20,8 +20,8 @@ from tests.stack.components import Alertmanager, Prometheus, alertmanager, colle
 _CLIENTS = 3
 _POLL_SECONDS = 0.2
 
-# The scripted draft is wrong on a share of positions; the share follows a file.
-_DAEMON = """
+# The scripted draft is wrong on a share of positions. The share follows the file that ACCEPTANCE names.
+DAEMON = """
 import os, pathlib, sys, threading, time
 from draftd.engine.blas import load_blas
 load_blas()
@@ -114,7 +114,7 @@ def degrading(folder: Path, settings: Alerting, *, acceptance: float) -> Iterato
             "OTEL_RESOURCE_ATTRIBUTES": "service.instance.id=test",
             "ACCEPTANCE": str(accepted),
         }
-        with composed(_DAEMON, folder, environ) as address:
+        with composed(DAEMON, folder, environ) as address:
             one = Degrading(found, manager, webhook, accepted)
             with _repeating(one.look, _POLL_SECONDS), contextlib.ExitStack() as clients:
                 for _ in range(_CLIENTS):
