@@ -74,6 +74,11 @@ class Terminal:
         frames = self.said.split(_HOME)
         return _ESCAPES.sub("", frames[-1] if frames[-1].count("\n") > 5 else frames[-2 if len(frames) > 1 else -1])
 
+    @property
+    def suspends(self) -> bool:
+        """Whether there is a key that stops the command."""
+        return bool(termios.tcgetattr(self._master)[6][termios.VSUSP] != b"\0")
+
     def shows(self, *words: str, seconds: float = 20.0) -> None:
         """Waits until one frame has all the words."""
         until(lambda: all(word in self.frame for word in words), seconds, f"{words} on the screen")

@@ -1,10 +1,60 @@
-"""How often a daemon that is away is asked again."""
+"""Asking a daemon that may be away: over which connection, and how often."""
 
 from __future__ import annotations
 
+import threading
+from typing import cast
+
 import pytest
 
-from draftd.cli.top.link import pause
+from draftd.cli.top.link import Link, pause
+from draftd.errors import NotServing
+from draftd.server.client import DraftdClient
+from draftd.v1 import control_pb2 as pb
+from tests.unit.cli.top.snapshots import status
+
+
+class Answering:
+    """A client that knows its answers beforehand."""
+
+    def __init__(self, *answers: pb.GetStatusResponse | Exception) -> None:
+        self.answers, self.closed = list(answers), False
+
+    def status(self, *, timeout: float) -> pb.GetStatusResponse:
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def linked(*clients: Answering) -> Link:
+    left = iter(clients)
+    return Link(lambda: cast(DraftdClient, next(left)))
+
+
+def test_one_connection_is_kept_while_it_answers_and_a_new_one_made_when_it_fails() -> None:
+    first = Answering(status(1), status(2), NotServing("gone"))
+    second = Answering(status(3))
+    link = linked(first, second)
+    assert [link.ask().result(5).status.output_tokens for _ in range(2)] == [1, 2]
+    with pytest.raises(NotServing, match="gone"):
+        link.ask().result(5)
+    assert first.closed
+    assert link.ask().result(5).status.output_tokens == 3
+    link.close()
+    assert second.closed
+
+
+def test_whoever_waits_is_woken_by_an_answer_and_by_a_failure() -> None:
+    woken = threading.Semaphore(0)
+    link = Link(lambda: cast(DraftdClient, Answering(status(), NotServing("gone"))), woken.release)
+    for _ in range(2):
+        link.ask()
+        assert woken.acquire(timeout=5)
+    link.close()
 
 
 @pytest.mark.parametrize(
