@@ -161,6 +161,7 @@ def test_what_had_reached_the_collector_outlives_it(tmp_path: Path, end: Callabl
         running.stop()
 
 
+@pytest.mark.slow
 def test_over_its_memory_limit_it_refuses_and_no_request_suffers(tmp_path: Path) -> None:
     with OtlpReceiver() as store, collector(tmp_path, store.port, memory_mib=2) as running:
         until(lambda: "is above hard limit" in running.log, 20, "the limiter has looked")
