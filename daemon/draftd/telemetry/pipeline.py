@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 import uuid
@@ -166,6 +167,7 @@ def _resource(service_version: str) -> Resource:
         "service.name": "draftd",
         "service.version": service_version,
         "service.instance.id": str(uuid.uuid4()),
+        "host.name": socket.gethostname(),  # else a collector in a container would name its own
     }
     unnamed = str(found.get("service.name", "")).startswith("unknown_service")
     return Resource.create(

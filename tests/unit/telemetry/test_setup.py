@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -156,6 +157,7 @@ def test_resource(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> N
     assert resource["service.name"] == "draftd"
     assert resource["service.version"] == "1.2.3"
     assert len(resource["service.instance.id"]) == 36
+    assert resource["host.name"] == socket.gethostname()
     assert resource["deployment.environment.name"] == "attic"
 
 
