@@ -28,7 +28,7 @@ def save(dashboard: Dashboard, source: Source, shown: Shown, path: Path, note: s
             page.text(box.x + 4, box.y + box.height / 2 + 2, f"⌄  {panel.title}", 15, weight="bold")
             continue
         page.frame(box)
-        page.text(box.x + 10, box.y + 15, panel.title, 13, weight="medium")
+        page.text(box.x + 10, box.y + 15, panel.title, 13)
         found = [(target, dashboard.ask(target, source, shown)) for target in panel.targets]
         draw(page, box, panel, found, shown, moments)
     path.parent.mkdir(parents=True, exist_ok=True)

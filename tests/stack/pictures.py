@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     note = f"alerts' windows shortened to {WINDOW_SECONDS:g} s"
     made = {board.key: parsed(written(board)) for board in boards(Alerting(window_seconds=WINDOW_SECONDS))}
-    with tempfile.TemporaryDirectory() as folder, whole(Path(folder), instance="mac-mini-1") as running:
+    with tempfile.TemporaryDirectory() as folder, whole(Path(folder), instance="demo") as running:
         source, started = Source(running.prometheus.url), time.time()
         exercise(running, options.minutes * 60)
         shown = Shown(started, time.time(), SCRAPE_SECONDS)
