@@ -123,7 +123,8 @@ def terminal(
         stdout=slave,
         stderr=slave,
         start_new_session=True,
-        env={**environ, "TERM": "xterm-256color"},
+        # Where these are set they stand for the terminal's size, and xdist sets them: here the terminal is to be asked.
+        env={k: v for k, v in environ.items() if k not in ("LINES", "COLUMNS")} | {"TERM": "xterm-256color"},
     )
     os.close(slave)
     try:
