@@ -202,7 +202,7 @@ def _powers_of_two(low: float, high: float) -> list[float]:
 
 
 def _states(page: Page, box: Box, lines: Sequence[Line], shown: Shown, moments: Sequence[Moment]) -> None:
-    names = max(len(line.name) for line in lines) * 7.0 + 12
+    names = max(max(len(line.name) for line in lines) * 7.0 + 12, 48)
     axes = _time_axes(page, box, shown, 0, names)
     axes.set_ylim(len(lines), 0)
     axes.set_yticks([index + 0.5 for index in range(len(lines))], [line.name for line in lines])
