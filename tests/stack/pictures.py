@@ -1,4 +1,4 @@
-"""Makes docs/dashboards/: `python -m tests.stack.pictures`, about eight minutes.
+"""Makes docs/dashboards/: `python -m tests.stack.pictures`, about seven minutes.
 
 The whole pipeline for real, under traffic of every kind: both modes, an overload, the flag off for a while, clients
 that leave. Then the dashboards are drawn from what Prometheus has. Last, the collector is away for a while, for the
@@ -56,7 +56,7 @@ def outage(running: Whole, seconds: float) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.stack.pictures", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=6.0, help="of traffic; the outage comes on top")
+    parser.add_argument("--minutes", type=float, default=5.0, help="of traffic; the outage comes on top")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "dashboards")
     options = parser.parse_args(arguments)
     note = f"alerts' windows shortened to {WINDOW_SECONDS:g} s"
