@@ -154,12 +154,12 @@ class Metrics:
 
     def _gauge(self, gauge: Gauge) -> Iterable[Observation]:
         status = self._status()
-        if status is not None:
+        if status is not None and self._naming.info() is not None:  # under another name they would count twice
             yield Observation(gauge(status), {a.MODEL.name: self._naming.model()})
 
     def _decided(self, ask: Callable[[], int | None]) -> Iterable[Observation]:
         answer = ask()
-        if answer is not None:
+        if answer is not None and self._naming.info() is not None:
             yield Observation(int(answer), {a.MODEL.name: self._naming.model()})
 
     def _tokens(self) -> Iterable[Observation]:
