@@ -126,13 +126,6 @@ class ServerSettings(Section):
         default=256, ge=1, le=65536, description="Calls that one connection may have open at a time."
     )
     drain_seconds: Seconds = Field(default=20.0, description="On SIGTERM, how long running requests may go on.")
-    pace_seconds: FiniteFloat = Field(
-        default=0.01,
-        ge=0,
-        le=1,
-        description="Least time between two messages of an answer, its first and last apart: shorter rounds share one. "
-        "0 sends each round by itself.",
-    )
     write_stall_seconds: Seconds = Field(
         default=30.0, description="A client that takes no message for so long is cancelled; 0 waits for ever."
     )

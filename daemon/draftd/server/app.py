@@ -93,7 +93,7 @@ class Daemon:
                 asyncio.get_running_loop().add_signal_handler(number, self.stop)
         server = grpc.aio.server(interceptors=self._interceptors(), options=_options(self._settings.server))
         self.port = self._bind(server)
-        self._mailbox = Mailbox(asyncio.get_running_loop(), self._settings.server.pace_seconds)
+        self._mailbox = Mailbox(asyncio.get_running_loop())
         inference = InferenceServicer(
             self._worker,
             self._planner,

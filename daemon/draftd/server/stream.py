@@ -1,8 +1,7 @@
-"""From the engine thread to asyncio: one wake-up of the event loop for all rows, one stream for each request.
+"""From the engine thread to asyncio: one wake-up of the event loop per round for all rows, one stream for each request.
 
 The engine never waits for a client. What a slow one has not taken is merged into one message, and bounded by the
-answer itself: no more tokens than the request may emit. Where rounds are shorter than the pace, those within it are
-merged likewise: a message costs the processor a good part of what a small model's token does.
+answer itself: no more tokens than the request may emit.
 """
 
 from __future__ import annotations
@@ -30,18 +29,13 @@ def _write_keeping_lock() -> Callable[[int, bytes, int], int]:
 class Mailbox:
     """Carries what the engine says to one event loop, which is woken once however much is posted before it turns.
 
-    A request's first tokens and its end are delivered at once; what comes between waits until `pace` seconds
-    have passed since the last delivery.
-
     The wake-up keeps the interpreter lock. `call_soon_threadsafe` gives it up for the length of its system call, and
     the loop, awake at once, takes it and makes the engine wait while it writes to clients; so woken it gets its turn
     a moment later, when the engine gives the lock up to wait for MLX.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, pace: float = 0.0) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._pace = pace
-        self._timer: asyncio.TimerHandle | None = None  # while it is set, a delivery is due without a wake-up
         self._queue: deque[tuple[TokenStream, Emission | Outcome]] = deque()
         self._awake = False
         self._write = _write_keeping_lock()
@@ -50,15 +44,15 @@ class Mailbox:
         self._out, self._in = os.pipe()
         for end in (self._out, self._in):
             os.set_blocking(end, False)
-        loop.add_reader(self._out, self._woken)
+        loop.add_reader(self._out, self._deliver)
 
-    def post(self, stream: TokenStream, item: Emission | Outcome, *, at_once: bool) -> None:
+    def post(self, stream: TokenStream, item: Emission | Outcome) -> None:
         """Engine thread. After `close` nobody is left to hear it."""
         with self._lock:
             if self._closed:
                 return
             self._queue.append((stream, item))
-            if not self._awake and (at_once or self._timer is None):
+            if not self._awake:
                 self._awake = True
                 self._write(self._in, b"\0", 1)
 
@@ -71,22 +65,10 @@ class Mailbox:
                 os.close(self._out)
                 os.close(self._in)
                 self._queue.clear()
-                if self._timer is not None:
-                    self._timer.cancel()
-
-    def _woken(self) -> None:
-        os.read(self._out, 1)
-        self._awake = False  # first: what is posted from here on wakes the loop again
-        if self._pace and self._timer is None:
-            self._timer = self._loop.call_later(self._pace, self._due)
-        self._deliver()
-
-    def _due(self) -> None:
-        with self._lock:
-            self._timer = self._loop.call_later(self._pace, self._due) if self._queue else None
-        self._deliver()
 
     def _deliver(self) -> None:
+        os.read(self._out, 1)
+        self._awake = False  # first: what is posted from here on wakes the loop again
         while self._queue:
             stream, item = self._queue.popleft()
             stream.receive(item)
@@ -103,18 +85,16 @@ class TokenStream:
         self._on_late = on_late
         self._pending: deque[Emission] = deque()
         self._waiter: asyncio.Future[None] | None = None
-        self._begun = False
         self._abandoned = False
         self.outcome: Outcome | None = None
 
     # engine thread
 
     def on_tokens(self, emission: Emission) -> None:
-        self._mailbox.post(self, emission, at_once=not self._begun)
-        self._begun = True
+        self._mailbox.post(self, emission)
 
     def on_finish(self, outcome: Outcome) -> None:
-        self._mailbox.post(self, outcome, at_once=True)
+        self._mailbox.post(self, outcome)
 
     # event loop
 
