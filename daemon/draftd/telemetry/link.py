@@ -25,6 +25,8 @@ _NOISY = (
 class Quiet(logging.Handler):
     """Takes the exporters' log records away from the daemon's log while it is installed."""
 
+    _changing = threading.Lock()  # loggers are the process's: one may be leaving while the next one comes
+
     def __init__(self) -> None:
         super().__init__()
         self.last = ""
@@ -40,19 +42,21 @@ class Quiet(logging.Handler):
         _sdk_log.debug("%s: %s", record.name, message)
 
     def install(self) -> None:
-        for name in _NOISY:
-            logger = logging.getLogger(name)
-            before = [handler._propagated[name] for handler in logger.handlers if isinstance(handler, Quiet)]
-            self._propagated[name] = before[0] if before else logger.propagate
-            logger.addHandler(self)
-            logger.propagate = False
+        with self._changing:
+            for name in _NOISY:
+                logger = logging.getLogger(name)
+                before = [handler._propagated[name] for handler in logger.handlers if isinstance(handler, Quiet)]
+                self._propagated[name] = before[0] if before else logger.propagate
+                logger.addHandler(self)
+                logger.propagate = False
 
     def remove(self) -> None:
-        for name, propagated in self._propagated.items():
-            logger = logging.getLogger(name)
-            logger.removeHandler(self)
-            if not any(isinstance(handler, Quiet) for handler in logger.handlers):
-                logger.propagate = propagated
+        with self._changing:
+            for name, propagated in self._propagated.items():
+                logger = logging.getLogger(name)
+                logger.removeHandler(self)
+                if not any(isinstance(handler, Quiet) for handler in logger.handlers):
+                    logger.propagate = propagated
 
 
 class Link:

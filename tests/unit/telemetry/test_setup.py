@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from draftd.control.journal import Subject, Transition
 from draftd.engine.observer import NullObserver
 from draftd.telemetry import sdk
 from draftd.telemetry.exporters import Signal, propagator, wanted
+from draftd.telemetry.link import Quiet
 from draftd.telemetry.setup import Telemetry
 from draftd.telemetry.spans import NullInferenceSpan
 from tests.otlp import OtlpReceiver
@@ -250,3 +252,23 @@ def test_the_daemons_own_log_level_does_not_show_the_sdks_noise(
         scene.serve()
         scene.telemetry.shutdown(0.5)
     assert not [record for record in caplog.records if record.name.startswith("opentelemetry")]
+
+
+def test_the_noise_of_one_that_leaves_is_not_let_out_by_its_leaving_while_another_comes() -> None:
+    """A pipeline's last threads may outlast it: its quiet ends while the next one's begins."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(3000):
+            old, new = Quiet(), Quiet()
+            old.install()
+            leaving = threading.Thread(target=old.remove)
+            leaving.start()
+            new.install()
+            leaving.join()
+            loud = [name for name in new._propagated if logging.getLogger(name).propagate]
+            new.remove()
+            assert not loud
+            assert all(logging.getLogger(name).propagate for name in new._propagated)  # and none stays quiet for ever
+    finally:
+        sys.setswitchinterval(before)
