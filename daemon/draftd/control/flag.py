@@ -137,14 +137,6 @@ class FlagService:
         error = self._error
         return FlagResolution(variant, details.value, "STALE" if error else reason, error)
 
-    def enabled(self) -> bool | None:
-        """What the flag says in no particular context, None where it cannot be said. No request's evaluation: no hook
-        hears of it."""
-        try:
-            return self._provider.resolve_boolean_details(FLAG_KEY, self._default, EvaluationContext()).value
-        except Exception:
-            return None
-
     def state(self) -> FlagState:
         """The source as it is now, even where that is not in force yet."""
         error = self._error
