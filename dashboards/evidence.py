@@ -20,7 +20,7 @@ BY_PAIR: tuple[str, ...] = tuple(name for name in BY_WORKLOAD if name != INSTANC
 # The time to the first token is a machine's, and the prompt's length decides it.
 BY_PROMPT: tuple[str, ...] = (INSTANCE, label(a.MODEL), label(a.CONTEXT_TIER))
 
-FULL = f'{label(a.PLAN_LEVEL)}="{FallbackLevel.FULL.name.lower()}"'
+FULL = f'{label(a.PLAN_LEVEL)}="{FallbackLevel.FULL.label}"'
 _ENDED = f'{label(a.MODE)}="{DecodeMode.SPECULATIVE.value}", {label(a.OUTCOME)}!="refused"'
 
 # What the collector's prometheus exporter tells of each daemon's resource.

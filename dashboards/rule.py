@@ -68,7 +68,7 @@ class AlertRule:
     @property
     def labels(self) -> dict[str, str]:
         """What the alert carries besides the labels of its series."""
-        level = {} if self.fallback_level is None else {"fallback_level": self.fallback_level.name.lower()}
+        level = {} if self.fallback_level is None else {"fallback_level": self.fallback_level.label}
         return {"severity": self.severity.value} | level
 
     def annotations(self, value: str) -> dict[str, str]:

@@ -77,6 +77,11 @@ class FallbackLevel(enum.IntEnum):
     SHORT_BLOCK = 2
     FULL = 3
 
+    @property
+    def label(self) -> str:
+        """As the protocol, spans, metrics, logs and alerts spell it."""
+        return self.name.lower()
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:

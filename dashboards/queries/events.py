@@ -10,7 +10,7 @@ from draftd.telemetry import catalog
 from draftd.telemetry.catalog import Metric
 
 TO = "to"  # made here: what a gauge changed to, in words
-LEVELS = {level.value: level.name.lower() for level in FallbackLevel}
+LEVELS = {level.value: level.label for level in FallbackLevel}
 FLAG = {0: "off", 1: "on"}
 
 

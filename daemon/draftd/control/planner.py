@@ -101,8 +101,8 @@ class Planner:
             if level is before:
                 return False
             self._standing = Standing(level, cause)
-            self._journal.record(Subject.LEVEL, before.name.lower(), level.name.lower(), cause)
-        log.info("level %s, was %s: %s", level.name.lower(), before.name.lower(), cause)
+            self._journal.record(Subject.LEVEL, before.label, level.label, cause)
+        log.info("level %s, was %s: %s", level.label, before.label, cause)
         return True
 
     def plan(self, ask: PlanAsk, model: ModelInfo) -> DecodePlan:

@@ -62,7 +62,7 @@ def decide(wish: Wish, flag: FlagResolution, ceiling: Ceiling, model: ModelInfo,
     notes = [said]
     depth = ceiling.depth
     if ceiling.level < FallbackLevel.FULL:
-        notes.append(f"ladder: {ceiling.level.name.lower()}")
+        notes.append(f"ladder: {ceiling.level.label}")
     if wish.max_draft_tokens is not None and wish.max_draft_tokens > depth:
         notes.append(f"request: max_draft_tokens {wish.max_draft_tokens} lowered to the daemon's {depth}")
     elif wish.max_draft_tokens is not None:

@@ -50,7 +50,7 @@ def started(request_id: str, info: ModelInfo, prompt_tokens: int, plan: DecodePl
                 mode=_MODES[plan.mode],
                 max_draft_tokens=plan.max_draft_tokens,
                 drafter=_DRAFTERS[plan.drafter],
-                level=plan.level.name.lower(),
+                level=plan.level.label,
                 variant=plan.variant,
                 reason=plan.reason,
             ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from draftd.core import ContextTier, DecodePlan, DrafterKind, FallbackLevel, ModelInfo, WorkloadClass
+from draftd.core import ContextTier, DecodePlan, DrafterKind, ModelInfo, WorkloadClass
 from draftd.telemetry import attributes as a
 
 Labels = dict[str, str]
@@ -36,15 +36,10 @@ class Naming:
         }
         if plan is not None:
             found[a.MODE.name] = plan.mode.value
-            found[a.PLAN_LEVEL.name] = level_label(plan.level)
+            found[a.PLAN_LEVEL.name] = plan.level.label
         if tier is not None:
             found[a.CONTEXT_TIER.name] = tier.value
         return found
-
-
-def level_label(level: FallbackLevel) -> str:
-    """A fallback level as spans, metrics and the protocol spell it."""
-    return level.name.lower()
 
 
 def draft_label(draft_model: str | None, plan: DecodePlan | None) -> str:

@@ -22,7 +22,7 @@ from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry.guard import Guard
 from draftd.telemetry.hardware import hardware_attributes
-from draftd.telemetry.labels import Naming, draft_label, level_label
+from draftd.telemetry.labels import Naming, draft_label
 from draftd.telemetry.metrics import Metrics
 
 # What this task works for: the call, and within it the request. A call has a task to itself, so neither is ever reset.
@@ -285,7 +285,7 @@ def _plan_attributes(start: InferenceStart, plan: DecodePlan, tier: ContextTier)
         a.MODE.name: plan.mode.value,
         a.CONTEXT_TIER.name: tier.value,
         a.PLAN_REASON.name: plan.reason,
-        a.PLAN_LEVEL.name: level_label(plan.level),
+        a.PLAN_LEVEL.name: plan.level.label,
         a.PLAN_VARIANT.name: plan.variant,
         a.PLAN_DRAFTER.name: plan.drafter.value if plan.drafter is not None else "none",
         a.PLAN_MAX_DRAFT.name: plan.max_draft_tokens,
