@@ -6,7 +6,7 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -43,21 +43,28 @@ def draftd(daemon: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     """Runs `draftd …` against that daemon, through the same entry point as the script, in this process."""
 
     def run(*arguments: str, stdin: str = "", **environ: str) -> Ran:
-        capsys.readouterr()
         with monkeypatch.context() as patch:
             for name, value in ({"DRAFTD_TARGET": daemon} | environ).items():
                 patch.setenv(name, value)
-            patch.setattr(sys, "argv", ["draftd", *arguments])
-            patch.setattr(sys, "stdin", io.StringIO(stdin))
-            try:
-                main()
-                code = 0
-            except SystemExit as ended:
-                code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-        said = capsys.readouterr()
-        return Ran(code, said.out, said.err)
+            return in_process(arguments, patch, capsys, stdin)
 
     return run
+
+
+def in_process(
+    arguments: Sequence[str], patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], stdin: str = ""
+) -> Ran:
+    """Runs `draftd …` through the same entry point as the script, in this process."""
+    capsys.readouterr()
+    patch.setattr(sys, "argv", ["draftd", *arguments])
+    patch.setattr(sys, "stdin", io.StringIO(stdin))
+    try:
+        main()
+        code = 0
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    said = capsys.readouterr()
+    return Ran(code, said.out, said.err)
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +13,9 @@ from urllib.parse import quote
 import pytest
 import yaml
 
-from draftd.cli.main import main
 from tests.grafana import Grafana
 from tests.http_server import serving
-from tests.unit.cli.conftest import Ran
+from tests.unit.cli.conftest import Ran, in_process
 
 SECRET = "webhook-secret-of-the-tests"
 RULES = "alerting/rules.yaml"
@@ -66,7 +64,6 @@ def draftd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
     not there."""
 
     def run(*arguments: str, **environ: str | None) -> Ran:
-        capsys.readouterr()
         with monkeypatch.context() as patch:
             for name in list(os.environ):
                 if name.startswith("GRAFANA_"):
@@ -74,14 +71,7 @@ def draftd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
             for name, value in environ.items():
                 if value is not None:
                     patch.setenv(name, value)
-            patch.setattr(sys, "argv", ["draftd", "dashboards", *arguments])
-            try:
-                main()
-                code = 0
-            except SystemExit as ended:
-                code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-        said = capsys.readouterr()
-        return Ran(code, said.out, said.err)
+            return in_process(["dashboards", *arguments], patch, capsys)
 
     return run
 
