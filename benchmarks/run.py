@@ -18,6 +18,7 @@ import json
 import random
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
@@ -25,10 +26,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.arms import Answer, Arm, Draftd, MlxLm, Prompt, daemon, helper
+from benchmarks.arms import Answer, Draftd, MlxLm, Prompt, daemon, helper
 from benchmarks.ratios import CLAIMS, CLASSES, Tick, claims, ratio
 from draftd.core import ModePreference
 from draftd.engine.blas import load_blas
+from draftd.server.client import DraftdClient
 
 _STREAMS = 4
 _PAUSE_SECONDS = 0.08  # longer than OpenBLAS's workers spin after their last product, whatever they are told
@@ -38,17 +40,35 @@ def main() -> int:
     args = _arguments()
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
     prompts = load_prompts(args.model, args.prompts)
+    console.print(f"mlx-lm and two daemons on {args.model}, started anew for each repetition")
+    ticks: list[Tick] = []
+    greedy: dict[str, tuple[int, ...]] = {}
+    for repetition in range(args.repetitions):
+        began = time.perf_counter()
+        with processes(args) as arms:
+            measure(arms, prompts[: len(CLASSES)], repetition, greedy)  # the warm-up is not kept
+            ticks += measure(arms, prompts, repetition, greedy)
+        console.print(f"repetition {repetition + 1} of {args.repetitions}: {time.perf_counter() - began:.0f} s")
+    stored = store(ticks)
+    report(ticks, args, console)
+    console.print(f"raw ticks: {stored}")
+    print(json.dumps({key: round(found.median, 3) for key, found in claims(ticks).items()}))
+    return 0
+
+
+@contextlib.contextmanager
+def processes(args: argparse.Namespace) -> Iterator[dict[str, Draftd | MlxLm]]:
+    """The arms, each process of them new: two runs of one program differ by more than what is measured here."""
     with contextlib.ExitStack() as stack:
-        console.print(f"starting mlx-lm and two daemons on {args.model}")
         peer, _ = stack.enter_context(helper("benchmarks.mlx_lm_peer", args.model, args.draft_model))
         _, sink = stack.enter_context(helper("benchmarks.otlp_sink"))
         on = stack.enter_context(daemon(args.model, args.draft_model, sink))
         off = stack.enter_context(daemon(args.model, args.draft_model, None))
 
-        def served(client, mode, temperature=0.0) -> Draftd:  # type: ignore[no-untyped-def]
+        def served(client: DraftdClient, mode: ModePreference, temperature: float = 0.0) -> Draftd:
             return Draftd(client, mode, args.depth, temperature, args.tokens)
 
-        arms: dict[str, Arm] = {
+        yield {
             "mlx_ar": MlxLm(peer, 0, 0.0, args.tokens),
             "ar": served(on, ModePreference.AUTOREGRESSIVE),
             "ar_off": served(off, ModePreference.AUTOREGRESSIVE),
@@ -57,42 +77,30 @@ def main() -> int:
             "mlx_spec_t08": MlxLm(peer, args.depth, 0.8, args.tokens),
             "spec_t08": served(on, ModePreference.SPECULATIVE, 0.8),
         }
-        ticks = measure(arms, served(on, ModePreference.AUTOREGRESSIVE), prompts, args.repetitions, console)
-    stored = store(ticks)
-    report(ticks, args, console)
-    console.print(f"raw ticks: {stored}")
-    print(json.dumps({key: round(found.median, 3) for key, found in claims(ticks).items()}))
-    return 0
 
 
 def measure(
-    arms: dict[str, Arm], batch: Draftd, prompts: list[Prompt], repetitions: int, console: Console
+    arms: dict[str, Draftd | MlxLm], prompts: list[Prompt], repetition: int, greedy: dict[str, tuple[int, ...]]
 ) -> list[Tick]:
     """All arms on each prompt, in an order drawn anew each time and after a pause each time: what an arm leaves
-    running (a forward under way, a worker that spins) must not always be charged to the same next one. The warm-up is
-    not kept."""
+    running (a forward under way, a worker that spins) must not always be charged to the same next one."""
     ticks: list[Tick] = []
-    greedy: dict[str, tuple[int, ...]] = {}
-    names, order = list(arms), random.Random(0)
-    for repetition in range(-1, repetitions):
-        started = time.perf_counter()
-        for i, prompt in enumerate(prompts):
-            for name in order.sample(names, len(names)):
-                time.sleep(_PAUSE_SECONDS)
-                found = arms[name].answer(prompt, seed=1000 * (repetition + 1) + i)
-                _check(greedy, name, prompt, found)
-                if repetition >= 0:
-                    ticks.append(_tick(repetition, name, prompt, found))
-        # Streams of like length: the claim is about four that run, not about one that waits for the others' end.
-        longest = sorted(prompts, key=lambda p: -len(greedy[p.id]))[: 2 * _STREAMS]
-        for start in range(0, len(longest), _STREAMS):
-            group = longest[start : start + _STREAMS]
-            for prompt, found in zip(group, batch.together(group, seed=repetition + 1), strict=True):
-                _check(greedy, "ar_x4", prompt, found)
-                if repetition >= 0:
-                    ticks.append(_tick(repetition, "ar_x4", prompt, found, _STREAMS))
-        what = "warm-up" if repetition < 0 else f"repetition {repetition + 1} of {repetitions}"
-        console.print(f"{what}: {time.perf_counter() - started:.0f} s")
+    names, order = list(arms), random.Random(repetition)
+    for i, prompt in enumerate(prompts):
+        for name in order.sample(names, len(names)):
+            time.sleep(_PAUSE_SECONDS)
+            found = arms[name].answer(prompt, seed=1000 * (repetition + 1) + i)
+            _check(greedy, name, prompt, found)
+            ticks.append(_tick(repetition, name, prompt, found))
+    # Streams of like length: the claim is about four that run, not about one that waits for the others' end.
+    batch = arms["ar"]
+    assert isinstance(batch, Draftd)
+    longest = sorted(prompts, key=lambda p: -len(greedy[p.id]))[: 2 * _STREAMS]
+    for start in range(0, len(longest), _STREAMS):
+        group = longest[start : start + _STREAMS]
+        for prompt, found in zip(group, batch.together(group, seed=repetition + 1), strict=True):
+            _check(greedy, "ar_x4", prompt, found)
+            ticks.append(_tick(repetition, "ar_x4", prompt, found, _STREAMS))
     return ticks
 
 

@@ -14,7 +14,7 @@ import grpc
 
 from draftd.control.flag import FlagService
 from draftd.control.journal import Journal
-from draftd.control.planner import Planner
+from draftd.control.planner import Planner, ladder_of
 from draftd.core import Outcome
 from draftd.engine.model import LoadedModels
 from draftd.engine.worker import EngineWorker
@@ -113,8 +113,7 @@ class Served:
             self.loop = asyncio.get_running_loop()
             journal = Journal()
             self.flags = FlagService.open(self.settings.flag, journal=journal)
-            depth = self.settings.engine.max_draft_tokens
-            self.planner = Planner(self.flags, max_draft_tokens=depth, journal=journal)
+            self.planner = Planner(self.flags, ladder_of(self.settings), journal=journal)
             self.daemon = Daemon(
                 self.settings,
                 self.worker,

@@ -28,18 +28,18 @@ from draftd.settings import (
     HardwareSettings,
     LogSettings,
     ModelSettings,
-    Section,
     ServerSettings,
     Settings,
     TelemetrySettings,
-    existing_file,
-    is_loopback,
-    state_dir,
 )
+from draftd.settings_base import Section, existing_file, is_loopback, state_dir
+from draftd.settings_fallback import AnnotationSettings, FallbackSettings, WebhookSettings
 
 __all__ = [
     "COMMAND_VARIABLES",
+    "AnnotationSettings",
     "EngineSettings",
+    "FallbackSettings",
     "FlagSettings",
     "HardwareSettings",
     "LogSettings",
@@ -48,6 +48,7 @@ __all__ = [
     "SettingDoc",
     "Settings",
     "TelemetrySettings",
+    "WebhookSettings",
     "describe_settings",
     "is_loopback",
     "load_settings",
@@ -203,6 +204,8 @@ def _default_text(info: FieldInfo) -> str:
         return "in the user's state folder"
     if info.default is None:
         return "unset"
+    if isinstance(info.default, tuple):
+        return ", ".join(map(str, info.default))
     return str(info.default).lower() if isinstance(info.default, bool) else str(info.default)
 
 
@@ -213,6 +216,12 @@ def _allowed_text(info: FieldInfo) -> str:
     metadata: list[Any] = [*info.metadata, *extra]
     low = next((m.ge for m in metadata if isinstance(m, Ge)), None)
     high = next((m.le for m in metadata if isinstance(m, Le)), None)
+    if get_origin(kind) is tuple:
+        (member, *bounds), *_ = map(_spread, get_args(kind))
+        if member is DrafterKind:
+            return f"none or some of {', '.join(DrafterKind)}"
+        low, high = (next(getattr(m, n) for m in bounds if isinstance(m, c)) for n, c in (("ge", Ge), ("le", Le)))
+        return f"whole numbers from {low} to {high}, with commas between them"
     if get_origin(kind) is Literal:
         return ", ".join(str(choice) for choice in get_args(kind))
     if kind is bool:
@@ -227,6 +236,10 @@ def _allowed_text(info: FieldInfo) -> str:
     if kind is Path:
         return "an existing file" if any(m is existing_file for m in map(_function, metadata)) else "a path"
     return "text"
+
+
+def _spread(annotation: object) -> list[Any]:
+    return list(get_args(annotation)) if get_origin(annotation) is Annotated else [annotation]
 
 
 def _function(metadata: object) -> object:

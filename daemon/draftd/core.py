@@ -31,7 +31,16 @@ class DrafterKind(enum.StrEnum):
     """Where drafted tokens come from."""
 
     DRAFT_MODEL = "draft_model"
+    LIGHT_DRAFT_MODEL = "light_draft_model"  # the draft with coarser weights
     PROMPT_LOOKUP = "prompt_lookup"
+
+
+class Origin(enum.StrEnum):
+    """Who asked. Probes and canaries are the daemon's own: no counter, metric or dashboard of requests has them."""
+
+    CLIENT = "client"
+    PROBE = "probe"
+    CANARY = "canary"
 
 
 class FinishReason(enum.StrEnum):
@@ -141,6 +150,7 @@ class DecodeRequest:
     stop: StopMatcher | None = None
     deadline: float | None = None
     workload: WorkloadClass = WorkloadClass.UNSPECIFIED
+    origin: Origin = Origin.CLIENT
 
     @property
     def tier(self) -> ContextTier:

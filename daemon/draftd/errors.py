@@ -6,6 +6,7 @@ DraftdError
 ├── InvalidRequest          INVALID_ARGUMENT      a field of the request is wrong
 ├── SpeculationUnavailable  FAILED_PRECONDITION   speculation was demanded and cannot be had
 ├── FlagReadOnly            FAILED_PRECONDITION   the flag's provider takes no writes
+├── NotNow                  FAILED_PRECONDITION   what was asked for cannot be done as things stand
 ├── QueueFull               RESOURCE_EXHAUSTED    too many requests wait; retry after a while
 ├── NotServing              UNAVAILABLE           loading, draining or failed
 ├── Unauthenticated         UNAUTHENTICATED       no token, or a wrong one
@@ -67,6 +68,12 @@ class SpeculationUnavailable(DraftdError):
 
 class FlagReadOnly(DraftdError):
     """The feature flag's provider is a server: its flags are set there."""
+
+    status = "FAILED_PRECONDITION"
+
+
+class NotNow(DraftdError):
+    """What is asked for cannot be done as things stand: there is no rung above, or a probe is under way."""
 
     status = "FAILED_PRECONDITION"
 

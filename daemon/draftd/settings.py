@@ -5,65 +5,19 @@ Every setting carries its description; the table in README.md is checked against
 
 from __future__ import annotations
 
-import ipaddress
 import os
-import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from annotated_types import Ge, Le
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    FiniteFloat,
-    SecretStr,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, FiniteFloat, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from draftd.core import DrafterKind
 from draftd.errors import ConfigError
+from draftd.settings_base import ExistingFile, HomePath, Seconds, Section, is_loopback, state_dir
+from draftd.settings_fallback import AnnotationSettings, FallbackSettings, WebhookSettings
 
 CAPTURE_CONTENT_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
-
-Seconds = Annotated[FiniteFloat, Ge(0), Le(3600)]
-
-
-def existing_file(path: Path) -> Path:
-    path = path.expanduser()
-    if not path.is_file():
-        raise ValueError("no such file")
-    return path
-
-
-ExistingFile = Annotated[Path, AfterValidator(existing_file)]
-HomePath = Annotated[Path, AfterValidator(Path.expanduser)]
-
-
-def state_dir(environ: Mapping[str, str]) -> Path:
-    """Where draftd keeps what it writes, for this user and platform."""
-    base = environ.get("XDG_STATE_HOME", "")
-    if base.startswith("/"):
-        return Path(base) / "draftd"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "draftd"
-    return Path.home() / ".local" / "state" / "draftd"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a listener on `host`."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class ModelSettings(Section):
@@ -75,6 +29,11 @@ class ModelSettings(Section):
     draft_path: str | None = Field(
         default=None, description="Draft model: a folder or a hub id. Unset: the embedded one's own, or none."
     )
+    light_draft_path: str | None = Field(
+        default=None,
+        description="A lighter quantisation of the draft: a folder or a hub id. Unset: there is none between the draft "
+        "and prompt lookup.",
+    )
     prompt_lookup: bool = Field(
         default=True, description="Also offer drafting by looking up n-grams in the prompt and output."
     )
@@ -83,7 +42,7 @@ class ModelSettings(Section):
         description="Drafter where the request names none. Unset: the draft model.",
     )
 
-    @field_validator("path", "draft_path")
+    @field_validator("path", "draft_path", "light_draft_path")
     @classmethod
     def _home(cls, value: str | None) -> str | None:
         if not value:
@@ -98,6 +57,8 @@ class ModelSettings(Section):
                 self.draft_path,
                 "only together with model.path",
             )
+        if self.light_draft_path is not None and self.draft_path is None:
+            raise ConfigError("model.light_draft_path", self.light_draft_path, "only together with model.draft_path")
         return self
 
 
@@ -232,6 +193,9 @@ class Settings(BaseSettings):
     flag: FlagSettings = Field(default_factory=lambda: FlagSettings())
     telemetry: TelemetrySettings = Field(default_factory=lambda: TelemetrySettings())
     hardware: HardwareSettings = Field(default_factory=lambda: HardwareSettings())
+    fallback: FallbackSettings = Field(default_factory=lambda: FallbackSettings())
+    webhook: WebhookSettings = Field(default_factory=lambda: WebhookSettings())
+    annotations: AnnotationSettings = Field(default_factory=lambda: AnnotationSettings())
     log: LogSettings = Field(default_factory=lambda: LogSettings())
 
     @classmethod

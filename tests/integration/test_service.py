@@ -12,7 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from draftd.core import DrafterKind, FallbackLevel, FinishReason, ModePreference, SamplingParams, WorkloadClass
+from draftd.core import DrafterKind, FinishReason, ModePreference, SamplingParams, WorkloadClass
 from draftd.engine.model import LoadedModels
 from draftd.engine.scheduler import Scheduler
 from draftd.engine.scripted import scripted_models
@@ -171,13 +171,13 @@ def test_status_tells_what_is_allowed_since_when_and_why(tmp_path: Path) -> None
         assert (before.level, before.level_cause, before.max_draft_tokens) == ("full", "", 4)
         assert (list(before.transitions), before.flag.provider, before.flag.error) == ([], "flagd (file)", "")
         served.client.set_flag("off")
-        served.planner.set_level(FallbackLevel.SHORT_BLOCK, "acceptance fell")
+        served.planner.move(2, "acceptance fell", "0.31")
         after = served.client.status()
         assert (after.flag_variant, after.level, after.level_cause) == ("off", "short_block", "acceptance fell")
         assert after.max_draft_tokens == 2
         assert [(t.subject, t.previous, t.current, t.cause) for t in after.transitions] == [
             ("flag", "on", "off", "set over gRPC"),
-            ("level", "full", "short_block", "acceptance fell"),
+            ("level", "full", "short_block 2", "acceptance fell"),
         ]
         assert before.started == after.started
         times = [t.at.ToNanoseconds() for t in after.transitions]

@@ -13,8 +13,8 @@ from pathlib import Path
 from draftd import __version__
 from draftd.control.flag import FlagService
 from draftd.control.journal import Journal
-from draftd.control.planner import Planner
-from draftd.core import FallbackLevel, ModelInfo
+from draftd.control.planner import Planner, ladder_of
+from draftd.core import ModelInfo
 from draftd.engine.memory import MlxMemory, mlx_memory
 from draftd.engine.model import LoadedModels, load_models
 from draftd.engine.observer import EngineStatus
@@ -25,7 +25,7 @@ from draftd.hardware.system import system_probe
 from draftd.server import logs
 from draftd.server.app import Daemon
 from draftd.settings import ModelSettings, Settings
-from draftd.telemetry.setup import Decisions, Telemetry
+from draftd.telemetry.setup import Decisions, FallbackReadings, Telemetry
 
 _HARDWARE_CLOSE_SECONDS = 1.0  # a reading that hangs longer is left behind
 
@@ -62,7 +62,7 @@ def run_daemon(
         info=parts.info,
         status=parts.status,
         hardware=hardware,
-        decisions=Decisions(level=parts.level, flag_enabled=parts.flag_enabled),
+        decisions=Decisions(fallback=parts.fallback, flag_enabled=parts.flag_enabled),
     )
     worker = EngineWorker(
         load or models_of(settings.model),
@@ -105,8 +105,8 @@ class _Parts:
         # Not while it loads: the engine's thread must be the first to import MLX.
         return mlx_memory() if self.worker is not None and self.worker.state is EngineState.READY else None
 
-    def level(self) -> FallbackLevel:
-        return self.planner.level if self.planner is not None else FallbackLevel.FULL
+    def fallback(self) -> FallbackReadings | None:
+        return None if self.planner is None else FallbackReadings(self.planner.level, self.planner.standing.rung)
 
     def flag_enabled(self) -> bool | None:
         return self.flags.default_value() if self.flags is not None else None
@@ -136,9 +136,7 @@ async def _serve(
     journal = Journal()
     journal.listen(telemetry.transition_log())
     flags = FlagService.open(settings.flag, hook=telemetry.flag_hook(), journal=journal)
-    planner = Planner(
-        flags, max_draft_tokens=settings.engine.max_draft_tokens, drafter=settings.model.drafter, journal=journal
-    )
+    planner = Planner(flags, ladder_of(settings), journal=journal)
     parts.flags, parts.planner = flags, planner
     daemon = Daemon(settings, worker, planner, flags, telemetry, journal=journal, hardware=hardware, announce=announce)
     try:

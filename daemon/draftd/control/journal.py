@@ -21,13 +21,16 @@ class Subject(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One change. `at` is the wall clock, in UTC."""
+    """One change. `at` is the wall clock, in UTC; `number` counts all there ever were, from 1. `evidence` are the
+    figures behind it and their window, for people."""
 
     at: datetime
     subject: Subject
     previous: str
     current: str
     cause: str
+    evidence: str = ""
+    number: int = 0
 
 
 Listener = Callable[[Transition], None]
@@ -36,7 +39,7 @@ Listener = Callable[[Transition], None]
 class Recorder(Protocol):
     """What those who change something need of the journal. Any thread; never raises."""
 
-    def record(self, subject: Subject, previous: str, current: str, cause: str) -> None: ...
+    def record(self, subject: Subject, previous: str, current: str, cause: str, evidence: str = "") -> None: ...
 
 
 class Journal:
@@ -47,10 +50,12 @@ class Journal:
         self._lock = threading.RLock()  # a listener may look into the journal
         self._kept: deque[Transition] = deque(maxlen=capacity)
         self._listeners: list[Listener] = []
+        self._number = 0
 
-    def record(self, subject: Subject, previous: str, current: str, cause: str) -> None:
+    def record(self, subject: Subject, previous: str, current: str, cause: str, evidence: str = "") -> None:
         with self._lock:
-            made = Transition(self._clock(), subject, previous, current, cause)
+            self._number += 1
+            made = Transition(self._clock(), subject, previous, current, cause, evidence, self._number)
             self._kept.append(made)
             for listener in tuple(self._listeners):
                 try:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from draftd.control.journal import Journal, Recorder, Subject
 from draftd.core import DecodePlan, DrafterKind, FallbackLevel, ModelInfo, WorkloadClass
 from draftd.policy.flag import FlagResolution
+from draftd.policy.ladder import Rung, rungs
 from draftd.policy.plan import Ceiling, Wish, decide
+from draftd.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -52,38 +55,38 @@ class FixedFlag:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The ladder's level, and why it is that one: empty until something has changed it."""
+    """Where the ladder stands, `rung` counted from the top, and why: empty until something has changed it."""
 
-    level: FallbackLevel = FallbackLevel.FULL
+    rung: int = 0
     cause: str = ""
 
 
 class Planner:
-    """`max_draft_tokens` and `drafter` are the daemon's own. The ladder's level is FULL until something lowers it."""
+    """`ladder` is all that this daemon may be stepped down through, from the top; it stands there at first."""
 
-    def __init__(
-        self,
-        flag: FlagSource,
-        *,
-        max_draft_tokens: int,
-        drafter: DrafterKind | None = None,
-        journal: Recorder | None = None,
-    ) -> None:
+    def __init__(self, flag: FlagSource, ladder: Sequence[Rung], *, journal: Recorder | None = None) -> None:
         self._flag = flag
-        self._max_draft_tokens = max_draft_tokens
-        self._drafter = drafter
+        self._ladder = tuple(ladder)
         self._journal: Recorder = journal if journal is not None else Journal()
         self._standing = Standing()
         self._setting = threading.Lock()
 
     @property
+    def ladder(self) -> tuple[Rung, ...]:
+        return self._ladder
+
+    @property
     def max_draft_tokens(self) -> int:
         """The daemon's own, whatever the level."""
-        return self._max_draft_tokens
+        return self._ladder[0].max_draft_tokens
+
+    @property
+    def rung(self) -> Rung:
+        return self._ladder[self._standing.rung]
 
     @property
     def level(self) -> FallbackLevel:
-        return self._standing.level
+        return self.rung.level
 
     @property
     def standing(self) -> Standing:
@@ -92,20 +95,32 @@ class Planner:
     @property
     def ceiling(self) -> Ceiling:
         """What the next plan may reach."""
-        return Ceiling(self._max_draft_tokens, self._drafter, self.level)
+        return Ceiling(self.rung)
 
-    def set_level(self, level: FallbackLevel, cause: str) -> bool:
-        """Acts on the next plan; any thread. False where that is the level already: the first cause stands."""
+    def move(self, rung: int, cause: str, evidence: str = "") -> bool:
+        """Acts on the next plan; any thread. False where it stands there already: the first cause stands."""
         with self._setting:
-            before = self._standing.level
-            if level is before:
+            before, after = self.rung, self._ladder[rung]
+            if rung == self._standing.rung:
                 return False
-            self._standing = Standing(level, cause)
-            self._journal.record(Subject.LEVEL, before.label, level.label, cause)
-        log.info("level %s, was %s: %s", level.label, before.label, cause)
+            self._standing = Standing(rung, cause)
+            self._journal.record(Subject.LEVEL, before.label, after.label, cause, evidence)
+        log.info("level %s, was %s: %s", after.label, before.label, f"{cause} ({evidence})" if evidence else cause)
         return True
 
     def plan(self, ask: PlanAsk, model: ModelInfo) -> DecodePlan:
         """Raises SpeculationUnavailable where speculation was demanded and cannot be had."""
         resolution = self._flag.evaluate(FlagContext(model.model, ask.workload, ask.caller))
         return decide(ask.wish, resolution, self.ceiling, model, ask.prompt_tokens)
+
+
+def ladder_of(settings: Settings) -> tuple[Rung, ...]:
+    """The rungs that the settings allow, from the top."""
+    there = {DrafterKind.PROMPT_LOOKUP: settings.model.prompt_lookup}
+    there[DrafterKind.LIGHT_DRAFT_MODEL] = settings.model.light_draft_path is not None
+    return rungs(
+        settings.engine.max_draft_tokens,
+        settings.fallback.blocks,
+        settings.model.drafter or DrafterKind.DRAFT_MODEL,
+        [kind for kind in settings.fallback.lighter if there.get(kind, True)],
+    )

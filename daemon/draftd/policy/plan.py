@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from draftd.core import DecodeMode, DecodePlan, DrafterKind, FallbackLevel, ModelInfo, ModePreference
 from draftd.errors import SpeculationUnavailable
 from draftd.policy.flag import FlagResolution
+from draftd.policy.ladder import Rung
+
+_WEIGHT = (DrafterKind.DRAFT_MODEL, DrafterKind.LIGHT_DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP)  # heaviest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,18 +26,18 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """What the daemon allows: its depth, the drafter where the caller names none, and the ladder's level."""
+    """What the daemon allows: the rung that the ladder stands on. The first one is all that is configured."""
 
-    max_draft_tokens: int
-    drafter: DrafterKind | None = None
-    level: FallbackLevel = FallbackLevel.FULL
+    rung: Rung
+
+    @property
+    def level(self) -> FallbackLevel:
+        return self.rung.level
 
     @property
     def depth(self) -> int:
-        """Most tokens that a round may draft at this level; 0 is autoregressive."""
-        if self.level is FallbackLevel.AUTOREGRESSIVE or not self.max_draft_tokens:
-            return 0
-        return self.max_draft_tokens if self.level is FallbackLevel.FULL else max(1, self.max_draft_tokens // 2)
+        """Most tokens that a round may draft; 0 is autoregressive."""
+        return self.rung.max_draft_tokens
 
 
 def decide(wish: Wish, flag: FlagResolution, ceiling: Ceiling, model: ModelInfo, prompt_tokens: int = 0) -> DecodePlan:
@@ -46,10 +49,10 @@ def decide(wish: Wish, flag: FlagResolution, ceiling: Ceiling, model: ModelInfo,
         return _lowered(wish, flag, ceiling, "request: autoregressive")
     if wish.max_draft_tokens == 0:
         return _lowered(wish, flag, ceiling, "request: max_draft_tokens is 0")
-    if ceiling.max_draft_tokens == 0:
-        return _lowered(wish, flag, ceiling, "configuration: max_draft_tokens is 0")
     if ceiling.level is FallbackLevel.AUTOREGRESSIVE:
         return _lowered(wish, flag, ceiling, "ladder: autoregressive")
+    if ceiling.depth == 0:
+        return _lowered(wish, flag, ceiling, "configuration: max_draft_tokens is 0")
     drafter = _drafter(wish, ceiling)
     if drafter not in model.drafters:
         return _lowered(wish, flag, ceiling, _missing(drafter, wish, model))
@@ -72,9 +75,13 @@ def decide(wish: Wish, flag: FlagResolution, ceiling: Ceiling, model: ModelInfo,
 
 def _drafter(wish: Wish, ceiling: Ceiling) -> DrafterKind:
     """The one drafter that may be used: none takes another's place unasked, for not every drafter pays everywhere."""
-    if ceiling.level is FallbackLevel.LIGHT_DRAFT:
-        return DrafterKind.PROMPT_LOOKUP
-    return wish.drafter or ceiling.drafter or DrafterKind.DRAFT_MODEL
+    allowed = ceiling.rung.drafter
+    assert allowed is not None, ceiling
+    if wish.drafter is None:
+        return allowed
+    if ceiling.level is FallbackLevel.LIGHT_DRAFT and _WEIGHT.index(wish.drafter) < _WEIGHT.index(allowed):
+        return allowed
+    return wish.drafter
 
 
 def _missing(drafter: DrafterKind, wish: Wish, model: ModelInfo) -> str:

@@ -73,7 +73,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
             counts=reply.counts(engine.counts),
             output_tokens=engine.counts.emitted,
             flag_variant=flag.default_variant,
-            level=standing.level.label,
+            level=self._planner.level.label,
             telemetry_exporting=self._telemetry.exporting,
             backend=backend,
             refused_requests=self._calls.refused,

@@ -184,6 +184,12 @@ TRANSITION_SUBJECT = Attribute("draftd.transition.subject", "string", "`flag` or
 TRANSITION_FROM = Attribute("draftd.transition.from", "string", "The variant or level before")
 TRANSITION_TO = Attribute("draftd.transition.to", "string", "The variant or level from then on")
 TRANSITION_CAUSE = Attribute("draftd.transition.cause", "string", "Why")
+TRANSITION_EVIDENCE = Attribute("draftd.transition.evidence", "string", "The figures behind it, and their window")
+
+# The fallback.
+SIGNAL = Attribute("draftd.signal", "string", "What asks for a level, as `acceptance_floor`, `memory` or `alert`")
+RESULT = Attribute("draftd.result", "string", "What came of it")
+ORIGIN = Attribute("draftd.origin", "string", "`probe` or `canary`: who asked, where it was no client")
 
 # The feature flag.
 FLAG_KEY = Attribute("feature_flag.key", "string", "The flag's key")

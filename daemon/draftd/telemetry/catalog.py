@@ -6,7 +6,7 @@ Instruments are made from it, `docs/telemetry.md` is written from it, and dashbo
 from __future__ import annotations
 
 from draftd.telemetry import attributes as a
-from draftd.telemetry import machine
+from draftd.telemetry import fallback, machine
 from draftd.telemetry.kinds import Event as Event
 from draftd.telemetry.kinds import Kind as Kind
 from draftd.telemetry.kinds import Metric as Metric
@@ -188,13 +188,6 @@ REQUESTS = Metric(
     (*LABELS, a.OUTCOME, a.ERROR_TYPE),
 )
 
-FALLBACK_LEVEL = Metric(
-    "draftd.fallback.level",
-    Kind.GAUGE,
-    "{level}",
-    "Fallback level in force: 3 full, 2 short block, 1 light draft, 0 autoregressive",
-    (a.MODEL,),
-)
 FLAG_ENABLED = Metric(
     "draftd.flag.enabled",
     Kind.GAUGE,
@@ -243,7 +236,7 @@ METRICS: tuple[Metric, ...] = (
     REQUESTS,
     DRAFTER_ERRORS,
     VERIFIER_ERRORS,
-    FALLBACK_LEVEL,
+    *fallback.METRICS,
     FLAG_ENABLED,
     QUEUE_DURATION,
     PREFILL_DURATION,
@@ -285,9 +278,15 @@ INFERENCE_SPAN = Span(
 )  # fmt: skip
 QUEUE_SPAN = Span("queue", "INTERNAL", "From arrival until scheduled, or until the end of what never was")
 PREFILL_SPAN = Span("prefill", "INTERNAL", "From scheduled until the prompt was cached", (a.USAGE_INPUT,))
+PROBE_SPAN = Span(
+    "probe {draftd.plan.level}",
+    "INTERNAL",
+    "One probe of a rung, or one run of the canaries: the daemon's own requests, which no metric of requests counts",
+    (a.ORIGIN, a.PLAN_LEVEL, a.RESULT, a.ACCEPTANCE, a.SPEEDUP),
+)
 DECODE_SPAN = Span("decode", "INTERNAL", "From then until the end", (a.USAGE_OUTPUT, a.ROUNDS))
 
-SPANS: tuple[Span, ...] = (RPC_SPAN, INFERENCE_SPAN, QUEUE_SPAN, PREFILL_SPAN, DECODE_SPAN)
+SPANS: tuple[Span, ...] = (RPC_SPAN, INFERENCE_SPAN, QUEUE_SPAN, PREFILL_SPAN, DECODE_SPAN, PROBE_SPAN)
 
 FLAG_EVALUATION = Event(
     "feature_flag.evaluation",
@@ -301,7 +300,7 @@ FLAG_EVALUATION = Event(
 TRANSITION = Event(
     "draftd.transition",
     "What the daemon allows has changed: the flag's default variant, or the fallback level",
-    (a.TRANSITION_SUBJECT, a.TRANSITION_FROM, a.TRANSITION_TO, a.TRANSITION_CAUSE),
+    (a.TRANSITION_SUBJECT, a.TRANSITION_FROM, a.TRANSITION_TO, a.TRANSITION_CAUSE, a.TRANSITION_EVIDENCE),
 )
 
 EVENTS: tuple[Event, ...] = (FLAG_EVALUATION, TRANSITION)

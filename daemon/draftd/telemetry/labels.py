@@ -44,6 +44,6 @@ class Naming:
 
 def draft_label(draft_model: str | None, plan: DecodePlan | None) -> str:
     """What the draft label says: it is the pair's in both modes, so that the modes can be compared."""
-    if plan is not None and plan.drafter is DrafterKind.PROMPT_LOOKUP:
-        return DrafterKind.PROMPT_LOOKUP.value
+    if plan is not None and plan.drafter not in (None, DrafterKind.DRAFT_MODEL):
+        return plan.drafter.value
     return draft_model or "none"

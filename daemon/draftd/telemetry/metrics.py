@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, Observation
 
-from draftd.core import DecodeRequest, FallbackLevel, Outcome, RoundResult
+from draftd.core import DecodeRequest, Outcome, RoundResult
 from draftd.engine.observer import EngineStatus
 from draftd.hardware.state import HardwareView
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry.catalog import Kind, Metric
+from draftd.telemetry.decisions import Decisions, observed_decisions
 from draftd.telemetry.guard import Guard
 from draftd.telemetry.hardware import observed_hardware
 from draftd.telemetry.labels import Naming
@@ -50,14 +50,6 @@ _GAUGES: tuple[tuple[Metric, Gauge], ...] = (
     (catalog.KV_CACHE, lambda s: s.kv_cache_bytes),
     (catalog.WEIGHTS, lambda s: s.weight_bytes),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Decisions:
-    """How to ask what is decided about speculation as a whole; each answers None while that is not known."""
-
-    level: Callable[[], FallbackLevel | None] = lambda: None
-    flag_enabled: Callable[[], bool | None] = lambda: None
 
 
 class Metrics:
@@ -139,8 +131,7 @@ class Metrics:
             )
         for metric, gauge in _GAUGES:
             found[metric.name] = lambda g=gauge: self._gauge(g)  # type: ignore[misc]
-        found[catalog.FALLBACK_LEVEL.name] = lambda: self._decided(self._decisions.level)
-        found[catalog.FLAG_ENABLED.name] = lambda: self._decided(self._decisions.flag_enabled)
+        found |= observed_decisions(self._decisions, self._naming)
         found[catalog.TOKENS.name] = self._tokens
         found[catalog.TELEMETRY_ERRORS.name] = self._errors
         return found
@@ -156,11 +147,6 @@ class Metrics:
         status = self._status()
         if status is not None and self._naming.info() is not None:  # under another name they would count twice
             yield Observation(gauge(status), {a.MODEL.name: self._naming.model()})
-
-    def _decided(self, ask: Callable[[], int | None]) -> Iterable[Observation]:
-        answer = ask()
-        if answer is not None and self._naming.info() is not None:
-            yield Observation(int(answer), {a.MODEL.name: self._naming.model()})
 
     def _tokens(self) -> Iterable[Observation]:
         for entry in self._ledger.read(catalog.TOKENS.name):

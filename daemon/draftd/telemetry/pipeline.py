@@ -40,6 +40,7 @@ class Pipeline:
     link: Link
     quiet: Quiet
     exporters: list[Any] = field(default_factory=list)
+    instance: str = ""  # service.instance.id
     _arrived: bool | None = None
 
     def shutdown(self, seconds: float) -> bool:
@@ -117,7 +118,9 @@ def build(environ: Mapping[str, str], service_version: str) -> Pipeline | None:
     quiet.install()
     try:
         with exporters.environment({sdk.VARIABLE: "true", **environ}):
-            _fill(pipeline, makers, _resource(service_version))
+            resource = _resource(service_version)
+            pipeline.instance = str(resource.attributes["service.instance.id"])
+            _fill(pipeline, makers, resource)
     except Exception:
         pipeline.shutdown(0.0)
         raise

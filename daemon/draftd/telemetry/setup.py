@@ -16,17 +16,19 @@ from draftd.core import ModelInfo
 from draftd.engine.observer import EngineObserver, EngineStatus, NullObserver
 from draftd.hardware.state import FixedView, HardwareView
 from draftd.telemetry import catalog, exporters, pipeline
+from draftd.telemetry.control import ControlRecorder, NullControlRecorder
+from draftd.telemetry.decisions import Decisions, FallbackReadings
 from draftd.telemetry.flags import FlagHook
 from draftd.telemetry.guard import Guard
 from draftd.telemetry.labels import Naming
 from draftd.telemetry.ledger import Ledger
-from draftd.telemetry.metrics import Decisions, Metrics, MetricsObserver
+from draftd.telemetry.metrics import Metrics, MetricsObserver
 from draftd.telemetry.pipeline import Pipeline
 from draftd.telemetry.rpc import PassingInterceptor, RpcInterceptor
 from draftd.telemetry.spans import InferenceSpan, InferenceStart, NullInferenceSpan, RecordingInferenceSpan
 from draftd.telemetry.transitions import Changed, TransitionLog
 
-__all__ = ["Decisions", "InferenceSpan", "InferenceStart", "Telemetry", "TelemetrySettings"]
+__all__ = ["Decisions", "FallbackReadings", "InferenceSpan", "InferenceStart", "Telemetry", "TelemetrySettings"]
 
 _log = logging.getLogger("draftd.telemetry")
 
@@ -178,6 +180,17 @@ class Telemetry:
     def transition_log(self) -> Callable[[Changed], None]:
         """Emits `draftd.transition` for each transition that it is called with."""
         return self._recording.transitions if self._recording is not None else lambda change: None
+
+    def control_recorder(self) -> ControlRecorder | NullControlRecorder:
+        """Counts what the fallback does."""
+        if self._recording is None:
+            return NullControlRecorder()
+        return ControlRecorder(self._recording.metrics, self._recording.naming, self._recording.tracer, self._guard)
+
+    @property
+    def instance(self) -> str:
+        """What alerts name this daemon by: `service.instance.id`. Empty while nothing is exported."""
+        return "" if self._recording is None else self._recording.pipeline.instance
 
     def shutdown(self, seconds: float) -> bool:
         """Flushes and stops within `seconds`, whatever the collector does. True when all that was queued arrived."""

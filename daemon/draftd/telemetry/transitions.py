@@ -24,6 +24,8 @@ class Changed(Protocol):
     def current(self) -> str: ...
     @property
     def cause(self) -> str: ...
+    @property
+    def evidence(self) -> str: ...
 
 
 class TransitionLog:
@@ -46,6 +48,7 @@ class TransitionLog:
                     a.TRANSITION_FROM.name: change.previous,
                     a.TRANSITION_TO.name: change.current,
                     a.TRANSITION_CAUSE.name: change.cause,
+                    a.TRANSITION_EVIDENCE.name: change.evidence,
                 },
             )
         except Exception as error:

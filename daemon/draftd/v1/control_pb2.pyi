@@ -197,18 +197,22 @@ class Hardware(_message.Message):
     def __init__(self, age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., memory_pressure: _Optional[_Union[MemoryPressure, str]] = ..., memory_headroom_bytes: _Optional[int] = ..., memory_floor_bytes: _Optional[int] = ..., memory_available_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., critical_pressure: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., swap_used_bytes: _Optional[int] = ..., swap_in_bytes: _Optional[int] = ..., process_resident_bytes: _Optional[int] = ..., mlx_active_bytes: _Optional[int] = ..., mlx_cache_bytes: _Optional[int] = ..., mlx_peak_bytes: _Optional[int] = ..., mlx_working_set_bytes: _Optional[int] = ..., gpu_memory_bytes: _Optional[int] = ..., gpu_utilization: _Optional[float] = ..., thermal_level: _Optional[_Union[ThermalLevel, str]] = ..., throttles: _Optional[int] = ..., low_power: _Optional[bool] = ..., on_mains: _Optional[bool] = ..., temperatures: _Optional[_Mapping[str, float]] = ..., fans: _Optional[_Mapping[str, float]] = ..., power: _Optional[_Mapping[str, float]] = ..., errors: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class Transition(_message.Message):
-    __slots__ = ("at", "subject", "previous", "current", "cause")
+    __slots__ = ("at", "subject", "previous", "current", "cause", "evidence", "number")
     AT_FIELD_NUMBER: _ClassVar[int]
     SUBJECT_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_FIELD_NUMBER: _ClassVar[int]
     CURRENT_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
+    EVIDENCE_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     at: _timestamp_pb2.Timestamp
     subject: str
     previous: str
     current: str
     cause: str
-    def __init__(self, at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., subject: _Optional[str] = ..., previous: _Optional[str] = ..., current: _Optional[str] = ..., cause: _Optional[str] = ...) -> None: ...
+    evidence: str
+    number: int
+    def __init__(self, at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., subject: _Optional[str] = ..., previous: _Optional[str] = ..., current: _Optional[str] = ..., cause: _Optional[str] = ..., evidence: _Optional[str] = ..., number: _Optional[int] = ...) -> None: ...
 
 class FlagState(_message.Message):
     __slots__ = ("key", "default_variant", "variants", "provider", "writable", "source", "error")
@@ -267,3 +271,205 @@ class SetFlagResponse(_message.Message):
     flag: FlagState
     previous_variant: str
     def __init__(self, flag: _Optional[_Union[FlagState, _Mapping]] = ..., previous_variant: _Optional[str] = ...) -> None: ...
+
+class Rung(_message.Message):
+    __slots__ = ("level", "max_draft_tokens", "drafter")
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    MAX_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    DRAFTER_FIELD_NUMBER: _ClassVar[int]
+    level: str
+    max_draft_tokens: int
+    drafter: str
+    def __init__(self, level: _Optional[str] = ..., max_draft_tokens: _Optional[int] = ..., drafter: _Optional[str] = ...) -> None: ...
+
+class Demand(_message.Message):
+    __slots__ = ("signal", "level", "hard", "evidence")
+    SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    HARD_FIELD_NUMBER: _ClassVar[int]
+    EVIDENCE_FIELD_NUMBER: _ClassVar[int]
+    signal: str
+    level: str
+    hard: bool
+    evidence: str
+    def __init__(self, signal: _Optional[str] = ..., level: _Optional[str] = ..., hard: _Optional[bool] = ..., evidence: _Optional[str] = ...) -> None: ...
+
+class Hold(_message.Message):
+    __slots__ = ("until",)
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    until: _timestamp_pb2.Timestamp
+    def __init__(self, until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class Lease(_message.Message):
+    __slots__ = ("alert", "fingerprint", "level", "started", "until")
+    ALERT_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    alert: str
+    fingerprint: str
+    level: str
+    started: _timestamp_pb2.Timestamp
+    until: _timestamp_pb2.Timestamp
+    def __init__(self, alert: _Optional[str] = ..., fingerprint: _Optional[str] = ..., level: _Optional[str] = ..., started: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class FallbackState(_message.Message):
+    __slots__ = ("ladder", "rung", "since", "cause", "hold", "demands", "leases", "wait", "relapses", "loaded_drafters", "draft_weight_bytes", "state_file")
+    LADDER_FIELD_NUMBER: _ClassVar[int]
+    RUNG_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    HOLD_FIELD_NUMBER: _ClassVar[int]
+    DEMANDS_FIELD_NUMBER: _ClassVar[int]
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
+    RELAPSES_FIELD_NUMBER: _ClassVar[int]
+    LOADED_DRAFTERS_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_WEIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STATE_FILE_FIELD_NUMBER: _ClassVar[int]
+    ladder: _containers.RepeatedCompositeFieldContainer[Rung]
+    rung: int
+    since: _timestamp_pb2.Timestamp
+    cause: str
+    hold: Hold
+    demands: _containers.RepeatedCompositeFieldContainer[Demand]
+    leases: _containers.RepeatedCompositeFieldContainer[Lease]
+    wait: _duration_pb2.Duration
+    relapses: int
+    loaded_drafters: _containers.RepeatedScalarFieldContainer[str]
+    draft_weight_bytes: int
+    state_file: str
+    def __init__(self, ladder: _Optional[_Iterable[_Union[Rung, _Mapping]]] = ..., rung: _Optional[int] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., cause: _Optional[str] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., demands: _Optional[_Iterable[_Union[Demand, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., relapses: _Optional[int] = ..., loaded_drafters: _Optional[_Iterable[str]] = ..., draft_weight_bytes: _Optional[int] = ..., state_file: _Optional[str] = ...) -> None: ...
+
+class GetLevelRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetLevelResponse(_message.Message):
+    __slots__ = ("fallback",)
+    FALLBACK_FIELD_NUMBER: _ClassVar[int]
+    fallback: FallbackState
+    def __init__(self, fallback: _Optional[_Union[FallbackState, _Mapping]] = ...) -> None: ...
+
+class HoldLevelRequest(_message.Message):
+    __slots__ = ("level", "expires_in")
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_IN_FIELD_NUMBER: _ClassVar[int]
+    level: str
+    expires_in: _duration_pb2.Duration
+    def __init__(self, level: _Optional[str] = ..., expires_in: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class HoldLevelResponse(_message.Message):
+    __slots__ = ("fallback",)
+    FALLBACK_FIELD_NUMBER: _ClassVar[int]
+    fallback: FallbackState
+    def __init__(self, fallback: _Optional[_Union[FallbackState, _Mapping]] = ...) -> None: ...
+
+class ReleaseLevelRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ReleaseLevelResponse(_message.Message):
+    __slots__ = ("fallback", "was_held")
+    FALLBACK_FIELD_NUMBER: _ClassVar[int]
+    WAS_HELD_FIELD_NUMBER: _ClassVar[int]
+    fallback: FallbackState
+    was_held: bool
+    def __init__(self, fallback: _Optional[_Union[FallbackState, _Mapping]] = ..., was_held: _Optional[bool] = ...) -> None: ...
+
+class ListTransitionsRequest(_message.Message):
+    __slots__ = ("limit", "after_number")
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    limit: int
+    after_number: int
+    def __init__(self, limit: _Optional[int] = ..., after_number: _Optional[int] = ...) -> None: ...
+
+class ListTransitionsResponse(_message.Message):
+    __slots__ = ("transitions",)
+    TRANSITIONS_FIELD_NUMBER: _ClassVar[int]
+    transitions: _containers.RepeatedCompositeFieldContainer[Transition]
+    def __init__(self, transitions: _Optional[_Iterable[_Union[Transition, _Mapping]]] = ...) -> None: ...
+
+class WatchRequest(_message.Message):
+    __slots__ = ("after_number",)
+    AFTER_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    after_number: int
+    def __init__(self, after_number: _Optional[int] = ...) -> None: ...
+
+class WatchResponse(_message.Message):
+    __slots__ = ("transition",)
+    TRANSITION_FIELD_NUMBER: _ClassVar[int]
+    transition: Transition
+    def __init__(self, transition: _Optional[_Union[Transition, _Mapping]] = ...) -> None: ...
+
+class RunProbeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RunProbeResponse(_message.Message):
+    __slots__ = ("rung", "verdict", "reason", "acceptance", "speedup", "took")
+    RUNG_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTANCE_FIELD_NUMBER: _ClassVar[int]
+    SPEEDUP_FIELD_NUMBER: _ClassVar[int]
+    TOOK_FIELD_NUMBER: _ClassVar[int]
+    rung: Rung
+    verdict: str
+    reason: str
+    acceptance: float
+    speedup: float
+    took: _duration_pb2.Duration
+    def __init__(self, rung: _Optional[_Union[Rung, _Mapping]] = ..., verdict: _Optional[str] = ..., reason: _Optional[str] = ..., acceptance: _Optional[float] = ..., speedup: _Optional[float] = ..., took: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class CanaryResult(_message.Message):
+    __slots__ = ("id", "passed_autoregressive", "passed_speculative", "diverged", "diverged_at", "logit_gap", "complaint")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PASSED_AUTOREGRESSIVE_FIELD_NUMBER: _ClassVar[int]
+    PASSED_SPECULATIVE_FIELD_NUMBER: _ClassVar[int]
+    DIVERGED_FIELD_NUMBER: _ClassVar[int]
+    DIVERGED_AT_FIELD_NUMBER: _ClassVar[int]
+    LOGIT_GAP_FIELD_NUMBER: _ClassVar[int]
+    COMPLAINT_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    passed_autoregressive: bool
+    passed_speculative: bool
+    diverged: bool
+    diverged_at: int
+    logit_gap: float
+    complaint: str
+    def __init__(self, id: _Optional[str] = ..., passed_autoregressive: _Optional[bool] = ..., passed_speculative: _Optional[bool] = ..., diverged: _Optional[bool] = ..., diverged_at: _Optional[int] = ..., logit_gap: _Optional[float] = ..., complaint: _Optional[str] = ...) -> None: ...
+
+class RunCanariesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RunCanariesResponse(_message.Message):
+    __slots__ = ("verdict", "reason", "score_autoregressive", "score_speculative", "results", "took")
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    SCORE_AUTOREGRESSIVE_FIELD_NUMBER: _ClassVar[int]
+    SCORE_SPECULATIVE_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    TOOK_FIELD_NUMBER: _ClassVar[int]
+    verdict: str
+    reason: str
+    score_autoregressive: float
+    score_speculative: float
+    results: _containers.RepeatedCompositeFieldContainer[CanaryResult]
+    took: _duration_pb2.Duration
+    def __init__(self, verdict: _Optional[str] = ..., reason: _Optional[str] = ..., score_autoregressive: _Optional[float] = ..., score_speculative: _Optional[float] = ..., results: _Optional[_Iterable[_Union[CanaryResult, _Mapping]]] = ..., took: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class ReloadDraftRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ReloadDraftResponse(_message.Message):
+    __slots__ = ("draft_model", "draft_weight_bytes")
+    DRAFT_MODEL_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_WEIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    draft_model: str
+    draft_weight_bytes: int
+    def __init__(self, draft_model: _Optional[str] = ..., draft_weight_bytes: _Optional[int] = ...) -> None: ...

@@ -49,6 +49,46 @@ class ControlServiceStub:
                 request_serializer=draftd_dot_v1_dot_control__pb2.SetFlagRequest.SerializeToString,
                 response_deserializer=draftd_dot_v1_dot_control__pb2.SetFlagResponse.FromString,
                 _registered_method=True)
+        self.GetLevel = channel.unary_unary(
+                '/draftd.v1.ControlService/GetLevel',
+                request_serializer=draftd_dot_v1_dot_control__pb2.GetLevelRequest.SerializeToString,
+                response_deserializer=draftd_dot_v1_dot_control__pb2.GetLevelResponse.FromString,
+                _registered_method=True)
+        self.HoldLevel = channel.unary_unary(
+                '/draftd.v1.ControlService/HoldLevel',
+                request_serializer=draftd_dot_v1_dot_control__pb2.HoldLevelRequest.SerializeToString,
+                response_deserializer=draftd_dot_v1_dot_control__pb2.HoldLevelResponse.FromString,
+                _registered_method=True)
+        self.ReleaseLevel = channel.unary_unary(
+                '/draftd.v1.ControlService/ReleaseLevel',
+                request_serializer=draftd_dot_v1_dot_control__pb2.ReleaseLevelRequest.SerializeToString,
+                response_deserializer=draftd_dot_v1_dot_control__pb2.ReleaseLevelResponse.FromString,
+                _registered_method=True)
+        self.ListTransitions = channel.unary_unary(
+                '/draftd.v1.ControlService/ListTransitions',
+                request_serializer=draftd_dot_v1_dot_control__pb2.ListTransitionsRequest.SerializeToString,
+                response_deserializer=draftd_dot_v1_dot_control__pb2.ListTransitionsResponse.FromString,
+                _registered_method=True)
+        self.Watch = channel.unary_stream(
+                '/draftd.v1.ControlService/Watch',
+                request_serializer=draftd_dot_v1_dot_control__pb2.WatchRequest.SerializeToString,
+                response_deserializer=draftd_dot_v1_dot_control__pb2.WatchResponse.FromString,
+                _registered_method=True)
+        self.RunProbe = channel.unary_unary(
+                '/draftd.v1.ControlService/RunProbe',
+                request_serializer=draftd_dot_v1_dot_control__pb2.RunProbeRequest.SerializeToString,
+                response_deserializer=draftd_dot_v1_dot_control__pb2.RunProbeResponse.FromString,
+                _registered_method=True)
+        self.RunCanaries = channel.unary_unary(
+                '/draftd.v1.ControlService/RunCanaries',
+                request_serializer=draftd_dot_v1_dot_control__pb2.RunCanariesRequest.SerializeToString,
+                response_deserializer=draftd_dot_v1_dot_control__pb2.RunCanariesResponse.FromString,
+                _registered_method=True)
+        self.ReloadDraft = channel.unary_unary(
+                '/draftd.v1.ControlService/ReloadDraft',
+                request_serializer=draftd_dot_v1_dot_control__pb2.ReloadDraftRequest.SerializeToString,
+                response_deserializer=draftd_dot_v1_dot_control__pb2.ReloadDraftResponse.FromString,
+                _registered_method=True)
 
 
 class ControlServiceServicer:
@@ -74,6 +114,62 @@ class ControlServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetLevel(self, request, context):
+        """The fallback ladder: where it stands, why, and what asks for another level.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def HoldLevel(self, request, context):
+        """Puts the ladder on a level and keeps it there, whatever asks for another one, until it is released or expires.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleaseLevel(self, request, context):
+        """Ends a hold. The ladder goes on from where it stands.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTransitions(self, request, context):
+        """Transitions of flag and level, those before a restart included, oldest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Watch(self, request, context):
+        """Each transition as it happens; first those kept since `after_number`, if it is given. Never ends by itself.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RunProbe(self, request, context):
+        """Tries the rung above out now. FAILED_PRECONDITION where there is none, or while another probe runs.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RunCanaries(self, request, context):
+        """Runs the quality canaries now, both ways.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReloadDraft(self, request, context):
+        """Reads the draft's weights anew from where they were loaded, without a gap in service.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -91,6 +187,46 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     servicer.SetFlag,
                     request_deserializer=draftd_dot_v1_dot_control__pb2.SetFlagRequest.FromString,
                     response_serializer=draftd_dot_v1_dot_control__pb2.SetFlagResponse.SerializeToString,
+            ),
+            'GetLevel': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetLevel,
+                    request_deserializer=draftd_dot_v1_dot_control__pb2.GetLevelRequest.FromString,
+                    response_serializer=draftd_dot_v1_dot_control__pb2.GetLevelResponse.SerializeToString,
+            ),
+            'HoldLevel': grpc.unary_unary_rpc_method_handler(
+                    servicer.HoldLevel,
+                    request_deserializer=draftd_dot_v1_dot_control__pb2.HoldLevelRequest.FromString,
+                    response_serializer=draftd_dot_v1_dot_control__pb2.HoldLevelResponse.SerializeToString,
+            ),
+            'ReleaseLevel': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseLevel,
+                    request_deserializer=draftd_dot_v1_dot_control__pb2.ReleaseLevelRequest.FromString,
+                    response_serializer=draftd_dot_v1_dot_control__pb2.ReleaseLevelResponse.SerializeToString,
+            ),
+            'ListTransitions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTransitions,
+                    request_deserializer=draftd_dot_v1_dot_control__pb2.ListTransitionsRequest.FromString,
+                    response_serializer=draftd_dot_v1_dot_control__pb2.ListTransitionsResponse.SerializeToString,
+            ),
+            'Watch': grpc.unary_stream_rpc_method_handler(
+                    servicer.Watch,
+                    request_deserializer=draftd_dot_v1_dot_control__pb2.WatchRequest.FromString,
+                    response_serializer=draftd_dot_v1_dot_control__pb2.WatchResponse.SerializeToString,
+            ),
+            'RunProbe': grpc.unary_unary_rpc_method_handler(
+                    servicer.RunProbe,
+                    request_deserializer=draftd_dot_v1_dot_control__pb2.RunProbeRequest.FromString,
+                    response_serializer=draftd_dot_v1_dot_control__pb2.RunProbeResponse.SerializeToString,
+            ),
+            'RunCanaries': grpc.unary_unary_rpc_method_handler(
+                    servicer.RunCanaries,
+                    request_deserializer=draftd_dot_v1_dot_control__pb2.RunCanariesRequest.FromString,
+                    response_serializer=draftd_dot_v1_dot_control__pb2.RunCanariesResponse.SerializeToString,
+            ),
+            'ReloadDraft': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReloadDraft,
+                    request_deserializer=draftd_dot_v1_dot_control__pb2.ReloadDraftRequest.FromString,
+                    response_serializer=draftd_dot_v1_dot_control__pb2.ReloadDraftResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -174,6 +310,222 @@ class ControlService:
             '/draftd.v1.ControlService/SetFlag',
             draftd_dot_v1_dot_control__pb2.SetFlagRequest.SerializeToString,
             draftd_dot_v1_dot_control__pb2.SetFlagResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetLevel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/draftd.v1.ControlService/GetLevel',
+            draftd_dot_v1_dot_control__pb2.GetLevelRequest.SerializeToString,
+            draftd_dot_v1_dot_control__pb2.GetLevelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HoldLevel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/draftd.v1.ControlService/HoldLevel',
+            draftd_dot_v1_dot_control__pb2.HoldLevelRequest.SerializeToString,
+            draftd_dot_v1_dot_control__pb2.HoldLevelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseLevel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/draftd.v1.ControlService/ReleaseLevel',
+            draftd_dot_v1_dot_control__pb2.ReleaseLevelRequest.SerializeToString,
+            draftd_dot_v1_dot_control__pb2.ReleaseLevelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTransitions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/draftd.v1.ControlService/ListTransitions',
+            draftd_dot_v1_dot_control__pb2.ListTransitionsRequest.SerializeToString,
+            draftd_dot_v1_dot_control__pb2.ListTransitionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Watch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/draftd.v1.ControlService/Watch',
+            draftd_dot_v1_dot_control__pb2.WatchRequest.SerializeToString,
+            draftd_dot_v1_dot_control__pb2.WatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RunProbe(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/draftd.v1.ControlService/RunProbe',
+            draftd_dot_v1_dot_control__pb2.RunProbeRequest.SerializeToString,
+            draftd_dot_v1_dot_control__pb2.RunProbeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RunCanaries(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/draftd.v1.ControlService/RunCanaries',
+            draftd_dot_v1_dot_control__pb2.RunCanariesRequest.SerializeToString,
+            draftd_dot_v1_dot_control__pb2.RunCanariesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReloadDraft(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/draftd.v1.ControlService/ReloadDraft',
+            draftd_dot_v1_dot_control__pb2.ReloadDraftRequest.SerializeToString,
+            draftd_dot_v1_dot_control__pb2.ReloadDraftResponse.FromString,
             options,
             channel_credentials,
             insecure,

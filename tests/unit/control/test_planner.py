@@ -6,8 +6,10 @@ from draftd.control.journal import Journal, Subject
 from draftd.control.planner import FixedFlag, FlagContext, PlanAsk, Planner, Standing
 from draftd.core import DecodeMode, DrafterKind, FallbackLevel, ModelInfo, ModePreference, WorkloadClass
 from draftd.policy.flag import FlagResolution
+from draftd.policy.ladder import rungs
 from draftd.policy.plan import Wish
 
+LADDER = rungs(4, (3, 2), DrafterKind.DRAFT_MODEL, (DrafterKind.PROMPT_LOOKUP,))
 MODEL = ModelInfo("m", "d", 4096, 256, tuple(DrafterKind), "", 0, 0, "cpu")
 
 
@@ -23,14 +25,14 @@ class Recording(FixedFlag):
 
 def test_the_flag_is_asked_with_model_workload_and_caller() -> None:
     flag = Recording()
-    plan = Planner(flag, max_draft_tokens=3).plan(PlanAsk(Wish(), WorkloadClass.CODE, "me"), MODEL)
+    plan = Planner(flag, LADDER[1:]).plan(PlanAsk(Wish(), WorkloadClass.CODE, "me"), MODEL)
     assert flag.asked == [FlagContext("m", WorkloadClass.CODE, "me")]
     assert (plan.mode, plan.max_draft_tokens, plan.drafter) == (DecodeMode.SPECULATIVE, 3, DrafterKind.DRAFT_MODEL)
 
 
 def test_a_flag_that_flips_acts_on_the_next_plan() -> None:
     flag = FixedFlag(True)
-    planner = Planner(flag, max_draft_tokens=3)
+    planner = Planner(flag, LADDER[1:])
     assert planner.plan(PlanAsk(Wish()), MODEL).max_draft_tokens == 3
     flag.value = False
     assert planner.plan(PlanAsk(Wish()), MODEL).mode is DecodeMode.AUTOREGRESSIVE
@@ -38,35 +40,35 @@ def test_a_flag_that_flips_acts_on_the_next_plan() -> None:
 
 def test_the_flag_is_evaluated_even_where_the_caller_has_decided() -> None:
     flag = Recording()
-    Planner(flag, max_draft_tokens=3).plan(PlanAsk(Wish(ModePreference.AUTOREGRESSIVE)), MODEL)
+    Planner(flag, LADDER[1:]).plan(PlanAsk(Wish(ModePreference.AUTOREGRESSIVE)), MODEL)
     assert len(flag.asked) == 1
 
 
 def test_the_level_is_full_for_no_reason_until_it_is_set() -> None:
-    planner = Planner(FixedFlag(), max_draft_tokens=3)
-    assert planner.standing == Standing(FallbackLevel.FULL, "")
+    planner = Planner(FixedFlag(), LADDER[1:])
+    assert planner.standing == Standing(0, "")
 
 
 def test_a_level_acts_on_the_next_plan_and_its_cause_is_in_the_journal() -> None:
     journal = Journal()
-    planner = Planner(FixedFlag(), max_draft_tokens=4, journal=journal)
-    assert planner.set_level(FallbackLevel.SHORT_BLOCK, "drift")
+    planner = Planner(FixedFlag(), LADDER, journal=journal)
+    assert planner.move(2, "drift", "0.31 in two windows")
     plan = planner.plan(PlanAsk(Wish()), MODEL)
     assert (plan.max_draft_tokens, plan.level, planner.ceiling.depth) == (2, FallbackLevel.SHORT_BLOCK, 2)
-    assert planner.set_level(FallbackLevel.AUTOREGRESSIVE, "memory")
+    assert planner.move(4, "memory")
     assert planner.plan(PlanAsk(Wish()), MODEL).mode is DecodeMode.AUTOREGRESSIVE
-    assert planner.standing == Standing(FallbackLevel.AUTOREGRESSIVE, "memory")
-    told = [(t.subject, t.previous, t.current, t.cause) for t in journal.latest(5)]
+    assert planner.standing == Standing(4, "memory")
+    told = [(t.number, t.subject, t.previous, t.current, t.cause, t.evidence) for t in journal.latest(5)]
     assert told == [
-        (Subject.LEVEL, "full", "short_block", "drift"),
-        (Subject.LEVEL, "short_block", "autoregressive", "memory"),
+        (1, Subject.LEVEL, "full", "short_block 2", "drift", "0.31 in two windows"),
+        (2, Subject.LEVEL, "short_block 2", "autoregressive", "memory", ""),
     ]
 
 
 def test_the_level_that_is_in_force_already_keeps_its_first_cause() -> None:
     journal = Journal()
-    planner = Planner(FixedFlag(), max_draft_tokens=4, journal=journal)
-    planner.set_level(FallbackLevel.LIGHT_DRAFT, "first")
-    assert not planner.set_level(FallbackLevel.LIGHT_DRAFT, "second")
+    planner = Planner(FixedFlag(), LADDER, journal=journal)
+    planner.move(3, "first")
+    assert not planner.move(3, "second")
     assert planner.standing.cause == "first"
     assert len(journal.latest(5)) == 1

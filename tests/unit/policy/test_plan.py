@@ -10,6 +10,7 @@ import pytest
 from draftd.core import DecodeMode, DrafterKind, FallbackLevel, ModelInfo, ModePreference
 from draftd.errors import SpeculationUnavailable
 from draftd.policy.flag import FlagResolution
+from draftd.policy.ladder import Rung, highest, rungs
 from draftd.policy.plan import Ceiling, Wish, decide
 
 ON = FlagResolution("on", True, "STATIC")
@@ -17,7 +18,15 @@ OFF = FlagResolution("off", False, "TARGETING_MATCH")
 BOTH = (DrafterKind.DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP)
 MODEL = ModelInfo("m", "d", 4096, 256, BOTH, "", 0, 0, "cpu")
 INCAPABLE = replace(MODEL, drafters=(), speculation_reason="cache cannot be trimmed (Mamba)")
-CEILING = Ceiling(4)
+DRAFT, LOOKUP = DrafterKind.DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP
+
+
+def ceiling(depth: int, level: FallbackLevel = FallbackLevel.FULL, drafter: DrafterKind = DRAFT) -> Ceiling:
+    ladder = rungs(depth, (2,), drafter, (LOOKUP,))
+    return Ceiling(ladder[highest(ladder, level)])
+
+
+CEILING = ceiling(4)
 
 
 def test_the_flag_on_gives_the_daemons_depth_and_its_reason() -> None:
@@ -27,25 +36,25 @@ def test_the_flag_on_gives_the_daemons_depth_and_its_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "flag", "ceiling", "model", "reason"),
+    ("wish", "flag", "allowed", "model", "reason"),
     [
         (Wish(), OFF, CEILING, MODEL, "flag: TARGETING_MATCH, variant off"),
         (Wish(ModePreference.AUTOREGRESSIVE), ON, CEILING, MODEL, "request: autoregressive"),
         (Wish(max_draft_tokens=0), ON, CEILING, MODEL, "request: max_draft_tokens is 0"),
-        (Wish(), ON, Ceiling(0), MODEL, "configuration: max_draft_tokens is 0"),
-        (Wish(), ON, Ceiling(4, level=FallbackLevel.AUTOREGRESSIVE), MODEL, "ladder: autoregressive"),
+        (Wish(), ON, ceiling(0), MODEL, "configuration: max_draft_tokens is 0"),
+        (Wish(), ON, ceiling(4, level=FallbackLevel.AUTOREGRESSIVE), MODEL, "ladder: autoregressive"),
         (Wish(), ON, CEILING, INCAPABLE, "model: cache cannot be trimmed (Mamba)"),
     ],
 )
 def test_whatever_lowers_the_plan_names_itself(
-    wish: Wish, flag: FlagResolution, ceiling: Ceiling, model: ModelInfo, reason: str
+    wish: Wish, flag: FlagResolution, allowed: Ceiling, model: ModelInfo, reason: str
 ) -> None:
-    plan = decide(wish, flag, ceiling, model)
+    plan = decide(wish, flag, allowed, model)
     assert plan.mode is DecodeMode.AUTOREGRESSIVE
     assert plan.reason == reason
     if wish.preference is ModePreference.AUTO and wish.max_draft_tokens is None:
         with pytest.raises(SpeculationUnavailable, match="demanded") as caught:
-            decide(Wish(ModePreference.SPECULATIVE), flag, ceiling, model)
+            decide(Wish(ModePreference.SPECULATIVE), flag, allowed, model)
         assert reason in caught.value.message
 
 
@@ -75,9 +84,9 @@ def test_a_drafter_that_is_missing_is_not_replaced_by_another() -> None:
 
 
 def test_the_daemons_default_drafter_serves_those_who_name_none() -> None:
-    assert decide(Wish(), ON, Ceiling(4, DrafterKind.PROMPT_LOOKUP), MODEL).drafter is DrafterKind.PROMPT_LOOKUP
+    assert decide(Wish(), ON, ceiling(4, drafter=LOOKUP), MODEL).drafter is DrafterKind.PROMPT_LOOKUP
     missing = replace(MODEL, drafters=(DrafterKind.DRAFT_MODEL,))
-    plan = decide(Wish(), ON, Ceiling(4, DrafterKind.PROMPT_LOOKUP), missing)
+    plan = decide(Wish(), ON, ceiling(4, drafter=LOOKUP), missing)
     assert plan.reason == "model: drafter prompt_lookup is not available"
 
 
@@ -91,12 +100,12 @@ def test_a_prompt_that_fills_a_rotating_cache_is_decoded_autoregressively() -> N
 
 
 def test_the_ladder_shortens_the_block_and_then_lightens_the_draft() -> None:
-    short = decide(Wish(), ON, Ceiling(4, level=FallbackLevel.SHORT_BLOCK), MODEL)
+    short = decide(Wish(), ON, ceiling(4, level=FallbackLevel.SHORT_BLOCK), MODEL)
     assert (short.max_draft_tokens, short.drafter) == (2, DrafterKind.DRAFT_MODEL)
-    light = decide(Wish(), ON, Ceiling(4, level=FallbackLevel.LIGHT_DRAFT), MODEL)
+    light = decide(Wish(), ON, ceiling(4, level=FallbackLevel.LIGHT_DRAFT), MODEL)
     assert (light.max_draft_tokens, light.drafter) == (2, DrafterKind.PROMPT_LOOKUP)
     no_lookup = replace(MODEL, drafters=(DrafterKind.DRAFT_MODEL,))
-    assert decide(Wish(), ON, Ceiling(4, level=FallbackLevel.LIGHT_DRAFT), no_lookup).max_draft_tokens == 0
+    assert decide(Wish(), ON, ceiling(4, level=FallbackLevel.LIGHT_DRAFT), no_lookup).max_draft_tokens == 0
 
 
 def test_no_combination_gives_more_than_any_one_allows() -> None:
@@ -106,7 +115,7 @@ def test_no_combination_gives_more_than_any_one_allows() -> None:
     for preference, cap, depth, level, flag, model in itertools.product(
         preferences, caps, depths, FallbackLevel, (ON, OFF), (MODEL, INCAPABLE)
     ):
-        plan = decide(Wish(preference, cap), flag, Ceiling(depth, level=level), model)
+        plan = decide(Wish(preference, cap), flag, ceiling(depth, level), model)
         assert plan.max_draft_tokens <= depth
         assert cap is None or plan.max_draft_tokens <= cap
         forbidden = not flag.value or preference is ModePreference.AUTOREGRESSIVE or model is INCAPABLE
@@ -114,16 +123,8 @@ def test_no_combination_gives_more_than_any_one_allows() -> None:
         assert plan.reason
 
 
-@pytest.mark.parametrize(
-    ("configured", "level", "depth"),
-    [
-        (4, FallbackLevel.FULL, 4),
-        (5, FallbackLevel.SHORT_BLOCK, 2),
-        (1, FallbackLevel.LIGHT_DRAFT, 1),
-        (4, FallbackLevel.AUTOREGRESSIVE, 0),
-        (0, FallbackLevel.SHORT_BLOCK, 0),
-        (0, FallbackLevel.FULL, 0),
-    ],
-)
-def test_the_depth_that_a_level_allows(configured: int, level: FallbackLevel, depth: int) -> None:
-    assert Ceiling(configured, level=level).depth == depth
+def test_at_a_lighter_draft_a_caller_may_ask_for_one_that_is_lighter_still_and_for_none_that_is_heavier() -> None:
+    both = replace(MODEL, drafters=(*BOTH, DrafterKind.LIGHT_DRAFT_MODEL))
+    light = Ceiling(Rung(FallbackLevel.LIGHT_DRAFT, 2, DrafterKind.LIGHT_DRAFT_MODEL))
+    assert decide(Wish(drafter=DRAFT), ON, light, both).drafter is DrafterKind.LIGHT_DRAFT_MODEL
+    assert decide(Wish(drafter=LOOKUP), ON, light, both).drafter is LOOKUP

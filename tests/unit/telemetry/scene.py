@@ -25,9 +25,20 @@ from draftd.core import (
 from draftd.engine.observer import EngineStatus
 from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel
 from draftd.hardware.state import FixedView, HardwareState, HardwareView
-from draftd.telemetry.setup import Decisions, InferenceStart, Telemetry
+from draftd.telemetry.setup import Decisions, FallbackReadings, InferenceStart, Telemetry
 
 INFO = ModelInfo("nano", "nano-draft", 2048, 2048, (DrafterKind.DRAFT_MODEL,), "", 1000, 200, "cpu (openblas)")
+READINGS = FallbackReadings(
+    FallbackLevel.SHORT_BLOCK,
+    rung=1,
+    held=True,
+    demands={"acceptance_drift": FallbackLevel.SHORT_BLOCK},
+    drift={"code": 1.25},
+    leases=2,
+    probe_acceptance=0.7,
+    probe_speedup=1.5,
+    canary_scores={"autoregressive": 1.0, "speculative": 0.5},
+)
 STATUS = EngineStatus(3, 2, 64, 4096, 1200, DraftCounts(), {}, 0)
 SPECULATIVE = DecodePlan(
     DecodeMode.SPECULATIVE, 4, DrafterKind.DRAFT_MODEL, FallbackLevel.FULL, "on", "flag: TARGETING_MATCH"
@@ -147,5 +158,5 @@ def telemetry(
         info=lambda: INFO,
         status=lambda: status,
         hardware=hardware,
-        decisions=Decisions(lambda: FallbackLevel.FULL, lambda: True),
+        decisions=Decisions(lambda: READINGS, lambda: True),
     )

@@ -1,0 +1,84 @@
+"""What control needs of the rooms it may not import: the engine, telemetry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Protocol
+
+from draftd.core import DecodeRequest, DrafterKind, FallbackLevel, FinishReason, ModelInfo, TokenSink
+from draftd.engine.observer import EngineStatus
+
+
+class ChatTokenizer(Protocol):
+    """Text to token ids and back, as the canaries need it. Safe to read from any thread."""
+
+    has_chat_template: bool
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]: ...
+
+    def decode(self, tokens: Sequence[int]) -> str: ...
+
+
+class EngineControl(Protocol):
+    """The engine, as control uses it: `EngineWorker`. Any thread; nothing waits for the engine thread but a future.
+
+    Futures end with what the engine thread raised; all of them end when the engine does.
+    """
+
+    @property
+    def info(self) -> ModelInfo:
+        """Raises NotServing while nothing is loaded."""
+        ...
+
+    @property
+    def tokenizer(self) -> ChatTokenizer: ...
+
+    def status(self) -> EngineStatus: ...
+
+    def submit(self, request: DecodeRequest, sink: TokenSink) -> None:
+        """Raises NotServing, QueueFull or InvalidRequest."""
+        ...
+
+    def cancel(self, request_id: str, reason: FinishReason = FinishReason.CANCELLED) -> None: ...
+
+    def keep(self, drafters: frozenset[DrafterKind]) -> Future[int]:
+        """Holds exactly these drafters' weights: loads what is missing, and lets go of the rest once no running
+        request drafts with it. Ends with the bytes of draft weights then held. Unknown kinds are ignored."""
+        ...
+
+    def lower(self, max_draft_tokens: int, drafters: frozenset[DrafterKind], reason: str) -> None:
+        """From the next round on no request drafts more, or with another drafter; 0 makes all autoregressive. What
+        is submitted later is bound by its plan alone."""
+        ...
+
+    def reload_draft(self) -> Future[int]:
+        """Reads the draft's weights anew. Ends with their bytes; raises ModelLoadError where they cannot be had, and
+        then the old ones stay."""
+        ...
+
+    def logit_gap(self, tokens: tuple[int, ...], chosen: int, other: int) -> Future[float]:
+        """The target's logit of `chosen` less that of `other`, after `tokens`."""
+        ...
+
+
+class ControlTelemetry(Protocol):
+    """Where control tells what it does: draftd.telemetry.control. Any thread; never raises, never blocks."""
+
+    def transition(self, previous: FallbackLevel, current: FallbackLevel, signal: str) -> None: ...
+
+    def save_failed(self) -> None: ...
+
+    def notification(self, result: str) -> None: ...
+
+    def poll(self, result: str) -> None: ...
+
+    def annotation(self, result: str) -> None: ...
+
+    def probe(
+        self, level: FallbackLevel, verdict: str, acceptance: float | None, speedup: float | None, seconds: float
+    ) -> None: ...
+
+    def canaries(self, level: FallbackLevel, verdict: str, divergences: int, seconds: float) -> None: ...

@@ -1,0 +1,158 @@
+"""Drift is found when acceptance falls, is not found when it does not, and is not judged without samples."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from draftd.policy.drift import Baseline, Cusum, CusumSettings, DriftVerdict, Floor, FloorSettings, Sample
+
+CUSUM, FLOOR = CusumSettings(), FloorSettings()
+
+
+def requests(
+    acceptance: float, seed: int, *, spread: float = 0.2, rounds: int = 20, depth: int = 4
+) -> Iterator[Sample]:
+    """Requests whose own acceptance scatters with standard deviation `spread` around `acceptance`."""
+    dice = random.Random(seed)
+    while True:
+        own = min(0.99, max(0.01, dice.gauss(acceptance, spread)))
+        accepted = rollbacks = 0
+        for _ in range(rounds):
+            run = 0
+            while run < depth and dice.random() < own:
+                run += 1
+            accepted += run
+            rollbacks += run < depth
+        yield Sample(accepted, rollbacks)
+
+
+def until_drifted(state: Cusum, samples: Iterator[Sample], most: int) -> int | None:
+    """How many samples it took; None where `most` did not do."""
+    for count in range(1, most + 1):
+        state = state.observe(next(samples), CUSUM)
+        if state.verdict(CUSUM) is DriftVerdict.DRIFTED:
+            return count
+    return None
+
+
+def learnt(acceptance: float, seed: int) -> Cusum:
+    samples, state = requests(acceptance, seed), Cusum()
+    while state.baseline is None:
+        state = state.observe(next(samples), CUSUM)
+    return state
+
+
+def test_a_baseline_is_learnt_from_as_many_samples_as_tell_it_from_chance() -> None:
+    samples, state = requests(0.7, 1), Cusum()
+    for _ in range(CUSUM.learn - 1):
+        state = state.observe(next(samples), CUSUM)
+        assert state.verdict(CUSUM) is DriftVerdict.TOO_FEW_SAMPLES
+    state = state.observe(next(samples), CUSUM)
+    assert state.verdict(CUSUM) is DriftVerdict.STABLE
+    assert state.baseline is not None
+    assert state.baseline.mean == pytest.approx(0.7, abs=0.1)
+    assert state.baseline.spread == pytest.approx(0.2, abs=0.08)
+
+
+def test_a_fall_is_found_the_sooner_the_deeper_it_is() -> None:
+    """Medians over 60 pairs of seeds: .7 to .5, about one deviation, within 30 requests; .7 to .6 within 160."""
+    found: dict[float, list[int]] = {0.5: [], 0.6: []}
+    for seed in range(60):
+        for fallen, delays in found.items():
+            delay = until_drifted(learnt(0.7, seed), requests(fallen, 1000 + seed), 2000)
+            delays.append(delay or 2000)
+    assert statistics.median(found[0.5]) <= 30
+    assert statistics.median(found[0.6]) <= 160
+
+
+def test_what_stays_as_it_is_raises_no_alarm() -> None:
+    """With the baseline known, at most 2 false alarms in 20,000 requests; about 1.4 are to be expected."""
+    alarms, state = 0, Cusum(Baseline(0.69, 0.19))
+    samples = requests(0.7, 7)
+    for _ in range(20_000):
+        state = state.observe(next(samples), CUSUM)
+        if state.verdict(CUSUM) is DriftVerdict.DRIFTED:
+            alarms, state = alarms + 1, state.reset()
+    assert alarms <= 2
+
+
+def test_a_rise_is_no_drift_and_one_odd_request_is_none() -> None:
+    state = Cusum(Baseline(0.7, 0.2))
+    for _ in range(100):
+        state = state.observe(Sample(40, 0), CUSUM)
+    assert state.level == 0.0
+    state = state.observe(Sample(0, 40), CUSUM)
+    assert state.verdict(CUSUM) is DriftVerdict.STABLE
+
+
+def test_recovery_is_seen_in_a_time_that_does_not_grow_with_the_damage() -> None:
+    state, bad, good = Cusum(Baseline(0.7, 0.2)), requests(0.2, 1), requests(0.7, 2)
+    for _ in range(5000):
+        state = state.observe(next(bad), CUSUM)
+    for count in range(200):
+        if state.verdict(CUSUM) is DriftVerdict.STABLE:
+            break
+        state = state.observe(next(good), CUSUM)
+    assert count < 60
+
+
+def test_a_sample_too_short_to_say_anything_says_nothing() -> None:
+    for state in (Cusum(), Cusum(Baseline(0.9, 0.1), level=3.0)):
+        assert state.observe(Sample(0, CUSUM.least_reached - 1), CUSUM) == state
+
+
+@given(st.floats(0, 1), st.floats(0, 0.5), st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=80))
+def test_no_samples_break_it(mean: float, spread: float, samples: list[tuple[int, int]]) -> None:
+    for state in (Cusum(Baseline(mean, spread)), Cusum()):
+        for accepted, rollbacks in samples:
+            state = state.observe(Sample(accepted, rollbacks), CUSUM)
+            assert 0 <= state.level <= 2 * CUSUM.limit
+
+
+def windows(*acceptances: float | None, requests: int = 12) -> Floor:
+    """Five-minute windows of 1,200 reached tokens each; None is a window without traffic."""
+    state, now = Floor().advance(0.0, FLOOR), 0.0
+    for acceptance in acceptances:
+        for _ in range(requests if acceptance is not None else 0):
+            assert acceptance is not None
+            state = state.advance(now + 1, FLOOR).observe(
+                Sample(round(100 * acceptance), 100 - round(100 * acceptance))
+            )
+        now += FLOOR.window_seconds
+        state = state.advance(now, FLOOR)
+    return state
+
+
+FEW: Callable[[], Floor] = lambda: windows(0.1, 0.1, requests=FLOOR.least_requests - 1)  # noqa: E731
+
+
+@pytest.mark.parametrize(
+    ("state", "verdict"),
+    [
+        (windows(0.3), DriftVerdict.STABLE),
+        (windows(0.3, 0.3), DriftVerdict.DRIFTED),
+        (windows(0.3, 0.5), DriftVerdict.STABLE),
+        (windows(0.3, 0.5, 0.3), DriftVerdict.STABLE),
+        (windows(0.3, None, 0.3), DriftVerdict.DRIFTED),  # a window without a verdict does not break the row
+        (windows(0.3, None, None, 0.3), DriftVerdict.STABLE),  # but a row is forgotten
+        (windows(0.3, 0.3, None, None), DriftVerdict.TOO_FEW_SAMPLES),
+        (windows(), DriftVerdict.TOO_FEW_SAMPLES),
+        (FEW(), DriftVerdict.TOO_FEW_SAMPLES),
+        (windows(0.41, 0.41), DriftVerdict.STABLE),
+    ],
+)
+def test_below_the_floor_in_two_windows_in_a_row(state: Floor, verdict: DriftVerdict) -> None:
+    assert state.verdict(FLOOR) is verdict
+
+
+def test_an_hour_of_silence_closes_its_windows_and_a_clock_that_jumps_back_begins_anew() -> None:
+    state = windows(0.3).advance(FLOOR.window_seconds * 13, FLOOR)
+    assert state.verdict(FLOOR) is DriftVerdict.TOO_FEW_SAMPLES
+    state = state.observe(Sample(1, 1)).advance(5.0, FLOOR)
+    assert (state.began, state.requests) == (5.0, 0)
