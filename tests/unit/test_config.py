@@ -60,7 +60,13 @@ def test_construction_alone_reads_no_environment(monkeypatch: pytest.MonkeyPatch
         ("DRAFTD_SERVER__PORT", "65536", "a whole number from 0 to 65535"),
         ("DRAFTD_SERVER__DRAIN_SECONDS", "nan", "a number from 0 to 3600"),
         ("DRAFTD_ENGINE__MAX_DRAFT_TOKENS", "17", "a whole number from 0 to 16"),
-        ("DRAFTD_MODEL__DRAFTER", "eagle", "draft_model, prompt_lookup"),
+        ("DRAFTD_MODEL__DRAFTER", "eagle", "draft_model, light_draft_model, prompt_lookup"),
+        ("DRAFTD_FALLBACK__BLOCKS", "6, x", "whole numbers from 1 to 16, with commas between them"),
+        (
+            "DRAFTD_FALLBACK__LIGHTER",
+            "eagle",
+            "none or some of draft_model, light_draft_model, prompt_lookup",
+        ),
         ("DRAFTD_LOG__LEVEL", "", "debug, info, warning, error"),
         ("DRAFTD_SERVER__TLS_CERT", "/no/such/file", "an existing file"),
         ("DRAFTD_SERVER__REFLECTION", "perhaps", "true, false"),
@@ -211,3 +217,8 @@ def test_whatever_the_environment_holds_the_answer_is_settings_or_a_config_error
     environ = {f"DRAFTD_{name}": value for name, value in names.items()}
     with contextlib.suppress(ConfigError):
         assert isinstance(load_settings(None, {}, environ), Settings)
+
+
+def test_a_list_is_spelt_with_commas_and_may_be_empty() -> None:
+    settings = load_settings(None, {}, {"DRAFTD_FALLBACK__BLOCKS": "5,3", "DRAFTD_FALLBACK__LIGHTER": ""})
+    assert (settings.fallback.blocks, settings.fallback.lighter) == ((5, 3), ())

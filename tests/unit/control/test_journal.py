@@ -21,7 +21,7 @@ def ticking() -> Journal:
 def test_a_transition_is_kept_with_its_time_and_cause() -> None:
     journal = ticking()
     journal.record(Subject.FLAG, "on", "off", "someone")
-    assert journal.latest(5) == (Transition(BEGAN, Subject.FLAG, "on", "off", "someone"),)
+    assert journal.latest(5) == (Transition(BEGAN, Subject.FLAG, "on", "off", "someone", "", 1),)
 
 
 def test_only_the_latest_are_kept_and_they_come_oldest_first() -> None:

@@ -61,6 +61,7 @@ def test_the_counters_are_the_engines_own_counts(scene: Scene, receiver: OtlpRec
 def test_every_metric_of_the_catalog_arrives_as_the_catalog_says(scene: Scene, receiver: OtlpReceiver) -> None:
     scene.serve()
     scene.telemetry._guard.caught("test", ValueError("on purpose"))
+    fall_back(scene)
     scene.telemetry.shutdown(5.0)
     rpc = {catalog.RPC_DURATION.name}  # needs a server: shown with one
     assert {name for name in receiver.metric_names() if not name.startswith("otel.sdk.")} == {
@@ -71,6 +72,52 @@ def test_every_metric_of_the_catalog_arrives_as_the_catalog_says(scene: Scene, r
             assert point.unit == metric.unit
             assert point.bounds == metric.buckets
             assert set(point.attributes) <= {attribute.name for attribute in metric.attributes}
+
+
+def fall_back(scene: Scene) -> None:
+    """Tells all that control tells."""
+    recorder = scene.telemetry.control_recorder()
+    recorder.transition(FallbackLevel.FULL, FallbackLevel.SHORT_BLOCK, "acceptance_drift")
+    recorder.save_failed()
+    recorder.notification("accepted")
+    recorder.poll("ok")
+    recorder.annotation("sent")
+    recorder.probe(FallbackLevel.FULL, "good", 0.7, 1.5, 0.25)
+    recorder.canaries(FallbackLevel.FULL, "bad", 2, 1.5)
+
+
+def test_what_the_fallback_does_is_counted_by_what_asked_and_what_came_of_it(
+    scene: Scene, receiver: OtlpReceiver
+) -> None:
+    fall_back(scene)
+    scene.telemetry.shutdown(5.0)
+    (step,) = receiver.points("draftd.fallback.transitions")
+    assert step.attributes == {
+        "gen_ai.request.model": "nano",
+        "draftd.transition.from": "full",
+        "draftd.transition.to": "short_block",
+        "draftd.signal": "acceptance_drift",
+    }
+    assert receiver.by("draftd.probe.runs", "draftd.result") == {"good": 1}
+    assert receiver.total("draftd.canary.divergences") == 2
+    assert receiver.by("draftd.canary.score", "draftd.mode") == {"autoregressive": 1.0, "speculative": 0.5}
+    assert receiver.by("draftd.fallback.demand", "draftd.signal") == {"acceptance_drift": 2}
+    assert receiver.by("draftd.drift.sum", "draftd.workload") == {"code": 1.25}
+    assert (receiver.total("draftd.fallback.rung"), receiver.total("draftd.fallback.hold")) == (1, 1)
+    assert receiver.total("draftd.requests") == 0, "no request is counted for it"
+
+
+def test_a_probe_is_a_span_of_its_own_that_says_so(scene: Scene, receiver: OtlpReceiver) -> None:
+    fall_back(scene)
+    scene.telemetry.shutdown(5.0)
+    probe, canaries = sorted(receiver.spans(), key=lambda span: str(span.attributes["draftd.origin"]), reverse=True)
+    assert (probe.name, probe.attributes["draftd.origin"], probe.attributes["draftd.result"]) == (
+        "probe full",
+        "probe",
+        "good",
+    )
+    assert canaries.attributes["draftd.origin"] == "canary"
+    assert probe.end - probe.start == pytest.approx(0.25e9, rel=0.01)
 
 
 def test_labels(scene: Scene, receiver: OtlpReceiver) -> None:

@@ -11,7 +11,7 @@ from tests.unit.telemetry.scene import Scene
 def test_a_transition_is_an_event_with_its_cause(scene: Scene, receiver: OtlpReceiver) -> None:
     journal = Journal()
     journal.listen(scene.telemetry.transition_log())
-    journal.record(Subject.LEVEL, "full", "autoregressive", "acceptance below its floor")
+    journal.record(Subject.LEVEL, "full", "autoregressive", "acceptance below its floor", "0.31, 2 windows")
     scene.telemetry.shutdown(5.0)
     (event,) = receiver.events("draftd.transition")
     assert event.attributes == {
@@ -19,6 +19,7 @@ def test_a_transition_is_an_event_with_its_cause(scene: Scene, receiver: OtlpRec
         "draftd.transition.from": "full",
         "draftd.transition.to": "autoregressive",
         "draftd.transition.cause": "acceptance below its floor",
+        "draftd.transition.evidence": "0.31, 2 windows",
     }
     assert set(event.attributes) == {attribute.name for attribute in catalog.TRANSITION.attributes}
 
