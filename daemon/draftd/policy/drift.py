@@ -1,4 +1,4 @@
-"""Has acceptance fallen? Two judges of the same samples: a floor over fixed windows, and a CUSUM against a baseline.
+"""Has acceptance fallen? A CUSUM against a baseline judges it request by request; floor.py judges whole windows.
 
 Both judge the acceptance of a drafted token that is reached, accepted / (accepted + rollbacks), because it does not
 move when a block is shortened: accepted / drafted rises then, and a fallback would look like a recovery. Each kind of
@@ -108,62 +108,3 @@ class Cusum:
             return replace(self, count=count, mean=mean, squares=squares, counting=counting)
         between = max(0.0, squares / (count - 1) - counting / count)
         return Cusum(baseline=Baseline(mean, math.sqrt(between)))
-
-
-@dataclass(frozen=True, slots=True)
-class FloorSettings:
-    floor: float = 0.40
-    window_seconds: float = 300.0
-    least_requests: int = 10
-    least_reached: int = 200
-    windows: int = 2  # in a row
-
-
-@dataclass(frozen=True, slots=True)
-class Floor:
-    """Acceptance over fixed windows against a floor. A window with too few samples neither adds to the row nor breaks
-    it, but a row that was not added to for as many windows as it takes is forgotten."""
-
-    began: float | None = None
-    requests: int = 0
-    accepted: int = 0
-    rollbacks: int = 0
-    below: int = 0  # windows in a row
-    silent: int = 0  # windows without a verdict since
-    judged: bool = False  # whether any window ever had a verdict since the last one that was silent too long
-
-    def advance(self, now: float, settings: FloorSettings) -> Floor:
-        """Closes the windows that are over. A clock that jumps back begins the window anew."""
-        if self.began is None or now < self.began:
-            return replace(self, began=now, requests=0, accepted=0, rollbacks=0)
-        over = int((now - self.began) / settings.window_seconds)
-        if not over:
-            return self
-        state = self._closed(settings)
-        for _ in range(min(over - 1, settings.windows + 1)):
-            state = replace(state, requests=0, accepted=0, rollbacks=0)._closed(settings)
-        return replace(state, began=self.began + over * settings.window_seconds, requests=0, accepted=0, rollbacks=0)
-
-    def observe(self, sample: Sample) -> Floor:
-        return replace(
-            self,
-            requests=self.requests + 1,
-            accepted=self.accepted + sample.accepted,
-            rollbacks=self.rollbacks + sample.rollbacks,
-        )
-
-    def verdict(self, settings: FloorSettings) -> DriftVerdict:
-        if self.below >= settings.windows:
-            return DriftVerdict.DRIFTED
-        return DriftVerdict.STABLE if self.judged else DriftVerdict.TOO_FEW_SAMPLES
-
-    def _closed(self, settings: FloorSettings) -> Floor:
-        whole = Sample(self.accepted, self.rollbacks)
-        if self.requests < settings.least_requests or whole.reached < settings.least_reached:
-            silent = self.silent + 1
-            forgotten = silent >= settings.windows
-            return replace(
-                self, silent=silent, below=0 if forgotten else self.below, judged=self.judged and not forgotten
-            )
-        below = self.below + 1 if whole.acceptance < settings.floor else 0
-        return replace(self, silent=0, below=below, judged=True)

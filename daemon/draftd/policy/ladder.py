@@ -4,6 +4,9 @@ The rungs are FULL, then each shorter block, then each lighter drafter, then AUT
 lowest demanded is where the ladder is heading. It goes down a rung a dwell, and to a hard demand at once; it goes up a
 rung at a time, when nothing demands it down, the wait is over and a probe of the rung above was good. Each relapse
 doubles the wait, up to a limit, so that nothing flaps; a long good time halves it again, so that nothing latches.
+
+A hard demand of the daemon's own is obeyed whenever it comes. An alert is somebody else's view of the past minutes: one
+that comes within a dwell of a step up waits for the dwell's end, so that no sender can make the daemon flap.
 """
 
 from __future__ import annotations
@@ -110,6 +113,7 @@ class Ladder:
     relapses: int = 0
     climbed: float | None = None  # the last step up
     hold: Hold | None = None
+    forgave: float | None = None  # when a relapse was last forgotten
 
     def wait(self, settings: LadderSettings) -> float:
         """How long a rung must have been stood on before the next step up."""
@@ -136,16 +140,18 @@ def move(
 ) -> tuple[Ladder, Step | None]:
     """The next state, and the step that led there. `probe_good`: a probe of the rung above, made since the last step,
     was good. A clock that jumped back counts as no time having passed."""
-    state = replace(state, since=min(state.since, now), rung=min(state.rung, len(ladder) - 1))
+    if now < state.since or state.rung >= len(ladder):
+        state = replace(state, since=min(state.since, now), rung=min(state.rung, len(ladder) - 1))
     if state.hold is not None:
         if not state.hold.over(now):
             return _to(state, min(state.hold.rung, len(ladder) - 1), "hold: an operator's word", now)
-        state = replace(state, hold=None, since=now)  # what is demanded is asked anew, and up is a full wait away
+        state = released(state, now)
     wanted = [(lowest(ladder, demand.level), demand) for demand in demands]
     below = [(rung, demand) for rung, demand in wanted if rung > state.rung]
     stood = now - state.since
     if below:
-        hard = [(rung, demand) for rung, demand in below if demand.hard]
+        climbing = state.climbed is not None and stood < settings.dwell
+        hard = [found for found in below if found[1].hard and not (climbing and found[1].signal is Signal.ALERT)]
         rung, demand = max(hard or below, key=lambda found: found[0])
         if hard:
             return _down(state, rung, demand, settings, now)
@@ -153,14 +159,25 @@ def move(
             return _down(state, state.rung + 1, demand, settings, now)
         return state, None
     if state.rung == 0:
-        if state.relapses and stood >= settings.forgiven_after:
-            return replace(state, relapses=state.relapses - 1, since=now), None
+        good = now - max(state.since, min(state.forgave or state.since, now))
+        if state.relapses and good >= settings.forgiven_after:
+            return replace(state, relapses=state.relapses - 1, forgave=now), None
         return state, None
     above = state.rung - 1
     if probe_good and stood >= state.wait(settings) and not any(rung > above for rung, _ in wanted):
         state, step = _to(state, above, "recovered: a probe of the level above was good", now)
         return replace(state, climbed=now), step
     return state, None
+
+
+def held(state: Ladder, hold: Hold) -> Ladder:
+    """The operator's word is given: the next move obeys it."""
+    return replace(state, hold=hold)
+
+
+def released(state: Ladder, now: float) -> Ladder:
+    """The operator's word is over: what is demanded is asked anew, and a step is a dwell away at least."""
+    return replace(state, hold=None, since=now)
 
 
 def lowest(ladder: Sequence[Rung], level: FallbackLevel) -> int:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftd.policy.drift import Baseline, Cusum, CusumSettings, DriftVerdict, Floor, FloorSettings, Sample
+from draftd.policy.drift import Baseline, Cusum, CusumSettings, DriftVerdict, Sample
+from draftd.policy.floor import Floor, FloorSettings
 
 CUSUM, FLOOR = CusumSettings(), FloorSettings()
 
@@ -95,7 +96,7 @@ def test_recovery_is_seen_in_a_time_that_does_not_grow_with_the_damage() -> None
     state, bad, good = Cusum(Baseline(0.7, 0.2)), requests(0.2, 1), requests(0.7, 2)
     for _ in range(5000):
         state = state.observe(next(bad), CUSUM)
-    for count in range(200):
+    for count in range(200):  # noqa: B007
         if state.verdict(CUSUM) is DriftVerdict.STABLE:
             break
         state = state.observe(next(good), CUSUM)
