@@ -6,7 +6,7 @@ import enum
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
@@ -43,14 +43,19 @@ class Recorder(Protocol):
 
 
 class Journal:
-    """The latest transitions. Any thread."""
+    """The latest transitions. Any thread. `restored` are those of earlier runs, oldest first: numbers go on."""
 
-    def __init__(self, capacity: int = 256, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(
+        self,
+        capacity: int = 1024,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        restored: Sequence[Transition] = (),
+    ) -> None:
         self._clock = clock
         self._lock = threading.RLock()  # a listener may look into the journal
-        self._kept: deque[Transition] = deque(maxlen=capacity)
+        self._kept: deque[Transition] = deque(restored, maxlen=capacity)
         self._listeners: list[Listener] = []
-        self._number = 0
+        self._number = max((transition.number for transition in restored), default=0)
 
     def record(self, subject: Subject, previous: str, current: str, cause: str, evidence: str = "") -> None:
         with self._lock:

@@ -108,6 +108,11 @@ class Planner:
         log.info("level %s, was %s: %s", after.label, before.label, f"{cause} ({evidence})" if evidence else cause)
         return True
 
+    def restore(self, rung: int, cause: str) -> None:
+        """Stands where an earlier run stood: no transition, for nothing has changed."""
+        with self._setting:
+            self._standing = Standing(rung, cause)
+
     def plan(self, ask: PlanAsk, model: ModelInfo) -> DecodePlan:
         """Raises SpeculationUnavailable where speculation was demanded and cannot be had."""
         resolution = self._flag.evaluate(FlagContext(model.model, ask.workload, ask.caller))

@@ -1,0 +1,86 @@
+"""What the engine tells the guard: ends of requests and failures, kept until the controller's thread takes them."""
+
+from __future__ import annotations
+
+import enum
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from draftd.core import DecodePlan, DecodeRequest, DraftCounts, Origin, Outcome, RoundResult, WorkloadClass
+
+
+class Failure(enum.Enum):
+    VERIFIER = "verifier"
+    DRAFTER = "drafter"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A request of a client's that drafted. Times are monotonic."""
+
+    at: float
+    arrival: float
+    plan: DecodePlan
+    workload: WorkloadClass
+    accepted: int
+    rollbacks: int
+    drafts: int
+    break_even_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A round, or a draft, that failed. `at` is monotonic."""
+
+    at: float
+    what: Failure
+
+
+class Intake:
+    """An EngineObserver. Each call takes constant time and never waits: when it is full, the oldest is forgotten."""
+
+    def __init__(self, capacity: int = 4096, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._heard: deque[Ended | Failed] = deque(maxlen=capacity)
+        self.woken = threading.Event()  # set where something must not wait for the controller's next look
+
+    def take(self) -> list[Ended | Failed]:
+        """All since the last time, oldest first. One thread's."""
+        taken: list[Ended | Failed] = []
+        while self._heard:
+            taken.append(self._heard.popleft())
+        return taken
+
+    def on_round(self, request: DecodeRequest, result: RoundResult, gap: float | None) -> None:
+        return None
+
+    def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
+        self._fail(request, Failure.DRAFTER)
+
+    def on_verifier_error(self, request: DecodeRequest, message: str) -> None:
+        self._fail(request, Failure.VERIFIER)
+
+    def on_finish(self, request: DecodeRequest, outcome: Outcome) -> None:
+        counts: DraftCounts = outcome.stats.counts
+        if request.origin is not Origin.CLIENT or not counts.drafts:
+            return
+        self._heard.append(
+            Ended(
+                self._clock(),
+                request.arrival,
+                request.plan,
+                request.workload,
+                counts.accepted,
+                counts.rollbacks,
+                counts.drafts,
+                counts.break_even_tokens,
+            )
+        )
+
+    def _fail(self, request: DecodeRequest, what: Failure) -> None:
+        if request.origin is Origin.CLIENT:
+            self._heard.append(Failed(self._clock(), what))
+            self.woken.set()
