@@ -14,7 +14,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from draftd.core import DrafterKind
 from draftd.errors import ConfigError
-from draftd.settings_base import ExistingFile, HomePath, Seconds, Section, is_loopback, state_dir
+from draftd.settings_base import ExistingFile, HomePath, Seconds, Section, is_loopback, sendable, state_dir
 from draftd.settings_fallback import AnnotationSettings, FallbackSettings, WebhookSettings
 
 CAPTURE_CONTENT_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
@@ -95,12 +95,7 @@ class ServerSettings(Section):
     @field_validator("token")
     @classmethod
     def _token(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is None or not value.get_secret_value():
-            return None
-        text = value.get_secret_value()
-        if not (text.isascii() and text.isprintable()) or " " in text:
-            raise ValueError("not a header value")
-        return value
+        return sendable(value)
 
     @model_validator(mode="after")
     def _tls_and_token(self) -> Self:

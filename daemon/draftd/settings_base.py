@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from annotated_types import Ge, Le
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, FiniteFloat
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, FiniteFloat, SecretStr
 
 from draftd.core import DrafterKind
 
@@ -34,6 +34,16 @@ def _listed(value: object) -> object:
 
 Blocks = Annotated[tuple[Annotated[int, Ge(1), Le(16)], ...], BeforeValidator(_listed)]
 Drafters = Annotated[tuple[DrafterKind, ...], BeforeValidator(_listed)]
+
+
+def sendable(value: SecretStr | None) -> SecretStr | None:
+    """A token as a header can carry it; empty is none. Raises ValueError."""
+    if value is None or not value.get_secret_value():
+        return None
+    text = value.get_secret_value()
+    if not (text.isascii() and text.isprintable()) or " " in text:
+        raise ValueError("not a header value")
+    return value
 
 
 def state_dir(environ: Mapping[str, str]) -> Path:

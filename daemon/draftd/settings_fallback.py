@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, FiniteFloat, SecretStr, field_validator, model_validator
 
 from draftd.core import DrafterKind
 from draftd.errors import ConfigError
-from draftd.settings_base import Blocks, Drafters, ExistingFile, HomePath, Seconds, Section, is_loopback
+from draftd.settings_base import Blocks, Drafters, ExistingFile, HomePath, Seconds, Section, is_loopback, sendable
 
 
 class FallbackSettings(Section):
@@ -108,7 +110,30 @@ class WebhookSettings(Section):
     @field_validator("token", "secret", "poll_token")
     @classmethod
     def _unset(cls, value: SecretStr | None) -> SecretStr | None:
-        return None if value is None or not value.get_secret_value() else value
+        return sendable(value)
+
+    @field_validator("timestamp_header")
+    @classmethod
+    def _header(cls, value: str) -> str:
+        if re.fullmatch(r"[0-9A-Za-z-]+", value) is None:
+            raise ConfigError("webhook.timestamp_header", value, "the name of a header: letters, digits and hyphens")
+        return value
+
+    @field_validator("poll_url")
+    @classmethod
+    def _polled(cls, value: str | None) -> str | None:
+        if not value:
+            return None
+        parts = urlsplit(value)
+        if (
+            parts.scheme not in ("http", "https")
+            or not parts.hostname
+            or parts.port == 0
+            or "@" in parts.netloc
+            or parts.query
+        ):
+            raise ConfigError("webhook.poll_url", value, "http:// or https://, a host, a path; a token by itself")
+        return value.rstrip("/")
 
     @model_validator(mode="after")
     def _tls(self) -> Self:
@@ -118,6 +143,10 @@ class WebhookSettings(Section):
         if not is_loopback(self.host) and self.tls_cert is None:
             allowed = "127.0.0.0/8, ::1 or localhost; elsewhere set webhook.tls_cert and webhook.tls_key too"
             raise ConfigError("webhook.host", self.host, allowed)
+        if self.poll_token is not None and self.poll_url is not None:
+            parts = urlsplit(self.poll_url)
+            if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
+                raise ConfigError("webhook.poll_url", self.poll_url, "https beyond loopback, where poll_token is sent")
         return self
 
 
