@@ -12,7 +12,7 @@ that comes within a dwell of a step up waits for the dwell's end, so that no sen
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from draftd.core import DrafterKind, FallbackLevel
@@ -137,9 +137,11 @@ def move(
     probe_good: bool,
     settings: LadderSettings,
     now: float,
+    target: int | None = None,
 ) -> tuple[Ladder, Step | None]:
-    """The next state, and the step that led there. `probe_good`: a probe of the rung above, made since the last step,
-    was good. A clock that jumped back counts as no time having passed."""
+    """The next state, and the step that led there. `probe_good`: a probe of `target`, made since the last step, was
+    good. That is the rung above, or one above it where those between were tried and found wanting: a drafter that is no
+    good on this text must not bar the way to one that is. A clock that jumped back counts as no time having passed."""
     if now < state.since or state.rung >= len(ladder):
         state = replace(state, since=min(state.since, now), rung=min(state.rung, len(ladder) - 1))
     if state.hold is not None:
@@ -163,7 +165,7 @@ def move(
         if state.relapses and good >= settings.forgiven_after:
             return replace(state, relapses=state.relapses - 1, forgave=now), None
         return state, None
-    above = state.rung - 1
+    above = state.rung - 1 if target is None else max(0, min(target, state.rung - 1))
     if probe_good and stood >= state.wait(settings) and not any(rung > above for rung, _ in wanted):
         state, step = _to(state, above, "recovered: a probe of the level above was good", now)
         return replace(state, climbed=now), step
@@ -178,6 +180,15 @@ def held(state: Ladder, hold: Hold) -> Ladder:
 def released(state: Ladder, now: float) -> Ladder:
     """The operator's word is over: what is demanded is asked anew, and a step is a dwell away at least."""
     return replace(state, hold=None, since=now)
+
+
+def to_probe(ladder: Sequence[Rung], rung: int, tried: Collection[int]) -> int | None:
+    """What to probe next from `rung`, with those rungs tried in vain since the last step: the nearest one above whose
+    drafter was not among them, or the rung above again once all drafters were. None at the top."""
+    if rung == 0:
+        return None
+    vain = {ladder[one].drafter for one in tried}
+    return next((one for one in range(rung - 1, -1, -1) if ladder[one].drafter not in vain), rung - 1)
 
 
 def lowest(ladder: Sequence[Rung], level: FallbackLevel) -> int:

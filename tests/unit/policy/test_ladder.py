@@ -25,6 +25,7 @@ from draftd.policy.ladder import (
     move,
     released,
     rungs,
+    to_probe,
 )
 
 FULL, SHORT, LIGHT, PLAIN = (
@@ -96,6 +97,22 @@ def test_a_lasting_soft_demand_goes_down_a_rung_a_dwell_and_no_further_than_it_a
     ]  # fmt: skip
     climb = Climb()
     assert [climb.at(now, soft(SHORT)) for now in (0, 100, 200, 300)] == [1, 2, 3, 3]
+
+
+def test_a_drafter_tried_in_vain_is_passed_over_and_tried_again_when_all_were() -> None:
+    assert to_probe(LADDER, 0, ()) is None
+    assert [to_probe(LADDER, BOTTOM, tried) for tried in ((), {4}, {4, 3})] == [4, 3, 4]
+    assert to_probe(LADDER, 3, {2}) == 2, "a longer block of a draft that is bad at a short one is not tried"
+
+
+def test_a_step_up_may_pass_over_what_was_found_wanting_and_leads_no_further_than_the_probe() -> None:
+    plain = Ladder(rung=BOTTOM, since=0.0, cause="break_even")
+    state, step = move(plain, LADDER, (), True, SETTINGS, 100.0, target=3)
+    assert step is not None
+    assert (step.previous, step.current, state.rung) == (BOTTOM, 3, 3)
+    for wrong in (BOTTOM, BOTTOM + 3):
+        assert move(plain, LADDER, (), True, SETTINGS, 100.0, target=wrong)[0].rung == BOTTOM - 1
+    assert move(plain, LADDER, [soft(LIGHT)], True, SETTINGS, 100.0, target=3)[1] is None, "what is demanded binds"
 
 
 def test_a_hard_demand_is_obeyed_at_once() -> None:
