@@ -2,11 +2,11 @@
 
 The rungs are FULL, then each shorter block, then each lighter drafter, then AUTOREGRESSIVE. Signals demand a level; the
 lowest demanded is where the ladder is heading. It goes down a rung a dwell, and to a hard demand at once; it goes up a
-rung at a time, when nothing demands it down, the wait is over and a probe of the rung above was good. Each relapse
-doubles the wait, up to a limit, so that nothing flaps; a long good time halves it again, so that nothing latches.
+rung at a time, when nothing demands it down, the wait is over and a probe of the rung above was good.
 
-A hard demand of the daemon's own is obeyed whenever it comes. An alert is somebody else's view of the past minutes: one
-that comes within a dwell of a step up waits for the dwell's end, so that no sender can make the daemon flap.
+The first step up after one down waits for two dwells, the next ones for one each. So down, up and down again takes two
+dwells at least, whatever asks for it and however hard: nothing flaps. Each relapse doubles the wait, up to a limit; a
+long good time halves it again, so that nothing latches.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def rungs(
 class LadderSettings:
     """Seconds."""
 
-    dwell: float = 300.0  # least time on a rung before another step down that is not hard, and before the first up
+    dwell: float = 300.0  # least time between two steps, hard ones down excepted
     longest_wait: float = 7200.0  # however many relapses
     relapse_within: float = 1800.0  # a step down so soon after a step up is a relapse
     forgiven_after: float = 7200.0  # on the top rung, without a step down: one relapse is forgotten
@@ -111,13 +111,14 @@ class Ladder:
     since: float = 0.0
     cause: str = ""
     relapses: int = 0
-    climbed: float | None = None  # the last step up
+    climbed: float | None = None  # the last step up; None once it was followed by one down
     hold: Hold | None = None
     forgave: float | None = None  # when a relapse was last forgotten
 
     def wait(self, settings: LadderSettings) -> float:
         """How long a rung must have been stood on before the next step up."""
-        return min(settings.dwell * 2.0 ** min(self.relapses, 30), settings.longest_wait)
+        least = settings.dwell if self.climbed is not None else 2 * settings.dwell
+        return max(least, min(least * 2.0 ** min(self.relapses, 30), settings.longest_wait))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +153,7 @@ def move(
     below = [(rung, demand) for rung, demand in wanted if rung > state.rung]
     stood = now - state.since
     if below:
-        climbing = state.climbed is not None and stood < settings.dwell
-        hard = [found for found in below if found[1].hard and not (climbing and found[1].signal is Signal.ALERT)]
+        hard = [(rung, demand) for rung, demand in below if demand.hard]
         rung, demand = max(hard or below, key=lambda found: found[0])
         if hard:
             return _down(state, rung, demand, settings, now)

@@ -64,12 +64,11 @@ def judge(
 def permits(
     report: ProbeReport, made: float, state: Ladder, ladder: Sequence[Rung], settings: LadderSettings, now: float
 ) -> bool:
-    """Whether a probe that ended at `made` lets the ladder up: a good one, of the rung above, since the last step. It
+    """Whether a probe that ended at `made` lets the ladder up: a good one, of a rung above, since the last step. It
     speaks for a dwell: a wait may be long, and what was good at its beginning need not be at its end."""
     return (
         report.verdict is Verdict.GOOD
-        and 0 < state.rung < len(ladder)
-        and report.rung == ladder[state.rung - 1]
+        and report.rung in ladder[: state.rung]
         and made > state.since
         and now - made <= settings.dwell
     )
