@@ -22,7 +22,7 @@ from draftd.errors import DraftdError
 from draftd.hardware.state import HardwareView
 from draftd.server.app import Daemon
 from draftd.server.client import CallError, DraftdClient
-from draftd.server.seams import NullTelemetry
+from draftd.server.seams import FallbackControl, NullTelemetry
 from draftd.settings import EngineSettings, FlagSettings, ServerSettings, Settings
 from draftd.telemetry.spans import InferenceSpan, InferenceStart, NullInferenceSpan
 from draftd.v1 import inference_pb2 as pb
@@ -75,8 +75,9 @@ class Served:
         client: dict[str, Any] | None = None,
         wait: bool = True,
         hardware: HardwareView | None = None,
+        controller: FallbackControl | None = None,
     ) -> None:
-        self.hardware = hardware
+        self.hardware, self.controller = hardware, controller
         self.settings = Settings(
             server=ServerSettings(**{"port": 0, "drain_seconds": 2.0, "token": token, **(server or {})}),
             engine=EngineSettings(**(engine or {})),
@@ -111,17 +112,18 @@ class Served:
     async def _serve(self) -> None:
         try:
             self.loop = asyncio.get_running_loop()
-            journal = Journal()
-            self.flags = FlagService.open(self.settings.flag, journal=journal)
-            self.planner = Planner(self.flags, ladder_of(self.settings), journal=journal)
+            self.journal = Journal()
+            self.flags = FlagService.open(self.settings.flag, journal=self.journal)
+            self.planner = Planner(self.flags, ladder_of(self.settings), journal=self.journal)
             self.daemon = Daemon(
                 self.settings,
                 self.worker,
                 self.planner,
                 self.flags,
                 self.telemetry,
-                journal=journal,
+                journal=self.journal,
                 hardware=self.hardware,
+                controller=self.controller,
                 announce=self.lines.append,
             )
             self.port = await self.daemon.start()

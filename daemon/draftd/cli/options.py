@@ -70,7 +70,12 @@ MaxDraftTokens = Annotated[
 ]
 DrafterOption = Annotated[
     DrafterKind | None,
-    typer.Option("--drafter", metavar="NAME", help="draft_model or prompt_lookup.", rich_help_panel=_DECODING),
+    typer.Option(
+        "--drafter",
+        metavar="NAME",
+        help="draft_model, light_draft_model or prompt_lookup.",
+        rich_help_panel=_DECODING,
+    ),
 ]
 ModeOption = Annotated[
     ModePreference,

@@ -29,7 +29,7 @@ from draftd.server.calls import Calls
 from draftd.server.control_service import ControlServicer
 from draftd.server.inference import InferenceServicer
 from draftd.server.interceptors import AuthInterceptor, ErrorInterceptor
-from draftd.server.seams import ServerTelemetry
+from draftd.server.seams import FallbackControl, ServerTelemetry
 from draftd.server.stream import Mailbox
 from draftd.server.tls import server_credentials
 from draftd.server.types import Interceptor
@@ -53,7 +53,8 @@ Announce = Callable[[str], None]
 
 
 class Daemon:
-    """One listener over one engine. Everything here runs on the event loop that `start` is called on."""
+    """One listener over one engine. Everything here runs on the event loop that `start` is called on. The controller is
+    started and closed by whoever made it."""
 
     def __init__(
         self,
@@ -65,12 +66,14 @@ class Daemon:
         *,
         journal: Journal | None = None,
         hardware: HardwareView | None = None,
+        controller: FallbackControl | None = None,
         announce: Announce = lambda line: None,
     ) -> None:
         self._settings, self._worker, self._planner = settings, worker, planner
         self._flags, self._telemetry, self._announce = flags, telemetry, announce
         self._journal = journal if journal is not None else Journal()
         self._hardware: HardwareView = hardware if hardware is not None else FixedView()
+        self._controller = controller
         engine = settings.engine
         self._calls = Calls(engine.queue_capacity + engine.max_batch + _SPARE_CALLS)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
@@ -94,6 +97,7 @@ class Daemon:
         server = grpc.aio.server(interceptors=self._interceptors(), options=_options(self._settings.server))
         self.port = self._bind(server)
         self._mailbox = Mailbox(asyncio.get_running_loop())
+        stall = self._settings.server.write_stall_seconds or None
         inference = InferenceServicer(
             self._worker,
             self._planner,
@@ -102,7 +106,7 @@ class Daemon:
             self._mailbox,
             self._tokenising,
             default_max_tokens=self._settings.engine.default_max_tokens,
-            write_stall_seconds=self._settings.server.write_stall_seconds or None,
+            write_stall_seconds=stall,
         )
         control = ControlServicer(
             self._worker,
@@ -113,7 +117,10 @@ class Daemon:
             inference.describe,
             self._journal,
             self._hardware,
+            self._controller,
+            self._stop,
             version=__version__,
+            write_stall_seconds=stall,
         )
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(inference, server)  # type: ignore[no-untyped-call]
         control_pb2_grpc.add_ControlServiceServicer_to_server(control, server)  # type: ignore[no-untyped-call]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -13,8 +13,9 @@ import grpc
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from draftd.core import DrafterKind, ModePreference, SamplingParams, WorkloadClass
+from draftd.core import DrafterKind, FallbackLevel, ModePreference, SamplingParams, WorkloadClass
 from draftd.errors import DraftdError
+from draftd.server import reply
 from draftd.server.convert import DRAFTERS, MODES, WORKLOADS
 from draftd.server.status import DETAILS_KEY
 from draftd.v1 import control_pb2, control_pb2_grpc, inference_pb2_grpc
@@ -143,13 +144,7 @@ class DraftdClient:
         self, request: pb.GenerateRequest, *, timeout: float | None = None
     ) -> Iterator[pb.GenerateResponse]:
         """The same with a request of one's own making."""
-        call = self._inference.Generate(request, metadata=self._metadata, timeout=timeout)
-        try:
-            yield from call
-        except grpc.RpcError as error:
-            raise CallError(error) from None
-        finally:
-            call.cancel()
+        yield from _streamed(self._inference.Generate(request, metadata=self._metadata, timeout=timeout))
 
     def model(self, *, timeout: float = 10.0) -> pb.GetModelResponse:
         return self._call(self._inference.GetModel, pb.GetModelRequest(), timeout)  # type: ignore[no-any-return]
@@ -166,6 +161,54 @@ class DraftdClient:
     def set_flag(self, variant: str, *, timeout: float = 10.0) -> control_pb2.SetFlagResponse:
         """Returns when the change is in force."""
         return self._call(self._control.SetFlag, control_pb2.SetFlagRequest(variant=variant), timeout)  # type: ignore[no-any-return]
+
+    def level(self, *, timeout: float = 10.0) -> control_pb2.FallbackState:
+        """Where the fallback ladder stands, and what asks for another level."""
+        return self._call(self._control.GetLevel, control_pb2.GetLevelRequest(), timeout).fallback  # type: ignore[no-any-return]
+
+    def hold_level(
+        self, level: FallbackLevel, seconds: float | None = None, *, timeout: float = 10.0
+    ) -> control_pb2.FallbackState:
+        """Keeps the ladder on `level` for so long, None until it is released. Ends with where it stands then."""
+        request = control_pb2.HoldLevelRequest(level=level.label, expires_in=reply.duration(seconds))
+        return self._call(self._control.HoldLevel, request, timeout).fallback  # type: ignore[no-any-return]
+
+    def release_level(self, *, timeout: float = 10.0) -> control_pb2.ReleaseLevelResponse:
+        return self._call(self._control.ReleaseLevel, control_pb2.ReleaseLevelRequest(), timeout)  # type: ignore[no-any-return]
+
+    def transitions(self, limit: int = 0, *, after: int = 0, timeout: float = 10.0) -> Sequence[control_pb2.Transition]:
+        """The latest of those after the number `after`, oldest first; 0 is as many as the daemon likes to list."""
+        request = control_pb2.ListTransitionsRequest(limit=limit, after_number=after)
+        return self._call(self._control.ListTransitions, request, timeout).transitions  # type: ignore[no-any-return]
+
+    def watch(
+        self, after: int | None = None, *, begun: Callable[[], None] = lambda: None, timeout: float | None = None
+    ) -> Iterator[control_pb2.Transition]:
+        """Each transition as it happens; with `after` first those that are kept and have a later number. Closing the
+        iterator ends it. `begun` is called once from then on none is missed; iterate for it to begin."""
+        call = self._control.Watch(
+            control_pb2.WatchRequest(after_number=after), metadata=self._metadata, timeout=timeout
+        )
+        try:
+            call.initial_metadata()  # waits for it; a refusal shows at the first message
+            if call.is_active():
+                begun()
+            for response in _streamed(call):
+                yield response.transition
+        finally:
+            call.cancel()
+
+    def probe(self, *, timeout: float = 600.0) -> control_pb2.RunProbeResponse:
+        """Tries the rung above out, and waits for the verdict."""
+        return self._call(self._control.RunProbe, control_pb2.RunProbeRequest(), timeout)  # type: ignore[no-any-return]
+
+    def canaries(self, *, timeout: float = 600.0) -> control_pb2.RunCanariesResponse:
+        """Runs the quality canaries both ways, and waits for the verdict."""
+        return self._call(self._control.RunCanaries, control_pb2.RunCanariesRequest(), timeout)  # type: ignore[no-any-return]
+
+    def reload_draft(self, *, timeout: float = 600.0) -> control_pb2.ReloadDraftResponse:
+        """Has the draft's weights read anew, and waits for it."""
+        return self._call(self._control.ReloadDraft, control_pb2.ReloadDraftRequest(), timeout)  # type: ignore[no-any-return]
 
     def serving(self, *, timeout: float = 2.0) -> bool:
         """Whether the model is loaded and requests are taken. False also where nobody listens."""
@@ -187,6 +230,16 @@ class DraftdClient:
             return method(request, metadata=self._metadata, timeout=timeout)
         except grpc.RpcError as error:
             raise CallError(error) from None
+
+
+def _streamed(call: Any) -> Iterator[Any]:
+    """What comes; a call that is left before its end is cancelled."""
+    try:
+        yield from call
+    except grpc.RpcError as error:
+        raise CallError(error) from None
+    finally:
+        call.cancel()
 
 
 def _message(message: Message | Mapping[str, str]) -> pb.ChatMessage:

@@ -8,17 +8,17 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from draftd.control.flag import FlagService, FlagState
-from draftd.control.journal import Journal, Transition
+from draftd.control.journal import Journal
 from draftd.control.planner import FlagContext, Planner
 from draftd.engine.worker import EngineState, EngineWorker
 from draftd.errors import InvalidRequest, NotServing
 from draftd.hardware.state import HardwareView
-from draftd.server import convert, machine, reply
+from draftd.server import convert, fallback, machine, reply
 from draftd.server.calls import Calls
-from draftd.server.seams import ServerTelemetry
+from draftd.server.fallback_service import FallbackServicer
+from draftd.server.seams import FallbackControl, ServerTelemetry
 from draftd.server.types import Context
 from draftd.v1 import control_pb2 as pb
-from draftd.v1 import control_pb2_grpc
 from draftd.v1.inference_pb2 import GetModelResponse
 
 _STATES = {
@@ -31,7 +31,9 @@ _STATES = {
 _TRANSITIONS = 20  # as many as a status carries
 
 
-class ControlServicer(control_pb2_grpc.ControlServiceServicer):
+class ControlServicer(FallbackServicer):
+    """The whole service: status and flag here, the ladder and what it does where it comes from."""
+
     def __init__(
         self,
         worker: EngineWorker,
@@ -42,11 +44,15 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         describe: Callable[[], GetModelResponse],
         journal: Journal,
         hardware: HardwareView,
+        controller: FallbackControl | None,
+        ending: asyncio.Event,
         *,
         version: str,
+        write_stall_seconds: float | None,
     ) -> None:
+        super().__init__(controller, journal, ending, describe, write_stall_seconds=write_stall_seconds)
         self._worker, self._planner, self._flags = worker, planner, flags
-        self._telemetry, self._calls, self._describe = telemetry, calls, describe
+        self._telemetry, self._calls = telemetry, calls
         self._journal, self._hardware = journal, hardware
         self._version = version
         self._began, self._started = time.monotonic(), reply.timestamp(datetime.now(UTC))
@@ -79,12 +85,13 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
             refused_requests=self._calls.refused,
             drafter_errors=engine.drafter_errors,
             hardware=machine.hardware(self._hardware, time.monotonic()),
-            transitions=map(_transition, self._journal.latest(_TRANSITIONS)),
+            transitions=map(fallback.transition, self._journal.latest(_TRANSITIONS)),
             max_draft_tokens=self._planner.ceiling.depth,
             level_cause=standing.cause,
             flag=_flag(flag),
             started=self._started,
             verifier_errors=engine.verifier_errors,
+            fallback=None if self._fallback is None else fallback.state(self._fallback.state()),
         )
 
     async def GetFlag(self, request: pb.GetFlagRequest, context: Context) -> pb.GetFlagResponse:  # noqa: N802
@@ -118,14 +125,4 @@ def _flag(state: FlagState) -> pb.FlagState:
         writable=state.writable,
         source=state.source,
         error=state.error,
-    )
-
-
-def _transition(transition: Transition) -> pb.Transition:
-    return pb.Transition(
-        at=reply.timestamp(transition.at),
-        subject=transition.subject.value,
-        previous=transition.previous,
-        current=transition.current,
-        cause=transition.cause,
     )

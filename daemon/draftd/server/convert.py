@@ -35,6 +35,7 @@ WORKLOADS: Mapping[int, WorkloadClass] = {
 DRAFTERS: Mapping[int, DrafterKind | None] = {
     pb.DRAFTER_KIND_UNSPECIFIED: None,
     pb.DRAFTER_KIND_DRAFT_MODEL: DrafterKind.DRAFT_MODEL,
+    pb.DRAFTER_KIND_LIGHT_DRAFT_MODEL: DrafterKind.LIGHT_DRAFT_MODEL,
     pb.DRAFTER_KIND_PROMPT_LOOKUP: DrafterKind.PROMPT_LOOKUP,
 }
 

@@ -56,7 +56,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("version", "state", "uptime", "model", "active_requests", "queued_requests", "queue_capacity", "kv_cache_bytes", "weight_bytes", "finished_requests", "counts", "output_tokens", "flag_variant", "level", "telemetry_exporting", "backend", "refused_requests", "drafter_errors", "hardware", "transitions", "max_draft_tokens", "level_cause", "flag", "started", "verifier_errors")
+    __slots__ = ("version", "state", "uptime", "model", "active_requests", "queued_requests", "queue_capacity", "kv_cache_bytes", "weight_bytes", "finished_requests", "counts", "output_tokens", "flag_variant", "level", "telemetry_exporting", "backend", "refused_requests", "drafter_errors", "hardware", "transitions", "max_draft_tokens", "level_cause", "flag", "started", "verifier_errors", "fallback")
     class FinishedRequestsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +89,7 @@ class GetStatusResponse(_message.Message):
     FLAG_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
     VERIFIER_ERRORS_FIELD_NUMBER: _ClassVar[int]
+    FALLBACK_FIELD_NUMBER: _ClassVar[int]
     version: str
     state: DaemonState
     uptime: _duration_pb2.Duration
@@ -114,7 +115,8 @@ class GetStatusResponse(_message.Message):
     flag: FlagState
     started: _timestamp_pb2.Timestamp
     verifier_errors: int
-    def __init__(self, version: _Optional[str] = ..., state: _Optional[_Union[DaemonState, str]] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., model: _Optional[_Union[_inference_pb2.GetModelResponse, _Mapping]] = ..., active_requests: _Optional[int] = ..., queued_requests: _Optional[int] = ..., queue_capacity: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., finished_requests: _Optional[_Mapping[str, int]] = ..., counts: _Optional[_Union[_inference_pb2.DraftCounts, _Mapping]] = ..., output_tokens: _Optional[int] = ..., flag_variant: _Optional[str] = ..., level: _Optional[str] = ..., telemetry_exporting: _Optional[bool] = ..., backend: _Optional[str] = ..., refused_requests: _Optional[int] = ..., drafter_errors: _Optional[int] = ..., hardware: _Optional[_Union[Hardware, _Mapping]] = ..., transitions: _Optional[_Iterable[_Union[Transition, _Mapping]]] = ..., max_draft_tokens: _Optional[int] = ..., level_cause: _Optional[str] = ..., flag: _Optional[_Union[FlagState, _Mapping]] = ..., started: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., verifier_errors: _Optional[int] = ...) -> None: ...
+    fallback: FallbackState
+    def __init__(self, version: _Optional[str] = ..., state: _Optional[_Union[DaemonState, str]] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., model: _Optional[_Union[_inference_pb2.GetModelResponse, _Mapping]] = ..., active_requests: _Optional[int] = ..., queued_requests: _Optional[int] = ..., queue_capacity: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., finished_requests: _Optional[_Mapping[str, int]] = ..., counts: _Optional[_Union[_inference_pb2.DraftCounts, _Mapping]] = ..., output_tokens: _Optional[int] = ..., flag_variant: _Optional[str] = ..., level: _Optional[str] = ..., telemetry_exporting: _Optional[bool] = ..., backend: _Optional[str] = ..., refused_requests: _Optional[int] = ..., drafter_errors: _Optional[int] = ..., hardware: _Optional[_Union[Hardware, _Mapping]] = ..., transitions: _Optional[_Iterable[_Union[Transition, _Mapping]]] = ..., max_draft_tokens: _Optional[int] = ..., level_cause: _Optional[str] = ..., flag: _Optional[_Union[FlagState, _Mapping]] = ..., started: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., verifier_errors: _Optional[int] = ..., fallback: _Optional[_Union[FallbackState, _Mapping]] = ...) -> None: ...
 
 class Hardware(_message.Message):
     __slots__ = ("age", "memory_pressure", "memory_headroom_bytes", "memory_floor_bytes", "memory_available_bytes", "memory_limit_bytes", "critical_pressure", "swap_used_bytes", "swap_in_bytes", "process_resident_bytes", "mlx_active_bytes", "mlx_cache_bytes", "mlx_peak_bytes", "mlx_working_set_bytes", "gpu_memory_bytes", "gpu_utilization", "thermal_level", "throttles", "low_power", "on_mains", "temperatures", "fans", "power", "errors")

@@ -143,21 +143,23 @@ class ControlServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """Each transition as it happens; first those kept since `after_number`, if it is given. Never ends by itself.
+        """Each transition as it happens; first those kept since `after_number`, if it is given. Ends with UNAVAILABLE when the
+        daemon drains, and with ABORTED, naming the number to go on after, when the caller reads too slowly.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RunProbe(self, request, context):
-        """Tries the rung above out now. FAILED_PRECONDITION where there is none, or while another probe runs.
+        """Tries the rung above out now. FAILED_PRECONDITION where there is none, or while another probe or the canaries run.
+        A caller that goes, or whose deadline passes, does not end the probe: its verdict counts all the same.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RunCanaries(self, request, context):
-        """Runs the quality canaries now, both ways.
+        """Runs the quality canaries now, both ways. What holds of a probe holds of them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

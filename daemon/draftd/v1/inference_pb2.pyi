@@ -39,6 +39,7 @@ class DrafterKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DRAFTER_KIND_UNSPECIFIED: _ClassVar[DrafterKind]
     DRAFTER_KIND_DRAFT_MODEL: _ClassVar[DrafterKind]
     DRAFTER_KIND_PROMPT_LOOKUP: _ClassVar[DrafterKind]
+    DRAFTER_KIND_LIGHT_DRAFT_MODEL: _ClassVar[DrafterKind]
 DECODE_MODE_UNSPECIFIED: DecodeMode
 DECODE_MODE_AUTO: DecodeMode
 DECODE_MODE_SPECULATIVE: DecodeMode
@@ -57,6 +58,7 @@ FINISH_REASON_ERROR: FinishReason
 DRAFTER_KIND_UNSPECIFIED: DrafterKind
 DRAFTER_KIND_DRAFT_MODEL: DrafterKind
 DRAFTER_KIND_PROMPT_LOOKUP: DrafterKind
+DRAFTER_KIND_LIGHT_DRAFT_MODEL: DrafterKind
 
 class ChatMessage(_message.Message):
     __slots__ = ("role", "content")

@@ -1,0 +1,338 @@
+"""ControlService's fallback over a real gRPC connection. The controller is a fake: its answers are the test's."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.duration_pb2 import Duration
+
+from draftd.control.journal import Subject
+from draftd.core import FallbackLevel
+from draftd.engine.model import LoadedModels
+from draftd.engine.scripted import scripted_models
+from draftd.errors import ModelLoadError, NotNow
+from draftd.policy.reports import CanaryOutcome, CanaryReport, ProbeReport, Verdict
+from draftd.server.client import CallError, DraftdClient
+from draftd.v1 import control_pb2 as pb
+from draftd.v1 import control_pb2_grpc
+from tests.fallback import LADDER, NOW, FakeController
+from tests.serving import Served, serving
+from tests.waiting import until
+
+Ask = Callable[[DraftdClient], object]
+
+
+def models() -> LoadedModels:
+    return scripted_models(0.7, context_length=4096)
+
+
+@pytest.fixture(scope="module")
+def controller() -> FakeController:
+    return FakeController()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, controller: FakeController) -> Iterator[Served]:
+    with serving(tmp_path_factory.mktemp("served"), models, controller=controller) as served:
+        yield served
+
+
+@pytest.fixture
+def stub(served: Served) -> Iterator[Any]:
+    with served.channel() as channel:
+        yield control_pb2_grpc.ControlServiceStub(channel)  # type: ignore[no-untyped-call]
+
+
+def record(served: Served, count: int = 1, cause: str = "drift") -> int:
+    """The number of the last one."""
+    for _ in range(count):
+        served.journal.record(Subject.LEVEL, "full", "short_block 3", cause, "0.52 of 0.71")
+    return served.journal.latest(1)[-1].number
+
+
+@contextlib.contextmanager
+def watching(served: Served, after: int | None = None) -> Iterator[Watching]:
+    """Watches on a thread; returns when nothing is missed any more."""
+    watch = Watching(served.target, after)
+    try:
+        until(lambda: watch.begun.is_set() or watch.error is not None, 20)
+        yield watch
+    finally:
+        watch.client.close()
+        watch.thread.join(20)
+        assert not watch.thread.is_alive()
+
+
+class Watching:
+    def __init__(self, target: str, after: int | None) -> None:
+        self.client = DraftdClient(target)
+        self.begun = threading.Event()
+        self.numbers: list[int] = []
+        self.error: CallError | None = None
+        self.thread = threading.Thread(target=self._read, args=(after,), daemon=True)
+        self.thread.start()
+
+    def _read(self, after: int | None) -> None:
+        try:
+            for transition in self.client.watch(after, begun=self.begun.set):
+                self.numbers.append(transition.number)
+        except CallError as error:
+            self.error = error
+
+
+def test_the_level_is_told_here_and_in_the_status(served: Served) -> None:
+    told = served.client.level()
+    assert [rung.level for rung in told.ladder][:2] == ["full", "short_block"]
+    assert served.client.status().fallback == told
+
+
+def test_a_level_is_held_for_a_while_for_ever_and_released(served: Served) -> None:
+    try:
+        held = served.client.hold_level(FallbackLevel.LIGHT_DRAFT, 1800.0)
+        assert held.ladder[held.rung].level == "light_draft"
+        assert held.hold.until.ToDatetime(UTC).timestamp() == NOW + 1800
+        assert not served.client.hold_level(FallbackLevel.AUTOREGRESSIVE).hold.HasField("until")
+        assert served.client.status().fallback.HasField("hold")
+    finally:
+        assert served.client.release_level().was_held
+    again = served.client.release_level()
+    assert not again.was_held
+    assert not again.fallback.HasField("hold")
+
+
+@pytest.mark.parametrize(
+    ("method", "request_", "field"),
+    [
+        ("HoldLevel", pb.HoldLevelRequest(), "level"),
+        ("HoldLevel", pb.HoldLevelRequest(level="fast"), "level"),
+        ("HoldLevel", pb.HoldLevelRequest(level="full", expires_in=Duration()), "expires_in"),
+        ("HoldLevel", pb.HoldLevelRequest(level="full", expires_in=Duration(seconds=-3)), "expires_in"),
+        ("HoldLevel", pb.HoldLevelRequest(level="full", expires_in=Duration(seconds=2**62)), "expires_in"),
+        ("ListTransitions", pb.ListTransitionsRequest(limit=-1), "limit"),
+        ("ListTransitions", pb.ListTransitionsRequest(limit=1001), "limit"),
+        ("ListTransitions", pb.ListTransitionsRequest(after_number=-1), "after_number"),
+        ("ListTransitions", pb.ListTransitionsRequest(after_number=10**9), "after_number"),
+        ("Watch", pb.WatchRequest(after_number=-1), "after_number"),
+        ("Watch", pb.WatchRequest(after_number=10**9), "after_number"),
+    ],
+)
+def test_a_wrong_field_is_named_with_what_is_allowed(stub: Any, method: str, request_: Any, field: str) -> None:
+    with pytest.raises(grpc.RpcError) as raised:
+        list(getattr(stub, method)(request_, timeout=20))
+    error = CallError(raised.value)
+    assert error.code == grpc.StatusCode.INVALID_ARGUMENT
+    assert error.reason == "INVALID_REQUEST"
+    assert list(error.fields) == [field]
+    assert "allowed: " in error.fields[field]
+
+
+def test_a_request_that_was_refused_changed_nothing(served: Served, stub: Any, controller: FakeController) -> None:
+    before = controller.state()
+    with pytest.raises(grpc.RpcError):
+        stub.HoldLevel(pb.HoldLevelRequest(level="autoregressive", expires_in=Duration()), timeout=20)
+    assert controller.state() == before
+
+
+def test_transitions_are_listed_with_their_evidence(served: Served) -> None:
+    last = record(served, 3)
+    told = served.client.transitions(2)
+    assert [one.number for one in told] == [last - 1, last]
+    assert (told[-1].cause, told[-1].evidence) == ("drift", "0.52 of 0.71")
+    assert [one.number for one in served.client.transitions(after=last - 1)] == [last]
+    assert served.client.transitions(after=last) == []
+
+
+def test_a_watcher_hears_what_was_kept_and_what_happens_in_order_and_once(served: Served) -> None:
+    first = record(served, 3)
+    with watching(served, first - 2) as early, watching(served) as late:
+        last = record(served, 2)
+        until(lambda: len(early.numbers) == 4 and len(late.numbers) == 2, 20)
+        assert early.numbers == list(range(first - 1, last + 1))
+        assert late.numbers == [last - 1, last]
+
+
+def test_the_flag_is_watched_as_well(served: Served) -> None:
+    with watching(served) as watch:
+        served.client.set_flag("off")
+        served.client.set_flag("on")
+        until(lambda: len(watch.numbers) == 2, 20)
+
+
+def test_a_watcher_that_goes_makes_room_and_one_too_many_is_refused(served: Served) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(32):
+            stack.enter_context(watching(served))
+        with pytest.raises(CallError) as refused:
+            next(served.client.watch(timeout=20))
+        assert refused.value.code == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert refused.value.retry_after
+    until(lambda: not served.journal._listeners, 20)
+    with watching(served) as watch:
+        record(served)
+        until(lambda: bool(watch.numbers), 20)
+
+
+def test_a_watcher_that_does_not_read_is_ended_with_the_number_to_go_on_after(served: Served) -> None:
+    first = record(served, 2)
+    watch = served.client.watch(first - 1)
+    found = [next(watch).number]
+    # More than a connection takes from one who does not read, and more than may wait behind it.
+    record(served, 400, "x" * 200_000)
+    time.sleep(0.5)
+    with pytest.raises(CallError) as ended:
+        found.extend(one.number for one in watch)
+    assert ended.value.code == grpc.StatusCode.ABORTED
+    assert found == list(range(first, found[-1] + 1)), "no hole before the end"
+    assert len(found) < 401
+    assert f"after_number {found[-1]}" in ended.value.details
+    kept = [one.number for one in served.client.transitions(1, after=found[-1])]
+    assert kept, "there is more to be had"
+
+
+def test_a_client_that_never_reads_holds_no_watchers_place(tmp_path: Path) -> None:
+    with serving(tmp_path, models, server={"write_stall_seconds": 0.3}) as served, served.channel() as channel:
+        stub = control_pb2_grpc.ControlServiceStub(channel)  # type: ignore[no-untyped-call]
+        call = stub.Watch(pb.WatchRequest())
+        call.initial_metadata()
+        record(served, 60, "x" * 1_000_000)
+        until(lambda: not served.journal._listeners, 20)
+        call.cancel()
+
+
+def test_a_probe_says_what_it_measured(served: Served, controller: FakeController) -> None:
+    with ended(controller.probes, ProbeReport(LADDER[1], Verdict.GOOD, "as before", 0.7, 1.4, 0.2)):
+        told = served.client.probe(timeout=20)
+    assert (told.rung.max_draft_tokens, told.verdict, told.acceptance, told.speedup) == (3, "good", 0.7, 1.4)
+
+
+def test_canaries_say_what_they_found(served: Served, controller: FakeController) -> None:
+    with ended(controller.runs, CanaryReport(Verdict.GOOD, "none worse", (CanaryOutcome("a", True, True),), 0.2)):
+        told = served.client.canaries(timeout=20)
+    assert (told.verdict, told.score_speculative, [one.id for one in told.results]) == ("good", 1.0, ["a"])
+
+
+def test_a_draft_read_anew_is_named(served: Served, controller: FakeController) -> None:
+    with ended(controller.reloads, 1_234_567):
+        told = served.client.reload_draft(timeout=20)
+    assert told.draft_weight_bytes == 1_234_567
+    assert told.draft_model == served.client.model().draft_model != ""
+
+
+@contextlib.contextmanager
+def ended(kept: list[Any], outcome: object) -> Iterator[None]:
+    """Ends the future that the call in the block waits for."""
+    before = len(kept)
+
+    def end() -> None:
+        until(lambda: len(kept) > before, 20)
+        if isinstance(outcome, Exception):
+            kept[-1].set_exception(outcome)
+        else:
+            kept[-1].set_result(outcome)
+
+    ending = threading.Thread(target=end)
+    ending.start()
+    yield
+    ending.join()
+
+
+def test_what_cannot_be_done_now_is_a_failed_precondition_with_the_reason(
+    served: Served, controller: FakeController
+) -> None:
+    controller.refusal = NotNow("it stands on the top rung")
+    try:
+        for ask in (DraftdClient.probe, DraftdClient.canaries, DraftdClient.reload_draft):
+            with pytest.raises(CallError) as refused:
+                ask(served.client)
+            assert refused.value.code == grpc.StatusCode.FAILED_PRECONDITION
+            assert refused.value.details == "it stands on the top rung"
+            assert refused.value.reason == "NOT_NOW"
+    finally:
+        controller.refusal = None
+
+
+def test_a_draft_that_cannot_be_read_is_said(served: Served, controller: FakeController) -> None:
+    with ended(controller.reloads, ModelLoadError("no model.safetensors")), pytest.raises(CallError) as refused:
+        served.client.reload_draft(timeout=20)
+    assert refused.value.code == grpc.StatusCode.FAILED_PRECONDITION
+    assert "no model.safetensors" in refused.value.details
+
+
+def test_a_deadline_ends_the_call_and_not_the_run(served: Served, controller: FakeController) -> None:
+    began = time.monotonic()
+    with pytest.raises(CallError) as late:
+        served.client.canaries(timeout=0.5)
+    assert late.value.code == grpc.StatusCode.DEADLINE_EXCEEDED
+    assert time.monotonic() - began < 10
+    run = controller.runs[-1]
+    time.sleep(0.2)  # for a cancellation that must not come
+    assert not run.cancelled()
+    run.set_result(CanaryReport(Verdict.GOOD, "late"))
+    assert served.client.level().ladder, "it answers still"
+
+
+def test_a_run_that_fails_after_its_caller_has_gone_disturbs_nobody(
+    served: Served, controller: FakeController, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(CallError):
+        served.client.probe(timeout=0.3)
+    controller.probes[-1].set_exception(RuntimeError("too late"))
+    assert served.client.level().ladder
+    assert "too late" not in caplog.text
+
+
+def test_draining_ends_watchers_and_runs_with_a_status_and_waits_for_none(tmp_path: Path) -> None:
+    controller = FakeController()
+    with serving(tmp_path, models, controller=controller) as served:
+        errors: list[CallError] = []
+
+        def ask(what: Ask) -> None:
+            try:
+                what(served.client)
+            except CallError as error:
+                errors.append(error)
+
+        asking = [
+            threading.Thread(target=ask, args=(what,))
+            for what in (DraftdClient.probe, DraftdClient.canaries, lambda client: list(client.watch()))
+        ]
+        for thread in asking:
+            thread.start()
+        until(lambda: bool(controller.probes and controller.runs and served.journal._listeners), 20)
+        began = time.monotonic()
+        served.stop()
+        served.join()
+        assert time.monotonic() - began < 10
+        for thread in asking:
+            thread.join(20)
+        assert served.orderly
+        assert served.tasks_left == []
+        assert [error.code for error in errors] == [grpc.StatusCode.UNAVAILABLE] * 3
+        assert {error.details for error in errors} == {"the daemon is stopping"}
+        assert not controller.probes[0].cancelled()
+
+
+def test_without_a_ladder_it_is_said_and_transitions_are_told_all_the_same(tmp_path: Path) -> None:
+    asked: list[Ask] = [
+        DraftdClient.level, lambda client: client.hold_level(FallbackLevel.FULL), DraftdClient.release_level,
+        DraftdClient.probe, DraftdClient.canaries, DraftdClient.reload_draft,
+    ]  # fmt: skip
+    with serving(tmp_path, models) as served:
+        for ask in asked:
+            with pytest.raises(CallError) as refused:
+                ask(served.client)
+            assert refused.value.code == grpc.StatusCode.FAILED_PRECONDITION
+            assert refused.value.details == "this daemon runs no fallback ladder"
+        assert not served.client.status().HasField("fallback")
+        with watching(served) as watch:
+            served.client.set_flag("off")
+            until(lambda: watch.numbers == [1], 20)
+        assert [one.subject for one in served.client.transitions()] == ["flag"]
