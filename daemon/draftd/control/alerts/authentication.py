@@ -1,0 +1,111 @@
+"""Who sends: a bearer token, or Grafana's signature with its time.
+
+Grafana signs `TIMESTAMP:BODY` with HMAC-SHA256 and sends lowercase hex. It can leave the time out, and sign the body
+alone; such a signature is good for ever, to whoever has once seen it, so it is refused. With its time it is good for a
+window, and within that once. A token proves the sender of each request anew; whoever can repeat a request has the token
+and could make up another. What it repeats is a lease that is held already.
+
+Comparisons take the same time however much of a guess is right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from draftd.control.alerts.results import Refused, Result
+
+SIGNATURE_HEADER = "X-Grafana-Alerting-Signature"
+
+
+class Headers(Protocol):
+    """An HTTP message's headers, by name in any case."""
+
+    def getall(self, key: str, default: Sequence[str]) -> Sequence[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """A signature that is not proven yet: its body has to be read first."""
+
+    timestamp: bytes
+    signature: bytes
+
+
+class Authentication:
+    """`token` and `secret` as configured; where both are, either will do."""
+
+    def __init__(self, token: str | None, secret: str | None, timestamp_header: str, replay_seconds: float) -> None:
+        self._token = None if token is None else token.encode()
+        self._secret = None if secret is None else secret.encode()
+        self._timestamp_header = timestamp_header
+        self._replay_seconds = replay_seconds
+        ways = [] if token is None else ["a bearer token in Authorization"]
+        if secret is not None:
+            ways.append(f"a signature in {SIGNATURE_HEADER} with its time in {timestamp_header}")
+        self._ways = ", or ".join(ways)
+
+    def claim(self, headers: Headers, now: float) -> Signed | None:
+        """None where the headers prove the sender; what the body must prove otherwise. `now`: seconds since 1970.
+
+        Raises Refused.
+        """
+        given = [_bytes(value) for value in headers.getall("Authorization", ())]
+        if self._token is not None and len(given) == 1 and self._is_token(given[0]):
+            return None
+        signatures = [_bytes(value) for value in headers.getall(SIGNATURE_HEADER, ())]
+        if self._secret is not None and signatures:
+            return self._signed(signatures, headers, now)
+        if self._token is not None and given:
+            raise _unauthorised(Result.BAD_TOKEN, f"the token is wrong; allowed: {self._ways}")
+        raise _unauthorised(Result.NO_CREDENTIALS, f"no sender is known; allowed: {self._ways}")
+
+    def prove(self, claim: Signed, body: bytes) -> None:
+        """Raises Refused where the signature is not of this body at that time."""
+        assert self._secret is not None
+        made = hmac.new(self._secret, claim.timestamp + b":", hashlib.sha256)
+        made.update(body)
+        if not hmac.compare_digest(made.hexdigest().encode(), claim.signature):
+            raise _unauthorised(
+                Result.BAD_SIGNATURE,
+                f"{SIGNATURE_HEADER}: not the lowercase hex of HMAC-SHA256 over TIMESTAMP:BODY with webhook.secret",
+            )
+
+    def _is_token(self, given: bytes) -> bool:
+        assert self._token is not None
+        scheme, _, token = given.partition(b" ")
+        return hmac.compare_digest(token.strip(), self._token) and scheme.lower() == b"bearer"
+
+    def _signed(self, signatures: list[bytes], headers: Headers, now: float) -> Signed:
+        times = [_bytes(value) for value in headers.getall(self._timestamp_header, ())]
+        if not times:
+            raise _unauthorised(
+                Result.NO_TIMESTAMP,
+                f"{self._timestamp_header}: missing; without its time a signature could be repeated for ever: set the "
+                "timestamp header in Grafana's contact point",
+            )
+        if len(times) > 1 or re.fullmatch(rb"[0-9]{1,12}", times[0]) is None:
+            raise _unauthorised(Result.BAD_TIMESTAMP, f"{self._timestamp_header}: allowed: seconds since 1970, once")
+        if abs(now - int(times[0])) > self._replay_seconds:
+            raise _unauthorised(
+                Result.STALE,
+                f"{self._timestamp_header}: got {int(times[0])}, {now - int(times[0]):+.0f} s ago; allowed: at most "
+                f"{self._replay_seconds:g} s before or after this machine's time",
+            )
+        if len(signatures) > 1:
+            raise _unauthorised(Result.BAD_SIGNATURE, f"{SIGNATURE_HEADER}: got {len(signatures)}; allowed: one")
+        return Signed(times[0], signatures[0])
+
+
+def _unauthorised(result: Result, message: str) -> Refused:
+    return Refused(401, result, message)
+
+
+def _bytes(value: str) -> bytes:
+    """A header as it came. What is not UTF-8 arrives as surrogates; comparing text with those, or with any letter
+    beyond ASCII, would raise."""
+    return value.encode("utf-8", "surrogateescape")

@@ -1,0 +1,204 @@
+"""The webhook's connections: few, short, and the true sender's among them.
+
+Who connects is not known until a request is read. So there is room for a fixed number, each has a fixed time for its
+one request, and a new one is never turned away: the oldest that has proven nothing makes room. A true sender says all
+of it at once, and is gone long before its turn comes; one that waits is what an attack looks like.
+
+Bounded from the accept on, handshakes of TLS included: the daemon's file descriptors are its clients' as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+from draftd.control.alerts.results import Result
+
+_ACCEPT_AGAIN_SECONDS = 0.1  # after an accept that failed: for want of descriptors, for one
+_GRACE_SECONDS = 1.0
+
+
+@dataclass(eq=False)
+class _Connection:
+    socket: socket.socket
+    handshake: asyncio.Task[None] | None = None
+    transport: asyncio.BaseTransport | None = None
+    deadline: asyncio.TimerHandle | None = None
+    proven: bool = False
+
+
+class Protocol(web.RequestHandler):
+    """HTTP for one connection. What is no HTTP is counted, and not logged one by one."""
+
+    __slots__ = ("_bad", "ended")
+
+    def __init__(self, server: web.Server, bad: Callable[[], None], **arguments: Any) -> None:
+        super().__init__(server, **arguments)
+        self._bad = bad
+        self.ended = False  # by this side, which has counted it
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        self._bad()
+        response = web.Response(status=400)
+        response.force_close()
+        return response
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        self._bad()
+
+
+class _Server(web.Server):
+    def __init__(
+        self,
+        handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+        bad: Callable[[], None],
+        gone: Callable[[Protocol], None],
+    ) -> None:
+        super().__init__(handler)
+        self._bad, self._gone = bad, gone
+
+    def __call__(self) -> Protocol:
+        return Protocol(
+            self,
+            self._bad,
+            loop=asyncio.get_running_loop(),
+            access_log=None,
+            max_line_size=2048,
+            max_field_size=4096,
+            max_headers=64,
+            lingering_time=1.0,  # for what is still being sent when it is refused: else it would not hear the answer
+            auto_decompress=False,  # the signature is of what was sent, and a little can grow into a lot
+        )
+
+    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
+        super().connection_lost(handler, exc)
+        if isinstance(handler, Protocol):
+            self._gone(handler)
+
+
+class Connections:
+    """`handler` answers a request; `lost` is told of connections that are closed without one, and why. One loop."""
+
+    def __init__(
+        self,
+        handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+        lost: Callable[[Result], None],
+        *,
+        tls: ssl.SSLContext | None = None,
+        most: int = 64,
+        seconds: float = 10.0,
+    ) -> None:
+        self._server = _Server(handler, lambda: lost(Result.BAD_HTTP), self._gone)
+        self._lost = lost
+        self._tls = tls
+        self._most = most
+        self._seconds = seconds
+        self._open: dict[Protocol, _Connection] = {}  # the oldest first
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def ended(self, request: web.BaseRequest) -> bool:
+        """Whether it was ended, and counted, before it was answered."""
+        return isinstance(request.protocol, Protocol) and request.protocol.ended
+
+    def proven(self, request: web.BaseRequest) -> None:
+        """Its sender is known: it is not the one that makes room."""
+        if isinstance(request.protocol, Protocol) and (one := self._open.get(request.protocol)) is not None:
+            one.proven = True
+
+    async def serve(self, listening: socket.socket) -> None:
+        """Until cancelled; then it takes no more, and lets what is in hand end for a while."""
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                try:
+                    accepted, _ = await loop.sock_accept(listening)
+                except OSError:
+                    await asyncio.sleep(_ACCEPT_AGAIN_SECONDS)
+                    continue
+                self._take(accepted)
+        finally:
+            listening.close()
+            for one in [one for one in self._open.values() if not one.proven]:
+                self._end(one)
+            await self._server.shutdown(_GRACE_SECONDS)
+
+    def _take(self, accepted: socket.socket) -> None:
+        while len(self._open) >= self._most:
+            oldest = next((one for one in self._open.values() if not one.proven), None)
+            if oldest is None:  # all of them are true senders
+                accepted.close()
+                self._lost(Result.CROWDED_OUT)
+                return
+            self._lost(Result.CROWDED_OUT)
+            self._end(oldest)
+        loop = asyncio.get_running_loop()
+        protocol, one = self._server(), _Connection(accepted)
+        self._open[protocol] = one
+        one.deadline = loop.call_later(self._seconds, self._late, one)
+        one.handshake = loop.create_task(self._connect(protocol, one))
+
+    async def _connect(self, protocol: Protocol, one: _Connection) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            timeout = None if self._tls is None else self._seconds
+            one.transport, _ = await loop.connect_accepted_socket(
+                lambda: protocol, one.socket, ssl=self._tls, ssl_handshake_timeout=timeout
+            )
+        except (OSError, asyncio.CancelledError):  # no TLS, or no time left for it
+            one.socket.close()
+            if self._open.get(protocol) is one:
+                self._gone(protocol)
+                self._lost(Result.BAD_HTTP)
+
+    def _late(self, one: _Connection) -> None:
+        if one.proven:  # it is being acted on, which has a deadline of its own
+            return
+        self._lost(Result.SLOW)
+        self._end(one)
+
+    def _end(self, one: _Connection) -> None:
+        for protocol, other in tuple(self._open.items()):
+            if other is one:
+                protocol.ended = True
+                self._gone(protocol)
+        if isinstance(one.transport, asyncio.Transport):
+            one.transport.abort()
+        elif one.handshake is not None:
+            one.handshake.cancel()
+
+    def _gone(self, protocol: Protocol) -> None:
+        one = self._open.pop(protocol, None)
+        if one is not None and one.deadline is not None:
+            one.deadline.cancel()
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """Bound, and listening. Raises OSError; socket.gaierror where there is no such host."""
+    found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, number, _, address = found[0]
+    made = socket.socket(family, kind, number)
+    try:
+        with contextlib.suppress(OSError):
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what lingers of the daemon before this one
+        made.bind(address)
+        made.listen(128)
+        made.setblocking(False)
+    except OSError:
+        made.close()
+        raise
+    return made

@@ -1,0 +1,293 @@
+"""The webhook: POST /v1/alerts, for Grafana's and Alertmanager's notifications.
+
+On a thread of its own. Whoever sends is asked who it is before anything it says is looked at, and what it says can only
+ask for a level at or below the present one. The answers are JSON. 4xx is final: to send the same again will not help;
+503 says that it will, and when. Alertmanager and Grafana tell what they could not deliver again with their next
+notification of that group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import socket
+import ssl
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+
+from aiohttp import web
+
+from draftd.control.alerts.authentication import Authentication, Signed
+from draftd.control.alerts.choosing import BadLevel, Ignored, asked
+from draftd.control.alerts.connections import Connections, listening_socket
+from draftd.control.alerts.known import KNOWN_ALERTS
+from draftd.control.alerts.limits import Rate
+from draftd.control.alerts.looping import LoopThread
+from draftd.control.alerts.payload import Malformed, parse_notification
+from draftd.control.alerts.results import Refused, Result
+from draftd.control.alerts.saying import Saying
+from draftd.control.alerts.seen import Seen
+from draftd.control.alerts.tls import server_context
+from draftd.control.seams import ControlTelemetry
+from draftd.errors import ConfigError, InvalidRequest, NotServing, QueueFull
+from draftd.policy.leases import Applied, Notice
+from draftd.settings_fallback import WebhookSettings
+
+log = logging.getLogger(__name__)
+
+PATH = "/v1/alerts"
+_BODY_SECONDS = 5.0
+_TAKE_SECONDS = 5.0  # longer than the controller lets anyone wait
+_RETRY_SECONDS = 5.0
+_MOST_SHOWN = 20  # alerts that an answer lists
+
+Notices = Callable[[Sequence[Notice]], list[Applied]]
+
+
+class Listener:
+    """`notices` is where alerts go: it raises QueueFull or NotServing when it cannot take them soon.
+
+    `instance` is what alerts name this daemon by, empty while unknown; `known` are the alerts that may ask for a level.
+    """
+
+    def __init__(
+        self,
+        settings: WebhookSettings,
+        notices: Notices,
+        telemetry: ControlTelemetry,
+        instance: Callable[[], str],
+        known: Set[str] = KNOWN_ALERTS,
+        *,
+        wall: Callable[[], float] = time.time,
+        body_seconds: float = _BODY_SECONDS,
+        request_seconds: float = 2 * _BODY_SECONDS,
+    ) -> None:
+        self._settings = settings
+        self._notices = notices
+        self._telemetry = telemetry
+        self._instance = instance
+        self._known = known
+        self._wall = wall
+        self._body_seconds = body_seconds
+        self._request_seconds = request_seconds
+        token, secret = (None if one is None else one.get_secret_value() for one in (settings.token, settings.secret))
+        self._authentication = Authentication(token, secret, settings.timestamp_header, settings.replay_seconds)
+        self._seen = Seen(2 * settings.replay_seconds)
+        self._proven, self._unproven = Rate(settings.max_per_second), Rate(settings.max_per_second)
+        self._saying = Saying(log)
+        # One at a time, so that the order in which they came is the order in which they act.
+        self._acting = ThreadPoolExecutor(1, thread_name_prefix="draftd-webhook-acting")
+        self._connections: Connections | None = None
+        self._thread: LoopThread | None = None
+
+    def start(self) -> int:
+        """Listens; the port. Raises ConfigError where it cannot."""
+        tls, listening = server_context(self._settings), self._bind()
+        self._thread = LoopThread("draftd-webhook", lambda: self._serve(listening, tls))
+        self._thread.start()
+        return int(listening.getsockname()[1])
+
+    def close(self, seconds: float) -> bool:
+        """True when nothing of it is left within `seconds`."""
+        deadline = time.monotonic() + seconds
+        ended = self._thread is None or self._thread.close(seconds)
+        try:
+            with contextlib.suppress(RuntimeError):  # closed before
+                self._acting.submit(int).result(max(0.0, deadline - time.monotonic()))
+        except FutureTimeout:
+            ended = False
+        self._acting.shutdown(wait=False, cancel_futures=True)
+        return ended
+
+    def _bind(self) -> socket.socket:
+        host, port = self._settings.host, self._settings.port
+        try:
+            return listening_socket(host, port)
+        except socket.gaierror as error:
+            raise ConfigError("webhook.host", host, f"an address of this machine ({error.strerror})") from None
+        except OSError as error:
+            allowed = f"a port that is free on {host}; 0 picks one ({error.strerror})"
+            raise ConfigError("webhook.port", port, allowed) from None
+
+    async def _serve(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
+        self._connections = Connections(self._handle, self._lost, tls=tls, seconds=self._request_seconds)
+        await self._connections.serve(listening)
+
+    def _lost(self, result: Result) -> None:
+        self._telemetry.notification(result)
+        self._saying.say(logging.WARNING, result, f"webhook: a connection without a notification: {result}")
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        assert self._connections is not None
+        try:
+            result, told = await self._notified(request)
+            response = web.json_response(told)
+        except Refused as refused:
+            result, response = refused.result, self._refusal(refused)
+        except Exception as error:
+            result = Result.FAILED
+            response = web.json_response({"error": "the daemon failed; its log says how"}, status=500)
+            self._saying.say(logging.ERROR, result, "webhook: a notification failed", error=error)
+        if not self._connections.ended(request):
+            self._telemetry.notification(result)
+        response.headers["Server"] = "draftd"
+        response.force_close()
+        return response
+
+    def _refusal(self, refused: Refused) -> web.Response:
+        self._saying.say(logging.WARNING, refused.result, f"webhook: {refused.status}: {refused.message}")
+        response = web.json_response({"error": refused.message}, status=refused.status)
+        if refused.retry_after is not None:
+            response.headers["Retry-After"] = str(math.ceil(refused.retry_after))
+        if refused.status == 401 and self._settings.token is not None:
+            response.headers["WWW-Authenticate"] = "Bearer"
+        if refused.result is Result.BAD_METHOD:
+            response.headers["Allow"] = "POST"
+        return response
+
+    async def _notified(self, request: web.BaseRequest) -> tuple[Result, dict[str, object]]:
+        if request.path != PATH:
+            raise Refused(404, Result.BAD_PATH, f"path: allowed: {PATH}")
+        if request.method != "POST":
+            raise Refused(405, Result.BAD_METHOD, "method: allowed: POST, of a notification")
+        try:
+            body, claim = await self._authenticated(request)
+        except Refused as refused:
+            raise self._slowed(refused) from None
+        try:
+            return await self._act(body)
+        except Refused as refused:
+            if claim is not None and refused.status >= 500:
+                self._seen.discard(claim.signature)  # its sender is to try again, within the same second it may be
+            raise
+
+    def _slowed(self, refused: Refused) -> Refused:
+        """Who is not known has an allowance of its own, so that it uses up nobody else's."""
+        if refused.status != 401 or not (wait := self._unproven.take()):
+            return refused
+        return Refused(429, refused.result, "too many without credentials", retry_after=wait)
+
+    async def _authenticated(self, request: web.BaseRequest) -> tuple[bytes, Signed | None]:
+        """The body of a sender that is known, and within its rate. What the headers tell is told before any of the
+        body is read; a signature can only be judged with all of it."""
+        claim = self._authentication.claim(request.headers, self._wall())
+        if claim is None:
+            self._known_sender(request)
+        elif wait := self._proven.wait():  # there is nothing left to be had by being true
+            raise _too_many(wait)
+        body = await self._body(request)
+        if claim is not None:
+            self._authentication.prove(claim, body)
+            if claim.signature in self._seen:
+                raise Refused(
+                    401, Result.REPLAYED, "the signature has been used: what was heard once cannot be said again"
+                )
+            if wait := self._seen.wait():
+                raise Refused(503, Result.BUSY, "too many signatures to remember", retry_after=wait)
+            self._known_sender(request)
+            self._seen.add(claim.signature)
+        return body, claim
+
+    def _known_sender(self, request: web.BaseRequest) -> None:
+        assert self._connections is not None
+        if wait := self._proven.take():
+            raise _too_many(wait)
+        self._connections.proven(request)
+
+    async def _body(self, request: web.BaseRequest) -> bytes:
+        most = self._settings.max_body_bytes
+        too_large = Refused(413, Result.TOO_LARGE, f"body: allowed: at most {most} bytes (webhook.max_body_bytes)")
+        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+            raise Refused(415, Result.BAD_ENCODING, "Content-Encoding: allowed: none; the body as it is")
+        if (request.content_length or 0) > most:
+            raise too_large
+        if request.headers.get("Expect", "").lower() == "100-continue":
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            request.writer.output_size = 0
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self._body_seconds):
+                async for part in request.content.iter_any():
+                    body += part
+                    if len(body) > most:
+                        raise too_large
+        except TimeoutError:
+            raise Refused(408, Result.SLOW, f"body: allowed: all of it within {self._body_seconds:g} s") from None
+        except (OSError, web.RequestPayloadError):
+            raise Refused(400, Result.CUT_SHORT, "body: it ended early, or its chunks are none") from None
+        return bytes(body)
+
+    async def _act(self, body: bytes) -> tuple[Result, dict[str, object]]:
+        notices, ignored = self._understood(body)
+        if not notices:
+            return self._nothing_asked(ignored)
+        applied = await self._take(notices)
+        counts = Counter(applied)
+        if counts[Applied.ACCEPTED] + counts[Applied.RENEWED] + counts[Applied.RESOLVED]:
+            result = Result.ACCEPTED
+        elif counts[Applied.FULL]:
+            result = Result.FULL
+        else:
+            result = Result.DUPLICATE if counts[Applied.DUPLICATE] else Result.OUT_OF_ORDER
+        said = ", ".join(
+            f"{one.name} {'fires' if one.firing else 'is over'}: {became}"
+            for one, became in zip(notices[:_MOST_SHOWN], applied, strict=False)
+        )
+        self._saying.say(logging.WARNING if result is Result.FULL else logging.INFO, result, f"webhook: {said}")
+        return result, {"result": result, "applied": dict(counts), **_listed(ignored)}
+
+    def _understood(self, body: bytes) -> tuple[list[Notice], list[Ignored]]:
+        """Raises Refused where it is no notification, or asks for what there is not."""
+        try:
+            alerts = parse_notification(body)
+        except Malformed as error:
+            raise Refused(400, Result.MALFORMED, error.message) from None
+        except InvalidRequest as error:
+            raise Refused(422, Result.INVALID, error.message) from None
+        instance, now = self._instance(), self._wall()
+        try:
+            found = [asked(alert, self._known, instance, now) for alert in alerts]
+        except InvalidRequest as error:
+            result = Result.BAD_LEVEL if isinstance(error, BadLevel) else Result.INVALID
+            raise Refused(422, result, error.message) from None
+        notices = [one for one in found if isinstance(one, Notice)]
+        return notices, [one for one in found if isinstance(one, Ignored)]
+
+    def _nothing_asked(self, ignored: list[Ignored]) -> tuple[Result, dict[str, object]]:
+        results = {one.result for one in ignored}
+        if results == {Result.UNKNOWN_ALERT}:
+            known = ", ".join(sorted(self._known))
+            raise Refused(422, Result.UNKNOWN_ALERT, f"{ignored[0]}; allowed: {known}")
+        result = Result.NO_LEVEL if Result.NO_LEVEL in results else Result.OTHER_INSTANCE
+        return result, {"result": result, **_listed(ignored)}
+
+    async def _take(self, notices: list[Notice]) -> list[Applied]:
+        try:
+            taking = asyncio.get_running_loop().run_in_executor(self._acting, self._notices, notices)
+        except RuntimeError:  # it is being closed
+            raise _not_now() from None
+        try:
+            async with asyncio.timeout(_TAKE_SECONDS):
+                return await taking
+        except (QueueFull, NotServing) as error:
+            raise _not_now(f": {error.message}", error.retry_after) from None
+        except TimeoutError:
+            raise _not_now() from None
+
+
+def _listed(ignored: list[Ignored]) -> dict[str, object]:
+    """Which alerts were ignored, and why; the first of them."""
+    return {"ignored": [str(one) for one in ignored[:_MOST_SHOWN]]} if ignored else {}
+
+
+def _not_now(why: str = "", wait: float | None = None) -> Refused:
+    return Refused(503, Result.BUSY, f"not now{why}", retry_after=wait or _RETRY_SECONDS)
+
+
+def _too_many(wait: float) -> Refused:
+    return Refused(429, Result.RATE_LIMITED, "too many notifications (webhook.max_per_second)", retry_after=wait)
