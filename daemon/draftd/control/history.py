@@ -98,7 +98,8 @@ def _transition(document: dict[str, Any]) -> Transition:
     at = datetime.fromisoformat(document["at"])
     if at.tzinfo is None:
         raise ValueError("at: no time zone")
-    texts = [document[name] for name in ("previous", "current", "cause", "evidence")]
-    if not all(isinstance(text, str) for text in texts) or type(document["number"]) is not int:
+    previous, current, cause, evidence = (document[name] for name in ("previous", "current", "cause", "evidence"))
+    number = document["number"]
+    if type(number) is not int or not all(isinstance(text, str) for text in (previous, current, cause, evidence)):
         raise ValueError("not a transition")
-    return Transition(at.astimezone(UTC), Subject(document["subject"]), *texts, document["number"])
+    return Transition(at.astimezone(UTC), Subject(document["subject"]), previous, current, cause, evidence, number)

@@ -1,0 +1,283 @@
+"""The fallback's thread, and the way to it: alerts, operators and the service ask here, the engine tells here."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from typing import Any, TypeVar
+
+from draftd.control.clock import SteadyClock
+from draftd.control.examination import Examination, Examines
+from draftd.control.intake import Intake
+from draftd.control.journal import Recorder
+from draftd.control.judging import frozen, limits, thresholds
+from draftd.control.machine import MachineFeed
+from draftd.control.planner import Planner
+from draftd.control.residency import Residency
+from draftd.control.saving import Saving
+from draftd.control.seams import ControlTelemetry, EngineControl
+from draftd.control.senses import Senses
+from draftd.control.snapshot import FallbackState, Readings
+from draftd.control.steering import Steering
+from draftd.control.store import StateStore
+from draftd.core import FallbackLevel
+from draftd.engine.observer import EngineObserver
+from draftd.errors import NotServing, QueueFull
+from draftd.hardware.state import HardwareView
+from draftd.policy.guard import Guard
+from draftd.policy.leases import Applied, Notice
+from draftd.policy.reports import CanaryReport, ProbeReport
+from draftd.settings_fallback import FallbackSettings
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_INBOX = 64
+_ANSWER_SECONDS = 5.0  # whoever asks waits so long at most: a tick takes milliseconds, and saving may take a second
+_LONGEST_SLEEP = 1.0
+_RETRY_SECONDS = 1.0
+
+
+class Controller:
+    """Stands where the last run stood as soon as it is made, and moves from `start` to `close`. Any thread.
+
+    `residency` is the one that `examiner` borrows from, `intake` the one that the engine tells. `pair` names the
+    models: what was learnt of others is forgotten. Raises ConfigError for a file of baselines that cannot be read.
+    """
+
+    def __init__(
+        self,
+        planner: Planner,
+        engine: EngineControl,
+        *,
+        examiner: Examines,
+        residency: Residency,
+        intake: Intake,
+        hardware: HardwareView,
+        settings: FallbackSettings,
+        lease_seconds: float,
+        journal: Recorder,
+        telemetry: ControlTelemetry,
+        store: StateStore,
+        pair: str = "",
+        clock: SteadyClock | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine, self._intake = engine, intake
+        self._clock = clock if clock is not None else SteadyClock()
+        ladder, now = planner.ladder, self._clock()
+        saving = Saving(store, ladder, telemetry, pair=pair)
+        saved = saving.restore(now)
+        guard = Guard.new(
+            {**saved.baselines, **frozen(settings.baseline)}, quality=saved.quality, rung=saved.ladder.rung
+        )
+        senses = Senses(
+            intake,
+            MachineFeed(hardware, monotonic),
+            guard,
+            ladder,
+            thresholds(settings),
+            self._clock,
+            judge=settings.guard,
+        )
+        bounds = limits(settings)
+        self._steering = Steering(
+            planner,
+            engine,
+            residency,
+            senses,
+            Examination(examiner, engine, ladder, settings, bounds, now),
+            saving,
+            telemetry,
+            journal,
+            bounds,
+            lease_seconds,
+            saved,
+        )
+        self._state, self._readings = self._steering.state(), self._steering.readings()
+        self._sleep = min(_LONGEST_SLEEP, settings.window_seconds / 10, settings.dwell_seconds / 4)
+        self._lock = threading.Lock()
+        self._inbox: list[_Asked] = []
+        self._closing = False
+        self._failing = False
+        self._thread = threading.Thread(target=self._run, name="draftd-control", daemon=True)
+
+    @property
+    def observer(self) -> EngineObserver:
+        """What the engine is to tell."""
+        return self._intake
+
+    def start(self) -> None:
+        """Begins to move."""
+        self._thread.start()
+
+    def close(self, seconds: float) -> bool:
+        """Moves no more, and saves what is. False where the thread did not end in time: it is left behind."""
+        with self._lock:
+            self._closing = True
+        self._intake.woken.set()
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def state(self) -> FallbackState:
+        """As of the last look."""
+        return self._state
+
+    def readings(self) -> Readings:
+        """As of the last look."""
+        return self._readings
+
+    def notices(self, notices: Sequence[Notice]) -> list[Applied]:
+        """What became of each; it is on the disk then, and obeyed. Raises QueueFull where that cannot be done soon,
+        NotServing when the controller ends."""
+        told = tuple(notices)
+        return self._answer(lambda now: self._steering.notices(told, now))
+
+    def polled(self, firing: Sequence[Notice]) -> None:
+        """What the source of alerts lists as firing; nobody waits for what follows. Raises QueueFull or NotServing."""
+        listed = tuple(firing)
+        self._ask(lambda now: self._steering.polled(listed, now))
+
+    def hold(self, level: FallbackLevel, expires_in: float | None) -> None:
+        """Down it is obeyed when this returns; up as soon as the weights are there. `expires_in` is in seconds; None is
+        until it is released. Raises QueueFull or NotServing."""
+        self._answer(lambda now: self._steering.hold(level, expires_in, now))
+
+    def release(self) -> bool:
+        """Whether there was a hold. Raises QueueFull or NotServing."""
+        return self._answer(self._steering.release)
+
+    def probe(self) -> Future[ProbeReport]:
+        """Tries the rung above. Ends in NotNow where there is none, or while something is tried out."""
+        return self._following(self._steering.probe)
+
+    def canaries(self) -> Future[CanaryReport]:
+        """Runs the canaries. Ends in NotNow while something is tried out."""
+        return self._following(self._steering.canaries)
+
+    def reload_draft(self) -> Future[int]:
+        """Reads the draft's weights anew; ends with their bytes, once what was seen of the old ones is forgotten."""
+        done: Future[int] = Future()
+
+        def loaded(reload: Future[int]) -> None:
+            try:
+                size = reload.result()
+                self._ask(self._steering.reloaded).add_done_callback(lambda _: _set(done, size))
+            except BaseException as error:
+                _fail(done, error)
+
+        try:
+            self._engine.reload_draft().add_done_callback(loaded)
+        except Exception as error:
+            _fail(done, error)
+        return done
+
+    def tick(self) -> None:
+        """One look, and what follows. The thread's own; without a thread, a test's."""
+        with self._lock:
+            asked, self._inbox = self._inbox, []
+        now = self._clock()
+        for one in asked:
+            one.run(now)
+        try:
+            self._steering.tick(now)
+            self._failing = False
+        except Exception:
+            if not self._failing:
+                log.exception("the fallback could not look; it goes on, and further failures are not logged")
+            self._failing = True
+        self._state, self._readings = self._steering.state(), self._steering.readings()
+        for one in asked:
+            one.finish()
+
+    def _run(self) -> None:
+        while not self._closing:
+            self._intake.woken.wait(self._sleep)
+            self._intake.woken.clear()
+            self.tick()
+        self.tick()  # answers those who asked meanwhile, and saves
+        with self._lock:
+            left, self._inbox = self._inbox, []
+        for one in left:
+            _fail(one.future, NotServing("the daemon is stopping"))
+
+    def _ask(self, what: Callable[[float], T]) -> Future[T]:
+        """The future ends when the tick that did it is over."""
+        future: Future[T] = Future()
+        with self._lock:
+            if self._closing:
+                raise NotServing("the daemon is stopping")
+            if len(self._inbox) >= _INBOX:
+                raise QueueFull(f"{_INBOX} wait for the fallback already", retry_after=_RETRY_SECONDS)
+            self._inbox.append(_Asked(what, future))
+        self._intake.woken.set()
+        return future
+
+    def _answer(self, what: Callable[[float], T]) -> T:
+        try:
+            return self._ask(what).result(_ANSWER_SECONDS)
+        except TimeoutError:
+            raise QueueFull("the fallback is busy", retry_after=_RETRY_SECONDS) from None
+
+    def _following(self, what: Callable[[float], Future[T]]) -> Future[T]:
+        """Ends as the future does that `what` begins."""
+        done: Future[T] = Future()
+
+        def begun(asked: Future[Future[T]]) -> None:
+            try:
+                asked.result().add_done_callback(ended)
+            except BaseException as error:
+                _fail(done, error)
+
+        def ended(found: Future[T]) -> None:
+            try:
+                _set(done, found.result())
+            except BaseException as error:
+                _fail(done, error)
+            self._intake.woken.set()
+
+        try:
+            self._ask(what).add_done_callback(begun)
+        except Exception as error:
+            _fail(done, error)
+        return done
+
+
+class _Asked:
+    """One thing to do on the controller's thread. Its future ends once what follows from it is done too."""
+
+    def __init__(self, what: Callable[[float], Any], future: Future[Any]) -> None:
+        self._what, self.future = what, future
+        self._found: Any = None
+        self._error: Exception | None = None
+
+    def run(self, now: float) -> None:
+        try:
+            self._found = self._what(now)
+        except Exception as error:
+            self._error = error
+
+    def finish(self) -> None:
+        if self._error is not None:
+            _fail(self.future, self._error)
+        else:
+            _set(self.future, self._found)
+
+
+def _set(future: Future[T], found: T) -> None:
+    try:
+        future.set_result(found)
+    except InvalidStateError:  # whoever asked has given up
+        return
+
+
+def _fail(future: Future[Any], error: BaseException) -> None:
+    try:
+        future.set_exception(error)
+    except InvalidStateError:
+        return

@@ -1,0 +1,193 @@
+"""When a probe of a rung above is due, and a run of the canaries; and what they last said."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Protocol
+
+from draftd.control.seams import EngineControl
+from draftd.core import FallbackLevel
+from draftd.errors import DraftdError, NotNow
+from draftd.policy.drift import Baseline
+from draftd.policy.guard import Kind
+from draftd.policy.ladder import Demand, Ladder, LadderSettings, Rung, lowest, to_probe
+from draftd.policy.probe import permits
+from draftd.policy.reports import CanaryReport, ProbeReport, Verdict
+from draftd.settings_fallback import FallbackSettings
+
+log = logging.getLogger(__name__)
+
+_LEAD_SECONDS = 30.0  # a probe begins so much before the wait is over, at most
+_LIKELY_SECONDS = 1.0  # what a probe is taken to cost before the first one
+
+
+class Examines(Protocol):
+    """Who runs probes and canaries: draftd.control.examiner. One job at a time."""
+
+    @property
+    def busy(self) -> bool: ...
+
+    def probe(self, rung: Rung, baselines: Mapping[Kind, Baseline]) -> Future[ProbeReport]:
+        """Raises NotNow while a job is under way."""
+        ...
+
+    def canaries(self) -> Future[CanaryReport]:
+        """Raises NotNow while a job is under way."""
+        ...
+
+
+class Examination:
+    """The controller's thread only. Times are the ladder's clock."""
+
+    def __init__(
+        self,
+        examiner: Examines,
+        engine: EngineControl,
+        ladder: Sequence[Rung],
+        settings: FallbackSettings,
+        limits: LadderSettings,
+        now: float,
+    ) -> None:
+        self._examiner, self._engine, self._ladder = examiner, engine, tuple(ladder)
+        self._settings, self._limits = settings, limits
+        self._running: Future[ProbeReport] | Future[CanaryReport] | None = None
+        self._began = now
+        self._void = False  # what runs began before a step, or with other weights
+        self._ended, self._cost = now, _LIKELY_SECONDS  # of the last job
+        self._not_before = now  # of the next probe
+        self._at_once = False
+        self._vain: set[int] = set()  # rungs probed since the last step that were not good
+        self._probed_at: float | None = None  # the last one that still counts
+        self._canaries_at = now
+        self.probed: ProbeReport | None = None
+        self.tested: CanaryReport | None = None
+
+    def good(self, state: Ladder, now: float) -> int | None:
+        """The rung that the last probe lets the ladder up to."""
+        report, made = self.probed, self._probed_at
+        if report is None or made is None or not permits(report, made, state, self._ladder, self._limits, now):
+            return None
+        return self._ladder.index(report.rung)
+
+    def stepped(self, now: float) -> None:
+        """The ladder stands elsewhere: what was found is of no use any more."""
+        self._probed_at, self._void, self._at_once = None, True, False
+        self._not_before, self._vain = now, set()
+
+    def reloaded(self, now: float) -> None:
+        """The weights are others: all is to be tried anew, now."""
+        self.stepped(now)
+        self._at_once = True
+        self._canaries_at = float("-inf")
+
+    def failed(self, now: float) -> None:
+        """What a good probe promised could not be had: as if it had been bad."""
+        self._probed_at = None
+        self._not_before = now + self._limits.dwell
+
+    def collect(self, now: float) -> ProbeReport | CanaryReport | None:
+        """What has ended since."""
+        running = self._running
+        if running is None or not running.done():
+            return None
+        self._running, self._ended = None, now
+        self._cost = max(now - self._began, 0.01)
+        if running.cancelled() or running.exception() is not None:
+            why = "it was given up" if running.cancelled() else running.exception()
+            log.warning("what was tried out failed: %s", why)
+            self._not_before = now + self._limits.dwell
+            return None
+        report = running.result()
+        if isinstance(report, CanaryReport):
+            self.tested, self._canaries_at = report, now
+        else:
+            self._probed(report, now)
+        return report
+
+    def probe_now(self, state: Ladder, baselines: Mapping[Kind, Baseline], now: float) -> Future[ProbeReport]:
+        """Raises NotNow where there is no rung above, or something is being tried out."""
+        target = to_probe(self._ladder, state.rung, self._vain)
+        if target is None:
+            raise NotNow("there is no rung above the one in force")
+        future = self._examiner.probe(self._ladder[target], baselines)
+        self._begin(future, now)
+        return future
+
+    def canaries_now(self, now: float) -> Future[CanaryReport]:
+        """Raises NotNow while something is being tried out."""
+        future = self._examiner.canaries()
+        self._begin(future, now)
+        return future
+
+    def consider(
+        self, state: Ladder, demands: Sequence[Demand], complaint: bool, baselines: Mapping[Kind, Baseline], now: float
+    ) -> None:
+        """Begins what is due. `complaint`: the last canaries were bad."""
+        if self._running is not None or self._examiner.busy:
+            return
+        target = self._probe_due(state, demands, now)
+        if not (target is not None or self._canaries_due(state, complaint, now)) or not self._affordable(now):
+            return
+        try:
+            if target is not None:
+                self._begin(self._examiner.probe(self._ladder[target], baselines), now)
+            else:
+                self._begin(self._examiner.canaries(), now)
+        except DraftdError as error:
+            log.debug("nothing can be tried out now: %s", error)
+
+    def _begin(self, future: Future[ProbeReport] | Future[CanaryReport], now: float) -> None:
+        self._running, self._began, self._void = future, now, False
+
+    def _probed(self, report: ProbeReport, now: float) -> None:
+        self.probed = report
+        if self._void:
+            return
+        self._at_once = False
+        self._probed_at = now
+        if report.verdict is Verdict.GOOD:
+            return
+        self._in_vain(self._ladder.index(report.rung))
+        bad = report.verdict is Verdict.BAD
+        self._not_before = now + self._limits.dwell * (1.0 if bad else 0.25)
+
+    def _probe_due(self, state: Ladder, demands: Sequence[Demand], now: float) -> int | None:
+        """The rung to probe; None where it is too early, or where no step up could follow."""
+        target = to_probe(self._ladder, state.rung, self._vain)
+        if target is None or state.hold is not None or self.good(state, now) is not None:
+            return None
+        if any(lowest(self._ladder, demand.level) > target for demand in demands):
+            return None
+        wait = state.wait(self._limits)
+        lead = min(wait / 10, _LEAD_SECONDS, self._limits.dwell / 2)
+        due = self._at_once or now >= max(self._not_before, state.since + wait - lead)
+        return target if due else None
+
+    def _canaries_due(self, state: Ladder, complaint: bool, now: float) -> bool:
+        if complaint:  # nothing but a good run ends it
+            return now - self._canaries_at >= state.wait(self._limits)
+        if not self._settings.canary_period_seconds or self._ladder[state.rung].level is FallbackLevel.AUTOREGRESSIVE:
+            return False
+        return now - self._canaries_at >= self._settings.canary_period_seconds
+
+    def _affordable(self, now: float) -> bool:
+        """Idle, or within the share of its time that a busy daemon may spend."""
+        try:
+            _ = self._engine.info
+            status = self._engine.status()
+        except DraftdError:
+            return False
+        if not status.active and not status.queued:
+            return True
+        share = self._settings.probe_share
+        return share > 0 and now - self._ended >= self._cost / share
+
+    def _in_vain(self, rung: int) -> None:
+        """Once all drafters above were tried, they are tried all over again: any of them may have been mended."""
+        self._vain.add(rung)
+        if {one.drafter for one in self._ladder[: max(self._vain) + 1]} <= {
+            self._ladder[i].drafter for i in self._vain
+        }:
+            self._vain = set()
