@@ -1,0 +1,155 @@
+"""Is an answer right? Checks of the quality canaries: pure, and lenient where models differ only in manner.
+
+A model may think aloud before, put its JSON into a fence, or say a word around it; how it calls a tool differs by
+family. What is compared is what was said in the end.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+_MOST_CHARACTERS = 20_000  # of an answer that is looked at
+_MOST_OBJECTS = 64  # places at which an object may begin that are tried
+_THOUGHT = re.compile(r"^.*</think>", re.DOTALL)
+
+
+class Check(Protocol):
+    """What an answer must be."""
+
+    def complaint(self, answer: str) -> str:
+        """What is wrong with it; empty where nothing is. Never raises."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class JsonObject:
+    """An object with at least `keys` (name to type), of which those in `values` have these values."""
+
+    TYPES: ClassVar[Mapping[str, tuple[type, ...]]] = {
+        "string": (str,),
+        "integer": (int,),
+        "number": (int, float),
+        "boolean": (bool,),
+        "array": (list,),
+        "object": (dict,),
+    }
+
+    keys: Mapping[str, str]
+    values: Mapping[str, object]
+
+    def complaint(self, answer: str) -> str:
+        found = next(objects(answer), None)
+        if found is None:
+            return "no JSON object"
+        for key, kind in self.keys.items():
+            if key not in found:
+                return f"no key {key!r}"
+            if not _is(found[key], self.TYPES[kind]):
+                return f"{key!r} is no {kind}: {_shown(found[key])}"
+        for key, wanted in self.values.items():
+            if not _same(found.get(key), wanted):
+                return f"{key!r} is {_shown(found.get(key))}, not {_shown(wanted)}"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call that parses, of an allowed function: of `name`, with exactly `arguments`."""
+
+    allowed: frozenset[str]
+    name: str
+    arguments: Mapping[str, object]
+
+    def complaint(self, answer: str) -> str:
+        made = next(calls(answer), None)
+        if made is None:
+            return "no tool call"
+        name, arguments = made
+        if name not in self.allowed:
+            return f"calls {_shown(name)}, which is not allowed"
+        if name != self.name:
+            return f"calls {name}, not {self.name}"
+        for key in (*self.arguments, *arguments):
+            if key not in arguments:
+                return f"no argument {key!r}"
+            if key not in self.arguments:
+                return f"argument {_shown(key)} was not asked for"
+            if not _alike(arguments[key], self.arguments[key]):
+                return f"argument {key!r} is {_shown(arguments[key])}, not {_shown(self.arguments[key])}"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class NoToolCall:
+    """An answer in words that mentions one of `mentions`, and calls nothing, for no tool was asked for."""
+
+    allowed: frozenset[str]
+    mentions: tuple[str, ...]
+
+    def complaint(self, answer: str) -> str:
+        made = next(calls(answer), None)
+        if made is not None:
+            return f"calls {_shown(made[0])}, where a question was asked"
+        said = _said(answer).casefold()
+        if not any(re.search(rf"\b{re.escape(word.casefold())}\b", said) for word in self.mentions):
+            return f"mentions none of {', '.join(self.mentions)}"
+        return ""
+
+
+def objects(answer: str) -> Iterator[dict[str, object]]:
+    """The JSON objects in a text that are in no other, from the first. Never raises."""
+    said, decoder = _said(answer), json.JSONDecoder()
+    at = said.find("{")
+    for _ in range(_MOST_OBJECTS):
+        if at < 0:
+            return
+        try:
+            found, end = decoder.raw_decode(said, at)
+        except (ValueError, RecursionError):
+            end = at + 1
+        else:
+            yield found
+        at = said.find("{", end)
+
+
+def calls(answer: str) -> Iterator[tuple[str, dict[str, object]]]:
+    """The tool calls in a text, as (name, arguments), in the forms that models have for them. Never raises."""
+    for found in objects(answer):
+        inner = found.get("function")
+        call = inner if isinstance(inner, dict) else found
+        name = call.get("name", inner if isinstance(inner, str) else None)
+        arguments = call.get("arguments", call.get("parameters"))
+        if isinstance(arguments, str):  # OpenAI's form has them as JSON in a text
+            arguments = next(objects(arguments), None)
+        if isinstance(name, str) and isinstance(arguments, dict):
+            yield name, arguments
+
+
+def _said(answer: str) -> str:
+    """What was said after all thinking."""
+    return _THOUGHT.sub("", answer[:_MOST_CHARACTERS])
+
+
+def _is(value: object, kinds: tuple[type, ...]) -> bool:
+    """Python has truth among the numbers; JSON has not."""
+    return isinstance(value, kinds) and (not isinstance(value, bool) or bool in kinds)
+
+
+def _same(value: object, wanted: object) -> bool:
+    return isinstance(value, bool) == isinstance(wanted, bool) and value == wanted
+
+
+def _alike(value: object, wanted: object) -> bool:
+    """Whether a tool would take one for the other: 21, 21.0 and "21" are the same to it."""
+    if isinstance(value, str) or isinstance(wanted, str):
+        return str(value).strip().casefold() == str(wanted).strip().casefold()
+    return _same(value, wanted)
+
+
+def _shown(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else shown[:59] + "…"

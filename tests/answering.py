@@ -1,0 +1,162 @@
+"""An engine whose answers a test decides, for what asks it things: no model, no thread."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+
+from draftd.core import (
+    DecodeMode,
+    DecodeRequest,
+    DraftCounts,
+    DrafterKind,
+    Emission,
+    FallbackLevel,
+    FinishReason,
+    ModelInfo,
+    Outcome,
+    RequestStats,
+    TokenSink,
+)
+from draftd.engine.observer import EngineStatus
+
+INFO = ModelInfo(
+    model="fake",
+    draft_model="fake-draft",
+    context_length=4096,
+    vocab_size=256,
+    drafters=(DrafterKind.DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP),
+    speculation_reason="",
+    weight_bytes=1000,
+    draft_weight_bytes=100,
+    backend="cpu (test)",
+)
+STATUS = EngineStatus(0, 0, 8, 0, 1100, DraftCounts(), {}, 0)
+
+
+class Letters:
+    """A token a letter."""
+
+    has_chat_template = False
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(sign) % 256 for sign in text]
+
+    def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        raise AssertionError("there is no template")
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return "".join(map(chr, tokens))
+
+
+def counted(drafts: int = 10, accepted: int = 30, rollbacks: int = 2, break_even: float = 10.0) -> DraftCounts:
+    """Of drafts whose rounds cost as much as twice an autoregressive one."""
+    return DraftCounts(drafts=drafts, accepted=accepted, rollbacks=rollbacks, break_even_tokens=break_even)
+
+
+@dataclass
+class Answering:
+    """Says `text` autoregressively, `drafted` with a draft, or what `says` answers."""
+
+    text: str = "yes"
+    drafted: str | None = None
+    counts: DraftCounts = field(default_factory=counted)
+    outcome: Outcome | None = None  # of drafted answers, where they do not simply end
+    refusal: Exception | None = None
+    silent: bool = False
+    queued: list[int] = field(default_factory=list)  # what status says, the last for ever
+    gap: float | Exception = 3.25
+    info: ModelInfo = INFO
+    tokenizer: Letters = field(default_factory=Letters)
+    asked: list[DecodeRequest] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    gaps: list[tuple[tuple[int, ...], int, int]] = field(default_factory=list)
+    borrowed: list[DrafterKind | None] = field(default_factory=list)  # now
+    lent: list[DrafterKind | None] = field(default_factory=list)  # ever
+    unlendable: Exception | None = None
+    says: Callable[[DecodeRequest], str | None] = lambda request: None
+
+    def status(self) -> EngineStatus:
+        if not self.queued:
+            return STATUS
+        return replace(STATUS, queued=self.queued.pop(0) if len(self.queued) > 1 else self.queued[0])
+
+    def submit(self, request: DecodeRequest, sink: TokenSink) -> None:
+        self.asked.append(request)
+        if self.refusal is not None:
+            raise self.refusal
+        if self.silent:
+            return
+        speculative = request.plan.mode is DecodeMode.SPECULATIVE
+        text = self.says(request)
+        if text is None:
+            text = self.drafted if speculative and self.drafted is not None else self.text
+        tokens = tuple(self.tokenizer.encode(text))
+        sink.on_tokens(Emission(tokens, (False,) * len(tokens)))
+        stats = RequestStats(len(request.prompt), request.arrival, counts=self.counts if speculative else DraftCounts())
+        outcome = Outcome(FinishReason.STOP, stats)
+        sink.on_finish(self.outcome if speculative and self.outcome is not None else outcome)
+
+    def cancel(self, request_id: str, reason: FinishReason = FinishReason.CANCELLED) -> None:
+        self.cancelled.append(request_id)
+
+    def keep(self, drafters: frozenset[DrafterKind]) -> Future[int]:
+        raise AssertionError("nobody but residency may ask for that")
+
+    def lower(self, max_draft_tokens: int, drafters: frozenset[DrafterKind], reason: str) -> None:
+        raise AssertionError("nobody but the controller may ask for that")
+
+    def reload_draft(self) -> Future[int]:
+        raise AssertionError("nobody but the controller may ask for that")
+
+    def logit_gap(self, tokens: tuple[int, ...], chosen: int, other: int) -> Future[float]:
+        self.gaps.append((tokens, chosen, other))
+        found: Future[float] = Future()
+        if isinstance(self.gap, Exception):
+            found.set_exception(self.gap)
+        else:
+            found.set_result(self.gap)
+        return found
+
+    @contextlib.contextmanager
+    def borrow(self, drafter: DrafterKind | None) -> Iterator[None]:
+        if self.unlendable is not None:
+            raise self.unlendable
+        self.borrowed.append(drafter)
+        self.lent.append(drafter)
+        try:
+            yield
+        finally:
+            self.borrowed.remove(drafter)
+
+
+@dataclass
+class Told:
+    """Control's telemetry, kept: what was told, in order."""
+
+    probes: list[tuple[FallbackLevel, str, float | None, float | None]] = field(default_factory=list)
+    runs: list[tuple[FallbackLevel, str, int]] = field(default_factory=list)
+    annotations: list[str] = field(default_factory=list)
+
+    def transition(self, previous: FallbackLevel, current: FallbackLevel, signal: str) -> None: ...
+
+    def save_failed(self) -> None: ...
+
+    def notification(self, result: str) -> None: ...
+
+    def poll(self, result: str) -> None: ...
+
+    def annotation(self, result: str) -> None:
+        self.annotations.append(result)
+
+    def probe(
+        self, level: FallbackLevel, verdict: str, acceptance: float | None, speedup: float | None, seconds: float
+    ) -> None:
+        assert seconds >= 0
+        self.probes.append((level, verdict, acceptance, speedup))
+
+    def canaries(self, level: FallbackLevel, verdict: str, divergences: int, seconds: float) -> None:
+        assert seconds >= 0
+        self.runs.append((level, verdict, divergences))
