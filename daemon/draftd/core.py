@@ -302,12 +302,14 @@ class Emission:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The end of one request. `error` is set when the reason is ERROR; `degraded` says why a speculative request went
-    on autoregressively, empty when it did not."""
+    on autoregressively, `lowered` why it drafted less than its plan or with another drafter from some round on; each is
+    empty when it did not."""
 
     reason: FinishReason
     stats: RequestStats
     degraded: str = ""
     error: str = ""
+    lowered: str = ""
 
 
 class TokenSink(Protocol):
@@ -322,7 +324,10 @@ class TokenSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What is loaded. `speculation_reason` says why speculation is unavailable, empty when it is available."""
+    """What is served, and what can be had with it, loaded or not. `speculation_reason` says why there is no draft model,
+    `light_draft_reason` why there is no light one; each is empty when there is. `draft_weight_bytes`: of the draft at
+    start. What is held now is the engine's status.
+    """
 
     model: str
     draft_model: str | None
@@ -335,6 +340,8 @@ class ModelInfo:
     backend: str
     batched: bool = True
     rollback_limit: int | None = None  # tokens after which a rotating cache cannot be rolled back any more
+    light_draft_model: str | None = None
+    light_draft_reason: str = ""
 
     @property
     def speculation_available(self) -> bool:

@@ -120,7 +120,8 @@ def models_of(settings: ModelSettings) -> Load:
         model, draft = str(nano / "target"), str(nano / "draft")
     # It warns of prompts beyond the context, which are refused with a status of their own.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    return lambda progress: load_models(model, draft, prompt_lookup=settings.prompt_lookup, progress=progress)
+    light = settings.light_draft_path
+    return lambda progress: load_models(model, draft, light, prompt_lookup=settings.prompt_lookup, progress=progress)
 
 
 async def _serve(

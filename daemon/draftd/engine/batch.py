@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 
-from draftd.core import DecodeMode, DecodeRequest, DrafterKind, FinishReason, RequestStats, TokenSink
+from draftd.core import DecodeRequest, DrafterKind, FinishReason, RequestStats, TokenSink
 
 
 @dataclass(slots=True, eq=False)
@@ -18,7 +19,9 @@ class Row:
     tokens: list[int]
     max_tokens: int  # the request's own, cut to the model's context
     generator: random.Random
+    most: int  # tokens to draft in a round: the plan's, or fewer since it was lowered
     degraded: str = ""
+    lowered: str = ""
     finish: FinishReason | None = None
     error: str = ""
     rebuilt_at: int = -1  # output length when the row's caches were last rebuilt after a failure
@@ -34,6 +37,7 @@ class Row:
             tokens=list(request.prompt),
             max_tokens=min(request.max_tokens, context_length - len(request.prompt)),
             generator=random.Random(seed) if seed is not None else random.Random(),
+            most=request.plan.max_draft_tokens,
         )
 
     @property
@@ -53,14 +57,28 @@ class Row:
     @property
     def depth(self) -> int:
         """How many tokens to draft next: never past the last token that may be emitted."""
-        plan = self.request.plan
-        if plan.mode is DecodeMode.AUTOREGRESSIVE or self.degraded:
-            return 0
-        return min(plan.max_draft_tokens, self.remaining - 1)
+        return 0 if self.degraded else min(self.most, self.remaining - 1)
 
     def degrade(self, reason: str) -> None:
         """From now on this row decodes autoregressively. The first reason stands."""
         self.degraded = self.degraded or reason
+
+    def lower(self, most: int, drafters: Collection[DrafterKind], reason: str) -> None:
+        """From now on this row drafts at most `most` tokens at a time, with one of `drafters` or not at all."""
+        if self.drafter is None:
+            return
+        if not most:
+            self.degrade(reason)
+        elif self.drafter in drafters:
+            if most < self.most:
+                self.most, self.lowered = most, self.lowered or reason
+        elif DrafterKind.PROMPT_LOOKUP in drafters:  # which needs nothing but the text
+            # In the plan itself: what it counts from here on is counted as this drafter's.
+            plan = replace(self.request.plan, drafter=DrafterKind.PROMPT_LOOKUP)
+            self.request = replace(self.request, plan=plan)
+            self.most, self.lowered = min(most, self.most), self.lowered or reason
+        else:
+            self.degrade(reason)
 
     def end(self, reason: FinishReason, error: str = "") -> None:
         """Marks the row as ended; the first reason stands."""

@@ -55,6 +55,10 @@ class Caches(Protocol):
         """Keeps these rows, in this order."""
         ...
 
+    def clear(self) -> None:
+        """Lets go of rows and model, whoever still refers to this."""
+        ...
+
     def arrays(self) -> list[Any]:
         """What must be evaluated for the caches to be up to date."""
         ...
@@ -132,6 +136,7 @@ class RaggedCaches:
             for mine, theirs in zip(self._layers, newcomer._layers, strict=True):
                 mine.keys, mine.values = theirs.keys, theirs.values
         self.lengths = self.lengths + newcomer.lengths
+        newcomer.clear()
 
     def select(self, rows: Sequence[int]) -> None:
         if list(rows) == list(range(len(self.lengths))):
@@ -139,6 +144,10 @@ class RaggedCaches:
         self.lengths = [self.lengths[i] for i in rows]
         for layer in self._layers:
             layer.select(rows)
+
+    def clear(self) -> None:
+        # Layers refer to their owner: without this they would keep each other, and the weights, until the collector.
+        self._model, self._layers, self.lengths = None, [], []
 
     def arrays(self) -> list[Any]:
         return [a for layer in self._layers for a in (layer.keys, layer.values) if a is not None]
@@ -284,6 +293,9 @@ class SeparateCaches:
     def select(self, rows: Sequence[int]) -> None:
         self._rows = [self._rows[i] for i in rows]
         self.lengths = [self.lengths[i] for i in rows]
+
+    def clear(self) -> None:
+        self._model, self._rows, self.lengths = None, [], []
 
     def arrays(self) -> list[Any]:
         return [cache.state for row in self._rows for cache in row if not cache.empty()]

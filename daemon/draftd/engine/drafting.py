@@ -45,6 +45,10 @@ class Drafter(Protocol):
         """Forgets a row; one that it never knew is no error."""
         ...
 
+    def close(self) -> None:
+        """Lets go of everything, the weights too."""
+        ...
+
     @property
     def nbytes(self) -> int: ...
 
@@ -116,6 +120,11 @@ class DraftModel:
             self._caches.select(keep)
             self._rows = [self._rows[i] for i in keep]
 
+    def close(self) -> None:
+        self._prefill.clear()
+        self._caches.clear()
+        self._rows = []
+
     @property
     def nbytes(self) -> int:
         return self._caches.nbytes + self._prefill.nbytes
@@ -166,6 +175,9 @@ class PromptLookup:
 
     def leave(self, row: Row) -> None:
         row.lookup = None
+
+    def close(self) -> None:
+        return None
 
     @property
     def nbytes(self) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from draftd.core import DecodeRequest, DraftCounts, FinishReason, Outcome, RoundResult
+from draftd.core import DecodeRequest, DraftCounts, DrafterKind, FinishReason, Origin, Outcome, RoundResult
 
 _log = logging.getLogger(__name__)
 
@@ -53,23 +53,30 @@ class NullObserver:
 
 
 class FanOut:
-    """Tells several observers, in order. One that raises does not silence the others; the first time is logged."""
+    """Tells several observers, in order. One that raises does not silence the others; the first time is logged.
+
+    None hears of the daemon's own probes and canaries: whatever is counted or shown is of clients' requests.
+    """
 
     def __init__(self, *observers: EngineObserver) -> None:
         self._observers = observers
         self.errors = 0
 
     def on_round(self, request: DecodeRequest, result: RoundResult, gap: float | None) -> None:
-        self._tell(lambda observer: observer.on_round(request, result, gap))
+        if request.origin is Origin.CLIENT:
+            self._tell(lambda observer: observer.on_round(request, result, gap))
 
     def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
-        self._tell(lambda observer: observer.on_drafter_error(request, message))
+        if request.origin is Origin.CLIENT:
+            self._tell(lambda observer: observer.on_drafter_error(request, message))
 
     def on_verifier_error(self, request: DecodeRequest, message: str) -> None:
-        self._tell(lambda observer: observer.on_verifier_error(request, message))
+        if request.origin is Origin.CLIENT:
+            self._tell(lambda observer: observer.on_verifier_error(request, message))
 
     def on_finish(self, request: DecodeRequest, outcome: Outcome) -> None:
-        self._tell(lambda observer: observer.on_finish(request, outcome))
+        if request.origin is Origin.CLIENT:
+            self._tell(lambda observer: observer.on_finish(request, outcome))
 
     def _tell(self, what: Callable[[EngineObserver], None]) -> None:
         for observer in self._observers:
@@ -86,7 +93,8 @@ class FanOut:
 
 @dataclass(frozen=True, slots=True)
 class EngineStatus:
-    """A snapshot of the engine. `counts` and `finished` are sums since it started; bytes are of MLX arrays held."""
+    """A snapshot of the engine and clients' requests. `counts` and `finished` are sums since it started; bytes are of
+    MLX arrays held, the `draft_weight_bytes` among the `weight_bytes`. `loaded`: drafters whose weights are held."""
 
     active: int
     queued: int
@@ -98,3 +106,5 @@ class EngineStatus:
     drafter_errors: int
     verifier_errors: int = 0
     observer_errors: int = 0  # what observers raised
+    loaded: frozenset[DrafterKind] = frozenset()
+    draft_weight_bytes: int = 0

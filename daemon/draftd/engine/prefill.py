@@ -43,7 +43,15 @@ class Prefill:
 
     def drop(self, row: Row) -> None:
         """Forgets a newcomer; a row that is none is no error."""
-        self._newcomers.pop(id(row), None)
+        caches = self._newcomers.pop(id(row), None)
+        if caches is not None:
+            caches.clear()
+
+    def clear(self) -> None:
+        """Forgets all newcomers."""
+        for caches in self._newcomers.values():
+            caches.clear()
+        self._newcomers.clear()
 
     def _caches(self, row: Row) -> Caches:
         caches = self._newcomers.get(id(row))

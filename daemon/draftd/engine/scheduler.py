@@ -7,23 +7,21 @@ answer: it counts as a round without a draft.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import mlx.core as mx
 
-from draftd.core import DrafterKind, Emission, FinishReason, Outcome, RoundResult
+from draftd.core import DrafterKind, FinishReason, Origin
 from draftd.engine.batch import Row
 from draftd.engine.costs import RoundCosts
+from draftd.engine.delivery import Delivery
 from draftd.engine.drafting import Drafter
 from draftd.engine.observer import EngineObserver
 from draftd.engine.round import Round, RowRound, decode_round
 from draftd.engine.sampling import Sampling
 from draftd.engine.verification import Verifier
-
-_log = logging.getLogger(__name__)
 
 _TIDY_ROUNDS = 256  # MLX keeps freed buffers for reuse: let go of them now and then, as mlx-lm does
 
@@ -48,8 +46,9 @@ class Scheduler:
         """`cancelled` is asked after each forward: a round's tokens are not sent to those who left during it. `costs`
         are what is known of rounds' costs from before."""
         self._make_verifier, self._make_drafters = verifier, drafters
-        self._verifier, self._drafters = verifier(), drafters()
-        self._eos, self._vocabulary = eos, vocabulary
+        self._verifier, self._drafters = verifier(), dict(drafters())
+        self._barred: frozenset[DrafterKind] = frozenset()  # there, but newcomers no longer get them
+        self._delivery, self._vocabulary = Delivery(eos, observer), vocabulary
         self._observer, self._clock, self._cancelled = observer, clock, cancelled
         self._max_batch, self._chunk = max_batch, prefill_chunk
         self._costs = costs or RoundCosts()
@@ -60,6 +59,7 @@ class Scheduler:
         self._rows: list[Row] = []
         self._sampling: Sampling | None = None  # of the running rows; None when they have changed
         self._rounds = 0
+        self._own = 0  # of the daemon's own requests in hand
 
     @property
     def idle(self) -> bool:
@@ -74,10 +74,24 @@ class Scheduler:
         return len(self._waiting)
 
     @property
+    def own(self) -> int:
+        """The daemon's own requests, running and waiting."""
+        return self._own
+
+    @property
+    def clients(self) -> tuple[int, int]:
+        """Clients' requests, running and waiting."""
+        if not self._own:
+            return self.active, self.waiting
+        waiting = sum(row.request.origin is Origin.CLIENT for row in self._waiting)
+        return self.active + self.waiting - self._own - waiting, waiting
+
+    @property
     def kv_cache_bytes(self) -> int:
         return self._verifier.nbytes + sum(d.nbytes for d in self._drafters.values())
 
     def add(self, row: Row) -> None:
+        self._own += row.request.origin is not Origin.CLIENT
         self._waiting.append(row)
 
     def end(self, ids: Mapping[str, FinishReason]) -> None:
@@ -113,6 +127,46 @@ class Scheduler:
             row.end(reason, error)
         self._reap()
 
+    # between rounds: what may draft
+
+    def lower(self, most: int, drafters: Collection[DrafterKind], reason: str) -> None:
+        """Binds all rows in hand: at most `most` tokens a round, of one of `drafters` that is there."""
+        there = self._drafters.keys() - self._barred
+        allowed = there.intersection(drafters)
+        for row in self._all():
+            before = row.drafter
+            row.lower(most, allowed, reason)
+            if before is not None and row.drafter is not before and before in self._drafters:
+                self._drafters[before].leave(row)
+
+    def bar(self, drafters: frozenset[DrafterKind]) -> None:
+        """Newcomers no longer get these drafters; rows that have them go on."""
+        self._barred = drafters
+
+    def drafting(self, kind: DrafterKind) -> list[Row]:
+        """The running rows that draft with it."""
+        return [row for row in self._rows if row.drafter is kind]
+
+    def uses(self, kind: DrafterKind) -> bool:
+        """Whether a row that runs or is being taken in drafts with it."""
+        newcomer = self._newcomer is not None and self._newcomer.drafter is kind
+        return newcomer or any(row.drafter is kind for row in self._rows)
+
+    def put(self, kind: DrafterKind, drafter: Drafter) -> None:
+        """From the next round on this one drafts; it must know the rows that do so."""
+        self.remove(kind)
+        self._drafters[kind] = drafter
+
+    def remove(self, kind: DrafterKind) -> None:
+        """Forgets a drafter that no row uses."""
+        drafter = self._drafters.pop(kind, None)
+        if drafter is not None:
+            drafter.close()
+
+    def interrupted(self) -> None:
+        """Something else took time between two rounds: the next is not priced by it."""
+        self._round_ended = None
+
     # prefill
 
     def _prefill(self) -> bool:
@@ -122,6 +176,9 @@ class Scheduler:
                 return False
             self._newcomer, self._taken_in = self._waiting.popleft(), False
             self._newcomer.stats.scheduled = self._clock()
+            kind = self._newcomer.drafter
+            if kind is not None and (kind not in self._drafters or kind in self._barred):
+                self._newcomer.degrade(f"the {kind.value.replace('_', ' ')} is not loaded")
         row, self._round_ended = self._newcomer, None
         try:
             self._taken_in = self._taken_in or self._take_in(row)
@@ -149,7 +206,7 @@ class Scheduler:
             now = self._clock()
             row.stats.prefilled = row.stats.prefilled or now
             result = RowRound(0, [], token, 0)
-            self._apply(row, result, Round([result], 0.0, seconds, []), now)
+            self._delivery.tokens(row, result, Round([result], 0.0, seconds, []), now)
         return True
 
     def _join(self, row: Row) -> None:
@@ -187,7 +244,7 @@ class Scheduler:
         now = self._clock()
         for row, result in zip(self._rows, done.rows, strict=True):
             if row.finish is None:
-                self._apply(row, result, done, now, break_even)
+                self._delivery.tokens(row, result, done, now, break_even)
         self._rounds += 1
         if self._rounds % _TIDY_ROUNDS == 0:
             mx.clear_cache()
@@ -199,58 +256,6 @@ class Scheduler:
         if all(row.drafter is None for row in self._rows):  # else it is not pipelined, and dearer than it need be
             self._costs.learn(len(done.rows), seconds)
         return 0.0
-
-    def _apply(self, row: Row, result: RowRound, done: Round, now: float, break_even: float = 0.0) -> None:
-        """Cuts the round's tokens where the text ends, counts what was really emitted, and sends it."""
-        tokens = [*result.accepted, result.following]
-        kept, reason = self._cut(row, tokens)
-        emitted = tuple(tokens[:kept])
-        stood = len(result.accepted)
-        counted = RoundResult(
-            drafted=result.drafted,
-            accepted=min(stood, kept),
-            emitted=kept,
-            rejected=stood < result.drafted and kept > stood,
-            draft_forwards=result.draft_forwards,
-            draft_seconds=done.draft_seconds,
-            verify_seconds=done.verify_seconds,
-            break_even=break_even,
-        )
-        row.tokens.extend(emitted)
-        stats = row.stats
-        stats.counts.add(counted)
-        gap = None if stats.last_token is None else now - stats.last_token
-        if gap is None:
-            stats.first_token, stats.first_chunk_tokens = now, kept
-        else:
-            stats.gaps.append(gap)
-        stats.last_token = now
-        self._observer.on_round(row.request, counted, gap)
-        try:
-            row.sink.on_tokens(Emission(emitted, tuple(i < stood for i in range(kept))))
-        except Exception as error:
-            row.end(FinishReason.ERROR, f"the receiver failed: {error}")
-        if reason is not None:
-            row.end(reason)
-
-    def _cut(self, row: Row, tokens: list[int]) -> tuple[int, FinishReason | None]:
-        """How many of `tokens` belong to the text, and whether it ends with them."""
-        kept, reason = len(tokens), None
-        if kept >= row.remaining:
-            kept, reason = row.remaining, FinishReason.LENGTH
-        for i, token in enumerate(tokens[:kept]):
-            if token in self._eos:
-                kept, reason = i + 1, FinishReason.STOP
-                break
-        if row.request.stop is not None:
-            try:
-                at = row.request.stop.feed(tokens[:kept])
-            except Exception as error:
-                row.end(FinishReason.ERROR, f"stop matching failed: {error}")
-                at = None
-            if at is not None:
-                kept, reason = at, FinishReason.STOP
-        return kept, reason
 
     # leaving
 
@@ -278,14 +283,8 @@ class Scheduler:
             self._tell(row)
 
     def _tell(self, row: Row) -> None:
-        assert row.finish is not None
-        row.stats.finished = self._clock()
-        outcome = Outcome(row.finish, row.stats, row.degraded, row.error)
-        self._observer.on_finish(row.request, outcome)
-        try:
-            row.sink.on_finish(outcome)
-        except Exception as error:
-            _log.warning("the receiver of request %s failed at its end", row.request.id, exc_info=error)
+        self._own -= row.request.origin is not Origin.CLIENT
+        self._delivery.end(row, self._clock())
 
     # failure
 
@@ -295,7 +294,9 @@ class Scheduler:
         rows, self._rows = self._rows, []
         self._changed()
         newcomer, self._newcomer = self._newcomer, None
-        self._verifier, self._drafters = self._make_verifier(), self._make_drafters()
+        for drafter in self._drafters.values():
+            drafter.close()
+        self._verifier, self._drafters = self._make_verifier(), dict(self._make_drafters())
         if newcomer is not None:
             self._waiting.appendleft(newcomer)
         for row in rows:

@@ -15,7 +15,10 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import KVCache
 
-from draftd.engine.model import Detokenizer, LoadedModels, assemble
+from draftd.core import DrafterKind
+from draftd.engine.model import LoadedModels, assemble
+from draftd.engine.source import DraftSource, HeldDraft
+from draftd.engine.tokenizer import Detokenizer
 
 _PEAK = 12.0  # logit of the chosen token over all others
 
@@ -34,6 +37,10 @@ class ScriptedModel(nn.Module):
         self._vocab, self._wrong = vocab_size, wrong_per_mille
         self._seconds, self._eos, self._eos_after = step_seconds, eos, eos_after
         self.fail_on_token: int | None = None
+
+    def agree(self, acceptance: float) -> None:
+        """From now on this share of positions answers as the target does."""
+        self._wrong = round(1000 * (1 - acceptance))
 
     def make_cache(self) -> list[KVCache]:
         return [KVCache()]
@@ -86,6 +93,9 @@ class ByteTokenizer:
     def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         return self.encode("".join(f"<{m['role']}>{m['content']}\n" for m in messages) + "<assistant>")
 
+    def decode(self, tokens: Sequence[int]) -> str:
+        return bytes(token % 256 for token in tokens if token not in self.eos_ids).decode(errors="replace")
+
     def detokenizer(self) -> Detokenizer:
         return _ByteDetokenizer()
 
@@ -119,16 +129,22 @@ def scripted_models(
     draft_step_seconds: float = 0.0,
     eos_after: int | None = None,
     with_draft: bool = True,
+    light_acceptance: float | None = None,
 ) -> LoadedModels:
     """A loaded pair. `acceptance`: share of drafted tokens that stand, 0 to 1, independent of position.
 
-    `step_seconds` is how long each target forward takes; `eos_after` ends every text at that position.
+    `step_seconds` is how long each target forward takes; `eos_after` ends every text at that position;
+    `light_acceptance` is that of a light draft besides, which is not loaded at first.
     """
     if not 0 <= acceptance <= 1:
         raise ValueError(f"acceptance: got {acceptance!r}; allowed: 0 to 1")
     eos = vocab_size - 1
     target = ScriptedModel(vocab_size, 0, step_seconds, eos, eos_after)
     draft = ScriptedModel(vocab_size, round(1000 * (1 - acceptance)), draft_step_seconds, eos, eos_after)
+    sources: dict[DrafterKind, DraftSource] = {}
+    if light_acceptance is not None:
+        light = ScriptedModel(vocab_size, round(1000 * (1 - light_acceptance)), draft_step_seconds, eos, eos_after)
+        sources[DrafterKind.LIGHT_DRAFT_MODEL] = HeldDraft(light)
     return assemble(
         target,
         draft if with_draft else None,
@@ -137,4 +153,6 @@ def scripted_models(
         draft_model="scripted-draft" if with_draft else None,
         context_length=context_length,
         backend="scripted",
+        sources=sources,
+        light_draft_model=None if light_acceptance is None else "scripted-light-draft",
     )

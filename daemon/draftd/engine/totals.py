@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 
-from draftd.core import DecodeRequest, DraftCounts, FinishReason, Outcome, RoundResult
+from draftd.core import DecodeRequest, DraftCounts, DrafterKind, FinishReason, Outcome, RoundResult
 from draftd.engine.observer import EngineStatus
 
 
@@ -47,6 +47,8 @@ class Totals:
         kv_cache_bytes: int,
         weight_bytes: int,
         observer_errors: int,
+        loaded: frozenset[DrafterKind],
+        draft_weight_bytes: int,
     ) -> EngineStatus:
         with self._lock:
             return EngineStatus(
@@ -60,4 +62,6 @@ class Totals:
                 drafter_errors=self._drafter_errors,
                 verifier_errors=self._verifier_errors,
                 observer_errors=observer_errors,
+                loaded=loaded,
+                draft_weight_bytes=draft_weight_bytes,
             )

@@ -7,7 +7,7 @@ does it: the next forward is dispatched before this one's tokens are read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,6 +22,8 @@ from draftd.engine.sampling import Sampling, accept, draw, uniforms
 # The forward that ends a prompt computes the logits of all its positions, and one is read. A forward less is worth that
 # up to about this many positions, and this many logits (32 MB of halves).
 _LAST_POSITIONS, _LAST_LOGITS = 256, 1 << 24
+
+_GAP_POSITIONS = 16  # likewise, where nobody waits for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,3 +161,20 @@ def _longest_match(drafted: list[list[int]], best: list[list[int]], depths: list
         accepted.append(tokens[:n])
         following.append(choice[n])
     return Verdict(accepted, following)
+
+
+def logit_gap(model: Any, tokens: Sequence[int], chosen: int, other: int, chunk: int) -> Generator[None, None, float]:
+    """The logit of `chosen` less that of `other` after `tokens`, of a forward of its own, a chunk at a time."""
+    caches = make_caches(model).fresh()
+    try:
+        end = max(0, len(tokens) - min(chunk, _GAP_POSITIONS))
+        for start in range(0, end, chunk):
+            piece = tokens[start : min(start + chunk, end)]
+            caches.forward(mx.array([piece], dtype=mx.uint32), [len(piece)])
+            mx.eval(caches.arrays())
+            yield
+        last = caches.forward(mx.array([tokens[end:]], dtype=mx.uint32), [len(tokens) - end])[0, -1]
+        last = last.astype(mx.float32)
+        return float((last[chosen] - last[other]).item())
+    finally:
+        caches.clear()

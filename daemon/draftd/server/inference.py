@@ -27,7 +27,7 @@ from draftd.core import (
     Outcome,
     WorkloadClass,
 )
-from draftd.engine.model import Tokenizer
+from draftd.engine.tokenizer import Tokenizer
 from draftd.engine.worker import EngineState, EngineWorker
 from draftd.errors import ClientStalled, DeadlineExceeded, DraftdError, EngineFailure, NotServing, QueueFull
 from draftd.server import reply

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from draftd.engine.model import Tokenizer
+from draftd.engine.tokenizer import Tokenizer
 
 
 class StopScanner:

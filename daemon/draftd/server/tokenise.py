@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Executor
 
-from draftd.engine.model import Tokenizer
+from draftd.engine.tokenizer import Tokenizer
 from draftd.errors import InvalidRequest
 from draftd.server.convert import Chat, Limits, Prompt, RawText, TokenIds, check_length
 

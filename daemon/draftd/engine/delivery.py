@@ -1,0 +1,82 @@
+"""What a round decided for a row becomes its text: cut where that ends, counted, and sent."""
+
+from __future__ import annotations
+
+import logging
+
+from draftd.core import Emission, FinishReason, Outcome, RoundResult
+from draftd.engine.batch import Row
+from draftd.engine.observer import EngineObserver
+from draftd.engine.round import Round, RowRound
+
+_log = logging.getLogger(__name__)
+
+
+class Delivery:
+    """Tells receivers and observers. Engine thread only."""
+
+    def __init__(self, eos: frozenset[int], observer: EngineObserver) -> None:
+        self._eos, self._observer = eos, observer
+
+    def tokens(self, row: Row, result: RowRound, done: Round, now: float, break_even: float = 0.0) -> None:
+        """Cuts the round's tokens where the text ends, counts what was really emitted, and sends it."""
+        tokens = [*result.accepted, result.following]
+        kept, reason = self._cut(row, tokens)
+        emitted = tuple(tokens[:kept])
+        stood = len(result.accepted)
+        counted = RoundResult(
+            drafted=result.drafted,
+            accepted=min(stood, kept),
+            emitted=kept,
+            rejected=stood < result.drafted and kept > stood,
+            draft_forwards=result.draft_forwards,
+            draft_seconds=done.draft_seconds,
+            verify_seconds=done.verify_seconds,
+            break_even=break_even,
+        )
+        row.tokens.extend(emitted)
+        stats = row.stats
+        stats.counts.add(counted)
+        gap = None if stats.last_token is None else now - stats.last_token
+        if gap is None:
+            stats.first_token, stats.first_chunk_tokens = now, kept
+        else:
+            stats.gaps.append(gap)
+        stats.last_token = now
+        self._observer.on_round(row.request, counted, gap)
+        try:
+            row.sink.on_tokens(Emission(emitted, tuple(i < stood for i in range(kept))))
+        except Exception as error:
+            row.end(FinishReason.ERROR, f"the receiver failed: {error}")
+        if reason is not None:
+            row.end(reason)
+
+    def end(self, row: Row, now: float) -> None:
+        """Tells of the end of a row that has a reason to."""
+        assert row.finish is not None
+        row.stats.finished = now
+        outcome = Outcome(row.finish, row.stats, row.degraded, row.error, row.lowered)
+        self._observer.on_finish(row.request, outcome)
+        try:
+            row.sink.on_finish(outcome)
+        except Exception as error:
+            _log.warning("the receiver of request %s failed at its end", row.request.id, exc_info=error)
+
+    def _cut(self, row: Row, tokens: list[int]) -> tuple[int, FinishReason | None]:
+        """How many of `tokens` belong to the text, and whether it ends with them."""
+        kept, reason = len(tokens), None
+        if kept >= row.remaining:
+            kept, reason = row.remaining, FinishReason.LENGTH
+        for i, token in enumerate(tokens[:kept]):
+            if token in self._eos:
+                kept, reason = i + 1, FinishReason.STOP
+                break
+        if row.request.stop is not None:
+            try:
+                at = row.request.stop.feed(tokens[:kept])
+            except Exception as error:
+                row.end(FinishReason.ERROR, f"stop matching failed: {error}")
+                at = None
+            if at is not None:
+                kept, reason = at, FinishReason.STOP
+        return kept, reason
