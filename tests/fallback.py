@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
+from draftd.control.snapshot import FallbackState
 from draftd.core import DrafterKind, FallbackLevel
-from draftd.policy.ladder import Demand, Hold, Rung, highest, rungs
+from draftd.policy.ladder import Hold, highest, rungs
+from draftd.policy.leases import Lease, Notice
 from draftd.policy.reports import CanaryReport, ProbeReport
 
 T = TypeVar("T")
@@ -17,49 +18,42 @@ NOW = 1_750_000_000.0
 LADDER = rungs(4, (3, 2), DrafterKind.DRAFT_MODEL, (DrafterKind.PROMPT_LOOKUP,))
 
 
-@dataclass(frozen=True)
-class Alert:
-    name: str = "DraftdAcceptanceDrift"
-    fingerprint: str = "ab12"
-    starts_at: float = NOW - 60
-    level: FallbackLevel = FallbackLevel.SHORT_BLOCK
+ALERT = Notice(
+    "DraftdAcceptanceDrift", "ab12", firing=True, starts_at=NOW - 60, level=FallbackLevel.SHORT_BLOCK, hard=False
+)
+LEASE = Lease(ALERT, NOW + 600)
 
 
-@dataclass(frozen=True)
-class Leased:
-    notice: Alert = field(default_factory=Alert)
-    until: float = NOW + 600
-
-
-@dataclass(frozen=True)
-class State:
-    """At the top, with nothing asked."""
-
-    ladder: tuple[Rung, ...] = LADDER
-    rung: int = 0
-    since: float = NOW - 90
-    cause: str = ""
-    hold: Hold | None = None
-    demands: tuple[Demand, ...] = ()
-    leases: tuple[Leased, ...] = ()
-    wait: float = 300.0
-    relapses: int = 0
-    loaded_drafters: frozenset[DrafterKind] = frozenset({DrafterKind.DRAFT_MODEL})
-    draft_weight_bytes: int = 1_400_000
-    state_file: Path | None = None
+def standing(**fields: Any) -> FallbackState:
+    """At the top, with nothing asked, but for `fields`."""
+    found = {
+        "ladder": LADDER,
+        "rung": 0,
+        "since": NOW - 90,
+        "cause": "",
+        "hold": None,
+        "demands": (),
+        "leases": (),
+        "wait": 300.0,
+        "relapses": 0,
+        "loaded_drafters": frozenset({DrafterKind.DRAFT_MODEL}),
+        "draft_weight_bytes": 1_400_000,
+        "state_file": None,
+    }
+    return FallbackState(**{**found, **fields})
 
 
 class FakeController:
     """Holds and releases as the real one would, on `NOW`; its futures are the test's to end."""
 
-    def __init__(self, state: State | None = None) -> None:
-        self.now = state or State()
+    def __init__(self, state: FallbackState | None = None) -> None:
+        self.now = state or standing()
         self.probes: list[Future[ProbeReport]] = []
         self.runs: list[Future[CanaryReport]] = []
         self.reloads: list[Future[int]] = []
         self.refusal: Exception | None = None
 
-    def state(self) -> State:
+    def state(self) -> FallbackState:
         return self.now
 
     def hold(self, level: FallbackLevel, expires_in: float | None) -> None:

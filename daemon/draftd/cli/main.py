@@ -10,7 +10,22 @@ from typing import Annotated
 import typer
 
 from draftd import __version__
-from draftd.cli.commands import compare, dashboards, demo, doctor, flag, generate, serve, status, top
+from draftd.cli.commands import (
+    canary,
+    compare,
+    dashboards,
+    demo,
+    doctor,
+    draft,
+    events,
+    flag,
+    generate,
+    level,
+    probe,
+    serve,
+    status,
+    top,
+)
 from draftd.cli.failures import explain
 from draftd.cli.terminal import complain
 
@@ -34,7 +49,7 @@ def _root(
 
 
 def build_app() -> typer.Typer:
-    """All commands. Those of the flag and of the dashboards are groups."""
+    """All commands. Those of the flag, the level, the canaries, the draft and the dashboards are groups."""
     app = typer.Typer(
         name="draftd",
         no_args_is_help=True,
@@ -49,11 +64,16 @@ def build_app() -> typer.Typer:
         ("compare", compare),
         ("status", status),
         ("top", top),
+        ("events", events),
+        ("probe", probe),
         ("doctor", doctor),
         ("demo", demo),
     ):
         app.command(name)(module.command)
     app.add_typer(flag.build_app(), name="flag")
+    app.add_typer(level.build_app(), name="level")
+    app.add_typer(canary.build_app(), name="canary")
+    app.add_typer(draft.build_app(), name="draft")
     app.add_typer(dashboards.build_app(), name="dashboards")
     return app
 

@@ -48,6 +48,11 @@ Assignments = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting; may be given again.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+PATIENCE = 600.0
+Patience = Annotated[
+    float,
+    typer.Option("--timeout", metavar="SECONDS", min=0.1, max=86_400.0, help="Wait no longer; what was begun goes on."),
+]
 
 MaxTokens = Annotated[
     int | None, typer.Option("--max-tokens", "-n", max=_INT32, help="Longest answer.", rich_help_panel=_SAMPLING)

@@ -9,12 +9,13 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from draftd.control.journal import Transition
+from draftd.control.snapshot import FallbackState
 from draftd.core import FallbackLevel
 from draftd.errors import InvalidRequest
-from draftd.policy.ladder import Demand, Rung
+from draftd.policy.ladder import Demand, Hold, Rung
+from draftd.policy.leases import Lease
 from draftd.policy.reports import CanaryOutcome, CanaryReport, ProbeReport
 from draftd.server import reply
-from draftd.server.seams import FallbackState, Leased
 from draftd.v1 import control_pb2 as pb
 
 LONGEST_HOLD_DAYS = 30
@@ -57,13 +58,12 @@ def after(given: int, last: int) -> int:
 
 
 def state(found: FallbackState) -> pb.FallbackState:
-    hold = found.hold
     return pb.FallbackState(
         ladder=map(rung, found.ladder),
         rung=found.rung,
         since=_at(found.since),
         cause=found.cause,
-        hold=None if hold is None else pb.Hold(until=None if hold.until is None else _at(hold.until)),
+        hold=None if found.hold is None else _hold(found.hold),
         demands=map(_demand, found.demands),
         leases=map(_lease, found.leases),
         wait=reply.duration(found.wait),
@@ -135,11 +135,15 @@ def _canary(outcome: CanaryOutcome) -> pb.CanaryResult:
     )
 
 
+def _hold(hold: Hold) -> pb.Hold:
+    return pb.Hold(until=None if hold.until is None else _at(hold.until), rung=hold.rung)
+
+
 def _demand(demand: Demand) -> pb.Demand:
     return pb.Demand(signal=demand.signal.value, level=demand.level.label, hard=demand.hard, evidence=demand.evidence)
 
 
-def _lease(lease: Leased) -> pb.Lease:
+def _lease(lease: Lease) -> pb.Lease:
     notice = lease.notice
     return pb.Lease(
         alert=notice.name,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Protocol
 
 from draftd.control.journal import Listener, Transition
-from draftd.core import DrafterKind, FallbackLevel
+from draftd.control.snapshot import FallbackState
+from draftd.core import FallbackLevel
 from draftd.engine.observer import EngineObserver, NullObserver
-from draftd.policy.ladder import Demand, Hold, Rung
 from draftd.policy.reports import CanaryReport, ProbeReport
 from draftd.server.types import Interceptor
 from draftd.telemetry.rpc import PassingInterceptor
@@ -59,75 +58,9 @@ class Transitions(Protocol):
     def listen(self, listener: Listener) -> Callable[[], None]: ...
 
 
-class Alert(Protocol):
-    """An alert as its sender tells of it. `starts_at` is wall-clock seconds since 1970."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def fingerprint(self) -> str: ...
-
-    @property
-    def starts_at(self) -> float: ...
-
-    @property
-    def level(self) -> FallbackLevel: ...
-
-
-class Leased(Protocol):
-    """An alert that asks for a level, until `until`: wall-clock seconds since 1970."""
-
-    @property
-    def notice(self) -> Alert: ...
-
-    @property
-    def until(self) -> float: ...
-
-
-class FallbackState(Protocol):
-    """The fallback at one moment. Times are wall-clock seconds since 1970, `wait` is seconds."""
-
-    @property
-    def ladder(self) -> Sequence[Rung]: ...
-
-    @property
-    def rung(self) -> int: ...
-
-    @property
-    def since(self) -> float: ...
-
-    @property
-    def cause(self) -> str: ...
-
-    @property
-    def hold(self) -> Hold | None: ...
-
-    @property
-    def demands(self) -> Sequence[Demand]: ...
-
-    @property
-    def leases(self) -> Sequence[Leased]: ...
-
-    @property
-    def wait(self) -> float: ...
-
-    @property
-    def relapses(self) -> int: ...
-
-    @property
-    def loaded_drafters(self) -> Collection[DrafterKind]: ...
-
-    @property
-    def draft_weight_bytes(self) -> int: ...
-
-    @property
-    def state_file(self) -> Path | None: ...
-
-
 class FallbackControl(Protocol):
-    """The fallback's controller, as an operator reaches it. Any thread; `hold` and `release` may block to save what
-    they did. Raises NotNow or NotServing, as do the futures; a probe also fails with what the engine raised."""
+    """The fallback's `Controller`, as an operator reaches it. Any thread; `hold` and `release` block until it is saved.
+    Refusals are QueueFull, NotNow and NotServing; the futures end in them, or in what the engine raised."""
 
     def state(self) -> FallbackState: ...
 

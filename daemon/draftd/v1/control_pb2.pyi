@@ -297,10 +297,12 @@ class Demand(_message.Message):
     def __init__(self, signal: _Optional[str] = ..., level: _Optional[str] = ..., hard: _Optional[bool] = ..., evidence: _Optional[str] = ...) -> None: ...
 
 class Hold(_message.Message):
-    __slots__ = ("until",)
+    __slots__ = ("until", "rung")
     UNTIL_FIELD_NUMBER: _ClassVar[int]
+    RUNG_FIELD_NUMBER: _ClassVar[int]
     until: _timestamp_pb2.Timestamp
-    def __init__(self, until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    rung: int
+    def __init__(self, until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., rung: _Optional[int] = ...) -> None: ...
 
 class Lease(_message.Message):
     __slots__ = ("alert", "fingerprint", "level", "started", "until")

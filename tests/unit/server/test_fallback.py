@@ -14,16 +14,16 @@ from draftd.errors import InvalidRequest
 from draftd.policy.ladder import Demand, Hold, Signal
 from draftd.policy.reports import CanaryOutcome, CanaryReport, Divergence, ProbeReport, Verdict
 from draftd.server import fallback
-from tests.fallback import LADDER, NOW, Leased, State
+from tests.fallback import LADDER, LEASE, NOW, standing
 
 
 def test_the_state_is_told_in_full() -> None:
-    state = State(
+    state = standing(
         rung=2,
         cause="acceptance_floor: 31 %",
         hold=Hold(2, NOW + 60),
         demands=(Demand(Signal.MEMORY, FallbackLevel.AUTOREGRESSIVE, "critical for 12 s", hard=True),),
-        leases=(Leased(),),
+        leases=(LEASE,),
         relapses=1,
         state_file=Path("/state/50551.json"),
     )
@@ -36,6 +36,7 @@ def test_the_state_is_told_in_full() -> None:
     assert (told.rung, told.cause, told.relapses) == (2, "acceptance_floor: 31 %", 1)
     assert told.since.ToDatetime(UTC).timestamp() == NOW - 90
     assert told.hold.until.ToDatetime(UTC).timestamp() == NOW + 60
+    assert told.hold.rung == 2
     (demand,) = told.demands
     assert (demand.signal, demand.level, demand.hard) == ("memory", "autoregressive", True)
     assert demand.evidence == "critical for 12 s"
@@ -50,8 +51,8 @@ def test_the_state_is_told_in_full() -> None:
 
 
 def test_no_hold_and_a_hold_without_an_end_are_two_things() -> None:
-    assert not fallback.state(State()).HasField("hold")
-    held = fallback.state(State(hold=Hold(0)))
+    assert not fallback.state(standing()).HasField("hold")
+    held = fallback.state(standing(hold=Hold(0)))
     assert held.HasField("hold")
     assert not held.hold.HasField("until")
 

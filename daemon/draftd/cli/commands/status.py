@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING
 
-from draftd.cli import options, terminal
+from draftd.cli import ladder, options, terminal
 from draftd.cli.asking import connect
 from draftd.cli.figures import length, percent, size, span
 
@@ -34,13 +35,13 @@ def command(
         print(as_json(status))
         return
     out = terminal.stdout()
-    for name, value in lines(status):
+    for name, value in lines(status, datetime.now().astimezone()):
         out.print(f"[bold]{name:<14}[/]", end=" ")
         out.print(value, markup=False, soft_wrap=True)
 
 
-def lines(status: pb.GetStatusResponse) -> list[tuple[str, str]]:
-    """Name and value, in the order a person asks."""
+def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
+    """Name and value, in the order a person asks. A name that is empty belongs to the one above."""
     from draftd.v1 import control_pb2 as pb
 
     counts, model = status.counts, status.model
@@ -50,6 +51,7 @@ def lines(status: pb.GetStatusResponse) -> list[tuple[str, str]]:
         ("model", f"{model.model} ({size(model.weight_bytes)})"),
         ("draft", f"{model.draft_model} ({size(model.draft_weight_bytes)})" if model.draft_model else "none"),
         ("speculation", _speculation(status)),
+        *(_ladder(status.fallback, now) if status.HasField("fallback") else ()),
         (
             "requests",
             f"{status.active_requests} running, {status.queued_requests} of {status.queue_capacity} waiting; "
@@ -72,6 +74,19 @@ def lines(status: pb.GetStatusResponse) -> list[tuple[str, str]]:
     if status.drafter_errors:
         made.append(("drafter errors", str(status.drafter_errors)))
     made.append(("telemetry", "exporting" if status.telemetry_exporting else "not exporting (no OTEL endpoint)"))
+    return made
+
+
+def _ladder(state: pb.FallbackState, now: datetime) -> list[tuple[str, str]]:
+    """Where the ladder stands; why, who holds it and what comes next where there is something to say."""
+    made = [("level", f"{ladder.standing(state)} ({ladder.place(state)})")]
+    if state.cause:
+        made.append(("since", f"{ladder.ago(ladder.moment(state.since), now)}: {state.cause}"))
+    if held := ladder.held(state, now):
+        made.append(("held", held))
+    made += [("asked" if not i else "", ladder.demand(one)) for i, one in enumerate(state.demands)]
+    if outlook := ladder.outlook(state, now):
+        made.append(("next", outlook))
     return made
 
 

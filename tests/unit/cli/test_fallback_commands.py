@@ -1,0 +1,252 @@
+"""The commands of the ladder against a real service over a controller whose answers the test sets."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftd.cli.commands.events import _following
+from draftd.control.journal import Subject
+from draftd.core import FallbackLevel
+from draftd.engine.scripted import scripted_models
+from draftd.errors import ModelLoadError, NotNow
+from draftd.policy.ladder import Demand, Hold, Signal
+from draftd.policy.reports import CanaryOutcome, CanaryReport, Divergence, ProbeReport, Verdict
+from draftd.server.client import CallError, DraftdClient
+from tests.fallback import LADDER, LEASE, NOW, FakeController, standing
+from tests.serving import Served, serving
+from tests.unit.cli.conftest import Ran, in_process
+from tests.waiting import until
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture(scope="module")
+def controller() -> FakeController:
+    return FakeController()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, controller: FakeController) -> Iterator[Served]:
+    with serving(tmp_path_factory.mktemp("served"), lambda: scripted_models(0.7), controller=controller) as served:
+        yield served
+
+
+@pytest.fixture
+def run(
+    served: Served, controller: FakeController, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Run:
+    def draftd(*arguments: str) -> Ran:
+        with monkeypatch.context() as patch:
+            patch.setenv("DRAFTD_TARGET", served.target)
+            return in_process(arguments, patch, capsys)
+
+    controller.now, controller.refusal = standing(), None
+    return draftd
+
+
+def ending(kept: list[Any], outcome: object) -> None:
+    """Ends the next future that the controller is asked for."""
+    before = len(kept)
+
+    def end() -> None:
+        until(lambda: len(kept) > before, 20)
+        if isinstance(outcome, Exception):
+            kept[-1].set_exception(outcome)
+        else:
+            kept[-1].set_result(outcome)
+
+    threading.Thread(target=end, daemon=True).start()
+
+
+def rows(out: str) -> dict[str, str]:
+    return dict(line.split(maxsplit=1) for line in out.splitlines() if not line.startswith(" "))
+
+
+@pytest.mark.parametrize("command", [("level",), ("level", "get")])
+def test_the_level_is_told_in_words(run: Run, controller: FakeController, command: tuple[str, ...]) -> None:
+    controller.now = standing(
+        rung=1,
+        cause="acceptance_floor: 31 % in 5 min",
+        demands=(Demand(Signal.MEMORY, FallbackLevel.AUTOREGRESSIVE, "critical for 12 s", hard=True),),
+        leases=(LEASE,),
+    )
+    ran = run(*command)
+    assert ran.code == 0, ran.err
+    told = rows(ran.out)
+    assert told["level"] == "short_block 3 (1 of 4 down)"
+    assert told["since"].endswith("ago: acceptance_floor: 31 % in 5 min")
+    assert told["asked"] == "memory asks for autoregressive at once: critical for 12 s"
+    assert told["alerts"].startswith("DraftdAcceptanceDrift asks for short_block, until ")
+    assert told["next"] == "on its way down to autoregressive: memory asks"
+    assert "▸ short_block     up to 3 from draft_model" in ran.out
+    assert ran.out.count("▸") == 1
+    assert "\x1b" not in ran.out
+
+
+def test_json_is_the_whole_state(run: Run) -> None:
+    for command in (("level", "--json"), ("level", "get", "--json")):
+        state = json.loads(run(*command).out)
+        assert [rung["level"] for rung in state["ladder"]][-1] == "autoregressive"
+        assert state["hold"] is None
+
+
+def test_a_level_is_held_and_released(run: Run, controller: FakeController) -> None:
+    ran = run("level", "hold", "light_draft", "--for", "30m")
+    assert ran.code == 0, ran.err
+    assert ran.out.startswith("light_draft prompt_lookup, held until ")
+    assert controller.now.hold == Hold(3, NOW + 1800)
+    assert run("level", "hold", "full").out == "full, held until it is released\n"
+    assert controller.now.hold == Hold(0, None)
+    assert "\nheld        until it is released\n" in run("level").out
+    assert run("level", "release").out == "full, released\n"
+    assert run("level", "release").out == "full, nobody held it\n"
+
+
+def test_a_hold_on_a_level_without_a_rung_says_where_it_stands(run: Run, controller: FakeController) -> None:
+    controller.now = standing(ladder=(LADDER[0], LADDER[-1]))
+    ran = run("level", "hold", "short_block")
+    assert ran.code == 0
+    assert ran.out.startswith("autoregressive, held")
+    assert "no rung of short_block" in ran.err
+
+
+@pytest.mark.parametrize("time", ["", "0", "0s", "soon", "-5m", "30", "1.5h", "31d", "9999999999999y", "30m later"])
+def test_a_time_that_is_none_is_asked_wrongly(run: Run, controller: FakeController, time: str) -> None:
+    ran = run("level", "hold", "full", f"--for={time}")
+    assert ran.code == 2
+    assert ran.err == f"draftd: --for: got {time!r}; allowed: a time such as 30s, 30m, 2h or 1d, at most 30d\n"
+    assert controller.now.hold is None
+
+
+@pytest.mark.parametrize(("time", "seconds"), [("30s", 30), ("30m", 1800), ("1h30m", 5400), ("1d", 86400)])
+def test_times_are_written_as_people_do(run: Run, controller: FakeController, time: str, seconds: float) -> None:
+    assert run("level", "hold", "full", "--for", time).code == 0
+    assert controller.now.hold == Hold(0, NOW + seconds)
+
+
+def test_an_unknown_level_is_asked_wrongly_with_those_that_there_are(run: Run) -> None:
+    ran = run("level", "hold", "fast")
+    assert ran.code == 2
+    for name in ("full", "short_block", "light_draft", "autoregressive"):
+        assert name in ran.err
+
+
+def test_an_option_before_the_subcommand_is_not_lost_silently(run: Run, controller: FakeController) -> None:
+    ran = run("level", "--target", "127.0.0.1:1", "hold", "full")
+    assert ran.code == 2
+    assert "give --target after" in ran.err
+    assert controller.now.hold is None
+
+
+def test_events_are_listed_with_number_cause_and_evidence(run: Run, served: Served) -> None:
+    for number in range(3):
+        served.journal.record(Subject.LEVEL, "full", f"short_block {number}", "acceptance_floor", "31 % in 5 min")
+    last = served.journal.latest(1)[0].number
+    lines = run("events", "--limit", "2").out.splitlines()
+    assert len(lines) == 2
+    assert lines[-1].split()[0] == str(last)
+    assert "level  full → short_block 2  acceptance_floor (31 % in 5 min)" in lines[-1]
+    assert run("events", "--since", str(last)).out == ""
+    documents = [json.loads(line) for line in run("events", "--since", str(last - 2), "--json").out.splitlines()]
+    assert [one["number"] for one in documents] == [last - 1, last]
+    assert documents[0]["evidence"] == "31 % in 5 min"
+
+
+def test_a_number_that_is_yet_to_come_is_asked_wrongly(run: Run) -> None:
+    ran = run("events", "--since", "1000000")
+    assert ran.code == 2
+    assert "after_number" in ran.err
+
+
+def test_followed_events_come_as_they_happen_and_none_twice(tmp_path: Path) -> None:
+    with serving(tmp_path, lambda: scripted_models(0.7)) as other, DraftdClient(other.target) as client:
+        found: list[int] = []
+        said: list[str] = []
+
+        def follow() -> None:
+            try:
+                for one in _following(client, 1):
+                    found.append(one.number)
+            except CallError as error:
+                said.append(error.details)
+
+        def record(count: int) -> None:
+            for _ in range(count):
+                other.journal.record(Subject.LEVEL, "full", "short_block 3", "drift")
+
+        record(2)
+        thread = threading.Thread(target=follow, daemon=True)
+        thread.start()
+        until(lambda: bool(other.journal._listeners), 20)
+        record(2)
+        until(lambda: len(found) == 3, 20)
+        other.stop()
+        other.join()
+        thread.join(20)
+        assert said == ["the daemon is stopping"]
+        assert found == [2, 3, 4]
+
+
+def test_a_good_probe_exits_0_and_any_other_1(run: Run, controller: FakeController) -> None:
+    ending(controller.probes, ProbeReport(LADDER[1], Verdict.GOOD, "as its baseline", 0.71, 1.42, 1.25))
+    ran = run("probe")
+    assert ran.code == 0, ran.err
+    told = rows(ran.out)
+    assert (told["tried"], told["verdict"], told["because"]) == ("short_block 3", "good", "as its baseline")
+    assert (told["acceptance"], told["speed-up"], told["took"]) == ("71%", "1.42×", "1.2 s")
+    for verdict in (Verdict.BAD, Verdict.FAILED, Verdict.TOO_FEW_SAMPLES):
+        ending(controller.probes, ProbeReport(LADDER[1], verdict, "no"))
+        ran = run("probe", "--json")
+        assert ran.code == 1
+        assert json.loads(ran.out)["verdict"] == verdict.value
+        assert json.loads(ran.out)["speedup"] is None
+
+
+def test_canaries_are_a_table_and_a_verdict(run: Run, controller: FakeController) -> None:
+    outcomes = (
+        CanaryOutcome("json-1", True, True),
+        CanaryOutcome("tool-1", True, False, Divergence(7, 0.25), "no such tool: get_wether"),
+    )
+    ending(controller.runs, CanaryReport(Verdict.BAD, "50 % below 100 %", outcomes, 2.0))
+    ran = run("canary", "run")
+    assert ran.code == 1
+    lines = ran.out.splitlines()
+    assert lines[0].split() == ["canary", "autoregressive", "speculative", "texts", "complaint"]
+    assert lines[1].split() == ["json-1", "passed", "passed", "identical"]
+    assert lines[2].split(maxsplit=3) == [
+        "tool-1", "passed", "failed", "differ at 7, gap 0.25  no such tool: get_wether"
+    ]  # fmt: skip
+    assert lines[-1].startswith("bad: 50 % below 100 % (2 canaries, 100% autoregressive, 50% speculative, 1 differ")
+    ending(controller.runs, CanaryReport(Verdict.GOOD, "none worse", outcomes[:1], 2.0))
+    assert run("canary", "run", "--json").code == 0
+    ending(controller.runs, CanaryReport(Verdict.FAILED, "the engine stopped"))
+    ran = run("canary", "run")
+    assert (ran.code, ran.out) == (1, "failed: the engine stopped (0.0 s)\n")
+
+
+def test_a_draft_is_read_anew(run: Run, controller: FakeController) -> None:
+    ending(controller.reloads, 1_400_000)
+    ran = run("draft", "reload")
+    assert (ran.code, ran.out) == (0, "scripted-draft: read anew (1 MB)\n")
+    ending(controller.reloads, ModelLoadError("/models/draft: no model.safetensors"))
+    ran = run("draft", "reload")
+    assert ran.code == 1
+    assert ran.err == "draftd: failed precondition: /models/draft: no model.safetensors\n"
+
+
+@pytest.mark.parametrize("command", [("probe",), ("canary", "run"), ("draft", "reload")])
+def test_what_cannot_be_done_now_or_takes_too_long_is_one_line(
+    run: Run, controller: FakeController, command: tuple[str, ...]
+) -> None:
+    ran = run(*command, "--timeout", "0.3")
+    assert ran.code == 1
+    assert ran.err.startswith("draftd: deadline exceeded")
+    controller.refusal = NotNow("a probe is under way")
+    ran = run(*command)
+    assert (ran.code, ran.err) == (1, "draftd: failed precondition: a probe is under way\n")
