@@ -11,13 +11,14 @@ from importlib import resources
 from pathlib import Path
 
 from draftd import __version__
+from draftd.cli.fallback import Fallback, Kept
 from draftd.control.flag import FlagService
-from draftd.control.journal import Journal
+from draftd.control.intake import Intake
 from draftd.control.planner import Planner, ladder_of
 from draftd.core import ModelInfo
 from draftd.engine.memory import MlxMemory, mlx_memory
 from draftd.engine.model import LoadedModels, load_models
-from draftd.engine.observer import EngineStatus
+from draftd.engine.observer import EngineStatus, FanOut
 from draftd.engine.worker import EngineState, EngineWorker
 from draftd.errors import NotServing
 from draftd.hardware.monitor import HardwareMonitor
@@ -49,7 +50,8 @@ def run_daemon(
     loaded.
     """
     logs.configure(settings.log, sys.stderr)
-    parts = _Parts()
+    environ = os.environ if environ is None else environ
+    parts, intake, kept = _Parts(), Intake(), Kept(settings, environ)
     hardware = HardwareMonitor(
         system_probe(parts.mlx),
         period_seconds=settings.hardware.period_seconds,
@@ -58,15 +60,15 @@ def run_daemon(
     telemetry = Telemetry.start(
         service_version=__version__,
         settings=settings.telemetry,
-        environ=os.environ if environ is None else environ,
+        environ=environ,
         info=parts.info,
         status=parts.status,
         hardware=hardware,
-        decisions=Decisions(fallback=parts.fallback, flag_enabled=parts.flag_enabled),
+        decisions=Decisions(fallback=parts.readings, flag_enabled=parts.flag_enabled),
     )
     worker = EngineWorker(
         load or models_of(settings.model),
-        observer=telemetry.observer,
+        observer=FanOut(telemetry.observer, intake),
         queue_capacity=settings.engine.queue_capacity,
         max_batch=settings.engine.max_batch,
         prefill_chunk=settings.engine.prefill_chunk,
@@ -74,9 +76,10 @@ def run_daemon(
     parts.worker = worker
     hardware.start()
     try:
-        code = asyncio.run(_serve(settings, parts, worker, telemetry, hardware, announce, ready, signals))
+        code = asyncio.run(_serve(settings, parts, intake, kept, telemetry, hardware, announce, ready, signals))
     finally:
         hardware.close(_HARDWARE_CLOSE_SECONDS)
+        kept.close()
     if worker.state is EngineState.LOADING:
         # Its thread is inside native code that cannot be interrupted, and must not meet a dying interpreter.
         _leave(code)
@@ -90,7 +93,7 @@ class _Parts:
 
     worker: EngineWorker | None = None
     flags: FlagService | None = None
-    planner: Planner | None = None
+    fallback: Fallback | None = None
 
     def info(self) -> ModelInfo | None:
         try:
@@ -105,8 +108,8 @@ class _Parts:
         # Not while it loads: the engine's thread must be the first to import MLX.
         return mlx_memory() if self.worker is not None and self.worker.state is EngineState.READY else None
 
-    def fallback(self) -> FallbackReadings | None:
-        return None if self.planner is None else FallbackReadings(self.planner.level, self.planner.standing.rung)
+    def readings(self) -> FallbackReadings | None:
+        return self.fallback.readings() if self.fallback is not None else None
 
     def flag_enabled(self) -> bool | None:
         return self.flags.default_value() if self.flags is not None else None
@@ -127,21 +130,40 @@ def models_of(settings: ModelSettings) -> Load:
 async def _serve(
     settings: Settings,
     parts: _Parts,
-    worker: EngineWorker,
+    intake: Intake,
+    kept: Kept,
     telemetry: Telemetry,
     hardware: HardwareMonitor,
     announce: Callable[[str], None],
     ready: Callable[[int], None] | None,
     signals: bool,
 ) -> int:
-    journal = Journal()
+    worker, journal = parts.worker, kept.journal
+    assert worker is not None
     journal.listen(telemetry.transition_log())
     flags = FlagService.open(settings.flag, hook=telemetry.flag_hook(), journal=journal)
-    planner = Planner(flags, ladder_of(settings), journal=journal)
-    parts.flags, parts.planner = flags, planner
-    daemon = Daemon(settings, worker, planner, flags, telemetry, journal=journal, hardware=hardware, announce=announce)
     try:
-        await daemon.start(signals=signals)
+        planner = Planner(flags, ladder_of(settings), journal=journal)
+        fallback = Fallback(settings, worker, planner, intake, kept, telemetry, hardware)
+        parts.flags, parts.fallback = flags, fallback
+        daemon = Daemon(
+            settings,
+            worker,
+            planner,
+            flags,
+            telemetry,
+            journal=journal,
+            hardware=hardware,
+            controller=fallback.controller,
+            announce=announce,
+            on_drain=fallback.close,
+        )
+        fallback.start(announce)
+        try:
+            await daemon.start(signals=signals)
+        except BaseException:
+            fallback.close()
+            raise
     except BaseException:
         flags.close()
         telemetry.shutdown(settings.telemetry.shutdown_seconds)

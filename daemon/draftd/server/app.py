@@ -68,12 +68,14 @@ class Daemon:
         hardware: HardwareView | None = None,
         controller: FallbackControl | None = None,
         announce: Announce = lambda line: None,
+        on_drain: Callable[[], object] = lambda: None,
     ) -> None:
+        """`on_drain` is called once on a thread when draining begins: it may block for a few seconds."""
         self._settings, self._worker, self._planner = settings, worker, planner
         self._flags, self._telemetry, self._announce = flags, telemetry, announce
         self._journal = journal if journal is not None else Journal()
         self._hardware: HardwareView = hardware if hardware is not None else FixedView()
-        self._controller = controller
+        self._controller, self._on_drain = controller, on_drain
         engine = settings.engine
         self._calls = Calls(engine.queue_capacity + engine.max_batch + _SPARE_CALLS)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
@@ -196,6 +198,7 @@ class Daemon:
         seconds = self._settings.server.drain_seconds
         if self._calls.open:
             self._announce(f"draining: {self._calls.open} requests in hand, at most {seconds:g} s")
+        await asyncio.to_thread(self._on_drain)
         # A load cannot be interrupted, and nobody waits for it: that thread ends with the process.
         loading = self._worker.state is EngineState.LOADING
         ended = loading or await asyncio.to_thread(self._worker.close, seconds)
