@@ -1,0 +1,116 @@
+"""What bounds the webhook: rates, remembered signatures, lines in the log. And the alerts that it knows."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from dashboards.alerts import alert_rules
+from dashboards.settings import Alerting
+from draftd.control.alerts.choosing import BadLevel, Ignored, asked
+from draftd.control.alerts.known import KNOWN_ALERTS
+from draftd.control.alerts.limits import Rate
+from draftd.control.alerts.payload import Alert
+from draftd.control.alerts.results import Result
+from draftd.control.alerts.saying import Saying
+from draftd.control.alerts.seen import Seen
+from draftd.core import FallbackLevel
+from draftd.errors import InvalidRequest
+from draftd.policy.leases import Notice
+
+NOW = 1769860800.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_alerts_it_knows_are_those_that_the_rules_make() -> None:
+    assert {rule.name for rule in alert_rules(Alerting())} == KNOWN_ALERTS
+
+
+def test_every_level_that_the_rules_ask_for_is_taken() -> None:
+    for rule in alert_rules(Alerting()):
+        found = asked(
+            Alert({"alertname": rule.name, **rule.labels}, "f", NOW, True, "alerts[0]"), KNOWN_ALERTS, "", NOW
+        )
+        if rule.fallback_level is None:
+            assert isinstance(found, Ignored)
+            assert found.result is Result.NO_LEVEL
+        else:
+            assert isinstance(found, Notice)
+            assert (found.level, found.hard) == (rule.fallback_level, rule.severity == "critical")
+
+
+@pytest.mark.parametrize("level", ["full", "FULL", "Short_Block", "0", "none", " short_block", "short block", "\x00"])
+def test_no_other_level_is_taken_and_least_of_all_full(level: str) -> None:
+    labels = {"alertname": "DraftdSwapRising", "fallback_level": level}
+    with pytest.raises(BadLevel, match="autoregressive, light_draft, short_block") as refused:
+        asked(Alert(labels, "f", NOW, True, "alerts[4]"), KNOWN_ALERTS, "", NOW)
+    assert refused.value.field == "alerts[4].labels.fallback_level"
+
+
+def test_no_notice_ever_asks_for_the_top() -> None:
+    levels = {level.label for level in FallbackLevel} - {"full"}
+    labels = [{"alertname": "DraftdSwapRising", "fallback_level": level} for level in levels]
+    found = [asked(Alert(one, "f", NOW, True, "a"), KNOWN_ALERTS, "", NOW) for one in labels]
+    assert all(isinstance(one, Notice) and one.level < FallbackLevel.FULL for one in found)
+
+
+def test_an_alert_that_begins_days_ahead_would_make_true_ones_look_old() -> None:
+    labels = {"alertname": "DraftdSwapRising", "fallback_level": "light_draft"}
+    assert isinstance(asked(Alert(labels, "f", NOW + 86_000, True, "a"), KNOWN_ALERTS, "", NOW), Notice)
+    with pytest.raises(InvalidRequest, match="a.startsAt"):
+        asked(Alert(labels, "f", NOW + 87_000, True, "a"), KNOWN_ALERTS, "", NOW)
+
+
+def test_a_rate_lets_a_second_through_at_once_and_fills_with_time() -> None:
+    clock = Clock()
+    rate = Rate(4.0, clock)
+    assert [rate.take() for _ in range(5)] == [0, 0, 0, 0, 0.25]
+    clock.now += 0.25
+    assert (rate.wait(), rate.take(), rate.take()) == (0, 0, 0.25)
+    clock.now += 3600
+    assert [rate.take() > 0 for _ in range(5)] == [False] * 4 + [True]
+
+
+def test_a_rate_below_one_a_second_lets_one_through_now_and_then() -> None:
+    clock = Clock()
+    rate = Rate(0.1, clock)
+    assert rate.take() == 0
+    assert rate.take() == pytest.approx(10.0)
+    clock.now += 10.0
+    assert rate.take() == 0
+
+
+def test_signatures_are_forgotten_by_time_and_never_for_lack_of_room() -> None:
+    clock = Clock()
+    seen = Seen(600.0, capacity=3, clock=clock)
+    for number in range(3):
+        assert seen.wait() == 0
+        seen.add(b"%d" % number)
+        clock.now += 10
+    assert seen.wait() == 570
+    assert all(b"%d" % number in seen for number in range(3))
+    clock.now += 570
+    assert seen.wait() == 0
+    assert [b"%d" % number in seen for number in range(3)] == [False, True, True]
+    seen.discard(b"1")
+    assert b"1" not in seen
+    assert len(seen) == 1
+
+
+def test_a_flood_of_one_kind_is_a_line_and_a_number(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    saying = Saying(logging.getLogger("test"), seconds=30.0, clock=clock)
+    for _ in range(1000):
+        saying.say(logging.WARNING, "stale", "it is stale")
+    saying.say(logging.WARNING, "slow", "it is slow")
+    clock.now += 31
+    saying.say(logging.WARNING, "stale", "it is stale")
+    assert caplog.messages == ["it is stale", "it is slow", "it is stale (999 more of stale since this was last said)"]
