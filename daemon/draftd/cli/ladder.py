@@ -31,6 +31,11 @@ def standing(state: pb.FallbackState) -> str:
     return label(state.ladder[state.rung]) if state.rung < len(state.ladder) else ""
 
 
+def rank(level: str) -> int:
+    """3 is full; a name that this version does not know is the lowest."""
+    return _RANKS.get(level, 0)
+
+
 def place(state: pb.FallbackState) -> str:
     """How far down that is."""
     below = len(state.ladder) - 1
@@ -69,12 +74,12 @@ def outlook(state: pb.FallbackState, now: datetime) -> str:
         )
     if lower:
         rung, one = max(lower, key=lambda found: found[0])
-        return f"on its way down to {label(state.ladder[rung])}: {one.signal} asks"
+        return f"on its way down to {label(state.ladder[rung])}: asked by {one.signal}"
     if not state.rung:
         return ""
     barring = [one for rung, one in asked if rung >= state.rung]
     if barring:
-        return f"stays while {' and '.join(sorted({one.signal for one in barring}))} asks"
+        return f"not up while asked by {', '.join(sorted({one.signal for one in barring}))}"
     left = state.wait.ToTimedelta().total_seconds() - (now - moment(state.since)).total_seconds()
     above = label(state.ladder[state.rung - 1])
     when = f"in {span(max(1, round(left)))}, " if left >= 1 else ""
@@ -103,6 +108,5 @@ def _whole(later: datetime, earlier: datetime) -> int:
 def _leads(state: pb.FallbackState, one: pb.Demand) -> int:
     """The rung that a demand leads to: the last one of its level, else the first one below."""
     own = [i for i, rung in enumerate(state.ladder) if rung.level == one.level]
-    rank = _RANKS.get(one.level, 0)
-    below = (i for i, rung in enumerate(state.ladder) if _RANKS.get(rung.level, 0) < rank)
+    below = (i for i, rung in enumerate(state.ladder) if rank(rung.level) < rank(one.level))
     return own[-1] if own else next(below, len(state.ladder) - 1)

@@ -51,8 +51,13 @@ def run(
     else:
         out = terminal.stdout()
         if reply.results:
-            columns = ("canary", "autoregressive", "speculative", "texts", "complaint")
-            out.print(terminal.table(out, columns, map(row, reply.results)))
+            drawn = terminal.table(out, ("canary", "autoregressive", "speculative", "texts"), map(row, reply.results))
+            for column in drawn.columns:
+                column.justify, column.no_wrap = "left", True  # words, all of them
+            out.print(drawn)
+        for result in reply.results:
+            if result.complaint:
+                out.print(f"{result.id}: {result.complaint}", markup=False, soft_wrap=True)
         good = reply.verdict == "good"
         out.print(reply.verdict, style="green" if good else "bold red", end="")
         out.print(f": {summary(reply)}", markup=False, soft_wrap=True)
@@ -60,12 +65,12 @@ def run(
         raise typer.Exit(1)
 
 
-def row(result: pb.CanaryResult) -> tuple[str, str, str, str, str]:
+def row(result: pb.CanaryResult) -> tuple[str, str, str, str]:
     texts = "identical"
     if result.diverged:
         gap = f", gap {result.logit_gap:.3g}" if result.HasField("logit_gap") else ""
         texts = f"differ at {result.diverged_at}{gap}" if result.HasField("diverged_at") else "differ"
-    return (result.id, _mark(result.passed_autoregressive), _mark(result.passed_speculative), texts, result.complaint)
+    return (result.id, _mark(result.passed_autoregressive), _mark(result.passed_speculative), texts)
 
 
 def summary(reply: pb.RunCanariesResponse) -> str:

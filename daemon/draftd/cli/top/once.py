@@ -55,7 +55,7 @@ def lines(view: View, now: datetime) -> Iterator[str]:
     for compared in (*rows.speculation(view), *rows.positions(view)):
         name = f"position {compared.name}" if compared.share is not None else compared.name
         yield _line(name, f"{compared.minute:<9}{compared.whole} in all")
-    for row in (*rows.serving(view), *machine(view)):
+    for row in (*rows.serving(view, now), *machine(view)):
         yield _line(row.name, row.value.plain)
     for row in rows.transitions(view, now):
         yield _line(row.name, row.value.plain)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from rich.text import Text
 
-from draftd.cli import figures
+from draftd.cli import figures, ladder
 from draftd.cli.figures import NOTHING
 from draftd.cli.top.history import WINDOW_SECONDS
 from draftd.cli.top.rates import Drafting, failures
@@ -80,12 +80,14 @@ def unavailable(view: View) -> Text | None:
     return Text(f"unavailable: {model.speculation_reason}", WARN)
 
 
-def serving(view: View) -> list[Row]:
+def serving(view: View, now: datetime, *, brief: bool = False) -> list[Row]:
+    """`brief` leaves out the rows that are not always there: what they say is cut to a word beside the level."""
     status, lately = view.status, view.minute
     full = status.queue_capacity > 0 and status.queued_requests >= status.queue_capacity
     return [
         Row("flag", _flag(status)),
-        Row("level", _level(status)),
+        Row("level", _level(status, now, brief=brief)),
+        *(_ladder(status.fallback, now) if not brief else ()),
         Row(
             "requests",
             Text.assemble(
@@ -189,9 +191,43 @@ def _flag(status: pb.GetStatusResponse) -> Text:
     return Text.assemble((variant, style), (f" · {status.flag.provider}" if status.flag.provider else "", DIM))
 
 
-def _level(status: pb.GetStatusResponse) -> Text:
-    name = status.level.replace("_", " ") or NOTHING
+def _level(status: pb.GetStatusResponse, now: datetime, *, brief: bool) -> Text:
+    state = status.fallback
+    name = ladder.standing(state) or status.level or NOTHING
+    told = [status.level_cause] if status.level_cause else []
+    if brief:
+        asked = [f"asked by {_strongest(state).signal}"] if state.demands else []
+        told = ["held"] * state.HasField("hold") + asked + told
     return Text.assemble(
-        (name, GOOD if status.level == "full" else WARN),
-        (f" · {status.level_cause}" if status.level_cause else "", DIM),
+        (name.replace("_", " "), GOOD if status.level == "full" else WARN),
+        (f", {state.rung} of {len(state.ladder) - 1} down" if state.rung and not brief else "", DIM),
+        (f" · {', '.join(told)}" if told else "", DIM),
     )
+
+
+def _ladder(state: pb.FallbackState, now: datetime) -> list[Row]:
+    """Who holds it, who asks for what, and what comes next: each only where there is something to say."""
+    made = []
+    if held := ladder.held(state, now):
+        made.append(Row("held", Text(held, WARN)))
+    if state.demands:
+        lowest = _strongest(state)
+        others = len(state.demands) - 1
+        made.append(
+            Row(
+                "asked",
+                Text.assemble(
+                    (f"{lowest.signal} → {lowest.level}", BAD if lowest.hard else WARN),
+                    f", {others} more" if others else "",
+                    (f" · {lowest.evidence}" if lowest.evidence else "", DIM),
+                ),
+            )
+        )
+    if (outlook := ladder.outlook(state, now)) and not held:
+        made.append(Row("next", Text(outlook)))
+    return made
+
+
+def _strongest(state: pb.FallbackState) -> pb.Demand:
+    """What is obeyed first, of demands that there are."""
+    return min(state.demands, key=lambda one: (not one.hard, ladder.rank(one.level)))

@@ -32,7 +32,7 @@ _LEAST_CURVE = 4  # lines, its frame included
 _MOST_CURVE, _MOST_LISTED = 12, 12  # lines
 _SHORT = 45  # columns below which transitions are told in fewer words
 _COLUMN_SECONDS = 2.0  # at least so much time in each column of a curve
-_MACHINE, _SERVING, _COMPARED = 7, 7, 7  # lines of each panel's contents, a heading included
+_MACHINE, _COMPARED = 7, 7  # lines of each panel's contents, a heading included
 
 
 def screen(view: View, width: int, height: int, now: datetime, *, keys: bool = True) -> Layout:
@@ -50,12 +50,14 @@ def screen(view: View, width: int, height: int, now: datetime, *, keys: bool = T
 def _two_columns(layout: Layout, view: View, width: int, height: int, now: datetime) -> None:
     compared = _COMPARED + max(len(view.whole.per_position), 1) + _BORDERS
     listed = _listed(view)
-    top = min(
-        max(height - max(_SERVING + _MACHINE + 2 * _BORDERS, compared + listed), _LEAST_CURVE), _MOST_CURVE + _BORDERS
-    )
+    served = rows.serving(view, now)
+    right = len(served) + _MACHINE + 2 * _BORDERS
+    top = min(max(height - max(right, compared + listed), _LEAST_CURVE), _MOST_CURVE + _BORDERS)
     rest = height - top
+    if right > rest:
+        served = rows.serving(view, now, brief=True)
     last = max(rest - compared, 4)
-    serving = min(_SERVING + _BORDERS, rest - 3)
+    serving = min(len(served) + _BORDERS, rest - 3)
     layout.split_column(Layout(_throughput(view, width, top), size=top), Layout(name="rest", size=rest))
     left = round(width * _LEFT_SHARE)
     layout["rest"].split_row(Layout(name="left", size=left), Layout(name="right"))
@@ -64,14 +66,17 @@ def _two_columns(layout: Layout, view: View, width: int, height: int, now: datet
         Layout(_transitions(view, left, last, now), size=last),
     )
     layout["right"].split_column(
-        Layout(_panel("serving", _table(rows.serving(view)), view), size=serving),
+        Layout(_panel("serving", _table(served), view), size=serving),
         Layout(_panel("machine", _table(machine(view)), view), size=rest - serving),
     )
 
 
 def _three_columns(layout: Layout, view: View, width: int, height: int, now: datetime) -> None:
     compared = _COMPARED + max(len(view.whole.per_position), 1) + _BORDERS
-    middle = min(max(compared, _MACHINE + _BORDERS), max(height - 9, _MACHINE + _BORDERS))
+    served = rows.serving(view, now)
+    middle = min(max(compared, _MACHINE + _BORDERS, len(served) + _BORDERS), max(height - 9, _MACHINE + _BORDERS))
+    if len(served) > middle - _BORDERS:
+        served = rows.serving(view, now, brief=True)
     last = min(_listed(view), max(height - middle - 5, 3))
     top = height - middle - last
     half = width // 2
@@ -85,7 +90,7 @@ def _three_columns(layout: Layout, view: View, width: int, height: int, now: dat
     )
     layout["middle"].split_row(
         Layout(_speculation(view, middle)),
-        Layout(_panel("serving", _table(rows.serving(view)), view)),
+        Layout(_panel("serving", _table(served), view)),
         Layout(_panel("machine", _table(machine(view)), view)),
     )
 

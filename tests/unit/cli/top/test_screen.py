@@ -12,8 +12,12 @@ from rich.console import Console
 
 from draftd.cli.top.screen import screen
 from draftd.cli.top.view import Lost, View
+from draftd.core import FallbackLevel
+from draftd.policy.ladder import Demand, Hold, Signal
+from draftd.server import fallback
 from draftd.v1 import control_pb2 as pb
 from draftd.v1 import inference_pb2 as inference
+from tests.fallback import standing
 from tests.unit.cli.top.snapshots import NOON, SECOND_RUN, counts, status, transition, view
 
 SIZES = [(80, 24), (100, 30), (119, 40), (140, 45), (200, 60)]
@@ -283,3 +287,40 @@ def test_a_refusal_of_this_minute_is_bad_and_an_old_one_is_not() -> None:
     old, new = status(refused_requests=2), status(refused_requests=3)
     assert styles(view(old, old), "2      ") == {"yellow", "none"}
     assert styles(view(old, new), "3, 1") == {"bold red", "dim"}
+
+
+def stepped_down(**fields: Any) -> View:
+    found = fallback.state(standing(rung=1, since=NOON.timestamp() - 60, **fields))
+    return busy(fallback=found)
+
+
+DEMANDS = (
+    Demand(Signal.ALERT, FallbackLevel.SHORT_BLOCK, "DraftdAcceptanceDrift"),
+    Demand(Signal.MEMORY, FallbackLevel.AUTOREGRESSIVE, "critical", hard=True),
+)
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_who_holds_and_who_asks_is_shown_at_every_size_and_nothing_makes_room_for_it(width: int, height: int) -> None:
+    asked = "\n".join(drawn(stepped_down(demands=DEMANDS), width, height))
+    held = "\n".join(drawn(stepped_down(hold=Hold(1)), width, height))
+    for shown in (asked, held):
+        assert "short block 3" in shown
+        for row in ("flag", "telemetry", "headroom", "power", "transitions", "refused"):
+            assert row in shown, row
+    if height > 24:
+        assert "memory → autoregressive, 1 more" in asked
+        assert "on its way down to autoreg" in asked
+        assert "held      until it is released" in held
+    else:
+        assert "asked by memory" in asked
+        assert "held" in held
+
+
+def test_the_way_up_is_shown_where_nothing_asks() -> None:
+    assert "up to full in 4 min, once" in "\n".join(drawn(stepped_down(), 140, 45))
+
+
+def test_at_the_top_with_nothing_asked_the_ladder_takes_no_room() -> None:
+    shown = busy(level="full", level_cause="", fallback=fallback.state(standing()))
+    assert "\n".join(drawn(shown, 100, 30)) == "\n".join(drawn(busy(level="full", level_cause=""), 100, 30))
