@@ -25,24 +25,15 @@ _ACCEPT_AGAIN_SECONDS = 0.1  # after an accept that failed: for want of descript
 _GRACE_SECONDS = 1.0
 
 
-@dataclass(eq=False)
-class _Connection:
-    socket: socket.socket
-    handshake: asyncio.Task[None] | None = None
-    transport: asyncio.BaseTransport | None = None
-    deadline: asyncio.TimerHandle | None = None
-    proven: bool = False
-
-
 class Protocol(web.RequestHandler):
     """HTTP for one connection. What is no HTTP is counted, and not logged one by one."""
 
-    __slots__ = ("_bad", "ended")
+    __slots__ = ("_bad", "counted")
 
-    def __init__(self, server: web.Server, bad: Callable[[], None], **arguments: Any) -> None:
+    def __init__(self, server: web.Server, bad: Callable[[Protocol], None], **arguments: Any) -> None:
         super().__init__(server, **arguments)
         self._bad = bad
-        self.ended = False  # by this side, which has counted it
+        self.counted = False  # what became of it: once
 
     def handle_error(
         self,
@@ -51,20 +42,31 @@ class Protocol(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        self._bad()
-        response = web.Response(status=400)
+        self._bad(self)
+        told = "no HTTP/1.1 with a Host, of at most 64 headers of 4096 bytes each"
+        response = web.json_response({"error": told}, status=400, headers={"Server": "draftd"})
         response.force_close()
         return response
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
-        self._bad()
+        self._bad(self)
+
+
+@dataclass(eq=False)
+class _Connection:
+    socket: socket.socket
+    protocol: Protocol
+    handshake: asyncio.Task[None] | None = None
+    transport: asyncio.BaseTransport | None = None
+    deadline: asyncio.TimerHandle | None = None
+    proven: bool = False
 
 
 class _Server(web.Server):
     def __init__(
         self,
         handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
-        bad: Callable[[], None],
+        bad: Callable[[Protocol], None],
         gone: Callable[[Protocol], None],
     ) -> None:
         super().__init__(handler)
@@ -101,7 +103,7 @@ class Connections:
         most: int = 64,
         seconds: float = 10.0,
     ) -> None:
-        self._server = _Server(handler, lambda: lost(Result.BAD_HTTP), self._gone)
+        self._server = _Server(handler, lambda protocol: self._count(protocol, Result.BAD_HTTP), self._gone)
         self._lost = lost
         self._tls = tls
         self._most = most
@@ -111,9 +113,11 @@ class Connections:
     def __len__(self) -> int:
         return len(self._open)
 
-    def ended(self, request: web.BaseRequest) -> bool:
-        """Whether it was ended, and counted, before it was answered."""
-        return isinstance(request.protocol, Protocol) and request.protocol.ended
+    def counted(self, request: web.BaseRequest) -> bool:
+        """Whether what became of it has been counted before; it has been now."""
+        assert isinstance(request.protocol, Protocol)
+        before, request.protocol.counted = request.protocol.counted, True
+        return before
 
     def proven(self, request: web.BaseRequest) -> None:
         """Its sender is known: it is not the one that makes room."""
@@ -134,7 +138,7 @@ class Connections:
         finally:
             listening.close()
             for one in [one for one in self._open.values() if not one.proven]:
-                self._end(one)
+                self._end(one, Result.CUT_SHORT)
             await self._server.shutdown(_GRACE_SECONDS)
 
     def _take(self, accepted: socket.socket) -> None:
@@ -144,10 +148,10 @@ class Connections:
                 accepted.close()
                 self._lost(Result.CROWDED_OUT)
                 return
-            self._lost(Result.CROWDED_OUT)
-            self._end(oldest)
+            self._end(oldest, Result.CROWDED_OUT)
         loop = asyncio.get_running_loop()
-        protocol, one = self._server(), _Connection(accepted)
+        protocol = self._server()
+        one = _Connection(accepted, protocol)
         self._open[protocol] = one
         one.deadline = loop.call_later(self._seconds, self._late, one)
         one.handshake = loop.create_task(self._connect(protocol, one))
@@ -161,25 +165,26 @@ class Connections:
             )
         except (OSError, asyncio.CancelledError):  # no TLS, or no time left for it
             one.socket.close()
-            if self._open.get(protocol) is one:
-                self._gone(protocol)
-                self._lost(Result.BAD_HTTP)
+            self._gone(protocol)
+            self._count(protocol, Result.BAD_HTTP)
 
     def _late(self, one: _Connection) -> None:
         if one.proven:  # it is being acted on, which has a deadline of its own
             return
-        self._lost(Result.SLOW)
-        self._end(one)
+        self._end(one, Result.SLOW)
 
-    def _end(self, one: _Connection) -> None:
-        for protocol, other in tuple(self._open.items()):
-            if other is one:
-                protocol.ended = True
-                self._gone(protocol)
+    def _end(self, one: _Connection, why: Result) -> None:
+        self._count(one.protocol, why)
+        self._gone(one.protocol)
         if isinstance(one.transport, asyncio.Transport):
             one.transport.abort()
         elif one.handshake is not None:
             one.handshake.cancel()
+
+    def _count(self, protocol: Protocol, why: Result) -> None:
+        if not protocol.counted:
+            protocol.counted = True
+            self._lost(why)
 
     def _gone(self, protocol: Protocol) -> None:
         one = self._open.pop(protocol, None)

@@ -133,7 +133,7 @@ class Listener:
             result = Result.FAILED
             response = web.json_response({"error": "the daemon failed; its log says how"}, status=500)
             self._saying.say(logging.ERROR, result, "webhook: a notification failed", error=error)
-        if not self._connections.ended(request):
+        if not self._connections.counted(request):
             self._telemetry.notification(result)
         response.headers["Server"] = "draftd"
         response.force_close()
