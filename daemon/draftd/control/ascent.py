@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 
 from draftd.control.residency import LOAD_SECONDS, Residency
-from draftd.errors import NotServing
+from draftd.errors import NotServing, QueueFull
 from draftd.policy.ladder import Rung
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Ascent:
             self._forget()
             return Weights.THERE
         self._forget()
-        if isinstance(error, NotServing):  # the engine loads, or ends: no word on the draft
+        if isinstance(error, (NotServing, QueueFull)):  # the engine loads, ends, or has no time: no word on the draft
             return Weights.COMING
         log.warning("no step up to %s: its drafter cannot be loaded: %s", self._ladder[target].label, error)
         self._not_before = now + self._again

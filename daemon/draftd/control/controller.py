@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from draftd.control.clock import SteadyClock
 from draftd.control.examination import Examination, Examines
 from draftd.control.intake import Intake
-from draftd.control.journal import Recorder
+from draftd.control.journal import Journal
 from draftd.control.judging import frozen, limits, thresholds
 from draftd.control.machine import MachineFeed
 from draftd.control.planner import Planner
@@ -60,7 +60,7 @@ class Controller:
         hardware: HardwareView,
         settings: FallbackSettings,
         lease_seconds: float,
-        journal: Recorder,
+        journal: Journal,
         telemetry: ControlTelemetry,
         store: StateStore,
         pair: str = "",

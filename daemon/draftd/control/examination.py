@@ -8,7 +8,6 @@ from concurrent.futures import Future
 from typing import Protocol
 
 from draftd.control.seams import EngineControl
-from draftd.core import FallbackLevel
 from draftd.errors import DraftdError, NotNow
 from draftd.policy.drift import Baseline
 from draftd.policy.guard import Kind
@@ -31,6 +30,14 @@ class Examines(Protocol):
 
     def probe(self, rung: Rung, baselines: Mapping[Kind, Baseline]) -> Future[ProbeReport]:
         """Raises NotNow while a job is under way."""
+        ...
+
+    def learn(self, rung: Rung) -> Future[ProbeReport]:
+        """A probe while all is well, which later ones are compared with. Raises NotNow while a job is under way."""
+        ...
+
+    def knows(self, rung: Rung) -> bool:
+        """Whether that has been learnt."""
         ...
 
     def canaries(self) -> Future[CanaryReport]:
@@ -128,11 +135,15 @@ class Examination:
         if self._running is not None or self._examiner.busy:
             return
         target = self._probe_due(state, demands, now)
-        if not (target is not None or self._canaries_due(state, complaint, now)) or not self._affordable(now):
+        learns = self._lesson_due(state, demands, now)
+        tests = self._canaries_due(state, complaint, now)
+        if not (target is not None or learns or tests) or not self._affordable(now):
             return
         try:
             if target is not None:
                 self._begin(self._examiner.probe(self._ladder[target], baselines), now)
+            elif learns:
+                self._begin(self._examiner.learn(self._ladder[0]), now)
             else:
                 self._begin(self._examiner.canaries(), now)
         except DraftdError as error:
@@ -165,10 +176,16 @@ class Examination:
         due = self._at_once or now >= max(self._not_before, state.since + wait - lead)
         return target if due else None
 
+    def _lesson_due(self, state: Ladder, demands: Sequence[Demand], now: float) -> bool:
+        """On the top rung, while nothing complains: what probes show when all is well."""
+        if state.rung != 0 or demands or not self._ladder[0].max_draft_tokens or now < self._not_before:
+            return False
+        return not self._examiner.knows(self._ladder[0])
+
     def _canaries_due(self, state: Ladder, complaint: bool, now: float) -> bool:
         if complaint:  # nothing but a good run ends it
             return now - self._canaries_at >= state.wait(self._limits)
-        if not self._settings.canary_period_seconds or self._ladder[state.rung].level is FallbackLevel.AUTOREGRESSIVE:
+        if not self._settings.canary_period_seconds or not self._ladder[state.rung].max_draft_tokens:
             return False
         return now - self._canaries_at >= self._settings.canary_period_seconds
 
@@ -187,7 +204,6 @@ class Examination:
     def _in_vain(self, rung: int) -> None:
         """Once all drafters above were tried, they are tried all over again: any of them may have been mended."""
         self._vain.add(rung)
-        if {one.drafter for one in self._ladder[: max(self._vain) + 1]} <= {
-            self._ladder[i].drafter for i in self._vain
-        }:
+        tried = {self._ladder[one].drafter for one in self._vain}
+        if all(one.drafter in tried for one in self._ladder[: max(self._vain)]):
             self._vain = set()

@@ -45,6 +45,7 @@ class Intake:
     def __init__(self, capacity: int = 4096, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._heard: deque[Ended | Failed] = deque(maxlen=capacity)
+        self._rows: dict[Failure, set[str]] = {what: set() for what in Failure}  # of the round that failed last
         self.woken = threading.Event()  # set where something must not wait for the controller's next look
 
     def take(self) -> list[Ended | Failed]:
@@ -55,7 +56,8 @@ class Intake:
         return taken
 
     def on_round(self, request: DecodeRequest, result: RoundResult, gap: float | None) -> None:
-        return None
+        if result.drafted:  # a failed round is followed by plain ones, in which its rows are taken in anew
+            self._forget_rows()
 
     def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
         self._fail(request, Failure.DRAFTER)
@@ -64,6 +66,7 @@ class Intake:
         self._fail(request, Failure.VERIFIER)
 
     def on_finish(self, request: DecodeRequest, outcome: Outcome) -> None:
+        self._forget_rows()
         counts: DraftCounts = outcome.stats.counts
         if request.origin is not Origin.CLIENT or not counts.drafts:
             return
@@ -80,7 +83,17 @@ class Intake:
             )
         )
 
+    def _forget_rows(self) -> None:
+        for rows in self._rows.values():
+            rows.clear()
+
     def _fail(self, request: DecodeRequest, what: Failure) -> None:
-        if request.origin is Origin.CLIENT:
+        """The rows of one round are told one after the other: together they are one failure."""
+        if request.origin is not Origin.CLIENT:
+            return
+        rows = self._rows[what]
+        if not rows or request.id in rows:
+            rows.clear()
             self._heard.append(Failed(self._clock(), what))
             self.woken.set()
+        rows.add(request.id)

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 
 from draftd.control.seams import EngineControl
 from draftd.core import DrafterKind, FallbackLevel
-from draftd.errors import DraftdError, NotServing
+from draftd.errors import DraftdError, NotServing, QueueFull
 from draftd.policy.ladder import Rung
 
 log = logging.getLogger(__name__)
@@ -50,6 +50,7 @@ class Residency:
         self._asked: frozenset[DrafterKind] | None = None  # of the engine, last
         self._answer: Future[int] | None = None
         self._failed_at: float | None = None
+        self._told: Future[int] | None = None  # the last answer that was looked at by `tend`
         self._held: frozenset[DrafterKind] = frozenset()
         self._bytes = 0
 
@@ -96,8 +97,11 @@ class Residency:
         """Asks the engine for what is wanted, where it was not asked yet: while it loads it takes no wishes."""
         with self._lock:
             answer = self._ask(retry=False)
-        if answer.done() and (error := answer.exception()) is not None and not isinstance(error, NotServing):
-            log.debug("drafters are not as wanted: %s", error)
+        if not answer.done() or answer is self._told or answer.cancelled():
+            return
+        self._told = answer
+        if (error := answer.exception()) is not None and not isinstance(error, (NotServing, QueueFull)):
+            log.warning("weights of %s cannot be held: %s", ", ".join(sorted(self._own)) or "no drafter", error)
 
     def _ask(self, *, retry: bool) -> Future[int]:
         """What becomes of what is wanted now. Under the lock."""
@@ -120,18 +124,7 @@ class Residency:
     def _kept(self, wanted: frozenset[DrafterKind], done: Future[int]) -> None:
         """On the engine thread, or on the one that asks where it is done already: takes no lock."""
         if done.cancelled() or done.exception() is not None:
-            if self._failed_at is None:
-                log.warning("weights of %s cannot be held: %s", _names(wanted), _why(done))
             self._failed_at = self._clock()
             return
         self._failed_at = None
         self._held, self._bytes = wanted, done.result()
-
-
-def _names(drafters: frozenset[DrafterKind]) -> str:
-    return ", ".join(sorted(drafters)) or "no drafter"
-
-
-def _why(done: Future[int]) -> str:
-    error = None if done.cancelled() else done.exception()
-    return str(error) if error is not None else "the engine stopped"

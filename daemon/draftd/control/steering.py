@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from draftd.control.ascent import Ascent, Weights
 from draftd.control.examination import Examination
-from draftd.control.journal import Recorder, Subject
+from draftd.control.journal import Journal, Subject
 from draftd.control.planner import Planner
 from draftd.control.residency import Residency
 from draftd.control.saving import Saving
@@ -28,6 +28,8 @@ from draftd.policy.saved import Saved
 
 log = logging.getLogger(__name__)
 
+_LOOK_BACK = 1024  # transitions, for the last one of the level
+
 
 class Steering:
     """All that the controller's thread does. Times are the ladder's clock, in seconds; `now` never goes back."""
@@ -41,7 +43,7 @@ class Steering:
         examination: Examination,
         saving: Saving,
         telemetry: ControlTelemetry,
-        journal: Recorder,
+        journal: Journal,
         limits: LadderSettings,
         lease_seconds: float,
         saved: Saved,
@@ -56,6 +58,7 @@ class Steering:
         self._ladder, self._leases = saved.ladder, saved.leases
         self._demands: tuple[Demand, ...] = ()
         planner.restore(self._ladder.rung, _split(self._ladder.cause)[0])
+        self._reconcile()
         residency.stand(self._rungs[self._ladder.rung])
 
     def tick(self, now: float) -> None:
@@ -205,6 +208,15 @@ class Steering:
             self._engine.lower(rung.max_draft_tokens, allowed, f"ladder: {_split(step.cause)[0]}")
         except Exception as error:
             log.warning("running requests keep their plans: %s", error)
+
+    def _reconcile(self) -> None:
+        """A process that was killed between a step and its saving left a journal that ends elsewhere: it is told where
+        the ladder stands now."""
+        last = next((one for one in reversed(self._journal.latest(_LOOK_BACK)) if one.subject is Subject.LEVEL), None)
+        stands = self._planner.rung.label
+        if last is not None and last.current != stands:
+            cause, evidence = _split(self._ladder.cause)
+            self._journal.record(Subject.LEVEL, last.current, stands, cause or "restart", evidence)
 
     def _note(self, cause: str, evidence: str) -> None:
         """Something was said of the level that does not change it."""

@@ -134,8 +134,11 @@ class FakeExaminer:
 
     def __init__(self) -> None:
         self.verdict, self.quality = Verdict.GOOD, Verdict.GOOD
+        self.verdicts: dict[Rung, Verdict] = {}
         self.probed: list[Rung] = []
+        self.learnt: list[Rung] = []
         self.tested = 0
+        self.known: set[Rung] = set(LADDER)
         self.slow = False
         self._ends: list[tuple[Future[Any], Any]] = []
 
@@ -145,7 +148,15 @@ class FakeExaminer:
 
     def probe(self, rung: Rung, baselines: object) -> Future[ProbeReport]:
         self.probed.append(rung)
-        return self._begun(ProbeReport(rung, self.verdict, "as told", 0.7, 1.5, 0.1))
+        return self._begun(ProbeReport(rung, self.verdicts.get(rung, self.verdict), "as told", 0.7, 1.5, 0.1))
+
+    def learn(self, rung: Rung) -> Future[ProbeReport]:
+        self.known.add(rung)
+        self.learnt.append(rung)
+        return self._begun(ProbeReport(rung, Verdict.GOOD, "as told", 0.7, 1.5, 0.1))
+
+    def knows(self, rung: Rung) -> bool:
+        return rung in self.known
 
     def canaries(self) -> Future[CanaryReport]:
         self.tested += 1
@@ -242,11 +253,14 @@ class Steered:
         engine: FakeEngine | None = None,
         hardware: Any = None,
         start: float = START,
+        pair: str = "",
+        journal: Journal | None = None,
         **settings: Any,
     ) -> None:
         self.trace = trace if trace is not None else Trace()
         self.engine = engine if engine is not None else FakeEngine(self.trace)
-        self.examiner, self.telemetry, self.journal = FakeExaminer(), Told(), Journal()
+        self.examiner, self.telemetry = FakeExaminer(), Told()
+        self.journal = journal if journal is not None else Journal()
         self.planner = TracingPlanner(self.trace, self.journal)
         self.start, self.now = start, 0.0
         self.hardware = hardware if hardware is not None else FixedView()
@@ -265,6 +279,7 @@ class Steered:
             journal=self.journal,
             telemetry=self.telemetry,
             store=store if store is not None else NoStore(),
+            pair=pair,
             clock=SteadyClock(lambda: start, lambda: self.now),
             monotonic=lambda: self.now,
         )
