@@ -167,6 +167,8 @@ class Asker:
             raise Unanswered(f"{prompt.id} failed: {outcome.error}")
         if outcome.degraded and plan.mode is DecodeMode.SPECULATIVE:
             raise Unanswered(f"{prompt.id} went on autoregressively: {outcome.degraded}")
+        if outcome.lowered:
+            raise Unanswered(f"{prompt.id} was lowered: {outcome.lowered}")
         return Answer(tokens, tuple(sink.tokens), outcome.stats.counts)
 
 

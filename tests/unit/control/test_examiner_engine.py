@@ -1,0 +1,213 @@
+"""Probes and canaries on the real engine: scripted models, whose acceptance and speed are known, and the nano pair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from draftd.control.checkers import NoToolCall
+from draftd.control.examiner import Examiner
+from draftd.control.prompts import Canary, FrozenPrompts
+from draftd.control.residency import Residency
+from draftd.core import DrafterKind, FallbackLevel
+from draftd.engine.drafting import Draft
+from draftd.engine.model import LoadedModels, load_models
+from draftd.engine.observer import NullObserver
+from draftd.engine.sampling import Sampling
+from draftd.engine.scripted import scripted_models
+from draftd.engine.verification import LocalVerifier
+from draftd.engine.verification import Verdict as RoundVerdict
+from draftd.engine.worker import EngineWorker
+from draftd.policy.ladder import Rung, rungs
+from draftd.policy.reports import Verdict
+from draftd.settings_fallback import FallbackSettings
+from tests import rig
+from tests.answering import Told
+from tests.conftest import NanoPair
+from tests.waiting import until
+
+LADDER = rungs(4, (2,), DrafterKind.DRAFT_MODEL, (DrafterKind.LIGHT_DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP))
+FULL, SHORT, LIGHT, LOOKUP, PLAIN = LADDER
+SECONDS = 120.0
+SHIPPED = FrozenPrompts.shipped()
+
+
+def few(tokens: int = 32) -> FrozenPrompts:
+    """Enough of them: a scripted text never ends by itself, and nobody can say what it should be."""
+    some = tuple(replace(prompt, max_tokens=tokens) for prompt in SHIPPED.probe[::4])
+    return FrozenPrompts(some, tuple(Canary(prompt, NoToolCall(frozenset(), ("",))) for prompt in some))
+
+
+class Standing:
+    def __init__(self, rung: Rung) -> None:
+        self.ladder, self.rung = LADDER, rung
+
+
+class Bench:
+    """An engine, who holds its weights, and who tries things out on it."""
+
+    def __init__(self, models: Callable[[], LoadedModels], prompts: FrozenPrompts, rung: Rung, capacity: int) -> None:
+        self.engine = EngineWorker(
+            lambda progress: models(), observer=NullObserver(), queue_capacity=capacity, max_batch=2
+        )
+        self.engine.start()
+        self.engine.wait_ready(SECONDS)
+        self.residency = Residency(self.engine)
+        self.residency.stand(rung)
+        self.told = Told()
+        self.examiner = Examiner(
+            self.engine,
+            self.residency.borrow,
+            FallbackSettings(),
+            self.told,
+            stands=Standing(rung),
+            prompts=prompts,
+        )
+        self.examiner.start()
+
+    def holds(self, *drafters: DrafterKind) -> None:
+        until(lambda: self.engine.status().loaded == frozenset(drafters), what=f"{drafters} and no more in memory")
+
+
+@contextmanager
+def bench(
+    models: Callable[[], LoadedModels], prompts: FrozenPrompts, rung: Rung = FULL, capacity: int = 8
+) -> Iterator[Bench]:
+    made = Bench(models, prompts, rung, capacity)
+    try:
+        yield made
+    finally:
+        assert made.examiner.close(SECONDS)
+        assert made.engine.close()
+
+
+def scripted(acceptance: float, **more: Any) -> Callable[[], LoadedModels]:
+    return lambda: scripted_models(acceptance, **{"step_seconds": 0.004, **more})
+
+
+def test_a_draft_that_is_right_is_good_and_one_that_is_wrong_is_bad() -> None:
+    with bench(scripted(0.95), few()) as right:
+        report = right.examiner.probe(FULL).result(SECONDS)
+    assert report.verdict is Verdict.GOOD, report
+    assert report.acceptance is not None
+    assert report.speedup is not None
+    assert report.acceptance > 0.8
+    assert report.speedup > 1.5
+    assert report.seconds > 0
+    with bench(scripted(0.1), few()) as wrong:
+        report = wrong.examiner.probe(FULL).result(SECONDS)
+    assert report.verdict is Verdict.BAD, report
+    assert "floor 0.40" in report.reason
+
+
+def test_a_draft_that_is_right_and_does_not_pay_is_bad() -> None:
+    with bench(scripted(0.95, draft_step_seconds=0.02), few()) as slow:
+        report = slow.examiner.probe(FULL).result(SECONDS)
+    assert report.verdict is Verdict.BAD, report
+    assert "speed-up 0." in report.reason
+
+
+def test_a_probe_of_a_lighter_draft_has_its_weights_for_as_long_as_it_takes() -> None:
+    with bench(scripted(0.1, light_acceptance=0.95), few(), PLAIN) as made:
+        made.holds()
+        report = made.examiner.probe(LIGHT).result(SECONDS)
+        assert report.verdict is Verdict.GOOD, report
+        made.holds()
+        assert made.engine.status().draft_weight_bytes == 0
+
+
+def test_no_count_of_callers_requests_has_what_was_tried_out() -> None:
+    with bench(scripted(0.95), few(8)) as made:
+        made.examiner.probe(FULL).result(SECONDS)
+        made.examiner.canaries().result(SECONDS)
+        status = made.engine.status()
+    assert status.counts.emitted == 0
+    assert not any(status.finished.values())
+
+
+def test_while_callers_wait_a_probe_gives_way() -> None:
+    with bench(scripted(0.95, step_seconds=0.05), few(), capacity=16) as made:
+        prompt = made.engine.tokenizer.encode("a caller's text")
+        callers = [rig.request(prompt, rig.autoregressive(), max_tokens=2000) for _ in range(6)]
+        for caller in callers:
+            made.engine.submit(caller, rig.Collected())
+        until(lambda: made.engine.status().active == 2, what="a full batch")
+        report = made.examiner.probe(FULL).result(SECONDS)
+        assert report.verdict is Verdict.FAILED
+        assert "it gave way to 4 waiting requests" in report.reason
+        for caller in callers:
+            made.engine.cancel(caller.id)
+
+
+def test_an_engine_that_has_ended_is_a_failed_probe() -> None:
+    with bench(scripted(0.95), few()) as made:
+        assert made.engine.close()
+        report = made.examiner.probe(FULL).result(SECONDS)
+    assert report.verdict is Verdict.FAILED
+    assert "was refused: " in report.reason
+
+
+def test_closing_while_a_probe_runs_ends_it() -> None:
+    with bench(scripted(0.95, step_seconds=0.05), few(200)) as made:
+        future = made.examiner.probe(FULL)
+        until(lambda: made.engine.status().kv_cache_bytes > 0, what="a probe under way")
+        assert made.examiner.close(SECONDS)
+        assert future.result(0).reason == "the daemon is stopping"
+        until(lambda: made.engine.status().kv_cache_bytes == 0, what="its request's end")
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, emitted: int) -> list[int]:
+    """Makes the verifier say another token, once in each text, when at least so many tokens have been said. The list
+    fills with where that was."""
+    real = LocalVerifier.verify
+    spoilt: set[str] = set()
+    places: list[int] = []
+
+    def verify(self: LocalVerifier, rows: Sequence[Any], draft: Draft, sampling: Sampling) -> RoundVerdict:
+        found = real(self, rows, draft, sampling)
+        following = list(found.following)
+        for i, row in enumerate(rows):
+            if row.emitted >= emitted and row.request.id not in spoilt:
+                spoilt.add(row.request.id)
+                places.append(row.emitted + len(found.accepted[i]))
+                following[i] = (following[i] + 1) % 200
+        return replace(found, following=following)
+
+    monkeypatch.setattr(LocalVerifier, "verify", verify)
+    return places
+
+
+def test_a_text_that_is_broken_on_purpose_is_found_where_it_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = spoil(monkeypatch, emitted=6)
+    with bench(scripted(0.9), few()) as made:
+        report = made.examiner.canaries().result(SECONDS)
+        probed = made.examiner.probe(FULL).result(SECONDS)
+    assert report.verdict is Verdict.BAD
+    assert report.divergences == len(report.outcomes) == 4
+    found = [outcome.divergence for outcome in report.outcomes if outcome.divergence is not None]
+    assert [divergence.at for divergence in found] == places[:4]
+    assert [divergence.logit_gap for divergence in found] == pytest.approx([12.0] * 4)  # how sure a scripted model is
+    assert made.told.runs == [(FallbackLevel.FULL, "bad", 4)]
+    assert probed.verdict is Verdict.BAD
+    assert f"{SHIPPED.probe[0].id} leaves the autoregressive text at token {places[4]}" in probed.reason
+
+
+@pytest.mark.slow
+def test_the_nano_pair_passes_its_canaries_both_ways_with_the_same_texts(nano_pair: NanoPair) -> None:
+    with bench(lambda: load_models(nano_pair.target, nano_pair.draft), SHIPPED) as made:
+        report = made.examiner.canaries().result(SECONDS)
+        assert report.verdict is Verdict.GOOD, report
+        assert report.divergences == 0
+        assert len(report.outcomes) == 24
+        assert report.score_speculative == report.score_autoregressive >= 0.9
+        told = {outcome.id: outcome.complaint for outcome in report.outcomes if outcome.complaint}
+        assert all(told.values())
+        probed = made.examiner.probe(FULL).result(SECONDS)
+    # What it gains in speed is this machine's own affair.
+    assert probed.acceptance is not None
+    assert probed.acceptance > 0.7
+    assert "leaves the autoregressive text" not in probed.reason
