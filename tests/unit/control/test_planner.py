@@ -72,3 +72,12 @@ def test_the_level_that_is_in_force_already_keeps_its_first_cause() -> None:
     assert not planner.move(3, "second")
     assert planner.standing.cause == "first"
     assert len(journal.latest(5)) == 1
+
+
+def test_it_stands_where_an_earlier_run_stood_and_that_is_no_transition() -> None:
+    journal = Journal()
+    planner = Planner(FixedFlag(), LADDER, journal=journal)
+    planner.restore(2, "drift")
+    assert planner.standing == Standing(2, "drift")
+    assert planner.plan(PlanAsk(Wish()), MODEL).max_draft_tokens == 2
+    assert journal.latest(5) == ()

@@ -1,0 +1,126 @@
+"""Whose weights are held: the rung's, those of the one that is climbed to, and what is borrowed; nothing else."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from draftd.control.residency import Residency, needed
+from draftd.core import DrafterKind, FallbackLevel
+from draftd.errors import ModelLoadError, NotServing
+from draftd.policy.ladder import Rung
+from tests.unit.control.steered import BOTTOM, LADDER, LIGHT, SHORTER, TOP, FakeEngine
+from tests.waiting import until
+
+DRAFT, LIGHTER, LOOKUP = DrafterKind.DRAFT_MODEL, DrafterKind.LIGHT_DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP
+
+
+def asked(engine: FakeEngine) -> list[str]:
+    return [done.removeprefix("keep ") for done in engine.trace.done]
+
+
+def test_a_rung_needs_its_drafter_and_a_caller_may_name_the_draft_down_to_the_shortest_block() -> None:
+    assert needed(LADDER[TOP]) == needed(LADDER[SHORTER]) == {DRAFT}
+    assert needed(LADDER[LIGHT]) == {LOOKUP}
+    assert needed(LADDER[BOTTOM]) == frozenset()
+    assert needed(Rung(FallbackLevel.FULL, 4, LOOKUP)) == {LOOKUP, DRAFT}
+    assert needed(Rung(FallbackLevel.LIGHT_DRAFT, 2, LIGHTER)) == {LIGHTER}
+
+
+def test_the_engine_is_asked_once_for_what_stays_the_same() -> None:
+    engine = FakeEngine()
+    residency = Residency(engine)
+    for rung in (TOP, SHORTER, SHORTER, BOTTOM):
+        residency.stand(LADDER[rung])
+        residency.tend()
+    assert asked(engine) == ["draft_model", ""]
+    assert (residency.held, residency.held_bytes) == (frozenset(), 0)
+
+
+def test_what_is_prepared_is_held_beside_what_is_stood_on_until_it_is_stood_on() -> None:
+    engine = FakeEngine()
+    residency = Residency(engine)
+    residency.stand(LADDER[LIGHT])
+    assert residency.prepare(LADDER[SHORTER]).result(0) == 1000
+    assert residency.held == {DRAFT, LOOKUP}
+    residency.stand(LADDER[SHORTER])
+    assert residency.held == {DRAFT}
+
+
+def test_what_is_borrowed_stays_whatever_is_stood_on_and_goes_with_its_last_borrower() -> None:
+    engine = FakeEngine()
+    residency = Residency(engine)
+    residency.stand(LADDER[BOTTOM])
+    with residency.borrow(DRAFT):
+        assert residency.held == {DRAFT}
+        with residency.borrow(DRAFT), residency.borrow(None):
+            residency.stand(LADDER[LIGHT])
+        assert residency.held == {DRAFT, LOOKUP}
+    assert residency.held == {LOOKUP}
+
+
+def test_who_borrows_waits_until_the_weights_are_there() -> None:
+    engine = FakeEngine()
+    engine.slow = True
+    residency = Residency(engine)
+    inside = threading.Event()
+
+    def borrow() -> None:
+        with residency.borrow(DRAFT):
+            inside.set()
+
+    thread = threading.Thread(target=borrow)
+    thread.start()
+    until(lambda: bool(asked(engine)))
+    assert not inside.wait(0.1)
+    engine.load()
+    thread.join(10)
+    assert inside.is_set()
+    assert asked(engine) == ["draft_model", ""]
+
+
+def test_weights_that_cannot_be_had_are_said_so_and_not_borrowed() -> None:
+    engine = FakeEngine()
+    engine.failure = ModelLoadError("the folder is empty")
+    residency = Residency(engine, load_seconds=0.1)
+    residency.stand(LADDER[BOTTOM])
+    with pytest.raises(ModelLoadError, match="empty"), residency.borrow(DRAFT):
+        raise AssertionError("lent")
+    assert asked(engine)[-1] == ""
+    engine.failure, engine.slow = None, True
+    with pytest.raises(TimeoutError), residency.borrow(DRAFT):
+        raise AssertionError("lent")
+    engine.not_serving = NotServing("stopping")
+    with pytest.raises(NotServing), residency.borrow(LOOKUP):
+        raise AssertionError("lent")
+
+
+def test_a_rungs_own_weights_that_cannot_be_had_are_tried_again_after_a_while_and_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    engine, now = FakeEngine(), 0.0
+    engine.failure = ModelLoadError("the folder is empty")
+    residency = Residency(engine, clock=lambda: now)
+    with caplog.at_level(logging.WARNING):
+        residency.stand(LADDER[TOP])
+        for _ in range(10):
+            residency.tend()
+    assert asked(engine) == ["draft_model"]
+    assert len(caplog.records) == 1
+    engine.failure, now = None, 31.0
+    residency.tend()
+    assert residency.held == {DRAFT}
+
+
+def test_an_engine_that_loads_is_asked_again_when_it_serves() -> None:
+    engine = FakeEngine()
+    engine.not_serving = NotServing("loading")
+    residency = Residency(engine)
+    residency.stand(LADDER[BOTTOM])
+    residency.tend()
+    assert asked(engine) == []
+    engine.not_serving = None
+    residency.tend()
+    assert asked(engine) == [""]
