@@ -1,0 +1,84 @@
+"""A real engine on its own thread, and drafts on disk that may be changed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftd.core import DecodeRequest
+from draftd.engine.model import LoadedModels, load_models
+from draftd.engine.observer import EngineObserver, NullObserver
+from draftd.engine.worker import EngineWorker
+from tests.rig import Collected
+from tests.waiting import until
+
+
+class Running:
+    """An engine, and what it was asked."""
+
+    def __init__(self, load: Callable[[], LoadedModels], observer: EngineObserver | None, **options: Any) -> None:
+        self.worker = EngineWorker(lambda progress: load(), observer=observer or NullObserver(), **options)
+        self.worker.start()
+        self.info = self.worker.wait_ready(60)
+
+    def ask(self, request: DecodeRequest) -> Collected:
+        sink = Collected()
+        self.worker.submit(request, sink)
+        return sink
+
+    def answer(self, *requests: DecodeRequest) -> list[list[int]]:
+        sinks = [self.ask(request) for request in requests]
+        self.ended(*sinks)
+        return [sink.tokens for sink in sinks]
+
+    def ended(self, *sinks: Collected) -> None:
+        until(lambda: all(sink.outcome is not None for sink in sinks), 60, "the requests' ends")
+
+    def begun(self, *sinks: Collected) -> None:
+        until(lambda: all(sink.tokens for sink in sinks), 30, "first tokens")
+
+
+@pytest.fixture
+def running() -> Iterator[Callable[..., Running]]:
+    """Starts engines; closes them."""
+    with contextlib.ExitStack() as stack:
+
+        def start(load: Callable[[], LoadedModels], observer: EngineObserver | None = None, **options: Any) -> Running:
+            made = Running(load, observer, **options)
+            stack.callback(lambda: made.worker.close())
+            return made
+
+        yield start
+
+
+@pytest.fixture
+def nano(nano_pair, tmp_path) -> Callable[..., LoadedModels]:
+    """Loads the embedded pair with a draft that lies in `tmp_path / "draft"`, and whatever else is named."""
+    shutil.copytree(nano_pair.draft, tmp_path / "draft")
+
+    def load(light: Path | None = None, draft: Path | None = None) -> LoadedModels:
+        return load_models(
+            nano_pair.target,
+            str(draft or tmp_path / "draft"),
+            None if light is None else str(light),
+            progress=lambda line: None,
+        )
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def prompts(nano_pair) -> list[list[int]]:
+    """One prompt of each workload class, as tokens."""
+    from draftd.engine.model import load_tokenizer
+
+    tokenizer = load_tokenizer(nano_pair.target)
+    folder = Path(nano_pair.target).parent / "prompts"
+    lines = [file.read_text().splitlines()[3] for file in sorted(folder.glob("*.jsonl"))]
+    return [tokenizer.render_chat(json.loads(line)["messages"]) for line in lines]

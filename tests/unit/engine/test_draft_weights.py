@@ -1,0 +1,132 @@
+"""Draft weights that are let go are gone from MLX and from the process, and are back when they are wanted again."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+
+import psutil
+import pytest
+
+from draftd.core import DrafterKind
+from tests.rig import autoregressive, request, speculative
+from tests.unit.engine.drafts import quantised, random_draft
+from tests.waiting import until
+
+DRAFT, LIGHT = DrafterKind.DRAFT_MODEL, DrafterKind.LIGHT_DRAFT_MODEL
+NONE: frozenset[DrafterKind] = frozenset()
+MB = 1 << 20
+LINUX = sys.platform == "linux"  # elsewhere a process's resident memory is not what the GPU holds for it
+
+
+def resident() -> int:
+    return psutil.Process().memory_info().rss
+
+
+def test_a_drafts_bytes_leave_mlx_and_the_process_and_come_back(running, nano, nano_pair, tmp_path):
+    import mlx.core as mx
+
+    folder = random_draft(nano_pair.draft, tmp_path / "big", hidden=512, layers=4)
+    gc.collect()
+    engine = running(lambda: nano(draft=folder))
+    size = engine.info.draft_weight_bytes
+    assert size > 50 * MB
+    engine.answer(request([5, 6, 7], speculative(3), max_tokens=40))  # its caches have been used
+    for _ in range(2):
+        held, active, rss = engine.worker.status(), mx.get_active_memory(), resident()
+        assert held.draft_weight_bytes == size
+        gc.disable()  # what goes must not wait for the collector
+        try:
+            assert engine.worker.keep(NONE).result(30) == 0
+            less, freed = mx.get_active_memory(), resident()
+        finally:
+            gc.enable()
+        without = engine.worker.status()
+        assert active - less >= size
+        if LINUX:
+            assert rss - freed >= 0.9 * size, f"{(rss - freed) / MB:.1f} of {size / MB:.1f} MB"
+        assert without.draft_weight_bytes == 0
+        assert held.weight_bytes - without.weight_bytes == size
+        assert engine.worker.keep(frozenset({DRAFT})).result(30) == size
+        assert mx.get_active_memory() - less >= size
+        if LINUX:
+            assert resident() - freed >= 0.9 * size
+
+
+def test_nothing_refers_to_a_draft_that_was_let_go(running, nano, prompts):
+    gone = []
+
+    def load():
+        models = nano()
+        gone.append(weakref.ref(models.draft))
+        return models
+
+    engine = running(load)
+    engine.answer(*[request(p, speculative(3), max_tokens=20) for p in prompts])
+    engine.worker.keep(NONE).result(10)
+    assert gone[0]() is None
+
+
+def test_requests_run_on_at_their_pace_while_a_draft_is_read(running, nano, nano_pair, tmp_path):
+    folder = random_draft(nano_pair.draft, tmp_path / "big", hidden=1024, layers=6)  # some 300 MB: ten pieces
+    engine = running(lambda: nano(light=folder))
+    sink = engine.ask(request([5, 6, 7], autoregressive(), max_tokens=900))
+    engine.begun(sink)
+    reading = engine.worker.keep(frozenset({DRAFT, LIGHT}))
+    before = len(sink.tokens)
+    until(reading.done, 60)
+    assert sink.outcome is not None or len(sink.tokens) - before >= 5
+    assert reading.result(0) > 200 * MB
+    engine.worker.cancel("nobody")
+    engine.worker.keep(NONE).result(30)
+
+
+def test_a_light_draft_is_loaded_when_it_is_wanted_and_changes_no_text(running, nano, nano_pair, prompts, tmp_path):
+    light = quantised(nano_pair.draft, tmp_path / "light", bits=4)
+    engine = running(lambda: nano(light=light))
+    assert LIGHT in engine.info.drafters
+    assert engine.info.light_draft_model == "light"
+    assert engine.worker.status().loaded == {DRAFT}
+    plain = engine.answer(*[request(p, autoregressive()) for p in prompts])
+    full = engine.worker.status().draft_weight_bytes
+    assert engine.worker.keep(frozenset({LIGHT})).result(10) < full / 2
+    sinks = [engine.ask(request(p, speculative(4, LIGHT))) for p in prompts]
+    engine.ended(*sinks)
+    assert [s.tokens for s in sinks] == plain
+    assert all(s.done.degraded == "" for s in sinks)
+    assert sum(s.done.stats.counts.accepted for s in sinks) > 10
+
+
+def test_a_light_draft_of_another_tokenizer_is_not_offered(running, nano, nano_pair, tmp_path):
+    from tests.unit.engine.drafts import change_tokenizer
+
+    light = quantised(nano_pair.draft, tmp_path / "light", bits=4)
+    change_tokenizer(light)
+    engine = running(lambda: nano(light=light))
+    assert LIGHT not in engine.info.drafters
+    assert engine.info.speculation_reason == ""
+    assert "the draft's tokenizer is not the target's (2 of" in engine.info.light_draft_reason
+    assert engine.worker.keep(frozenset({DRAFT, LIGHT})).result(10) == engine.info.draft_weight_bytes
+
+
+@pytest.mark.parametrize("chunk", [512, 3])
+def test_the_gap_between_two_logits_is_the_targets_own(running, nano, prompts, chunk):
+    import mlx.core as mx
+
+    models = []
+
+    def load():
+        models.append(nano())
+        return models[0]
+
+    engine = running(load, prefill_chunk=chunk)
+    tokens = tuple(prompts[0])
+    busy = engine.ask(request(prompts[1], speculative(3), max_tokens=60))
+    found = engine.worker.logit_gap(tokens, 17, 99).result(30)
+    last = engine.answer(request(tokens, autoregressive(), max_tokens=1))[0][0]
+    assert engine.worker.logit_gap(tokens, last, 99).result(30) > 0
+    engine.ended(busy)
+    engine.worker.close()
+    logits = models[0].target(mx.array([tokens]))[0, -1]
+    assert found == pytest.approx(float((logits[17] - logits[99]).item()), abs=1e-3)

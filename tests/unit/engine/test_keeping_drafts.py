@@ -1,0 +1,169 @@
+"""Drafts are let go and had again while requests run, and no text differs for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from draftd.core import DrafterKind, FinishReason
+from draftd.engine.scripted import scripted_models
+from draftd.errors import ModelLoadError, NotServing, QueueFull
+from tests.rig import autoregressive, request, speculative
+
+DRAFT, LIGHT, LOOKUP = DrafterKind.DRAFT_MODEL, DrafterKind.LIGHT_DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP
+NONE: frozenset[DrafterKind] = frozenset()
+PROMPT = [3, 1, 4, 1, 5]
+
+
+def slow(**options):
+    return scripted_models(0.7, step_seconds=0.004, **options)
+
+
+def text(running, n: int = 40) -> list[int]:
+    return running.answer(request(PROMPT, autoregressive(), max_tokens=n))[0]
+
+
+def test_what_is_kept_is_what_is_held(running):
+    engine = running(lambda: scripted_models(0.7, light_acceptance=0.5))
+    assert engine.info.drafters == (DRAFT, LIGHT, LOOKUP)
+    assert engine.worker.status().loaded == {DRAFT}
+    for kinds in ({LIGHT}, {DRAFT, LIGHT}, NONE, {DRAFT}):
+        engine.worker.keep(frozenset(kinds)).result(10)
+        assert engine.worker.status().loaded == kinds
+    assert engine.worker.keep(frozenset({LOOKUP})).result(10) == 0  # needs no weights: not a kind that can be held
+    assert engine.worker.status().loaded == NONE
+
+
+def test_a_draft_is_let_go_once_no_running_request_drafts_with_it(running):
+    engine = running(slow)
+    sink = engine.ask(request(PROMPT, speculative(3), max_tokens=300))
+    engine.begun(sink)
+    gone = engine.worker.keep(NONE)
+    late = engine.ask(request(PROMPT, speculative(3), max_tokens=20))
+    engine.begun(late)
+    assert sink.outcome is None
+    assert not gone.done()
+    assert engine.worker.status().loaded == {DRAFT}
+    engine.ended(sink, late)
+    assert gone.result(10) == 0
+    assert engine.worker.status().loaded == NONE
+    assert sink.done.degraded == ""
+    assert sink.done.stats.counts.drafted > 100
+    assert late.done.degraded == "the draft model is not loaded"  # else a stream of requests would keep it for ever
+    assert late.tokens == sink.tokens[:20] == text(engine, 20)
+
+
+def test_a_request_whose_drafter_is_not_held_goes_on_autoregressively_and_says_why(running):
+    engine = running(lambda: scripted_models(0.7, light_acceptance=0.7))
+    engine.worker.keep(NONE).result(10)
+    asked = [request(PROMPT, speculative(3, kind)) for kind in (DRAFT, LIGHT, LOOKUP)]
+    sinks = [engine.ask(one) for one in asked]
+    engine.ended(*sinks)
+    assert [s.done.degraded for s in sinks] == [
+        "the draft model is not loaded",
+        "the light draft model is not loaded",
+        "",
+    ]
+    assert {tuple(s.tokens) for s in sinks} == {tuple(text(engine, 32))}
+
+
+def test_a_later_word_overtakes_an_earlier_one(running):
+    engine = running(lambda: slow(light_acceptance=0.5))
+    sink = engine.ask(request(PROMPT, speculative(3), max_tokens=200))
+    engine.begun(sink)
+    first = engine.worker.keep(frozenset({LIGHT}))
+    second = engine.worker.keep(frozenset({DRAFT}))
+    second.result(10)
+    assert first.result(0) == second.result(0)
+    assert engine.worker.status().loaded == {DRAFT}
+    after = engine.ask(request(PROMPT, speculative(3), max_tokens=8))
+    engine.ended(after)
+    assert after.done.degraded == ""
+
+
+def test_a_light_draft_drafts_beside_the_draft(running):
+    engine = running(lambda: scripted_models(0.9, light_acceptance=0.4))
+    engine.worker.keep(frozenset({DRAFT, LIGHT})).result(10)
+    full, light = (engine.ask(request(PROMPT, speculative(1, kind), max_tokens=600)) for kind in (DRAFT, LIGHT))
+    engine.ended(full, light)
+    assert full.tokens == light.tokens == text(engine, 600)
+    assert full.done.stats.counts.acceptance == pytest.approx(0.9, abs=0.06)
+    assert light.done.stats.counts.acceptance == pytest.approx(0.4, abs=0.1)
+
+
+def test_a_draft_that_cannot_be_had_again_is_said_to_whoever_wants_it_and_the_engine_serves_on(running):
+    class Lost:
+        name = "draft"
+
+        def open(self):
+            raise ModelLoadError("draft: the disk is gone")
+
+    models = scripted_models(0.7)
+    engine = running(lambda: replace(models, sources={DRAFT: Lost()}))
+    engine.worker.keep(NONE).result(10)
+    with pytest.raises(ModelLoadError, match="the disk is gone"):
+        engine.worker.keep(frozenset({DRAFT})).result(10)
+    assert engine.worker.status().loaded == NONE
+    with pytest.raises(ModelLoadError, match="the disk is gone"):  # tried again when asked again
+        engine.worker.keep(frozenset({DRAFT})).result(10)
+    assert len(text(engine)) == 40
+
+
+def test_orders_that_nobody_took_end_with_the_engine(running):
+    engine = running(slow)
+    sink = engine.ask(request(PROMPT, speculative(3), max_tokens=4000))
+    engine.begun(sink)
+    waits = engine.worker.keep(NONE)
+    assert engine.worker.close()
+    with pytest.raises(NotServing):
+        waits.result(0)
+    for ask in (
+        lambda: engine.worker.keep(NONE),
+        engine.worker.reload_draft,
+        lambda: engine.worker.lower(0, NONE, "x"),
+    ):
+        with pytest.raises(NotServing):
+            ask()
+    assert sink.done.reason is FinishReason.CANCELLED
+
+
+def test_orders_end_when_the_engine_fails(running):
+    engine = running(slow)
+    sink = engine.ask(request(PROMPT, speculative(3), max_tokens=4000))
+    engine.begun(sink)
+    waits = engine.worker.keep(NONE)
+
+    class Dies(Exception):
+        pass
+
+    def die(*args):
+        raise Dies("on purpose")
+
+    engine.worker._inbox.report = die  # what no request can cause
+    engine.ended(sink)
+    assert sink.done.reason is FinishReason.ERROR
+    with pytest.raises(NotServing, match="on purpose"):
+        waits.result(10)
+
+
+def test_orders_are_bounded(running):
+    engine = running(slow)
+    inbox = engine.worker._inbox
+    with inbox._lock:  # the engine cannot take any meanwhile
+        for _ in range(64):
+            inbox._put(object())
+        with pytest.raises(QueueFull, match="64 orders"):
+            inbox._put(object())
+        inbox._orders.clear()
+
+
+def test_before_anything_is_loaded_there_is_nothing_to_keep():
+    from draftd.engine.observer import NullObserver
+    from draftd.engine.worker import EngineWorker
+
+    worker = EngineWorker(lambda progress: slow(), observer=NullObserver())
+    for ask in (lambda: worker.keep(NONE), worker.reload_draft, lambda: worker.logit_gap((1,), 2, 3)):
+        with pytest.raises(NotServing, match="still loading"):
+            ask()
+    assert worker.status().loaded == NONE

@@ -1,0 +1,120 @@
+"""From one round to the next, rows in hand are bound: they draft less, with another drafter, or not at all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from draftd.core import DrafterKind, Origin
+from draftd.engine.observer import NullObserver
+from draftd.engine.scripted import scripted_models
+from draftd.errors import InvalidRequest
+from tests.rig import Rig, autoregressive, request, speculative
+
+DRAFT, LIGHT, LOOKUP = DrafterKind.DRAFT_MODEL, DrafterKind.LIGHT_DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP
+PROMPT = [3, 1, 4, 1, 5]
+
+
+class Rounds(NullObserver):
+    def __init__(self) -> None:
+        self.drafted: list[tuple[DrafterKind | None, int]] = []
+
+    def on_round(self, request, result, gap):
+        self.drafted.append((request.plan.drafter, result.drafted))
+
+
+def begun(models, plan, rounds: int = 4):
+    rounds_heard = Rounds()
+    rig = Rig(models, observer=rounds_heard)
+    sink = rig.add(request(PROMPT, plan, max_tokens=60))
+    for _ in range(rounds):
+        rig.scheduler.step()
+    rounds_heard.drafted.clear()
+    return rig, sink, rounds_heard
+
+
+@pytest.fixture(scope="module")
+def text() -> list[int]:
+    return Rig(scripted_models(0.7)).run([request(PROMPT, autoregressive(), max_tokens=60)])[0].tokens
+
+
+def test_a_row_drafts_no_deeper_from_the_next_round_on(text):
+    rig, sink, heard = begun(scripted_models(0.7), speculative(6))
+    rig.scheduler.lower(2, {DRAFT}, "memory is short")
+    rig.drain()
+    assert max(drafted for _, drafted in heard.drafted) == 2
+    assert sink.done.lowered == "memory is short"
+    assert sink.done.degraded == ""
+    assert sink.tokens == text
+
+
+def test_a_row_is_never_raised(text):
+    rig, sink, heard = begun(scripted_models(0.7), speculative(2))
+    rig.scheduler.lower(6, {DRAFT}, "memory is short")
+    rig.drain()
+    assert max(drafted for _, drafted in heard.drafted) == 2
+    assert sink.done.lowered == ""
+    assert sink.tokens == text
+
+
+@pytest.mark.parametrize(("most", "drafters"), [(0, {DRAFT, LOOKUP}), (4, set()), (4, {LIGHT})])
+def test_a_row_that_may_not_draft_goes_on_autoregressively_and_its_drafter_forgets_it(text, most, drafters):
+    rig, sink, heard = begun(scripted_models(0.7), speculative(4))
+    assert rig.scheduler._drafters[DRAFT].nbytes
+    rig.scheduler.lower(most, drafters, "memory is short")
+    assert rig.scheduler._drafters[DRAFT].nbytes == 0
+    assert not rig.scheduler.uses(DRAFT)
+    rig.drain()
+    assert sum(drafted for _, drafted in heard.drafted) == 0
+    assert sink.done.degraded == "memory is short"
+    assert sink.tokens == text
+
+
+def test_a_row_changes_to_prompt_lookup_where_that_is_allowed_and_is_counted_as_such():
+    models = scripted_models(0.7, vocab_size=5)  # few tokens: what was said before recurs
+    expected = Rig(models).run([request(PROMPT[:1], autoregressive(), max_tokens=60)])[0].tokens
+    heard = Rounds()
+    rig = Rig(models, observer=heard)
+    sink = rig.add(request(PROMPT[:1], speculative(6), max_tokens=60))
+    for _ in range(4):
+        rig.scheduler.step()
+    heard.drafted.clear()
+    rig.scheduler.lower(3, {LOOKUP}, "the draft is bad")
+    rig.drain()
+    assert {kind for kind, _ in heard.drafted} == {LOOKUP}
+    assert 0 < max(drafted for _, drafted in heard.drafted) <= 3
+    assert not rig.scheduler._drafters[DRAFT].nbytes
+    assert sink.done.lowered == "the draft is bad"
+    assert sink.tokens == expected
+
+
+def test_rows_wherever_they_are_are_bound_and_later_ones_are_not(running):
+    engine = running(lambda: scripted_models(0.7, step_seconds=0.01), max_batch=1)
+    runs = engine.ask(request(PROMPT, speculative(6), max_tokens=40))
+    engine.begun(runs)
+    waits = engine.ask(replace(request(PROMPT, speculative(6), max_tokens=20), origin=Origin.PROBE))
+    inbox = engine.worker._inbox
+    with inbox._lock:  # one that no round has taken yet, and one that comes after the word
+        here, late = (request(PROMPT, speculative(6), max_tokens=20) for _ in range(2))
+        from draftd.engine.orders import Lower
+        from tests.rig import Collected
+
+        early_sink, late_sink = Collected(), Collected()
+        inbox._arrivals.append((here, early_sink))
+        inbox._put(Lower(0, frozenset(), "thermal", len(inbox._arrivals)))
+        inbox._arrivals.append((late, late_sink))
+    engine.ended(runs, waits, early_sink, late_sink)
+    assert [s.done.degraded for s in (runs, waits, early_sink, late_sink)] == ["thermal", "thermal", "thermal", ""]
+    assert waits.tokens == early_sink.tokens == late_sink.tokens == runs.tokens[:20]
+
+
+def test_the_engines_word_binds_what_is_here(running):
+    engine = running(lambda: scripted_models(0.7, step_seconds=0.005))
+    sink = engine.ask(request(PROMPT, speculative(6), max_tokens=60))
+    engine.begun(sink)
+    engine.worker.lower(0, frozenset(), "quality")
+    engine.ended(sink)
+    assert sink.done.degraded == "quality"
+    with pytest.raises(InvalidRequest, match="max_draft_tokens: got -1"):
+        engine.worker.lower(-1, frozenset(), "x")

@@ -1,0 +1,78 @@
+"""Probes and canaries are the daemon's own: their askers hear of them, and nobody else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from draftd.core import DecodeRequest, Origin
+from draftd.engine.observer import NullObserver
+from draftd.engine.scripted import ScriptedModel, scripted_models
+from draftd.errors import QueueFull
+from tests.rig import autoregressive, request, speculative
+from tests.waiting import until
+
+PROMPT = [3, 1, 4, 1, 5]
+
+
+class Hears(NullObserver):
+    def __init__(self) -> None:
+        self.of: list[DecodeRequest] = []
+
+    def on_round(self, request, result, gap):
+        self.of.append(request)
+
+    def on_verifier_error(self, request, message):
+        self.of.append(request)
+
+    def on_finish(self, request, outcome):
+        self.of.append(request)
+
+
+def own(origin: Origin, **options) -> DecodeRequest:
+    return replace(request(PROMPT, speculative(3), **options), origin=origin)
+
+
+@pytest.mark.parametrize("origin", [Origin.PROBE, Origin.CANARY])
+def test_their_askers_hear_of_them_and_no_observer_does(running, origin):
+    hears = Hears()
+    engine = running(lambda: scripted_models(0.7), hears)
+    client = request(PROMPT, speculative(3))
+    sinks = [engine.ask(own(origin)), engine.ask(client), engine.ask(own(origin))]
+    engine.ended(*sinks)
+    assert {r.origin for r in hears.of} == {Origin.CLIENT}
+    assert all(s.tokens == sinks[1].tokens and s.done.stats.counts.drafted for s in sinks)
+    status = engine.worker.status()
+    assert sum(status.finished.values()) == 1
+    assert status.counts.emitted == len(sinks[1].tokens)
+
+
+def test_a_failing_round_of_theirs_is_no_verifier_error_of_clients(running):
+    hears = Hears()
+    models = scripted_models(0.7)
+    assert isinstance(models.target, ScriptedModel)
+    engine = running(lambda: models, hears)
+    models.target.fail_on_token = engine.answer(request(PROMPT, autoregressive()))[0][9]
+    hears.of.clear()
+    sink = engine.ask(own(Origin.CANARY))
+    engine.ended(sink)
+    assert "scripted failure" in sink.done.error
+    assert hears.of == []
+    assert engine.worker.status().verifier_errors == 0
+
+
+def test_they_are_bounded_and_take_no_place_of_clients_in_the_queue(running):
+    engine = running(lambda: scripted_models(0.7, step_seconds=0.005), queue_capacity=2, max_batch=1)
+    runs = engine.ask(own(Origin.PROBE, max_tokens=2000))
+    engine.begun(runs)
+    waiting = [engine.ask(own(Origin.PROBE, max_tokens=2000)) for _ in range(15)]
+    with pytest.raises(QueueFull, match="daemon's own"):
+        engine.ask(own(Origin.PROBE))
+    until(lambda: engine.worker._inbox._own == 16)
+    assert (engine.worker.status().active, engine.worker.status().queued) == (0, 0)
+    clients = [engine.ask(request(PROMPT, autoregressive())) for _ in range(2)]
+    until(lambda: engine.worker.status().queued == 2)
+    with pytest.raises(QueueFull, match="2 requests are waiting"):
+        engine.ask(request(PROMPT, autoregressive()))
+    assert not any(s.outcome for s in [*waiting, *clients])

@@ -1,0 +1,155 @@
+"""A draft is read anew while requests draft with it: they go on with the new one, and their text is the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import mlx.core as mx
+import pytest
+
+from draftd.core import DrafterKind
+from draftd.errors import ModelLoadError
+from tests.rig import autoregressive, request, speculative
+from tests.unit.engine.drafts import change_tokenizer, change_weights, quantised
+
+DRAFT, LIGHT = DrafterKind.DRAFT_MODEL, DrafterKind.LIGHT_DRAFT_MODEL
+NONE: frozenset[DrafterKind] = frozenset()
+
+
+def shuffled(name, array):
+    mx.random.seed(0)
+    return array[..., mx.random.permutation(array.shape[-1])]
+
+
+def drafted(engine, prompts):
+    """Acceptance and texts of a request for each prompt."""
+    sinks = [engine.ask(request(p, speculative(3), max_tokens=48)) for p in prompts]
+    engine.ended(*sinks)
+    assert all(s.done.degraded == "" for s in sinks)
+    counts = [s.done.stats.counts for s in sinks]
+    return sum(c.accepted for c in counts) / sum(c.drafted for c in counts), [s.tokens for s in sinks]
+
+
+@pytest.mark.slow
+def test_running_rows_go_on_drafting_with_what_is_there_now(running, nano, nano_pair, prompts, tmp_path):
+    engine = running(nano)
+    texts = engine.answer(*[request(p, autoregressive(), max_tokens=48) for p in prompts])
+    good, drafted_texts = drafted(engine, prompts)
+    assert drafted_texts == texts
+    change_weights(tmp_path / "draft", shuffled)
+    assert drafted(engine, prompts)[0] == good  # a file alone changes nothing
+    many = [engine.ask(request(p, speculative(3), max_tokens=400)) for p in prompts for _ in range(2)]
+    engine.begun(*many)
+    assert engine.worker.reload_draft().result(30) == engine.info.draft_weight_bytes
+    running_still = [s for s in many if s.outcome is None]
+    assert running_still, "all were over before it: nothing was seen"
+    engine.ended(*many)
+    assert all(s.done.degraded == "" for s in many)
+    assert [s.tokens for s in many[::2]] == [s.tokens for s in many[1::2]]
+    bad, bad_texts = drafted(engine, prompts)
+    assert bad < 0.5 * good
+    assert bad_texts == texts
+    shutil.copy(f"{nano_pair.draft}/model.safetensors", tmp_path / "draft" / "model.safetensors")
+    engine.worker.reload_draft().result(30)
+    assert drafted(engine, prompts) == (good, texts)
+
+
+def not_finite(folder):
+    change_weights(folder, lambda name, array: mx.where(array > 1.0, mx.nan, array) if "norm" in name else array)
+
+
+def cut_off(folder):
+    os.truncate(folder / "model.safetensors", 400_000)
+
+
+def of_another_shape(folder):
+    change_weights(folder, lambda name, array: array[..., :64])
+
+
+def missing(folder):
+    (folder / "model.safetensors").unlink()
+
+
+def broken_configuration(folder):
+    (folder / "config.json").write_text("{")
+
+
+def without_a_tokenizer(folder):
+    (folder / "tokenizer.json").write_text(json.dumps({"model": {}}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (not_finite, "not finite"),
+        (cut_off, "exceeding the size of the file"),
+        (of_another_shape, "shape"),
+        (missing, "No safetensors"),
+        (broken_configuration, "JSON"),
+        (change_tokenizer, "the draft's tokenizer is not the target's"),
+        (without_a_tokenizer, "draft model: "),
+    ],
+)
+@pytest.mark.parametrize("held", [True, False])
+def test_what_cannot_be_used_is_refused_and_the_old_draft_stays(running, nano, prompts, tmp_path, damage, said, held):
+    engine = running(nano)
+    good = drafted(engine, prompts[:1])
+    if not held:
+        engine.worker.keep(NONE).result(10)
+    damage(tmp_path / "draft")
+    sink = engine.ask(request(prompts[0], autoregressive(), max_tokens=60))
+    with pytest.raises(ModelLoadError, match=said) as refusal:
+        engine.worker.reload_draft().result(30)
+    assert refusal.value.__cause__ is None  # it refers to no frame that holds weights
+    engine.ended(sink)
+    assert engine.worker.status().loaded == ({DRAFT} if held else NONE)
+    if held:
+        assert drafted(engine, prompts[:1]) == good
+    else:
+        with pytest.raises(ModelLoadError, match=said):
+            engine.worker.keep(frozenset({DRAFT})).result(30)
+
+
+def test_what_is_not_held_is_read_and_checked_and_not_kept(running, nano, tmp_path):
+    engine = running(nano)
+    engine.worker.keep(NONE).result(10)
+    before = mx.get_active_memory()
+    assert engine.worker.reload_draft().result(30) == engine.info.draft_weight_bytes
+    assert engine.worker.status().loaded == NONE
+    assert mx.get_active_memory() <= before
+
+
+def test_a_light_draft_that_is_held_is_read_too_and_both_change_or_none(running, nano, nano_pair, prompts, tmp_path):
+    light = quantised(nano_pair.draft, tmp_path / "light", bits=4)
+    engine = running(lambda: nano(light=light))
+    engine.worker.keep(frozenset({DRAFT, LIGHT})).result(10)
+    both = engine.worker.status().draft_weight_bytes
+    assert engine.worker.reload_draft().result(30) == both
+    good = drafted(engine, prompts)
+    change_weights(tmp_path / "draft", shuffled)
+    cut_off(light)
+    with pytest.raises(ModelLoadError, match="light draft model"):
+        engine.worker.reload_draft().result(30)
+    assert drafted(engine, prompts) == good
+    assert engine.worker.status().loaded == {DRAFT, LIGHT}
+
+
+def test_a_draft_that_is_unwanted_before_it_is_read_is_not_put_back(running, nano, prompts):
+    engine = running(nano)
+    reloading, gone = engine.worker.reload_draft(), engine.worker.keep(NONE)
+    assert gone.result(30) == 0
+    reloading.result(30)
+    assert engine.worker.status().loaded == NONE
+    sink = engine.ask(request(prompts[0], speculative(3)))
+    engine.ended(sink)
+    assert sink.done.degraded == "the draft model is not loaded"
+
+
+def test_without_a_draft_there_is_nothing_to_read_anew(running):
+    from draftd.engine.scripted import scripted_models
+
+    engine = running(lambda: scripted_models(0.7, with_draft=False))
+    with pytest.raises(ModelLoadError, match="no draft model is configured"):
+        engine.worker.reload_draft().result(10)
