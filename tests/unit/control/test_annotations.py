@@ -1,0 +1,216 @@
+"""Each transition is marked in Grafana, and a Grafana that is slow, refuses or is away concerns nobody."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from draftd.control.annotations import Annotator
+from draftd.control.journal import Journal, Subject
+from draftd.settings_fallback import AnnotationSettings
+from tests.answering import Told
+from tests.http_server import Answer, Request, serving
+from tests.waiting import until
+
+AT = datetime(2026, 3, 1, 12, 0, 0, 250_000, tzinfo=UTC)
+TOKEN = "glsa_a-token-of-the-tests"
+DONE: Answer = (200, {"message": "Annotation added", "id": 1})
+
+
+class Desk:
+    """A Grafana that answers as `answers` says, the last for ever, and a daemon that tells it."""
+
+    def __init__(self, *answers: Answer | Callable[[], Answer]) -> None:
+        self.answers = list(answers) or [DONE]
+        self.requests: list[Request] = []
+        self.journal, self.told = Journal(clock=lambda: AT), Told()
+
+    def answer(self, request: Request) -> Answer:
+        self.requests.append(request)
+        now = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return now() if callable(now) else now
+
+    def step(self, number: int = 0) -> None:
+        self.journal.record(Subject.LEVEL, "full", f"short_block {number}", "acceptance_floor", "0.31 in 300 s")
+
+    @contextmanager
+    def annotating(self, url: str, **more: Any) -> Iterator[Annotator]:
+        settings = AnnotationSettings(grafana_url=url, grafana_token=SecretStr(TOKEN))
+        annotator = Annotator(settings, self.journal, self.told, lambda: "mini-1", **{"first_wait": 0.02, **more})
+        annotator.start()
+        try:
+            yield annotator
+        finally:
+            annotator.close(5.0)
+
+    @property
+    def texts(self) -> list[str]:
+        return [request.body["text"].splitlines()[0] for request in self.requests]
+
+
+@contextmanager
+def away() -> Iterator[str]:
+    """An address that nobody listens at."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+def test_a_transition_becomes_an_annotation_of_the_whole_organisation() -> None:
+    desk = Desk()
+    with serving(desk.answer) as url, desk.annotating(f"{url}/grafana/"):
+        desk.step(3)
+        until(lambda: desk.told.annotations == ["sent"])
+    (request,) = desk.requests
+    assert (request.method, request.path) == ("POST", "/grafana/api/annotations")
+    assert request.headers["authorization"] == f"Bearer {TOKEN}"
+    assert request.body["time"] == 1772366400250
+    assert request.body["tags"] == ["draftd", "level", "mini-1"]
+    assert request.body["text"] == "Fallback level: full → short_block 3\nacceptance_floor\n0.31 in 300 s"
+    assert not request.body.get("dashboardUID")
+    assert not request.body.get("dashboardId")
+    assert not request.body.get("panelId")
+
+
+def test_the_flag_is_marked_as_well_and_what_looks_like_html_stays_text() -> None:
+    desk = Desk()
+    with serving(desk.answer) as url, desk.annotating(url):
+        desk.journal.record(Subject.FLAG, "on", "off", "<b>somebody</b> & co")
+        until(lambda: desk.told.annotations == ["sent"])
+    assert desk.requests[0].body["tags"] == ["draftd", "flag", "mini-1"]
+    assert desk.requests[0].body["text"] == "Feature flag: on → off\n&lt;b&gt;somebody&lt;/b&gt; &amp; co"
+
+
+@pytest.mark.parametrize("code", [400, 401, 403, 404, 302])
+def test_what_grafana_will_not_take_is_left_and_the_next_is_sent(code: int, caplog: pytest.LogCaptureFixture) -> None:
+    refusal: Answer = (302, "/login") if code == 302 else (code, {"message": f"no, {TOKEN}"})
+    desk = Desk(refusal, refusal, DONE)
+    with serving(desk.answer) as url, desk.annotating(url):
+        for number in range(3):
+            desk.step(number)
+        until(lambda: desk.told.annotations == ["refused", "refused", "sent"], what=str(desk.told.annotations))
+    assert desk.texts == [f"Fallback level: full → short_block {number}" for number in range(3)]
+    assert [record.levelno for record in caplog.records if "Grafana" in record.message] == [logging.WARNING]
+    assert TOKEN not in caplog.text
+
+
+def test_what_failed_is_tried_again_in_order_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    desk = Desk((503, {"message": "starting"}), (503, {"message": "starting"}), (429, {"message": "slow"}), DONE)
+    with serving(desk.answer) as url, desk.annotating(url):
+        desk.step(1)
+        desk.step(2)
+        until(lambda: desk.told.annotations == ["failed"] * 3 + ["sent"] * 2)
+    assert [text[-1] for text in desk.texts] == ["1", "1", "1", "1", "2"]
+    said = [record.message for record in caplog.records if "Grafana" in record.message]
+    assert len(said) == 2, said
+    assert "answers 503" in said[0]
+    assert said[1] == "transitions are marked in Grafana again"
+
+
+def test_a_grafana_that_is_away_costs_a_counter_and_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    desk = Desk()
+    with away() as url, desk.annotating(url):
+        desk.step()
+        until(lambda: len(desk.told.annotations) >= 3)
+        assert set(desk.told.annotations) == {"failed"}
+    assert len([record for record in caplog.records if "gives no answer" in record.message]) == 1
+
+
+def test_a_grafana_that_hangs_delays_nobody_and_its_oldest_annotations_make_room() -> None:
+    go = threading.Event()
+
+    def hang() -> Answer:
+        go.wait(30)
+        return DONE
+
+    desk = Desk(hang)
+    with serving(desk.answer) as url, desk.annotating(url, capacity=3):
+        desk.step(0)
+        until(lambda: bool(desk.requests))
+        began = time.monotonic()
+        for number in range(1, 100):
+            desk.step(number)
+        assert time.monotonic() - began < 2.0
+        assert desk.told.annotations == ["dropped"] * 96
+        go.set()
+        until(lambda: desk.told.annotations[96:] == ["sent"] * 4)
+    assert [text.split()[-1] for text in desk.texts] == ["0", "97", "98", "99"]
+
+
+def test_a_grafana_that_hangs_is_given_up_after_a_while() -> None:
+    go = threading.Event()
+
+    def hang() -> Answer:
+        go.wait(30)
+        return DONE
+
+    desk = Desk(hang, DONE)
+    with serving(desk.answer) as url, desk.annotating(url, answer_seconds=0.2):
+        desk.step()
+        until(lambda: desk.told.annotations == ["failed", "sent"])
+        go.set()
+
+
+def test_what_waits_when_it_closes_is_still_sent() -> None:
+    desk = Desk()
+    with serving(desk.answer) as url, desk.annotating(url) as annotator:
+        for number in range(5):
+            desk.step(number)
+        assert annotator.close(10.0)
+        assert desk.told.annotations == ["sent"] * 5
+        desk.step(6)
+        assert len(desk.requests) == 5
+
+
+def test_closing_waits_no_longer_than_it_may_and_counts_what_is_lost() -> None:
+    go = threading.Event()
+
+    def hang() -> Answer:
+        go.wait(30)
+        return DONE
+
+    desk = Desk(hang)
+    with serving(desk.answer) as url, desk.annotating(url) as annotator:
+        for number in range(3):
+            desk.step(number)
+        until(lambda: bool(desk.requests))
+        began = time.monotonic()
+        assert not annotator.close(0.2)
+        assert time.monotonic() - began < 3.0
+        assert desk.told.annotations == ["dropped"] * 2
+        go.set()
+
+
+def test_closing_while_grafana_is_away_ends_at_once() -> None:
+    desk = Desk()
+    with away() as url, desk.annotating(url, first_wait=60.0) as annotator:
+        desk.step()
+        until(lambda: desk.told.annotations == ["failed"])
+        began = time.monotonic()
+        assert annotator.close(20.0)
+        assert time.monotonic() - began < 10.0
+        assert desk.told.annotations == ["failed", "failed", "dropped"]
+
+
+def test_something_broken_within_concerns_the_annotations_alone() -> None:
+    desk = Desk()
+
+    def broken() -> str:
+        raise RuntimeError("no name")
+
+    settings = AnnotationSettings(grafana_url="http://127.0.0.1:9")
+    annotator = Annotator(settings, desk.journal, desk.told, broken, first_wait=0.02)
+    annotator.start()
+    desk.step()
+    until(lambda: desk.told.annotations[:2] == ["failed", "failed"])
+    assert annotator.close(10.0)
