@@ -19,6 +19,7 @@ LEVELS: Words = {
     FallbackLevel.LIGHT_DRAFT: Word("light draft", WARN),
     FallbackLevel.AUTOREGRESSIVE: Word("autoregressive", BAD),
 }
+HELD: Words = {0: Word("not held", GOOD), 1: Word("held", WARN)}
 FLAG: Words = {1: Word("on", GOOD), 0: Word("off", WARN)}
 PRESSURE: Words = {0: Word("normal", GOOD), 1: Word("warn", WARN), 2: Word("critical", BAD)}
 THERMAL: Words = {

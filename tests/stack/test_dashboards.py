@@ -64,9 +64,26 @@ SENSORS: Mapping[str, tuple[Metric, str]] = {
 NOT_HAPPENED: Mapping[str, str] = {
     "draftd-machine/Failed readings": "no reading failed",
     "draftd-telemetry/Failures of telemetry, by part": "telemetry did not fail",
+    "draftd-fallback/What asks for a level": "nothing asked for less than full",
+    "draftd-fallback/Steps by what asked for them": "the ladder did not move",
+    "draftd-fallback/Steps from level to level": "the ladder did not move",
+    "draftd-fallback/Canary scores": "the canaries' first run is an hour away",
+    "draftd-fallback/Canary runs": "the canaries' first run is an hour away",
+    "draftd-fallback/Notifications by result": "no alert was sent here",
+    "draftd-fallback/Polls of the source of alerts": "no source of alerts is configured",
+    "draftd-fallback/Annotations and saving/annotations": "no Grafana is configured",
     **{
         f"draftd-speculation/Depth chosen/{depth}": "the daemon drafts at most four tokens unless it is told otherwise"
         for depth in (*range(5, DEEPEST + 1), f"{DEEPEST + 1} or more")
+    },
+}
+
+# What a run as short as this may or may not come to.
+EITHER_WAY: Mapping[str, str] = {
+    "draftd-fallback/Drift": "a baseline takes 61 requests of a kind of text",
+    **{
+        f"draftd-fallback/{panel}": "the daemon probes when it has time to spare"
+        for panel in ("Probes", "Acceptance in the last probe", "Speed-up in the last probe")
     },
 }
 
@@ -134,7 +151,7 @@ def test_every_query_of_every_panel_gives_series_with_the_labels_that_its_legend
             unlabelled |= {f"{named(dashboard, panel, target)}: {label}" for one in found if not one.labels.get(label)}
     there = run.names()
     lacking = {name for name, (metric, _) in SENSORS.items() if metric.prometheus not in there}
-    assert silent == lacking | set(NOT_HAPPENED)
+    assert silent - set(EITHER_WAY) == lacking | set(NOT_HAPPENED)
     assert not unlabelled
 
 

@@ -15,7 +15,8 @@ from dashboards.boards import boards
 from dashboards.panels import COLUMNS, panel_id
 from dashboards.settings import Alerting
 
-UIDS = ["draftd-overview", "draftd-speculation", "draftd-latency", "draftd-machine", "draftd-telemetry"]
+KEYS = ["overview", "speculation", "fallback", "latency", "machine", "telemetry"]
+UIDS = [f"draftd-{key}" for key in KEYS]
 SOURCES = {"${datasource}", "draftd-loki", "draftd-tempo"}
 
 
@@ -115,7 +116,7 @@ def test_changes_of_level_and_flag_are_marked(dashboard: dict[str, Any]) -> None
 
 
 def test_a_latency_panel_leads_to_traces_of_the_time_it_shows() -> None:
-    latency = made()[2]
+    latency = made()[KEYS.index("latency")]
     linked = {panel["title"]: panel["links"][0]["url"] for panel in panels(latency) if panel.get("links")}
     assert {"Whole request", "Time to first token", "Prefill", "Requests by outcome"} <= set(linked)
     for url in linked.values():

@@ -1,0 +1,188 @@
+"""Fallback: where the ladder stands and why, what asks for less, what is tried before it climbs, who is told."""
+
+from __future__ import annotations
+
+from dashboards.board import Board, Row, traces
+from dashboards.boards import look
+from dashboards.panels import BAD, GOOD, WARN, Panel, Text, bars, lines, single, states, tile
+from dashboards.queries import fallback as ask
+from dashboards.queries import speculation
+from dashboards.queries import traces as tempo
+from dashboards.settings import Alerting
+
+_RESULTS = {"^(accepted|ok|good|sent)$": GOOD, "^(bad|failed|invalid)$": BAD, "^too_few_samples$": "text"}
+
+
+def board(alerting: Alerting) -> Board:
+    return Board(
+        "fallback",
+        "Fallback",
+        "How far the daemon has stepped down, what asked for it, and its way back: probes of the rung above, the "
+        "quality canaries, alerts and holds. Probes and canaries are in no other dashboard's figures.",
+        (
+            Row("Now, and over the time shown", _figures()),
+            Row("Where it stands, and what asks for less", _standing()),
+            Row("Steps and drift", _steps()),
+            Row("Probes of the rung above", _probes(alerting)),
+            Row("Quality canaries", _canaries()),
+            Row("Told by alerts, telling Grafana, saved", _told()),
+        ),
+    )
+
+
+def _figures() -> tuple[Panel, ...]:
+    return (
+        single(
+            tile("Level", "The lowest level in force on any daemon chosen above.", look.LEVEL),
+            speculation.LEVEL_NOW,
+            words=look.LEVELS,
+        ),
+        single(
+            tile("Rungs down", "How many rungs below the top of its ladder the lowest daemon stands.", look.COUNT,
+                 decimals=0),
+            ask.RUNGS_NOW,
+            steps=((None, GOOD), (1, WARN)),
+        ),
+        single(
+            tile("Held", "Whether an operator holds the level of any daemon: then nothing moves it.", look.LEVEL),
+            ask.HELD_NOW,
+            words=look.HELD,
+        ),
+        single(
+            tile("Alerts that ask", "Alerts that ask for a level at present, until they resolve or are not repeated.",
+                 look.COUNT, decimals=0),
+            ask.LEASES_NOW,
+            steps=((None, GOOD), (1, WARN)),
+        ),
+        single(
+            tile("Steps", "Steps down and up the ladder.", look.COUNT, decimals=0),
+            ask.STEPS_NOW,
+        ),
+        single(
+            tile("Texts that differ", "Greedy canaries whose speculative text was not the autoregressive one.",
+                 look.COUNT, decimals=0),
+            ask.DIVERGENCES_NOW,
+            steps=look.NONE_IS_WELL,
+        ),
+    )  # fmt: skip
+
+
+def _standing() -> tuple[Panel, ...]:
+    return (
+        states(
+            Text("Level and hold", "The level in force on each daemon, and whether an operator holds it there.",
+                 look.LEVEL),
+            (speculation.LEVELS, look.LEVELS),
+            (ask.HOLDS, look.HELD),
+        ),
+        states(
+            Text("What asks for a level", "Each signal that asks for less, and the level that it asks for; the lowest "
+                 "is where the ladder is heading.", look.LEVEL, no_value="nothing asks"),
+            (ask.DEMANDS, look.LEVELS),
+        ),
+        traces(
+            lines(
+                Text("Rungs below full", "Each shorter block and each lighter drafter is a rung of its own.",
+                     look.COUNT, low=0, decimals=0),
+                ask.RUNGS,
+            ),
+            tempo.STEPPED_DOWN,
+            "Requests planned below full",
+        ),
+    )  # fmt: skip
+
+
+def _steps() -> tuple[Panel, ...]:
+    return (
+        lines(
+            Text("Steps by what asked for them", "Steps a minute, down and up: the signal, an operator's hold, or a "
+                 "recovery.", look.PER_MINUTE, low=0, no_value="no steps"),
+            ask.TRANSITIONS,
+        ),
+        bars(
+            Text("Steps from level to level", "Over the time shown. As many back up as down is a ladder that "
+                 "recovered; many of both is one that flaps.", look.COUNT, low=0, decimals=0, no_value="no steps"),
+            ask.TRANSITIONS_BY_WAY,
+        ),
+        lines(
+            Text("Drift", "Sum of what acceptance fell short of its baseline, over the limit: at 1 it is drift, and "
+                 "asks for a shorter block. There is none before a baseline is known.", "none", low=0, decimals=2,
+                 no_value="no baseline yet"),
+            ask.DRIFT,
+            steps=((None, GOOD), (1, BAD)),
+        ),
+    )  # fmt: skip
+
+
+def _probes(alerting: Alerting) -> tuple[Panel, ...]:
+    none = "no probe yet"
+    return (
+        lines(
+            Text("Probes", "Probes a minute, by the level that was tried and the verdict. There are none at full.",
+                 look.PER_MINUTE, low=0, no_value=none),
+            ask.PROBES,
+        ),
+        lines(
+            Text("Acceptance in the last probe", "Accepted of the drafted tokens that it reached.", look.SHARE, low=0,
+                 high=1, no_value=none),
+            ask.PROBE_ACCEPTANCE,
+        ),
+        lines(
+            Text("Speed-up in the last probe", "Over autoregressive decoding of the same prompts. Below the line the "
+                 "rung above does not pay.", look.TIMES, decimals=2, no_value=none),
+            ask.PROBE_SPEEDUP,
+            steps=((None, BAD), (alerting.speedup_floor, GOOD)),
+        ),
+    )  # fmt: skip
+
+
+def _canaries() -> tuple[Panel, ...]:
+    return (
+        lines(
+            Text("Canary scores", "Share of the canaries that passed their checks in the last run, both ways. The "
+                 "speculative score below the autoregressive one is a reason to step down at once.", look.SHARE, low=0,
+                 high=1, no_value="no run yet"),
+            ask.CANARY_SCORE,
+            colors=look.MODES,
+        ),
+        lines(
+            Text("Canary runs", "Runs a minute, by verdict.", look.PER_MINUTE, low=0, no_value="no run yet"),
+            ask.CANARIES,
+            colors=_RESULTS,
+        ),
+        lines(
+            Text("Divergences", "Greedy canaries a minute whose two texts differ. On a CPU there are none; on Metal "
+                 "near-ties may fall either way.", look.PER_MINUTE, low=0),
+            ask.DIVERGENCES,
+        ),
+    )  # fmt: skip
+
+
+def _told() -> tuple[Panel, ...]:
+    return (
+        lines(
+            Text("Notifications by result", "What became of what came to the webhook, a minute: accepted, known "
+                 "already, or refused, and why.", look.PER_MINUTE, 6, low=0, no_value="none came"),
+            ask.NOTIFICATIONS,
+            colors=_RESULTS,
+        ),
+        lines(
+            Text("Leases", "Alerts that ask for a level, each until it resolves, or is not repeated in time.",
+                 look.COUNT, 6, low=0, decimals=0),
+            ask.LEASES,
+        ),
+        lines(
+            Text("Polls of the source of alerts", "Times a minute that Alertmanager or Grafana was asked, by result.",
+                 look.PER_MINUTE, 6, low=0, no_value="nobody is polled"),
+            ask.POLLS,
+            colors=_RESULTS,
+        ),
+        lines(
+            Text("Annotations and saving", "Annotations sent to Grafana, a minute, by result; and failures to save "
+                 "the ladder's state. While it cannot be saved a restart begins where it was saved last.",
+                 look.PER_MINUTE, 6, low=0),
+            ask.ANNOTATIONS,
+            ask.SAVE_ERRORS,
+            colors={"^annotations (accepted|ok|sent)$": GOOD, "^not saved$": BAD},
+        ),
+    )  # fmt: skip

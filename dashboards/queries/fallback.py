@@ -1,0 +1,59 @@
+"""The fallback: where the ladder stands, what asks for a level and what moved it, what was tried out, who was told."""
+
+from __future__ import annotations
+
+from dashboards.queries.query import (
+    ENGINE,
+    MODE,
+    RANGE,
+    WORKLOAD,
+    Query,
+    counted,
+    gauge,
+    grouped,
+    or_nought,
+    per_minute,
+    shown,
+)
+from dashboards.ratios import INSTANCE, label
+from draftd.telemetry import attributes as a
+from draftd.telemetry import fallback
+
+SIGNAL, RESULT, LEVEL = label(a.SIGNAL), label(a.RESULT), label(a.PLAN_LEVEL)
+FROM, TO = label(a.TRANSITION_FROM), label(a.TRANSITION_TO)
+
+RUNGS_NOW = Query(grouped(gauge(fallback.FALLBACK_RUNG, ENGINE), function="max"), "rungs below full", instant=True)
+HELD_NOW = Query(grouped(gauge(fallback.FALLBACK_HOLD, ENGINE), function="max"), "held", instant=True)
+LEASES_NOW = Query(grouped(gauge(fallback.ALERT_LEASES, ENGINE)), "alerts", instant=True)
+STEPS_NOW = Query(or_nought(counted(fallback.FALLBACK_TRANSITIONS, ENGINE, RANGE)), "steps", instant=True)
+DIVERGENCES_NOW = Query(or_nought(counted(fallback.CANARY_DIVERGENCES, ENGINE, RANGE)), "texts", instant=True)
+
+RUNGS = Query(grouped(gauge(fallback.FALLBACK_RUNG, ENGINE), (INSTANCE,), "max"), shown(INSTANCE))
+HOLDS = Query(grouped(gauge(fallback.FALLBACK_HOLD, ENGINE), (INSTANCE,), "max"), f"hold · {shown(INSTANCE)}")
+DEMANDS = Query(
+    grouped(gauge(fallback.FALLBACK_DEMAND, ENGINE), (SIGNAL, INSTANCE), "min"),
+    f"{shown(SIGNAL)} · {shown(INSTANCE)}",
+)
+TRANSITIONS = Query(per_minute(fallback.FALLBACK_TRANSITIONS, ENGINE, (SIGNAL,)), shown(SIGNAL))
+TRANSITIONS_BY_WAY = Query(
+    counted(fallback.FALLBACK_TRANSITIONS, ENGINE, RANGE, (FROM, TO)), f"{shown(FROM)} → {shown(TO)}", instant=True
+)
+DRIFT = Query(
+    grouped(gauge(fallback.DRIFT_SUM, ENGINE), (WORKLOAD, INSTANCE), "max"), f"{shown(WORKLOAD)} · {shown(INSTANCE)}"
+)
+LEASES = Query(grouped(gauge(fallback.ALERT_LEASES, ENGINE), (INSTANCE,)), shown(INSTANCE))
+
+PROBES = Query(per_minute(fallback.PROBES, ENGINE, (LEVEL, RESULT)), f"{shown(LEVEL)}, {shown(RESULT)}")
+PROBE_ACCEPTANCE = Query(
+    grouped(gauge(fallback.PROBE_ACCEPTANCE, ENGINE), (INSTANCE,), "min"), f"acceptance · {shown(INSTANCE)}"
+)
+PROBE_SPEEDUP = Query(grouped(gauge(fallback.PROBE_SPEEDUP, ENGINE), (INSTANCE,), "min"), shown(INSTANCE))
+CANARY_SCORE = Query(grouped(gauge(fallback.CANARY_SCORE, ENGINE), (MODE, INSTANCE), "min"),
+                     f"{shown(MODE)} · {shown(INSTANCE)}")  # fmt: skip
+CANARIES = Query(per_minute(fallback.CANARIES, ENGINE, (RESULT,)), shown(RESULT))
+DIVERGENCES = Query(or_nought(per_minute(fallback.CANARY_DIVERGENCES, ENGINE)), "texts that differ")
+
+NOTIFICATIONS = Query(per_minute(fallback.ALERT_NOTIFICATIONS, ENGINE, (RESULT,)), shown(RESULT))
+POLLS = Query(per_minute(fallback.ALERT_POLLS, ENGINE, (RESULT,)), shown(RESULT))
+ANNOTATIONS = Query(per_minute(fallback.ANNOTATIONS, ENGINE, (RESULT,)), f"annotations {shown(RESULT)}")
+SAVE_ERRORS = Query(or_nought(per_minute(fallback.FALLBACK_SAVE_ERRORS, ENGINE)), "not saved")
