@@ -12,6 +12,8 @@ from draftd.core import DrafterKind
 from draftd.errors import ConfigError
 from draftd.settings_base import Blocks, Drafters, ExistingFile, HomePath, Seconds, Section, is_loopback, sendable
 
+TIMESTAMP_HEADER = "X-Grafana-Alerting-Timestamp"  # as draftd sets Grafana's contact point up
+
 
 class FallbackSettings(Section):
     """How far, when and why the daemon steps down, and back up."""
@@ -81,7 +83,7 @@ class WebhookSettings(Section):
     token: SecretStr | None = Field(default=None, description="Bearer token of the sender (Alertmanager, Grafana).")
     secret: SecretStr | None = Field(default=None, description="Key of the sender's HMAC-SHA256 signature (Grafana).")
     timestamp_header: str = Field(
-        default="X-Grafana-Alerting-Timestamp",
+        default=TIMESTAMP_HEADER,
         min_length=1,
         description="Header with the signature's time, in seconds since 1970; a signature without it is refused.",
     )
@@ -122,18 +124,7 @@ class WebhookSettings(Section):
     @field_validator("poll_url")
     @classmethod
     def _polled(cls, value: str | None) -> str | None:
-        if not value:
-            return None
-        parts = urlsplit(value)
-        if (
-            parts.scheme not in ("http", "https")
-            or not parts.hostname
-            or parts.port == 0
-            or "@" in parts.netloc
-            or parts.query
-        ):
-            raise ConfigError("webhook.poll_url", value, "http:// or https://, a host, a path; a token by itself")
-        return value.rstrip("/")
+        return _address("webhook.poll_url", value)
 
     @model_validator(mode="after")
     def _tls(self) -> Self:
@@ -143,10 +134,7 @@ class WebhookSettings(Section):
         if not is_loopback(self.host) and self.tls_cert is None:
             allowed = "127.0.0.0/8, ::1 or localhost; elsewhere set webhook.tls_cert and webhook.tls_key too"
             raise ConfigError("webhook.host", self.host, allowed)
-        if self.poll_token is not None and self.poll_url is not None:
-            parts = urlsplit(self.poll_url)
-            if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
-                raise ConfigError("webhook.poll_url", self.poll_url, "https beyond loopback, where poll_token is sent")
+        _only_told_safely("webhook.poll_url", self.poll_url, self.poll_token, "poll_token")
         return self
 
 
@@ -155,3 +143,44 @@ class AnnotationSettings(Section):
 
     grafana_url: str | None = Field(default=None, description="Grafana's address. Unset: no annotations.")
     grafana_token: SecretStr | None = Field(default=None, description="Service account token for it.")
+
+    @field_validator("grafana_url")
+    @classmethod
+    def _reached(cls, value: str | None) -> str | None:
+        return _address("annotations.grafana_url", value)
+
+    @field_validator("grafana_token")
+    @classmethod
+    def _unset(cls, value: SecretStr | None) -> SecretStr | None:
+        return sendable(value)
+
+    @model_validator(mode="after")
+    def _secret(self) -> Self:
+        _only_told_safely("annotations.grafana_url", self.grafana_url, self.grafana_token, "grafana_token")
+        return self
+
+
+def _address(name: str, value: str | None) -> str | None:
+    """An address to ask; empty is none. Raises ConfigError."""
+    if not value:
+        return None
+    parts = urlsplit(value)
+    if (
+        parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or parts.port == 0
+        or "@" in parts.netloc
+        or parts.query
+    ):
+        shown = value if "@" not in value else "…@" + value.rsplit("@", 1)[1]  # what precedes it may be a password
+        raise ConfigError(name, shown, "http:// or https://, a host, a path; a token by itself")
+    return value.rstrip("/")
+
+
+def _only_told_safely(name: str, url: str | None, token: SecretStr | None, token_name: str) -> None:
+    """A token that is sent in the clear could be read on the way. Raises ConfigError."""
+    if token is None or url is None:
+        return
+    parts = urlsplit(url)
+    if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
+        raise ConfigError(name, url, f"https beyond loopback, where {token_name} is sent")

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from draftd.config import load_settings
 from draftd.control.annotations import Annotator
 from draftd.control.journal import Journal, Subject
+from draftd.errors import ConfigError
 from draftd.settings_fallback import AnnotationSettings
 from tests.answering import Told
 from tests.http_server import Answer, Request, serving
@@ -214,3 +216,27 @@ def test_something_broken_within_concerns_the_annotations_alone() -> None:
     desk.step()
     until(lambda: desk.told.annotations[:2] == ["failed", "failed"])
     assert annotator.close(10.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"url": "grafana.example.org"}, "annotations.grafana_url: got 'grafana.example.org'; allowed: http://"),
+        ({"url": "https://me:secret@grafana.example.org"}, "annotations.grafana_url: got '…@grafana.example.org'"),
+        ({"url": "http://grafana.example.org", "token": TOKEN}, "https beyond loopback, where grafana_token is sent"),
+        ({"url": "https://grafana.example.org", "token": "two words"}, "annotations.grafana_token"),
+    ],
+)
+def test_settings_that_cannot_work_or_would_tell_the_token_are_refused(settings: dict[str, str], said: str) -> None:
+    variables = {f"DRAFTD_ANNOTATIONS__GRAFANA_{name.upper()}": value for name, value in settings.items()}
+    with pytest.raises(ConfigError) as refused:
+        load_settings(None, {}, variables)
+    assert said in refused.value.message
+    assert "secret" not in refused.value.message
+
+
+def test_an_address_on_this_machine_or_none_at_all_will_do() -> None:
+    assert AnnotationSettings(grafana_url="").grafana_url is None
+    assert AnnotationSettings(grafana_url="http://127.0.0.1:3000/", grafana_token=SecretStr(TOKEN)).grafana_url == (
+        "http://127.0.0.1:3000"
+    )
