@@ -1,0 +1,58 @@
+"""The hardware's readings as the guard takes them: each once, what is not known as not known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from draftd.control.machine import MachineFeed
+from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel
+from draftd.hardware.state import HardwareState
+from draftd.policy.machine import Machine
+
+
+@dataclass
+class View:
+    state: HardwareState | None = None
+    errors: dict[str, int] = field(default_factory=dict)
+
+
+def reading(at: float, pressure: MemoryPressure | None = None, thermal: ThermalLevel | None = None) -> HardwareState:
+    return HardwareState(HardwareSample(memory_pressure=pressure), at, thermal_level=thermal, swap_ins=7)
+
+
+def test_a_reading_is_taken_once_and_what_is_not_known_is_not_made_up() -> None:
+    view = View()
+    feed = MachineFeed(view, lambda: 0.0)
+    assert feed.reading() is None
+    view.state = reading(0.0)
+    assert feed.reading() == Machine(None, None, 7)
+    assert feed.reading() is None
+    view.state = reading(5.0, MemoryPressure.WARN, ThermalLevel.MODERATE)
+    assert feed.reading() == Machine(False, False, 7)
+    view.state = reading(10.0, MemoryPressure.CRITICAL, ThermalLevel.TRAPPING)
+    assert feed.reading() == Machine(True, True, 7)
+
+
+def test_when_readings_stop_it_says_once_that_all_is_well_and_begins_again_with_the_next() -> None:
+    now, view = 0.0, View(reading(0.0, MemoryPressure.CRITICAL))
+    feed = MachineFeed(view, lambda: now)
+    assert feed.reading() == Machine(True, None, 7)
+    now = 59.0
+    assert feed.reading() is None
+    now = 61.0
+    assert feed.reading() == Machine(False, False, None)
+    assert feed.reading() is None
+    view.state = reading(70.0, MemoryPressure.CRITICAL)
+    assert feed.reading() == Machine(True, None, 7)
+
+
+def test_a_slow_period_is_no_end_of_readings() -> None:
+    now, view = 0.0, View(reading(0.0))
+    feed = MachineFeed(view, lambda: now)
+    feed.reading()
+    now, view.state = 600.0, reading(600.0, MemoryPressure.CRITICAL)
+    assert feed.reading() == Machine(True, None, 7)
+    now = 2000.0
+    assert feed.reading() is None
+    now = 2401.0
+    assert feed.reading() == Machine(False, False, None)
