@@ -154,6 +154,7 @@ class Examination:
 
     def _probed(self, report: ProbeReport, now: float) -> None:
         self.probed = report
+        log.info("probe of %s: %s: %s", report.rung.label, report.verdict, report.reason)
         if self._void:
             return
         self._at_once = False
