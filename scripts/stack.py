@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -14,16 +15,22 @@ import threading
 import time
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
+
+from draftd.settings_fallback import WebhookSettings
 
 ROOT = Path(__file__).parents[1]
 _READY_SECONDS = 120.0  # the daemon may have a large model to load
 _STOP_SECONDS = 45.0  # longer than the daemon takes to drain and to flush
 
+ALERTMANAGER = "http://127.0.0.1:9093"
+# Where alerts go instead, and what they carry there: as for Grafana.
 WEBHOOK_URL, WEBHOOK_SECRET = "DRAFTD_WEBHOOK_URL", "DRAFTD_WEBHOOK_SECRET"
+# The daemon's own settings.
+WEBHOOK_TOKEN, WEBHOOK_PORT, POLL_URL = "DRAFTD_WEBHOOK__TOKEN", "DRAFTD_WEBHOOK__PORT", "DRAFTD_WEBHOOK__POLL_URL"
 
 
 @dataclass(frozen=True)
@@ -103,29 +110,45 @@ def program(*script: str) -> str:
     return found.stdout.strip()
 
 
-def alertmanager_config(environ: Mapping[str, str], folder: Path) -> Path:
-    """otel-collector/alertmanager.yaml; a copy in `folder` that tells the daemon where its webhook is named."""
-    base = ROOT / "otel-collector" / "alertmanager.yaml"
+@dataclass(frozen=True)
+class Webhook:
+    """Where Alertmanager tells of alerts, and the token by which the daemon knows it."""
+
+    url: str
+    token: str = field(repr=False)
+
+
+def webhook(environ: Mapping[str, str]) -> Webhook:
+    """The daemon's own, with a token made for this run, unless `environ` says otherwise."""
     url, secret = environ.get(WEBHOOK_URL), environ.get(WEBHOOK_SECRET)
-    if not url:
-        return base
-    if not secret:
+    if url and not secret:
         raise SystemExit(f"draftd: {WEBHOOK_URL} needs {WEBHOOK_SECRET} beside it: what the daemon knows the sender by")
+    port = environ.get(WEBHOOK_PORT) or WebhookSettings().port
+    token = environ.get(WEBHOOK_TOKEN) or secret or secrets.token_hex(32)
+    return Webhook(url or f"http://127.0.0.1:{port}/v1/alerts", secret if url and secret else token)
+
+
+def alertmanager_config(told: Webhook, folder: Path) -> Path:
+    """A copy of otel-collector/alertmanager.yaml in `folder`, that tells the daemon of alerts."""
+    base = ROOT / "otel-collector" / "alertmanager.yaml"
     folder.mkdir(parents=True, exist_ok=True)
     token, copy = folder / "token", folder / "alertmanager.json"
     token.touch()
     token.chmod(0o600)  # before there is anything in it to read
-    token.write_text(secret)
+    token.write_text(told.token)
     config = yaml.safe_load(base.read_text())
     (daemon,) = (receiver for receiver in config["receivers"] if receiver["name"] == "draftd-daemon")
-    daemon["webhook_configs"] = [{"url": url, "http_config": {"authorization": {"credentials_file": str(token)}}}]
+    daemon["webhook_configs"] = [{"url": told.url, "http_config": {"authorization": {"credentials_file": str(token)}}}]
     copy.write_text(json.dumps(config))  # which is YAML as well
     return copy
 
 
-def parts(arguments: list[str], environ: Mapping[str, str]) -> list[Part]:
-    """In the order in which they start; `arguments` are the daemon's."""
-    config = alertmanager_config(environ, ROOT / "build" / "alertmanager")
+def parts(
+    arguments: list[str], environ: Mapping[str, str], written: Path = ROOT / "build" / "alertmanager"
+) -> list[Part]:
+    """In the order in which they start; `arguments` are the daemon's, `written` is where what this run needs goes."""
+    told = webhook(environ)
+    config = alertmanager_config(told, written)
     alertmanager = [
         program("scripts/alertmanager.sh"),
         f"--config.file={config}",
@@ -146,12 +169,14 @@ def parts(arguments: list[str], environ: Mapping[str, str]) -> list[Part]:
     if not {"TEMPO_ENDPOINT", "LOKI_ENDPOINT"} & set(environ):
         collector += ["--config", "otel-collector/without-stores.yaml"]
     telemetry = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4317", "OTEL_METRIC_EXPORT_INTERVAL": "5000"}
+    # What was missed while one of them was away is asked for.
+    alerts = {WEBHOOK_TOKEN: environ.get(WEBHOOK_TOKEN) or told.token, POLL_URL: environ.get(POLL_URL) or ALERTMANAGER}
     daemon = [sys.executable, "-m", "draftd.cli.main", "serve", *arguments]
     return [
         Part("collector", collector, {**environ, "OTELCOL_LOG_LEVEL": "error"}, ready="http://127.0.0.1:13133"),
-        Part("alertmanager", alertmanager, environ, ready="http://127.0.0.1:9093/-/ready"),
+        Part("alertmanager", alertmanager, environ, ready=f"{ALERTMANAGER}/-/ready"),
         Part("prometheus", prometheus, environ, ready="http://127.0.0.1:9090/-/ready"),
-        Part("draftd", daemon, {**environ, **telemetry}, says=": serving "),
+        Part("draftd", daemon, {**environ, **telemetry, **alerts}, says=": serving "),
     ]
 
 
@@ -166,7 +191,7 @@ def main(arguments: list[str]) -> int:
             if not _until_ready(running[-1], stop):
                 break
         else:
-            say("ready: Prometheus on http://127.0.0.1:9090, alerts on http://127.0.0.1:9093; Ctrl-C stops all")
+            say(f"ready: Prometheus on http://127.0.0.1:9090, alerts on {ALERTMANAGER}; Ctrl-C stops all")
         while not stop.is_set() and not any(one.ended() for one in running):
             stop.wait(0.2)
     finally:

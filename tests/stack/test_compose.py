@@ -15,6 +15,8 @@ import pytest
 import yaml
 
 from dashboards.external import EXTERNALS
+from draftd.control.alerts.authentication import SIGNATURE_HEADER
+from draftd.settings_fallback import WebhookSettings
 from draftd.telemetry.catalog import METRICS
 from tests.stack.components import CONFIG, ROOT, collector_binary, promtool_binary
 
@@ -255,7 +257,8 @@ def test_alerts_that_ask_for_a_level_are_told_to_the_daemon_signed_and_no_others
     assert receiver["disableResolveMessage"] is False
     assert settings["url"] == "$DRAFTD_WEBHOOK_URL"
     assert settings["hmacConfig"]["secret"] == "$DRAFTD_WEBHOOK_SECRET"
-    assert settings["hmacConfig"]["timestampHeader"]
+    assert settings["hmacConfig"]["header"] == SIGNATURE_HEADER
+    assert settings["hmacConfig"]["timestampHeader"] == WebhookSettings().timestamp_header
     assert {"DRAFTD_WEBHOOK_URL", "DRAFTD_WEBHOOK_SECRET"} <= set(SERVICES["grafana"]["environment"])
 
     (policy,) = alerting["policies"]

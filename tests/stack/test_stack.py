@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import queue
 import re
 import signal
@@ -17,7 +18,18 @@ from typing import Any, ClassVar
 import pytest
 
 from draftd.server.client import DraftdClient
-from scripts.stack import WEBHOOK_SECRET, WEBHOOK_URL, alertmanager_config
+from scripts.stack import (
+    ALERTMANAGER,
+    POLL_URL,
+    WEBHOOK_PORT,
+    WEBHOOK_SECRET,
+    WEBHOOK_TOKEN,
+    WEBHOOK_URL,
+    Webhook,
+    alertmanager_config,
+    parts,
+    webhook,
+)
 from tests.stack.components import (
     ROOT,
     Prometheus,
@@ -31,7 +43,16 @@ from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
-PORTS = (4317, 4318, 8888, 9090, 9093, 9464, 13133)  # the pipeline's own: where one is taken, there is nothing to test
+PORTS = (
+    4317,
+    4318,
+    8888,
+    9090,
+    9093,
+    9464,
+    13133,
+    50552,
+)  # the pipeline's own: where one is taken, there is nothing to test
 
 
 def loaded(what: str, key: str) -> Any:
@@ -96,7 +117,7 @@ def test_an_alert_that_asks_for_a_level_is_told_to_the_daemon_where_its_webhook_
     with http.server.HTTPServer(("127.0.0.1", 0), Told) as webhook:
         threading.Thread(target=webhook.serve_forever, args=(0.05,), daemon=True).start()
         url = f"http://127.0.0.1:{webhook.server_port}/v1/alerts"
-        config = alertmanager_config({WEBHOOK_URL: url, WEBHOOK_SECRET: "sesame"}, tmp_path / "with")
+        config = alertmanager_config(Webhook(url, "sesame"), tmp_path / "with")
         assert (tmp_path / "with" / "token").stat().st_mode & 0o077 == 0, "nobody else reads the secret"
         with alertmanager(tmp_path, config=config) as running:
             asks = {"labels": {"alertname": "Asks", "fallback_level": "short_block"}}
@@ -113,8 +134,23 @@ def test_an_alert_that_asks_for_a_level_is_told_to_the_daemon_where_its_webhook_
         assert Told.heard.empty()
 
 
-def test_the_webhook_is_not_named_without_what_the_daemon_knows_the_sender_by(tmp_path: Path) -> None:
+def test_the_daemon_and_alertmanager_agree_on_a_token_that_is_new_each_time(tmp_path: Path) -> None:
+    first, second = webhook({}), webhook({})
+    assert first.url == "http://127.0.0.1:50552/v1/alerts"
+    assert len(first.token) == 64
+    assert first.token != second.token
+    assert first.token not in repr(first)
+    environ = {part.name: part.environ for part in parts([], {"PATH": os.environ["PATH"]}, tmp_path)}
+    kept = (tmp_path / "token").read_text()
+    assert environ["draftd"][WEBHOOK_TOKEN] == kept
+    assert environ["draftd"][POLL_URL] == ALERTMANAGER
+    assert all(kept not in one.values() for name, one in environ.items() if name != "draftd")
+
+
+def test_what_a_person_sets_for_the_webhook_stands() -> None:
+    assert webhook({WEBHOOK_TOKEN: "own", WEBHOOK_PORT: "50600"}) == Webhook("http://127.0.0.1:50600/v1/alerts", "own")
+    elsewhere = {WEBHOOK_URL: "http://mini.local/v1/alerts", WEBHOOK_SECRET: "sesame"}
+    assert webhook(elsewhere) == Webhook("http://mini.local/v1/alerts", "sesame")
+    assert webhook(elsewhere | {WEBHOOK_TOKEN: "own"}) == Webhook("http://mini.local/v1/alerts", "sesame")
     with pytest.raises(SystemExit, match=WEBHOOK_SECRET):
-        alertmanager_config({WEBHOOK_URL: "http://127.0.0.1:50552/v1/alerts"}, tmp_path)
-    assert alertmanager_config({}, tmp_path).name == "alertmanager.yaml"
-    assert list(tmp_path.iterdir()) == []
+        webhook({WEBHOOK_URL: "http://127.0.0.1:50552/v1/alerts"})

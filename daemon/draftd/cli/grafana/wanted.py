@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from draftd.cli.grafana.content import Content, Group
 from draftd.cli.grafana.datasources import Choice
 from draftd.cli.grafana.names import CONTACT_POINT, LABEL, LABEL_VALUE, TAG, Json
+from draftd.control.alerts.authentication import SIGNATURE_HEADER
+from draftd.settings_fallback import TIMESTAMP_HEADER
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +65,8 @@ def contact_point(webhook: Webhook) -> Json:
             "httpMethod": "POST",
             "hmacConfig": {
                 "secret": webhook.secret,
-                "header": "X-Grafana-Alerting-Signature",
-                "timestampHeader": "X-Grafana-Alerting-Timestamp",
+                "header": SIGNATURE_HEADER,
+                "timestampHeader": TIMESTAMP_HEADER,
             },
         },
         "disableResolveMessage": False,
