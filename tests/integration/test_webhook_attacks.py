@@ -232,7 +232,9 @@ def test_requests_that_are_odd_but_http(webhook: Webhook) -> None:
         counted[name] = counted.get(name, 0) + 1
     with unmoved(webhook, **counted):
         for data, _ in odd:
-            assert raw(webhook, data).startswith(b"HTTP/1."), data[:60]
+            said = raw(webhook, data)
+            assert said.startswith(b"HTTP/1."), data[:60]
+            assert said.count(b"HTTP/1.") == 1, "one request a connection"
 
 
 def test_what_is_sent_slowly_is_not_waited_for(webhook: Webhook) -> None:

@@ -69,7 +69,11 @@ class Leases:
     def apply(
         self, notice: Notice, now: float, lease_seconds: float, *, polled: bool = False
     ) -> tuple[Leases, Applied]:
-        """The next state, and what became of the notice. The same notice twice changes nothing but the lease's end."""
+        """The next state, and what became of the notice. The same notice twice changes nothing but the lease's end.
+
+        What the source itself lists now (`polled`) is not old news, although it was gone for a while: a silence was
+        lifted, or Alertmanager has started anew. It is told with the beginning that it always had.
+        """
         state = self.expire(now)
         lease, ended = state.held.get(notice.fingerprint), state.ended.get(notice.fingerprint)
         if lease is not None and notice.starts_at < lease.notice.starts_at:
@@ -79,7 +83,9 @@ class Leases:
                 return state, Applied.DUPLICATE
             return state._end(notice.fingerprint, notice.starts_at), Applied.RESOLVED
         if ended is not None and notice.starts_at <= ended:
-            return state, Applied.STALE
+            if not polled:
+                return state, Applied.STALE
+            state = replace(state, ended={name: at for name, at in state.ended.items() if name != notice.fingerprint})
         if lease is None and len(state.held) >= _MOST:
             return state, Applied.FULL
         renewed = Lease(notice, now + lease_seconds, polled or (lease is not None and lease.polled))

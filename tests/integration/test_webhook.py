@@ -1,0 +1,160 @@
+"""The webhook and the poll with the real Alertmanager, and the README's own commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import urllib.request
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftd.control.alerts.poller import Poller
+from draftd.core import FallbackLevel
+from draftd.policy.leases import Leases, Notice
+from draftd.settings_fallback import WebhookSettings
+from scripts.stack import Webhook as Told
+from scripts.stack import alertmanager_config
+from tests.conftest import missing
+from tests.stack.components import ROOT, Alertmanager, alertmanager
+from tests.waiting import until
+from tests.webhook import SECRET, TOKEN, Counting, Webhook
+
+
+def asking(**changed: Any) -> dict[str, Any]:
+    """What Prometheus tells Alertmanager, to the nanosecond."""
+    began = (datetime.now(UTC) - timedelta(minutes=1)).replace(microsecond=0, tzinfo=None).isoformat()
+    labels = {"alertname": "DraftdSwapRising", "fallback_level": "light_draft", "instance": "mini-1"}
+    return {"labels": labels | changed.pop("labels", {}), "startsAt": f"{began}.123456789Z"} | changed
+
+
+def over(alert: dict[str, Any]) -> dict[str, Any]:
+    return alert | {"endsAt": (datetime.now(UTC) - timedelta(seconds=1)).isoformat()}
+
+
+def quick(told: Told, folder: Path) -> Path:
+    """What `make stack` gives Alertmanager, without its pauses."""
+    config = alertmanager_config(told, folder)
+    made = json.loads(config.read_text())
+    made["route"] |= {"group_wait": "0s", "group_interval": "500ms"}
+    config.write_text(json.dumps(made))
+    return config
+
+
+def test_alertmanager_tells_the_daemon_with_its_token_and_of_nothing_that_asks_for_no_level(tmp_path: Path) -> None:
+    with Webhook(secret=None) as webhook:
+        url = f"http://127.0.0.1:{webhook.port}/v1/alerts"
+        with alertmanager(tmp_path, config=quick(Told(url, TOKEN), tmp_path / "told")) as manager:
+            alert = asking()
+            manager.post([alert, asking(labels={"alertname": "DraftdAbsent", "fallback_level": ""})])
+            until(lambda: len(webhook.controller.told) == 1, 30, "the alert has arrived")
+            manager.post([over(alert)])
+            until(lambda: len(webhook.controller.told) == 2, 30, "its end has arrived")
+    fires, ended = webhook.controller.told
+    assert (fires.name, fires.level, fires.hard) == ("DraftdSwapRising", FallbackLevel.LIGHT_DRAFT, False)
+    assert (fires.firing, ended.firing) == (True, False)
+    assert (fires.fingerprint, fires.starts_at) == (ended.fingerprint, ended.starts_at)
+    assert webhook.counted == {"accepted": 2}
+
+
+def test_alertmanager_with_another_token_is_refused_and_counted(tmp_path: Path) -> None:
+    with Webhook(secret=None) as webhook:
+        url = f"http://127.0.0.1:{webhook.port}/v1/alerts"
+        with alertmanager(tmp_path, config=quick(Told(url, "guess"), tmp_path / "told")) as manager:
+            manager.post([asking()])
+            until(lambda: webhook.counted.get("bad_token", 0) >= 1, 30, "it has been refused")
+    assert webhook.controller.told == []
+    assert set(webhook.counted) == {"bad_token"}
+
+
+def test_what_alertmanager_could_not_deliver_it_delivers_when_the_daemon_is_back(tmp_path: Path) -> None:
+    first = Webhook(secret=None)
+    assert first.listener.close(10)
+    url = f"http://127.0.0.1:{first.port}/v1/alerts"
+    with alertmanager(tmp_path, config=quick(Told(url, TOKEN), tmp_path / "told")) as manager:
+        manager.post([asking()])
+        until(lambda: bool(manager.alerts()), 30)
+        with Webhook(secret=None, port=first.port) as back:
+            until(lambda: len(back.controller.told) == 1, 60, "it was sent again")
+
+
+class Polled:
+    """The leases, as polls of a real Alertmanager leave them."""
+
+    def __init__(self, manager: Alertmanager) -> None:
+        self.leases = Leases()
+        self.telemetry = Counting()
+        settings = WebhookSettings(poll_url=f"http://{manager.address}", poll_seconds=0.2)
+        self.poller = Poller(settings, self.reconcile, self.telemetry, lambda: "mini-1")
+
+    def reconcile(self, firing: Sequence[Notice]) -> None:
+        self.leases = self.leases.reconcile(firing, datetime.now(UTC).timestamp(), 1800.0)
+
+    @property
+    def held(self) -> set[str]:
+        return {lease.notice.name for lease in self.leases.held.values()}
+
+
+def silence(manager: Alertmanager, name: str) -> str:
+    """Silences an alert; its id."""
+    now = datetime.now(UTC)
+    body = {
+        "matchers": [{"name": "alertname", "value": name, "isRegex": False, "isEqual": True}],
+        "startsAt": now.isoformat(),
+        "endsAt": (now + timedelta(hours=1)).isoformat(),
+        "createdBy": "a test",
+        "comment": "be quiet",
+    }
+    url, kind = f"http://{manager.address}/api/v2/silences", {"Content-Type": "application/json"}
+    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), kind), timeout=10) as said:
+        return str(json.load(said)["silenceID"])
+
+
+def unsilence(manager: Alertmanager, silence_id: str) -> None:
+    url = f"http://{manager.address}/api/v2/silence/{silence_id}"
+    with urllib.request.urlopen(urllib.request.Request(url, method="DELETE"), timeout=10):
+        pass
+
+
+def test_a_poll_of_alertmanager_finds_what_fires_what_is_over_and_what_is_silenced(tmp_path: Path) -> None:
+    with alertmanager(tmp_path) as manager:
+        swap, hot = asking(), asking(labels={"alertname": "DraftdThermalHeavy", "fallback_level": "short_block"})
+        manager.post([swap, hot, asking(labels={"alertname": "Disk"}), asking(labels={"instance": "mini-2"})])
+        polled = Polled(manager)
+        polled.poller.start()
+        try:
+            until(lambda: polled.held == {"DraftdSwapRising", "DraftdThermalHeavy"}, 30)
+            manager.post([over(swap)])
+            until(lambda: polled.held == {"DraftdThermalHeavy"}, 30, "what is over asks for nothing")
+            silenced = silence(manager, "DraftdThermalHeavy")
+            until(lambda: polled.held == set(), 30, "who silences an alert wants nothing done about it")
+            unsilence(manager, silenced)
+            until(lambda: polled.held == {"DraftdThermalHeavy"}, 30, "and who unsilences it does")
+        finally:
+            assert polled.poller.close(10)
+    assert set(polled.telemetry.polls) == {"ok"}
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_the_commands_of_the_readme_check_both_ways_in(wrong: bool) -> None:
+    for needed in ("curl", "openssl"):
+        if shutil.which(needed) is None:
+            missing(needed)
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (commands,) = [block for block in blocks if "openssl dgst" in block]
+    with Webhook() as webhook:
+        here = commands.replace(":50552/", f":{webhook.port}/").replace("curl ", "curl --noproxy '*' ")
+        credentials = {"DRAFTD_WEBHOOK__TOKEN": TOKEN, "DRAFTD_WEBHOOK__SECRET": SECRET}
+        if wrong:
+            credentials = dict.fromkeys(credentials, "guess")
+        ran = subprocess.run(["sh", "-euc", here], env=os.environ | credentials, capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stderr
+        assert webhook.controller.told == []
+        assert webhook.counted == ({"bad_token": 1, "bad_signature": 1} if wrong else {"no_level": 2})
+    assert ran.stdout.count("no_level") == (0 if wrong else 4), ran.stdout
