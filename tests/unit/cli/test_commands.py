@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.conftest import Run
+from tests.waiting import until
 
 
 def test_generate_prints_the_answer_and_one_line_of_figures(draftd: Run) -> None:
@@ -144,6 +145,21 @@ def test_the_flag_is_read_set_and_acts_on_the_next_request(draftd: Run) -> None:
     finally:
         assert draftd("flag", "set", "on").code == 0
     assert draftd("flag", "set", "on").out == "speculative-decoding: on already\n"
+
+
+def test_a_held_level_acts_on_the_next_request_and_is_remembered(draftd: Run) -> None:
+    try:
+        assert draftd("level", "hold", "autoregressive", "--for", "30m").out.startswith("autoregressive, held until ")
+        answer = json.loads(draftd("generate", "-n", "8", "--json", "hello").out)
+        assert answer["mode"] == "autoregressive"
+        assert answer["started"]["plan"]["reason"] == "ladder: autoregressive"
+        assert "autoregressive (" in draftd("status").out
+        assert "full → autoregressive  hold" in draftd("events").out
+    finally:
+        assert draftd("level", "hold", "full").code == 0
+        until(lambda: json.loads(draftd("level", "--json").out)["rung"] == 0, 30)
+        assert draftd("level", "release").code == 0
+    assert json.loads(draftd("generate", "-n", "8", "--json", "hello").out)["mode"] == "speculative"
 
 
 def test_an_unknown_variant_is_asked_wrongly(draftd: Run) -> None:

@@ -158,6 +158,11 @@ def test_events_are_listed_with_number_cause_and_evidence(run: Run, served: Serv
     assert documents[0]["evidence"] == "31 % in 5 min"
 
 
+def test_a_word_that_moved_nothing_has_no_arrow(run: Run, served: Served) -> None:
+    served.journal.record(Subject.LEVEL, "full", "full", "release", "an operator's word")
+    assert run("events", "--limit", "1").out.rstrip().endswith("level  full  release (an operator's word)")
+
+
 def test_a_number_that_is_yet_to_come_is_asked_wrongly(run: Run) -> None:
     ran = run("events", "--since", "1000000")
     assert ran.code == 2

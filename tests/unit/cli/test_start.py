@@ -14,7 +14,11 @@ from draftd.cli.main import build_app
 from draftd.server.logs import configure
 from draftd.settings import LogSettings
 
-COMMANDS = [["serve"], ["generate"], ["compare"], ["status"], ["doctor"], ["demo"], ["flag", "get"], ["flag", "set"]]
+COMMANDS = [
+    ["serve"], ["generate"], ["compare"], ["status"], ["doctor"], ["demo"], ["flag", "get"], ["flag", "set"],
+    ["level"], ["level", "get"], ["level", "hold"], ["level", "release"], ["events"], ["probe"], ["canary", "run"],
+    ["draft", "reload"],
+]  # fmt: skip
 
 
 def test_building_the_commands_imports_nothing_heavy() -> None:

@@ -63,7 +63,7 @@ def line(one: pb.Transition, now: datetime) -> Text:
         (f"{one.number:>4}", "dim"),
         f"  {at}  ",
         (f"{one.subject:<5}", "dim"),
-        f"  {one.previous or NOTHING} → ",
+        "  " if one.previous == one.current else f"  {one.previous or NOTHING} → ",  # a word on it moved nothing
         (one.current or NOTHING, "bold"),
         f"  {why}" if why else "",
     )

@@ -113,7 +113,7 @@ def transitions(view: View, now: datetime, *, short: bool = False) -> list[Row]:
         at = change.at.ToDatetime(tzinfo=UTC).astimezone(now.tzinfo)
         what = Text.assemble(
             "" if short else f"{change.subject} ",
-            f"{change.previous or NOTHING} → ",
+            "" if change.previous == change.current else f"{change.previous or NOTHING} → ",
             (change.current or NOTHING, "bold"),
             (f" · {change.cause}" if change.cause else "", DIM),
         )
