@@ -62,7 +62,7 @@ class CusumSettings:
     slack: float = 0.5
     limit: float = 8.0
     learn: int = 61  # samples that a baseline is learnt from: they tell .05 from chance
-    largest: float = 4.0  # deviations that one sample may add: a single odd request is no drift
+    largest: float = 2.0  # deviations that one sample counts for: acceptance has a long lower tail, which is no drift
     least_reached: int = 4  # a shorter sample says nothing
 
 

@@ -229,7 +229,7 @@ def test_frozen_baselines_outrank_learnt_ones_and_a_broken_file_of_them_is_refus
     path.write_text('{"version": 1, "baselines": {"draft_model/code": {"mean": 0.9, "spread": 0.01}}}')
     steered = Steered(baseline=path)
     assert steered.controller.readings().drift == {"code": 0.0}
-    for at in range(10):
+    for at in range(20):
         steered.request(70, 30)
         steered.at(at)
     assert steered.controller.readings().drift["code"] > 1

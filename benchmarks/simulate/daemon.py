@@ -1,0 +1,189 @@
+"""The daemon as far as it decides: the real policy, put together as its controller does, with a clock that is told.
+
+Its ladder's clock is the wall clock at its start and what has passed since; a restart reads what was saved.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from draftd.core import DrafterKind
+from draftd.policy import probe
+from draftd.policy.drift import Baseline, Sample
+from draftd.policy.guard import Finished, Guard, GuardSettings
+from draftd.policy.ladder import Demand, Ladder, LadderSettings, Rung, Step, lowest, move, rungs, to_probe
+from draftd.policy.leases import Applied, Leases, Notice
+from draftd.policy.machine import Machine
+from draftd.policy.reports import ProbeReport, Verdict
+from draftd.policy.saved import Saved, document, parse
+
+LADDER = rungs(4, (6, 4, 3, 2), DrafterKind.DRAFT_MODEL, (DrafterKind.LIGHT_DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP))
+PROBE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """What the prompts of a probe showed."""
+
+    samples: Sequence[Sample]
+    drafts: int
+    break_even_tokens: float
+    baseline: Baseline | None
+
+
+Prober = Callable[[Rung, float], ProbeResult]  # a rung, and simulated seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    guard: GuardSettings = field(default_factory=GuardSettings)
+    ladder: LadderSettings = field(default_factory=LadderSettings)
+    probe: probe.ProbeSettings = field(default_factory=probe.ProbeSettings)
+    lease_seconds: float = 1800.0
+
+
+class Daemon:
+    """`now` is simulated time throughout, and so are `steps`: all that were applied, over restarts."""
+
+    def __init__(self, settings: Settings, prober: Prober, ladder: Sequence[Rung] = LADDER) -> None:
+        self._settings = settings
+        self._prober = prober
+        self._rungs = tuple(ladder)
+        self._offset = 0.0
+        self._guard = Guard.new({}, rung=0)
+        self._ladder = Ladder()
+        self._leases = Leases()
+        self._tried: set[int] = set()
+        self._running: tuple[float, ProbeReport] | None = None
+        self._good: tuple[float, ProbeReport] | None = None
+        self._asked = -1e18  # when the last probe began
+        self.steps: list[Step] = []
+        self.applied: dict[Applied, int] = dict.fromkeys(Applied, 0)
+        self.on_disk = self._document(0.0)
+
+    @property
+    def rung(self) -> int:
+        return self._ladder.rung
+
+    @property
+    def state(self) -> Ladder:
+        return self._ladder
+
+    @property
+    def offset(self) -> float:
+        """What the ladder's clock is ahead of simulated time."""
+        return self._offset
+
+    def finished(self, f: Finished) -> None:
+        """`f.at` is the ladder's clock."""
+        self._guard = self._guard.finished(f, self._settings.guard)
+
+    def machine(self, reading: Machine, now: float) -> None:
+        self._guard = self._guard.machine(reading, now + self._offset, self._settings.guard)
+
+    def verifier_error(self, now: float) -> None:
+        self._guard = self._guard.verifier_error(now + self._offset)
+
+    def drafter_error(self, now: float) -> None:
+        self._guard = self._guard.drafter_error(now + self._offset)
+
+    def notice(self, notice: Notice, now: float) -> Applied:
+        self._leases, applied = self._leases.apply(notice, now + self._offset, self._settings.lease_seconds)
+        self.applied[applied] += 1
+        return applied
+
+    def polled(self, firing: Sequence[Notice], now: float) -> None:
+        self._leases = self._leases.reconcile(firing, now + self._offset, self._settings.lease_seconds)
+
+    def hold(self, state: Ladder) -> None:
+        """Puts an operator's word, or its end, into the ladder's state."""
+        self._ladder = state
+
+    def demands(self, now: float) -> tuple[Demand, ...]:
+        own = now + self._offset
+        self._guard = self._guard.advance(own, self._settings.guard)
+        self._leases = self._leases.expire(own)
+        return (*self._guard.demands(own, self._settings.guard), *self._leases.demands())
+
+    def tick(self, now: float) -> Step | None:
+        """Decides. The step, if there is one, is saved before it is applied when it leads down, after when up."""
+        own = now + self._offset
+        demands = self.demands(now)
+        target, good = self._probe(now, own, demands)
+        state, step = move(
+            self._ladder, self._rungs, demands, good, self._settings.ladder, own, target=target if good else None
+        )
+        self._ladder = state
+        if step is None:
+            return None
+        self._guard = self._guard.stepped(own, state.rung)
+        self._tried, self._running, self._good = set(), None, None
+        self.steps.append(Step(step.previous, step.current, step.cause, now))
+        self.on_disk = self._document(own)
+        return step
+
+    def save(self, now: float) -> None:
+        """As the daemon does now and then, for the baselines' sake."""
+        self.on_disk = self._document(now + self._offset)
+
+    def restart(self, now: float, ahead: float, saved: str | None = None) -> None:
+        """Killed, and started with a wall clock that is `ahead` of simulated time."""
+        own = now + ahead
+        restored = parse(json.loads(self.on_disk if saved is None else saved), self._rungs).resumed(own)
+        self._offset = ahead
+        self._ladder = restored.ladder
+        self._leases = restored.leases
+        self._guard = Guard.new(restored.baselines, quality=restored.quality, rung=restored.ladder.rung)
+        self._tried, self._running, self._good, self._asked = set(), None, None, -1e18
+
+    def _document(self, own: float) -> str:
+        saved = Saved(own, self._ladder, self._leases, self._guard.learnt(), self._guard.quality)
+        return json.dumps(document(saved, self._rungs))
+
+    def _probe(self, now: float, own: float, demands: Sequence[Demand]) -> tuple[int | None, bool]:
+        """The rung that is tried out, and whether it may be stepped to. Begins probes, and hears of their ends."""
+        if self._ladder.rung == 0:
+            return None, False
+        target = to_probe(self._rungs, self._ladder.rung, self._tried)
+        assert target is not None
+        if self._running is not None and now >= self._running[0]:
+            ended, report = self._running
+            self._running = None
+            if report.verdict is Verdict.GOOD:
+                self._good = ended + self._offset, report
+            else:
+                self._good = None
+                self._tried.add(target)
+                if all(
+                    rung.drafter in {self._rungs[i].drafter for i in self._tried} for rung in self._rungs[: self.rung]
+                ):
+                    self._tried.clear()
+            target = to_probe(self._rungs, self._ladder.rung, self._tried)
+            assert target is not None
+        settings = self._settings.ladder
+        if self._good is not None:
+            made, report = self._good
+            if probe.permits(report, made, self._ladder, self._rungs, settings, own):
+                return self._rungs.index(report.rung), True
+            self._good = None
+        due = own - self._ladder.since >= self._ladder.wait(settings) - PROBE_SECONDS
+        wanted = all(lowest(self._rungs, demand.level) <= target for demand in demands)
+        if due and wanted and self._running is None and now - self._asked >= settings.dwell:
+            self._asked = now
+            self._running = now + PROBE_SECONDS, self._judged(self._rungs[target], now)
+        return target, False
+
+    def _judged(self, rung: Rung, now: float) -> ProbeReport:
+        assert rung.drafter is not None
+        shown = self._prober(rung, now)
+        judged = probe.judge(
+            shown.samples,
+            drafts=shown.drafts,
+            break_even_tokens=shown.break_even_tokens,
+            drafter=rung.drafter,
+            baseline=shown.baseline,
+            settings=self._settings.probe,
+        )
+        return ProbeReport(rung, judged.verdict, judged.reason, judged.acceptance, judged.speedup, PROBE_SECONDS)

@@ -1,0 +1,103 @@
+"""What a run amounts to: how soon it fell back and came back, what it did for nothing, and whether it flapped."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from benchmarks.simulate.world import Run
+from draftd.policy.flaps import flaps
+from draftd.policy.ladder import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Several times: the one in the middle, and the longest."""
+
+    median: float
+    longest: float
+
+    @classmethod
+    def of(cls, times: Sequence[float]) -> Spread | None:
+        return cls(round(statistics.median(times), 1), round(max(times), 1)) if times else None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Seconds, unless the name says otherwise. A fault that begins while the ladder is still down counts as answered,
+    and is in none of the times. `false_fallbacks` are steps down from the top that nothing asked for."""
+
+    requests: int
+    faults: int
+    unanswered: int
+    fall_back_seconds: Spread | None
+    fall_back_requests: Spread | None
+    unrecovered: int
+    recover_seconds: Spread | None
+    false_fallbacks: int
+    false_fallbacks_per_10k: float
+    flaps: int
+    steps: int
+    simulated_hours: float
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.flaps or self.unanswered or self.unrecovered)
+
+    def document(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def outcome(run: Run, dwell: float) -> Outcome:
+    """Sums a run up."""
+    scenario = run.scenario
+    seconds, requests, recoveries = [], [], []
+    unanswered = unrecovered = 0
+    for number, fault in enumerate(run.faults):
+        following = run.faults[number + 1].start if number + 1 < len(run.faults) else run.span
+        if rung_at(run.steps, fault.start) == 0:
+            down = next(
+                (step.at for step in run.steps if step.at >= fault.start and step.current > step.previous), None
+            )
+            if down is not None and down < fault.end:
+                seconds.append(down - fault.start)
+                requests.append(float(np.searchsorted(run.arrived, down) - np.searchsorted(run.arrived, fault.start)))
+            else:
+                unanswered += scenario.answered
+                continue
+        top = next((step.at for step in run.steps if step.at >= fault.end and step.current == 0), None)
+        if rung_at(run.steps, fault.end) == 0:
+            continue
+        if top is not None and top <= following:
+            recoveries.append(top - fault.end)
+        elif scenario.recovers is not None and following - fault.end > scenario.recovers:
+            unrecovered += 1
+    if run.faults and not scenario.answered and not seconds:
+        unanswered = len(run.faults)  # none at all
+    false = [step for step in run.steps if step.previous == 0 and not _asked_for(run, step)]
+    return Outcome(
+        requests=len(run.arrived),
+        faults=len(run.faults),
+        unanswered=unanswered,
+        fall_back_seconds=Spread.of(seconds),
+        fall_back_requests=Spread.of(requests),
+        unrecovered=unrecovered,
+        recover_seconds=Spread.of(recoveries),
+        false_fallbacks=len(false),
+        false_fallbacks_per_10k=round(len(false) / len(run.arrived) * 10_000, 2),
+        flaps=len(flaps(run.steps, dwell)),
+        steps=len(run.steps),
+        simulated_hours=round(run.span / 3600, 1),
+    )
+
+
+def rung_at(steps: Sequence[Step], now: float) -> int:
+    """Where the ladder stood just before `now`."""
+    return next((step.current for step in reversed(steps) if step.at < now), 0)
+
+
+def _asked_for(run: Run, step: Step) -> bool:
+    return any(fault.start <= step.at < fault.end + run.scenario.settles for fault in run.faults)

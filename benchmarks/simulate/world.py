@@ -1,0 +1,197 @@
+"""Runs one scenario: requests, notifications, machine readings, kills and clock jumps, in order of simulated time."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.simulate.cost import break_even
+from benchmarks.simulate.daemon import LADDER, Daemon, ProbeResult, Settings
+from benchmarks.simulate.fault import Cause, Fault, quality
+from benchmarks.simulate.prompts import PROBE_PROMPTS, Prompts
+from benchmarks.simulate.scenario import Mix, Scenario
+from benchmarks.simulate.sender import EPOCH, Sender
+from benchmarks.simulate.traffic import LOOKUP_MEANS, MEANS, ROUNDS, Floats, Ints, Seen, arrivals, drafted
+from draftd.core import DrafterKind, WorkloadClass
+from draftd.policy.guard import Finished
+from draftd.policy.ladder import Rung, Step
+from draftd.policy.machine import Machine
+
+SERVICE_SECONDS = 3.0  # from a request's plan to its end
+READING_SECONDS = 5.0
+LIGHT = 0.96  # what coarser weights leave of the draft's acceptance
+
+Event = tuple[float, Callable[[float], None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What happened. `arrived` are the requests' times; `seconds` is what it took to simulate."""
+
+    scenario: Scenario
+    faults: Sequence[Fault]
+    steps: Sequence[Step]
+    arrived: Floats
+    span: float
+    final: int
+    seconds: float
+
+
+class World:
+    """One scenario with one seed."""
+
+    def __init__(self, scenario: Scenario, requests: int, seed: int, settings: Settings | None = None) -> None:
+        self._scenario = scenario
+        self._settings = settings or Settings()
+        traffic, trouble, self._rng = np.random.default_rng(seed).spawn(3)
+        self._times = arrivals(traffic, requests, scenario.per_second)
+        self.span = float(self._times[-1])
+        self.faults = scenario.faults(trouble, self.span)
+        self._kinds, self._of = _kinds(traffic, self._times, scenario)
+        self._seen = self._shown(traffic)
+        self._break_even = [break_even(rung.max_draft_tokens, rung.drafter) if rung.drafter else 0.0 for rung in LADDER]
+        self._sender = Sender(trouble, self.faults, scenario.post)
+        self._prompts = Prompts(self._rng, MEANS[WorkloadClass.CHAT])
+        self.daemon = Daemon(self._settings, self._prober)
+
+    def run(self) -> Run:
+        began = time.perf_counter()
+        events = self._events()
+        flight: deque[tuple[float, int, int]] = deque()
+        arrived: list[float] = self._times.tolist()
+        daemon, i, j, count = self.daemon, 0, 0, len(arrived)
+        tick = self._scenario.tick
+        while i < count or flight:
+            now = min(
+                arrived[i] if i < count else np.inf,
+                flight[0][0] if flight else np.inf,
+                events[j][0] if j < len(events) else np.inf,
+                tick,
+            )
+            if i < count and now == arrived[i]:
+                flight.append((now + SERVICE_SECONDS, i, daemon.rung))
+                i += 1
+                continue
+            if flight and now == flight[0][0]:
+                _, number, rung = flight.popleft()
+                self._finish(number, rung, now)
+            elif j < len(events) and now == events[j][0]:
+                events[j][1](now)
+                j += 1
+            else:
+                tick += self._scenario.tick
+            before = daemon.on_disk
+            step = daemon.tick(now)
+            if step is not None and self._scenario.restart_at_steps:
+                self._kill(step, before, now)
+        return Run(
+            self._scenario, self.faults, tuple(daemon.steps), self._times, self.span, daemon.rung,
+            time.perf_counter() - began,
+        )  # fmt: skip
+
+    def _finish(self, number: int, rung: int, now: float) -> None:
+        drafter = LADDER[rung].drafter
+        if drafter is None:
+            return
+        accepted, rollbacks = self._seen[rung]
+        self.daemon.finished(
+            Finished(
+                now + self.daemon.offset, accepted[number], rollbacks[number], ROUNDS, ROUNDS * self._break_even[rung],
+                drafter, self._kinds[self._of[number]], rung,
+            )
+        )  # fmt: skip
+
+    def _kill(self, step: Step, before: str, now: float) -> None:
+        """After a step was saved and applied, or, as likely, between the two: up is applied first, down saved first."""
+        lost = step.current < step.previous and bool(self._rng.random() < 0.5)
+        self.daemon.restart(now, self.daemon.offset, before if lost else None)
+
+    def _events(self) -> list[Event]:
+        daemon, scenario = self.daemon, self._scenario
+        events: list[Event] = [
+            (one.at, lambda now, notice=one.notice: _ignore(daemon.notice(notice, now)))
+            for one in self._sender.deliveries
+        ]
+        if scenario.post.poll:
+            events += [(at, self._poll) for at in np.arange(0.0, self.span, scenario.post.poll).tolist()]
+        if any(fault.cause is Cause.MEMORY for fault in self.faults):
+            events += [(at, self._reading) for at in np.arange(0.0, self.span, READING_SECONDS).tolist()]
+        if scenario.jump_every:
+            events += [
+                (at, self._jump) for at in np.arange(scenario.jump_every, self.span, scenario.jump_every).tolist()
+            ]
+        return sorted(events, key=lambda event: event[0])
+
+    def _poll(self, now: float) -> None:
+        self.daemon.polled(self._sender.listed(now), now)
+
+    def _reading(self, now: float) -> None:
+        critical = any(fault.cause is Cause.MEMORY and fault.start <= now < fault.end for fault in self.faults)
+        self.daemon.machine(Machine(critical, None, None), now)
+
+    def _jump(self, now: float) -> None:
+        """Stopped in good order, which saves, and started with a clock that is up to twelve hours off."""
+        self.daemon.save(now)
+        self.daemon.restart(now, float(self._rng.uniform(-12, 12)) * 3600)
+
+    def _shown(self, rng: np.random.Generator) -> list[tuple[list[int], list[int]]]:
+        """By rung, what each request would show there."""
+        good = quality(self.faults, self._times)
+        means = np.array([MEANS[kind] for kind in self._kinds])[self._of] * good
+        lookup = np.array([LOOKUP_MEANS[kind] for kind in self._kinds])[self._of]
+        depths = sorted({rung.max_draft_tokens for rung in LADDER if rung.drafter})
+        by_drafter: dict[DrafterKind, dict[int, Seen]] = {
+            DrafterKind.DRAFT_MODEL: drafted(rng, means, depths),
+            DrafterKind.LIGHT_DRAFT_MODEL: drafted(rng, means * LIGHT, depths[:1]),
+            DrafterKind.PROMPT_LOOKUP: drafted(rng, lookup, depths[:1]),
+        }
+        found = []
+        for rung in LADDER:
+            if rung.drafter is None:
+                found.append(([], []))
+                continue
+            seen = by_drafter[rung.drafter][rung.max_draft_tokens]
+            found.append((seen.accepted.tolist(), seen.rollbacks.tolist()))
+        return found
+
+    def _prober(self, rung: Rung, now: float) -> ProbeResult:
+        """The frozen prompts, at what the draft is worth now."""
+        assert rung.drafter is not None
+        good = float(quality(self.faults, np.array([now]))[0])
+        mean = {
+            DrafterKind.DRAFT_MODEL: MEANS[WorkloadClass.CHAT] * good,
+            DrafterKind.LIGHT_DRAFT_MODEL: MEANS[WorkloadClass.CHAT] * good * LIGHT,
+            DrafterKind.PROMPT_LOOKUP: LOOKUP_MEANS[WorkloadClass.CHAT],
+        }[rung.drafter]
+        drafts = PROBE_PROMPTS * ROUNDS
+        return ProbeResult(
+            self._prompts.shown(self._rng, mean, rung.max_draft_tokens), drafts,
+            drafts * break_even(rung.max_draft_tokens, rung.drafter), self._prompts.baseline,
+        )  # fmt: skip
+
+
+def _kinds(rng: np.random.Generator, times: Floats, scenario: Scenario) -> tuple[list[WorkloadClass], Ints]:
+    """The kinds of text, and which of them each request is."""
+    kinds = list(MEANS)
+    phase = (times / scenario.mix_seconds).astype(np.int64) % len(scenario.mixes)
+    draws = rng.random(len(times))
+    of = np.zeros(len(times), dtype=np.int64)
+    for number, mix in enumerate(scenario.mixes):
+        inside = phase == number
+        of[inside] = np.searchsorted(_cumulative(mix, kinds), draws[inside], side="right").clip(0, len(kinds) - 1)
+    return kinds, of
+
+
+def _cumulative(mix: Mix, kinds: Sequence[WorkloadClass]) -> Floats:
+    return np.cumsum([mix.get(kind, 0.0) for kind in kinds])
+
+
+def _ignore(_: object) -> None:
+    return None
+
+
+__all__ = ["EPOCH", "Run", "World"]
