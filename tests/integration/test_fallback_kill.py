@@ -1,0 +1,117 @@
+"""Killed with SIGKILL at random moments while its level is changed, a real daemon comes back as it was, or one step
+safer, and with its history whole."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from draftd.cli.child import clean_environ, serve_command
+from draftd.core import FallbackLevel
+from draftd.server.client import CallError, DraftdClient
+from draftd.v1 import control_pb2 as pb
+from tests.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
+
+KILLS = 6
+SEED = 20_260_107
+RUNGS = {FallbackLevel.FULL: 0, FallbackLevel.SHORT_BLOCK: 1, FallbackLevel.LIGHT_DRAFT: 3}
+
+
+@dataclass
+class Asked:
+    """What an operator has asked for: `sure` was answered, `open` perhaps not. Rungs."""
+
+    sure: int = 0
+    open: int = 0
+
+
+@contextlib.contextmanager
+def daemon(folder: Path) -> Iterator[tuple[subprocess.Popen[str], DraftdClient]]:
+    """A `draftd serve` that answers, though it may still load. It is killed at the end, if not before."""
+    settings = {
+        **clean_environ(str(folder / "flags.json")),
+        "OTEL_SDK_DISABLED": "true",
+        "DRAFTD_FALLBACK__STATE_DIR": str(folder / "state"),
+        "DRAFTD_WEBHOOK__PORT": "0",
+    }
+    process = subprocess.Popen(
+        serve_command("--port", "0"), env=settings, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    said: list[str] = []
+    try:
+        for line in process.stderr:
+            said.append(line)
+            if found := re.match(r"draftd: listening on (\S+:\d+)$", line):
+                break
+        else:
+            raise AssertionError(f"it ended with {process.wait()}: {said}")
+        drain = threading.Thread(target=process.stderr.read, daemon=True)
+        drain.start()
+        with DraftdClient(found[1]) as client:
+            yield process, client
+    finally:
+        process.kill()
+        process.wait()
+
+
+def change_until_killed(client: DraftdClient, asked: Asked, dice: random.Random) -> None:
+    """Holds one level after the other, without a pause."""
+    with contextlib.suppress(CallError):
+        while True:
+            level = dice.choice([one for one, rung in RUNGS.items() if rung != asked.sure])
+            asked.open = RUNGS[level]
+            client.hold_level(level)
+            until(lambda: client.level().rung == asked.open, 30, "the level that was asked for")
+            asked.sure = asked.open
+
+
+def whole(history: list[pb.Transition]) -> bool:
+    """Each number once and in order; each step begins where the last one ended."""
+    steps = [one for one in history if one.subject == "level"]
+    numbers = [one.number for one in history]
+    return numbers == list(range(numbers[0], numbers[0] + len(numbers))) and all(
+        later.previous == earlier.current for earlier, later in itertools.pairwise(steps)
+    )
+
+
+def test_a_daemon_that_is_killed_at_any_moment_comes_back_as_it_was_or_one_step_safer(tmp_path: Path) -> None:
+    dice = random.Random(SEED)
+    asked, seen = Asked(), 0
+    for kill in range(KILLS):
+        with daemon(tmp_path) as (process, client):
+            state = client.level()
+            history = list(client.transitions(1000))
+            said = f"kill {kill}: {state.rung} after {asked}, {state.cause}"
+            assert state.rung in (asked.sure, asked.open), said
+            if kill:
+                assert state.HasField("hold"), said
+                assert len(history) >= seen > 0, "what was told once is kept"
+                assert whole(history), history
+                assert history[-1].current.split()[0] == state.ladder[state.rung].level, said
+            assert not list((tmp_path / "state").glob(".*")), "nothing half written is left"
+            client.wait_ready(120)
+            client.hold_level(FallbackLevel.FULL)
+            until(lambda: client.level().rung == 0, 60)
+            asked = Asked()
+            changing = threading.Thread(target=change_until_killed, args=(client, asked, dice))
+            changing.start()
+            time.sleep(0.2 + dice.random() * 1.5)
+            with contextlib.suppress(CallError):
+                seen = len(client.transitions(1000))
+            time.sleep(dice.random() * 0.1)
+            process.kill()
+            changing.join(60)
+            assert not changing.is_alive()
