@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import uuid
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -32,6 +33,7 @@ from scripts.stack import (
 )
 from tests.stack.components import (
     ROOT,
+    Alertmanager,
     Prometheus,
     alertmanager,
     alertmanager_binary,
@@ -60,6 +62,11 @@ def loaded(what: str, key: str) -> Any:
     return json.loads(answer(f"http://127.0.0.1:9090/api/v1/{what}") or "")["data"][key]
 
 
+def standing(client: DraftdClient) -> str:
+    found = client.level()
+    return str(found.ladder[found.rung].level)
+
+
 def test_the_pipeline_runs_in_one_log_and_stops_in_order() -> None:
     collector_binary(), prometheus_binary(), alertmanager_binary()
     for port in PORTS:
@@ -77,6 +84,8 @@ def test_the_pipeline_runs_in_one_log_and_stops_in_order() -> None:
     try:
         until(lambda: any(line.startswith("stack") and "ready" in line for line in lines), 90, "all is ready")
         address = next(found[1] for line in lines if (found := re.search(r"serving \S+ on (\S+:\d+)", line)))
+        asks = {"alertname": "DraftdVerifierErrors", "fallback_level": "autoregressive", "severity": "critical"}
+        Alertmanager(9093).post([{"labels": asks | {"run": uuid.uuid4().hex}}])  # it remembers what it has told
         with DraftdClient(address) as client:
             events = list(client.generate("def add(a, b):", max_tokens=8, timeout=30))
         tokens = sum(len(event.chunk.token_ids) for event in events)
@@ -84,6 +93,12 @@ def test_the_pipeline_runs_in_one_log_and_stops_in_order() -> None:
         until(lambda: (Prometheus(9090).number(counted) or 0) >= tokens, 40, "Prometheus has counted the tokens")
         assert loaded("rules", "groups"), "the alert rules"
         until(lambda: bool(loaded("alertmanagers", "activeAlertmanagers")), 20, "Prometheus has found Alertmanager")
+        with DraftdClient(address) as client:
+            until(lambda: standing(client) == "autoregressive", 40, "the alert is obeyed")
+        told = 'sum(draftd_alert_notifications_total{draftd_result="accepted"})'
+        until(lambda: (Prometheus(9090).number(told) or 0) >= 1, 40, "the webhook has heard of it")
+        polled = 'sum(draftd_alert_polls_total{draftd_result="ok"})'
+        assert Prometheus(9090).number(polled)
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0, "".join(lines)
     finally:
