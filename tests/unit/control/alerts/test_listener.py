@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from draftd.control.alerts.listener import Listener
+from draftd.control.alerts.seen import Seen
 from draftd.core import FallbackLevel
 from draftd.errors import ConfigError, NotServing, QueueFull
 from draftd.policy.leases import Applied, Notice
@@ -174,6 +175,20 @@ def test_the_rate_is_limited_and_says_when_to_come_again() -> None:
     assert webhook.counted["rate_limited"] >= len(late)
 
 
+def test_where_no_more_signatures_can_be_remembered_they_wait_and_none_is_forgotten() -> None:
+    bodies = [notification(alert(round=str(number))) for number in range(2)]
+    with Webhook() as webhook:
+        webhook.listener._seen = Seen(600.0, capacity=1)
+        first = signed(bodies[0])
+        assert webhook.send(bodies[0], first).status == 200
+        answered = webhook.send(bodies[1], signed(bodies[1]))
+        assert answered.status == 503
+        assert 590 <= int(answered.headers["Retry-After"]) <= 600
+        assert webhook.send(bodies[0], first).status == 401, "it is still remembered"
+        assert webhook.send().status == 200, "a token needs no memory"
+    assert webhook.counted == {"accepted": 2, "busy": 1, "replayed": 1}
+
+
 def test_a_port_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -242,6 +257,30 @@ def test_tls_is_spoken_where_it_is_set(certified: tuple[Path, Path]) -> None:
                 pass
         until(lambda: webhook.counted == {"accepted": 1, "bad_http": 1})
         assert webhook.send().status == 200
+
+
+def test_handshakes_that_never_end_take_nobodys_room(certified: tuple[Path, Path]) -> None:
+    cert, key = certified
+    trusting = ssl.create_default_context(cafile=cert)
+    with (
+        Webhook(tls=trusting, tls_cert=cert, tls_key=key, request_seconds=20.0) as webhook,
+        contextlib.ExitStack() as held,
+    ):
+        for number in range(100):
+            one = held.enter_context(webhook.socket())
+            one.sendall(b"\x16\x03\x01" if number % 2 else b"")
+        assert webhook.send().status == 200
+        until(lambda: webhook.counted.get("crowded_out", 0) >= 36)
+    assert webhook.counted["accepted"] == 1
+
+
+def test_a_connection_in_the_handshake_when_it_closes_does_not_hold_it_up(certified: tuple[Path, Path]) -> None:
+    cert, key = certified
+    webhook = Webhook(tls_cert=cert, tls_key=key, request_seconds=60.0)
+    with webhook.socket() as one, webhook.socket():
+        one.sendall(b"\x16\x03\x01")
+        time.sleep(0.1)
+        assert webhook.listener.close(10)
 
 
 def test_a_certificate_that_cannot_be_used_is_named(certified: tuple[Path, Path], tmp_path: Path) -> None:
