@@ -11,7 +11,7 @@ from draftd.control.seams import EngineControl
 from draftd.errors import DraftdError, NotNow
 from draftd.policy.drift import Baseline
 from draftd.policy.guard import Kind
-from draftd.policy.ladder import Demand, Ladder, LadderSettings, Rung, lowest, to_probe
+from draftd.policy.ladder import Demand, Ladder, LadderSettings, Rung, Signal, lowest, to_probe
 from draftd.policy.probe import permits
 from draftd.policy.reports import CanaryReport, ProbeReport, Verdict
 from draftd.settings_fallback import FallbackSettings
@@ -68,6 +68,7 @@ class Examination:
         self._vain: set[int] = set()  # rungs probed since the last step that were not good
         self._probed_at: float | None = None  # the last one that still counts
         self._canaries_at = now
+        self._lesson_at, self._lessons = now + limits.dwell, 0  # not while a daemon that has just started is tried out
         self.probed: ProbeReport | None = None
         self.tested: CanaryReport | None = None
 
@@ -136,7 +137,7 @@ class Examination:
             return
         target = self._probe_due(state, demands, now)
         learns = self._lesson_due(state, demands, now)
-        tests = self._canaries_due(state, complaint, now)
+        tests = self._canaries_due(state, demands, complaint, now)
         if not (target is not None or learns or tests) or not self._affordable(now):
             return
         try:
@@ -144,6 +145,8 @@ class Examination:
                 self._begin(self._examiner.probe(self._ladder[target], baselines), now)
             elif learns:
                 self._begin(self._examiner.learn(self._ladder[0]), now)
+                wait = min(self._limits.dwell * 2.0 ** min(self._lessons, 30), self._limits.longest_wait)
+                self._lesson_at, self._lessons = now + wait, self._lessons + 1
             else:
                 self._begin(self._examiner.canaries(), now)
         except DraftdError as error:
@@ -179,12 +182,15 @@ class Examination:
 
     def _lesson_due(self, state: Ladder, demands: Sequence[Demand], now: float) -> bool:
         """On the top rung, while nothing complains: what probes show when all is well."""
-        if state.rung != 0 or demands or not self._ladder[0].max_draft_tokens or now < self._not_before:
+        if state.rung != 0 or demands or not self._ladder[0].max_draft_tokens or now < self._lesson_at:
             return False
         return not self._examiner.knows(self._ladder[0])
 
-    def _canaries_due(self, state: Ladder, complaint: bool, now: float) -> bool:
-        if complaint:  # nothing but a good run ends it
+    def _canaries_due(self, state: Ladder, demands: Sequence[Demand], complaint: bool, now: float) -> bool:
+        if complaint:  # nothing but a good run ends it; not while something else forbids the weights that it needs
+            others = (demand for demand in demands if demand.signal is not Signal.QUALITY)
+            if any(not self._ladder[lowest(self._ladder, demand.level)].max_draft_tokens for demand in others):
+                return False
             return now - self._canaries_at >= state.wait(self._limits)
         if not self._settings.canary_period_seconds or not self._ladder[state.rung].max_draft_tokens:
             return False

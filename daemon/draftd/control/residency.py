@@ -51,17 +51,6 @@ class Residency:
         self._answer: Future[int] | None = None
         self._failed_at: float | None = None
         self._told: Future[int] | None = None  # the last answer that was looked at by `tend`
-        self._held: frozenset[DrafterKind] = frozenset()
-        self._bytes = 0
-
-    @property
-    def held(self) -> frozenset[DrafterKind]:
-        """What the engine has said that it holds."""
-        return self._held
-
-    @property
-    def held_bytes(self) -> int:
-        return self._bytes
 
     def stand(self, rung: Rung) -> None:
         """This rung's weights, and no more than them and what is borrowed."""
@@ -118,13 +107,10 @@ class Residency:
             answer.set_exception(error)
             return answer
         self._asked, self._answer = wanted, answer
-        answer.add_done_callback(lambda done: self._kept(wanted, done))
+        answer.add_done_callback(self._kept)
         return answer
 
-    def _kept(self, wanted: frozenset[DrafterKind], done: Future[int]) -> None:
+    def _kept(self, done: Future[int]) -> None:
         """On the engine thread, or on the one that asks where it is done already: takes no lock."""
-        if done.cancelled() or done.exception() is not None:
-            self._failed_at = self._clock()
-            return
-        self._failed_at = None
-        self._held, self._bytes = wanted, done.result()
+        failed = done.cancelled() or done.exception() is not None
+        self._failed_at = self._clock() if failed else None

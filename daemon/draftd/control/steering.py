@@ -123,6 +123,7 @@ class Steering:
     # what is shown
 
     def state(self) -> FallbackState:
+        engine = self._engine.status()
         return FallbackState(
             ladder=self._rungs,
             rung=self._planner.standing.rung,
@@ -133,8 +134,8 @@ class Steering:
             leases=tuple(self._leases.held.values()),
             wait=self._ladder.wait(self._limits),
             relapses=self._ladder.relapses,
-            loaded_drafters=self._residency.held,
-            draft_weight_bytes=self._residency.held_bytes,
+            loaded_drafters=engine.loaded,
+            draft_weight_bytes=engine.draft_weight_bytes,
             state_file=self._saving.path,
         )
 

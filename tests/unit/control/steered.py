@@ -89,7 +89,7 @@ class FakeEngine:
         raise NotImplementedError
 
     def status(self) -> EngineStatus:
-        known = {"active": self.active, "queued": 0, "counts": DraftCounts(), "finished": {}}
+        known = {"active": self.active, "counts": DraftCounts(), "finished": {}, "loaded": self.held}
         return EngineStatus(**{name: known.get(name, 0) for name in EngineStatus.__dataclass_fields__})  # type: ignore[arg-type]
 
     def submit(self, request: DecodeRequest, sink: object) -> None:
@@ -139,7 +139,7 @@ class FakeExaminer:
         self.learnt: list[Rung] = []
         self.tested = 0
         self.known: set[Rung] = set(LADDER)
-        self.slow = False
+        self.slow, self.teaches = False, True
         self._ends: list[tuple[Future[Any], Any]] = []
 
     @property
@@ -151,7 +151,8 @@ class FakeExaminer:
         return self._begun(ProbeReport(rung, self.verdicts.get(rung, self.verdict), "as told", 0.7, 1.5, 0.1))
 
     def learn(self, rung: Rung) -> Future[ProbeReport]:
-        self.known.add(rung)
+        if self.teaches:
+            self.known.add(rung)
         self.learnt.append(rung)
         return self._begun(ProbeReport(rung, Verdict.GOOD, "as told", 0.7, 1.5, 0.1))
 

@@ -213,6 +213,21 @@ def test_bad_canaries_are_obeyed_at_once_and_only_good_ones_take_it_back() -> No
     assert steered.until(1000 + 6 * DWELL) == TOP
 
 
+def test_bad_canaries_are_not_run_again_while_memory_is_critical() -> None:
+    machine = Machine()
+    steered = Steered(hardware=machine, critical_seconds=10, canary_period_seconds=50)
+    steered.examiner.quality = Verdict.BAD
+    steered.until(52)
+    runs = steered.examiner.tested
+    for at in range(53, 1000, 7):
+        machine.reads(at, memory_pressure=MemoryPressure.CRITICAL)
+        steered.at(at)
+    assert steered.examiner.tested == runs
+    machine.reads(1001, memory_pressure=MemoryPressure.NORMAL)
+    steered.until(1010)
+    assert steered.examiner.tested == runs + 1
+
+
 def test_canaries_run_on_schedule_only_while_something_is_drafted() -> None:
     steered = Steered(canary_period_seconds=50)
     tell(steered, notice(PLAIN, hard=True))
@@ -331,12 +346,19 @@ def test_a_probe_that_a_step_overtook_lets_nothing_up() -> None:
 def test_on_the_top_rung_it_learns_once_what_probes_show_while_all_is_well() -> None:
     steered = Steered()
     steered.examiner.known.clear()
-    steered.engine.active = 1
-    steered.at(1)
-    assert steered.examiner.learnt == []
-    steered.engine.active = 0
-    steered.until(100)
+    steered.until(DWELL - 1)
+    assert steered.examiner.learnt == []  # not while it has only just started
+    steered.until(20 * DWELL)
     assert steered.examiner.learnt == [LADDER[TOP]]
+    assert steered.told == []
+
+
+def test_a_lesson_that_teaches_nothing_is_repeated_ever_more_rarely() -> None:
+    steered = Steered(longest_wait_seconds=8 * DWELL)
+    steered.examiner.known.clear()
+    steered.examiner.teaches = False
+    steered.until(60 * DWELL, every=10)
+    assert 8 <= len(steered.examiner.learnt) <= 12
 
 
 def test_a_hold_outranks_everything_and_its_end_lets_the_ladder_go_on() -> None:
