@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from draftd.cli.commands.events import _following
@@ -17,7 +18,8 @@ from draftd.engine.scripted import scripted_models
 from draftd.errors import ModelLoadError, NotNow
 from draftd.policy.ladder import Demand, Hold, Signal
 from draftd.policy.reports import CanaryOutcome, CanaryReport, Divergence, ProbeReport, Verdict
-from draftd.server.client import CallError, DraftdClient
+from draftd.server.client import CallError
+from draftd.v1 import control_pb2 as pb
 from tests.fallback import LADDER, LEASE, NOW, FakeController, standing
 from tests.serving import Served, serving
 from tests.unit.cli.conftest import Ran, in_process
@@ -169,33 +171,50 @@ def test_a_number_that_is_yet_to_come_is_asked_wrongly(run: Run) -> None:
     assert "after_number" in ran.err
 
 
-def test_followed_events_come_as_they_happen_and_none_twice(tmp_path: Path) -> None:
-    with serving(tmp_path, lambda: scripted_models(0.7)) as other, DraftdClient(other.target) as client:
-        found: list[int] = []
-        said: list[str] = []
-
-        def follow() -> None:
-            try:
-                for one in _following(client, 1):
-                    found.append(one.number)
-            except CallError as error:
-                said.append(error.details)
+def test_followed_events_come_after_the_listed_ones_until_the_daemon_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(tmp_path, lambda: scripted_models(0.7)) as other:
 
         def record(count: int) -> None:
             for _ in range(count):
                 other.journal.record(Subject.LEVEL, "full", "short_block 3", "drift")
 
-        record(2)
-        thread = threading.Thread(target=follow, daemon=True)
-        thread.start()
-        until(lambda: bool(other.journal._listeners), 20)
-        record(2)
-        until(lambda: len(found) == 3, 20)
-        other.stop()
-        other.join()
-        thread.join(20)
-        assert said == ["the daemon is stopping"]
-        assert found == [2, 3, 4]
+        def happen() -> None:
+            until(lambda: bool(other.journal._listeners), 30)
+            record(2)
+            other.stop()
+
+        record(4)
+        happening = threading.Thread(target=happen)
+        happening.start()
+        monkeypatch.setenv("DRAFTD_TARGET", other.target)
+        ran = in_process(("events", "--follow", "--since", "1", "--limit", "2"), monkeypatch, capsys)
+        happening.join()
+    assert [line.split()[0] for line in ran.out.splitlines()] == ["3", "4", "5", "6"]
+    assert (ran.code, ran.err) == (1, "draftd: unavailable: the daemon is stopping\n")
+
+
+def test_who_followed_too_slowly_goes_on_after_the_last_one() -> None:
+    class Behind(CallError):
+        def __init__(self, code: grpc.StatusCode) -> None:
+            self.code, self.details = code, ""
+
+    class Client:
+        """Watched, it ends after two each time: behind at first, then gone."""
+
+        def __init__(self) -> None:
+            self.asked: list[int] = []
+
+        def watch(self, after: int) -> Iterator[pb.Transition]:
+            self.asked.append(after)
+            yield from (pb.Transition(number=after + 1), pb.Transition(number=after + 2))
+            raise Behind(grpc.StatusCode.ABORTED if len(self.asked) < 3 else grpc.StatusCode.UNAVAILABLE)
+
+    client, found = Client(), list[int]()
+    with pytest.raises(CallError):
+        found.extend(one.number for one in _following(client, 7))  # type: ignore[arg-type]
+    assert client.asked == [7, 9, 11]
 
 
 def test_a_good_probe_exits_0_and_any_other_1(run: Run, controller: FakeController) -> None:
