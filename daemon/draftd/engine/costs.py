@@ -1,7 +1,8 @@
 """What a round costs against an autoregressive one: measured on this machine, never assumed.
 
 The same figure answers what speculation is worth now and what acceptance it would need to be worth anything. Learnt
-from the rounds that are decoded autoregressively anyway; a calibration at load gives the first values.
+from the rounds that are decoded autoregressively, anyway or to know their cost (exploration.py); a calibration at load
+gives the first values.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import pairwise
 
-_GAIN = 0.1  # of each new round in the moving average
+_GAIN, _RARE_GAIN = 0.1, 0.5  # of each new round in the moving average, and of one that has to stand for many
 _CLAMP = 0.25  # a round moves it as if it were at most this far off: a stall is no new price
 
 
@@ -20,14 +21,14 @@ class RoundCosts:
         """`calibrated`: seconds by batch size, as measured at load."""
         self._seconds = dict(calibrated or {})
 
-    def learn(self, batch: int, seconds: float) -> None:
-        """One autoregressive round of `batch` rows took `seconds`."""
+    def learn(self, batch: int, seconds: float, *, rare: bool = False) -> None:
+        """One autoregressive round of `batch` rows took `seconds`. `rare`: the only one for a while."""
         known = self._seconds.get(batch)
         if known is None:
             self._seconds[batch] = seconds
         else:
             bounded = min(max(seconds, known * (1 - _CLAMP)), known * (1 + _CLAMP))
-            self._seconds[batch] = known + _GAIN * (bounded - known)
+            self._seconds[batch] = known + (_RARE_GAIN if rare else _GAIN) * (bounded - known)
 
     def autoregressive(self, batch: int) -> float | None:
         """Seconds of a round of `batch` rows: measured, on the line between two neighbours that were, or the nearest's.

@@ -13,7 +13,7 @@ from typing import Any
 
 from draftd.errors import ModelLoadError
 
-_PIECE_BYTES = 32 << 20  # read at a time: between two rounds that is a stall of some ten milliseconds
+_PIECE_BYTES = 8 << 20  # read at a time; an array that is larger is read whole
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "merges*", "special_tokens_map.json", "added_tokens.json", "*.tiktoken")
 
 

@@ -40,14 +40,15 @@ def decode_round(
     verifier: Verifier,
     vocabulary: int,
     ahead: bool,
+    plain: bool = False,
 ) -> Round:
-    """Decodes at least one token for every row. `ahead` allows pipelining into the next round."""
+    """Decodes at least one token for every row. `ahead` allows pipelining into the next round, `plain` no drafts."""
     started = time.perf_counter()
-    draft, errors = _draft(rows, sampling, drafters, verifier, vocabulary)
+    draft, errors = (None, []) if plain else _draft(rows, sampling, drafters, verifier, vocabulary)
     drafted_at = time.perf_counter()
     if draft is None:
         # A row about to reach its end, or one that will draft next, must not be decoded beyond what is read here.
-        ahead = ahead and all(row.drafter is None for row in rows) and any(row.remaining > 1 for row in rows)
+        ahead = ahead and (plain or all(row.drafter is None for row in rows)) and any(row.remaining > 1 for row in rows)
         results = [RowRound(0, [], token, 0) for token in verifier.advance(rows, sampling, ahead)]
     else:
         verdict = verifier.verify(rows, draft, sampling)

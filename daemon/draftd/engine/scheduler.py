@@ -18,6 +18,7 @@ from draftd.engine.batch import Row
 from draftd.engine.costs import RoundCosts
 from draftd.engine.delivery import Delivery
 from draftd.engine.drafting import Drafter
+from draftd.engine.exploration import Exploration
 from draftd.engine.observer import EngineObserver
 from draftd.engine.round import Round, RowRound, decode_round
 from draftd.engine.sampling import Sampling
@@ -42,6 +43,7 @@ class Scheduler:
         clock: Callable[[], float] = time.monotonic,
         cancelled: Callable[[], Mapping[str, FinishReason]] = dict,
         costs: RoundCosts | None = None,
+        exploration: Exploration | None = None,
     ) -> None:
         """`cancelled` is asked after each forward: a round's tokens are not sent to those who left during it. `costs`
         are what is known of rounds' costs from before."""
@@ -51,7 +53,7 @@ class Scheduler:
         self._delivery, self._vocabulary = Delivery(eos, observer), vocabulary
         self._observer, self._clock, self._cancelled = observer, clock, cancelled
         self._max_batch, self._chunk = max_batch, prefill_chunk
-        self._costs = costs or RoundCosts()
+        self._costs, self._exploration = costs or RoundCosts(), exploration or Exploration()
         self._round_ended: float | None = None  # the last round's end, where the next follows at once
         self._waiting: deque[Row] = deque()
         self._newcomer: Row | None = None
@@ -231,13 +233,18 @@ class Scheduler:
         if self._sampling is None:
             self._sampling = Sampling([row.request.sampling for row in self._rows])
         started = time.perf_counter() if self._round_ended is None else self._round_ended
+        drafting = any(row.drafter is not None for row in self._rows)
+        plain = drafting and self._exploration.plain(self._rows, self._verifier.pending)
+        ahead = ahead and (not plain or self._exploration.ahead)
         try:
-            done = decode_round(self._rows, self._sampling, self._drafters, self._verifier, self._vocabulary, ahead)
+            done = decode_round(
+                self._rows, self._sampling, self._drafters, self._verifier, self._vocabulary, ahead, plain
+            )
         except Exception as error:
             self._rebuild(error)
             return
         self._round_ended = time.perf_counter()
-        break_even = self._price(done, self._round_ended - started)
+        break_even = self._price(done, self._round_ended - started, drafting)
         for row, message in done.drafter_errors:
             self._drafter_failed(row, message)
         self._mark(self._cancelled())
@@ -249,13 +256,12 @@ class Scheduler:
         if self._rounds % _TIDY_ROUNDS == 0:
             mx.clear_cache()
 
-    def _price(self, done: Round, seconds: float) -> float:
+    def _price(self, done: Round, seconds: float, drafting: bool) -> float:
         """What the round, from the last one's end to its own, would have had to accept; learns from a plain one."""
-        if any(result.drafted for result in done.rows):
-            return self._costs.break_even(len(done.rows), seconds)
-        if all(row.drafter is None for row in self._rows):  # else it is not pipelined, and dearer than it need be
-            self._costs.learn(len(done.rows), seconds)
-        return 0.0
+        size = len(done.rows)
+        if self._exploration.told(seconds, drafting, self._verifier.pending):
+            self._costs.learn(size, seconds, rare=drafting)
+        return self._costs.break_even(size, seconds) if any(result.drafted for result in done.rows) else 0.0
 
     # leaving
 

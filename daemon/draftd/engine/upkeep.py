@@ -1,6 +1,6 @@
 """What the engine thread does besides decoding: drafts come and go, and a question to the target is answered.
 
-All of it in pieces, one between two rounds, so that nobody waits for a whole model to be read. A piece is some tens of
+All of it in pieces, one between two rounds, so that nobody waits for a whole model to be read. A piece is a few
 megabytes of weights, or a prefill chunk.
 """
 

@@ -67,6 +67,11 @@ class Verifier(Protocol):
         ...
 
     @property
+    def pending(self) -> bool:
+        """Whether the next round's forward is under way: that one can draft nothing."""
+        ...
+
+    @property
     def nbytes(self) -> int: ...
 
 
@@ -133,6 +138,10 @@ class LocalVerifier:
 
     def drop(self, row: Row) -> None:
         self._prefill.drop(row)
+
+    @property
+    def pending(self) -> bool:
+        return self._ahead is not None
 
     @property
     def nbytes(self) -> int:

@@ -21,7 +21,7 @@ def change_weights(folder: Path, change: Callable[[str, Any], Any]) -> None:
     fresh.replace(file)
 
 
-def random_draft(like: str, folder: Path, *, hidden: int, layers: int) -> Path:
+def random_draft(like: str, folder: Path, *, hidden: int, layers: int, inner: int) -> Path:
     """A Llama with random weights in halves, and the tokenizer of the draft `like`."""
     import mlx.core as mx
     from mlx.utils import tree_flatten
@@ -29,7 +29,7 @@ def random_draft(like: str, folder: Path, *, hidden: int, layers: int) -> Path:
 
     shutil.copytree(like, folder)
     config = json.loads((folder / "config.json").read_text())
-    config |= {"hidden_size": hidden, "num_hidden_layers": layers, "intermediate_size": 3 * hidden}
+    config |= {"hidden_size": hidden, "num_hidden_layers": layers, "intermediate_size": inner}
     config |= {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": hidden // 8}
     (folder / "config.json").write_text(json.dumps(config))
     model = Model(ModelArgs.from_dict(config))

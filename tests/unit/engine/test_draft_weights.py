@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from draftd.core import DrafterKind
+from draftd.engine.memory import give_back
 from tests.rig import autoregressive, request, speculative
 from tests.unit.engine.drafts import quantised, random_draft
 from tests.waiting import until
@@ -24,16 +25,18 @@ def resident() -> int:
     return psutil.Process().memory_info().rss
 
 
-def test_a_drafts_bytes_leave_mlx_and_the_process_and_come_back(running, nano, nano_pair, tmp_path):
+def test_a_drafts_bytes_leave_mlx_and_the_process_and_come_back(running, nano, nano_pair, prompts, tmp_path):
     import mlx.core as mx
 
-    folder = random_draft(nano_pair.draft, tmp_path / "big", hidden=512, layers=4)
+    # Most of it in arrays that no C library keeps for reuse: smaller ones may stay with the process.
+    folder = random_draft(nano_pair.draft, tmp_path / "big", hidden=2048, layers=1, inner=4200)
     gc.collect()
     engine = running(lambda: nano(draft=folder))
     size = engine.info.draft_weight_bytes
-    assert size > 50 * MB
-    engine.answer(request([5, 6, 7], speculative(3), max_tokens=40))  # its caches have been used
+    assert size > 150 * MB
+    engine.answer(*[request(p, speculative(3), max_tokens=40) for p in prompts])  # its caches have been used
     for _ in range(2):
+        give_back()  # what loading left over is no part of the draft
         held, active, rss = engine.worker.status(), mx.get_active_memory(), resident()
         assert held.draft_weight_bytes == size
         gc.disable()  # what goes must not wait for the collector
@@ -45,13 +48,16 @@ def test_a_drafts_bytes_leave_mlx_and_the_process_and_come_back(running, nano, n
         without = engine.worker.status()
         assert active - less >= size
         if LINUX:
-            assert rss - freed >= 0.9 * size, f"{(rss - freed) / MB:.1f} of {size / MB:.1f} MB"
+            assert rss - freed >= 0.7 * size, f"{(rss - freed) / MB:.1f} of {size / MB:.1f} MB"
         assert without.draft_weight_bytes == 0
         assert held.weight_bytes - without.weight_bytes == size
+        mx.reset_peak_memory()
+        assert engine.worker.reload_draft().result(30) == size  # checks the file, and never holds it whole
+        assert mx.get_peak_memory() - less < 0.5 * size
         assert engine.worker.keep(frozenset({DRAFT})).result(30) == size
         assert mx.get_active_memory() - less >= size
         if LINUX:
-            assert resident() - freed >= 0.9 * size
+            assert resident() - freed >= 0.7 * size
 
 
 def test_nothing_refers_to_a_draft_that_was_let_go(running, nano, prompts):
@@ -68,17 +74,22 @@ def test_nothing_refers_to_a_draft_that_was_let_go(running, nano, prompts):
     assert gone[0]() is None
 
 
-def test_requests_run_on_at_their_pace_while_a_draft_is_read(running, nano, nano_pair, tmp_path):
-    folder = random_draft(nano_pair.draft, tmp_path / "big", hidden=1024, layers=6)  # some 300 MB: ten pieces
-    engine = running(lambda: nano(light=folder))
-    sink = engine.ask(request([5, 6, 7], autoregressive(), max_tokens=900))
+def test_requests_run_on_at_their_pace_while_a_draft_is_read(running, nano, nano_pair, prompts, tmp_path):
+    folder = random_draft(nano_pair.draft, tmp_path / "big", hidden=1024, layers=6, inner=3072)  # some 300 MB
+
+    def load():
+        models = nano(light=folder)
+        models.tokenizer.eos_ids = frozenset()  # a text that lasts
+        return models
+
+    engine = running(load)
+    sink = engine.ask(request(prompts[0], autoregressive(), max_tokens=900))
     engine.begun(sink)
     reading = engine.worker.keep(frozenset({DRAFT, LIGHT}))
     before = len(sink.tokens)
     until(reading.done, 60)
-    assert sink.outcome is not None or len(sink.tokens) - before >= 5
+    assert len(sink.tokens) - before >= 20  # a round after each piece
     assert reading.result(0) > 200 * MB
-    engine.worker.cancel("nobody")
     engine.worker.keep(NONE).result(30)
 
 

@@ -64,15 +64,21 @@ def test_a_failing_round_of_theirs_is_no_verifier_error_of_clients(running):
 
 def test_they_are_bounded_and_take_no_place_of_clients_in_the_queue(running):
     engine = running(lambda: scripted_models(0.7, step_seconds=0.005), queue_capacity=2, max_batch=1)
-    runs = engine.ask(own(Origin.PROBE, max_tokens=2000))
+    probe = own(Origin.PROBE, max_tokens=2000)
+    runs = engine.ask(probe)
     engine.begun(runs)
-    waiting = [engine.ask(own(Origin.PROBE, max_tokens=2000)) for _ in range(15)]
-    with pytest.raises(QueueFull, match="daemon's own"):
-        engine.ask(own(Origin.PROBE))
-    until(lambda: engine.worker._inbox._own == 16)
+    waiting = [engine.ask(own(Origin.PROBE)) for _ in range(14)]
+    until(lambda: engine.worker._inbox._own == 15)
     assert (engine.worker.status().active, engine.worker.status().queued) == (0, 0)
-    clients = [engine.ask(request(PROMPT, autoregressive())) for _ in range(2)]
+    waiting += [engine.ask(request(PROMPT, autoregressive())) for _ in range(2)]
     until(lambda: engine.worker.status().queued == 2)
     with pytest.raises(QueueFull, match="2 requests are waiting"):
         engine.ask(request(PROMPT, autoregressive()))
-    assert not any(s.outcome for s in [*waiting, *clients])
+    waiting.append(engine.ask(own(Origin.CANARY)))  # nor do clients take theirs
+    with pytest.raises(QueueFull, match="daemon's own"):
+        engine.ask(own(Origin.PROBE))
+    assert not any(sink.outcome for sink in waiting)
+    engine.worker.cancel(probe.id)
+    engine.ended(runs, *waiting)
+    until(lambda: engine.worker._inbox._own == 0)
+    engine.answer(own(Origin.PROBE))

@@ -10,8 +10,12 @@ import mlx.core as mx
 import pytest
 
 from draftd.core import DrafterKind
+from draftd.engine import folder
+from draftd.engine.drafters import Drafters
+from draftd.engine.orders import Keep, Reload
+from draftd.engine.upkeep import Upkeep
 from draftd.errors import ModelLoadError
-from tests.rig import autoregressive, request, speculative
+from tests.rig import Rig, autoregressive, request, speculative
 from tests.unit.engine.drafts import change_tokenizer, change_weights, quantised
 
 DRAFT, LIGHT = DrafterKind.DRAFT_MODEL, DrafterKind.LIGHT_DRAFT_MODEL
@@ -56,28 +60,28 @@ def test_running_rows_go_on_drafting_with_what_is_there_now(running, nano, nano_
     assert drafted(engine, prompts) == (good, texts)
 
 
-def not_finite(folder):
-    change_weights(folder, lambda name, array: mx.where(array > 1.0, mx.nan, array) if "norm" in name else array)
+def not_finite(where):
+    change_weights(where, lambda name, array: mx.where(array > 1.0, mx.nan, array) if "norm" in name else array)
 
 
-def cut_off(folder):
-    os.truncate(folder / "model.safetensors", 400_000)
+def cut_off(where):
+    os.truncate(where / "model.safetensors", 400_000)
 
 
-def of_another_shape(folder):
-    change_weights(folder, lambda name, array: array[..., :64])
+def of_another_shape(where):
+    change_weights(where, lambda name, array: array[..., :64])
 
 
-def missing(folder):
-    (folder / "model.safetensors").unlink()
+def missing(where):
+    (where / "model.safetensors").unlink()
 
 
-def broken_configuration(folder):
-    (folder / "config.json").write_text("{")
+def broken_configuration(where):
+    (where / "config.json").write_text("{")
 
 
-def without_a_tokenizer(folder):
-    (folder / "tokenizer.json").write_text(json.dumps({"model": {}}))
+def without_a_tokenizer(where):
+    (where / "tokenizer.json").write_text(json.dumps({"model": {}}))
 
 
 @pytest.mark.parametrize(
@@ -136,14 +140,23 @@ def test_a_light_draft_that_is_held_is_read_too_and_both_change_or_none(running,
     assert engine.worker.status().loaded == {DRAFT, LIGHT}
 
 
-def test_a_draft_that_is_unwanted_before_it_is_read_is_not_put_back(running, nano, prompts):
-    engine = running(nano)
-    reloading, gone = engine.worker.reload_draft(), engine.worker.keep(NONE)
-    assert gone.result(30) == 0
-    reloading.result(30)
-    assert engine.worker.status().loaded == NONE
-    sink = engine.ask(request(prompts[0], speculative(3)))
-    engine.ended(sink)
+def test_a_draft_that_is_unwanted_before_it_is_read_is_not_put_back(nano, prompts, monkeypatch):
+    models = nano()
+    drafters = Drafters(models)
+    rig = Rig(models, drafters=drafters.make())
+    upkeep = Upkeep(rig.scheduler, drafters, models.target, 512)
+    monkeypatch.setattr(folder, "_PIECE_BYTES", 1)  # an array a piece
+    reload, keep = Reload(), Keep(NONE)
+    upkeep.take(reload)
+    upkeep.step()
+    upkeep.take(keep)
+    assert not keep.done.done()
+    while upkeep.busy:
+        upkeep.step()
+    assert keep.done.result(0) == 0
+    assert reload.done.result(0) == models.info.draft_weight_bytes
+    assert drafters.held.drafters == NONE
+    sink = rig.run([request(prompts[0], speculative(3))])[0]
     assert sink.done.degraded == "the draft model is not loaded"
 
 
