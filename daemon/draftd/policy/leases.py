@@ -98,7 +98,7 @@ class Leases:
     def reconcile(self, firing: Sequence[Notice], now: float, lease_seconds: float) -> Leases:
         """What the source lists as firing now. Ends what it listed before and lists no more; an alert that it never
         listed may be another sender's, and runs out by itself."""
-        state = self
+        state = self.expire(now)
         for notice in firing:
             state, _ = state.apply(replace(notice, firing=True), now, lease_seconds, polled=True)
         listed = {notice.fingerprint for notice in firing}
