@@ -81,9 +81,8 @@ def outlook(state: pb.FallbackState, now: datetime) -> str:
     if barring:
         return f"not up while asked by {', '.join(sorted({one.signal for one in barring}))}"
     left = state.wait.ToTimedelta().total_seconds() - (now - moment(state.since)).total_seconds()
-    above = label(state.ladder[state.rung - 1])
     when = f"in {span(max(1, round(left)))}, " if left >= 1 else ""
-    return f"up to {above} {when}once a probe of it is good"
+    return f"up {when}once a probe of a rung above is good"
 
 
 def moment(at: Timestamp) -> datetime:

@@ -29,10 +29,10 @@ def demand(level: FallbackLevel, *, hard: bool = False, signal: Signal = Signal.
     ("fields", "said"),
     [
         ({}, ""),
-        ({"rung": 2}, "up to short_block 3 in 3 min, once a probe of it is good"),
-        ({"rung": 2, "wait": 130.0}, "up to short_block 3 in 30 s, once a probe of it is good"),
-        ({"rung": 1, "wait": 60.0}, "up to full once a probe of it is good"),
-        ({"rung": 4}, "up to light_draft prompt_lookup in 3 min, once a probe of it is good"),
+        ({"rung": 2}, "up in 3 min, once a probe of a rung above is good"),
+        ({"rung": 2, "wait": 130.0}, "up in 30 s, once a probe of a rung above is good"),
+        ({"rung": 1, "wait": 60.0}, "up once a probe of a rung above is good"),
+        ({"rung": 4}, "up in 3 min, once a probe of a rung above is good"),
         ({"demands": (demand(FallbackLevel.SHORT_BLOCK),)},
          "on its way down to short_block 2: asked by acceptance_floor"),
         (
@@ -43,11 +43,11 @@ def demand(level: FallbackLevel, *, hard: bool = False, signal: Signal = Signal.
         ({"rung": 2, "demands": (demand(FallbackLevel.SHORT_BLOCK),)}, "not up while asked by acceptance_floor"),
         (
             {"rung": 4, "demands": (demand(FallbackLevel.SHORT_BLOCK),)},
-            "up to light_draft prompt_lookup in 3 min, once a probe of it is good",
+            "up in 3 min, once a probe of a rung above is good",
         ),
         ({"rung": 2, "hold": Hold(2)}, "stays: it is held"),
         ({"rung": 2, "hold": Hold(0)}, "on its way to full: it is held there"),
-        ({"rung": 1, "since": NOW + 5}, "up to full in 5 min, once a probe of it is good"),
+        ({"rung": 1, "since": NOW + 5}, "up in 5 min, once a probe of a rung above is good"),
     ],
 )  # fmt: skip
 def test_what_comes_next_is_said(fields: dict[str, Any], said: str) -> None:

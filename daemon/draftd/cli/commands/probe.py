@@ -18,7 +18,8 @@ def command(
 ) -> None:
     """Decode a few prompts as the rung above would, and say whether the daemon may step up to it.
 
-    The daemon does so by itself before each step up. Exit code 1 unless the verdict is good.
+    The daemon does so by itself before each step up. A rung whose drafter was found wanting is passed over for one
+    further up. Exit code 1 unless the verdict is good.
 
     [bold]Examples[/]
 

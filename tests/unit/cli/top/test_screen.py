@@ -318,7 +318,7 @@ def test_who_holds_and_who_asks_is_shown_at_every_size_and_nothing_makes_room_fo
 
 
 def test_the_way_up_is_shown_where_nothing_asks() -> None:
-    assert "up to full in 4 min, once" in "\n".join(drawn(stepped_down(), 140, 45))
+    assert "up in 4 min, once a probe" in "\n".join(drawn(stepped_down(), 140, 45))
 
 
 def test_at_the_top_with_nothing_asked_the_ladder_takes_no_room() -> None:
