@@ -90,11 +90,6 @@ class Examination:
         self._at_once = True
         self._canaries_at = float("-inf")
 
-    def failed(self, now: float) -> None:
-        """What a good probe promised could not be had: as if it had been bad."""
-        self._probed_at = None
-        self._not_before = now + self._limits.dwell
-
     def collect(self, now: float) -> ProbeReport | CanaryReport | None:
         """What has ended since."""
         running = self._running

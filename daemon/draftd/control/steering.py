@@ -161,7 +161,6 @@ class Steering:
                     self._ladder = after
                     self._climb(step, now)
                 case Weights.MISSING:
-                    self._examination.failed(now)
                     self._residency.stand(self._rungs[step.previous])
                 case Weights.COMING:
                     pass  # the ladder is as it was: the next move says the same, unless something speaks against it

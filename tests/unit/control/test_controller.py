@@ -343,6 +343,37 @@ def test_a_probe_that_a_step_overtook_lets_nothing_up() -> None:
     assert steered.until(9 * DWELL) == BOTTOM
 
 
+def test_a_probe_that_new_weights_overtook_lets_nothing_up() -> None:
+    steered = Steered()
+    tell(steered, notice(SHORT_BLOCK))
+    tell(steered, notice(SHORT_BLOCK, firing=False))
+    steered.examiner.slow = True
+    steered.until(2 * DWELL - 5)
+    assert steered.examiner.busy
+    steered.controller.reload_draft()
+    steered.engine.reloads[0].set_result(1)
+    steered.at(2 * DWELL - 4)
+    steered.examiner.end()  # good, but of the old ones
+    steered.examiner.slow, steered.examiner.verdict = False, Verdict.BAD
+    assert steered.until(3 * DWELL) == SHORT
+
+
+def test_what_was_tried_in_vain_before_a_step_is_tried_again_after_it() -> None:
+    steered = Steered()
+    steered.examiner.verdicts[LADDER[LIGHT]] = Verdict.BAD
+    steered.examiner.verdict = Verdict.TOO_FEW_SAMPLES
+    tell(steered, notice(PLAIN, hard=True))
+    tell(steered, notice(PLAIN, hard=True, firing=False))
+    while not steered.examiner.probed:
+        steered.at(steered.now + 1)
+    hold(steered, FULL, 1.0)
+    steered.until(steered.now + 2)
+    tell(steered, notice(PLAIN, hard=True, starts_at=START + 1))
+    tell(steered, notice(PLAIN, hard=True, firing=False, starts_at=START + 1))
+    steered.until(steered.now + 2 * DWELL)
+    assert steered.examiner.probed[:2] == [LADDER[LIGHT], LADDER[LIGHT]]
+
+
 def test_on_the_top_rung_it_learns_once_what_probes_show_while_all_is_well() -> None:
     steered = Steered()
     steered.examiner.known.clear()
@@ -370,6 +401,7 @@ def test_a_hold_outranks_everything_and_its_end_lets_the_ladder_go_on() -> None:
     assert steered.controller.readings().held
     assert tell(steered, notice(PLAIN, hard=True)) == [Applied.ACCEPTED]
     assert steered.until(499) == SHORT
+    assert steered.examiner.probed == []  # nothing would come of it
     assert steered.until(501) == BOTTOM
     assert [cause for _, _, cause in steered.told] == ["hold", "release", "alert"]
     assert steered.journal.latest(3)[0].evidence == "an operator's word, until 2027-01-15 08:08:20 UTC"
@@ -436,6 +468,23 @@ def test_an_alert_while_the_weights_come_ends_the_climb() -> None:
     assert steered.trace.done[-1] == "keep prompt_lookup"
     steered.engine.load()
     assert steered.until(4 * DWELL) == LIGHT
+
+
+def test_weights_that_were_on_their_way_before_a_step_down_are_asked_for_anew() -> None:
+    steered = Steered()
+    tell(steered, notice(LIGHT_DRAFT, hard=True))
+    tell(steered, notice(LIGHT_DRAFT, hard=True, firing=False))
+    steered.engine.slow = True
+    steered.until(2 * DWELL + 5)
+    assert steered.trace.done[-1] == "keep draft_model,prompt_lookup"
+    tell(steered, notice(PLAIN, hard=True, starts_at=START + 9))
+    tell(steered, notice(PLAIN, hard=True, firing=False, starts_at=START + 9))
+    steered.engine.load()
+    steered.examiner.verdicts[LADDER[LIGHT]] = Verdict.BAD  # so that it climbs to where it was climbing before
+    assert steered.until(6 * DWELL) == BOTTOM
+    assert steered.trace.done[-1] == "keep draft_model"
+    steered.engine.load()
+    assert steered.at(steered.now + 1) == SHORTER
 
 
 def test_a_new_draft_is_probed_at_once_and_what_was_seen_of_the_old_one_is_forgotten() -> None:
