@@ -171,6 +171,7 @@ def test_where_near_ties_flip_only_a_divergence_beyond_them_is_bad() -> None:
 def test_what_was_learnt_while_all_was_well_is_what_later_probes_are_compared_with() -> None:
     engine = Answering(counts=counted(accepted=90, rollbacks=10))
     with examining(engine) as (examiner, _):
+        assert examiner.probe(FULL).result(SOON).verdict is Verdict.GOOD
         assert not examiner.knows(FULL)
         assert examiner.learn(FULL).result(SOON).verdict is Verdict.GOOD
         assert examiner.knows(SHORT)
@@ -333,7 +334,9 @@ def test_a_request_that_has_only_just_arrived_is_no_reason_to_give_way() -> None
 
 
 def test_the_canaries_wait_a_while_for_callers_and_are_not_good_without_all_of_them() -> None:
-    assert sung(Answering(queued=[0, 2, 2, 2, 0])).verdict is Verdict.GOOD
+    assert sung(Answering(queued=[0, *[2] * 7, 0])).verdict is Verdict.GOOD
+    impatient = sung(Answering(queued=[0, 2]), limits=ExaminerLimits(patience=0.1))
+    assert (impatient.verdict, impatient.reason) == (Verdict.FAILED, "it gave way to 2 waiting requests")
     limits = ExaminerLimits(patience=0.0)
     report = sung(Answering(queued=[0, 0, 0, 0, 2, 2]), limits=limits)
     assert (report.verdict, len(report.outcomes)) == (Verdict.FAILED, 1)
@@ -419,6 +422,7 @@ def test_what_still_waits_when_it_closes_ends_as_failed() -> None:
     assert future.result(0).reason == "the daemon is stopping"
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_engine_that_hangs_does_not_keep_the_future_from_ending() -> None:
     engine = Answering()
     hanging, go = threading.Event(), threading.Event()
