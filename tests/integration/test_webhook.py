@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from draftd.cli.grafana.policy import OURS
 from draftd.control.alerts.poller import Poller
 from draftd.core import FallbackLevel
 from draftd.policy.leases import Leases, Notice
@@ -139,6 +141,15 @@ def test_a_poll_of_alertmanager_finds_what_fires_what_is_over_and_what_is_silenc
         finally:
             assert polled.poller.close(10)
     assert set(polled.telemetry.polls) == {"ok"}
+
+
+def test_a_lease_outlives_a_repeat_that_was_lost_whoever_sends_it() -> None:
+    manager = yaml.safe_load((ROOT / "otel-collector" / "alertmanager.yaml").read_text())["route"]["routes"]
+    provisioned = yaml.safe_load((ROOT / "dashboards" / "provisioning" / "alerting" / "draftd.yaml").read_text())
+    repeats = [route["repeat_interval"] for route in (manager[0], provisioned["policies"][0]["routes"][0])]
+    repeats.append(OURS["routes"][0]["repeat_interval"])
+    assert repeats == ["10m"] * 3
+    assert WebhookSettings().lease_seconds >= 2.5 * 600
 
 
 @pytest.mark.parametrize("wrong", [False, True])

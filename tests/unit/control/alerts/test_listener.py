@@ -246,6 +246,20 @@ def test_what_hangs_behind_it_does_not_hang_its_closing() -> None:
     assert webhook.listener.close(10)
 
 
+def test_a_sender_that_asks_before_it_sends_is_answered() -> None:
+    """As curl does with larger bodies: it would wait a second for it."""
+    body = notification()
+    with Webhook() as webhook, webhook.socket() as one:
+        head = f"POST /v1/alerts HTTP/1.1\r\nHost: x\r\nAuthorization: {bearer()['Authorization']}\r\n"
+        one.sendall(f"{head}Expect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n".encode())
+        assert one.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        one.sendall(body)
+        assert one.recv(1000).startswith(b"HTTP/1.1 200")
+    with Webhook() as webhook, webhook.socket() as one:
+        one.sendall(b"POST /v1/alerts HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n")
+        assert one.recv(1000).startswith(b"HTTP/1.1 401"), "who is not known need not send it"
+
+
 def test_tls_is_spoken_where_it_is_set(certified: tuple[Path, Path]) -> None:
     cert, key = certified
     trusting = ssl.create_default_context(cafile=cert)
