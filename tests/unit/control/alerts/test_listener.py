@@ -175,6 +175,17 @@ def test_the_rate_is_limited_and_says_when_to_come_again() -> None:
     assert webhook.counted["rate_limited"] >= len(late)
 
 
+@pytest.mark.parametrize("headers", [bearer(), signed(b"")], ids=["bearer", "signed"])
+def test_who_comes_too_often_is_told_so_before_a_body_is_read(headers: dict[str, str]) -> None:
+    with Webhook(max_per_second=0.1, body_seconds=60.0, request_seconds=60.0) as webhook:
+        assert webhook.send().status == 200
+        with webhook.socket() as one:
+            lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+            one.sendall(f"POST /v1/alerts HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n{lines}\r\n".encode())
+            assert one.recv(1000).startswith(b"HTTP/1.1 429")
+    assert webhook.counted == {"accepted": 1, "rate_limited": 1}
+
+
 def test_where_no_more_signatures_can_be_remembered_they_wait_and_none_is_forgotten() -> None:
     bodies = [notification(alert(round=str(number))) for number in range(2)]
     with Webhook() as webhook:
