@@ -120,6 +120,8 @@ def model(
         weight_bytes=info.weight_bytes,
         draft_weight_bytes=info.draft_weight_bytes,
         chat_template=chat_template,
+        light_draft_model=info.light_draft_model or "",
+        light_draft_reason=info.light_draft_reason,
     )
 
 

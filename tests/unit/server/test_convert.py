@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftd.core import DrafterKind, ModePreference, SamplingParams, WorkloadClass
+from draftd.core import DrafterKind, ModelInfo, ModePreference, SamplingParams, WorkloadClass
 from draftd.errors import InvalidRequest
 from draftd.policy.plan import Wish
-from draftd.server.convert import Chat, Limits, RawText, TokenIds, check_length, parse
+from draftd.server import reply
+from draftd.server.convert import DRAFTERS, Chat, Limits, RawText, TokenIds, check_length, parse
 from draftd.v1 import inference_pb2 as pb
 
 LIMITS = Limits(context_length=100, vocab_size=50, default_max_tokens=32, chat_template=True)
@@ -144,3 +145,12 @@ def test_whatever_parses_is_accepted_or_refused_by_name(data: bytes) -> None:
 @given(st.floats(0, 100, width=32))
 def test_a_float32_arrives_as_it_was_written(value: float) -> None:
     assert parse(sampled(temperature=value), LIMITS).sampling.temperature == pytest.approx(value, rel=1e-6)
+
+
+def test_every_drafter_can_be_asked_for_and_told() -> None:
+    assert {kind for kind in DRAFTERS.values() if kind is not None} == set(DrafterKind)
+    assert set(DRAFTERS) == set(pb.DrafterKind.values())
+    info = ModelInfo("m", "d", 100, 50, tuple(DrafterKind), "", 9, 3, "cpu", light_draft_model="l")
+    told = reply.model(info, default_max_tokens=1, max_draft_tokens=1, chat_template=False)
+    assert [DRAFTERS[number] for number in told.drafters] == list(DrafterKind)
+    assert (told.light_draft_model, told.light_draft_reason) == ("l", "")

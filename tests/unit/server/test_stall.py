@@ -41,8 +41,8 @@ async def test_waiting_for_the_engine_is_no_stall() -> None:
 
 
 async def test_many_short_writes_are_no_stall() -> None:
-    async with StallGuard(0.05) as guard:
-        for _ in range(20):
+    async with StallGuard(0.5) as guard:
+        for _ in range(80):
             guard.writing()
             await asyncio.sleep(0.01)
             guard.written()

@@ -50,6 +50,7 @@ def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
         ("state", f"{state} for {span(status.uptime.seconds)} (draftd {status.version}, {status.backend})"),
         ("model", f"{model.model} ({size(model.weight_bytes)})"),
         ("draft", f"{model.draft_model} ({size(model.draft_weight_bytes)})" if model.draft_model else "none"),
+        *([("light draft", model.light_draft_model)] if model.light_draft_model else []),
         ("speculation", _speculation(status)),
         *(_ladder(status.fallback, now) if status.HasField("fallback") else ()),
         (
