@@ -191,11 +191,8 @@ class Upkeep:
                 if drafter.prefill(row, max(self._chunk, _LEAST_CHUNK)):
                     inside.add(row)
                 yield
-            if kind in self._drafters.held.drafters:
-                self._scheduler.put(kind, drafter)
-                self._drafters.hold(kind, model)
-            else:
-                drafter.close()
+            self._scheduler.put(kind, drafter)
+            self._drafters.hold(kind, model)  # if it is no longer wanted, the next step lets it go again
         except BaseException:
             drafter.close()
             raise

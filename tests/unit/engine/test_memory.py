@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
+import psutil
+import pytest
+
 from draftd.engine.blas import load_blas
-from draftd.engine.memory import MlxMemory, mlx_memory
+from draftd.engine.memory import MlxMemory, give_back, mlx_memory
 
 
 def test_an_array_is_counted_whichever_thread_asks() -> None:
@@ -25,3 +29,16 @@ def test_an_array_is_counted_whichever_thread_asks() -> None:
     assert found.cache >= 0
     assert found.working_set is None or found.working_set > 0
     del array
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what the C library keeps is asked for on Linux only")
+def test_what_was_freed_goes_back_to_the_system() -> None:
+    load_blas()
+    pieces = [bytearray(100_000) for _ in range(1000)]  # too small for a mapping of its own
+    last = pieces.pop()  # what lies before it is not given back by itself
+    process = psutil.Process()
+    pieces.clear()
+    kept = process.memory_info().rss
+    give_back()
+    assert kept - process.memory_info().rss > 50 << 20
+    assert len(last) == 100_000
