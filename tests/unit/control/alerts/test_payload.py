@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from draftd.control.alerts.payload import Malformed, parse_alerts, parse_notification
@@ -144,6 +144,7 @@ _JSON = st.recursive(
 )
 
 
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=300) | _JSON.map(lambda value: json.dumps(value).encode()))
 def test_whatever_comes_is_refused_or_holds_nothing(body: bytes) -> None:
     for parse in (parse_notification, parse_alerts):
