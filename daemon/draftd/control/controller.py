@@ -6,11 +6,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, InvalidStateError
-from typing import Any, TypeVar
+from concurrent.futures import Future
+from typing import TypeVar
 
 from draftd.control.clock import SteadyClock
 from draftd.control.examination import Examination, Examines
+from draftd.control.inbox import Inbox, fail, settle
 from draftd.control.intake import Intake
 from draftd.control.journal import Journal
 from draftd.control.judging import frozen, limits, thresholds
@@ -25,7 +26,6 @@ from draftd.control.steering import Steering
 from draftd.control.store import StateStore
 from draftd.core import FallbackLevel
 from draftd.engine.observer import EngineObserver
-from draftd.errors import NotServing, QueueFull
 from draftd.hardware.state import HardwareView
 from draftd.policy.guard import Guard
 from draftd.policy.leases import Applied, Notice
@@ -36,10 +36,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_INBOX = 64
-_ANSWER_SECONDS = 5.0  # whoever asks waits so long at most: a tick takes milliseconds, and saving may take a second
+_INBOX = 64  # who may wait for the next look
 _LONGEST_SLEEP = 1.0
-_RETRY_SECONDS = 1.0
 
 
 class Controller:
@@ -100,9 +98,7 @@ class Controller:
         )
         self._state, self._readings = self._steering.state(), self._steering.readings()
         self._sleep = min(_LONGEST_SLEEP, settings.window_seconds / 10, settings.dwell_seconds / 4)
-        self._lock = threading.Lock()
-        self._inbox: list[_Asked] = []
-        self._closing = False
+        self._inbox = Inbox(_INBOX, intake.woken.set)
         self._failing = False
         self._thread = threading.Thread(target=self._run, name="draftd-control", daemon=True)
 
@@ -117,9 +113,7 @@ class Controller:
 
     def close(self, seconds: float) -> bool:
         """Moves no more, and saves what is. False where the thread did not end in time: it is left behind."""
-        with self._lock:
-            self._closing = True
-        self._intake.woken.set()
+        self._inbox.close()
         if self._thread.ident is not None:
             self._thread.join(seconds)
         return not self._thread.is_alive()
@@ -136,21 +130,21 @@ class Controller:
         """What became of each; it is on the disk then, and obeyed. Raises QueueFull where that cannot be done soon,
         NotServing when the controller ends."""
         told = tuple(notices)
-        return self._answer(lambda now: self._steering.notices(told, now))
+        return self._inbox.answer(lambda now: self._steering.notices(told, now))
 
     def polled(self, firing: Sequence[Notice]) -> None:
         """What the source of alerts lists as firing; nobody waits for what follows. Raises QueueFull or NotServing."""
         listed = tuple(firing)
-        self._ask(lambda now: self._steering.polled(listed, now))
+        self._inbox.ask(lambda now: self._steering.polled(listed, now))
 
     def hold(self, level: FallbackLevel, expires_in: float | None) -> None:
         """Down it is obeyed when this returns; up as soon as the weights are there. `expires_in` is in seconds; None is
         until it is released. Raises QueueFull or NotServing."""
-        self._answer(lambda now: self._steering.hold(level, expires_in, now))
+        self._inbox.answer(lambda now: self._steering.hold(level, expires_in, now))
 
     def release(self) -> bool:
         """Whether there was a hold. Raises QueueFull or NotServing."""
-        return self._answer(self._steering.release)
+        return self._inbox.answer(self._steering.release)
 
     def probe(self) -> Future[ProbeReport]:
         """Tries the rung above. Ends in NotNow where there is none, or while something is tried out."""
@@ -167,21 +161,19 @@ class Controller:
         def loaded(reload: Future[int]) -> None:
             try:
                 size = reload.result()
-                self._ask(self._steering.reloaded).add_done_callback(lambda _: _set(done, size))
+                self._inbox.ask(self._steering.reloaded).add_done_callback(lambda _: settle(done, size))
             except BaseException as error:
-                _fail(done, error)
+                fail(done, error)
 
         try:
             self._engine.reload_draft().add_done_callback(loaded)
         except Exception as error:
-            _fail(done, error)
+            fail(done, error)
         return done
 
     def tick(self) -> None:
         """One look, and what follows. The thread's own; without a thread, a test's."""
-        with self._lock:
-            asked, self._inbox = self._inbox, []
-        now = self._clock()
+        asked, now = self._inbox.take(), self._clock()
         for one in asked:
             one.run(now)
         try:
@@ -196,33 +188,11 @@ class Controller:
             one.finish()
 
     def _run(self) -> None:
-        while not self._closing:
+        while not self._inbox.closed:
             self._intake.woken.wait(self._sleep)
             self._intake.woken.clear()
             self.tick()
         self.tick()  # answers those who asked meanwhile, and saves
-        with self._lock:
-            left, self._inbox = self._inbox, []
-        for one in left:
-            _fail(one.future, NotServing("the daemon is stopping"))
-
-    def _ask(self, what: Callable[[float], T]) -> Future[T]:
-        """The future ends when the tick that did it is over."""
-        future: Future[T] = Future()
-        with self._lock:
-            if self._closing:
-                raise NotServing("the daemon is stopping")
-            if len(self._inbox) >= _INBOX:
-                raise QueueFull(f"{_INBOX} wait for the fallback already", retry_after=_RETRY_SECONDS)
-            self._inbox.append(_Asked(what, future))
-        self._intake.woken.set()
-        return future
-
-    def _answer(self, what: Callable[[float], T]) -> T:
-        try:
-            return self._ask(what).result(_ANSWER_SECONDS)
-        except TimeoutError:
-            raise QueueFull("the fallback is busy", retry_after=_RETRY_SECONDS) from None
 
     def _following(self, what: Callable[[float], Future[T]]) -> Future[T]:
         """Ends as the future does that `what` begins."""
@@ -232,52 +202,17 @@ class Controller:
             try:
                 asked.result().add_done_callback(ended)
             except BaseException as error:
-                _fail(done, error)
+                fail(done, error)
 
         def ended(found: Future[T]) -> None:
             try:
-                _set(done, found.result())
+                settle(done, found.result())
             except BaseException as error:
-                _fail(done, error)
+                fail(done, error)
             self._intake.woken.set()
 
         try:
-            self._ask(what).add_done_callback(begun)
+            self._inbox.ask(what).add_done_callback(begun)
         except Exception as error:
-            _fail(done, error)
+            fail(done, error)
         return done
-
-
-class _Asked:
-    """One thing to do on the controller's thread. Its future ends once what follows from it is done too."""
-
-    def __init__(self, what: Callable[[float], Any], future: Future[Any]) -> None:
-        self._what, self.future = what, future
-        self._found: Any = None
-        self._error: Exception | None = None
-
-    def run(self, now: float) -> None:
-        try:
-            self._found = self._what(now)
-        except Exception as error:
-            self._error = error
-
-    def finish(self) -> None:
-        if self._error is not None:
-            _fail(self.future, self._error)
-        else:
-            _set(self.future, self._found)
-
-
-def _set(future: Future[T], found: T) -> None:
-    try:
-        future.set_result(found)
-    except InvalidStateError:  # whoever asked has given up
-        return
-
-
-def _fail(future: Future[Any], error: BaseException) -> None:
-    try:
-        future.set_exception(error)
-    except InvalidStateError:
-        return

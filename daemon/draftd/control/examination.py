@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from typing import Protocol
 
 from draftd.control.seams import EngineControl
+from draftd.core import DrafterKind
 from draftd.errors import DraftdError, NotNow
 from draftd.policy.drift import Baseline
 from draftd.policy.guard import Kind
@@ -85,8 +86,9 @@ class Examination:
         self._not_before, self._vain = now, set()
 
     def reloaded(self, now: float) -> None:
-        """The weights are others: all is to be tried anew, now."""
+        """The draft's weights are others: what drafts with them is tried first, and now."""
         self.stepped(now)
+        self._vain = {i for i, rung in enumerate(self._ladder) if rung.drafter is DrafterKind.PROMPT_LOOKUP}
         self._at_once = True
         self._canaries_at = float("-inf")
 
@@ -133,7 +135,9 @@ class Examination:
         target = self._probe_due(state, demands, now)
         learns = self._lesson_due(state, demands, now)
         tests = self._canaries_due(state, demands, complaint, now)
-        if not (target is not None or learns or tests) or not self._affordable(now):
+        if not (target is not None or learns or tests) or not self._affordable(
+            now, self._at_once and target is not None
+        ):
             return
         try:
             if target is not None:
@@ -191,14 +195,14 @@ class Examination:
             return False
         return now - self._canaries_at >= self._settings.canary_period_seconds
 
-    def _affordable(self, now: float) -> bool:
-        """Idle, or within the share of its time that a busy daemon may spend."""
+    def _affordable(self, now: float, urgent: bool) -> bool:
+        """Idle, or within the share of its time that a busy daemon may spend; new weights are worth it at any time."""
         try:
             _ = self._engine.info
             status = self._engine.status()
         except DraftdError:
             return False
-        if not status.active and not status.queued:
+        if urgent or (not status.active and not status.queued):
             return True
         share = self._settings.probe_share
         return share > 0 and now - self._ended >= self._cost / share

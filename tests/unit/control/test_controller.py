@@ -56,18 +56,18 @@ def notice(level: FallbackLevel, *, hard: bool = False, firing: bool = True, sta
 
 def tell(steered: Steered, *notices: Notice) -> list[Applied]:
     """As the webhook does, on this thread."""
-    asked = steered.controller._ask(lambda now: steered.controller._steering.notices(notices, now))
+    asked = steered.controller._inbox.ask(lambda now: steered.controller._steering.notices(notices, now))
     steered.controller.tick()
     return asked.result(0)
 
 
 def hold(steered: Steered, level: FallbackLevel, expires_in: float | None = None) -> None:
-    steered.controller._ask(lambda now: steered.controller._steering.hold(level, expires_in, now))
+    steered.controller._inbox.ask(lambda now: steered.controller._steering.hold(level, expires_in, now))
     steered.controller.tick()
 
 
 def release(steered: Steered) -> bool:
-    asked = steered.controller._ask(steered.controller._steering.release)
+    asked = steered.controller._inbox.ask(steered.controller._steering.release)
     steered.controller.tick()
     return asked.result(0)
 
@@ -512,6 +512,19 @@ def test_a_new_draft_is_probed_at_once_and_what_was_seen_of_the_old_one_is_forgo
         steered.request(1, 99, arrival=old)  # drafted by the old one, ended now
     steered.controller.tick()
     assert steered.controller.readings().drift == {"code": 0.0}
+
+
+def test_a_new_draft_is_tried_before_what_it_has_not_changed_and_however_busy_the_daemon_is() -> None:
+    steered = Steered(probe_share=0)
+    tell(steered, notice(PLAIN, hard=True))
+    tell(steered, notice(PLAIN, hard=True, firing=False))
+    steered.engine.active = 1
+    assert steered.until(3 * DWELL) == BOTTOM
+    steered.controller.reload_draft()
+    steered.engine.reloads[0].set_result(1)
+    steered.until(3 * DWELL + 10)
+    assert steered.examiner.probed == [LADDER[SHORTER]]
+    assert steered.rung == SHORTER
 
 
 def test_a_draft_that_cannot_be_read_anew_says_so_and_changes_nothing() -> None:

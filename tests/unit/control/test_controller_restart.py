@@ -40,12 +40,12 @@ def notice(level: FallbackLevel, *, hard: bool = False, firing: bool = True, sta
 
 
 def tell(steered: Steered, *notices: Notice) -> None:
-    steered.controller._ask(lambda now: steered.controller._steering.notices(notices, now))
+    steered.controller._inbox.ask(lambda now: steered.controller._steering.notices(notices, now))
     steered.controller.tick()
 
 
 def hold(steered: Steered, level: FallbackLevel, expires_in: float | None = None) -> None:
-    steered.controller._ask(lambda now: steered.controller._steering.hold(level, expires_in, now))
+    steered.controller._inbox.ask(lambda now: steered.controller._steering.hold(level, expires_in, now))
     steered.controller.tick()
 
 

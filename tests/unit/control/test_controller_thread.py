@@ -106,11 +106,11 @@ def test_who_asks_while_too_many_wait_is_told_to_come_again() -> None:
         assert isinstance(running.controller.probe().exception(0), QueueFull)
         assert running.controller.state().rung == TOP  # to look is to wait for nobody
         store.go_on.set()
-        until(lambda: not running.controller._inbox)
+        until(lambda: not len(running.controller._inbox))
 
 
 def test_a_disk_that_hangs_keeps_a_sender_no_longer_than_a_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("draftd.control.controller._ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr("draftd.control.inbox._ANSWER_SECONDS", 0.2)
     store = Stuck()
     with Running(store) as running:
         assert store.entered.wait(10)
@@ -143,7 +143,7 @@ def test_a_look_that_fails_is_logged_once_and_the_next_one_is_made(
 def test_who_asks_after_the_end_is_told_so_and_nobody_is_left_waiting() -> None:
     running = Running()
     running.controller.start()
-    asked = [running.controller._ask(lambda now: now) for _ in range(5)]
+    asked = [running.controller._inbox.ask(lambda now: now) for _ in range(5)]
     assert running.controller.close(10)
     assert all(future.done() for future in asked)
     for ask in (lambda: running.controller.notices([]), running.controller.release):
