@@ -95,8 +95,8 @@ def _standing() -> tuple[Panel, ...]:
 def _steps() -> tuple[Panel, ...]:
     return (
         lines(
-            Text("Steps by what asked for them", "Steps a minute, down and up: the signal, an operator's hold, or a "
-                 "recovery.", look.PER_MINUTE, low=0, no_value="no steps"),
+            Text("Steps by what asked for them", "Steps down and up in the interval before: the signal, an "
+                 "operator's hold, or a recovery.", look.COUNT, low=0, no_value="no steps"),
             ask.TRANSITIONS,
         ),
         bars(
@@ -118,8 +118,8 @@ def _probes(alerting: Alerting) -> tuple[Panel, ...]:
     none = "no probe yet"
     return (
         lines(
-            Text("Probes", "Probes a minute, by the level that was tried and the verdict. There are none at full.",
-                 look.PER_MINUTE, low=0, no_value=none),
+            Text("Probes", "Probes in the interval before, by the level that was tried and the verdict.",
+                 look.COUNT, low=0, no_value=none),
             ask.PROBES,
         ),
         lines(
@@ -146,13 +146,13 @@ def _canaries() -> tuple[Panel, ...]:
             colors=look.MODES,
         ),
         lines(
-            Text("Canary runs", "Runs a minute, by verdict.", look.PER_MINUTE, low=0, no_value="no run yet"),
+            Text("Canary runs", "Runs in the interval before, by verdict.", look.COUNT, low=0, no_value="no run yet"),
             ask.CANARIES,
             colors=_RESULTS,
         ),
         lines(
-            Text("Divergences", "Greedy canaries a minute whose two texts differ. On a CPU there are none; on Metal "
-                 "near-ties may fall either way.", look.PER_MINUTE, low=0),
+            Text("Divergences", "Greedy canaries in the interval before whose two texts differ. On a CPU there are "
+                 "none; on Metal near-ties may fall either way.", look.COUNT, low=0),
             ask.DIVERGENCES,
         ),
     )  # fmt: skip
@@ -161,8 +161,8 @@ def _canaries() -> tuple[Panel, ...]:
 def _told() -> tuple[Panel, ...]:
     return (
         lines(
-            Text("Notifications by result", "What became of what came to the webhook, a minute: accepted, known "
-                 "already, or refused, and why.", look.PER_MINUTE, 6, low=0, no_value="none came"),
+            Text("Notifications by result", "What became of what came to the webhook in the interval before: "
+                 "accepted, known already, or refused, and why.", look.COUNT, 6, low=0, no_value="none came"),
             ask.NOTIFICATIONS,
             colors=_RESULTS,
         ),
@@ -172,15 +172,16 @@ def _told() -> tuple[Panel, ...]:
             ask.LEASES,
         ),
         lines(
-            Text("Polls of the source of alerts", "Times a minute that Alertmanager or Grafana was asked, by result.",
-                 look.PER_MINUTE, 6, low=0, no_value="nobody is polled"),
+            Text("Polls of the source of alerts", "Times in the interval before that Alertmanager or Grafana was asked, "
+                 "by result.",
+                 look.COUNT, 6, low=0, no_value="nobody is polled"),
             ask.POLLS,
             colors=_RESULTS,
         ),
         lines(
-            Text("Annotations and saving", "Annotations sent to Grafana, a minute, by result; and failures to save "
+            Text("Annotations and saving", "Annotations sent to Grafana in the interval before; and failures to save "
                  "the ladder's state. While it cannot be saved a restart begins where it was saved last.",
-                 look.PER_MINUTE, 6, low=0),
+                 look.COUNT, 6, low=0),
             ask.ANNOTATIONS,
             ask.SAVE_ERRORS,
             colors={"^annotations (accepted|ok|sent)$": GOOD, "^not saved$": BAD},

@@ -6,13 +6,13 @@ from dashboards.queries.query import (
     ENGINE,
     MODE,
     RANGE,
+    RATE,
     WORKLOAD,
     Query,
     counted,
     gauge,
     grouped,
     or_nought,
-    per_minute,
     shown,
 )
 from dashboards.ratios import INSTANCE, label
@@ -34,7 +34,7 @@ DEMANDS = Query(
     grouped(gauge(fallback.FALLBACK_DEMAND, ENGINE), (SIGNAL, INSTANCE), "min"),
     f"{shown(SIGNAL)} · {shown(INSTANCE)}",
 )
-TRANSITIONS = Query(per_minute(fallback.FALLBACK_TRANSITIONS, ENGINE, (SIGNAL,)), shown(SIGNAL))
+TRANSITIONS = Query(counted(fallback.FALLBACK_TRANSITIONS, ENGINE, RATE, (SIGNAL,)), shown(SIGNAL))
 TRANSITIONS_BY_WAY = Query(
     counted(fallback.FALLBACK_TRANSITIONS, ENGINE, RANGE, (FROM, TO)), f"{shown(FROM)} → {shown(TO)}", instant=True
 )
@@ -43,17 +43,17 @@ DRIFT = Query(
 )
 LEASES = Query(grouped(gauge(fallback.ALERT_LEASES, ENGINE), (INSTANCE,)), shown(INSTANCE))
 
-PROBES = Query(per_minute(fallback.PROBES, ENGINE, (LEVEL, RESULT)), f"{shown(LEVEL)}, {shown(RESULT)}")
+PROBES = Query(counted(fallback.PROBES, ENGINE, RATE, (LEVEL, RESULT)), f"{shown(LEVEL)}, {shown(RESULT)}")
 PROBE_ACCEPTANCE = Query(
     grouped(gauge(fallback.PROBE_ACCEPTANCE, ENGINE), (INSTANCE,), "min"), f"acceptance · {shown(INSTANCE)}"
 )
 PROBE_SPEEDUP = Query(grouped(gauge(fallback.PROBE_SPEEDUP, ENGINE), (INSTANCE,), "min"), shown(INSTANCE))
 CANARY_SCORE = Query(grouped(gauge(fallback.CANARY_SCORE, ENGINE), (MODE, INSTANCE), "min"),
                      f"{shown(MODE)} · {shown(INSTANCE)}")  # fmt: skip
-CANARIES = Query(per_minute(fallback.CANARIES, ENGINE, (RESULT,)), shown(RESULT))
-DIVERGENCES = Query(or_nought(per_minute(fallback.CANARY_DIVERGENCES, ENGINE)), "texts that differ")
+CANARIES = Query(counted(fallback.CANARIES, ENGINE, RATE, (RESULT,)), shown(RESULT))
+DIVERGENCES = Query(or_nought(counted(fallback.CANARY_DIVERGENCES, ENGINE, RATE)), "texts that differ")
 
-NOTIFICATIONS = Query(per_minute(fallback.ALERT_NOTIFICATIONS, ENGINE, (RESULT,)), shown(RESULT))
-POLLS = Query(per_minute(fallback.ALERT_POLLS, ENGINE, (RESULT,)), shown(RESULT))
-ANNOTATIONS = Query(per_minute(fallback.ANNOTATIONS, ENGINE, (RESULT,)), f"annotations {shown(RESULT)}")
-SAVE_ERRORS = Query(or_nought(per_minute(fallback.FALLBACK_SAVE_ERRORS, ENGINE)), "not saved")
+NOTIFICATIONS = Query(counted(fallback.ALERT_NOTIFICATIONS, ENGINE, RATE, (RESULT,)), shown(RESULT))
+POLLS = Query(counted(fallback.ALERT_POLLS, ENGINE, RATE, (RESULT,)), shown(RESULT))
+ANNOTATIONS = Query(counted(fallback.ANNOTATIONS, ENGINE, RATE, (RESULT,)), f"annotations {shown(RESULT)}")
+SAVE_ERRORS = Query(or_nought(counted(fallback.FALLBACK_SAVE_ERRORS, ENGINE, RATE)), "not saved")
