@@ -135,9 +135,9 @@ class Examination:
         target = self._probe_due(state, demands, now)
         learns = self._lesson_due(state, demands, now)
         tests = self._canaries_due(state, demands, complaint, now)
-        if not (target is not None or learns or tests) or not self._affordable(
-            now, self._at_once and target is not None
-        ):
+        if target is None and not learns and not tests:
+            return
+        if not self._affordable(now, urgent=self._at_once and target is not None):
             return
         try:
             if target is not None:

@@ -227,7 +227,13 @@ def test_what_was_learnt_of_other_models_is_not_learnt_of_these() -> None:
 def test_frozen_baselines_outrank_learnt_ones_and_a_broken_file_of_them_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "baselines.json"
     path.write_text('{"version": 1, "baselines": {"draft_model/code": {"mean": 0.9, "spread": 0.01}}}')
-    steered = Steered(baseline=path)
+    store = MemoryStore()
+    Steered(store).traffic(10 * DWELL, 0.8)
+    assert store.document is not None
+    assert store.document["baselines"]["draft_model/code"]["mean"] < 0.9
+    steered = Steered(store, baseline=path)
+    steered.at(0)
+    assert store.document["baselines"]["draft_model/code"]["mean"] == 0.9
     assert steered.controller.readings().drift == {"code": 0.0}
     for at in range(20):
         steered.request(70, 30)
