@@ -195,7 +195,8 @@ class Connections:
 def listening_socket(host: str, port: int) -> socket.socket:
     """Bound, and listening. Raises OSError; socket.gaierror where there is no such host."""
     found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, kind, number, _, address = found[0]
+    # Where a name is both, as localhost may be, senders are told of 127.0.0.1.
+    family, kind, number, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
     made = socket.socket(family, kind, number)
     try:
         with contextlib.suppress(OSError):

@@ -9,7 +9,8 @@ from collections.abc import Callable
 class Seen:
     """Forgets by time, never for lack of room. One thread.
 
-    `seconds` is how long one could be repeated: twice the window of a timestamp, which may lie ahead as well.
+    `seconds` is how long one could be repeated: twice the window of a timestamp, which may lie ahead as well. A restart
+    forgets all of them; what is repeated then meets the lease that it once got, or the remembered end of it.
     """
 
     def __init__(self, seconds: float, capacity: int = 16_384, clock: Callable[[], float] = time.monotonic) -> None:

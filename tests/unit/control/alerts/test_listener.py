@@ -215,6 +215,12 @@ def test_an_address_that_is_not_this_machines_is_named(tmp_path: Path) -> None:
     assert refused.value.field == "webhook.host"
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_loopback_of_any_name_is_where_senders_look(host: str) -> None:
+    with Webhook(host=host) as webhook:
+        assert webhook.send().status == 200  # at 127.0.0.1
+
+
 def test_it_can_be_started_where_the_one_before_it_listened() -> None:
     with Webhook() as first:
         first.send()
