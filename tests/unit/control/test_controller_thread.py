@@ -116,8 +116,10 @@ def test_a_disk_that_hangs_keeps_a_sender_no_longer_than_a_few_seconds(monkeypat
         assert store.entered.wait(10)
         with pytest.raises(QueueFull, match="busy"):
             running.controller.notices([notice()])
+        left = running.controller._inbox.ask(lambda now: "done")
         assert running.controller.close(0.05) is False
         store.go_on.set()
+        assert left.result(10) == "done"  # nobody is left waiting
 
 
 def test_a_look_that_fails_is_logged_once_and_the_next_one_is_made(
