@@ -172,8 +172,7 @@ def _told() -> tuple[Panel, ...]:
             ask.LEASES,
         ),
         lines(
-            Text("Polls of the source of alerts", "Times in the interval before that Alertmanager or Grafana was asked, "
-                 "by result.",
+            Text("Polls of the source of alerts", "Times that Alertmanager or Grafana was asked, in the interval before.",
                  look.COUNT, 6, low=0, no_value="nobody is polled"),
             ask.POLLS,
             colors=_RESULTS,

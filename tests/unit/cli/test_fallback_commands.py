@@ -118,6 +118,19 @@ def test_a_hold_on_a_level_without_a_rung_says_where_it_stands(run: Run, control
     assert "no rung of short_block" in ran.err
 
 
+def test_a_hold_further_up_says_where_it_stands_meanwhile(
+    run: Run, controller: FakeController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(level: FallbackLevel, expires_in: float | None) -> None:
+        controller.now = standing(rung=4, hold=Hold(0))
+
+    monkeypatch.setattr(controller, "hold", load)
+    ran = run("level", "hold", "full")
+    assert ran.out == "full, held until it is released; autoregressive until its weights are there\n"
+    assert ran.err == ""
+    assert "on its way to full: it is held there" in run("level").out
+
+
 @pytest.mark.parametrize("time", ["", "0", "0s", "soon", "-5m", "30", "1.5h", "31d", "9999999999999y", "30m later"])
 def test_a_time_that_is_none_is_asked_wrongly(run: Run, controller: FakeController, time: str) -> None:
     ran = run("level", "hold", "full", f"--for={time}")

@@ -113,7 +113,8 @@ def hold(
         _print_json(state)
         return
     rung = state.ladder[state.hold.rung]
-    print(f"{ladder.label(rung)}, held {ladder.held(state, _now())}")
+    still = "" if state.rung == state.hold.rung else f"; {ladder.standing(state)} until its weights are there"
+    print(f"{ladder.label(rung)}, held {ladder.held(state, _now())}{still}")
     if rung.level != level:
         terminal.complain(f"its ladder has no rung of {level}: this is the one nearest below")
 
