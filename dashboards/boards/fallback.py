@@ -172,7 +172,7 @@ def _told() -> tuple[Panel, ...]:
             ask.LEASES,
         ),
         lines(
-            Text("Polls of the source of alerts", "Times that Alertmanager or Grafana was asked, in the interval before.",
+            Text("Polls of the source of alerts", "Times that its source was asked for alerts, in the interval before.",
                  look.COUNT, 6, low=0, no_value="nobody is polled"),
             ask.POLLS,
             colors=_RESULTS,
