@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -78,10 +79,11 @@ def judged(
     assert rung.drafter is not None, rung
     if not found.made:
         return ProbeReport(rung, Verdict.FAILED, found.ended or "there is nothing to try")
+    drafts = sum(one.counts.drafts for one in found.made)
     judgement = judge(
         [one.sample for one in found.made],
-        drafts=sum(one.counts.drafts for one in found.made),
-        break_even_tokens=sum(one.counts.break_even_tokens for one in found.made),
+        drafts=drafts,
+        break_even_tokens=drafts * _break_even(found.made),
         drafter=rung.drafter,
         baseline=baseline,
         settings=settings,
@@ -93,6 +95,12 @@ def judged(
     elif found.ended:
         reason = f"{reason}; {found.ended}"
     return ProbeReport(rung, verdict, reason, judgement.acceptance, judgement.speedup)
+
+
+def _break_even(made: Sequence[Tried]) -> float:
+    """Accepted tokens that pay for a draft: the median over prompts, for a stall in one of them is no price."""
+    prices = [one.counts.break_even_tokens / one.counts.drafts for one in made if one.counts.drafts]
+    return statistics.median(prices) if prices else 0.0
 
 
 def learnt(found: Tries) -> Baseline | None:

@@ -151,6 +151,18 @@ def test_a_probe_is_judged_by_what_was_counted(counts: Any, verdict: Verdict, re
     assert reason in report.reason
 
 
+def test_a_stall_during_one_prompt_is_not_what_drafting_costs() -> None:
+    engine, stalls = Answering(), iter((10.0, 5000.0, 10.0))
+
+    def stall(request: DecodeRequest) -> None:
+        if request.plan.mode is DecodeMode.SPECULATIVE:
+            engine.counts = counted(break_even=next(stalls))
+
+    engine.says = stall
+    report = probed(engine)
+    assert (report.verdict, report.speedup) == (Verdict.GOOD, pytest.approx(2.0))
+
+
 def test_a_drafted_text_that_is_not_the_targets_own_is_bad_however_fast_it_is() -> None:
     engine = Answering(text="The sky is blue.", drafted="The sky is grey.")
     report = probed(engine)

@@ -36,7 +36,7 @@ SECONDS = 120.0
 SHIPPED = FrozenPrompts.shipped()
 
 
-def few(tokens: int = 32) -> FrozenPrompts:
+def few(tokens: int = 24) -> FrozenPrompts:
     """Enough of them: a scripted text never ends by itself, and nobody can say what it should be."""
     some = tuple(replace(prompt, max_tokens=tokens) for prompt in SHIPPED.probe[::4])
     return FrozenPrompts(some, tuple(Canary(prompt, NoToolCall(frozenset(), ("",))) for prompt in some))
@@ -86,7 +86,7 @@ def bench(
 
 
 def scripted(acceptance: float, **more: Any) -> Callable[[], LoadedModels]:
-    return lambda: scripted_models(acceptance, **{"step_seconds": 0.004, **more})
+    return lambda: scripted_models(acceptance, **{"step_seconds": 0.01, **more})
 
 
 def test_a_draft_that_is_right_is_good_and_one_that_is_wrong_is_bad() -> None:
@@ -105,7 +105,7 @@ def test_a_draft_that_is_right_is_good_and_one_that_is_wrong_is_bad() -> None:
 
 
 def test_a_draft_that_is_right_and_does_not_pay_is_bad() -> None:
-    with bench(scripted(0.95, draft_step_seconds=0.02), few()) as slow:
+    with bench(scripted(0.95, draft_step_seconds=0.05), few(16)) as slow:
         report = slow.examiner.probe(FULL).result(SECONDS)
     assert report.verdict is Verdict.BAD, report
     assert "speed-up 0." in report.reason
