@@ -117,7 +117,7 @@ def check_memory(settings: Settings) -> Finding:
         if path and Path(path).is_dir():
             needed += sum(file.stat().st_size for file in Path(path).glob("*.safetensors"))
     if sys.platform == "linux":
-        needed *= 2  # half-precision weights are widened to fp32: see draftd.engine.model
+        needed *= 2  # half-precision weights are widened to fp32: see draftd.engine.folder
     memory = psutil.virtual_memory()
     found = f"{memory.available / 1e9:.1f} of {memory.total / 1e9:.1f} GB free"
     if needed:
