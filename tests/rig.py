@@ -23,6 +23,7 @@ from draftd.core import (
 )
 from draftd.engine.batch import Row
 from draftd.engine.drafting import Drafter, DraftModel, PromptLookup
+from draftd.engine.exploration import Exploration
 from draftd.engine.model import LoadedModels, assemble
 from draftd.engine.observer import EngineObserver, NullObserver
 from draftd.engine.scheduler import Scheduler
@@ -99,6 +100,7 @@ class Rig:
         observer: EngineObserver | None = None,
         clock: Callable[[], float] = time.monotonic,
         drafters: dict[DrafterKind, Drafter] | None = None,
+        exploration: Exploration | None = None,
     ) -> None:
         self.models = models
         info = models.info
@@ -120,6 +122,7 @@ class Rig:
             max_batch=max_batch,
             prefill_chunk=prefill_chunk,
             clock=clock,
+            exploration=exploration,
         )
 
     def add(self, req: DecodeRequest) -> Collected:
