@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from draftd.control.alerts.listener import Listener
 from draftd.control.alerts.poller import Poller
 from draftd.control.annotations import Annotator
-from draftd.control.annotations import Annotator
 from draftd.control.controller import Controller
 from draftd.control.examiner import Examiner
 from draftd.control.history import History
@@ -101,11 +100,6 @@ class Fallback:
         controller = self.controller
         self._listener = Listener(webhook, controller.notices, recorder, known_as) if webhook.listens else None
         self._poller = Poller(webhook, controller.polled, recorder, known_as) if webhook.poll_url else None
-        self._annotator = (
-            Annotator(settings.annotations, kept.journal, recorder, known_as)
-            if settings.annotations.grafana_url is not None
-            else None
-        )
         marks = settings.annotations
         self._annotator = Annotator(marks, kept.journal, recorder, known_as) if marks.grafana_url else None
 
@@ -116,8 +110,6 @@ class Fallback:
             announce(f"alerts are taken on port {port} of {self._webhook.host}")
         if self._annotator is not None:
             self._annotator.start()
-        if self._annotator is not None:
-            self._annotator.start()
         self._examiner.start()
         self.controller.start()
         if self._poller is not None:
@@ -126,7 +118,7 @@ class Fallback:
     def close(self) -> bool:
         """Hears no more, moves no more, has told what it did. True when nothing of it is left."""
         deadline = time.monotonic() + _CLOSE_SECONDS
-        parts = (self._listener, self._poller, self._examiner, self.controller, self._annotator)
+        parts = (self._listener, self._poller, self._examiner, self.controller)
         ended = [part.close(max(0.0, deadline - time.monotonic())) for part in parts if part is not None]
         if self._annotator is not None:  # the last to hear; a Grafana that hangs is no fault of this daemon's
             self._annotator.close(min(_MARKS_SECONDS, max(0.0, deadline - time.monotonic())))
