@@ -182,7 +182,6 @@ class Steering:
     def _begin_anew(self, step: Step, now: float) -> None:
         self._senses.anew(step.current, now)
         self._examination.stepped(now)
-        self._ascent.give_up(step.current)
 
     def _apply(self, step: Step) -> None:
         cause, evidence = _split(step.cause)

@@ -399,9 +399,10 @@ def test_a_hold_outranks_everything_and_its_end_lets_the_ladder_go_on() -> None:
     assert steered.engine.lowered == []  # running requests keep their plans
     assert steered.controller.state().hold is not None
     assert steered.controller.readings().held
+    assert steered.until(3 * DWELL) == SHORT
+    assert steered.examiner.probed == []  # nothing would come of it
     assert tell(steered, notice(PLAIN, hard=True)) == [Applied.ACCEPTED]
     assert steered.until(499) == SHORT
-    assert steered.examiner.probed == []  # nothing would come of it
     assert steered.until(501) == BOTTOM
     assert [cause for _, _, cause in steered.told] == ["hold", "release", "alert"]
     assert steered.journal.latest(3)[0].evidence == "an operator's word, until 2027-01-15 08:08:20 UTC"
