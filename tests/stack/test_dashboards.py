@@ -80,7 +80,7 @@ NOT_HAPPENED: Mapping[str, str] = {
 
 # What a run as short as this may or may not come to.
 EITHER_WAY: Mapping[str, str] = {
-    "draftd-fallback/Drift": "a baseline takes 61 requests of a kind of text",
+    "draftd-fallback/Drift": "a baseline takes 100 requests of a kind of text",
     **{
         f"draftd-fallback/{panel}": "the daemon probes when it has time to spare"
         for panel in ("Probes", "Acceptance in the last probe", "Speed-up in the last probe")

@@ -61,7 +61,7 @@ class CusumSettings:
 
     slack: float = 0.5
     limit: float = 8.0
-    learn: int = 61  # samples that a baseline is learnt from: they tell .05 from chance
+    learn: int = 100  # samples that a baseline is learnt from: 61 tell .05 from chance, and twice the false alarms
     largest: float = 2.0  # deviations that one sample counts for: acceptance has a long lower tail, which is no drift
     least_reached: int = 4  # a shorter sample says nothing
 

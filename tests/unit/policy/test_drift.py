@@ -61,6 +61,18 @@ def test_a_baseline_is_learnt_from_as_many_samples_as_tell_it_from_chance() -> N
     assert state.baseline.spread == pytest.approx(0.2, abs=0.08)
 
 
+def test_a_learnt_baseline_raises_few_false_alarms_even_where_chance_was_unkind() -> None:
+    """At most 20 with 60 learnt baselines and 2,000 requests each; about 9 are to be expected."""
+    alarms = 0
+    for seed in range(60):
+        state, samples = learnt(0.7, seed), requests(0.7, 5000 + seed)
+        for _ in range(2000):
+            state = state.observe(next(samples), CUSUM)
+            if state.verdict(CUSUM) is DriftVerdict.DRIFTED:
+                alarms, state = alarms + 1, state.reset()
+    assert alarms <= 20
+
+
 def test_a_fall_is_found_the_sooner_the_deeper_it_is() -> None:
     """Medians over 60 pairs of seeds: .7 to .5, about one deviation, within 30 requests; .7 to .6 within 160."""
     found: dict[float, list[int]] = {0.5: [], 0.6: []}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
@@ -102,9 +102,8 @@ def test_a_draft_models_norm_is_learnt_on_the_top_rung_alone() -> None:
 
 
 def test_acceptance_below_the_floor_in_two_windows_asks_for_a_shorter_block() -> None:
-    new = GuardSettings(cusum=replace(SETTINGS.cusum, learn=10_000))
     watched = Watched(Guard.new({}, rung=0)).requests(45, 0.39)  # a window and a half
-    assert watched.guard.demands(watched.now, new) == ()
+    assert watched.asked() == {}
     watched.requests(16, 0.39)
     assert watched.asked() == {Signal.ACCEPTANCE_FLOOR: FallbackLevel.SHORT_BLOCK}
     assert watched.evidence(Signal.ACCEPTANCE_FLOOR) == (
@@ -224,6 +223,8 @@ def test_swap_ins_count_within_a_window_however_often_they_are_read() -> None:
     assert fast.asked() == {}, "nothing grew since"
     assert Watched().read(1, Machine(None, None, 10**12)).asked() == {}, "what was there before is no growth"
     assert fast.read(1, Machine(None, None, 5)).asked() == {}, "a counter that begins anew"
+    again = Watched().read(1, Machine(None, None, 10**12)).read(1, Machine(None, None, 0))
+    assert again.read(1, Machine(None, None, 200 * mega)).asked() == {Signal.SWAP: FallbackLevel.LIGHT_DRAFT}
 
 
 def test_bad_canaries_ask_for_no_draft_until_good_ones_were_seen() -> None:
