@@ -61,6 +61,11 @@ class _Connection:
     deadline: asyncio.TimerHandle | None = None
     proven: bool = False
 
+    def connected(self) -> None:
+        """The handshake is over: the socket is the transport's to close, if there is one."""
+        if self.transport is None:
+            self.socket.close()
+
 
 class _Server(web.Server):
     def __init__(
@@ -155,6 +160,7 @@ class Connections:
         self._open[protocol] = one
         one.deadline = loop.call_later(self._seconds, self._late, one)
         one.handshake = loop.create_task(self._connect(protocol, one))
+        one.handshake.add_done_callback(lambda _: one.connected())  # a task that is cancelled early runs not at all
 
     async def _connect(self, protocol: Protocol, one: _Connection) -> None:
         loop = asyncio.get_running_loop()
@@ -164,7 +170,6 @@ class Connections:
                 lambda: protocol, one.socket, ssl=self._tls, ssl_handshake_timeout=timeout
             )
         except (OSError, asyncio.CancelledError):  # no TLS, or no time left for it
-            one.socket.close()
             self._gone(protocol)
             self._count(protocol, Result.BAD_HTTP)
 
