@@ -6,7 +6,7 @@ SETUP := scripts/setup.sh scripts/common.sh pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo serve test check lint types imports proto-check docs-check collector-check components collector stack proto docs \
-	bench train constraints clean
+	bench simulate train constraints clean
 
 help: ## what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -66,6 +66,9 @@ docs: $(DEV) ## generate docs/telemetry.md, the README's table of settings, dash
 
 bench: $(RUN) ## measure against mlx-lm, paired (about ten minutes)
 	@$(BIN)/python -m benchmarks.run $(ARGS)
+
+simulate: $(DEV) ## the fallback on a simulated clock (about two minutes; ARGS=--plot draws its detector too)
+	@$(BIN)/python -m benchmarks.simulate $(ARGS)
 
 train: build/training/.ready ## train the embedded pair anew (about an hour and a quarter)
 	build/training/bin/python -m training --work build/nano --out daemon/draftd/models/nano $(ARGS)

@@ -1,0 +1,136 @@
+"""The simulation: short runs of all scenarios, that the same seed is the same run, and that it can tell a failure."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from benchmarks.simulate import __main__ as command
+from benchmarks.simulate import curve
+from benchmarks.simulate.daemon import LADDER, Settings
+from benchmarks.simulate.fault import Cause, Fault, quality
+from benchmarks.simulate.outcome import Outcome, outcome
+from benchmarks.simulate.scenario import Scenario, scenarios
+from benchmarks.simulate.world import Run, World
+from draftd.policy.drift import Baseline, Cusum, CusumSettings, DriftVerdict, Sample
+from draftd.policy.ladder import Step
+
+KNOWN = {scenario.name: scenario for scenario in scenarios()}
+DWELL = Settings().ladder.dwell
+
+
+def simulated(name: str, requests: int, seed: int = 1) -> tuple[Run, Outcome]:
+    run = World(KNOWN[name], requests, seed).run()
+    return run, outcome(run, DWELL)
+
+
+@pytest.mark.parametrize("name", sorted(KNOWN))
+def test_no_scenario_flaps_or_leaves_a_fault_unanswered(name: str) -> None:
+    run, found = simulated(name, 5000)
+    assert not found.failed
+    assert found.flaps == 0
+    assert found.requests == 5000
+    if run.faults:
+        assert found.fall_back_seconds is not None
+        assert found.steps > 0
+
+
+def test_a_mended_draft_comes_back_through_probes() -> None:
+    run, found = simulated("broken_draft", 16_000)
+    assert run.final == 0
+    assert found.recover_seconds is not None
+    assert max(step.current for step in run.steps) >= 3, "it went below the short blocks"
+
+
+def test_the_same_seed_is_the_same_run_and_another_one_is_not() -> None:
+    runs = [simulated("webhooks_astray", 6000, seed)[0] for seed in (1, 1, 2)]
+    assert runs[0].steps == runs[1].steps
+    assert runs[0].steps != runs[2].steps
+
+
+def test_what_it_prints_ends_in_a_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--requests", "3000", "--scenario", "steady", "--scenario", "alert_storm"]) == 0
+    said = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert said["benchmark"] == "simulate"
+    assert set(said["scenarios"]) == {"steady", "alert_storm"}
+    assert said["scenarios"]["alert_storm"]["flaps"] == 0
+    with pytest.raises(SystemExit):
+        command.main(["--requests", "0"])
+    assert "--requests: got 0; allowed: 1 or more" in capsys.readouterr().err
+
+
+def made_up(*steps: Step, faults: tuple[Fault, ...] = (), recovers: float | None = 5000.0) -> Outcome:
+    times = np.arange(0.0, 20_000.0, 1.0)
+    final = steps[-1].current if steps else 0
+    return outcome(Run(Scenario("x", "x", recovers=recovers), faults, steps, times, 20_000.0, final, 0.0), DWELL)
+
+
+def down(at: float) -> Step:
+    return Step(0, 1, "drift", at)
+
+
+def up(at: float) -> Step:
+    return Step(1, 0, "recovered", at)
+
+
+FAULT = Fault(Cause.DRAFT, 1000.0, 3000.0, 0.5)
+
+
+def test_a_fault_that_nobody_answered_is_a_failure_and_so_is_one_without_a_way_back() -> None:
+    assert made_up(faults=(FAULT,)).unanswered == 1
+    assert made_up(down(3001), faults=(FAULT,)).unanswered == 1, "too late"
+    assert made_up(down(1100), faults=(FAULT,)).unrecovered == 1
+    assert made_up(down(1100), up(4000), faults=(FAULT,)).failed is False
+    assert made_up(faults=(FAULT,)).failed
+    assert made_up(down(1100), faults=(FAULT,)).failed
+
+
+def test_down_up_and_down_again_within_two_dwells_is_a_flap_and_a_failure() -> None:
+    assert made_up(down(1100), up(1300), down(1699), faults=(FAULT,), recovers=None).flaps == 1
+    assert made_up(down(1100), up(1300), down(1700), faults=(FAULT,), recovers=None).flaps == 0
+
+
+def test_times_are_from_a_faults_beginning_and_end_and_a_step_down_without_one_is_false() -> None:
+    found = made_up(down(500), up(800), down(1100), up(4000), faults=(FAULT,))
+    assert found.fall_back_seconds is not None
+    assert found.recover_seconds is not None
+    assert (found.fall_back_seconds.median, found.recover_seconds.longest) == (100.0, 1000.0)
+    assert (found.false_fallbacks, found.false_fallbacks_per_10k) == (1, 0.5)
+
+
+def test_a_slope_is_reached_in_a_straight_line() -> None:
+    slope = Fault(Cause.DRAFT, 100.0, 400.0, factor=0.5, ramp=200.0)
+    assert quality([slope], np.array([0.0, 100.0, 200.0, 300.0, 399.0, 400.0])).tolist() == [1, 1, 0.75, 0.5, 0.5, 1]
+
+
+def test_the_curves_detector_alarms_where_the_daemons_does() -> None:
+    rng, settings = np.random.default_rng(1), CusumSettings()
+    accepted, rollbacks = rng.integers(5, 40, 300), rng.integers(5, 20, 300)
+    reached = (accepted + rollbacks).astype(float)[:, None]
+    streams = curve.Streams(accepted[:, None] / reached, reached)
+    norm = Baseline(0.75, 0.15)
+    (first,) = curve.cusum_alarms(
+        streams, np.array([norm.mean]), np.array([norm.spread]), settings.slack, [settings.limit]
+    )
+    state, alarm = Cusum(norm), 0
+    while state.verdict(settings) is not DriftVerdict.DRIFTED:
+        state = state.observe(Sample(int(accepted[alarm]), int(rollbacks[alarm])), settings)
+        alarm += 1
+    assert first.tolist() == [alarm]
+
+
+def test_the_curve_is_drawn(tmp_path_factory: pytest.TempPathFactory) -> None:
+    from benchmarks.simulate import picture
+
+    path = tmp_path_factory.mktemp("curve") / "detector.png"
+    measured = curve.measure(1, streams=20, quiet=400, fallen=300)
+    picture.draw(measured, path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert measured.default.delays[1] is not None
+    assert measured.default.delays[1] < 40
+
+
+def test_the_ladder_that_is_simulated_has_every_kind_of_rung() -> None:
+    assert len({rung.level for rung in LADDER}) == 4
