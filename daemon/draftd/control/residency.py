@@ -47,6 +47,7 @@ class Residency:
         self._own: frozenset[DrafterKind] = frozenset()
         self._ahead: frozenset[DrafterKind] = frozenset()
         self._borrowed: Counter[DrafterKind] = Counter()
+        self._revoked: Counter[DrafterKind] = Counter()  # of those
         self._asked: frozenset[DrafterKind] | None = None  # of the engine, last
         self._answer: Future[int] | None = None
         self._failed_at: float | None = None
@@ -56,6 +57,12 @@ class Residency:
         """This rung's weights, and no more than them and what is borrowed."""
         with self._lock:
             self._own, self._ahead = needed(rung), frozenset()
+        self.tend()
+
+    def revoke(self) -> None:
+        """What is borrowed now is let go of too: its borrowers' requests go on autoregressively."""
+        with self._lock:
+            self._revoked = Counter(self._borrowed)
         self.tend()
 
     def prepare(self, rung: Rung) -> Future[int]:
@@ -80,6 +87,7 @@ class Residency:
         finally:
             with self._lock:
                 self._borrowed[drafter] -= 1
+                self._revoked[drafter] = min(self._revoked[drafter], self._borrowed[drafter])
             self.tend()
 
     def tend(self) -> None:
@@ -94,7 +102,7 @@ class Residency:
 
     def _ask(self, *, retry: bool) -> Future[int]:
         """What becomes of what is wanted now. Under the lock."""
-        wanted = self._own | self._ahead | frozenset(+self._borrowed)
+        wanted = self._own | self._ahead | frozenset(self._borrowed - self._revoked)
         again = retry or self._failed_at is None or self._clock() - self._failed_at >= _AGAIN_SECONDS
         failed = self._answer is not None and self._answer.done() and self._answer.exception() is not None
         if self._answer is not None and wanted == self._asked and not (failed and again):

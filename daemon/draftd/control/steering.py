@@ -169,9 +169,12 @@ class Steering:
         self._begin_anew(step, now)
         self.save(now)
         self._apply(step)
-        if self._hard(step):
+        hard = self._hard(step)
+        if hard:
             self._lower(step)
         self._residency.stand(self._rungs[step.current])
+        if hard:
+            self._residency.revoke()
 
     def _climb(self, step: Step, now: float) -> None:
         self._begin_anew(step, now)

@@ -171,6 +171,19 @@ def test_memory_that_stays_critical_is_obeyed_at_once_and_its_end_lets_the_ladde
     assert steered.engine.held == {DrafterKind.DRAFT_MODEL}
 
 
+def test_a_probe_does_not_keep_weights_in_memory_that_is_critically_short() -> None:
+    machine = Machine()
+    steered = Steered(hardware=machine, critical_seconds=0)
+    hold(steered, PLAIN)
+    with steered.residency.borrow(DrafterKind.DRAFT_MODEL):
+        assert steered.engine.held == {DrafterKind.DRAFT_MODEL}
+        release(steered)
+        hold(steered, LIGHT_DRAFT, 1.0)
+        machine.reads(5, memory_pressure=MemoryPressure.CRITICAL)
+        assert steered.at(5) == BOTTOM
+        assert steered.engine.held == frozenset()
+
+
 def test_a_machine_that_is_not_read_any_more_is_not_critical_for_ever() -> None:
     machine = Machine()
     steered = Steered(hardware=machine, critical_seconds=10)

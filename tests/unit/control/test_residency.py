@@ -61,6 +61,22 @@ def test_what_is_borrowed_stays_whatever_is_stood_on_and_goes_with_its_last_borr
     assert engine.held == {LOOKUP}
 
 
+def test_what_is_revoked_goes_though_it_is_borrowed_and_may_be_borrowed_anew() -> None:
+    engine = FakeEngine()
+    residency = Residency(engine)
+    residency.stand(LADDER[BOTTOM])
+    with residency.borrow(DRAFT):
+        residency.revoke()
+        assert engine.held == frozenset()
+        residency.prepare(LADDER[LIGHT])
+        assert engine.held == {LOOKUP}
+        with residency.borrow(DRAFT):
+            assert engine.held == {DRAFT, LOOKUP}
+        assert engine.held == {LOOKUP}
+    with residency.borrow(DRAFT):
+        assert engine.held == {DRAFT, LOOKUP}
+
+
 def test_who_borrows_waits_until_the_weights_are_there() -> None:
     engine = FakeEngine()
     engine.slow = True
