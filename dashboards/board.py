@@ -12,6 +12,7 @@ from grafana_foundation_sdk.builders import dashboard as build
 from grafana_foundation_sdk.builders import loki, prometheus
 from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.variants import Dataquery
 from grafana_foundation_sdk.models import common as shape
 from grafana_foundation_sdk.models import dashboard as model
 
@@ -174,7 +175,25 @@ def _annotations() -> list[Builder[model.AnnotationQuery]]:
         .text_format(text)
         for name, expression, color, title, text in told
     ]
+    # Of the whole organisation: without a query by their tag no dashboard would show them. None where none are sent.
+    marks.append(
+        build.AnnotationQuery()
+        .name("Marked by the daemon")
+        .datasource(shape.DataSourceRef(type_val="grafana", uid="-- Grafana --"))
+        .enable(True)
+        .icon_color("purple")
+        .target(_ByTag())
+    )
     return marks
+
+
+class _Tagged(model.AnnotationTarget, Dataquery):
+    """Grafana's own annotations by tag, in the shape of a query: the SDK has none for them."""
+
+
+class _ByTag(Builder[Dataquery]):
+    def build(self) -> Dataquery:
+        return _Tagged(limit=100, match_any=False, tags=[TAG], type_val="tags")
 
 
 def _words(*attributes: Attribute) -> str:

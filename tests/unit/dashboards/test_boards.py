@@ -107,8 +107,21 @@ def test_dashboards_link_to_one_another_and_take_time_and_variables_along(dashbo
 
 def test_changes_of_level_and_flag_are_marked(dashboard: dict[str, Any]) -> None:
     marks = {one["name"]: one for one in dashboard["annotations"]["list"]}
-    assert list(marks) == ["Fallback level", "Feature flag", "Changes and why", "Flag evaluation failed"]
-    assert [one["enable"] for one in marks.values()] == [True, True, False, False], "not every Grafana has Loki"
+    assert list(marks) == [
+        "Fallback level",
+        "Feature flag",
+        "Changes and why",
+        "Flag evaluation failed",
+        "Marked by the daemon",
+    ]
+    assert [one["enable"] for one in marks.values()] == [True, True, False, False, True], "not every Grafana has Loki"
+    assert marks["Marked by the daemon"]["datasource"]["uid"] == "-- Grafana --"
+    assert marks["Marked by the daemon"]["target"] == {
+        "limit": 100,
+        "matchAny": False,
+        "tags": ["draftd"],
+        "type": "tags",
+    }
     assert marks["Changes and why"]["titleFormat"] == "{{draftd_transition_subject}}: {{draftd_transition_to}}"
     assert 'draftd_transition_to!=""' in marks["Changes and why"]["target"]["expr"]
     assert "changes(draftd_fallback_level" in marks["Fallback level"]["target"]["expr"]
