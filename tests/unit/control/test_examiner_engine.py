@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +30,7 @@ from draftd.settings_fallback import FallbackSettings
 from tests import rig
 from tests.answering import Told
 from tests.conftest import NanoPair
+from tests.unit.engine.drafts import change_weights
 from tests.waiting import until
 
 LADDER = rungs(4, (2,), DrafterKind.DRAFT_MODEL, (DrafterKind.LIGHT_DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP))
@@ -211,3 +214,25 @@ def test_the_nano_pair_passes_its_canaries_both_ways_with_the_same_texts(nano_pa
     assert probed.acceptance is not None
     assert probed.acceptance > 0.7
     assert "leaves the autoregressive text" not in probed.reason
+
+
+@pytest.mark.slow
+def test_a_damaged_draft_of_the_nano_pair_is_found_by_a_probe_and_its_texts_stay_right(
+    nano_pair: NanoPair, tmp_path: Path
+) -> None:
+    draft = tmp_path / "draft"
+    shutil.copytree(nano_pair.draft, draft)
+    change_weights(draft, lambda name, array: array[..., ::-1])  # the same shapes and sizes, and next to no sense
+    some = FrozenPrompts(SHIPPED.probe[::2], SHIPPED.canaries[::6])
+    with bench(lambda: load_models(nano_pair.target, str(draft)), some) as made:
+        bad = made.examiner.probe(FULL).result(SECONDS)
+        assert (bad.verdict, "leaves the" in bad.reason) == (Verdict.BAD, False), bad
+        assert made.examiner.canaries().result(SECONDS).verdict is Verdict.GOOD
+        shutil.copyfile(Path(nano_pair.draft) / "model.safetensors", draft / "mended")
+        (draft / "mended").replace(draft / "model.safetensors")
+        made.engine.reload_draft().result(SECONDS)
+        mended = made.examiner.probe(FULL).result(SECONDS)
+    assert bad.acceptance is not None
+    assert mended.acceptance is not None
+    assert bad.acceptance < 0.3
+    assert mended.acceptance > 0.7
