@@ -16,8 +16,10 @@ class Prompts:
 
     def __init__(self, rng: np.random.Generator, mean: float) -> None:
         self._easier = rng.normal(0, SPREAD, PROBE_PROMPTS)
-        shares = np.array([sample.acceptance for sample in self.shown(rng, mean, 4)])
-        self.baseline = Baseline(float(shares.mean()), float(shares.std(ddof=1)))
+        seen = self.shown(rng, mean, 4)
+        pooled = Sample(sum(sample.accepted for sample in seen), sum(sample.rollbacks for sample in seen))
+        spread = float(np.std([sample.acceptance for sample in seen], ddof=1))
+        self.baseline = Baseline(pooled.acceptance, spread)
 
     def shown(self, rng: np.random.Generator, mean: float, depth: int) -> list[Sample]:
         """One run of them with a draft that is accepted at `mean` on average."""
