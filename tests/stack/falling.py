@@ -1,0 +1,270 @@
+"""The embedded pair under traffic, and all that may step it down and up: draft on disk, alerts, webhook, probes.
+
+Everything is the real thing, with shortened windows: the daemon as `draftd serve` starts it, the collector, Prometheus
+with the generated rules, Alertmanager that tells the daemon's own webhook.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+
+from dashboards.rules_prometheus import prometheus_rules
+from dashboards.settings import Alerting
+from draftd.cli.child import clean_environ, serve_command, serving
+from draftd.core import ModePreference, WorkloadClass
+from draftd.server.client import DraftdClient
+from draftd.v1 import control_pb2 as pb
+from tests.damage import Draft
+from tests.otlp import OtlpReceiver
+from tests.stack.components import alertmanager, collector, free_ports, prometheus
+from tests.waiting import until
+
+_CLIENTS = 2
+_PAUSE_SECONDS = 0.3  # of each client between two requests: a daemon that is idle now and then probes sooner
+_MAX_TOKENS = 40
+_LOOK_SECONDS = 0.1
+TOKEN, SECRET = "a-token-of-the-test", "a-secret-of-the-test"
+
+#: A few requests in a few seconds are enough: the machine is small, and the damage is great.
+ALERTING = Alerting(window_seconds=5, min_requests=2, min_drafts=20)
+#: The daemon's side of it, in seconds.
+SHORT = {
+    "DRAFTD_FALLBACK__WINDOW_SECONDS": "4",
+    "DRAFTD_FALLBACK__LEAST_REQUESTS": "2",
+    "DRAFTD_FALLBACK__DWELL_SECONDS": "2",
+    "DRAFTD_FALLBACK__LONGEST_WAIT_SECONDS": "8",
+    "DRAFTD_FALLBACK__PROBE_SHARE": "0.5",
+    "DRAFTD_FALLBACK__CANARY_PERIOD_SECONDS": "0",
+}
+
+
+@dataclass(frozen=True)
+class Answered:
+    """One request, as its client saw its end. `at` is monotonic."""
+
+    at: float
+    tokens: int
+    accepted: int
+    rollbacks: int
+    level: str
+
+
+@dataclass
+class Clients:
+    """Ask for greedy text again and again, and hold every answer against the target's own."""
+
+    address: str
+    answered: list[Answered] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    @contextlib.contextmanager
+    def asking(self) -> Iterator[None]:
+        prompts = _prompts()
+        with DraftdClient(self.address) as client:
+            expected = [_text(client, prompt, ModePreference.AUTOREGRESSIVE)[0] for prompt in prompts]
+        threads = [
+            threading.Thread(target=self._ask, args=(prompts, expected, first), daemon=True)
+            for first in range(_CLIENTS)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            for thread in threads:
+                thread.join(60)
+        assert not any(thread.is_alive() for thread in threads)
+
+    def _ask(self, prompts: list[_Prompt], expected: list[tuple[int, ...]], first: int) -> None:
+        try:
+            with DraftdClient(self.address) as client:
+                number = first
+                while not self._stop.wait(_PAUSE_SECONDS):
+                    at = number % len(prompts)
+                    tokens, seen = _text(client, prompts[at], ModePreference.AUTO)
+                    self.answered.append(seen)
+                    if tokens != expected[at]:
+                        self.wrong.append(f"{prompts[at].workload} at {seen.level}: another text")
+                    number += _CLIENTS
+        except Exception as error:
+            self.wrong.append(f"{type(error).__name__}: {error}")
+
+
+@dataclass(frozen=True)
+class _Prompt:
+    workload: str
+    messages: list[dict[str, str]]
+
+
+def _prompts() -> list[_Prompt]:
+    """Three of each kind of text."""
+    found = []
+    for line in range(3):
+        for name in ("code", "tool_call", "chat", "prose"):
+            text = (files("draftd.models.nano") / "prompts" / f"{name}.jsonl").read_text(encoding="utf-8")
+            found.append(_Prompt(name, json.loads(text.splitlines()[line])["messages"]))
+    return found
+
+
+def _text(client: DraftdClient, prompt: _Prompt, mode: ModePreference) -> tuple[tuple[int, ...], Answered]:
+    tokens: list[int] = []
+    level = ""
+    for event in client.generate(
+        messages=prompt.messages,
+        mode=mode,
+        workload=WorkloadClass(prompt.workload),
+        max_tokens=_MAX_TOKENS,
+        timeout=60,
+    ):
+        tokens += event.chunk.token_ids
+        level = event.started.plan.level or level
+        finished = event.finished
+    counts = finished.counts
+    seen = Answered(time.monotonic(), len(tokens), counts.accepted_tokens, counts.rollbacks, level)
+    return tuple(tokens), seen
+
+
+@dataclass
+class Falling:
+    """What runs, and every rung that was seen, with when (monotonic) and as the daemon names it."""
+
+    draft: Draft
+    client: DraftdClient
+    clients: Clients
+    webhook: str
+    seen: list[tuple[float, str]] = field(default_factory=list)
+
+    @property
+    def rungs(self) -> list[str]:
+        """The rungs that it went through, in order."""
+        return [name for _, name in self.seen]
+
+    @property
+    def ladder(self) -> list[str]:
+        """All rungs that there are, from the top."""
+        return [rung_name(rung) for rung in self.client.level().ladder]
+
+    def told(self) -> str:
+        """All steps, and where it stands, for whoever reads of a failure."""
+        steps = "\n".join(f"{t.current}: {t.cause} ({t.evidence})" for t in self.client.transitions())
+        return f"{steps}\n{self.client.level()}"
+
+    def look(self) -> None:
+        state = self.client.level()
+        name = rung_name(state.ladder[state.rung])
+        if not self.seen or self.seen[-1][1] != name:
+            self.seen.append((time.monotonic(), name))
+
+    def swap(self, *, good: bool) -> None:
+        """Another draft on disk, and the daemon told to read it anew."""
+        self.draft.mend() if good else self.draft.damage()
+        self.client.reload_draft()
+
+    def until_at(self, name: str, seconds: float) -> None:
+        def there() -> bool:
+            assert self.clients.wrong == [], "no request fails, and every greedy text is the target's own"
+            return bool(self.seen) and self.seen[-1][1] == name
+
+        try:
+            until(there, seconds, f"the daemon at {name}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.told()}") from None
+
+
+def rung_name(rung: pb.Rung) -> str:
+    """`full`, `short_block 3`, `light_draft prompt_lookup` …"""
+    if rung.level == "short_block":
+        return f"{rung.level} {rung.max_draft_tokens}"
+    return f"{rung.level} {rung.drafter}" if rung.level == "light_draft" else rung.level
+
+
+@contextlib.contextmanager
+def falling(folder: Path, environ: Mapping[str, str], *, webhook_port: int | None = None) -> Iterator[Falling]:
+    """A daemon on a draft of the test's own, and its clients; `environ` on top of the short windows."""
+    draft = Draft.copied(folder / "draft")
+    port = webhook_port or free_ports(1)[0]
+    target = files("draftd.models.nano") / "target"
+    command = serve_command("--model", str(target), "--draft-model", str(draft.heavy), "--port", "0")
+    settings = {
+        **clean_environ(str(folder / "flags.json")),
+        **SHORT,
+        "DRAFTD_FALLBACK__STATE_DIR": str(folder / "state"),
+        "DRAFTD_MODEL__LIGHT_DRAFT_PATH": str(draft.light),
+        # Not down to prompt lookup as well: on these texts it pays, and that is where the guard would rightly stay.
+        "DRAFTD_FALLBACK__LIGHTER": "light_draft_model",
+        "DRAFTD_WEBHOOK__PORT": str(port),
+        "DRAFTD_WEBHOOK__TOKEN": TOKEN,
+        "DRAFTD_WEBHOOK__SECRET": SECRET,
+        **environ,
+    }
+    with serving(command, settings, timeout=60) as daemon, DraftdClient(daemon.address) as client:
+        one = Falling(draft, client, Clients(daemon.address), f"http://127.0.0.1:{port}/v1/alerts")
+        with one.clients.asking(), _repeating(one.look):
+            yield one
+        assert daemon.running()
+
+
+@contextlib.contextmanager
+def alerted(folder: Path) -> Iterator[Falling]:
+    """The same with the whole pipeline behind it; the daemon's own guard is off, so that the alerts alone act."""
+    rules, (port,) = folder / "draftd.rules.yaml", free_ports(1)
+    rules.write_text(prometheus_rules(ALERTING))
+    config = folder / "tells.json"
+    config.write_text(json.dumps(_tells(f"http://127.0.0.1:{port}/v1/alerts")))
+    with (
+        OtlpReceiver() as store,
+        collector(folder, store.port, share_percent=0.0) as running,
+        alertmanager(folder, config=config) as manager,
+        prometheus(folder, running.scrape, own=running.own, rules=[rules], alertmanager=manager.address),
+        falling(
+            folder,
+            {
+                "OTEL_EXPORTER_OTLP_ENDPOINT": running.endpoint,
+                "OTEL_METRIC_EXPORT_INTERVAL": "500",
+                "OTEL_RESOURCE_ATTRIBUTES": "service.instance.id=falling",
+                "DRAFTD_FALLBACK__GUARD": "false",
+                "DRAFTD_WEBHOOK__POLL_URL": f"http://{manager.address}",
+                "DRAFTD_WEBHOOK__POLL_SECONDS": "2",
+            },
+            webhook_port=port,
+        ) as one,
+    ):
+        yield one
+
+
+def _tells(webhook: str) -> dict[str, object]:
+    """Alertmanager's configuration: each alert at once, to the daemon, under its token."""
+    told = {"url": webhook, "http_config": {"authorization": {"type": "Bearer", "credentials": TOKEN}}}
+    route = {"receiver": "daemon", "group_by": ["..."], "group_wait": "0s", "group_interval": "500ms"}
+    return {"route": route, "receivers": [{"name": "daemon", "webhook_configs": [told]}]}
+
+
+@contextlib.contextmanager
+def _repeating(look: object) -> Iterator[None]:
+    assert callable(look)
+    stop, failures = threading.Event(), list[Exception]()
+
+    def run() -> None:
+        try:
+            while not stop.wait(_LOOK_SECONDS):
+                look()
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(30)
+    assert not failures, failures
