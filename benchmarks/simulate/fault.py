@@ -51,7 +51,8 @@ def every(
 ) -> list[Fault]:  # fmt: skip
     """The same fault again and again: from `first`, `bad` seconds long, then `good` seconds of none. The last third of
     `span` is left for the way back."""
-    faults, start = [], first
+    faults: list[Fault] = []
+    start = first
     while not faults or start + bad <= span * 2 / 3:
         faults.append(Fault(cause, start, start + bad, factor, ramp, level, hard))
         start += bad + good

@@ -14,11 +14,12 @@ from benchmarks.simulate.daemon import LADDER, Daemon, ProbeResult, Settings
 from benchmarks.simulate.fault import Cause, Fault, quality
 from benchmarks.simulate.prompts import PROBE_PROMPTS, Prompts
 from benchmarks.simulate.scenario import Mix, Scenario
-from benchmarks.simulate.sender import EPOCH, Sender
+from benchmarks.simulate.sender import Sender
 from benchmarks.simulate.traffic import LOOKUP_MEANS, MEANS, ROUNDS, Floats, Ints, Seen, arrivals, drafted
 from draftd.core import DrafterKind, WorkloadClass
 from draftd.policy.guard import Finished
 from draftd.policy.ladder import Rung, Step
+from draftd.policy.leases import Notice
 from draftd.policy.machine import Machine
 
 SERVICE_SECONDS = 3.0  # from a request's plan to its end
@@ -111,11 +112,8 @@ class World:
         self.daemon.restart(now, self.daemon.offset, before if lost else None)
 
     def _events(self) -> list[Event]:
-        daemon, scenario = self.daemon, self._scenario
-        events: list[Event] = [
-            (one.at, lambda now, notice=one.notice: _ignore(daemon.notice(notice, now)))
-            for one in self._sender.deliveries
-        ]
+        scenario = self._scenario
+        events: list[Event] = [(one.at, self._delivered(one.notice)) for one in self._sender.deliveries]
         if scenario.post.poll:
             events += [(at, self._poll) for at in np.arange(0.0, self.span, scenario.post.poll).tolist()]
         if any(fault.cause is Cause.MEMORY for fault in self.faults):
@@ -125,6 +123,12 @@ class World:
                 (at, self._jump) for at in np.arange(scenario.jump_every, self.span, scenario.jump_every).tolist()
             ]
         return sorted(events, key=lambda event: event[0])
+
+    def _delivered(self, notice: Notice) -> Callable[[float], None]:
+        def arrive(now: float) -> None:
+            self.daemon.notice(notice, now)
+
+        return arrive
 
     def _poll(self, now: float) -> None:
         self.daemon.polled(self._sender.listed(now), now)
@@ -149,7 +153,7 @@ class World:
             DrafterKind.LIGHT_DRAFT_MODEL: drafted(rng, means * LIGHT, depths[:1]),
             DrafterKind.PROMPT_LOOKUP: drafted(rng, lookup, depths[:1]),
         }
-        found = []
+        found: list[tuple[list[int], list[int]]] = []
         for rung in LADDER:
             if rung.drafter is None:
                 found.append(([], []))
@@ -188,10 +192,3 @@ def _kinds(rng: np.random.Generator, times: Floats, scenario: Scenario) -> tuple
 
 def _cumulative(mix: Mix, kinds: Sequence[WorkloadClass]) -> Floats:
     return np.cumsum([mix.get(kind, 0.0) for kind in kinds])
-
-
-def _ignore(_: object) -> None:
-    return None
-
-
-__all__ = ["EPOCH", "Run", "World"]
