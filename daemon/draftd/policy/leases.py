@@ -50,13 +50,8 @@ class Lease:
 
     @property
     def demand(self) -> Demand:
-        began = datetime.fromtimestamp(self.notice.starts_at, UTC)
-        return Demand(
-            Signal.ALERT,
-            self.notice.level,
-            f"{self.notice.name} fires since {began:%Y-%m-%d %H:%M:%S} UTC",
-            self.notice.hard,
-        )
+        evidence = f"{self.notice.name} fires since {_date(self.notice.starts_at)}"
+        return Demand(Signal.ALERT, self.notice.level, evidence, self.notice.hard)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +120,11 @@ class Leases:
         while len(ended) > _MOST:
             del ended[next(iter(ended))]  # the one that ended first
         return Leases(held, ended)
+
+
+def _date(seconds: float) -> str:
+    """A sender may have any clock, and not every one of its times has a date."""
+    try:
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError, OSError):
+        return "a time that has no date"

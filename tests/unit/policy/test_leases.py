@@ -39,6 +39,12 @@ def test_a_firing_alert_asks_for_its_level_until_it_resolves() -> None:
     assert leases.demands() == ()
 
 
+@pytest.mark.parametrize("starts_at", [-62_135_596_800.0, -1e17, 1e17])
+def test_a_sender_whose_clock_is_beyond_all_dates_is_still_understood(starts_at: float) -> None:
+    leases, _ = applied(replace(FIRES, starts_at=starts_at))
+    assert [demand.level for demand in leases.demands()] == [LIGHT]
+
+
 def test_what_is_not_repeated_runs_out_and_a_repeat_renews_it() -> None:
     leases, _ = applied(FIRES)
     leases, result = leases.apply(FIRES, 60.0, LEASE)
