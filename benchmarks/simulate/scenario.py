@@ -92,6 +92,11 @@ def scenarios() -> tuple[Scenario, ...]:
             recovers=None, answered=False,
         ),
         Scenario(
+            "flapping_alert", "a critical alert that fires for a minute, again and again",
+            lambda rng, span: every(span, 330.0, 60.0, Cause.ALERT, hard=True),
+            recovers=None, answered=False,
+        ),
+        Scenario(
             "flapping_memory", "critical memory pressure that comes and goes",
             lambda rng, span: erratic(rng, span, 480.0, Cause.MEMORY),
             recovers=None, answered=False,

@@ -28,10 +28,10 @@ def simulated(name: str, requests: int, seed: int = 1) -> tuple[Run, Outcome]:
 
 @pytest.mark.parametrize("name", sorted(KNOWN))
 def test_no_scenario_flaps_or_leaves_a_fault_unanswered(name: str) -> None:
-    run, found = simulated(name, 5000)
+    run, found = simulated(name, 8000)
     assert not found.failed
     assert found.flaps == 0
-    assert found.requests == 5000
+    assert found.requests == 8000
     if run.faults:
         assert found.fall_back_seconds is not None
         assert found.steps > 0
