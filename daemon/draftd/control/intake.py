@@ -19,7 +19,7 @@ class Failure(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A request of a client's that drafted. Times are monotonic."""
+    """A request of a client's that drafted as its plan has it. Times are monotonic."""
 
     at: float
     arrival: float
@@ -68,8 +68,8 @@ class Intake:
     def on_finish(self, request: DecodeRequest, outcome: Outcome) -> None:
         self._forget_rows()
         counts: DraftCounts = outcome.stats.counts
-        if request.origin is not Origin.CLIENT or not counts.drafts:
-            return
+        if request.origin is not Origin.CLIENT or not counts.drafts or outcome.lowered:
+            return  # a lowered one drafted at two rungs: its sums are neither's
         self._heard.append(
             Ended(
                 self._clock(),
