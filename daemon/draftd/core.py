@@ -324,9 +324,9 @@ class TokenSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What is served, and what can be had with it, loaded or not. `speculation_reason` says why there is no draft model,
-    `light_draft_reason` why there is no light one; each is empty when there is. `draft_weight_bytes`: of the draft at
-    start. What is held now is the engine's status.
+    """What is served, and what can be had with it, loaded or not. `speculation_reason` says why there is no draft
+    model, `light_draft_reason` why there is no light one; each is empty when there is. `draft_weight_bytes`: of the
+    draft at start. What is held now is the engine's status.
     """
 
     model: str
