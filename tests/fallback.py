@@ -51,6 +51,7 @@ class FakeController:
         self.probes: list[Future[ProbeReport]] = []
         self.runs: list[Future[CanaryReport]] = []
         self.reloads: list[Future[int]] = []
+        self.forgets: list[bool] = []
         self.refusal: Exception | None = None
 
     def state(self) -> FallbackState:
@@ -72,7 +73,8 @@ class FakeController:
     def canaries(self) -> Future[CanaryReport]:
         return self._begun(self.runs)
 
-    def reload_draft(self) -> Future[int]:
+    def reload_draft(self, *, forget: bool = False) -> Future[int]:
+        self.forgets.append(forget)
         return self._begun(self.reloads)
 
     def _begun(self, kept: list[Future[T]]) -> Future[T]:

@@ -222,7 +222,11 @@ def test_canaries_say_what_they_found(served: Served, controller: FakeController
 def test_a_draft_read_anew_is_named(served: Served, controller: FakeController) -> None:
     with ended(controller.reloads, 1_234_567):
         told = served.client.reload_draft(timeout=20)
+    assert not controller.forgets[-1]
     assert told.draft_weight_bytes == 1_234_567
+    with ended(controller.reloads, 1_234_567):
+        served.client.reload_draft(forget=True, timeout=20)
+    assert controller.forgets[-1]
     assert told.draft_model == served.client.model().draft_model != ""
 
 

@@ -70,9 +70,8 @@ class Controller:
         ladder, now = planner.ladder, self._clock()
         saving = Saving(store, ladder, telemetry, pair=pair)
         saved = saving.restore(now)
-        guard = Guard.new(
-            {**saved.baselines, **frozen(settings.baseline)}, quality=saved.quality, rung=saved.ladder.rung
-        )
+        standard = frozen(settings.baseline)
+        guard = Guard.new({**saved.baselines, **standard}, quality=saved.quality, rung=saved.ladder.rung)
         senses = Senses(
             intake,
             MachineFeed(hardware, monotonic),
@@ -81,6 +80,7 @@ class Controller:
             thresholds(settings),
             self._clock,
             judge=settings.guard,
+            frozen=standard,
         )
         bounds = limits(settings)
         self._steering = Steering(
@@ -154,14 +154,23 @@ class Controller:
         """Runs the canaries. Ends in NotNow while something is tried out."""
         return self._following(self._steering.canaries)
 
-    def reload_draft(self) -> Future[int]:
-        """Reads the draft's weights anew; ends with their bytes, once what was seen of the old ones is forgotten."""
+    def reload_draft(self, *, forget: bool = False) -> Future[int]:
+        """Reads the draft's weights anew; ends with their bytes, once requests of the old ones count no more. The norms
+        that were learnt of them stay, which the new ones must meet, unless `forget` says that this is another draft."""
         done: Future[int] = Future()
+
+        def taken_in(told: Future[None], size: int) -> None:
+            error = told.exception()
+            if error is None:
+                settle(done, size)
+            else:
+                fail(done, error)
 
         def loaded(reload: Future[int]) -> None:
             try:
                 size = reload.result()
-                self._inbox.ask(self._steering.reloaded).add_done_callback(lambda _: settle(done, size))
+                asked = self._inbox.ask(lambda now: self._steering.reloaded(now, forget=forget))
+                asked.add_done_callback(lambda told: taken_in(told, size))
             except BaseException as error:
                 fail(done, error)
 

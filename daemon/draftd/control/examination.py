@@ -41,6 +41,10 @@ class Examines(Protocol):
         """Whether that has been learnt."""
         ...
 
+    def forget(self) -> None:
+        """What was learnt of drafts with weights is no norm any more: they are others on purpose."""
+        ...
+
     def canaries(self) -> Future[CanaryReport]:
         """Raises NotNow while a job is under way."""
         ...
@@ -91,6 +95,11 @@ class Examination:
         self._vain = {i for i, rung in enumerate(self._ladder) if rung.drafter is DrafterKind.PROMPT_LOOKUP}
         self._at_once = True
         self._canaries_at = float("-inf")
+
+    def forget(self, now: float) -> None:
+        """The draft is another on purpose: it is not compared with the old one, and is to be learnt of anew."""
+        self._examiner.forget()
+        self._lesson_at, self._lessons = now + self._limits.dwell, 0
 
     def collect(self, now: float) -> ProbeReport | CanaryReport | None:
         """What has ended since."""

@@ -82,9 +82,10 @@ class Examiner:
         self._limits = limits or ExaminerLimits()
         self._asker = Asker(engine, self._limits.answer, clock)
         self._at_best: dict[DrafterKind, Baseline] = {}  # what the probe's prompts showed while all was well
+        self._since = 0  # how often that was forgotten
         self._thread = threading.Thread(target=self._work, name="draftd-examiner", daemon=True)
         self._stopping = threading.Event()
-        self._changed = threading.Condition()  # guards the job
+        self._changed = threading.Condition()  # guards the job, and what was learnt
         self._job: Job[ProbeReport] | Job[CanaryReport] | None = None  # waiting or under way
 
     def start(self) -> None:
@@ -124,6 +125,13 @@ class Examiner:
     def knows(self, rung: Rung) -> bool:
         """Whether something was learnt of this rung's drafter."""
         return rung.drafter in self._at_best
+
+    def forget(self) -> None:
+        """What was learnt of drafts with weights is no norm any more. A lesson under way is of the old ones still."""
+        with self._changed:
+            self._since += 1
+            for drafter in self._at_best.keys() - {DrafterKind.PROMPT_LOOKUP}:
+                del self._at_best[drafter]
 
     def canaries(self) -> Future[CanaryReport]:
         """Raises NotNow while a job is under way, and where no rung drafts."""
@@ -170,14 +178,19 @@ class Examiner:
             job.hand_over()
 
     def _probe(self, rung: Rung, beside: str = "", learn: bool = False) -> ProbeReport:
+        with self._changed:
+            since = self._since
         bounds = Bounds(self._engine, self._stopping, seconds=self._limits.probe, clock=self._clock)
         found = probing.tries(rung, self._prompts.probe, self._asker, bounds, self._borrow)
         assert rung.drafter is not None
-        baseline = self._at_best.get(rung.drafter)
+        with self._changed:
+            baseline = self._at_best.get(rung.drafter)
         settings = ProbeSettings(floor=self._settings.acceptance_floor)
         report = probing.judged(rung, found, baseline, self._tolerated, settings)
         if learn and report.verdict is Verdict.GOOD and (made := probing.learnt(found)) is not None:
-            self._at_best[rung.drafter] = made
+            with self._changed:
+                if since == self._since:
+                    self._at_best[rung.drafter] = made
         return replace(report, reason=report.reason + beside)
 
     def _run(self, rung: Rung) -> CanaryReport:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from draftd.control.clock import SteadyClock
 from draftd.control.intake import Ended, Failure, Intake
 from draftd.control.machine import MachineFeed
+from draftd.core import DrafterKind
 from draftd.policy.drift import Baseline
 from draftd.policy.guard import Finished, Guard, GuardSettings, Kind
 from draftd.policy.ladder import Demand, Rung, Signal
@@ -26,9 +28,12 @@ class Senses:
         clock: SteadyClock,
         *,
         judge: bool = True,
+        frozen: Mapping[Kind, Baseline] | None = None,
     ) -> None:
+        """`frozen` baselines are a person's word: they are never forgotten."""
         self._intake, self._feed, self._guard = intake, feed, guard
         self._ladder, self._settings, self._clock, self._judge = tuple(ladder), settings, clock, judge
+        self._frozen = dict(frozen or {})
         self._rung = guard.rung or 0
         self._anew_at = float("-inf")
 
@@ -77,6 +82,12 @@ class Senses:
         """The ladder stands elsewhere, or the draft is another: requests from before count no more."""
         self._guard = self._guard.stepped(now, rung)
         self._rung, self._anew_at = rung, now
+
+    def forget(self) -> None:
+        """The drafts with weights are others on purpose: what was learnt of the old ones is no norm any more."""
+        lookup = DrafterKind.PROMPT_LOOKUP
+        kept = {kind: stream for kind, stream in self._guard.streams.items() if kind[0] is lookup}
+        self._guard = replace(self._guard, streams={**Guard.new(self._frozen).streams, **kept})
 
     def _finished(self, heard: Ended, at: float) -> Finished | None:
         """None where its plan is not of the rung that is stood on."""

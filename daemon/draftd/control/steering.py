@@ -28,6 +28,7 @@ from draftd.policy.saved import Saved
 
 log = logging.getLogger(__name__)
 
+_ANOTHER = "it is another draft: what was learnt of the old one is forgotten"
 _LOOK_BACK = 1024  # transitions, for the last one of the level
 
 
@@ -115,9 +116,14 @@ class Steering:
         """Raises NotNow."""
         return self._examination.canaries_now(now)
 
-    def reloaded(self, now: float) -> None:
-        """The draft's weights are others: what was seen of the old ones says nothing of them."""
+    def reloaded(self, now: float, *, forget: bool = False) -> None:
+        """The draft's weights are others: requests of the old ones say nothing of them. `forget`: nor do the norms."""
         self._senses.anew(self._ladder.rung, now)
+        if forget:
+            self._senses.forget()
+            self._examination.forget(now)
+            self._note("reload", _ANOTHER)
+            log.info("the draft was read anew: %s", _ANOTHER)
         self._examination.reloaded(now)
 
     # what is shown

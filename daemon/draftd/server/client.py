@@ -206,9 +206,10 @@ class DraftdClient:
         """Runs the quality canaries both ways, and waits for the verdict."""
         return self._call(self._control.RunCanaries, control_pb2.RunCanariesRequest(), timeout)  # type: ignore[no-any-return]
 
-    def reload_draft(self, *, timeout: float = 600.0) -> control_pb2.ReloadDraftResponse:
-        """Has the draft's weights read anew, and waits for it."""
-        return self._call(self._control.ReloadDraft, control_pb2.ReloadDraftRequest(), timeout)  # type: ignore[no-any-return]
+    def reload_draft(self, *, forget: bool = False, timeout: float = 600.0) -> control_pb2.ReloadDraftResponse:
+        """Has the draft's weights read anew, and waits for it. `forget`: what was learnt of the old draft, too."""
+        request = control_pb2.ReloadDraftRequest(forget_baselines=forget)
+        return self._call(self._control.ReloadDraft, request, timeout)  # type: ignore[no-any-return]
 
     def serving(self, *, timeout: float = 2.0) -> bool:
         """Whether the model is loaded and requests are taken. False also where nobody listens."""

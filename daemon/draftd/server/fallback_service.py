@@ -87,7 +87,7 @@ class FallbackServicer(control_pb2_grpc.ControlServiceServicer):
     async def ReloadDraft(  # noqa: N802
         self, request: pb.ReloadDraftRequest, context: Context
     ) -> pb.ReloadDraftResponse:
-        held = await self._end_of(self._controller.reload_draft())
+        held = await self._end_of(self._controller.reload_draft(forget=request.forget_baselines))
         return pb.ReloadDraftResponse(draft_model=self._describe().draft_model, draft_weight_bytes=held)
 
     @property

@@ -76,6 +76,7 @@ class FallbackControl(Protocol):
 
     def canaries(self) -> Future[CanaryReport]: ...
 
-    def reload_draft(self) -> Future[int]:
-        """Ends with the bytes of the draft's weights."""
+    def reload_draft(self, *, forget: bool = False) -> Future[int]:
+        """Ends with the bytes of the draft's weights. `forget`: it is another draft, which is not held to what was
+        learnt of the old one."""
         ...

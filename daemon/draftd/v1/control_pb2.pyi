@@ -467,8 +467,10 @@ class RunCanariesResponse(_message.Message):
     def __init__(self, verdict: _Optional[str] = ..., reason: _Optional[str] = ..., score_autoregressive: _Optional[float] = ..., score_speculative: _Optional[float] = ..., results: _Optional[_Iterable[_Union[CanaryResult, _Mapping]]] = ..., took: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class ReloadDraftRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("forget_baselines",)
+    FORGET_BASELINES_FIELD_NUMBER: _ClassVar[int]
+    forget_baselines: bool
+    def __init__(self, forget_baselines: _Optional[bool] = ...) -> None: ...
 
 class ReloadDraftResponse(_message.Message):
     __slots__ = ("draft_model", "draft_weight_bytes")

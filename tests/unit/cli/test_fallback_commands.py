@@ -270,6 +270,11 @@ def test_a_draft_is_read_anew(run: Run, controller: FakeController) -> None:
     ending(controller.reloads, 1_400_000)
     ran = run("draft", "reload")
     assert (ran.code, ran.out) == (0, "scripted-draft: read anew (1 MB)\n")
+    ending(controller.reloads, 1_400_000)
+    ran = run("draft", "reload", "--new")
+    said = "scripted-draft: read anew (1 MB); what was learnt of the old one is forgotten\n"
+    assert (ran.code, ran.out) == (0, said)
+    assert controller.forgets[-2:] == [False, True]
     ending(controller.reloads, ModelLoadError("/models/draft: no model.safetensors"))
     ran = run("draft", "reload")
     assert ran.code == 1

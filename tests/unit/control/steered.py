@@ -159,6 +159,9 @@ class FakeExaminer:
     def knows(self, rung: Rung) -> bool:
         return rung in self.known
 
+    def forget(self) -> None:
+        self.known = {rung for rung in self.known if rung.drafter is DrafterKind.PROMPT_LOOKUP}
+
     def canaries(self) -> Future[CanaryReport]:
         self.tested += 1
         outcomes = (CanaryOutcome("one", True, self.quality is Verdict.GOOD),)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from draftd.cli import options
@@ -17,6 +19,9 @@ def build_app() -> typer.Typer:
 
 
 def reload(
+    new: Annotated[
+        bool, typer.Option("--new", help="This is another draft: what was learnt of the old one is forgotten.")
+    ] = False,
     json: options.Json = False,
     timeout: options.Patience = options.PATIENCE,
     target: options.Target = options.DEFAULT_TARGET,
@@ -27,15 +32,20 @@ def reload(
 
     Weights that cannot be read are refused with the reason, and the ones in use stay.
 
+    A draft that was mended must be as good as it was: acceptance is compared with what was learnt before. One that is
+    another on purpose is not, with --new; baselines that a file froze stay.
+
     [bold]Examples[/]
 
     [dim]$[/] draftd draft reload
+    [dim]$[/] draftd draft reload --new
     """
     with connect(target, token, tls_ca) as client:
-        reply = client.reload_draft(timeout=timeout)
+        reply = client.reload_draft(forget=new, timeout=timeout)
     if json:
         from draftd.cli.plain import as_json
 
         print(as_json(reply))
         return
-    print(f"{reply.draft_model}: read anew ({size(reply.draft_weight_bytes)})")
+    forgotten = "; what was learnt of the old one is forgotten" if new else ""
+    print(f"{reply.draft_model}: read anew ({size(reply.draft_weight_bytes)}){forgotten}")
