@@ -82,6 +82,8 @@ def outlook(state: pb.FallbackState, now: datetime) -> str:
         return f"not up while asked by {', '.join(sorted({one.signal for one in barring}))}"
     left = state.wait.ToTimedelta().total_seconds() - (now - moment(state.since)).total_seconds()
     when = f"in {span(max(1, round(left)))}, " if left >= 1 else ""
+    if state.ladder[state.rung - 1].drafter in state.absent_drafters:
+        return f"up {when.rstrip(', ') or 'now'}: nothing is drafted there, so there is nothing to probe"
     return f"up {when}once a probe of a rung above is good"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
+from draftd.control.absence import absent
 from draftd.control.seams import EngineControl
 from draftd.core import DrafterKind
 from draftd.errors import DraftdError, NotNow
@@ -78,11 +79,17 @@ class Examination:
         self.tested: CanaryReport | None = None
 
     def good(self, state: Ladder, now: float) -> int | None:
-        """The rung that the last probe lets the ladder up to."""
+        """The rung that the last probe lets the ladder up to; one whose drafter cannot be had needs none: nothing is
+        drafted there, and it must not bar the way."""
         report, made = self.probed, self._probed_at
-        if report is None or made is None or not permits(report, made, state, self._ladder, self._limits, now):
-            return None
-        return self._ladder.index(report.rung)
+        if report is not None and made is not None and permits(report, made, state, self._ladder, self._limits, now):
+            return self._ladder.index(report.rung)
+        target = to_probe(self._ladder, state.rung, self._vain)
+        return target if target is not None and self.absent(self._ladder[target]) else None
+
+    def absent(self, rung: Rung) -> str:
+        """Why nothing is drafted there; empty where its drafter can be had, and where it has none."""
+        return "" if rung.drafter is None else absent(rung.drafter, self._engine)
 
     def stepped(self, now: float) -> None:
         """The ladder stands elsewhere: what was found is of no use any more."""
@@ -192,9 +199,11 @@ class Examination:
         """On the top rung, while nothing complains: what probes show when all is well."""
         if state.rung != 0 or demands or not self._ladder[0].max_draft_tokens or now < self._lesson_at:
             return False
-        return not self._examiner.knows(self._ladder[0])
+        return not self._examiner.knows(self._ladder[0]) and not self.absent(self._ladder[0])
 
     def _canaries_due(self, state: Ladder, demands: Sequence[Demand], complaint: bool, now: float) -> bool:
+        if not self._testable(state):
+            return False
         if complaint:  # nothing but a good run ends it; not while something else forbids the weights that it needs
             others = (demand for demand in demands if demand.signal is not Signal.QUALITY)
             if any(not self._ladder[lowest(self._ladder, demand.level)].max_draft_tokens for demand in others):
@@ -203,6 +212,12 @@ class Examination:
         if not self._settings.canary_period_seconds or not self._ladder[state.rung].max_draft_tokens:
             return False
         return now - self._canaries_at >= self._settings.canary_period_seconds
+
+    def _testable(self, state: Ladder) -> bool:
+        """Whether the canaries would find something drafted where they run."""
+        stands = self._ladder[state.rung]
+        rungs = [stands] if stands.drafter is not None else self._ladder
+        return any(one.drafter is not None and not self.absent(one) for one in rungs)
 
     def _affordable(self, now: float, urgent: bool) -> bool:
         """Idle, or within the share of its time that a busy daemon may spend; new weights are worth it at any time."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from draftd.control import canary_run, probing
+from draftd.control.absence import absent
 from draftd.control.asking import Asker
 from draftd.control.bounds import Bounds
 from draftd.control.job import Job, Report
@@ -112,7 +113,8 @@ class Examiner:
 
     def probe(self, rung: Rung, baselines: Mapping[Kind, Baseline] | None = None) -> Future[ProbeReport]:
         """Tries `rung` out. `baselines`, of callers' texts, are told beside the figures and judge nothing: other texts
-        are drafted otherwise. Raises NotNow while a job is under way, and where the rung drafts nothing."""
+        are drafted otherwise. Raises NotNow while a job is under way, and where the rung drafts nothing, or its
+        drafter cannot be had."""
         known = [one.mean for (drafter, _), one in (baselines or {}).items() if drafter is rung.drafter]
         beside = f"; callers' texts had {sum(known) / len(known):.2f} while all was well" if known else ""
         return self._put(self._probing(rung, lambda: self._probe(rung, beside)))
@@ -134,11 +136,13 @@ class Examiner:
                 del self._at_best[drafter]
 
     def canaries(self) -> Future[CanaryReport]:
-        """Raises NotNow while a job is under way, and where no rung drafts."""
+        """Raises NotNow while a job is under way, and where nothing can be drafted."""
         rung = self._stands.rung
         if rung.drafter is None:
-            rung = next((one for one in reversed(self._stands.ladder) if one.drafter is not None), rung)
-        _check(rung)
+            drafting = [one for one in reversed(self._stands.ladder) if one.drafter is not None]
+            had = (one for one in drafting if one.drafter is not None and not absent(one.drafter, self._engine))
+            rung = next(had, drafting[0] if drafting else rung)
+        self._check(rung)
 
         def tell(report: CanaryReport) -> None:
             self._telemetry.canaries(rung.level, report.verdict, report.divergences, report.seconds)
@@ -146,7 +150,7 @@ class Examiner:
         return self._put(Job(lambda: self._run(rung), lambda why: CanaryReport(Verdict.FAILED, why), tell))
 
     def _probing(self, rung: Rung, work: Callable[[], ProbeReport]) -> Job[ProbeReport]:
-        _check(rung)
+        self._check(rung)
 
         def tell(report: ProbeReport) -> None:
             self._telemetry.probe(rung.level, report.verdict, report.acceptance, report.speedup, report.seconds)
@@ -206,7 +210,8 @@ class Examiner:
     def _tolerated(self) -> float | None:
         return identity.tolerated(self._engine.info.backend)
 
-
-def _check(rung: Rung) -> None:
-    if rung.drafter is None:
-        raise NotNow(f"nothing is drafted at {rung.label}: there is nothing to try")
+    def _check(self, rung: Rung) -> None:
+        if rung.drafter is None:
+            raise NotNow(f"nothing is drafted at {rung.label}: there is nothing to try")
+        if why := absent(rung.drafter, self._engine):
+            raise NotNow(f"nothing is drafted at {rung.label}: {why}")

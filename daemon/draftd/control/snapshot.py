@@ -15,7 +15,7 @@ from draftd.policy.reports import CanaryReport, ProbeReport
 @dataclass(frozen=True, slots=True)
 class FallbackState:
     """Times are seconds since 1970, `wait` is how long this rung must be stood on before a step up. `state_file` None:
-    nothing is kept over a restart."""
+    nothing is kept over a restart. `absent`: drafters of the ladder that cannot be had here, and why."""
 
     ladder: tuple[Rung, ...]
     rung: int
@@ -29,6 +29,7 @@ class FallbackState:
     loaded_drafters: frozenset[DrafterKind]
     draft_weight_bytes: int
     state_file: Path | None
+    absent: Mapping[DrafterKind, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from datetime import UTC, datetime
 
+from draftd.control.absence import absentees
 from draftd.control.ascent import Ascent, Weights
 from draftd.control.examination import Examination
 from draftd.control.journal import Journal, Subject
@@ -143,6 +145,7 @@ class Steering:
             loaded_drafters=engine.loaded,
             draft_weight_bytes=engine.draft_weight_bytes,
             state_file=self._saving.path,
+            absent=absentees(self._rungs, self._engine),
         )
 
     def readings(self) -> Readings:
@@ -155,6 +158,10 @@ class Steering:
         after, step = move(self._ladder, self._rungs, self._demands, good is not None, self._limits, now, good)
         if self._ladder.hold is not None and after.hold is None:
             self._note("release", "the hold's time is over")
+        recovered = step is not None and step.current < step.previous and self._ladder.hold is None
+        if step is not None and recovered and (why := self._examination.absent(self._rungs[step.current])):
+            cause = f"recovered: nothing is drafted there ({why})"
+            after, step = replace(after, cause=cause), replace(step, cause=cause)
         if step is None:
             self._ladder = after
             self._ascent.give_up(after.rung)
@@ -196,7 +203,11 @@ class Steering:
         cause, evidence = _split(step.cause)
         if cause == "hold" and self._ladder.hold is not None:
             evidence = _of_hold(self._ladder.hold)
-        elif step.current < step.previous and (probed := self._examination.probed) is not None:
+        elif (
+            step.current < step.previous
+            and (probed := self._examination.probed) is not None
+            and probed.rung == self._rungs[step.current]
+        ):
             evidence = f"probe of {probed.rung.label}: {probed.reason}"
         self._planner.move(step.current, cause, evidence)
         before, after = self._rungs[step.previous], self._rungs[step.current]

@@ -71,6 +71,7 @@ def state(found: FallbackState) -> pb.FallbackState:
         loaded_drafters=sorted(kind.value for kind in found.loaded_drafters),
         draft_weight_bytes=found.draft_weight_bytes,
         state_file="" if found.state_file is None else str(found.state_file),
+        absent_drafters={kind.value: why for kind, why in found.absent.items()},
     )
 
 

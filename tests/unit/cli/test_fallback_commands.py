@@ -13,7 +13,7 @@ import pytest
 
 from draftd.cli.commands.events import _following
 from draftd.control.journal import Subject
-from draftd.core import FallbackLevel
+from draftd.core import DrafterKind, FallbackLevel
 from draftd.engine.scripted import scripted_models
 from draftd.errors import ModelLoadError, NotNow
 from draftd.policy.ladder import Demand, Hold, Signal
@@ -89,6 +89,14 @@ def test_the_level_is_told_in_words(run: Run, controller: FakeController, comman
     assert "▸ short_block     up to 3 from draft_model" in ran.out
     assert ran.out.count("▸") == 1
     assert "\x1b" not in ran.out
+
+
+def test_drafters_that_cannot_be_had_are_named_with_the_reason(run: Run, controller: FakeController) -> None:
+    assert "absent" not in rows(run("level").out)
+    controller.now = standing(absent={DrafterKind.DRAFT_MODEL: "no draft model is loaded"})
+    assert rows(run("level").out)["absent"] == "draft_model: no draft model is loaded"
+    told = json.loads(run("level", "--json").out)
+    assert told["absent_drafters"] == {"draft_model": "no draft model is loaded"}
 
 
 def test_json_is_the_whole_state(run: Run) -> None:

@@ -73,6 +73,7 @@ class FakeEngine:
         self.lowered: list[tuple[int, frozenset[DrafterKind], str]] = []
         self.failure: Exception | None = None
         self.not_serving: Exception | None = None
+        self.drafters = tuple(DrafterKind)
         self.slow = False
         self.active = 0
         self.reloads: list[Future[int]] = []
@@ -82,7 +83,8 @@ class FakeEngine:
     def info(self) -> ModelInfo:
         if self.not_serving is not None:
             raise self.not_serving
-        return ModelInfo("m", "d", 4096, 256, tuple(DrafterKind), "", 0, 0, "cpu")
+        reason = "" if DrafterKind.DRAFT_MODEL in self.drafters else "no draft model is loaded"
+        return ModelInfo("m", "d", 4096, 256, self.drafters, reason, 0, 0, "cpu")
 
     @property
     def tokenizer(self) -> Any:

@@ -166,6 +166,8 @@ def lines(state: pb.FallbackState, now: datetime) -> list[tuple[str, str]]:
         made.append(("next", outlook))
     if state.relapses:
         made.append(("relapses", str(state.relapses)))
+    absent = sorted(state.absent_drafters.items())
+    made += [("absent" if not i else "", f"{drafter}: {why}") for i, (drafter, why) in enumerate(absent)]
     made.append(("in memory", f"{', '.join(state.loaded_drafters) or 'no drafter'} ({size(state.draft_weight_bytes)})"))
     made.append(("kept in", state.state_file or "nothing: a restart begins at the top"))
     return made
