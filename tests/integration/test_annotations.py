@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from pathlib import Path
@@ -72,8 +73,10 @@ def test_transitions_are_marked_and_what_is_tried_out_is_answered(tmp_path: Path
 @pytest.mark.slow
 def test_a_grafana_that_hangs_keeps_no_daemon_from_stepping_nor_from_stopping_in_order(tmp_path: Path) -> None:
     go, asked = threading.Event(), threading.Event()
+    marks: list[Request] = []
 
     def hang(request: Request) -> Answer:
+        marks.append(request)
         asked.set()
         go.wait(60)
         return 200, {}
@@ -83,6 +86,11 @@ def test_a_grafana_that_hangs_keeps_no_daemon_from_stepping_nor_from_stopping_in
             client.wait_ready(60)
             client.hold_level(FallbackLevel.AUTOREGRESSIVE)
             assert asked.wait(30)
+            assert marks[0].body["tags"] == [
+                "draftd",
+                "level",
+                socket.gethostname(),
+            ]  # it has no other name: no exports
             began = time.monotonic()
             client.hold_level(FallbackLevel.FULL)
             assert list(client.generate("a prompt", max_tokens=4, timeout=60))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import time
 from collections.abc import Callable, Mapping
 
@@ -17,10 +18,11 @@ from draftd.control.journal import Journal
 from draftd.control.planner import Planner
 from draftd.control.residency import Residency
 from draftd.control.store import FileStore, NoStore, StateFolder, StateStore, sweep
+from draftd.core import DrafterKind
 from draftd.engine.worker import EngineWorker
 from draftd.errors import ConfigError
 from draftd.hardware.state import HardwareView
-from draftd.settings import Settings
+from draftd.settings import ModelSettings, Settings
 from draftd.settings_base import state_dir
 from draftd.telemetry.setup import FallbackReadings, Telemetry
 
@@ -29,6 +31,17 @@ _CLOSE_SECONDS = 5.0  # for all of it together; each part takes a fraction of a 
 _MARKS_SECONDS = 2.0  # of them, for what was not marked in Grafana yet
 
 log = logging.getLogger(__name__)
+
+
+def pair_of(model: ModelSettings) -> str:
+    """Names what is learnt of. A part that is not set has no place in it: what was learnt by a daemon that did not know
+    it yet stays."""
+    named = [f"{model.path} {model.draft_path}"]
+    if model.light_draft_path is not None:
+        named.append(f"light_draft={model.light_draft_path}")
+    if model.drafter not in (None, DrafterKind.DRAFT_MODEL):
+        named.append(f"drafter={model.drafter}")
+    return " ".join(named)
 
 
 class Kept:
@@ -90,18 +103,21 @@ class Fallback:
             journal=kept.journal,
             telemetry=recorder,
             store=kept.store,
-            pair=f"{settings.model.path} {settings.model.draft_path}",
+            pair=pair_of(settings.model),
         )
         self._webhook = webhook = settings.webhook
 
         def known_as() -> str:
             return telemetry.instance
 
+        def marked_as() -> str:  # alerts know no host, but people do
+            return telemetry.instance or socket.gethostname()
+
         controller = self.controller
         self._listener = Listener(webhook, controller.notices, recorder, known_as) if webhook.listens else None
         self._poller = Poller(webhook, controller.polled, recorder, known_as) if webhook.poll_url else None
         marks = settings.annotations
-        self._annotator = Annotator(marks, kept.journal, recorder, known_as) if marks.grafana_url else None
+        self._annotator = Annotator(marks, kept.journal, recorder, marked_as) if marks.grafana_url else None
 
     def start(self, announce: Callable[[str], None]) -> None:
         """Raises ConfigError where the webhook cannot listen; then nothing runs."""
