@@ -68,9 +68,15 @@ def check_models(settings: Settings) -> list[Finding]:
         folders = [("model", settings.model.path)]
         if settings.model.draft_path:
             folders.append(("draft model", settings.model.draft_path))
+    if settings.model.light_draft_path:
+        folders.append(("light draft", settings.model.light_draft_path))
     findings = [_check_model(subject, path) for subject, path in folders]
-    if len(folders) == 2 and all(f.verdict is Verdict.OK for f in findings):
-        findings.append(_check_pair(Path(folders[0][1]), Path(folders[1][1])))
+    read = {
+        subject: Path(path) for (subject, path), f in zip(folders, findings, strict=True) if f.verdict is Verdict.OK
+    }
+    for subject, draft in (("pair", "draft model"), ("light pair", "light draft")):
+        if "model" in read and draft in read:
+            findings.append(_check_pair(subject, read["model"], read[draft]))
     return findings
 
 
@@ -95,12 +101,12 @@ def _check_model(subject: str, path: str) -> Finding:
     return Finding(subject, Verdict.OK, f"{path} ({kind}, {megabytes:.0f} MB)")
 
 
-def _check_pair(target: Path, draft: Path) -> Finding:
+def _check_pair(subject: str, target: Path, draft: Path) -> Finding:
     sizes = [_vocabulary(folder) for folder in (target, draft)]
     if sizes[0] != sizes[1]:
         found = f"vocabularies of {sizes[0]} and {sizes[1]} tokens: drafts of the one mean nothing to the other"
-        return Finding("pair", Verdict.BAD, found, "use a draft of the same family, or --drafter prompt_lookup")
-    return Finding("pair", Verdict.OK, f"one vocabulary of {sizes[0]} tokens")
+        return Finding(subject, Verdict.BAD, found, "use a draft of the same family, or --drafter prompt_lookup")
+    return Finding(subject, Verdict.OK, f"one vocabulary of {sizes[0]} tokens")
 
 
 def _vocabulary(folder: Path) -> object:

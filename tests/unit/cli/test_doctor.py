@@ -43,6 +43,17 @@ def test_a_pair_of_two_vocabularies_is_not(tmp_path: Path) -> None:
     assert "prompt_lookup" in found[-1].mend
 
 
+def test_a_light_draft_is_looked_at_as_the_draft_is(tmp_path: Path) -> None:
+    paths = {name: model(tmp_path / name) for name in ("a", "b")}
+    for light, found in ((model(tmp_path / "c"), Verdict.OK), (model(tmp_path / "d", 99), Verdict.BAD)):
+        made = settings(model__path=paths["a"], model__draft_path=paths["b"], model__light_draft_path=light)
+        assert verdicts(checks.check_models(made))["light pair"] is found
+    (tmp_path / "d" / "config.json").unlink()
+    found_now = verdicts(checks.check_models(made))
+    assert (found_now["light draft"], found_now["pair"]) == (Verdict.BAD, Verdict.OK)
+    assert "light pair" not in found_now
+
+
 def test_missing_files_are_named(tmp_path: Path) -> None:
     path = model(tmp_path / "a")
     (tmp_path / "a" / "model.safetensors").unlink()

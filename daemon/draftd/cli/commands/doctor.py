@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from draftd.cli import checks, options, terminal
+from draftd.cli import checks, fallback_checks, options, terminal
 from draftd.cli.checks import Finding, Verdict
 from draftd.cli.overrides import parse_assignments
 from draftd.config import load_settings
@@ -26,7 +26,7 @@ def command(
     assignments: options.Assignments = None,
     json: options.Json = False,
 ) -> None:
-    """Check BLAS or Metal, memory, model files, ports and the collector. Exits 1 when something is wrong.
+    """Check BLAS or Metal, memory, model files, ports, folders and the collector. Exits 1 when something is wrong.
 
     [bold]Examples[/]
 
@@ -63,6 +63,7 @@ def examine(config: Path | None, overrides: dict[str, object]) -> list[Finding]:
     findings.append(Finding("settings", Verdict.OK, "flags, DRAFTD_* variables and file are in order"))
     findings += checks.check_models(settings)
     findings += [checks.check_memory(settings), checks.check_port(settings), checks.check_flag(settings)]
+    findings += [fallback_checks.check_webhook(settings), fallback_checks.check_state(settings, os.environ)]
     return findings + checks.check_collectors(os.environ)
 
 
