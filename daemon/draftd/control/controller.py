@@ -68,7 +68,7 @@ class Controller:
         self._engine, self._intake = engine, intake
         self._clock = clock if clock is not None else SteadyClock()
         ladder, now = planner.ladder, self._clock()
-        saving = Saving(store, ladder, telemetry, pair=pair)
+        saving = Saving(store, ladder, telemetry, pair=pair, lessons=examiner.lessons)
         saved = saving.restore(now)
         standard = frozen(settings.baseline)
         guard = Guard.new({**saved.baselines, **standard}, quality=saved.quality, rung=saved.ladder.rung)

@@ -24,6 +24,20 @@ _LEAD_SECONDS = 30.0  # a probe begins so much before the wait is over, at most
 _LIKELY_SECONDS = 1.0  # what a probe is taken to cost before the first one
 
 
+class Remembers(Protocol):
+    """What probes showed while all was well: draftd.control.lessons."""
+
+    def forget(self) -> None:
+        """Drafts with weights are others on purpose: what they showed is no norm any more."""
+        ...
+
+    def document(self) -> Mapping[str, object]: ...
+
+    def recall(self, document: Mapping[str, object]) -> None:
+        """What `document` gave in an earlier run. Raises ValueError."""
+        ...
+
+
 class Examines(Protocol):
     """Who runs probes and canaries: draftd.control.examiner. One job at a time."""
 
@@ -42,8 +56,9 @@ class Examines(Protocol):
         """Whether that has been learnt."""
         ...
 
-    def forget(self) -> None:
-        """What was learnt of drafts with weights is no norm any more: they are others on purpose."""
+    @property
+    def lessons(self) -> Remembers:
+        """What was learnt so."""
         ...
 
     def canaries(self) -> Future[CanaryReport]:
@@ -105,7 +120,7 @@ class Examination:
 
     def forget(self, now: float) -> None:
         """The draft is another on purpose: it is not compared with the old one, and is to be learnt of anew."""
-        self._examiner.forget()
+        self._examiner.lessons.forget()
         self._lesson_at, self._lessons = now + self._limits.dwell, 0
 
     def collect(self, now: float) -> ProbeReport | CanaryReport | None:

@@ -23,10 +23,10 @@ from draftd.control.absence import absent
 from draftd.control.asking import Asker
 from draftd.control.bounds import Bounds
 from draftd.control.job import Job, Report
+from draftd.control.lessons import Lessons
 from draftd.control.probing import Borrow
 from draftd.control.prompts import FrozenPrompts
 from draftd.control.seams import ControlTelemetry, EngineControl
-from draftd.core import DrafterKind
 from draftd.errors import NotNow
 from draftd.policy import identity
 from draftd.policy.drift import Baseline
@@ -82,11 +82,10 @@ class Examiner:
         self._prompts = FrozenPrompts.shipped() if prompts is None else prompts
         self._limits = limits or ExaminerLimits()
         self._asker = Asker(engine, self._limits.answer, clock)
-        self._at_best: dict[DrafterKind, Baseline] = {}  # what the probe's prompts showed while all was well
-        self._since = 0  # how often that was forgotten
+        self.lessons = Lessons(self._prompts.probe)
         self._thread = threading.Thread(target=self._work, name="draftd-examiner", daemon=True)
         self._stopping = threading.Event()
-        self._changed = threading.Condition()  # guards the job, and what was learnt
+        self._changed = threading.Condition()  # guards the job
         self._job: Job[ProbeReport] | Job[CanaryReport] | None = None  # waiting or under way
 
     def start(self) -> None:
@@ -126,14 +125,7 @@ class Examiner:
 
     def knows(self, rung: Rung) -> bool:
         """Whether something was learnt of this rung's drafter."""
-        return rung.drafter in self._at_best
-
-    def forget(self) -> None:
-        """What was learnt of drafts with weights is no norm any more. A lesson under way is of the old ones still."""
-        with self._changed:
-            self._since += 1
-            for drafter in self._at_best.keys() - {DrafterKind.PROMPT_LOOKUP}:
-                del self._at_best[drafter]
+        return rung.drafter is not None and self.lessons.of(rung.drafter) is not None
 
     def canaries(self) -> Future[CanaryReport]:
         """Raises NotNow while a job is under way, and where nothing can be drafted."""
@@ -182,19 +174,15 @@ class Examiner:
             job.hand_over()
 
     def _probe(self, rung: Rung, beside: str = "", learn: bool = False) -> ProbeReport:
-        with self._changed:
-            since = self._since
+        age = self.lessons.age
         bounds = Bounds(self._engine, self._stopping, seconds=self._limits.probe, clock=self._clock)
         found = probing.tries(rung, self._prompts.probe, self._asker, bounds, self._borrow)
         assert rung.drafter is not None
-        with self._changed:
-            baseline = self._at_best.get(rung.drafter)
+        baseline = self.lessons.of(rung.drafter)
         settings = ProbeSettings(floor=self._settings.acceptance_floor)
         report = probing.judged(rung, found, baseline, self._tolerated, settings)
         if learn and report.verdict is Verdict.GOOD and (made := probing.learnt(found)) is not None:
-            with self._changed:
-                if since == self._since:
-                    self._at_best[rung.drafter] = made
+            self.lessons.learn(rung.drafter, made, age)
         return replace(report, reason=report.reason + beside)
 
     def _run(self, rung: Rung) -> CanaryReport:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from draftd.control.examination import Remembers
 from draftd.control.seams import ControlTelemetry
 from draftd.control.store import StateStore
 from draftd.policy import saved as policy
@@ -20,8 +21,15 @@ class Saving:
     """One thread's. `pair` names the models: what was learnt of others is not theirs."""
 
     def __init__(
-        self, store: StateStore, ladder: Sequence[Rung], telemetry: ControlTelemetry, *, pair: str = ""
+        self,
+        store: StateStore,
+        ladder: Sequence[Rung],
+        telemetry: ControlTelemetry,
+        *,
+        pair: str = "",
+        lessons: Remembers | None = None,
     ) -> None:
+        self._lessons = lessons
         self._store, self._ladder, self._telemetry, self._pair = store, tuple(ladder), telemetry, pair
         self._kept: Mapping[str, object] | None = None  # as it is on the disk, but for its time
         self._failing = False
@@ -45,11 +53,15 @@ class Saving:
         if document.get("pair") != self._pair:
             log.info("%s is of other models: its level stays, what was learnt of them does not", self.path)
             found = replace(found, baselines={}, quality="")
+        else:
+            self._recall(document)
         return found.resumed(now)
 
     def keep(self, state: Saved) -> bool:
         """Whether the disk has it now. What cannot be saved is counted, and logged once until it can be again."""
         document = {**policy.document(state, self._ladder), "pair": self._pair}
+        if self._lessons is not None:
+            document["lessons"] = self._lessons.document()
         timeless = {**document, "at": None}
         if timeless == self._kept:
             return True
@@ -65,3 +77,13 @@ class Saving:
             log.info("%s can be saved again", self.path)
         self._kept, self._failing = timeless, False
         return True
+
+    def _recall(self, document: Mapping[str, object]) -> None:
+        """A lesson that cannot be read is given again: it is no reason to doubt the rest."""
+        lessons = document.get("lessons")
+        if self._lessons is None or not isinstance(lessons, Mapping):
+            return
+        try:
+            self._lessons.recall(lessons)
+        except ValueError as error:
+            log.warning("what probes showed is to be learnt anew: %s: %s", self.path, error)

@@ -161,8 +161,20 @@ class FakeExaminer:
     def knows(self, rung: Rung) -> bool:
         return rung in self.known
 
+    @property
+    def lessons(self) -> FakeExaminer:
+        return self
+
     def forget(self) -> None:
         self.known = {rung for rung in self.known if rung.drafter is DrafterKind.PROMPT_LOOKUP}
+
+    def document(self) -> dict[str, object]:
+        return {"known": sorted(LADDER.index(rung) for rung in self.known)}
+
+    def recall(self, document: Mapping[str, Any]) -> None:
+        if "known" not in document:
+            raise ValueError("lessons.known: got None; allowed: a list")
+        self.known = {LADDER[index] for index in document["known"]}
 
     def canaries(self) -> Future[CanaryReport]:
         self.tested += 1

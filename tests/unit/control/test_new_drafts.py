@@ -105,7 +105,7 @@ def test_a_probe_is_not_compared_with_what_was_forgotten() -> None:
             assert examiner.learn(rung).result(SOON).verdict is Verdict.GOOD
         engine.counts = counted(accepted=60, rollbacks=40)
         assert examiner.probe(FULL).result(SOON).verdict is Verdict.BAD
-        examiner.forget()
+        examiner.lessons.forget()
         assert not examiner.knows(FULL)
         assert examiner.knows(LIGHT)  # which drafts from the text alone
         assert examiner.probe(FULL).result(SOON).verdict is Verdict.GOOD
@@ -123,7 +123,7 @@ def test_a_lesson_that_was_under_way_meanwhile_teaches_nothing() -> None:
     with examining(engine) as (examiner, _):
         lesson = examiner.learn(FULL)
         assert under_way.wait(SOON)
-        examiner.forget()
+        examiner.lessons.forget()
         go.set()
         assert lesson.result(SOON).verdict is Verdict.GOOD
         assert not examiner.knows(FULL)
