@@ -28,8 +28,12 @@ from draftd.engine.blas import load_blas
 load_blas()
 from draftd.cli.serve import run_daemon
 from draftd.engine.scripted import scripted_models
-from draftd.settings import EngineSettings, ServerSettings, Settings
-settings = Settings(server=ServerSettings(port=0, drain_seconds=5), engine=EngineSettings(max_batch=8))
+from draftd.settings import EngineSettings, FallbackSettings, ServerSettings, Settings
+settings = Settings(
+    server=ServerSettings(port=0, drain_seconds=5),
+    engine=EngineSettings(max_batch=8),
+    fallback=FallbackSettings(guard=False),  # the errors are on purpose
+)
 def load(progress):
     models = scripted_models(0.7, step_seconds={STEP}, eos_after=24)
     models.target.fail_on_token = 1

@@ -27,7 +27,7 @@ from draftd.engine.blas import load_blas
 load_blas()
 from draftd.cli.serve import run_daemon
 from draftd.engine.scripted import scripted_models
-from draftd.settings import ServerSettings, Settings
+from draftd.settings import FallbackSettings, ServerSettings, Settings
 
 def follow(draft):
     while True:
@@ -40,7 +40,8 @@ def load(progress):
     return models
 
 say = lambda line: print("draftd: " + line, file=sys.stderr, flush=True)
-sys.exit(run_daemon(Settings(server=ServerSettings(port=0)), announce=say, load=load))
+fallback = FallbackSettings(guard=False)  # it must not act: what is shown here is that the alerts fire
+sys.exit(run_daemon(Settings(server=ServerSettings(port=0), fallback=fallback), announce=say, load=load))
 """
 
 

@@ -176,8 +176,9 @@ def test_the_rate_is_limited_and_says_when_to_come_again() -> None:
     assert webhook.counted["rate_limited"] >= len(late)
 
 
-@pytest.mark.parametrize("headers", [bearer(), signed(b"")], ids=["bearer", "signed"])
-def test_who_comes_too_often_is_told_so_before_a_body_is_read(headers: dict[str, str]) -> None:
+@pytest.mark.parametrize("by", ["bearer", "signed"])
+def test_who_comes_too_often_is_told_so_before_a_body_is_read(by: str) -> None:
+    headers = bearer() if by == "bearer" else signed(b"")  # now: a signature ages
     with Webhook(max_per_second=0.1, body_seconds=60.0, request_seconds=60.0) as webhook:
         assert webhook.send().status == 200
         with webhook.socket() as one:
