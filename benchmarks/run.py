@@ -33,6 +33,7 @@ from draftd.engine.blas import load_blas
 from draftd.server.client import DraftdClient
 
 _STREAMS = 4
+_SETTLE_SECONDS = 25.0  # a daemon that has just started and is idle tries its draft out first
 _PAUSE_SECONDS = 0.08  # longer than OpenBLAS's workers spin after their last product, whatever they are told
 
 
@@ -46,6 +47,7 @@ def main() -> int:
     for repetition in range(args.repetitions):
         began = time.perf_counter()
         with processes(args) as arms:
+            time.sleep(_SETTLE_SECONDS)
             measure(arms, prompts[: len(CLASSES)], repetition, greedy)  # the warm-up is not kept
             ticks += measure(arms, prompts, repetition, greedy)
         console.print(f"repetition {repetition + 1} of {args.repetitions}: {time.perf_counter() - began:.0f} s")
