@@ -142,6 +142,7 @@ class Falling:
     client: DraftdClient
     clients: Clients
     webhook: str
+    prometheus: str = ""  # its address, where there is one
     seen: list[tuple[float, str]] = field(default_factory=list)
 
     @property
@@ -225,7 +226,7 @@ def alerted(folder: Path) -> Iterator[Falling]:
         OtlpReceiver() as store,
         collector(folder, store.port, share_percent=0.0) as running,
         alertmanager(folder, config=config) as manager,
-        prometheus(folder, running.scrape, own=running.own, rules=[rules], alertmanager=manager.address),
+        prometheus(folder, running.scrape, own=running.own, rules=[rules], alertmanager=manager.address) as found,
         falling(
             folder,
             {
@@ -239,6 +240,7 @@ def alerted(folder: Path) -> Iterator[Falling]:
             webhook_port=port,
         ) as one,
     ):
+        one.prometheus = found.url
         yield one
 
 

@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         source, started = Source(running.prometheus.url), time.time()
         exercise(running, options.minutes * 60)
         shown = Shown(started, time.time(), SCRAPE_SECONDS)
-        for key in ("overview", "speculation", "fallback", "latency", "machine"):
+        for key in ("overview", "speculation", "latency", "machine"):
             print(save(made[key], source, shown, options.out / f"{key}.png", note), flush=True)
         outage(running, options.minutes * 5)
         shown = Shown(started, time.time(), SCRAPE_SECONDS)

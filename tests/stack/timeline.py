@@ -1,7 +1,8 @@
-"""Makes docs/fallback.png: `python -m tests.stack.timeline`, about three minutes.
+"""Makes docs/fallback.png and docs/dashboards/fallback.png: `python -m tests.stack.timeline`, about two minutes.
 
 The test's own scene (tests.stack.test_fallback) with longer pauses, drawn: acceptance, level and throughput while the
-draft goes bad and is mended, stepped by real alerts, or with `--own` by the daemon's own guard.
+draft goes bad and is mended, stepped by real alerts; and the dashboard of the same. With `--own` the daemon's own guard
+steps, and there is no dashboard.
 """
 
 from __future__ import annotations
@@ -13,7 +14,12 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.stack.falling import Answered, Falling, alerted, falling
+from dashboards.board import written
+from dashboards.boards import boards
+from dashboards.render.asking import Shown, Source
+from dashboards.render.page import save
+from dashboards.render.reading import parsed
+from tests.stack.falling import ALERTING, Answered, Falling, alerted, falling
 
 ROOT = Path(__file__).parents[2]
 _BIN_SECONDS = 2.0
@@ -24,11 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.stack.timeline", description=__doc__)
     parser.add_argument("--own", action="store_true", help="without alerts: the daemon's own guard")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "fallback.png")
+    parser.add_argument("--board", type=Path, default=ROOT / "docs" / "dashboards" / "fallback.png")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as name:
         scene = falling(Path(name), {}) if options.own else alerted(Path(name))
         with scene as running:
-            began = time.monotonic()
+            began, started = time.monotonic(), time.time()
             running.until_at("full", 60)
             time.sleep(15)
             running.swap(good=False)
@@ -40,6 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             running.until_at("full", 180)
             time.sleep(10)
             ended, ladder = time.monotonic(), running.ladder
+            if running.prometheus:
+                board = next(one for one in boards(ALERTING) if one.key == "fallback")
+                shown = Shown(started, time.time(), 1.0)
+                note = "a draft is damaged and mended; windows shortened to seconds"
+                save(parsed(written(board)), Source(running.prometheus), shown, options.board, note)
+                print(options.board)
         assert running.clients.wrong == [], running.clients.wrong
         draw(running, ladder, began, ended, [(swapped, "draft damaged"), (mended, "draft mended")], options.out)
     print(options.out)

@@ -60,6 +60,12 @@ def observed_decisions(decisions: Decisions, naming: Naming) -> dict[str, Callab
     def one(read: Callable[[FallbackReadings], float | None]) -> Callable[[], Iterable[Observation]]:
         return shown(lambda readings: [(read(readings), {})])
 
+    asked: dict[str, FallbackLevel] = {}  # a collector goes on showing a series that ends: so none does
+
+    def demands(readings: FallbackReadings) -> Series:
+        asked.update(dict.fromkeys(readings.demands, FallbackLevel.FULL))
+        return [(int(level), {a.SIGNAL.name: signal}) for signal, level in {**asked, **readings.demands}.items()]
+
     return {
         fallback.FALLBACK_LEVEL.name: one(lambda r: int(r.level)),
         fallback.FALLBACK_RUNG.name: one(lambda r: r.rung),
@@ -67,9 +73,7 @@ def observed_decisions(decisions: Decisions, naming: Naming) -> dict[str, Callab
         fallback.ALERT_LEASES.name: one(lambda r: r.leases),
         fallback.PROBE_ACCEPTANCE.name: one(lambda r: r.probe_acceptance),
         fallback.PROBE_SPEEDUP.name: one(lambda r: r.probe_speedup),
-        fallback.FALLBACK_DEMAND.name: shown(
-            lambda r: [(int(level), {a.SIGNAL.name: signal}) for signal, level in r.demands.items()]
-        ),
+        fallback.FALLBACK_DEMAND.name: shown(demands),
         fallback.DRIFT_SUM.name: shown(lambda r: [(v, {a.WORKLOAD.name: name}) for name, v in r.drift.items()]),
         fallback.CANARY_SCORE.name: shown(lambda r: [(v, {a.MODE.name: mode}) for mode, v in r.canary_scores.items()]),
         catalog.FLAG_ENABLED.name: lambda: observations([(_number(decisions.flag_enabled()), {})]),

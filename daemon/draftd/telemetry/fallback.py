@@ -22,7 +22,7 @@ FALLBACK_DEMAND = Metric(
     "draftd.fallback.demand",
     Kind.GAUGE,
     "{level}",
-    "Fallback level that a signal asks for, as in draftd.fallback.level; no series where it asks for none",
+    "Fallback level that a signal asks for, as in draftd.fallback.level; 3 once it asks for none any more",
     (a.MODEL, a.SIGNAL),
 )
 FALLBACK_TRANSITIONS = Metric(

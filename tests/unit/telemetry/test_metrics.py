@@ -20,10 +20,11 @@ from draftd.core import (
 )
 from draftd.errors import QueueFull
 from draftd.telemetry import catalog
+from draftd.telemetry.decisions import Decisions, observed_decisions
 from draftd.telemetry.labels import Naming
 from draftd.telemetry.ledger import Ledger
 from tests.otlp import OtlpReceiver
-from tests.unit.telemetry.scene import AUTOREGRESSIVE, INFO, SPECULATIVE, SPECULATIVE_ROUND, STATUS, Scene
+from tests.unit.telemetry.scene import AUTOREGRESSIVE, INFO, READINGS, SPECULATIVE, SPECULATIVE_ROUND, STATUS, Scene
 
 LOOKUP = DecodePlan(DecodeMode.SPECULATIVE, 4, DrafterKind.PROMPT_LOOKUP, FallbackLevel.FULL, "on", "")
 
@@ -105,6 +106,17 @@ def test_what_the_fallback_does_is_counted_by_what_asked_and_what_came_of_it(
     assert receiver.by("draftd.drift.sum", "draftd.workload") == {"code": 1.25}
     assert (receiver.total("draftd.fallback.rung"), receiver.total("draftd.fallback.hold")) == (1, 1)
     assert receiver.total("draftd.requests") == 0, "no request is counted for it"
+
+
+def test_a_signal_that_asks_for_nothing_any_more_says_so() -> None:
+    now = replace(READINGS)
+    observe = observed_decisions(Decisions(lambda: now), Naming(lambda: INFO))["draftd.fallback.demand"]
+    assert [point.value for point in observe()] == [2]
+    now = replace(READINGS, demands={"memory": FallbackLevel.AUTOREGRESSIVE})
+    assert {str((p.attributes or {})["draftd.signal"]): p.value for p in observe()} == {
+        "acceptance_drift": 3,
+        "memory": 0,
+    }
 
 
 def test_a_probe_is_a_span_of_its_own_that_says_so(scene: Scene, receiver: OtlpReceiver) -> None:
