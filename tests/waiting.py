@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 
 def until(condition: Callable[[], bool], seconds: float = 10.0, what: str = "what was waited for") -> None:
@@ -12,3 +14,25 @@ def until(condition: Callable[[], bool], seconds: float = 10.0, what: str = "wha
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
         time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def repeating(what: Callable[[], None], pause: float) -> Iterator[None]:
+    """Does it again and again, on a thread of its own, until the block ends. What it raises fails the test."""
+    stop, failures = threading.Event(), list[BaseException]()
+
+    def run() -> None:
+        try:
+            while not stop.wait(pause):
+                what()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(60)
+    assert not failures, failures

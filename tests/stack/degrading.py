@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from tests import http_server
 from tests.composed import composed
 from tests.otlp import OtlpReceiver
 from tests.stack.components import Alertmanager, Prometheus, alertmanager, collector, prometheus
+from tests.waiting import repeating
 
 _CLIENTS = 3
 _POLL_SECONDS = 0.2
@@ -117,9 +117,9 @@ def degrading(folder: Path, settings: Alerting, *, acceptance: float) -> Iterato
         }
         with composed(DAEMON, folder, environ) as address:
             one = Degrading(found, manager, webhook, accepted)
-            with _repeating(one.look, _POLL_SECONDS), contextlib.ExitStack() as clients:
+            with repeating(one.look, _POLL_SECONDS), contextlib.ExitStack() as clients:
                 for _ in range(_CLIENTS):
-                    clients.enter_context(_repeating(_asking(address), 0.0))
+                    clients.enter_context(repeating(_asking(address), 0.0))
                 yield one
 
 
@@ -133,25 +133,3 @@ def _asking(address: str) -> Callable[[], None]:
             pass
 
     return ask
-
-
-@contextlib.contextmanager
-def _repeating(what: Callable[[], None], pause: float) -> Iterator[None]:
-    """Does it again and again, on a thread of its own, until the block ends. What it raises fails the test."""
-    stop, failures = threading.Event(), list[BaseException]()
-
-    def run() -> None:
-        try:
-            while not stop.wait(pause):
-                what()
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(60)
-    assert not failures, failures

@@ -24,7 +24,7 @@ from draftd.v1 import control_pb2 as pb
 from tests.damage import Draft
 from tests.otlp import OtlpReceiver
 from tests.stack.components import alertmanager, collector, free_ports, prometheus
-from tests.waiting import until
+from tests.waiting import repeating, until
 
 _CLIENTS = 2
 _PAUSE_SECONDS = 0.3  # of each client between two requests: a daemon that is idle now and then probes sooner
@@ -210,7 +210,7 @@ def falling(folder: Path, environ: Mapping[str, str], *, webhook_port: int | Non
     }
     with serving(command, settings, timeout=60) as daemon, DraftdClient(daemon.address) as client:
         one = Falling(draft, client, Clients(daemon.address), f"http://127.0.0.1:{port}/v1/alerts")
-        with one.clients.asking(), _repeating(one.look):
+        with one.clients.asking(), repeating(one.look, _LOOK_SECONDS):
             yield one
         assert daemon.running()
 
@@ -249,25 +249,3 @@ def _tells(webhook: str) -> dict[str, object]:
     told = {"url": webhook, "http_config": {"authorization": {"type": "Bearer", "credentials": TOKEN}}}
     route = {"receiver": "daemon", "group_by": ["..."], "group_wait": "0s", "group_interval": "500ms"}
     return {"route": route, "receivers": [{"name": "daemon", "webhook_configs": [told]}]}
-
-
-@contextlib.contextmanager
-def _repeating(look: object) -> Iterator[None]:
-    assert callable(look)
-    stop, failures = threading.Event(), list[Exception]()
-
-    def run() -> None:
-        try:
-            while not stop.wait(_LOOK_SECONDS):
-                look()
-        except Exception as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(30)
-    assert not failures, failures
