@@ -6,10 +6,10 @@ SETUP := scripts/setup.sh scripts/common.sh pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo serve test check lint types imports proto-check docs-check collector-check components collector stack proto docs \
-	bench simulate train constraints clean
+	accept bench bench-harness bench-peers simulate train constraints clean
 
 help: ## what there is to make
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 demo: $(RUN) ## start a daemon on the embedded pair and watch it answer both ways
 	@$(BIN)/draftd demo $(ARGS)
@@ -17,8 +17,9 @@ demo: $(RUN) ## start a daemon on the embedded pair and watch it answer both way
 serve: $(RUN) ## serve the embedded pair (or ARGS="--model PATH --draft-model PATH")
 	@$(BIN)/draftd serve $(ARGS)
 
+# A worker more than the cores of a small machine: half of the tests' time is spent waiting for daemons and windows.
 test: $(DEV) components ## all tests (ARGS="-m 'not slow'" for the quick ones)
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
 
 components: # what the tests of the pipeline run; what cannot be had is said, and its tests are skipped
 	@sh scripts/components.sh
@@ -64,8 +65,17 @@ docs: $(DEV) ## generate docs/telemetry.md, the README's table of settings, dash
 	$(BIN)/python -m draftd.cli.reference
 	$(BIN)/python -m dashboards.generate
 
+accept: $(RUN) ## is this pair fit for production? Sweep, soak, quality, gate and report (about half an hour)
+	@$(BIN)/draftd accept $(ARGS)
+
 bench: $(RUN) ## measure against mlx-lm, paired (about ten minutes)
 	@$(BIN)/python -m benchmarks.run $(ARGS)
+
+bench-harness: $(RUN) ## does the acceptance harness measure what a bare client does? (about ten minutes)
+	@$(BIN)/python -m benchmarks.harness $(ARGS)
+
+bench-peers: $(RUN) ## measure against mlx-lm's server, under load (about an hour; ARGS="--quick" to try it out)
+	@$(BIN)/python -m benchmarks.peers $(ARGS)
 
 simulate: $(DEV) ## the fallback on a simulated clock (about two minutes; ARGS=--plot draws its detector too)
 	@$(BIN)/python -m benchmarks.simulate $(ARGS)

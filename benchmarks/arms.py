@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from draftd.cli.child import clean_environ, serve_command, serving
-from draftd.core import ModePreference, SamplingParams, WorkloadClass
-from draftd.server.client import DraftdClient
+from draftd.client.child import clean_environ, serve_command, serving
+from draftd.client.client import DraftdClient
+from draftd.core import DepthMode, ModePreference, SamplingParams, WorkloadClass
 
 _START_SECONDS = 120.0
 _ANSWER_SECONDS = 120.0
@@ -46,7 +46,7 @@ class Arm(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Draftd:
-    """A daemon over gRPC, from a client in this process."""
+    """A daemon over gRPC, from a client in this process; each round drafts `depth` tokens."""
 
     client: DraftdClient
     mode: ModePreference
@@ -63,6 +63,7 @@ class Draftd:
             sampling=SamplingParams(temperature=self.temperature, seed=seed),
             mode=self.mode,
             max_draft_tokens=self.depth if self.mode is ModePreference.SPECULATIVE else None,
+            depth_mode=DepthMode.FIXED,
             workload=WorkloadClass(prompt.workload),
             timeout=_ANSWER_SECONDS,
         ):

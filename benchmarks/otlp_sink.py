@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import grpc
 from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as logs
@@ -18,25 +19,25 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as tra
 
 
 class Traces(traces_grpc.TraceServiceServicer):
-    def Export(self, request, context):  # noqa: N802
+    def Export(self, request: traces.ExportTraceServiceRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
         return traces.ExportTraceServiceResponse()
 
 
 class Metrics(metrics_grpc.MetricsServiceServicer):
-    def Export(self, request, context):  # noqa: N802
+    def Export(self, request: metrics.ExportMetricsServiceRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
         return metrics.ExportMetricsServiceResponse()
 
 
 class Logs(logs_grpc.LogsServiceServicer):
-    def Export(self, request, context):  # noqa: N802
+    def Export(self, request: logs.ExportLogsServiceRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
         return logs.ExportLogsServiceResponse()
 
 
 def main() -> None:
     server = grpc.server(ThreadPoolExecutor(max_workers=2))
-    traces_grpc.add_TraceServiceServicer_to_server(Traces(), server)
-    metrics_grpc.add_MetricsServiceServicer_to_server(Metrics(), server)
-    logs_grpc.add_LogsServiceServicer_to_server(Logs(), server)
+    traces_grpc.add_TraceServiceServicer_to_server(Traces(), server)  # type: ignore[no-untyped-call]
+    metrics_grpc.add_MetricsServiceServicer_to_server(Metrics(), server)  # type: ignore[no-untyped-call]
+    logs_grpc.add_LogsServiceServicer_to_server(Logs(), server)  # type: ignore[no-untyped-call]
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     print(f"http://127.0.0.1:{port}", flush=True)

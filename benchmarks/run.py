@@ -28,9 +28,9 @@ from rich.table import Table
 
 from benchmarks.arms import Answer, Draftd, MlxLm, Prompt, daemon, helper
 from benchmarks.ratios import CLAIMS, CLASSES, Tick, claims, ratio
+from draftd.client.client import DraftdClient
 from draftd.core import ModePreference
 from draftd.engine.blas import load_blas
-from draftd.server.client import DraftdClient
 
 _STREAMS = 4
 _SETTLE_SECONDS = 25.0  # a daemon that has just started and is idle tries its draft out first

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import mlx.core as mx
@@ -14,6 +15,7 @@ from draftd.core import (
     DecodeMode,
     DecodePlan,
     DecodeRequest,
+    DepthMode,
     DrafterKind,
     Emission,
     FallbackLevel,
@@ -21,11 +23,19 @@ from draftd.core import (
     SamplingParams,
     StopMatcher,
 )
+from draftd.engine.admission import Admission
 from draftd.engine.batch import Row
+from draftd.engine.cache import Caches
+from draftd.engine.costs import RoundCosts
+from draftd.engine.depth import DepthControl
 from draftd.engine.drafting import Drafter, DraftModel, PromptLookup
 from draftd.engine.exploration import Exploration
 from draftd.engine.model import LoadedModels, assemble
 from draftd.engine.observer import EngineObserver, NullObserver
+from draftd.engine.prefix import PrefixCache
+from draftd.engine.ragged import RaggedCaches
+from draftd.engine.round import Round, RowRound
+from draftd.engine.sampling import Sampling
 from draftd.engine.scheduler import Scheduler
 from draftd.engine.scripted import ByteTokenizer
 from draftd.engine.verification import LocalVerifier
@@ -39,6 +49,11 @@ def autoregressive() -> DecodePlan:
 
 def speculative(depth: int, drafter: DrafterKind = DrafterKind.DRAFT_MODEL) -> DecodePlan:
     return DecodePlan(DecodeMode.SPECULATIVE, depth, drafter, FallbackLevel.FULL, "on", "test")
+
+
+def automatic(depth: int, drafter: DrafterKind = DrafterKind.DRAFT_MODEL, *alternatives: DrafterKind) -> DecodePlan:
+    """As many tokens as pay, up to `depth`."""
+    return replace(speculative(depth, drafter), depth_mode=DepthMode.AUTOMATIC, alternatives=frozenset(alternatives))
 
 
 @dataclass
@@ -101,8 +116,15 @@ class Rig:
         clock: Callable[[], float] = time.monotonic,
         drafters: dict[DrafterKind, Drafter] | None = None,
         exploration: Exploration | None = None,
+        prefix_bytes: int = 0,
+        depth: DepthControl | None = None,
+        prefill_slice_seconds: float = 0.05,
+        timer: Callable[[], float] = time.perf_counter,
+        admission: Admission | None = None,
     ) -> None:
         self.models = models
+        self._dice = itertools.count()
+        self.prefix = PrefixCache(prefix_bytes)
         info = models.info
 
         def made() -> dict[DrafterKind, Drafter]:
@@ -110,25 +132,34 @@ class Rig:
                 return drafters
             out: dict[DrafterKind, Drafter] = {DrafterKind.PROMPT_LOOKUP: PromptLookup(info.vocab_size)}
             if models.draft is not None:
-                out[DrafterKind.DRAFT_MODEL] = DraftModel(models.draft, info.vocab_size)
+                out[DrafterKind.DRAFT_MODEL] = DraftModel(models.draft, info.vocab_size, prefix=self.prefix)
             return out
 
         self.scheduler = Scheduler(
-            verifier=lambda: LocalVerifier(models.target, info.vocab_size),
+            verifier=lambda: LocalVerifier(models.target, info.vocab_size, prefix=self.prefix),
             drafters=made,
             eos=models.tokenizer.eos_ids,
             vocabulary=info.vocab_size,
             observer=observer or NullObserver(),
             max_batch=max_batch,
             prefill_chunk=prefill_chunk,
+            prefill_slice_seconds=prefill_slice_seconds,
             clock=clock,
-            exploration=exploration,
+            depth=depth or DepthControl(RoundCosts(), 16, exploration=exploration),
+            timer=timer,
+            admission=admission,
         )
 
     def add(self, req: DecodeRequest) -> Collected:
         sink = Collected()
-        self.scheduler.add(Row.of(req, sink, self.models.info.context_length))
+        self.scheduler.add(self._row(req, sink))
         return sink
+
+    def _row(self, req: DecodeRequest, sink: Collected) -> Row:
+        """What it draws without a seed is the same in every run of the tests."""
+        row = Row.of(req, sink, self.models.info.context_length)
+        row.generator = random.Random(next(self._dice))
+        return row
 
     def run(self, requests: Sequence[DecodeRequest]) -> list[Collected]:
         sinks = [self.add(r) for r in requests]
@@ -136,15 +167,28 @@ class Rig:
         return sinks
 
     def run_together(self, requests: Sequence[DecodeRequest]) -> list[Collected]:
-        """Prefills all requests before the first round, so that they decode as one batch from start to end."""
+        """Takes in all prompts, which must be of one length, in one forward of each model, so that thousands of
+        requests start at little cost, and decode as one batch from start to end."""
         scheduler, sinks = self.scheduler, [Collected() for _ in requests]
-        for req, sink in zip(requests, sinks, strict=True):
-            row = Row.of(req, sink, self.models.info.context_length)
-            row.stats.scheduled = scheduler._clock()
-            scheduler._retake(row)
-            if row.drafter is not None:
-                while not scheduler._drafters[row.drafter].prefill(row, 512):
-                    pass
+        rows = [self._row(req, sink) for req, sink in zip(requests, sinks, strict=True)]
+        verifier, now = scheduler.decoders.verifier, scheduler._clock()
+        assert isinstance(verifier, LocalVerifier)
+        logits = _taken_in(verifier._caches, rows)
+        sampling = Sampling([row.request.sampling for row in rows])
+        for row, (token,) in zip(rows, verifier._choose(logits[:, -1:], rows, sampling).tolist(), strict=True):
+            row.stats.scheduled = row.stats.prefilled = now
+            first = RowRound(0, [], token, 0)
+            scheduler._delivery.tokens(row, first, Round([first], 0.0, 0.0, []), now)
+        scheduler._rows = rows
+        scheduler._changed()
+        for kind, drafter in scheduler.decoders.drafters.items():
+            drafting = [row for row in rows if row.drafter is kind]
+            if drafting and isinstance(drafter, DraftModel):
+                _taken_in(drafter._caches, drafting, but=1)  # which `propose` catches up with
+                drafter._rows = drafting
+                drafter._places = {id(row): i for i, row in enumerate(drafting)}
+            else:
+                assert all(drafter.prefill(row, 512) for row in drafting)
         self.drain()
         return sinks
 
@@ -154,6 +198,17 @@ class Rig:
                 return
             self.scheduler.step()
         raise AssertionError(f"not finished after {steps} steps")
+
+
+def _taken_in(caches: Caches, rows: Sequence[Row], but: int = 0) -> mx.array:
+    """Fills empty caches with the texts of all rows, less their last `but` tokens; the logits."""
+    assert isinstance(caches, RaggedCaches)
+    assert caches.lengths == []
+    tokens = mx.array([row.tokens[: len(row.tokens) - but] for row in rows], dtype=mx.uint32)
+    caches.lengths = [0] * len(rows)
+    logits = caches.forward(tokens, [tokens.shape[1]] * len(rows))
+    mx.eval(caches.arrays(), logits)
+    return logits
 
 
 def tiny_llama(seed: int, *, vocab: int = 32, layers: int = 2, sliding: int | None = None, scale: float = 1.0) -> Any:

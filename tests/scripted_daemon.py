@@ -1,6 +1,7 @@
 """A daemon with a scripted model as a process of its own: `python -m tests.scripted_daemon FLAG_FILE [KEY=NUMBER …]`.
 
-Keys: those of the server's settings, and `step_seconds`, `context_length`, `max_batch`, `load_seconds`.
+Keys: those of the server's settings, and `step_seconds`, `context_length`, `max_batch`, `load_seconds`;
+`hardware_seconds` between two readings of the machine; `leaked_bytes`, which each request takes and nobody gives back.
 """
 
 from __future__ import annotations
@@ -11,34 +12,55 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from draftd.cli.serve import run_daemon
+from draftd.core import DepthMode
 from draftd.engine.blas import load_blas
 from draftd.engine.model import LoadedModels
-from draftd.settings import EngineSettings, FlagSettings, ServerSettings, Settings
+from draftd.settings import EngineSettings, FlagSettings, HardwareSettings, ServerSettings, Settings
 
 
 def main(flag_file: str, *assignments: str) -> int:
     numbers = {key: float(value) for key, value in (assignment.split("=") for assignment in assignments)}
     step, context = numbers.pop("step_seconds", 0.0), int(numbers.pop("context_length", 4096))
     batch, load_seconds = int(numbers.pop("max_batch", 8)), numbers.pop("load_seconds", 0.0)
+    hardware, leaked = numbers.pop("hardware_seconds", 5.0), int(numbers.pop("leaked_bytes", 0))
 
     def load(progress: object) -> LoadedModels:
         load_blas()
         from draftd.engine.scripted import scripted_models
 
         time.sleep(load_seconds)
-        return scripted_models(0.7, step_seconds=step, context_length=context)
+        models = scripted_models(0.7, step_seconds=step, context_length=context)
+        if leaked:
+            models = replace(models, tokenizer=LeakingTokenizer(models.tokenizer, leaked))
+        return models
 
     settings = Settings(
         server=ServerSettings.model_validate({"port": 0, **numbers}),
-        engine=EngineSettings(max_batch=batch),
+        engine=EngineSettings(max_batch=batch, depth_mode=DepthMode.FIXED),
+        hardware=HardwareSettings(period_seconds=hardware),
         flag=FlagSettings(file=Path(flag_file)),
     )
     return run_daemon(settings, announce=lambda line: print(f"draftd: {line}", file=sys.stderr, flush=True), load=load)
+
+
+class LeakingTokenizer:
+    """Another one that keeps something of every chat, for ever."""
+
+    def __init__(self, inner: Any, leaked_bytes: int) -> None:
+        self._inner, self._each, self._leaked = inner, leaked_bytes, list[bytes]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        self._leaked.append(b"\1" * self._each)  # written, so that it is resident
+        return list(self._inner.render_chat(messages))
 
 
 @dataclass

@@ -12,21 +12,28 @@ from typing import Any
 
 import grpc
 
+from draftd.cli.serve import limits_of
+from draftd.client.client import CallError, DraftdClient
 from draftd.control.flag import FlagService
 from draftd.control.journal import Journal
 from draftd.control.planner import Planner, ladder_of
-from draftd.core import Outcome
+from draftd.core import DepthMode, Outcome
 from draftd.engine.model import LoadedModels
+from draftd.engine.scripted import scripted_models
 from draftd.engine.worker import EngineWorker
 from draftd.errors import DraftdError
 from draftd.hardware.state import HardwareView
 from draftd.server.app import Daemon
-from draftd.server.client import CallError, DraftdClient
 from draftd.server.seams import FallbackControl, NullTelemetry
 from draftd.settings import EngineSettings, FlagSettings, ServerSettings, Settings
 from draftd.telemetry.spans import InferenceSpan, InferenceStart, NullInferenceSpan
 from draftd.v1 import inference_pb2 as pb
 from tests.waiting import until
+
+
+def models() -> LoadedModels:
+    """A scripted pair with room for a few thousand tokens."""
+    return scripted_models(0.7, context_length=4096)
 
 
 @dataclass
@@ -80,16 +87,15 @@ class Served:
         self.hardware, self.controller = hardware, controller
         self.settings = Settings(
             server=ServerSettings(**{"port": 0, "drain_seconds": 2.0, "token": token, **(server or {})}),
-            engine=EngineSettings(**(engine or {})),
+            # What tests say of drafts, they say of a depth that is always the same; no test is the next one's prompt.
+            engine=EngineSettings(**{"depth_mode": DepthMode.FIXED, "prefix_cache_bytes": 0, **(engine or {})}),
             flag=FlagSettings(file=tmp_path / "flags.json"),
         )
         self.telemetry = ListeningTelemetry()
         self.worker = EngineWorker(
             lambda progress: models(),
             observer=self.telemetry.observer,
-            queue_capacity=self.settings.engine.queue_capacity,
-            max_batch=self.settings.engine.max_batch,
-            prefill_chunk=self.settings.engine.prefill_chunk,
+            limits=limits_of(self.settings.engine),
         )
         self.lines: list[str] = []
         self.orderly: bool | None = None
@@ -114,7 +120,8 @@ class Served:
             self.loop = asyncio.get_running_loop()
             self.journal = Journal()
             self.flags = FlagService.open(self.settings.flag, journal=self.journal)
-            self.planner = Planner(self.flags, ladder_of(self.settings), journal=self.journal)
+            mode = self.settings.engine.depth_mode
+            self.planner = Planner(self.flags, ladder_of(self.settings), depth_mode=mode, journal=self.journal)
             self.daemon = Daemon(
                 self.settings,
                 self.worker,

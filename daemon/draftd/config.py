@@ -11,6 +11,7 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -67,6 +68,7 @@ COMMAND_VARIABLES = (
     "DRAFTD_WEBHOOK_URL",
     "DRAFTD_WEBHOOK_SECRET",
     "DRAFTD_TRACE_SHARE_PERCENT",
+    "DRAFTD_BLAS",
 )
 
 
@@ -226,8 +228,8 @@ def _allowed_text(info: FieldInfo) -> str:
         return ", ".join(str(choice) for choice in get_args(kind))
     if kind is bool:
         return "true, false"
-    if kind is DrafterKind:
-        return ", ".join(DrafterKind)
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return ", ".join(kind)
     if kind in (int, float):
         noun = "whole number" if kind is int else "number"
         return f"a {noun} from {low} to {high}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 class DecodeMode(enum.StrEnum):
@@ -25,6 +25,13 @@ class ModePreference(enum.StrEnum):
     AUTO = "auto"
     SPECULATIVE = "speculative"
     AUTOREGRESSIVE = "autoregressive"
+
+
+class DepthMode(enum.StrEnum):
+    """How many tokens each round drafts: as many as pay, none included, or always as many as the plan allows."""
+
+    AUTOMATIC = "automatic"
+    FIXED = "fixed"
 
 
 class DrafterKind(enum.StrEnum):
@@ -63,6 +70,10 @@ class WorkloadClass(enum.StrEnum):
     PROSE = "prose"
 
 
+CLASSES = tuple(kind for kind in WorkloadClass if kind is not WorkloadClass.UNSPECIFIED)
+"""The workload classes that can be named."""
+
+
 class ContextTier(enum.StrEnum):
     """Prompt length, coarsely: acceptance moves with context length."""
 
@@ -96,7 +107,8 @@ class FallbackLevel(enum.IntEnum):
 class SamplingParams:
     """How the next token is drawn. Transforms apply in mlx-lm's order: top_p, min_p, top_k, temperature.
 
-    temperature 0 is greedy. top_p 1, top_k 0 and min_p 0 are off. `seed` None draws one from the system.
+    temperature 0 is greedy. top_p 1, top_k 0 and min_p 0 are off. A `seed` gives the same text however it is decoded,
+    at some cost of acceptance; None draws from the system.
     """
 
     temperature: float = 0.0
@@ -112,7 +124,11 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class DecodePlan:
-    """How one request will be decoded, and why. `max_draft_tokens` is 0 if and only if the mode is AUTOREGRESSIVE."""
+    """How one request will be decoded, and why. `max_draft_tokens` is 0 if and only if the mode is AUTOREGRESSIVE.
+
+    It is the most that a round may draft; where `depth_mode` is FIXED, each does. `alternatives` may draft in
+    `drafter`'s place in the rounds where they pay more: not where the caller named one, nor where depth is fixed.
+    """
 
     mode: DecodeMode
     max_draft_tokens: int
@@ -120,10 +136,13 @@ class DecodePlan:
     level: FallbackLevel
     variant: str
     reason: str
+    depth_mode: DepthMode = DepthMode.FIXED
+    alternatives: frozenset[DrafterKind] = frozenset()
 
     def __post_init__(self) -> None:
         speculative = self.mode is DecodeMode.SPECULATIVE
         assert speculative == (self.max_draft_tokens > 0) == (self.drafter is not None), self
+        assert not self.alternatives or self.depth_mode is DepthMode.AUTOMATIC, self
 
 
 class StopMatcher(Protocol):
@@ -157,14 +176,15 @@ class DecodeRequest:
         return ContextTier.of(len(self.prompt))
 
 
-@dataclass(frozen=True, slots=True)
-class RoundResult:
-    """What one decode round did for one row.
+class RoundResult(NamedTuple):
+    """What one decode round did for one row. A tuple: one is made for each row of each round, and a frozen dataclass
+    costs five times as much.
 
     `accepted` of `drafted` tokens stand in the text; `emitted` counts those and the bonus (or correction) when the text
     did not end before it. `rejected` says that the target turned a drafted token down within the text: a rollback.
     `draft_seconds` and `verify_seconds` are the whole round's wall time, shared by its rows. `break_even` is how many
-    accepted tokens would have made a drafted round just as fast as autoregressive decoding.
+    accepted tokens would have made a drafted round just as fast as autoregressive decoding. `parked`: nothing was
+    drafted, although a drafter was to be had, because it did not pay; `capped`: the plan did not allow for more.
     """
 
     drafted: int
@@ -175,6 +195,8 @@ class RoundResult:
     draft_seconds: float
     verify_seconds: float
     break_even: float = 0.0
+    parked: bool = False
+    capped: bool = False
 
 
 @dataclass(slots=True)
@@ -198,6 +220,8 @@ class DraftCounts:
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     break_even_tokens: float = 0.0
+    parked_rounds: int = 0
+    capped_rounds: int = 0
     drafted_per_position: list[int] = field(default_factory=list)
     accepted_per_position: list[int] = field(default_factory=list)
 
@@ -209,6 +233,8 @@ class DraftCounts:
         self.draft_forwards += r.draft_forwards
         self.draft_seconds += r.draft_seconds
         self.verify_seconds += r.verify_seconds
+        self.parked_rounds += r.parked
+        self.capped_rounds += r.capped
         if not r.drafted:
             return
         self.drafts += 1
@@ -253,6 +279,7 @@ class RequestStats:
 
     prompt_tokens: int
     arrival: float
+    cached_tokens: int = 0  # of the prompt, those whose keys and values the target had kept from an earlier request
     scheduled: float | None = None
     prefilled: float | None = None
     first_token: float | None = None
@@ -261,6 +288,7 @@ class RequestStats:
     finished: float | None = None
     counts: DraftCounts = field(default_factory=DraftCounts)
     gaps: list[float] = field(default_factory=list)  # seconds between successive chunks
+    looked_up: bool = False  # whether kept keys and values were looked for
 
     @property
     def time_to_first_token(self) -> float | None:
@@ -291,8 +319,7 @@ class RequestStats:
         return (self.finished - self.first_token) / (self.counts.emitted - 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Emission:
+class Emission(NamedTuple):
     """Tokens that one round added to one request; `from_draft` runs parallel to `tokens`."""
 
     tokens: tuple[int, ...]

@@ -12,9 +12,10 @@ from typing import Literal, Self
 from pydantic import Field, FiniteFloat, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from draftd.core import DrafterKind
+from draftd.core import DepthMode, DrafterKind
 from draftd.errors import ConfigError
 from draftd.settings_base import ExistingFile, HomePath, Seconds, Section, is_loopback, sendable, state_dir
+from draftd.settings_cost import CostSettings
 from draftd.settings_fallback import AnnotationSettings, FallbackSettings, WebhookSettings
 
 CAPTURE_CONTENT_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
@@ -119,9 +120,43 @@ class EngineSettings(Section):
         default=64, ge=1, le=65536, description="Requests that may wait; one more is RESOURCE_EXHAUSTED."
     )
     max_batch: int = Field(default=8, ge=1, le=256, description="Requests decoded together.")
-    prefill_chunk: int = Field(default=512, ge=1, le=16384, description="Prompt tokens prefilled between two rounds.")
+    prefill_chunk: int = Field(
+        default=512, ge=1, le=16384, description="Most prompt tokens prefilled at once; as many where nothing runs."
+    )
+    prefill_slice_seconds: FiniteFloat = Field(
+        default=0.1,
+        ge=0.001,
+        le=60,
+        description="Longest that running requests wait between two rounds for a prompt's prefill, 16 tokens at the "
+        "least; never more than 0.8 of what a round takes.",
+    )
+    kv_cache_bytes: int | None = Field(
+        default=None,
+        ge=1,
+        le=2**50,
+        description="What key-value caches may take: a request waits while its own, at its longest, would not fit "
+        "beside the others', and is refused where it never would. Unset: three quarters of the headroom once the model "
+        "is loaded, or an eighth of the machine's memory where that is not known.",
+    )
     max_draft_tokens: int = Field(
         default=4, ge=0, le=16, description="Most tokens drafted per round; 0 turns speculation off."
+    )
+    depth_mode: DepthMode = Field(
+        default=DepthMode.AUTOMATIC,
+        description="How many tokens a round drafts where the request does not say: as many as pay, none included, or "
+        "always engine.max_draft_tokens.",
+    )
+    prefix_cache_bytes: int = Field(
+        default=256 * 2**20,
+        ge=0,
+        le=2**50,
+        description="Most memory for keys and values of finished requests, kept for those that begin with the same "
+        "tokens; 0 keeps nothing. Less is held while the machine's memory is under pressure.",
+    )
+    learnt_file: HomePath | None = Field(
+        default=None,
+        description="Where what drafting costs and yields is kept over a restart, for each pair and machine. Unset: in "
+        "the folder of fallback.state_dir.",
     )
     default_max_tokens: int = Field(
         default=256, ge=1, le=1_048_576, description="Answer length where the request names none."
@@ -191,6 +226,7 @@ class Settings(BaseSettings):
     fallback: FallbackSettings = Field(default_factory=lambda: FallbackSettings())
     webhook: WebhookSettings = Field(default_factory=lambda: WebhookSettings())
     annotations: AnnotationSettings = Field(default_factory=lambda: AnnotationSettings())
+    cost: CostSettings = Field(default_factory=lambda: CostSettings())
     log: LogSettings = Field(default_factory=lambda: LogSettings())
 
     @classmethod

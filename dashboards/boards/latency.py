@@ -24,6 +24,7 @@ def board(alerting: Alerting) -> Board:
             Row("Load", _load()),
             Row("How requests ended", _ended()),
             Row("Engine and server", _engine()),
+            Row("Prompts that were known", _prefix()),
         ),
     )
 
@@ -45,7 +46,7 @@ def _latency(alerting: Alerting) -> tuple[Panel, ...]:
         _quantiles("Prefill", "From scheduled until the whole prompt was in the cache", catalog.PREFILL_DURATION),
         _quantiles("Between chunks", "Between successive chunks of a request, one a round, which may hold several "
                                      "tokens",
-                   catalog.INTER_TOKEN_DURATION),
+                   catalog.INTER_CHUNK_DURATION),
     )  # fmt: skip
 
 
@@ -54,19 +55,20 @@ def _spread() -> tuple[Panel, ...]:
         spread(Text("First tokens", "How many first tokens came after how long.", look.SECONDS, 12),
                ask.heatmap(catalog.TIME_TO_FIRST_TOKEN)),
         spread(Text("Chunks", "How many chunks came how long after the one before.", look.SECONDS, 12),
-               ask.heatmap(catalog.INTER_TOKEN_DURATION)),
+               ask.heatmap(catalog.INTER_CHUNK_DURATION)),
     )  # fmt: skip
 
 
 def _load() -> tuple[Panel, ...]:
     return (
         lines(
-            Text("Active and queued", "Requests in prefill or decoding, those that wait, and how many may wait.",
-                 look.COUNT, low=0),
+            Text("Active and queued", "Requests in prefill or decoding, those that wait, those of them that wait for "
+                 "memory, and how many may wait.", look.COUNT, low=0),
             ask.ACTIVE,
             ask.QUEUED,
+            ask.HELD_BACK,
             ask.CAPACITY,
-            colors={"^active": GOOD, "^queued": WARN, "capacity": BAD},
+            colors={"^active": GOOD, "^queued": WARN, "^held": "purple", "capacity": BAD},
             dashed=("capacity",),
         ),
         lines(
@@ -115,9 +117,11 @@ def _engine() -> tuple[Panel, ...]:
     return (
         lines(
             Text("Key-value caches and weights", "Bytes of MLX arrays that the caches of the running requests hold, "
-                 "and those of the weights, draft included.", look.BYTES, low=0),
+                 "how much they may, and the bytes of the weights, draft included.", look.BYTES, low=0),
             ask.KV_CACHE,
+            ask.KV_CACHE_LIMIT,
             ask.WEIGHTS,
+            dashed=("limit",),
         ),
         lines(
             Text("Calls by status", "Calls on the gRPC server, by status; health checks and reflection left out.",
@@ -128,5 +132,28 @@ def _engine() -> tuple[Panel, ...]:
         ),
         lines(
             Text("Calls, p95", "How long 95 % of the calls stayed below, by method.", look.SECONDS, low=0), ask.RPC_P95
+        ),
+    )  # fmt: skip
+
+
+def _prefix() -> tuple[Panel, ...]:
+    return (
+        lines(
+            Text("Known prompts", "Share of the prompt tokens that were not computed, since an earlier "
+                 "request had left their keys and values, and share of the requests that found such.", look.SHARE,
+                 low=0),
+            ask.PREFIX_READ,
+            ask.PREFIX_HITS,
+        ),
+        lines(
+            Text("Prefix cache, bytes", "Bytes held by keys and values of finished requests, and the most that may be: "
+                 "less than was set while the machine's memory is under pressure.", look.BYTES, low=0),
+            ask.PREFIX_USAGE,
+            ask.PREFIX_LIMIT,
+        ),
+        lines(
+            Text("Prefix cache, texts", "Texts whose keys and values are kept, those not counted that others continue.",
+                 look.COUNT, low=0, decimals=0),
+            ask.PREFIX_ENTRIES,
         ),
     )  # fmt: skip

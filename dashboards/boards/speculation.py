@@ -23,7 +23,8 @@ def board(alerting: Alerting) -> Board:
             Row("By position", _positions()),
             Row(f"Against the baseline (alerts' windows: {alerting.window} now, {alerting.baseline} before)",
                 _drift(alerting)),
-            Row("Depth and rollbacks", _depth()),
+            Row("Depth", _depth()),
+            Row("Rollbacks", _rollbacks()),
             Row("What it costs", _cost()),
             Row("Fallback", _fallback()),
         ),
@@ -160,13 +161,29 @@ def _depth() -> tuple[Panel, ...]:
             colors={"^none$": "text"},
         ),
         lines(
+            Text("Rounds parked", "Share of the rounds of speculative requests, by kind of text, that drafted nothing "
+                 "because it did not pay. Near one the drafter is worth nothing here: the round now and then that "
+                 "drafts all the same asks whether it has become so.", look.SHARE, low=0, high=1),
+            ask.PARKED_SHARE,
+        ),
+        lines(
+            Text("Rounds capped", "Share of those rounds in which more drafted tokens would have paid than the plan "
+                 "allowed: engine.max_draft_tokens, the request or the fallback level.", look.SHARE, low=0, high=1),
+            ask.CAPPED_SHARE,
+        ),
+    )  # fmt: skip
+
+
+def _rollbacks() -> tuple[Panel, ...]:
+    return (
+        lines(
             Text("Rounds rolled back", "Share of the drafted rounds in which the target turned a token down.",
-                 look.SHARE, low=0, high=1),
+                 look.SHARE, low=0, high=1, width=12),
             ask.ROLLBACK_SHARE,
         ),
         lines(
             Text("Drafted tokens", "What became of them: accepted, or rolled back and so drafted in vain.",
-                 look.TOKENS_PER_SECOND, low=0),
+                 look.TOKENS_PER_SECOND, low=0, width=12),
             *ask.DRAFTED_OUTCOME,
             stacked=True,
             colors={"accepted": GOOD, "rolled back": WARN},

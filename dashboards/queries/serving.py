@@ -34,6 +34,7 @@ FRESH = "150s"  # two exports at OpenTelemetry's own period, a minute
 
 _FAILED = f'{OUTCOME}=~"error|deadline"'
 _REFUSED = f'{OUTCOME}="refused"'
+_INPUT = f'{TOKEN_TYPE}="input"'
 _OUTPUT = f'{TOKEN_TYPE}="output"'
 
 _exporting = f"sum by ({INSTANCE}) (rate({sdk.DATA_POINTS_EXPORTED.prometheus}[{FRESH}])) > 0"
@@ -70,7 +71,7 @@ TOKENS_BY_TYPE = Query(summed(catalog.TOKENS, REQUESTS, RATE, (TOKEN_TYPE,)), sh
 
 def _traced(histogram: Metric) -> bool:
     """Whether its observations lead to their traces. Chunks do not: the engine counts them, which knows no spans."""
-    return histogram is not catalog.INTER_TOKEN_DURATION
+    return histogram is not catalog.INTER_CHUNK_DURATION
 
 
 def quantiles(histogram: Metric, by: Sequence[str] = (MODE,)) -> tuple[Query, ...]:
@@ -118,5 +119,20 @@ QUEUE_FILL_NOW = Query(
     "of the queue",
     instant=True,
 )
+PREFIX_READ = Query(
+    over(counted(catalog.PREFIX_READ, ENGINE, RATE), counted(catalog.TOKENS, matching(ENGINE, _INPUT), RATE)),
+    "of the prompt tokens",
+)
+PREFIX_HITS = Query(
+    over(counted(catalog.PREFIX_HITS, ENGINE, RATE), counted(catalog.PREFIX_LOOKUPS, ENGINE, RATE)),
+    "of the requests",
+)
+PREFIX_USAGE = Query(grouped(gauge(catalog.PREFIX_USAGE, ENGINE), (INSTANCE,)), f"held · {shown(INSTANCE)}")
+PREFIX_LIMIT = Query(grouped(gauge(catalog.PREFIX_LIMIT, ENGINE), (INSTANCE,)), f"at most · {shown(INSTANCE)}")
+PREFIX_ENTRIES = Query(grouped(gauge(catalog.PREFIX_ENTRIES, ENGINE), (INSTANCE,)), shown(INSTANCE))
 KV_CACHE = Query(grouped(gauge(catalog.KV_CACHE, ENGINE), (INSTANCE,)), f"key-value caches · {shown(INSTANCE)}")
+KV_CACHE_LIMIT = Query(
+    grouped(gauge(catalog.KV_CACHE_LIMIT, ENGINE), (INSTANCE,)), f"limit of the caches · {shown(INSTANCE)}"
+)
+HELD_BACK = Query(grouped(gauge(catalog.HELD_BACK_REQUESTS, ENGINE)), "held back for memory")
 WEIGHTS = Query(grouped(gauge(catalog.WEIGHTS, ENGINE), (INSTANCE,)), f"weights · {shown(INSTANCE)}")

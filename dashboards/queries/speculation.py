@@ -26,6 +26,7 @@ from dashboards.settings import Alerting
 from draftd.core import DecodeMode, DrafterKind
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog, fallback
+from draftd.telemetry.catalog import Metric
 
 POSITION, LEVEL = label(a.POSITION), label(a.PLAN_LEVEL)
 DEEPEST = 7  # depths beyond share a line: a block of eight is the longest that pays on any chip known
@@ -107,6 +108,15 @@ DEPTH_SHARES = (
     *(Query(_share_of_rounds(_exactly(depth)), str(depth)) for depth in range(1, DEEPEST + 1)),
     Query(_share_of_rounds(_reached(DEEPEST)), f"{DEEPEST + 1} or more"),
 )
+
+
+def _of_rounds(rounds: Metric) -> Query:
+    """Their share of the rounds of speculative requests, by kind of text."""
+    every = summed(catalog.TARGET_FORWARDS, _SPECULATIVE, RATE, (WORKLOAD,))
+    return Query(over(summed(rounds, _SPECULATIVE, RATE, (WORKLOAD,)), every), shown(WORKLOAD))
+
+
+PARKED_SHARE, CAPPED_SHARE = _of_rounds(catalog.PARKED_ROUNDS), _of_rounds(catalog.CAPPED_ROUNDS)
 
 DRAFT_TIME = Query(
     over(summed(catalog.DRAFT_TIME, REQUESTS, RATE), summed(catalog.DRAFTS, REQUESTS, RATE)), "draft, a drafted round"

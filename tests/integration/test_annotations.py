@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from draftd.client.client import DraftdClient
 from draftd.core import FallbackLevel
-from draftd.server.client import DraftdClient
 from draftd.telemetry import attributes as a
 from draftd.telemetry import fallback
 from tests.composed import composed

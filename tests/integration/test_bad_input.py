@@ -18,11 +18,11 @@ import grpc
 import psutil
 import pytest
 
+from draftd.client.client import CallError, DraftdClient
 from draftd.core import FinishReason
 from draftd.engine.model import LoadedModels
 from draftd.engine.scripted import scripted_models
 from draftd.errors import DraftdError
-from draftd.server.client import CallError, DraftdClient
 from draftd.v1 import inference_pb2 as pb
 from tests.scripted_daemon import scripted_daemon
 from tests.serving import Answer, Served, collect, serving
@@ -367,7 +367,7 @@ def test_a_thousand_cancelled_streams_leave_memory_flat(tmp_path: Path, how: str
 def test_a_client_process_that_is_killed_frees_its_row(served: Served) -> None:
     script = (
         "import os, signal, sys\n"
-        "from draftd.server.client import DraftdClient\n"
+        "from draftd.client.client import DraftdClient\n"
         "stream = DraftdClient(sys.argv[1]).generate('x', max_tokens=2900)\n"
         "next(stream), next(stream)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"

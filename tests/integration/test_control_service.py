@@ -14,24 +14,18 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
+from draftd.client.client import CallError, DraftdClient
 from draftd.control.journal import Subject
 from draftd.core import FallbackLevel
-from draftd.engine.model import LoadedModels
-from draftd.engine.scripted import scripted_models
 from draftd.errors import ModelLoadError, NotNow
 from draftd.policy.reports import CanaryOutcome, CanaryReport, ProbeReport, Verdict
-from draftd.server.client import CallError, DraftdClient
 from draftd.v1 import control_pb2 as pb
 from draftd.v1 import control_pb2_grpc
 from tests.fallback import LADDER, NOW, FakeController
-from tests.serving import Served, serving
+from tests.serving import Served, models, serving
 from tests.waiting import until
 
 Ask = Callable[[DraftdClient], object]
-
-
-def models() -> LoadedModels:
-    return scripted_models(0.7, context_length=4096)
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from draftd.cli.child import clean_environ, serve_command
+from draftd.client.child import clean_environ, serve_command
+from draftd.client.client import CallError, DraftdClient
 from draftd.core import FallbackLevel
-from draftd.server.client import CallError, DraftdClient
 from draftd.v1 import control_pb2 as pb
 from tests.waiting import until
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from draftd.server.client import DraftdClient
+from draftd.client.client import DraftdClient
 from tests.composed import composed
 from tests.otlp import OtlpReceiver
 

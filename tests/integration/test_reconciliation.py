@@ -1,7 +1,9 @@
 """One number, four places: what clients received, what the spans say, what the metrics say, what the engine counted.
 
 A real daemon process and a real OTLP receiver; a run with stops, ends of text, cancellations and errors. The model is
-slow on purpose: a client that leaves does so in the middle of a round, whose tokens then reach nobody.
+slow on purpose, but for taking prompts in: a client that leaves does so in the middle of a round, whose tokens then
+reach nobody. A drafted token costs nearly as much as a round of its own: requests whose depth is automatic draft beside
+those whose depth is fixed, as far as their own bound allows, and are parked once they are among themselves.
 """
 
 from __future__ import annotations
@@ -13,29 +15,38 @@ from pathlib import Path
 
 import pytest
 
-from draftd.core import DrafterKind, ModePreference, SamplingParams, WorkloadClass
-from draftd.server.client import CallError, DraftdClient
+from draftd.client.client import CallError, DraftdClient
+from draftd.core import DepthMode, DrafterKind, ModePreference, SamplingParams, WorkloadClass
 from draftd.v1 import inference_pb2 as pb
 from tests.composed import composed
 from tests.otlp import OtlpReceiver
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
-STEP = 0.2  # seconds a target forward takes: far longer than a cancellation
+STEP = 0.15  # seconds a round's forward takes: far longer than a cancellation
+FURTHER = 0.8  # of it, for each token beyond the first
+WIDEST = 5  # a round's forward: four drafted and the one before; all prompts are longer
 DAEMON = f"""
 import sys
+import time
 from draftd.engine.blas import load_blas
 load_blas()
 from draftd.cli.serve import run_daemon
-from draftd.engine.scripted import scripted_models
+from draftd.engine.scripted import ScriptedModel, scripted_models
 from draftd.settings import EngineSettings, FallbackSettings, ServerSettings, Settings
 settings = Settings(
     server=ServerSettings(port=0, drain_seconds=5),
     engine=EngineSettings(max_batch=8),
     fallback=FallbackSettings(guard=False),  # the errors are on purpose
 )
+class Slow(ScriptedModel):
+    def __call__(self, inputs, cache):
+        width = inputs.shape[1]
+        time.sleep({STEP} * (1 + {FURTHER} * (width - 1)) if width <= {WIDEST} else 0)
+        return super().__call__(inputs, cache)
 def load(progress):
-    models = scripted_models(0.7, step_seconds={STEP}, eos_after=24)
+    models = scripted_models(0.7, eos_after=24)
+    models.target.__class__ = Slow
     models.target.fail_on_token = 1
     return models
 say = lambda line: print("draftd: " + line, file=sys.stderr, flush=True)
@@ -43,6 +54,9 @@ sys.exit(run_daemon(settings, announce=say, load=load))
 """
 
 SPECULATIVE, AUTOREGRESSIVE, AUTO = ModePreference.SPECULATIVE, ModePreference.AUTOREGRESSIVE, ModePreference.AUTO
+
+REQUESTS = 48
+HISTORY = "What was said before. " * 12  # as some requests have it in common
 
 
 class Received:
@@ -57,14 +71,16 @@ class Received:
         leaves = number % 5 == 4
         kind = number % 4
         mode = (SPECULATIVE, AUTOREGRESSIVE, AUTO, SPECULATIVE)[kind]
-        tokens = drafted = chunks = 0
+        tokens = drafted = chunks = read = 0
         ended = "none"
         stream = client.generate(
             # Byte 1 is the one that the model fails on; some texts also come upon it by themselves.
-            "poison \x01!" if number % 9 == 8 else f"prompt number {number}",
-            max_tokens=9 + number % 7,
+            "poison \x01!" if number % 9 == 8 else HISTORY * (number % 3 == 0) + f"prompt number {number}",
+            max_tokens=6 + number % 5,
             mode=mode,
             drafter=DrafterKind.PROMPT_LOOKUP if number % 8 == 3 else None,
+            depth_mode=DepthMode.FIXED if number < REQUESTS // 2 and number % 3 else DepthMode.AUTOMATIC,
+            max_draft_tokens=1 + number % 4,
             stop=[chr(40 + number)] if kind == 0 else (),
             sampling=SamplingParams(temperature=0.9 if kind == 2 else 0.0, seed=number),
             workload=list(WorkloadClass)[number % 5],
@@ -84,10 +100,11 @@ class Received:
                     ended = pb.FinishReason.Name(response.finished.reason)
                     assert response.finished.usage.output_tokens == tokens
                     assert response.finished.counts.accepted_tokens == drafted
+                    read = response.finished.usage.cache_read_tokens
         except CallError as error:
             ended = error.code.name
         with self.lock:
-            self.sums.update(tokens=tokens, accepted=drafted)
+            self.sums.update(tokens=tokens, accepted=drafted, read=read)
             self.ended[ended] += 1
 
 
@@ -100,17 +117,17 @@ def test_four_places_say_the_same_number(tmp_path: Path) -> None:
         ThreadPoolExecutor(10) as pool,
     ):
         client.wait_ready(30)
-        list(pool.map(lambda n: received.ask(client, n), range(48)))
+        list(pool.map(lambda n: received.ask(client, n), range(REQUESTS)))
         status = client.status()
         while status.active_requests or status.queued_requests:
             status = client.status()
 
     assert received.ended["cancelled"] >= 5
     assert received.ended["INTERNAL"] >= 3
-    assert sum(status.finished_requests.values()) == 48
+    assert sum(status.finished_requests.values()) == REQUESTS
 
     spans = [s.attributes for s in receiver.spans() if "draftd.spec_decode.draft_tokens" in s.attributes]
-    assert len(spans) == 48
+    assert len(spans) == REQUESTS
     engine = status.counts
     names = {
         "drafts": engine.drafts,
@@ -120,9 +137,13 @@ def test_four_places_say_the_same_number(tmp_path: Path) -> None:
         "rolled_back_tokens": engine.rolled_back_tokens,
         "draft_forwards": engine.draft_forwards,
         "target_forwards": engine.target_forwards,
+        "parked_rounds": engine.parked_rounds,
+        "capped_rounds": engine.capped_rounds,
     }
-    for name, counted in names.items():
-        assert counted > 0, name
+    whenever = {"parked_rounds": engine.parked_rounds, "capped_rounds": engine.capped_rounds}  # only if so chosen
+    assert engine.drafts + engine.parked_rounds <= engine.target_forwards
+    for name, counted in (names | whenever).items():
+        assert counted > 0 or name in whenever, name
         assert receiver.total(f"draftd.spec_decode.{name}") == counted, name
         assert sum(s[f"draftd.spec_decode.{name}"] for s in spans) == counted, name
     by_position = receiver.by("draftd.spec_decode.accepted_tokens_per_pos", "draftd.position")
@@ -133,6 +154,15 @@ def test_four_places_say_the_same_number(tmp_path: Path) -> None:
     assert receiver.total("draftd.tokens", {"gen_ai.token.type": "output"}) == status.output_tokens
     assert received.sums["accepted"] == engine.accepted_tokens
     assert engine.drafted_tokens == engine.accepted_tokens + engine.rolled_back_tokens
+
+    # What was read of kept prompts: a client that leaves is told no usage, so of all requests only the spans know.
+    kept = status.prefix_cache
+    finished = [s for s in spans if s["draftd.outcome"] in ("stop", "length")]
+    assert 0 < received.sums["read"] == sum(s["gen_ai.usage.cache_read.input_tokens"] for s in finished)
+    assert sum(s["gen_ai.usage.cache_read.input_tokens"] for s in spans) == kept.read_tokens
+    assert receiver.total("draftd.prefix_cache.read_tokens") == kept.read_tokens
+    assert receiver.total("draftd.prefix_cache.hits") == kept.hits <= kept.lookups <= REQUESTS
+
     past_the_end = engine.accepted_tokens + engine.rounds - status.output_tokens
-    assert 0 <= past_the_end <= 48
-    assert receiver.total("draftd.requests") == 48
+    assert 0 <= past_the_end <= REQUESTS
+    assert receiver.total("draftd.requests") == REQUESTS

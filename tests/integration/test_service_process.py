@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from draftd.server.client import CallError, DraftdClient
+from draftd.client.client import CallError, DraftdClient
 from draftd.v1 import control_pb2
 from draftd.v1 import inference_pb2 as pb
 from tests.scripted_daemon import scripted_daemon

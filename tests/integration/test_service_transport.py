@@ -14,10 +14,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from draftd.client.client import CallError, DraftdClient
 from draftd.engine.model import LoadedModels
 from draftd.engine.scripted import scripted_models
 from draftd.errors import ConfigError
-from draftd.server.client import CallError, DraftdClient
 from tests.serving import Served, collect, serving
 
 TOKEN = "correct-horse"

@@ -1,25 +1,45 @@
 """Greedy text is mlx-lm's own autoregressive text, token for token, at every depth, drafter and batch size.
 
-Fifty held-out prompts of each workload class of the embedded pair, the whole set for each cell.
+Fifty held-out prompts of each workload class of the embedded pair. Under automatic depth every prompt is decoded in
+batches of four and of eight, where rows come, go and are rolled back each at its own place, with prices that are drawn
+anew for each round: whatever depth, none included, and whichever drafter is chosen, however often that changes. Each
+fixed depth and drafter has half of the prompts in batches of four, its neighbours the other half. Alone a row takes a
+path of its own (its cache is as long as the batch, nothing is masked), which does not depend on the prompt: there each
+plan has fifty of the prompts, of every class and kind, others than its neighbours, so that every prompt is decoded
+alone as well.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
 
-from draftd.core import DrafterKind
+from draftd.core import DecodePlan, DepthMode, DrafterKind
 from draftd.engine.model import LoadedModels, load_models
-from tests.rig import Rig, autoregressive, request, speculative
+from tests.rig import Rig, automatic, autoregressive, request, speculative
+from tests.whims import whims
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow, pytest.mark.timeout(900)]
 
 TOKENS = 32
-DEPTHS = [1, 2, 3, 4, 6]
 CLASSES = ["code", "tool_call", "chat", "prose"]
+DEPTHS = [1, 2, 3, 4, 6]
+FIXED = {
+    **{f"depth {depth}": speculative(depth) for depth in DEPTHS},
+    "prompt lookup": speculative(4, DrafterKind.PROMPT_LOOKUP),
+    "autoregressive": autoregressive(),
+}
+AUTOMATIC = automatic(6, DrafterKind.DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP)
+PLANS = FIXED | {"automatic": AUTOMATIC}
+ALONE = 4  # one prompt of so many
+PART = 10  # prompts that a worker has mlx-lm write at a time
 
 
 @pytest.fixture(scope="module")
@@ -37,48 +57,115 @@ def prompts(nano_pair, models) -> list[list[int]]:
     return out
 
 
-@pytest.fixture(scope="module")
-def expected(models, prompts) -> list[list[int]]:
-    """mlx-lm alone, one prompt at a time."""
-    from mlx_lm.generate import generate_step
+@contextmanager
+def alone_with(file: Path, wait: bool) -> Iterator[bool]:
+    """Whether no other worker of this run is in here; with `wait`, once none is."""
+    with file.open("w") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
 
-    texts = []
-    for prompt in prompts:
-        text: list[int] = []
-        for token, _ in generate_step(mx.array(prompt), models.target, max_tokens=TOKENS):
-            text.append(int(token))
-            if token in models.tokenizer.eos_ids:
-                break
-        texts.append(text)
+
+@pytest.fixture(scope="module")
+def expected(models, prompts, tmp_path_factory) -> list[list[int]]:
+    """mlx-lm alone, one prompt at a time; once in a run of the tests, however many workers share it: each writes parts
+    that no other has in hand, then waits for theirs."""
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    texts: list[list[int]] = []
+    for wait in (False, True):
+        texts = []
+        for first in range(0, len(prompts), PART):
+            found = shared / f"mlx-lm-texts-{first}.json"
+            with alone_with(found.with_suffix(".lock"), wait) as mine:
+                if mine and not found.exists():
+                    part = [written_by_mlx_lm(models, prompt) for prompt in prompts[first : first + PART]]
+                    found.write_text(json.dumps(part))
+                if wait:
+                    texts += json.loads(found.read_text())
     return texts
 
 
-def check(models, prompts, expected, plans, batch: int) -> None:
+def written_by_mlx_lm(models: LoadedModels, prompt: list[int]) -> list[int]:
+    from mlx_lm.generate import generate_step
+
+    text: list[int] = []
+    for token, _ in generate_step(mx.array(prompt), models.target, max_tokens=TOKENS):
+        text.append(int(token))
+        if token in models.tokenizer.eos_ids:
+            break
+    return text
+
+
+def check(models, prompts, expected, plans: Sequence[DecodePlan], batch: int) -> None:
     asked = [request(p, plans[i % len(plans)], max_tokens=TOKENS) for i, p in enumerate(prompts)]
-    sinks = Rig(models, max_batch=batch).run(asked)
+    sinks = Rig(models, max_batch=batch, depth=whims(batch)).run(asked)
     different = [i for i, (s, e) in enumerate(zip(sinks, expected, strict=True)) if s.tokens != e]
     assert different == []
     assert all(s.done.degraded == "" for s in sinks)
-    if plans[0].max_draft_tokens:
-        assert sum(s.done.stats.counts.rollbacks for s in sinks) > 0, "no rollback: nothing was proven"
+    for plan in plans:
+        if plan.max_draft_tokens:
+            judged = [s.done.stats.counts for s, r in zip(sinks, asked, strict=True) if r.plan is plan]
+            assert sum(counts.rollbacks for counts in judged) > 0, "no rollback: nothing was proven"
+            last = plan.max_draft_tokens - 1
+            stood = [counts.accepted_per_position[last:] for counts in judged]
+            assert sum(map(sum, stood)) > 0, "nor of rounds in which all that was drafted stands"
+        if plan.depth_mode is DepthMode.AUTOMATIC:
+            assert sum(counts.parked_rounds for counts in judged) > 0
+            so_deep = [sum(counts.drafted_per_position[i] for counts in judged
+                           if len(counts.drafted_per_position) > i) for i in range(plan.max_draft_tokens)]  # fmt: skip
+            assert sorted(set(so_deep), reverse=True) == so_deep, "depths of every kind"
 
 
-@pytest.mark.parametrize("batch", [1, 4])
-@pytest.mark.parametrize("depth", DEPTHS)
-def test_draft_model(models, prompts, expected, depth, batch):
-    check(models, prompts, expected, [speculative(depth)], batch)
+@pytest.mark.parametrize("batch", [4, 8])
+def test_under_automatic_depth(models, prompts, expected, batch):
+    check(models, prompts, expected, [AUTOMATIC], batch)
 
 
-@pytest.mark.parametrize("batch", [1, 4])
-def test_prompt_lookup(models, prompts, expected, batch):
-    check(models, prompts, expected, [speculative(4, DrafterKind.PROMPT_LOOKUP)], batch)
+@pytest.mark.parametrize("name", FIXED)
+def test_in_batches_of_four(models, prompts, expected, name):
+    half = list(FIXED).index(name) % 2
+    check(models, prompts[half::2], expected[half::2], [FIXED[name]], 4)
 
 
-@pytest.mark.parametrize("batch", [1, 4])
-def test_autoregressive(models, prompts, expected, batch):
-    check(models, prompts, expected, [autoregressive()], batch)
+def chosen(name: str, prompts: Sequence[list[int]]) -> list[int]:
+    """Which prompts this plan decodes alone."""
+    return list(range(list(PLANS).index(name) % ALONE, len(prompts), ALONE))
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_alone(models, prompts, expected, name):
+    some = chosen(name, prompts)
+    assert len(some) >= 50
+    check(models, [prompts[i] for i in some], [expected[i] for i in some], [PLANS[name]], 1)
+
+
+def test_every_prompt_is_decoded_alone_and_drafted_for(prompts):
+    drafted = [chosen(f"depth {depth}", prompts) for depth in DEPTHS]
+    assert sorted({i for some in drafted for i in some}) == list(range(len(prompts)))
+
+
+def test_with_what_earlier_requests_left_behind(models, prompts, expected):
+    """Each prompt again, with a part of its answer: all but the last of that is read, and the text goes on the same."""
+    rig = Rig(models, max_batch=4, depth=whims(4), prefix_bytes=1 << 30)
+    rig.run([request(prompt, AUTOMATIC, max_tokens=TOKENS) for prompt in prompts])
+    cuts = [i % min(len(text), TOKENS - 1) for i, text in enumerate(expected)]
+    asked = [
+        request(prompt + text[:cut], AUTOMATIC, max_tokens=TOKENS - cut)
+        for prompt, text, cut in zip(prompts, expected, cuts, strict=True)
+    ]
+    sinks = rig.run(asked)
+    rests = [text[cut:] for text, cut in zip(expected, cuts, strict=True)]
+    assert [i for i, (s, rest) in enumerate(zip(sinks, rests, strict=True)) if s.tokens != rest] == []
+    read = [(s.done.stats.cached_tokens, len(one.prompt) - 1) for s, one in zip(sinks, asked, strict=True)]
+    assert all(cached == whole for cached, whole in read if whole >= 16), "fewer are computed as fast"
 
 
 def test_rows_of_every_kind_in_one_batch(models, prompts, expected):
-    plans = [speculative(4), autoregressive(), speculative(2), speculative(6, DrafterKind.PROMPT_LOOKUP)]
-    check(models, prompts, expected, plans, 4)
+    """Half of the prompts, each of which has one kind here."""
+    plans = [AUTOMATIC, autoregressive(), speculative(2), speculative(6, DrafterKind.PROMPT_LOOKUP)]
+    check(models, prompts[::2], expected[::2], plans, 4)

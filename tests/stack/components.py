@@ -48,6 +48,12 @@ def alertmanager_binary() -> str:
     return _found(wanted, "alertmanager.sh", "--find")
 
 
+def browser_binary() -> str:
+    """A Chromium, for pages that people read."""
+    wanted = "a browser: apt-get install chromium fonts-dejavu-core (macOS: brew install --cask chromium)"
+    return _found(wanted, "browser.sh", "--find")
+
+
 def _found(what: str, script: str, *arguments: str) -> str:
     said = subprocess.run(["sh", str(ROOT / "scripts" / script), *arguments], capture_output=True, text=True)
     if said.returncode:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from dashboards.rules_prometheus import prometheus_rules
 from dashboards.settings import Alerting
+from draftd.client.client import DraftdClient
 from draftd.core import ModePreference, WorkloadClass
-from draftd.server.client import DraftdClient
 from tests import http_server
 from tests.composed import composed
 from tests.otlp import OtlpReceiver
@@ -27,7 +27,7 @@ from draftd.engine.blas import load_blas
 load_blas()
 from draftd.cli.serve import run_daemon
 from draftd.engine.scripted import scripted_models
-from draftd.settings import FallbackSettings, ServerSettings, Settings
+from draftd.settings import EngineSettings, FallbackSettings, ServerSettings, Settings
 
 def follow(draft):
     while True:
@@ -41,7 +41,9 @@ def load(progress):
 
 say = lambda line: print("draftd: " + line, file=sys.stderr, flush=True)
 fallback = FallbackSettings(guard=False)  # it must not act: what is shown here is that the alerts fire
-sys.exit(run_daemon(Settings(server=ServerSettings(port=0), fallback=fallback), announce=say, load=load))
+engine = EngineSettings(depth_mode="fixed")  # a draft that went bad goes on drafting
+settings = Settings(server=ServerSettings(port=0), engine=engine, fallback=fallback)
+sys.exit(run_daemon(settings, announce=say, load=load))
 """
 
 

@@ -17,17 +17,19 @@ from pathlib import Path
 
 from dashboards.rules_prometheus import prometheus_rules
 from dashboards.settings import Alerting
-from draftd.cli.child import clean_environ, serve_command, serving
+from draftd.client.child import clean_environ, serve_command, serving
+from draftd.client.client import DraftdClient
 from draftd.core import ModePreference, WorkloadClass
-from draftd.server.client import DraftdClient
 from draftd.v1 import control_pb2 as pb
 from tests.damage import Draft
 from tests.otlp import OtlpReceiver
 from tests.stack.components import alertmanager, collector, free_ports, prometheus
 from tests.waiting import repeating, until
 
+FIXED = ("--depth-mode", "fixed")  # what the ladder notices by itself: automatic depth would park a damaged draft
 _CLIENTS = 2
 _PAUSE_SECONDS = 0.3  # of each client between two requests: a daemon that is idle now and then probes sooner
+_QUIETER_SECONDS = 2.5  # likewise, where nothing is to be noticed but what probes show: too few answers to judge by
 _MAX_TOKENS = 40
 _LOOK_SECONDS = 0.1
 TOKEN, SECRET = "a-token-of-the-test", "a-secret-of-the-test"
@@ -64,6 +66,7 @@ class Clients:
     address: str
     answered: list[Answered] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
+    pause: float = _PAUSE_SECONDS
     _stop: threading.Event = field(default_factory=threading.Event)
 
     @contextlib.contextmanager
@@ -89,7 +92,7 @@ class Clients:
         try:
             with DraftdClient(self.address) as client:
                 number = first
-                while not self._stop.wait(_PAUSE_SECONDS):
+                while not self._stop.wait(self.pause):
                     at = number % len(prompts)
                     tokens, seen = _text(client, prompts[at], ModePreference.AUTO)
                     self.answered.append(seen)
@@ -107,10 +110,11 @@ class _Prompt:
 
 
 def _prompts() -> list[_Prompt]:
-    """Three of each kind of text."""
+    """Six of two kinds of text, in turn: alerts judge each kind by itself, and of more kinds there would be too few
+    answers of each in a window where the machine has other work."""
     found = []
-    for line in range(3):
-        for name in ("code", "tool_call", "chat", "prose"):
+    for line in range(6):
+        for name in ("code", "chat"):
             text = (files("draftd.models.nano") / "prompts" / f"{name}.jsonl").read_text(encoding="utf-8")
             found.append(_Prompt(name, json.loads(text.splitlines()[line])["messages"]))
     return found
@@ -171,6 +175,10 @@ class Falling:
         self.draft.mend() if good else self.draft.damage()
         self.client.reload_draft()
 
+    def busy(self, much: bool = True) -> None:
+        """How much there is to do from now on. With little to do the daemon probes sooner."""
+        self.clients.pause = _PAUSE_SECONDS if much else _QUIETER_SECONDS
+
     def until_at(self, name: str, seconds: float) -> None:
         def there() -> bool:
             assert self.clients.wrong == [], "no request fails, and every greedy text is the target's own"
@@ -195,7 +203,7 @@ def falling(folder: Path, environ: Mapping[str, str], *, webhook_port: int | Non
     draft = Draft.copied(folder / "draft")
     port = webhook_port or free_ports(1)[0]
     target = files("draftd.models.nano") / "target"
-    command = serve_command("--model", str(target), "--draft-model", str(draft.heavy), "--port", "0")
+    command = serve_command("--model", str(target), "--draft-model", str(draft.heavy), "--port", "0", *FIXED)
     settings = {
         **clean_environ(str(folder / "flags.json")),
         **SHORT,
@@ -216,7 +224,7 @@ def falling(folder: Path, environ: Mapping[str, str], *, webhook_port: int | Non
 
 
 @contextlib.contextmanager
-def alerted(folder: Path) -> Iterator[Falling]:
+def alerted(folder: Path, environ: Mapping[str, str] | None = None) -> Iterator[Falling]:
     """The same with the whole pipeline behind it; the daemon's own guard is off, so that the alerts alone act."""
     rules, (port,) = folder / "draftd.rules.yaml", free_ports(1)
     rules.write_text(prometheus_rules(ALERTING))
@@ -236,6 +244,7 @@ def alerted(folder: Path) -> Iterator[Falling]:
                 "DRAFTD_FALLBACK__GUARD": "false",
                 "DRAFTD_WEBHOOK__POLL_URL": f"http://{manager.address}",
                 "DRAFTD_WEBHOOK__POLL_SECONDS": "2",
+                **(environ or {}),
             },
             webhook_port=port,
         ) as one,

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import StatusCode, Tracer
 
-from draftd.server.client import DraftdClient
+from draftd.client.client import DraftdClient
 from tests.composed import composed
 from tests.otlp import OtlpReceiver
 from tests.stack.components import Collector, answer, collector, free_ports
@@ -33,9 +33,10 @@ from draftd.engine.blas import load_blas
 load_blas()
 from draftd.cli.serve import run_daemon
 from draftd.engine.scripted import scripted_models
-from draftd.settings import ServerSettings, Settings
+from draftd.settings import EngineSettings, ServerSettings, Settings
+settings = Settings(server=ServerSettings(port=0), engine=EngineSettings(depth_mode="fixed"))
 say = lambda line: print("draftd: " + line, file=sys.stderr, flush=True)
-sys.exit(run_daemon(Settings(server=ServerSettings(port=0)), announce=say, load=lambda _: scripted_models(0.7)))
+sys.exit(run_daemon(settings, announce=say, load=lambda _: scripted_models(0.7)))
 """
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from draftd.cli.child import clean_environ, serve_command, serving
+from draftd.client.child import clean_environ, serve_command, serving
+from draftd.client.client import DraftdClient
 from draftd.core import ModePreference, WorkloadClass
-from draftd.server.client import DraftdClient
 from draftd.telemetry import catalog
 from tests.conftest import NanoPair
 from tests.otlp import OtlpReceiver
@@ -82,7 +82,8 @@ def test_counts_in_prometheus_equal_what_the_clients_received(tmp_path: Path, na
             "OTEL_METRIC_EXPORT_INTERVAL": "500",
             "OTEL_SERVICE_INSTANCE_ID": "test",
         }
-        command = serve_command("--model", nano_pair.target, "--draft-model", nano_pair.draft, "--port", "0")
+        pair = ("--model", nano_pair.target, "--draft-model", nano_pair.draft)
+        command = serve_command(*pair, "--depth-mode", "fixed", "--port", "0")
         with prometheus(tmp_path, running.scrape) as found, serving(command, environ, timeout=60) as daemon:
             clients = Clients(daemon.address)
             clients.run()

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from dashboards import external
-from draftd.cli.child import clean_environ, serve_command, serving
+from draftd.client.child import clean_environ, serve_command, serving
+from draftd.client.client import DraftdClient
 from draftd.core import ModePreference
-from draftd.server.client import DraftdClient
 from draftd.telemetry import attributes, catalog, sdk
 from tests.conftest import NanoPair
 from tests.otlp import OtlpReceiver

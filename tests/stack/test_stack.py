@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from draftd.server.client import DraftdClient
+from draftd.client.client import DraftdClient
 from scripts.stack import (
     ALERTMANAGER,
     POLL_URL,

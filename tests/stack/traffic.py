@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterator
 from importlib.resources import files
 
+from draftd.client.client import CallError, DraftdClient
 from draftd.core import DrafterKind, ModePreference, SamplingParams, WorkloadClass
-from draftd.server.client import CallError, DraftdClient
 
 CLASSES = ("code", "tool_call", "chat", "prose")
 _AUTO, _AUTOREGRESSIVE = ModePreference.AUTO, ModePreference.AUTOREGRESSIVE

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from draftd.cli.child import clean_environ, serve_command, serving
+from draftd.client.child import clean_environ, serve_command, serving
 from tests.otlp import OtlpReceiver
 from tests.stack.components import Collector, Prometheus, collector, prometheus
 
@@ -46,7 +46,14 @@ def whole(
             "DRAFTD_HARDWARE__PERIOD_SECONDS": "1",
         }
         command = serve_command(
-            "--model", str(models / "target"), "--draft-model", str(models / "draft"), "--port", "0"
+            "--model",
+            str(models / "target"),
+            "--draft-model",
+            str(models / "draft"),
+            "--port",
+            "0",
+            "--depth-mode",
+            "fixed",  # every panel of drafts is to have some, however busy the machine
         )
         with serving(command, environ, timeout=60) as daemon:
             yield Whole(daemon.address, running, found)

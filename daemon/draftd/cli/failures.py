@@ -21,7 +21,7 @@ class Failure:
 
 def explain(error: BaseException) -> Failure | None:
     """None for an error that is a bug."""
-    client = sys.modules.get("draftd.server.client")  # not imported only to find that the error is none of its own
+    client = sys.modules.get("draftd.client.client")  # not imported only to find that the error is none of its own
     if client is not None and isinstance(error, client.CallError):
         return _of_call(error.code.name, error.details)
     if isinstance(error, FieldError):

@@ -6,6 +6,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from draftd.control.alerts.listener import Listener
 from draftd.control.alerts.poller import Poller
@@ -68,6 +69,11 @@ class Kept:
         history = History(folder / _HISTORY)
         self.journal = Journal(restored=history.restore())
         self.journal.listen(history.append)
+
+    @property
+    def folder(self) -> Path | None:
+        """Where it lies; None where nothing is kept."""
+        return None if self._folder is None else self._folder.path
 
     def close(self) -> None:
         if self._folder is not None:

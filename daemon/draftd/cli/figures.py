@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from draftd.cli.asking import Answer
+from draftd.client.asking import Answer
 from draftd.core import DecodeMode
 
 NOTHING = "–"
@@ -54,7 +54,7 @@ def span(seconds: int) -> str:
 
 def one_line(answer: Answer) -> str:
     """What `draftd generate` says when the answer is complete."""
-    plan, counts = answer.started.plan, answer.finished.counts
+    plan, counts = answer.started.plan, answer.counts
     how = answer.mode.value
     if answer.mode is DecodeMode.SPECULATIVE:
         how += f", up to {plan.max_draft_tokens} a round"
@@ -63,13 +63,13 @@ def one_line(answer: Answer) -> str:
         f"{rate(answer.tokens_per_second)} tokens/s",
         f"first after {milliseconds(answer.time_to_first_token)}",
     ]
-    if counts.drafted_tokens:
-        parts.append(
-            f"{counts.accepted_tokens} of {counts.drafted_tokens} drafted accepted ({percent(answer.acceptance)})"
-        )
-        parts.append(f"{length(answer.mean_accepted_length)} tokens a draft")
-    elif plan.reason:
+    if counts.drafted:
+        parts.append(f"{counts.accepted} of {counts.drafted} drafted accepted ({percent(counts.acceptance)})")
+        parts.append(f"{length(counts.mean_accepted_length)} tokens a draft")
+    elif plan.reason and not counts.parked_rounds:
         parts.append(plan.reason)
+    if counts.parked_rounds:
+        parts.append(f"{counts.parked_rounds} of {counts.rounds} rounds parked: drafting did not pay")
     if answer.finished.degraded:
         parts.append(f"went on autoregressively: {answer.finished.degraded}")
     return " · ".join(parts)

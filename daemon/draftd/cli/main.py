@@ -11,19 +11,27 @@ import typer
 
 from draftd import __version__
 from draftd.cli.commands import (
+    accept,
     canary,
     compare,
     dashboards,
     demo,
+    depth,
     doctor,
     draft,
     events,
     flag,
+    freeze,
+    gate,
     generate,
     level,
     probe,
+    quality,
+    report,
     serve,
+    soak,
     status,
+    sweep,
     top,
 )
 from draftd.cli.failures import explain
@@ -64,10 +72,18 @@ def build_app() -> typer.Typer:
         ("compare", compare),
         ("status", status),
         ("top", top),
+        ("depth", depth),
         ("events", events),
         ("probe", probe),
         ("doctor", doctor),
         ("demo", demo),
+        ("freeze", freeze),
+        ("accept", accept),
+        ("sweep", sweep),
+        ("soak", soak),
+        ("quality", quality),
+        ("gate", gate),
+        ("report", report),
     ):
         app.command(name)(module.command)
     app.add_typer(flag.build_app(), name="flag")

@@ -7,15 +7,11 @@ from typing import Annotated
 
 import typer
 
-from draftd.core import DrafterKind, ModePreference, WorkloadClass
+from draftd.core import DepthMode, DrafterKind, ModePreference, WorkloadClass
 
 _INT32 = 2**31 - 1  # what the contract can carry; the daemon says what it allows
 
 DEFAULT_TARGET = "127.0.0.1:50551"
-
-
-#: The workload classes that a person can name.
-CLASSES = tuple(workload for workload in WorkloadClass if workload is not WorkloadClass.UNSPECIFIED)
 
 _DAEMON = "Which daemon"
 _SAMPLING = "How to choose tokens"
@@ -63,7 +59,7 @@ TopK = Annotated[int, typer.Option("--top-k", max=_INT32, help="0 is off.", rich
 MinP = Annotated[float, typer.Option("--min-p", help="0 is off.", rich_help_panel=_SAMPLING)]
 Seed = Annotated[
     int | None,
-    typer.Option("--seed", min=0, max=2**64 - 1, help="Same seed, same mode, same text.", rich_help_panel=_SAMPLING),
+    typer.Option("--seed", min=0, max=2**64 - 1, help="Same seed, same text, either way.", rich_help_panel=_SAMPLING),
 ]
 Stop = Annotated[
     list[str] | None,
@@ -79,6 +75,15 @@ DrafterOption = Annotated[
         "--drafter",
         metavar="NAME",
         help="draft_model, light_draft_model or prompt_lookup.",
+        rich_help_panel=_DECODING,
+    ),
+]
+DepthModeOption = Annotated[
+    DepthMode | None,
+    typer.Option(
+        "--depth-mode",
+        metavar="MODE",
+        help="automatic (as many a round as pay) or fixed (always the most).",
         rich_help_panel=_DECODING,
     ),
 ]

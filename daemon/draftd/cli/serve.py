@@ -6,26 +6,27 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from importlib import resources
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 from draftd import __version__
 from draftd.cli.fallback import Fallback, Kept
+from draftd.cli.learning import Learning, paths_of
 from draftd.control.flag import FlagService
 from draftd.control.intake import Intake
 from draftd.control.planner import Planner, ladder_of
 from draftd.core import ModelInfo
+from draftd.engine.limits import Limits
 from draftd.engine.memory import MlxMemory, mlx_memory
 from draftd.engine.model import LoadedModels, load_models
 from draftd.engine.observer import EngineStatus, FanOut
 from draftd.engine.worker import EngineState, EngineWorker
 from draftd.errors import NotServing
 from draftd.hardware.monitor import HardwareMonitor
+from draftd.hardware.state import memory_share, takeable
 from draftd.hardware.system import system_probe
 from draftd.server import logs
 from draftd.server.app import Daemon
-from draftd.settings import ModelSettings, Settings
+from draftd.settings import EngineSettings, ModelSettings, Settings
 from draftd.telemetry.setup import Decisions, FallbackReadings, Telemetry
 
 _HARDWARE_CLOSE_SECONDS = 1.0  # a reading that hangs longer is left behind
@@ -52,6 +53,7 @@ def run_daemon(
     logs.configure(settings.log, sys.stderr)
     environ = os.environ if environ is None else environ
     parts, intake, kept = _Parts(), Intake(), Kept(settings, environ)
+    learning = Learning(settings, kept.folder) if load is None else None  # what is loaded otherwise has no name
     hardware = HardwareMonitor(
         system_probe(parts.mlx),
         period_seconds=settings.hardware.period_seconds,
@@ -69,16 +71,23 @@ def run_daemon(
     worker = EngineWorker(
         load or models_of(settings.model),
         observer=FanOut(telemetry.observer, intake),
-        queue_capacity=settings.engine.queue_capacity,
-        max_batch=settings.engine.max_batch,
-        prefill_chunk=settings.engine.prefill_chunk,
+        limits=replace(
+            limits_of(settings.engine),
+            memory_share=lambda: memory_share(hardware.state),
+            headroom=lambda: takeable(hardware.state),
+        ),
+        learnt=None if learning is None else learning.learnt,
     )
     parts.worker = worker
     hardware.start()
+    if learning is not None:
+        learning.start(worker.learnt)
     try:
         code = asyncio.run(_serve(settings, parts, intake, kept, telemetry, hardware, announce, ready, signals))
     finally:
         hardware.close(_HARDWARE_CLOSE_SECONDS)
+        if learning is not None:
+            learning.close()
         kept.close()
     if worker.state is EngineState.LOADING:
         # Its thread is inside native code that cannot be interrupted, and must not meet a dying interpreter.
@@ -115,12 +124,22 @@ class _Parts:
         return self.flags.default_value() if self.flags is not None else None
 
 
+def limits_of(engine: EngineSettings) -> Limits:
+    """What the settings say; what the machine has room for is not among it."""
+    return Limits(
+        queue_capacity=engine.queue_capacity,
+        max_batch=engine.max_batch,
+        max_draft_tokens=engine.max_draft_tokens,
+        prefill_chunk=engine.prefill_chunk,
+        prefill_slice_seconds=engine.prefill_slice_seconds,
+        prefix_cache_bytes=engine.prefix_cache_bytes,
+        kv_cache_bytes=engine.kv_cache_bytes,
+    )
+
+
 def models_of(settings: ModelSettings) -> Load:
     """How to load what the settings name; nothing named is the embedded pair."""
-    model, draft = settings.path, settings.draft_path
-    if model is None:
-        nano = Path(str(resources.files("draftd.models") / "nano"))
-        model, draft = str(nano / "target"), str(nano / "draft")
+    model, draft = paths_of(settings)
     # It warns of prompts beyond the context, which are refused with a status of their own.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     light = settings.light_draft_path
@@ -143,7 +162,7 @@ async def _serve(
     journal.listen(telemetry.transition_log())
     flags = FlagService.open(settings.flag, hook=telemetry.flag_hook(), journal=journal)
     try:
-        planner = Planner(flags, ladder_of(settings), journal=journal)
+        planner = Planner(flags, ladder_of(settings), depth_mode=settings.engine.depth_mode, journal=journal)
         fallback = Fallback(settings, worker, planner, intake, kept, telemetry, hardware)
         parts.flags, parts.fallback = flags, fallback
         daemon = Daemon(

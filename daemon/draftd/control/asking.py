@@ -9,12 +9,14 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from draftd.control.prompts import FrozenPrompt, render
+from draftd.canaries.prompts import FrozenPrompt
+from draftd.control.rendering import render
 from draftd.control.seams import EngineControl
 from draftd.core import (
     DecodeMode,
     DecodePlan,
     DecodeRequest,
+    DepthMode,
     DraftCounts,
     Emission,
     FallbackLevel,
@@ -92,6 +94,7 @@ class Asker:
             rung.level,
             origin.value,
             f"{origin.value} of {rung.label}",
+            DepthMode.FIXED,  # it asks what the rung is worth: a depth that avoids its drafts would hide that
         )
         return self._ask(prompt, plan, origin)
 

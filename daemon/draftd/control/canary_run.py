@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from draftd.canaries.prompts import Canary
 from draftd.control.asking import Asker
 from draftd.control.bounds import Bounds
 from draftd.control.probing import Borrow, lent
-from draftd.control.prompts import Canary
 from draftd.core import Origin
 from draftd.policy import identity, quality
 from draftd.policy.ladder import Rung

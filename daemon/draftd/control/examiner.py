@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from draftd.canaries.prompts import FrozenPrompts
 from draftd.control import canary_run, probing
 from draftd.control.absence import absent
 from draftd.control.asking import Asker
@@ -25,7 +26,6 @@ from draftd.control.bounds import Bounds
 from draftd.control.job import Job, Report
 from draftd.control.lessons import Lessons
 from draftd.control.probing import Borrow
-from draftd.control.prompts import FrozenPrompts
 from draftd.control.seams import ControlTelemetry, EngineControl
 from draftd.errors import NotNow
 from draftd.policy import identity

@@ -7,9 +7,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from draftd.core import DecodePlan, DecodeRequest, DraftCounts, Origin, Outcome, RoundResult, WorkloadClass
+from draftd.core import (
+    DecodePlan,
+    DecodeRequest,
+    DraftCounts,
+    DrafterKind,
+    Origin,
+    Outcome,
+    RoundResult,
+    WorkloadClass,
+)
 
 
 class Failure(enum.Enum):
@@ -19,7 +28,8 @@ class Failure(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A request of a client's that drafted as its plan has it. Times are monotonic."""
+    """A request of a client's that drafted as its plan has it, or what one drafter did of it: `plan` names whose
+    figures these are. Times are monotonic."""
 
     at: float
     arrival: float
@@ -46,6 +56,7 @@ class Intake:
         self._clock = clock
         self._heard: deque[Ended | Failed] = deque(maxlen=capacity)
         self._rows: dict[Failure, set[str]] = {what: set() for what in Failure}  # of the round that failed last
+        self._shared: dict[str, dict[DrafterKind, DraftCounts]] = {}  # requests that several drafters may serve, by id
         self.woken = threading.Event()  # set where something must not wait for the controller's next look
 
     def take(self) -> list[Ended | Failed]:
@@ -56,8 +67,12 @@ class Intake:
         return taken
 
     def on_round(self, request: DecodeRequest, result: RoundResult, gap: float | None) -> None:
-        if result.drafted:  # a failed round is followed by plain ones, in which its rows are taken in anew
-            self._forget_rows()
+        if not result.drafted:
+            return
+        self._forget_rows()  # a failed round is followed by plain ones, in which its rows are taken in anew
+        plan = request.plan
+        if plan.alternatives and plan.drafter is not None and request.origin is Origin.CLIENT:
+            self._shared.setdefault(request.id, {}).setdefault(plan.drafter, DraftCounts()).add(result)
 
     def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
         self._fail(request, Failure.DRAFTER)
@@ -67,21 +82,26 @@ class Intake:
 
     def on_finish(self, request: DecodeRequest, outcome: Outcome) -> None:
         self._forget_rows()
-        counts: DraftCounts = outcome.stats.counts
+        counts, plan = outcome.stats.counts, request.plan
+        shared = self._shared.pop(request.id, {})
         if request.origin is not Origin.CLIENT or not counts.drafts or outcome.lowered:
             return  # a lowered one drafted at two rungs: its sums are neither's
-        self._heard.append(
-            Ended(
-                self._clock(),
-                request.arrival,
-                request.plan,
-                request.workload,
-                counts.accepted,
-                counts.rollbacks,
-                counts.drafts,
-                counts.break_even_tokens,
+        at = self._clock()
+        # By drafter, each by its own sums: what one is worth says nothing of another that takes its place.
+        for drafter, one in shared.items() or [(plan.drafter, counts)]:
+            own = plan if plan.drafter is drafter else replace(plan, drafter=drafter, alternatives=frozenset())
+            self._heard.append(
+                Ended(
+                    at,
+                    request.arrival,
+                    own,
+                    request.workload,
+                    one.accepted,
+                    one.rollbacks,
+                    one.drafts,
+                    one.break_even_tokens,
+                )
             )
-        )
 
     def _forget_rows(self) -> None:
         for rows in self._rows.values():

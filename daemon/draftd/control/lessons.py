@@ -6,7 +6,7 @@ import hashlib
 import threading
 from collections.abc import Mapping, Sequence
 
-from draftd.control.prompts import FrozenPrompt
+from draftd.canaries.prompts import FrozenPrompt
 from draftd.core import DrafterKind
 from draftd.policy.document import Fields, chosen
 from draftd.policy.drift import Baseline

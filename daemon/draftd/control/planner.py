@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from draftd.control.journal import Journal, Recorder, Subject
-from draftd.core import DecodePlan, DrafterKind, FallbackLevel, ModelInfo, WorkloadClass
+from draftd.core import DecodePlan, DepthMode, DrafterKind, FallbackLevel, ModelInfo, WorkloadClass
 from draftd.policy.flag import FlagResolution
 from draftd.policy.ladder import Rung, rungs
 from draftd.policy.plan import Ceiling, Wish, decide
@@ -62,10 +62,18 @@ class Standing:
 
 
 class Planner:
-    """`ladder` is all that this daemon may be stepped down through, from the top; it stands there at first."""
+    """`ladder` is all that this daemon may be stepped down through, from the top; it stands there at first.
+    `depth_mode` is for requests that name none."""
 
-    def __init__(self, flag: FlagSource, ladder: Sequence[Rung], *, journal: Recorder | None = None) -> None:
-        self._flag = flag
+    def __init__(
+        self,
+        flag: FlagSource,
+        ladder: Sequence[Rung],
+        *,
+        depth_mode: DepthMode = DepthMode.AUTOMATIC,
+        journal: Recorder | None = None,
+    ) -> None:
+        self._flag, self._depth_mode = flag, depth_mode
         self._ladder = tuple(ladder)
         self._journal: Recorder = journal if journal is not None else Journal()
         self._standing = Standing()
@@ -79,6 +87,11 @@ class Planner:
     def max_draft_tokens(self) -> int:
         """The daemon's own, whatever the level."""
         return self._ladder[0].max_draft_tokens
+
+    @property
+    def depth_mode(self) -> DepthMode:
+        """Of plans whose request names none."""
+        return self._depth_mode
 
     @property
     def rung(self) -> Rung:
@@ -95,7 +108,7 @@ class Planner:
     @property
     def ceiling(self) -> Ceiling:
         """What the next plan may reach."""
-        return Ceiling(self.rung)
+        return Ceiling(self.rung, self._depth_mode)
 
     def move(self, rung: int, cause: str, evidence: str = "") -> bool:
         """Acts on the next plan; any thread. False where it stands there already: the first cause stands."""

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 
+from draftd.canaries.prompts import FrozenPrompt
 from draftd.control.asking import Asker, Unanswered
 from draftd.control.bounds import Bounds
-from draftd.control.prompts import FrozenPrompt
 from draftd.core import DraftCounts, DrafterKind, Origin
 from draftd.policy import identity
 from draftd.policy.drift import Baseline, Sample

@@ -10,6 +10,8 @@ import ctypes
 import os
 import sys
 
+from draftd.errors import ConfigError
+
 _CANDIDATES = (
     ("openblas", "libopenblas.so.0"),
     ("mkl", "libmkl_rt.so.3"),
@@ -20,16 +22,24 @@ _CANDIDATES = (
 # threads and the server need: autoregressive decoding is a quarter faster without. 2^4 cycles: they sleep at once.
 _SPIN = ("OPENBLAS_THREAD_TIMEOUT", "4")
 
+# For diagnosis: what a machine without a faster library would do.
+_CHOICE, _BUNDLED = "DRAFTD_BLAS", "reference"
+
 INSTALL_HINT = "apt-get install libopenblas0-pthread (or: pip install mkl)"
 
 
 def load_blas() -> str:
     """Loads the fastest BLAS there is; names what MLX will use: `metal`, `openblas`, `mkl` or `reference`.
 
-    Calling it twice is harmless. `reference` means that none was found: correct, but slow.
+    Calling it twice is harmless. `reference` means that none was found, or that the environment's DRAFTD_BLAS asks for
+    the wheel's own: correct, but slow. Raises ConfigError where that variable says anything else.
     """
     if sys.platform == "darwin":
         return "metal"
+    if (chosen := os.environ.get(_CHOICE, "")) not in ("", _BUNDLED):
+        raise ConfigError(_CHOICE, chosen, f"{_BUNDLED}, or unset: the fastest library there is")
+    if chosen:
+        return _BUNDLED
     os.environ.setdefault(*_SPIN)  # OpenBLAS reads it once, when it is loaded
     for name, library in _candidates():
         try:
@@ -44,3 +54,32 @@ def _candidates() -> list[tuple[str, str]]:
     """System libraries first, then one that `pip install mkl` put beside this interpreter."""
     beside = f"{sys.prefix}/lib"
     return [*_CANDIDATES, *((name, f"{beside}/{library}") for name, library in _CANDIDATES)]
+
+
+def described(name: str) -> str:
+    """A library that `load_blas` named, with its version and how many threads it has; empty for Metal."""
+    if name == "metal":
+        return ""
+    for candidate, library in _candidates():
+        if candidate != name:
+            continue
+        try:
+            return _DESCRIBE[name](ctypes.CDLL(library))
+        except (OSError, AttributeError):
+            continue
+    return name
+
+
+def _openblas(library: ctypes.CDLL) -> str:
+    library.openblas_get_config.restype = library.openblas_get_corename.restype = ctypes.c_char_p
+    version = library.openblas_get_config().decode().split(" NO_")[0].split(" DYNAMIC")[0]
+    return f"{version}, {library.openblas_get_corename().decode()}, threads: {library.openblas_get_num_threads()}"
+
+
+def _mkl(library: ctypes.CDLL) -> str:
+    text = ctypes.create_string_buffer(200)
+    library.MKL_Get_Version_String(text, len(text))
+    return f"{text.value.decode().strip()}, threads: {library.MKL_Get_Max_Threads()}"
+
+
+_DESCRIBE = {"openblas": _openblas, "mkl": _mkl}

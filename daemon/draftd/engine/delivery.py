@@ -33,6 +33,8 @@ class Delivery:
             draft_seconds=done.draft_seconds,
             verify_seconds=done.verify_seconds,
             break_even=break_even,
+            parked=result.parked,
+            capped=result.capped,
         )
         row.tokens.extend(emitted)
         stats = row.stats
@@ -45,7 +47,7 @@ class Delivery:
         stats.last_token = now
         self._observer.on_round(row.request, counted, gap)
         try:
-            row.sink.on_tokens(Emission(emitted, tuple(i < stood for i in range(kept))))
+            row.sink.on_tokens(Emission(emitted, ((True,) * stood + (False,))[:kept]))
         except Exception as error:
             row.end(FinishReason.ERROR, f"the receiver failed: {error}")
         if reason is not None:
@@ -67,10 +69,8 @@ class Delivery:
         kept, reason = len(tokens), None
         if kept >= row.remaining:
             kept, reason = row.remaining, FinishReason.LENGTH
-        for i, token in enumerate(tokens[:kept]):
-            if token in self._eos:
-                kept, reason = i + 1, FinishReason.STOP
-                break
+        if not self._eos.isdisjoint(tokens[:kept]):
+            kept, reason = next(i for i, token in enumerate(tokens, 1) if token in self._eos), FinishReason.STOP
         if row.request.stop is not None:
             try:
                 at = row.request.stop.feed(tokens[:kept])

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from draftd.engine.batch import Row
 
 PERIOD_SECONDS = 5.0  # of drafting, without a plain round: with 3 rounds of 10 ms each, some 0.3 % of the speed
+_URGENT = 10  # times as often, where it is not clear whether drafting pays
 _ROUNDS = 3  # the first dispatches the second, the second the third: the second's time is that of pipelined decoding
 
 
@@ -22,11 +23,12 @@ class Exploration:
         self._drafting = 0.0
         self._left = 0
 
-    def plain(self, rows: Sequence[Row], pending: bool) -> bool:
-        """Whether the next round is to draft nothing. `pending`: its forward is under way already."""
+    def plain(self, rows: Sequence[Row], pending: bool, urgent: bool = False) -> bool:
+        """Whether the next round is to draft nothing. `pending`: its forward is under way already; `urgent`: much hangs
+        on a price that is not known well."""
         if pending:
             return self._left > 0
-        if self._drafting < self._period or not all(map(_indifferent, rows)):
+        if self._drafting < (self._period / _URGENT if urgent else self._period) or not all(map(_indifferent, rows)):
             self._left = 0
             return False
         self._left, self._drafting = _ROUNDS, 0.0
@@ -54,6 +56,5 @@ class Exploration:
 
 
 def _indifferent(row: Row) -> bool:
-    """Whether it has a few tokens to go, and the same text whichever rounds draft: a seed promises that."""
-    sampling = row.request.sampling
-    return row.remaining > _ROUNDS + 1 and (sampling.greedy or sampling.seed is None)
+    """Whether it has a few tokens to go."""
+    return row.remaining > _ROUNDS + 1

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from draftd.engine.files import TOKENIZER_FILES, ModelFiles
 from draftd.errors import ModelLoadError
 
 _PIECE_BYTES = 8 << 20  # read at a time; an array that is larger is read whole
-_TOKENIZER_FILES = ("tokenizer*", "vocab*", "merges*", "special_tokens_map.json", "added_tokens.json", "*.tiktoken")
 
 
 class ModelFolder:
@@ -34,6 +34,10 @@ class ModelFolder:
         local = local.resolve()
         generic = {"target", "draft", "model"}
         return f"{local.parent.name}/{local.name}" if local.name in generic else local.name
+
+    def files(self, *, noted: bool = True) -> ModelFiles:
+        """Its files as they are now, or only where they lie."""
+        return ModelFiles.noted(self._folder) if noted else ModelFiles(self._folder)
 
     def open(self) -> tuple[Any, dict[str, Any]]:
         """The model and its configuration; its weights are not read yet. Raises ModelLoadError.
@@ -65,7 +69,7 @@ class ModelFolder:
         """Differs when the tokenizer's files do: reading them is cheap, making a tokenizer of them is not."""
         digest = hashlib.sha256()
         try:
-            for file in sorted({file for pattern in _TOKENIZER_FILES for file in self._folder.glob(pattern)}):
+            for file in sorted({file for pattern in TOKENIZER_FILES for file in self._folder.glob(pattern)}):
                 digest.update(file.name.encode() + b"\0" + file.read_bytes())
         except OSError as error:
             raise self.failed(error) from error

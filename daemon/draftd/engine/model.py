@@ -11,6 +11,7 @@ from typing import Any
 
 from draftd.core import DrafterKind, ModelInfo
 from draftd.engine.blas import load_blas
+from draftd.engine.files import ModelFiles, PairFiles
 from draftd.engine.folder import ModelFolder, read
 from draftd.engine.source import DraftFolder, DraftSource, HeldDraft, Unfit, parameters, weight_bytes
 from draftd.engine.tokenizer import MlxTokenizer, Tokenizer
@@ -19,13 +20,14 @@ from draftd.engine.tokenizer import MlxTokenizer, Tokenizer
 @dataclass(frozen=True, slots=True)
 class LoadedModels:
     """A target, perhaps a draft, and what they can do together. `target` and `draft` are mlx-lm models; `sources` are
-    where the drafts come from that can be let go and loaded anew."""
+    where the drafts come from that can be let go and loaded anew; `files` those that are configured were read from."""
 
     target: Any
     draft: Any | None
     tokenizer: Tokenizer
     info: ModelInfo
     sources: Mapping[DrafterKind, DraftSource] = field(default_factory=dict)
+    files: PairFiles = field(default_factory=PairFiles)
 
 
 def load_models(
@@ -43,28 +45,34 @@ def load_models(
     """
     backend = load_blas()
     progress(f"loading {model}")
-    target, tokenizer, config = _load(model)
+    folder = ModelFolder(model)
+    target_files = folder.files()
+    target, tokenizer, config = _load(folder)
     draft: Any | None = None
     drafts: dict[DrafterKind, DraftFolder] = {}
+    files: dict[DrafterKind, ModelFiles] = {}
     reasons = {DrafterKind.DRAFT_MODEL: "", DrafterKind.LIGHT_DRAFT_MODEL: ""}
     if draft_model is not None:
         progress(f"loading draft {draft_model}")
         source = DraftFolder(draft_model, "draft model", tokenizer)
         drafts[DrafterKind.DRAFT_MODEL] = source
+        noted = source.files()
         draft, reasons[DrafterKind.DRAFT_MODEL] = _opened(source)
         if draft is not None:
             for _ in read(parameters(draft), source.name):
                 pass
+        files[DrafterKind.DRAFT_MODEL] = source.files(noted=False) if draft is None else noted
     if light_draft_model is not None:
         source = DraftFolder(light_draft_model, "light draft model", tokenizer)
         drafts[DrafterKind.LIGHT_DRAFT_MODEL] = source
+        files[DrafterKind.LIGHT_DRAFT_MODEL] = source.files(noted=False)
         _, reasons[DrafterKind.LIGHT_DRAFT_MODEL] = _opened(source)
     progress("checking what the pair can do")
     return assemble(
         target,
         draft,
         MlxTokenizer(tokenizer),
-        model=ModelFolder(model).name,
+        model=folder.name,
         draft_model=_label(drafts.get(DrafterKind.DRAFT_MODEL)),
         context_length=_context_length(config, tokenizer),
         backend=backend if backend == "metal" else f"cpu ({backend})",
@@ -73,6 +81,7 @@ def load_models(
         sources={kind: source for kind, source in drafts.items() if not reasons[kind]},
         light_draft_model=_label(drafts.get(DrafterKind.LIGHT_DRAFT_MODEL)),
         light_draft_reason=reasons[DrafterKind.LIGHT_DRAFT_MODEL],
+        files=PairFiles(target_files, files),
     )
 
 
@@ -96,10 +105,12 @@ def assemble(
     sources: Mapping[DrafterKind, DraftSource] | None = None,
     light_draft_model: str | None = None,
     light_draft_reason: str = "",
+    files: PairFiles | None = None,
 ) -> LoadedModels:
     """Checks what models already in memory can do together. `mismatch` says why a draft was turned away. A draft
     without a source in `sources` stays in memory; a light draft is what has one."""
-    from draftd.engine.cache import RaggedCaches, cannot_trim, make_caches, rollback_limit
+    from draftd.engine.layouts import cannot_trim, make_caches, rollback_limit
+    from draftd.engine.ragged import RaggedCaches
 
     drafters: list[DrafterKind] = []
     found = dict(sources or {})
@@ -140,13 +151,13 @@ def assemble(
         tokenizer,
         info,
         {kind: source for kind, source in found.items() if kind in drafters},
+        files or PairFiles(),
     )
 
 
-def _load(path: str) -> tuple[Any, Any, dict[str, Any]]:
+def _load(folder: ModelFolder) -> tuple[Any, Any, dict[str, Any]]:
     import mlx.core as mx
 
-    folder = ModelFolder(path)
     model, config = folder.open()
     try:
         mx.eval(model.parameters())

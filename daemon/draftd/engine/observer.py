@@ -63,8 +63,13 @@ class FanOut:
         self.errors = 0
 
     def on_round(self, request: DecodeRequest, result: RoundResult, gap: float | None) -> None:
-        if request.origin is Origin.CLIENT:
-            self._tell(lambda observer: observer.on_round(request, result, gap))
+        if request.origin is not Origin.CLIENT:
+            return
+        for observer in self._observers:  # not by `_tell`: this one is heard for each row of each round
+            try:
+                observer.on_round(request, result, gap)
+            except Exception as error:
+                self._failed(error)
 
     def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
         if request.origin is Origin.CLIENT:
@@ -83,18 +88,37 @@ class FanOut:
             try:
                 what(observer)
             except Exception as error:
-                self.errors += 1
-                if self.errors == 1:
-                    _log.warning(
-                        "an observer failed; requests are not affected, further failures are only counted",
-                        exc_info=error,
-                    )
+                self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        self.errors += 1
+        if self.errors == 1:
+            _log.warning(
+                "an observer failed; requests are not affected, further failures are only counted", exc_info=error
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixStatus:
+    """What is kept of finished requests' caches. `lookups`, `hits` and `read_tokens` are of clients' requests, since
+    the engine started, counted as they end: those that looked for a prefix, those that found one, and the prompt tokens
+    that were not computed because of it. `limit_bytes` is what may be held now, less while the machine's memory is
+    short; 0 keeps nothing. `entries`: texts that are kept, those not counted that others continue."""
+
+    bytes: int = 0
+    limit_bytes: int = 0
+    entries: int = 0
+    lookups: int = 0
+    hits: int = 0
+    read_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStatus:
     """A snapshot of the engine and clients' requests. `counts` and `finished` are sums since it started; bytes are of
-    MLX arrays held, the `draft_weight_bytes` among the `weight_bytes`. `loaded`: drafters whose weights are held."""
+    MLX arrays held, the `draft_weight_bytes` among the `weight_bytes`. `kv_cache_bytes` are of running requests,
+    `kv_cache_limit_bytes` is what they may take, 0 without a limit; `held_back` are those of the queued for whose
+    caches there is no memory. `loaded`: drafters whose weights are held."""
 
     active: int
     queued: int
@@ -108,3 +132,6 @@ class EngineStatus:
     observer_errors: int = 0  # what observers raised
     loaded: frozenset[DrafterKind] = frozenset()
     draft_weight_bytes: int = 0
+    prefix: PrefixStatus = PrefixStatus()
+    kv_cache_limit_bytes: int = 0
+    held_back: int = 0

@@ -1,29 +1,34 @@
 """waiting → prefill → running → finished: what the engine thread does next.
 
-One step is at most one prefill chunk and one decode round, so that a newcomer never stalls the running rows for longer
-than a chunk, and a cancellation or a deadline acts within a round. A prompt's last chunk gives the first token of its
-answer: it counts as a round without a draft.
+One step is at most one slice of a prompt (newcomers.py) and one decode round, so that a cancellation or a deadline acts
+within a round.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import mlx.core as mx
 
 from draftd.core import DrafterKind, FinishReason, Origin
+from draftd.engine.admission import Admission
 from draftd.engine.batch import Row
-from draftd.engine.costs import RoundCosts
+from draftd.engine.cache import left
+from draftd.engine.costs import DEEPEST, RoundCosts
+from draftd.engine.decoders import Decoders
 from draftd.engine.delivery import Delivery
+from draftd.engine.depth import DepthControl
 from draftd.engine.drafting import Drafter
-from draftd.engine.exploration import Exploration
+from draftd.engine.newcomers import Newcomers
 from draftd.engine.observer import EngineObserver
-from draftd.engine.round import Round, RowRound, decode_round
+from draftd.engine.outlook import automatic
+from draftd.engine.round import decode_round
 from draftd.engine.sampling import Sampling
 from draftd.engine.verification import Verifier
 
+_KEPT_PIECE = 128  # tokens
+_RECENT = 0.25  # weight of the latest round in what rounds take of late
 _TIDY_ROUNDS = 256  # MLX keeps freed buffers for reuse: let go of them now and then, as mlx-lm does
 
 
@@ -40,24 +45,37 @@ class Scheduler:
         observer: EngineObserver,
         max_batch: int,
         prefill_chunk: int,
+        prefill_slice_seconds: float = 0.1,
         clock: Callable[[], float] = time.monotonic,
         cancelled: Callable[[], Mapping[str, FinishReason]] = dict,
-        costs: RoundCosts | None = None,
-        exploration: Exploration | None = None,
+        depth: DepthControl | None = None,
+        timer: Callable[[], float] = time.perf_counter,
+        admission: Admission | None = None,
     ) -> None:
-        """`cancelled` is asked after each forward: a round's tokens are not sent to those who left during it. `costs`
-        are what is known of rounds' costs from before."""
-        self._make_verifier, self._make_drafters = verifier, drafters
-        self._verifier, self._drafters = verifier(), dict(drafters())
-        self._barred: frozenset[DrafterKind] = frozenset()  # there, but newcomers no longer get them
+        """`prefill_slice_seconds`: the longest that rounds wait for a newcomer's prefill. `cancelled` is asked after
+        each forward: a round's tokens are not sent to those who left during it. `depth` is what is known of costs and
+        acceptance from before. `timer`: what rounds and slices are timed by. `admission`: None lets in as
+        many as the batch takes."""
+        self.decoders = Decoders(verifier, drafters, observer, self._renewed)
         self._delivery, self._vocabulary = Delivery(eos, observer), vocabulary
         self._observer, self._clock, self._cancelled = observer, clock, cancelled
-        self._max_batch, self._chunk = max_batch, prefill_chunk
-        self._costs, self._exploration = costs or RoundCosts(), exploration or Exploration()
+        self._newcomers = Newcomers(
+            self.decoders,
+            self._delivery,
+            prefill_chunk=prefill_chunk,
+            slice_seconds=prefill_slice_seconds,
+            clock=clock,
+            timer=timer,
+            cancelled=cancelled,
+            drafted_for=lambda row: self.depth.wants(row, self._rows, self.decoders.drafters),
+            fits=self._fits,
+        )
+        self._admission = admission
+        self._max_batch, self._chunk, self._timer = max_batch, prefill_chunk, timer
+        self._took_in = False  # for a drafter, in the last step
+        self._round_seconds = 0.0  # of late, without what newcomers took
+        self.depth = depth or DepthControl(RoundCosts(), DEEPEST - 1)
         self._round_ended: float | None = None  # the last round's end, where the next follows at once
-        self._waiting: deque[Row] = deque()
-        self._newcomer: Row | None = None
-        self._taken_in = False  # the newcomer's text, by the target
         self._rows: list[Row] = []
         self._sampling: Sampling | None = None  # of the running rows; None when they have changed
         self._rounds = 0
@@ -65,15 +83,15 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        return not (self._rows or self._newcomer or self._waiting)
+        return not (self._rows or self._newcomers.rows)
 
     @property
     def active(self) -> int:
-        return len(self._rows) + (self._newcomer is not None)
+        return len(self._rows) + len(self._newcomers.entering)
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._newcomers.waiting)
 
     @property
     def own(self) -> int:
@@ -85,42 +103,57 @@ class Scheduler:
         """Clients' requests, running and waiting."""
         if not self._own:
             return self.active, self.waiting
-        waiting = sum(row.request.origin is Origin.CLIENT for row in self._waiting)
+        waiting = sum(row.request.origin is Origin.CLIENT for row in self._newcomers.waiting)
         return self.active + self.waiting - self._own - waiting, waiting
 
     @property
     def kv_cache_bytes(self) -> int:
-        return self._verifier.nbytes + sum(d.nbytes for d in self._drafters.values())
+        return self.decoders.nbytes
+
+    @property
+    def held_back(self) -> int:
+        """Requests that wait for memory."""
+        return self._newcomers.held_back
 
     def add(self, row: Row) -> None:
         self._own += row.request.origin is not Origin.CLIENT
-        self._waiting.append(row)
+        self._newcomers.add(row)
 
     def end(self, ids: Mapping[str, FinishReason]) -> None:
         """Ends these requests, wherever they are. Unknown ids are ignored: they have ended already."""
         self._mark(ids)
         self._reap()
 
-    def _mark(self, ids: Mapping[str, FinishReason], rows: Iterable[Row] | None = None) -> None:
+    def _mark(self, ids: Mapping[str, FinishReason]) -> None:
         if not ids:
             return
-        for row in self._all() if rows is None else rows:
+        for row in self._all():
             reason = ids.get(row.request.id)
             if reason is not None:
                 row.end(reason)
 
     def step(self) -> None:
-        """Deadlines, then one prefill chunk, then one round."""
+        """Deadlines, then one slice of a prompt, then one round."""
         now = self._clock()
         for row in self._all():
             if row.request.deadline is not None and now >= row.request.deadline:
                 row.end(FinishReason.DEADLINE)
         self._reap()
-        ready = self._prefill()
+        ready = False
+        if self.depth.entering and not (self._took_in and self._newcomers.rows):  # by turns: both would be two slices
+            self._took_in = True
+            self._take_in()
+        else:
+            self._took_in = False
+            ready = self._prefill()
         if self._rows:
-            self._round(ahead=not ready)
-        if ready and self._newcomer is not None:
-            self._join(self._newcomer)
+            began = self._timer()
+            self._round(ahead=not self._newcomers.entering)  # or a slice would wait for what was begun
+            self._round_seconds += _RECENT * (self._timer() - began - self._round_seconds)
+        joined = self._newcomers.joined() if ready else None
+        if joined is not None:
+            self._rows.append(joined)
+            self._changed()
         self._reap()
 
     def abort(self, reason: FinishReason, error: str = "") -> None:
@@ -133,163 +166,118 @@ class Scheduler:
 
     def lower(self, most: int, drafters: Collection[DrafterKind], reason: str) -> None:
         """Binds all rows in hand: at most `most` tokens a round, of one of `drafters` that is there."""
-        there = self._drafters.keys() - self._barred
-        allowed = there.intersection(drafters)
+        allowed = self.decoders.offered.intersection(drafters)
         for row in self._all():
-            before = row.drafter
+            before = row.home
             row.lower(most, allowed, reason)
-            if before is not None and row.drafter is not before and before in self._drafters:
-                self._drafters[before].leave(row)
-
-    def bar(self, drafters: frozenset[DrafterKind]) -> None:
-        """Newcomers no longer get these drafters; rows that have them go on."""
-        self._barred = drafters
+            if before is not None and (row.home is not before or row.degraded) and before in self.decoders.drafters:
+                self.decoders.drafters[before].leave(row)
 
     def drafting(self, kind: DrafterKind) -> list[Row]:
-        """The running rows that draft with it."""
-        return [row for row in self._rows if row.drafter is kind]
+        """The running rows that draft with it, but for those that it does not know: nobody drafts for them now."""
+        drafter = self.decoders.drafters.get(kind)
+        rows = [row for row in self._rows if row.drafter is not None and row.home is kind]
+        return [row for row in rows if not automatic(row) or drafter is None or drafter.behind(row) is not None]
 
     def uses(self, kind: DrafterKind) -> bool:
         """Whether a row that runs or is being taken in drafts with it."""
-        newcomer = self._newcomer is not None and self._newcomer.drafter is kind
-        return newcomer or any(row.drafter is kind for row in self._rows)
-
-    def put(self, kind: DrafterKind, drafter: Drafter) -> None:
-        """From the next round on this one drafts; it must know the rows that do so."""
-        self.remove(kind)
-        self._drafters[kind] = drafter
-
-    def remove(self, kind: DrafterKind) -> None:
-        """Forgets a drafter that no row uses."""
-        drafter = self._drafters.pop(kind, None)
-        if drafter is not None:
-            drafter.close()
+        return any(row.drafter is not None and row.home is kind for row in (*self._newcomers.entering, *self._rows))
 
     def interrupted(self) -> None:
         """Something else took time between two rounds: the next is not priced by it."""
         self._round_ended = None
 
-    # prefill
-
     def _prefill(self) -> bool:
-        """One chunk of the newcomer's prompt, the target's first, then its drafter's; True when it may join."""
-        if self._newcomer is None:
-            if not self._waiting or len(self._rows) >= self._max_batch:
-                return False
-            self._newcomer, self._taken_in = self._waiting.popleft(), False
-            self._newcomer.stats.scheduled = self._clock()
-            kind = self._newcomer.drafter
-            if kind is not None and (kind not in self._drafters or kind in self._barred):
-                self._newcomer.degrade(f"the {kind.value.replace('_', ' ')} is not loaded")
-        row, self._round_ended = self._newcomer, None
-        try:
-            self._taken_in = self._taken_in or self._take_in(row)
-        except Exception as error:
-            row.end(FinishReason.ERROR, f"prefill failed: {error}")
-        if row.finish is not None or not self._taken_in:
-            return False
-        if row.drafter is not None:
-            try:
-                if not self._drafters[row.drafter].prefill(row, self._chunk):
-                    return False
-            except Exception as error:
-                self._drafter_failed(row, str(error))
-        return True
+        """Whether a newcomer may join."""
+        rows = len(self._rows)
+        ready = self._newcomers.step(self._max_batch - rows, self._round_seconds if rows else None)
+        if self._newcomers.entering:
+            self._round_ended = None
+        return ready
 
-    def _take_in(self, row: Row) -> bool:
-        """One chunk of the target's; True once its text is taken in, and the token that follows is sent."""
-        started = time.perf_counter()
-        token = self._verifier.prefill(row, self._chunk)
-        if token is None:
-            return False
-        seconds = time.perf_counter() - started
-        self._mark(self._cancelled(), [row])
-        if row.finish is None:
-            now = self._clock()
-            row.stats.prefilled = row.stats.prefilled or now
-            result = RowRound(0, [], token, 0)
-            self._delivery.tokens(row, result, Round([result], 0.0, seconds, []), now)
-        return True
-
-    def _join(self, row: Row) -> None:
-        self._newcomer = None
-        self._verifier.join(row)
-        self._rows.append(row)
-        self._changed()
+    def _fits(self, row: Row, entering: Sequence[Row]) -> bool:
+        return self._admission is None or self._admission.fits(row, entering, self._rows, self.kv_cache_bytes)
 
     def _changed(self) -> None:
         """The running rows are others than before."""
         self._sampling = self._round_ended = None
-
-    def _drafter_failed(self, row: Row, message: str) -> None:
-        row.degrade(f"the drafter failed: {message}")
-        for drafter in self._drafters.values():
-            drafter.leave(row)
-        self._observer.on_drafter_error(row.request, message)
 
     # one round
 
     def _round(self, ahead: bool) -> None:
         if self._sampling is None:
             self._sampling = Sampling([row.request.sampling for row in self._rows])
-        started = time.perf_counter() if self._round_ended is None else self._round_ended
-        drafting = any(row.drafter is not None for row in self._rows)
-        plain = drafting and self._exploration.plain(self._rows, self._verifier.pending)
-        ahead = ahead and (not plain or self._exploration.ahead)
+        timed, started = self._round_ended is not None, self._round_ended or self._timer()
+        began = self.decoders.verifier.pending
+        choice = self.depth.choose(self._rows, self.decoders.drafters, began)
         try:
-            done = decode_round(
-                self._rows, self._sampling, self._drafters, self._verifier, self._vocabulary, ahead, plain
-            )
+            done = decode_round(self._rows, self._sampling, self.decoders, self._vocabulary, choice, ahead)
         except Exception as error:
             self._rebuild(error)
             return
-        self._round_ended = time.perf_counter()
-        break_even = self._price(done, self._round_ended - started, drafting)
+        self._round_ended = self._timer()
+        seconds = self._round_ended - started
+        pipelined = self.decoders.verifier.pending
+        self.depth.learn(self._rows, choice, done, seconds if timed else None, began, pipelined)
+        break_even = self.depth.break_even(self._rows, choice, done, seconds)
         for row, message in done.drafter_errors:
-            self._drafter_failed(row, message)
+            self.decoders.drafter_failed(row, message)
         self._mark(self._cancelled())
         now = self._clock()
         for row, result in zip(self._rows, done.rows, strict=True):
             if row.finish is None:
                 self._delivery.tokens(row, result, done, now, break_even)
+        self._keep()
         self._rounds += 1
         if self._rounds % _TIDY_ROUNDS == 0:
             mx.clear_cache()
 
-    def _price(self, done: Round, seconds: float, drafting: bool) -> float:
-        """What the round, from the last one's end to its own, would have had to accept; learns from a plain one."""
-        size = len(done.rows)
-        if self._exploration.told(seconds, drafting, self._verifier.pending):
-            self._costs.learn(size, seconds, rare=drafting)
-        return self._costs.break_even(size, seconds) if any(result.drafted for result in done.rows) else 0.0
+    def _keep(self) -> None:
+        """Keeps a running row's text in pieces, one in a round, so that there is little left to copy at its end."""
+        for i, row in enumerate(self._rows):
+            if len(row.tokens) - row.kept > _KEPT_PIECE and row.shares:
+                row.kept = len(row.tokens)
+                self.decoders.verifier.keep(i, row)
+                return
+
+    def _take_in(self) -> None:
+        """A slice of a running row's text, for its drafter."""
+        rows = self.depth.entering
+        try:
+            self.depth.take_in(self.decoders.drafters, self._chunk)
+        except Exception as error:
+            for row in rows:
+                self.decoders.drafter_failed(row, str(error))
+        self.interrupted()
+
+    def _renewed(self, kind: DrafterKind) -> None:
+        self.depth.renewed(kind, self._rows)
 
     # leaving
 
     def _all(self) -> list[Row]:
-        newcomer = [] if self._newcomer is None else [self._newcomer]
-        return [*self._rows, *newcomer, *self._waiting]
+        return [*self._rows, *self._newcomers.rows]
 
     def _reap(self) -> None:
         """Lets ended rows go, tells their receivers, and frees their caches."""
-        ended = [row for row in self._all() if row.finish is not None]
-        if not ended:
-            return
-        keep = [i for i, row in enumerate(self._rows) if row.finish is None]
-        if len(keep) < len(self._rows):
-            self._verifier.select(keep)
+        ended = [row for row in self._rows if row.finish is not None]
+        if ended:
+            for i, row in enumerate(self._rows):
+                if row.finish is not None and row.shares:
+                    self.decoders.verifier.keep(i, row)
+            keep = left(len(self._rows), [i for i, row in enumerate(self._rows) if row.finish is not None])
+            self.decoders.verifier.select(keep)
             self._rows = [self._rows[i] for i in keep]
             self._changed()
-        if self._newcomer is not None and self._newcomer.finish is not None:
-            self._verifier.drop(self._newcomer)
-            self._newcomer = None
-        self._waiting = deque(row for row in self._waiting if row.finish is None)
-        for row in ended:
-            for drafter in self._drafters.values():
-                drafter.leave(row)
+        for row in [*ended, *self._newcomers.reap()]:
+            self.decoders.leave(row)
             self._tell(row)
 
     def _tell(self, row: Row) -> None:
+        self.depth.ended(row)
         self._own -= row.request.origin is not Origin.CLIENT
+        if row.home is not None:
+            row.draft_with(row.home)
         self._delivery.end(row, self._clock())
 
     # failure
@@ -299,30 +287,15 @@ class Scheduler:
         autoregressively. One whose own forward fails, or that failed before without a token since, ends in an error."""
         rows, self._rows = self._rows, []
         self._changed()
-        newcomer, self._newcomer = self._newcomer, None
-        for drafter in self._drafters.values():
-            drafter.close()
-        self._verifier, self._drafters = self._make_verifier(), dict(self._make_drafters())
-        if newcomer is not None:
-            self._waiting.appendleft(newcomer)
+        self.decoders.rebuild()
+        self._newcomers.restart()
         for row in rows:
             row.degrade(f"a decode round failed: {error}")
             self._observer.on_verifier_error(row.request, str(error))
             if row.rebuilt_at == row.emitted:
                 row.end(FinishReason.ERROR, f"decoding failed: {error}")
             row.rebuilt_at = row.emitted
-            self._retake(row)
-            if row.finish is not None:
+            if self._newcomers.retake(row):
+                self._rows.append(row)
+            else:
                 self._tell(row)
-
-    def _retake(self, row: Row) -> None:
-        """Takes one row in alone and joins it again: whoever fails here is the one that failed the round."""
-        try:
-            while row.finish is None and not self._take_in(row):
-                pass
-        except Exception as error:
-            row.end(FinishReason.ERROR, f"decoding failed: {error}")
-        if row.finish is None:
-            self._join(row)
-        else:
-            self._verifier.drop(row)

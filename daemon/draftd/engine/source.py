@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from draftd.engine.files import ModelFiles
 from draftd.engine.folder import ModelFolder
 from draftd.errors import ModelLoadError
 
@@ -18,6 +19,10 @@ class DraftSource(Protocol):
     @property
     def name(self) -> str:
         """As errors call it."""
+        ...
+
+    def files(self) -> ModelFiles | None:
+        """As they are now; None where there are none."""
         ...
 
     def open(self) -> Any:
@@ -36,8 +41,12 @@ class DraftFolder:
         self.name = f"{role}: {path}"
         self.label = self._folder.name
 
+    def files(self, *, noted: bool = True) -> ModelFiles:
+        """As they are now, or only where they lie."""
+        return self._folder.files(noted=noted)
+
     def open(self) -> Any:
-        from draftd.engine.cache import cannot_trim, rollback_limit
+        from draftd.engine.layouts import cannot_trim, rollback_limit
 
         model, config = self._folder.open()
         digest = self._folder.tokenizer_digest()
@@ -61,6 +70,9 @@ class HeldDraft:
 
     def __init__(self, model: Any) -> None:
         self._model = model
+
+    def files(self) -> None:
+        return None
 
     def open(self) -> Any:
         return self._model

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import threading
 
-from draftd.core import DecodeRequest, DraftCounts, DrafterKind, FinishReason, Outcome, RoundResult
-from draftd.engine.observer import EngineStatus
+from draftd.core import DecodeRequest, DraftCounts, FinishReason, Outcome, RoundResult
+from draftd.engine.observer import EngineStatus, PrefixStatus
 
 
 class Totals:
@@ -17,6 +17,7 @@ class Totals:
         self._counts = DraftCounts()
         self._finished: dict[FinishReason, int] = {}
         self._drafter_errors = self._verifier_errors = 0
+        self._lookups = self._hits = self._read = 0  # of prefixes, and tokens
         self.seconds_per_request = 1.0
 
     def on_round(self, request: DecodeRequest, result: RoundResult, gap: float | None) -> None:
@@ -35,6 +36,9 @@ class Totals:
         stats = outcome.stats
         with self._lock:
             self._finished[outcome.reason] = self._finished.get(outcome.reason, 0) + 1
+            self._lookups += stats.looked_up
+            self._hits += stats.cached_tokens > 0
+            self._read += stats.cached_tokens
             if stats.finished is not None and stats.scheduled is not None:
                 self.seconds_per_request += 0.1 * (stats.finished - stats.scheduled - self.seconds_per_request)
 
@@ -45,23 +49,22 @@ class Totals:
         queued: int,
         queue_capacity: int,
         kv_cache_bytes: int,
-        weight_bytes: int,
         observer_errors: int,
-        loaded: frozenset[DrafterKind],
-        draft_weight_bytes: int,
+        held_back: int,
     ) -> EngineStatus:
+        """What this counts, and what is told; of what is held only the running requests' caches."""
         with self._lock:
             return EngineStatus(
                 active=active,
                 queued=queued,
                 queue_capacity=queue_capacity,
                 kv_cache_bytes=kv_cache_bytes,
-                weight_bytes=weight_bytes,
+                weight_bytes=0,
                 counts=copy.deepcopy(self._counts),
                 finished=dict(self._finished),
                 drafter_errors=self._drafter_errors,
                 verifier_errors=self._verifier_errors,
                 observer_errors=observer_errors,
-                loaded=loaded,
-                draft_weight_bytes=draft_weight_bytes,
+                prefix=PrefixStatus(lookups=self._lookups, hits=self._hits, read_tokens=self._read),
+                held_back=held_back,
             )

@@ -14,9 +14,11 @@ from typing import Any, Protocol
 import mlx.core as mx
 
 from draftd.engine.batch import Row
-from draftd.engine.cache import Caches, make_caches
+from draftd.engine.cache import Caches
 from draftd.engine.drafting import Draft
+from draftd.engine.layouts import make_caches
 from draftd.engine.prefill import Prefill
+from draftd.engine.prefix import PrefixCache
 from draftd.engine.sampling import Sampling, accept, draw, uniforms
 
 # The forward that ends a prompt computes the logits of all its positions, and one is read. A forward less is worth that
@@ -59,11 +61,20 @@ class Verifier(Protocol):
         ...
 
     def select(self, rows: Sequence[int]) -> None:
-        """Keeps these of the running rows."""
+        """Keeps these of the running rows, in this order."""
+        ...
+
+    def keep(self, at: int, row: Row) -> None:
+        """Keeps what the cache holds of the text of running row `at`, for requests that begin alike: all of it at its
+        end, and before that what can be kept by pieces."""
         ...
 
     def drop(self, row: Row) -> None:
         """Forgets a newcomer that has not joined."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of all rows, and of what was kept."""
         ...
 
     @property
@@ -78,13 +89,20 @@ class Verifier(Protocol):
 class LocalVerifier:
     """The target in this process. A row's cache holds its text but for the last token."""
 
-    def __init__(self, model: Any, vocabulary: int) -> None:
+    def __init__(
+        self, model: Any, vocabulary: int, most_rows: int | None = None, prefix: PrefixCache | None = None
+    ) -> None:
         self._last = max(1, min(_LAST_POSITIONS, _LAST_LOGITS // vocabulary))
-        self._caches: Caches = make_caches(model)
-        self._prefill = Prefill(self._caches)
+        self._caches: Caches = make_caches(model, most_rows)
+        self._prefix = prefix or PrefixCache()
+        self._shelf = self._prefix.shelf(self._caches)
+        self._prefill = Prefill(self._caches, self._shelf)
         self._ahead: mx.array | None = None  # rows × 1: tokens already on their way
 
     def prefill(self, row: Row, chunk: int) -> int | None:
+        found = self._prefill.begin(row, len(row.tokens))
+        if found is not None and not row.emitted:
+            row.stats.looked_up, row.stats.cached_tokens = True, found
         logits = self._prefill.advance(row, len(row.tokens), chunk, last=self._last)
         if logits is None:
             return None
@@ -102,15 +120,16 @@ class LocalVerifier:
         before = self._caches.lengths
         widths = [d + 1 for d in draft.depths]
         logits = self._caches.forward(mx.concatenate([last, draft.tokens], axis=1), widths)
-        if sampling.greedy:
-            best = mx.argmax(logits, axis=-1)
+        starts = [row.emitted for row in rows]
+        if sampling.settled:
+            best = sampling.choose(logits, starts)
             mx.eval(best, draft.tokens)
             verdict = _longest_match(draft.tokens.tolist(), best.tolist(), draft.depths)
         else:
             assert draft.q is not None
             generators = [row.generator for row in rows]
             u_accept, u_next = uniforms(generators, draft.depths), uniforms(generators, [1] * len(rows))[:, 0]
-            p, depths = sampling.distribution(logits), mx.array(draft.depths)
+            p, depths = sampling.distribution(logits, starts), mx.array(draft.depths)
             n, following = accept(p, draft.q, draft.tokens, depths, u_accept, u_next)
             mx.eval(n, following, draft.tokens)
             pairs = zip(draft.tokens.tolist(), n.tolist(), strict=True)
@@ -123,7 +142,7 @@ class LocalVerifier:
         current = self._ahead
         if current is None:
             current = self._step(mx.array([[row.tokens[-1]] for row in rows], dtype=mx.uint32), rows, sampling)
-        self._ahead = self._step(current, rows, sampling) if ahead else None
+        self._ahead = self._step(current, rows, sampling, after=1) if ahead else None
         mx.eval(current)
         # No operation on `current` here: it would queue behind the forward that is under way.
         return [token for (token,) in current.tolist()]
@@ -136,8 +155,20 @@ class LocalVerifier:
         if self._ahead is not None:
             self._ahead = self._ahead[mx.array(list(rows))] if rows else None
 
+    def keep(self, at: int, row: Row) -> None:
+        if row.finish is None and not self._caches.in_stretches:
+            return
+        # After the text's end the cache may hold more: tokens that stood beyond it, or one that nobody was sent.
+        self._shelf.keep(row.tokens, self._caches, at, min(self._caches.lengths[at], len(row.tokens)))
+
     def drop(self, row: Row) -> None:
         self._prefill.drop(row)
+
+    def close(self) -> None:
+        self._prefill.clear()
+        self._caches.clear()
+        self._prefix.give_up(self._shelf)
+        self._ahead = None
 
     @property
     def pending(self) -> bool:
@@ -147,21 +178,24 @@ class LocalVerifier:
     def nbytes(self) -> int:
         return self._caches.nbytes + self._prefill.nbytes
 
-    def _step(self, tokens: mx.array, rows: Sequence[Row], sampling: Sampling) -> mx.array:
-        """Dispatches one forward over `tokens`, rows × 1; returns the tokens it chooses, likewise."""
-        chosen = self._choose(self._caches.forward(tokens, [1] * len(rows)), rows, sampling)
+    def _step(self, tokens: mx.array, rows: Sequence[Row], sampling: Sampling, after: int = 0) -> mx.array:
+        """Dispatches one forward over `tokens`, rows × 1; returns the tokens it chooses, likewise. `after`: so many
+        that precede those are not known yet."""
+        chosen = self._choose(self._caches.forward(tokens, [1] * len(rows)), rows, sampling, after)
         mx.async_eval(chosen)
         return chosen
 
-    def _choose(self, logits: mx.array, rows: Sequence[Row], sampling: Sampling) -> mx.array:
+    def _choose(self, logits: mx.array, rows: Sequence[Row], sampling: Sampling, after: int = 0) -> mx.array:
         """One token for each row from `logits`, rows × 1 × vocabulary; returns rows × 1."""
-        if sampling.greedy:
-            return mx.argmax(logits, axis=-1)
-        return draw(sampling.distribution(logits), uniforms([row.generator for row in rows], [1] * len(rows)))
+        starts = [row.emitted for row in rows]
+        if sampling.settled:
+            return sampling.choose(logits, starts, after)
+        p = sampling.distribution(logits, starts, after)
+        return draw(p, uniforms([row.generator for row in rows], [1] * len(rows)))
 
 
 def _longest_match(drafted: list[list[int]], best: list[list[int]], depths: list[int]) -> Verdict:
-    """Greedy verdict: a drafted token stands where it is the target's own choice and all before it stand."""
+    """Settled rows' verdict: a drafted token stands where it is the target's own choice and all before it stand."""
     accepted, following = [], []
     for tokens, choice, depth in zip(drafted, best, depths, strict=True):
         n = 0

@@ -6,17 +6,18 @@ Other threads talk to it through a bounded inbox and read its state; they never 
 from __future__ import annotations
 
 import enum
-import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from draftd.core import DecodeRequest, DrafterKind, FinishReason, ModelInfo, Outcome, RequestStats, TokenSink
 from draftd.engine.batch import Row
+from draftd.engine.files import PairFiles
 from draftd.engine.inbox import Inbox, Taken
+from draftd.engine.limits import Limits
 from draftd.engine.model import LoadedModels
 from draftd.engine.observer import EngineObserver, EngineStatus, FanOut
 from draftd.engine.orders import Keep, LogitGap, Lower, Reload
@@ -25,15 +26,14 @@ from draftd.engine.totals import Totals
 from draftd.errors import DraftdError, InvalidRequest, ModelLoadError, NotServing
 
 if TYPE_CHECKING:
-    from draftd.engine.drafters import Drafters
+    from draftd.engine.assembly import Engine
+    from draftd.engine.learnt import Learnt
     from draftd.engine.scheduler import Scheduler
     from draftd.engine.upkeep import Upkeep
 
-_log = logging.getLogger(__name__)
-
 _JOIN_SECONDS = 10.0  # a round, even a slow one, is over by then
 _MEASURE_ROUNDS = 32  # cache sizes are read this often
-_CALIBRATION_SECONDS = 1.0  # of loading, spent on what a round costs
+_LEARNT_SECONDS = 1.0  # between two snapshots of what was learnt
 
 _ENDED = "the daemon is draining and takes no more orders"
 
@@ -53,23 +53,24 @@ class EngineWorker:
         load: Callable[[Callable[[str], None]], LoadedModels],
         *,
         observer: EngineObserver,
-        queue_capacity: int = 64,
-        max_batch: int = 8,
-        prefill_chunk: int = 512,
+        limits: Limits | None = None,
+        learnt: Learnt | None = None,
     ) -> None:
+        """`learnt`: of the same pair on the same machine, from before; then only the machine's tempo is measured."""
         self._load = load
         self._totals = Totals()
         self._observer = FanOut(self._totals, observer)
-        self._capacity, self._max_batch, self._chunk = queue_capacity, max_batch, prefill_chunk
+        self._limits = limits or Limits()
+        self._learnt, self._learnt_at = learnt, time.monotonic()
         self._thread = threading.Thread(target=self._run, name="draftd-engine", daemon=True)
-        self._inbox = Inbox(queue_capacity, max_batch)
+        self._inbox = Inbox(self._limits.queue_capacity, self._limits.max_batch)
         self._settled = threading.Event()
         # What follows the engine thread writes, whole, and any thread reads.
         self._state = EngineState.LOADING
         self._progress, self._error = "", ""
-        self._models: LoadedModels | None = None  # without the draft: `Drafters` holds that alone
-        self._drafters: Drafters | None = None
-        self._kv_bytes = 0
+        self._engine: Engine | None = None
+        self._kv_bytes = self._held_back = 0
+        self._load_seconds: float | None = None
 
     # any thread
 
@@ -99,18 +100,37 @@ class EngineWorker:
 
     @property
     def info(self) -> ModelInfo:
-        return self._loaded().info
+        return self._loaded().models.info
+
+    @property
+    def load_seconds(self) -> float | None:
+        """From the thread's start until requests were taken; None until then."""
+        return self._load_seconds
+
+    @property
+    def files(self) -> PairFiles:
+        """What the models in use were read from. Raises NotServing until they are."""
+        engine = self._loaded()
+        files = engine.models.files
+        return replace(files, drafts={**files.drafts, **engine.drafters.held.files})
+
+    @property
+    def draft_bytes(self) -> Mapping[DrafterKind, int]:
+        """Of the weights of each draft, as it was held last."""
+        return {} if self._engine is None else self._engine.drafters.held.sizes
 
     @property
     def tokenizer(self) -> Tokenizer:
-        return self._loaded().tokenizer
+        return self._loaded().models.tokenizer
 
     def submit(self, request: DecodeRequest, sink: TokenSink) -> None:
         """Queues a request. After this returns, `sink.on_finish` is called exactly once.
 
         Raises NotServing, QueueFull (with a retry delay) or InvalidRequest; then the sink hears nothing.
         """
-        _check(request, self.info)
+        engine = self._loaded()
+        _check(request, engine.models.info)
+        engine.admission.check(request)
         self._inbox.submit(request, sink)
 
     def cancel(self, request_id: str, reason: FinishReason = FinishReason.CANCELLED) -> None:
@@ -162,20 +182,31 @@ class EngineWorker:
 
     def status(self) -> EngineStatus:
         """A snapshot; never waits for the engine."""
-        models, drafters = self._models, self._drafters
-        held = None if drafters is None else drafters.held
-        drafts = 0 if held is None else held.weight_bytes
+        engine = self._engine
         active, queued = self._inbox.counts
-        return self._totals.status(
+        status = self._totals.status(
             active=active,
             queued=queued,
-            queue_capacity=self._capacity,
+            queue_capacity=self._limits.queue_capacity,
             kv_cache_bytes=self._kv_bytes,
-            weight_bytes=0 if models is None else models.info.weight_bytes + drafts,
             observer_errors=self._observer.errors,
-            loaded=frozenset() if held is None else held.drafters,
-            draft_weight_bytes=drafts,
+            held_back=self._held_back,
         )
+        if engine is None:
+            return status
+        held, prefix = engine.drafters.held, engine.prefix
+        return replace(
+            status,
+            weight_bytes=engine.models.info.weight_bytes + held.weight_bytes,
+            loaded=frozenset(held.drafters),
+            draft_weight_bytes=held.weight_bytes,
+            prefix=replace(status.prefix, bytes=prefix.bytes, limit_bytes=prefix.bound, entries=prefix.texts),
+            kv_cache_limit_bytes=engine.admission.limit,
+        )
+
+    def learnt(self) -> Learnt | None:
+        """What is known of costs and acceptance, as of about a second ago, or of the end; None before it is."""
+        return self._learnt
 
     def close(self, drain_seconds: float = 0.0) -> bool:
         """Takes no more requests, lets running ones go on for `drain_seconds`, ends the rest as CANCELLED, joins.
@@ -188,46 +219,53 @@ class EngineWorker:
         self._thread.join(drain_seconds + _JOIN_SECONDS)
         return not self._thread.is_alive()
 
-    def _loaded(self) -> LoadedModels:
-        models = self._models
-        if models is None:
+    def _loaded(self) -> Engine:
+        engine = self._engine
+        if engine is None:
             raise NotServing(self._error or f"the model is still loading ({self._progress})", retry_after=1.0)
-        return models
+        return engine
 
     # the engine thread
 
     def _run(self) -> None:
+        began = time.monotonic()
         try:
-            scheduler, upkeep, info = self._loaded_engine()
+            engine = self._engine = self._assembled()
         except Exception as error:
             self._error = error.message if isinstance(error, DraftdError) else f"{type(error).__name__}: {error}"
             self._state = EngineState.FAILED
             self._settled.set()
             return
-        self._progress = "ready"
+        self._progress, self._load_seconds = "ready", time.monotonic() - began
         self._inbox.open()
         self._state = EngineState.READY
         self._settled.set()
         try:
-            self._serve(scheduler, upkeep, info.context_length)
+            self._serve(engine)
         except BaseException as error:
             self._error = f"the engine stopped: {type(error).__name__}: {error}"
-            scheduler.abort(FinishReason.ERROR, self._error)
-            upkeep.close(NotServing(self._error))
+            engine.scheduler.abort(FinishReason.ERROR, self._error)
+            engine.upkeep.close(NotServing(self._error))
             self._refuse(FinishReason.ERROR, self._error)
             self._state = EngineState.FAILED
             return
         self._state = EngineState.STOPPED
 
-    def _serve(self, scheduler: Scheduler, upkeep: Upkeep, context_length: int) -> None:
-        steps = 0
+    def _serve(self, engine: Engine) -> None:
+        scheduler, upkeep, context_length = engine.scheduler, engine.upkeep, engine.models.info.context_length
+        steps, share = 0, 1.0
         while True:
+            if (allowed := self._limits.memory_share()) != share:
+                engine.prefix.allow(allowed)
+                share = allowed
+                scheduler.interrupted()
             taken = self._inbox.take(idle=scheduler.idle and not upkeep.busy)
             if taken is not None:
                 _hand_over(taken, scheduler, upkeep, context_length)
                 if taken.closing and (scheduler.idle or time.monotonic() >= taken.drain_until):
                     scheduler.abort(FinishReason.CANCELLED)
                     self._measure(scheduler, scheduler.kv_cache_bytes)
+                    self._learnt = scheduler.depth.learnt()
                     self._inbox.shut(NotServing(_ENDED))
                     return
             if upkeep.busy and upkeep.step():
@@ -242,7 +280,10 @@ class EngineWorker:
             self._measure(scheduler, scheduler.kv_cache_bytes if changed else self._kv_bytes)
 
     def _measure(self, scheduler: Scheduler, kv_bytes: int) -> None:
-        self._kv_bytes = kv_bytes
+        self._kv_bytes, self._held_back = kv_bytes, scheduler.held_back
+        now = time.monotonic()
+        if now - self._learnt_at >= _LEARNT_SECONDS:
+            self._learnt, self._learnt_at = scheduler.depth.learnt(), now
         self._inbox.report(*scheduler.clients, scheduler.own, self._totals.seconds_per_request)
 
     def _refuse(self, reason: FinishReason, error: str) -> None:
@@ -255,39 +296,18 @@ class EngineWorker:
     def _report(self, line: str) -> None:
         self._progress = line
 
-    def _loaded_engine(self) -> tuple[Scheduler, Upkeep, ModelInfo]:
+    def _assembled(self) -> Engine:
         models = self._load(self._report)
-        # Imported here: these bring MLX in, which must come after the BLAS that loading chose.
-        from draftd.engine.calibration import measure
-        from draftd.engine.costs import RoundCosts
-        from draftd.engine.drafters import Drafters
-        from draftd.engine.scheduler import Scheduler
-        from draftd.engine.upkeep import Upkeep
-        from draftd.engine.verification import LocalVerifier
+        from draftd.engine.assembly import assemble_engine  # brings MLX in: after the BLAS that loading chose
 
-        drafters = Drafters(models)
-        models = replace(models, draft=None, sources={})
-        target, info = models.target, models.info
-        costs = RoundCosts()
-        if info.speculation_available:  # nothing else asks what a round costs
-            self._report("measuring what a round costs")
-            try:
-                costs = RoundCosts(measure(target, info.vocab_size, self._max_batch, _CALIBRATION_SECONDS))
-            except Exception as error:
-                _log.warning("what a round costs could not be measured; it is learnt from requests", exc_info=error)
-        scheduler = Scheduler(
-            verifier=lambda: LocalVerifier(target, info.vocab_size),
-            drafters=drafters.make,
-            eos=models.tokenizer.eos_ids,
-            vocabulary=info.vocab_size,
+        return assemble_engine(
+            models,
+            self._limits,
+            learnt=self._learnt,
             observer=self._observer,
-            max_batch=self._max_batch,
-            prefill_chunk=self._chunk,
             cancelled=self._inbox.endings,
-            costs=costs,
+            report=self._report,
         )
-        self._models, self._drafters = models, drafters
-        return scheduler, Upkeep(scheduler, drafters, target, self._chunk), info
 
 
 def _hand_over(taken: Taken, scheduler: Scheduler, upkeep: Upkeep, context_length: int) -> None:

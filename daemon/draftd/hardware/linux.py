@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import psutil
@@ -80,21 +80,39 @@ def _cgroup(root: Path) -> HardwareSample:
     return HardwareSample(cgroup_limit=int((group / "memory.max").read_text()), cgroup_used=max(0, used - cache))
 
 
+def memory_limit(root: Path) -> int | None:
+    """Bytes that the daemon's control groups allow it; None where none has a limit."""
+    limits = [limit for folder in _groups(root) if (limit := _text(folder / "memory.max")) and limit.strip() != "max"]
+    return min(map(int, limits), default=None)
+
+
+def processor_limit(root: Path) -> float | None:
+    """Processors' worth of time that the daemon's control groups allow it; None where none has a limit."""
+    quotas = [text.split() for folder in _groups(root) if (text := _text(folder / "cpu.max"))]
+    return min((int(quota) / int(period) for quota, period in quotas if quota != "max"), default=None)
+
+
 def _limited_group(root: Path) -> Path | None:
     """The group, from the daemon's own upwards, that leaves it the least memory; None where none has a limit."""
+    left: list[tuple[int, Path]] = []
+    for folder in _groups(root):
+        limit, used = _text(folder / "memory.max"), _text(folder / "memory.current")
+        if limit is not None and used is not None and limit.strip() != "max":
+            left.append((int(limit) - int(used), folder))
+    return min(left)[1] if left else None
+
+
+def _groups(root: Path) -> Iterator[Path]:
+    """The daemon's own control group, and those above it."""
     own = re.search(r"^0::(/.*)$", _text(root / "proc/self/cgroup") or "", re.MULTILINE)
     if own is None:
-        return None
-    left: list[tuple[int, Path]] = []
+        return
     for mount in (root / name for name in _MOUNTS):
         group = mount / own[1].lstrip("/")
         for folder in (group, *group.parents):
-            limit, used = _text(folder / "memory.max"), _text(folder / "memory.current")
-            if limit is not None and used is not None and limit.strip() != "max":
-                left.append((int(limit) - int(used), folder))
+            yield folder
             if folder == mount:
                 break
-    return min(left)[1] if left else None
 
 
 def _swap(root: Path) -> HardwareSample:

@@ -11,6 +11,9 @@ from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel,
 # Left to the rest of the system where the settings name nothing: 10 GB of 24.
 _FLOOR_SHARE = 10 / 24
 
+_SHARES = {MemoryPressure.NORMAL: 1.0, MemoryPressure.WARN: 0.5, MemoryPressure.CRITICAL: 0.0}
+_BELOW_FLOOR_SHARE = 1 / 8  # of what is available
+
 _LEVEL_OF_STATE = {
     ThermalState.NOMINAL: ThermalLevel.NOMINAL,
     ThermalState.FAIR: ThermalLevel.MODERATE,
@@ -51,6 +54,13 @@ class HardwareView(Protocol):
         ...
 
 
+def memory_share(state: HardwareState | None) -> float:
+    """How much of the memory that could be done without is to be held, from 0 to 1: half of it under pressure, nothing
+    under critical pressure."""
+    pressure = None if state is None else state.sample.memory_pressure
+    return 1.0 if pressure is None else _SHARES[pressure]
+
+
 @dataclass(frozen=True, slots=True)
 class FixedView:
     """The fake: shows what it is given, and by default nothing."""
@@ -85,6 +95,18 @@ def advance(before: HardwareState | None, sample: HardwareSample, now: float, fl
         swap_in_start=start,
         swap_ins=swap_ins,
     )
+
+
+def takeable(state: HardwareState | None) -> int | None:
+    """Bytes that one more request may take: the headroom; below the floor, which others may hold the system at, a share
+    of what is left all the same; 0 in critical memory pressure. None where that is not known."""
+    if state is None:
+        return None
+    if state.sample.memory_pressure is MemoryPressure.CRITICAL:
+        return 0
+    if state.headroom is None or state.available is None:
+        return None
+    return max(state.headroom, int(state.available * _BELOW_FLOOR_SHARE), 0)
 
 
 def _limit(sample: HardwareSample) -> int | None:

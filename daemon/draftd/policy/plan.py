@@ -7,28 +7,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from draftd.core import DecodeMode, DecodePlan, DrafterKind, FallbackLevel, ModelInfo, ModePreference
+from draftd.core import DecodeMode, DecodePlan, DepthMode, DrafterKind, FallbackLevel, ModelInfo, ModePreference
 from draftd.errors import SpeculationUnavailable
 from draftd.policy.flag import FlagResolution
 from draftd.policy.ladder import Rung
 
 _WEIGHT = (DrafterKind.DRAFT_MODEL, DrafterKind.LIGHT_DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP)  # heaviest first
+_WEIGHTLESS = frozenset({DrafterKind.PROMPT_LOOKUP})  # to be had whatever weights are in memory
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the caller asked for. `max_draft_tokens` None means no cap of the caller's own."""
+    """What the caller asked for. `max_draft_tokens` None means no cap of the caller's own, `depth_mode` None the
+    daemon's default."""
 
     preference: ModePreference = ModePreference.AUTO
     max_draft_tokens: int | None = None
     drafter: DrafterKind | None = None
+    depth_mode: DepthMode | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """What the daemon allows: the rung that the ladder stands on. The first one is all that is configured."""
+    """What the daemon allows: the rung that the ladder stands on, and how depth is chosen where the request does not
+    say. The first rung is all that is configured."""
 
     rung: Rung
+    depth_mode: DepthMode = DepthMode.AUTOMATIC
 
     @property
     def level(self) -> FallbackLevel:
@@ -70,11 +75,14 @@ def decide(wish: Wish, flag: FlagResolution, ceiling: Ceiling, model: ModelInfo,
         notes.append(f"request: max_draft_tokens {wish.max_draft_tokens} lowered to the daemon's {depth}")
     elif wish.max_draft_tokens is not None:
         depth = wish.max_draft_tokens
-    return DecodePlan(DecodeMode.SPECULATIVE, depth, drafter, ceiling.level, flag.variant, "; ".join(notes))
+    mode = wish.depth_mode or ceiling.depth_mode
+    others = _alternatives(wish, drafter, model) if mode is DepthMode.AUTOMATIC else frozenset()
+    reason = "; ".join(notes)
+    return DecodePlan(DecodeMode.SPECULATIVE, depth, drafter, ceiling.level, flag.variant, reason, mode, others)
 
 
 def _drafter(wish: Wish, ceiling: Ceiling) -> DrafterKind:
-    """The one drafter that may be used: none takes another's place unasked, for not every drafter pays everywhere."""
+    """The one drafter that a rung and the caller allow for. Where it is not to be had, none takes its place."""
     allowed = ceiling.rung.drafter
     assert allowed is not None, ceiling
     if wish.drafter is None:
@@ -82,6 +90,15 @@ def _drafter(wish: Wish, ceiling: Ceiling) -> DrafterKind:
     if ceiling.level is FallbackLevel.LIGHT_DRAFT and _WEIGHT.index(wish.drafter) < _WEIGHT.index(allowed):
         return allowed
     return wish.drafter
+
+
+def _alternatives(wish: Wish, drafter: DrafterKind, model: ModelInfo) -> frozenset[DrafterKind]:
+    """What may draft in the drafter's place in rounds where it pays more: only what is lighter, so that no rung of the
+    ladder excludes it, and needs no weights beside those that the rung holds. A caller who names a drafter gets it."""
+    if wish.drafter is not None:
+        return frozenset()
+    lighter = frozenset(_WEIGHT[_WEIGHT.index(drafter) + 1 :])
+    return lighter & _WEIGHTLESS & frozenset(model.drafters)
 
 
 def _missing(drafter: DrafterKind, wish: Wish, model: ModelInfo) -> str:

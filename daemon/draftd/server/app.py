@@ -29,6 +29,7 @@ from draftd.server.calls import Calls
 from draftd.server.control_service import ControlServicer
 from draftd.server.inference import InferenceServicer
 from draftd.server.interceptors import AuthInterceptor, ErrorInterceptor
+from draftd.server.manifest import Manifests
 from draftd.server.seams import FallbackControl, ServerTelemetry
 from draftd.server.stream import Mailbox
 from draftd.server.tls import server_credentials
@@ -80,6 +81,7 @@ class Daemon:
         self._calls = Calls(engine.queue_capacity + engine.max_batch + _SPARE_CALLS)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         self._tokenising = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-tokenise")
+        self._manifests = Manifests(worker, self._hardware, settings, version=__version__)
         self._ready = asyncio.Event()
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -121,6 +123,7 @@ class Daemon:
             self._hardware,
             self._controller,
             self._stop,
+            self._manifests,
             version=__version__,
             write_stall_seconds=stall,
         )
@@ -240,6 +243,7 @@ class Daemon:
         if self._mailbox is not None:
             self._mailbox.close()
         self._tokenising.shutdown(wait=False, cancel_futures=True)
+        self._manifests.close()
 
     async def _watch_engine(self) -> None:
         """Announces progress, turns health to SERVING, and stops the daemon when its engine has ended."""

@@ -13,9 +13,11 @@ from draftd.control.planner import FlagContext, Planner
 from draftd.engine.worker import EngineState, EngineWorker
 from draftd.errors import InvalidRequest, NotServing
 from draftd.hardware.state import HardwareView
-from draftd.server import convert, fallback, machine, reply
+from draftd.protocol import duration
+from draftd.server import convert, depth, fallback, machine, reply
 from draftd.server.calls import Calls
 from draftd.server.fallback_service import FallbackServicer
+from draftd.server.manifest import Manifests
 from draftd.server.seams import FallbackControl, ServerTelemetry
 from draftd.server.types import Context
 from draftd.v1 import control_pb2 as pb
@@ -46,6 +48,7 @@ class ControlServicer(FallbackServicer):
         hardware: HardwareView,
         controller: FallbackControl | None,
         ending: asyncio.Event,
+        manifests: Manifests,
         *,
         version: str,
         write_stall_seconds: float | None,
@@ -54,7 +57,7 @@ class ControlServicer(FallbackServicer):
         self._worker, self._planner, self._flags = worker, planner, flags
         self._telemetry, self._calls = telemetry, calls
         self._journal, self._hardware = journal, hardware
-        self._version = version
+        self._manifests, self._version = manifests, version
         self._began, self._started = time.monotonic(), reply.timestamp(datetime.now(UTC))
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:  # noqa: N802
@@ -68,12 +71,13 @@ class ControlServicer(FallbackServicer):
         return pb.GetStatusResponse(
             version=self._version,
             state=state,
-            uptime=reply.duration(time.monotonic() - self._began),
+            uptime=duration(time.monotonic() - self._began),
             model=model,
             active_requests=engine.active,
             queued_requests=engine.queued,
             queue_capacity=engine.queue_capacity,
             kv_cache_bytes=engine.kv_cache_bytes,
+            kv_cache_limit_bytes=engine.kv_cache_limit_bytes,
             weight_bytes=engine.weight_bytes,
             finished_requests={reason.value: n for reason, n in engine.finished.items()},
             counts=reply.counts(engine.counts),
@@ -91,8 +95,24 @@ class ControlServicer(FallbackServicer):
             flag=_flag(flag),
             started=self._started,
             verifier_errors=engine.verifier_errors,
+            prefix_cache=pb.PrefixCache(
+                bytes=engine.prefix.bytes,
+                limit_bytes=engine.prefix.limit_bytes,
+                entries=engine.prefix.entries,
+                lookups=engine.prefix.lookups,
+                hits=engine.prefix.hits,
+                read_tokens=engine.prefix.read_tokens,
+            ),
             fallback=None if self._fallback is None else fallback.state(self._fallback.state()),
         )
+
+    async def GetManifest(  # noqa: N802
+        self, request: pb.GetManifestRequest, context: Context
+    ) -> pb.GetManifestResponse:
+        return await self._unless_ending(self._manifests.take())
+
+    async def GetDepth(self, request: pb.GetDepthRequest, context: Context) -> pb.GetDepthResponse:  # noqa: N802
+        return depth.told(self._worker.learnt(), self._planner.max_draft_tokens)
 
     async def GetFlag(self, request: pb.GetFlagRequest, context: Context) -> pb.GetFlagResponse:  # noqa: N802
         workload = convert.workload(request.workload)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
-from draftd.core import DrafterKind, ModePreference, SamplingParams, WorkloadClass
+from draftd.core import ModePreference, SamplingParams, WorkloadClass
 from draftd.errors import InvalidRequest
 from draftd.policy.plan import Wish
+from draftd.protocol import DEPTH_MODES, DRAFTERS, MODES, WORKLOADS
 from draftd.v1 import inference_pb2 as pb
 
 MAX_STOPS = 16
@@ -18,26 +19,6 @@ MAX_STOP_BYTES = 256
 MAX_CALLER_BYTES = 128
 MAX_TEMPERATURE = 100.0
 ROLES = ("system", "user", "assistant", "tool")
-
-MODES: Mapping[int, ModePreference] = {
-    pb.DECODE_MODE_UNSPECIFIED: ModePreference.AUTO,
-    pb.DECODE_MODE_AUTO: ModePreference.AUTO,
-    pb.DECODE_MODE_SPECULATIVE: ModePreference.SPECULATIVE,
-    pb.DECODE_MODE_AUTOREGRESSIVE: ModePreference.AUTOREGRESSIVE,
-}
-WORKLOADS: Mapping[int, WorkloadClass] = {
-    pb.WORKLOAD_CLASS_UNSPECIFIED: WorkloadClass.UNSPECIFIED,
-    pb.WORKLOAD_CLASS_CODE: WorkloadClass.CODE,
-    pb.WORKLOAD_CLASS_TOOL_CALL: WorkloadClass.TOOL_CALL,
-    pb.WORKLOAD_CLASS_CHAT: WorkloadClass.CHAT,
-    pb.WORKLOAD_CLASS_PROSE: WorkloadClass.PROSE,
-}
-DRAFTERS: Mapping[int, DrafterKind | None] = {
-    pb.DRAFTER_KIND_UNSPECIFIED: None,
-    pb.DRAFTER_KIND_DRAFT_MODEL: DrafterKind.DRAFT_MODEL,
-    pb.DRAFTER_KIND_LIGHT_DRAFT_MODEL: DrafterKind.LIGHT_DRAFT_MODEL,
-    pb.DRAFTER_KIND_PROMPT_LOOKUP: DrafterKind.PROMPT_LOOKUP,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +81,7 @@ def parse(request: pb.GenerateRequest, limits: Limits) -> Parsed:
     )
 
 
-def workload(value: int) -> WorkloadClass:
+def workload(value: pb.WorkloadClass) -> WorkloadClass:
     """Raises InvalidRequest for a number that names no class."""
     return _member(WORKLOADS, value, "workload", pb.WorkloadClass.keys())
 
@@ -197,13 +178,15 @@ def _wish(request: pb.GenerateRequest) -> Wish:
         raise InvalidRequest("max_draft_tokens", cap, "0 or more; 0 means autoregressive")
     if cap == 0 and preference is ModePreference.SPECULATIVE:
         raise InvalidRequest("max_draft_tokens", cap, "1 or more where mode is DECODE_MODE_SPECULATIVE")
-    return Wish(preference, cap, drafter)
+    depth_mode = _member(DEPTH_MODES, request.depth_mode, "depth_mode", pb.DepthMode.keys())
+    return Wish(preference, cap, drafter, depth_mode)
 
 
 _T = TypeVar("_T", bound="Enum | None")
+_E = TypeVar("_E", bound=int)
 
 
-def _member(known: Mapping[int, _T], value: int, field: str, names: Sequence[str]) -> _T:
+def _member(known: Mapping[_E, _T], value: _E, field: str, names: Sequence[str]) -> _T:
     if value not in known:
         raise InvalidRequest(field, value, ", ".join(names))
     return known[value]

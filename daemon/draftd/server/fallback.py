@@ -15,6 +15,7 @@ from draftd.errors import InvalidRequest
 from draftd.policy.ladder import Demand, Hold, Rung
 from draftd.policy.leases import Lease
 from draftd.policy.reports import CanaryOutcome, CanaryReport, ProbeReport
+from draftd.protocol import duration
 from draftd.server import reply
 from draftd.v1 import control_pb2 as pb
 
@@ -66,7 +67,7 @@ def state(found: FallbackState) -> pb.FallbackState:
         hold=None if found.hold is None else _hold(found.hold),
         demands=map(_demand, found.demands),
         leases=map(_lease, found.leases),
-        wait=reply.duration(found.wait),
+        wait=duration(found.wait),
         relapses=found.relapses,
         loaded_drafters=sorted(kind.value for kind in found.loaded_drafters),
         draft_weight_bytes=found.draft_weight_bytes,
@@ -108,7 +109,7 @@ def probed(report: ProbeReport) -> pb.RunProbeResponse:
         reason=report.reason,
         acceptance=report.acceptance,
         speedup=report.speedup,
-        took=reply.duration(report.seconds),
+        took=duration(report.seconds),
     )
 
 
@@ -119,7 +120,7 @@ def canaries(report: CanaryReport) -> pb.RunCanariesResponse:
         score_autoregressive=report.score_autoregressive,
         score_speculative=report.score_speculative,
         results=map(_canary, report.outcomes),
-        took=reply.duration(report.seconds),
+        took=duration(report.seconds),
     )
 
 

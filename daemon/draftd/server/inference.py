@@ -30,9 +30,10 @@ from draftd.core import (
 from draftd.engine.tokenizer import Tokenizer
 from draftd.engine.worker import EngineState, EngineWorker
 from draftd.errors import ClientStalled, DeadlineExceeded, DraftdError, EngineFailure, NotServing, QueueFull
+from draftd.protocol import WORKLOADS
 from draftd.server import reply
 from draftd.server.calls import Calls
-from draftd.server.convert import WORKLOADS, Chat, Limits, Parsed, RawText, parse
+from draftd.server.convert import Chat, Limits, Parsed, RawText, parse
 from draftd.server.seams import ServerTelemetry
 from draftd.server.stall import StallGuard
 from draftd.server.stream import Mailbox, TokenStream
@@ -77,6 +78,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             self._worker.info,
             default_max_tokens=self._default_max_tokens,
             max_draft_tokens=self._planner.max_draft_tokens,
+            depth_mode=self._planner.depth_mode,
             chat_template=self._worker.tokenizer.has_chat_template,
         )
 

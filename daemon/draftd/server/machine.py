@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from draftd.hardware.sample import MemoryPressure, ThermalLevel
 from draftd.hardware.state import HardwareView
-from draftd.server import reply
+from draftd.protocol import duration
 from draftd.v1 import control_pb2 as pb
 
 _PRESSURES = {
@@ -30,13 +30,13 @@ def hardware(view: HardwareView, now: float) -> pb.Hardware | None:
         return None
     sample = state.sample
     return pb.Hardware(
-        age=reply.duration(now - state.at),
+        age=duration(now - state.at),
         memory_pressure=_PRESSURES[sample.memory_pressure],
         memory_headroom_bytes=state.headroom,
         memory_floor_bytes=state.floor,
         memory_available_bytes=state.available,
         memory_limit_bytes=state.limit,
-        critical_pressure=reply.duration(state.critical_seconds),
+        critical_pressure=duration(state.critical_seconds),
         swap_used_bytes=sample.swap_used,
         swap_in_bytes=state.swap_ins,
         process_resident_bytes=sample.process_resident,

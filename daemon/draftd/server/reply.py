@@ -5,39 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from draftd.core import (
-    DecodeMode,
     DecodePlan,
+    DepthMode,
     DraftCounts,
-    DrafterKind,
     Emission,
-    FinishReason,
     ModelInfo,
     Outcome,
     RequestStats,
 )
+from draftd.protocol import DECODED, DEPTH_MODES, DRAFTERS, REASONS, duration
 from draftd.v1 import inference_pb2 as pb
 
-_MODES = {
-    DecodeMode.SPECULATIVE: pb.DECODE_MODE_SPECULATIVE,
-    DecodeMode.AUTOREGRESSIVE: pb.DECODE_MODE_AUTOREGRESSIVE,
-}
-_DRAFTERS = {
-    None: pb.DRAFTER_KIND_UNSPECIFIED,
-    DrafterKind.DRAFT_MODEL: pb.DRAFTER_KIND_DRAFT_MODEL,
-    DrafterKind.LIGHT_DRAFT_MODEL: pb.DRAFTER_KIND_LIGHT_DRAFT_MODEL,
-    DrafterKind.PROMPT_LOOKUP: pb.DRAFTER_KIND_PROMPT_LOOKUP,
-}
-_REASONS = {
-    FinishReason.STOP: pb.FINISH_REASON_STOP,
-    FinishReason.LENGTH: pb.FINISH_REASON_LENGTH,
-    FinishReason.CANCELLED: pb.FINISH_REASON_CANCELLED,
-    FinishReason.DEADLINE: pb.FINISH_REASON_DEADLINE,
-    FinishReason.ERROR: pb.FINISH_REASON_ERROR,
-}
+_MODES = {mode: number for number, mode in DECODED.items()}
+_DRAFTERS = {drafter: number for number, drafter in DRAFTERS.items()}
+_DEPTH_MODES = {mode: number for number, mode in DEPTH_MODES.items()}
+_REASONS = {reason: number for number, reason in REASONS.items()}
 
 
 def started(request_id: str, info: ModelInfo, prompt_tokens: int, plan: DecodePlan) -> pb.GenerateResponse:
@@ -54,6 +39,8 @@ def started(request_id: str, info: ModelInfo, prompt_tokens: int, plan: DecodePl
                 level=plan.level.label,
                 variant=plan.variant,
                 reason=plan.reason,
+                depth_mode=_DEPTH_MODES[plan.depth_mode if plan.drafter is not None else None],
+                alternatives=[_DRAFTERS[kind] for kind in sorted(plan.alternatives)],
             ),
         )
     )
@@ -76,7 +63,11 @@ def finished(outcome: Outcome, plan: DecodePlan, stop: str) -> pb.GenerateRespon
     return pb.GenerateResponse(
         finished=pb.Finished(
             reason=_REASONS[outcome.reason],
-            usage=pb.Usage(input_tokens=stats.prompt_tokens, output_tokens=stats.counts.emitted),
+            usage=pb.Usage(
+                input_tokens=stats.prompt_tokens,
+                output_tokens=stats.counts.emitted,
+                cache_read_tokens=stats.cached_tokens,
+            ),
             timings=_timings(stats),
             counts=counts(stats.counts),
             stop=stop,
@@ -101,11 +92,13 @@ def counts(c: DraftCounts) -> pb.DraftCounts:
         draft_time=duration(c.draft_seconds),
         verify_time=duration(c.verify_seconds),
         break_even_tokens=c.break_even_tokens,
+        parked_rounds=c.parked_rounds,
+        capped_rounds=c.capped_rounds,
     )
 
 
 def model(
-    info: ModelInfo, *, default_max_tokens: int, max_draft_tokens: int, chat_template: bool
+    info: ModelInfo, *, default_max_tokens: int, max_draft_tokens: int, depth_mode: DepthMode, chat_template: bool
 ) -> pb.GetModelResponse:
     return pb.GetModelResponse(
         model=info.model,
@@ -122,14 +115,8 @@ def model(
         chat_template=chat_template,
         light_draft_model=info.light_draft_model or "",
         light_draft_reason=info.light_draft_reason,
+        depth_mode=_DEPTH_MODES[depth_mode],
     )
-
-
-def duration(seconds: float | None) -> Duration | None:
-    if seconds is None:
-        return None
-    whole, nanos = divmod(max(0, round(seconds * 1e9)), 1_000_000_000)
-    return Duration(seconds=whole, nanos=nanos)
 
 
 def timestamp(at: datetime) -> Timestamp:
@@ -151,7 +138,7 @@ def _timings(stats: RequestStats) -> pb.Timings:
         time_to_first_token=duration(stats.time_to_first_token),
         total=duration(None if stats.finished is None else stats.finished - stats.arrival),
         decode_tokens_per_second=stats.decode_tokens_per_second or 0.0,
-        inter_token_p50=duration(quantile(gaps, 0.50)),
-        inter_token_p95=duration(quantile(gaps, 0.95)),
-        inter_token_p99=duration(quantile(gaps, 0.99)),
+        inter_chunk_p50=duration(quantile(gaps, 0.50)),
+        inter_chunk_p95=duration(quantile(gaps, 0.95)),
+        inter_chunk_p99=duration(quantile(gaps, 0.99)),
     )

@@ -13,11 +13,11 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
 from draftd.errors import DraftdError, FieldError
+from draftd.protocol import DETAILS_KEY
 from draftd.server.types import Context
 
 _SEND_SECONDS = 1.0
 DOMAIN = "draftd"
-DETAILS_KEY = "grpc-status-details-bin"
 
 
 def code_of(error: DraftdError) -> grpc.StatusCode:

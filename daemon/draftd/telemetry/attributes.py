@@ -98,6 +98,11 @@ RESPONSE_TTFC = Attribute(
     "gen_ai.response.time_to_first_chunk", "double", "Seconds from arrival until the first tokens"
 )
 USAGE_INPUT = Attribute("gen_ai.usage.input_tokens", "int", "Prompt tokens")
+USAGE_CACHE_READ = Attribute(
+    "gen_ai.usage.cache_read.input_tokens",
+    "int",
+    "Prompt tokens, among the input tokens, that were not computed: an earlier request had left their keys and values",
+)
 USAGE_OUTPUT = Attribute("gen_ai.usage.output_tokens", "int", "Emitted tokens, the end-of-text token included")
 INPUT_MESSAGES = Attribute(
     "gen_ai.input.messages", "string", "The prompt as JSON, its first 16,384 characters; only when opted in"
@@ -110,6 +115,16 @@ PLAN_LEVEL = Attribute("draftd.plan.level", "string", "Fallback level in force, 
 PLAN_VARIANT = Attribute("draftd.plan.variant", "string", "Variant of the feature flag")
 PLAN_DRAFTER = Attribute("draftd.plan.drafter", "string", "`draft_model`, `prompt_lookup` or `none`")
 PLAN_MAX_DRAFT = Attribute("draftd.plan.max_draft_tokens", "int", "Most tokens to draft in a round; 0 is none")
+PLAN_DEPTH_MODE = Attribute(
+    "draftd.plan.depth_mode",
+    "string",
+    "`automatic` (each round drafts as much as pays), `fixed` (as much as the plan allows) or `none`",
+)
+PLAN_ALTERNATIVES = Attribute(
+    "draftd.plan.alternatives",
+    "string[]",
+    "Drafters that might take the plan's place in rounds where they paid more; absent where there were none",
+)
 DEGRADED = Attribute(
     "draftd.degraded_reason",
     "string",
@@ -141,6 +156,14 @@ BREAK_EVEN_TOKENS = Attribute(
     "draftd.spec_decode.break_even_tokens",
     "double",
     "Accepted tokens that would have made its drafted rounds just as fast as autoregressive ones",
+)
+PARKED_ROUNDS = Attribute(
+    "draftd.spec_decode.parked_rounds", "int", "Rounds that drafted nothing because it did not pay"
+)
+CAPPED_ROUNDS = Attribute(
+    "draftd.spec_decode.capped_rounds",
+    "int",
+    "Rounds in which more drafted tokens would have paid than the plan allowed",
 )
 ACCEPTANCE = Attribute(
     "draftd.spec_decode.acceptance", "double", "accepted / drafted; absent where nothing was drafted"

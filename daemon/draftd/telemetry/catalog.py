@@ -69,8 +69,8 @@ PREFILL_DURATION = Metric(
     LABELS,
     _WAIT,
 )
-INTER_TOKEN_DURATION = Metric(
-    "draftd.inter_token.duration",
+INTER_CHUNK_DURATION = Metric(
+    "draftd.inter_chunk.duration",
     Kind.HISTOGRAM,
     "s",
     "Between successive chunks of one request: one per round, which may hold several tokens",
@@ -158,6 +158,20 @@ BREAK_EVEN_TOKENS = Metric(
     "same batch size",
     LABELS,
 )
+PARKED_ROUNDS = Metric(
+    "draftd.spec_decode.parked_rounds",
+    Kind.OBSERVABLE_COUNTER,
+    "{round}",
+    "Rounds that drafted nothing, although a drafter was to be had, because it did not pay",
+    LABELS,
+)
+CAPPED_ROUNDS = Metric(
+    "draftd.spec_decode.capped_rounds",
+    Kind.OBSERVABLE_COUNTER,
+    "{round}",
+    "Rounds in which more drafted tokens would have paid than the plan allowed",
+    LABELS,
+)
 TOKENS = Metric(
     "draftd.tokens",
     Kind.OBSERVABLE_COUNTER,
@@ -205,8 +219,52 @@ QUEUE_CAPACITY = Metric(
     "draftd.engine.queue_capacity", Kind.GAUGE, "{request}", "Requests that may wait; beyond it, refused", (a.MODEL,)
 )
 KV_CACHE = Metric("draftd.engine.kv_cache", Kind.GAUGE, "By", "MLX arrays held by key-value caches", (a.MODEL,))
+KV_CACHE_LIMIT = Metric(
+    "draftd.engine.kv_cache_limit", Kind.GAUGE, "By", "What key-value caches may take; 0 without a limit", (a.MODEL,)
+)
+HELD_BACK_REQUESTS = Metric(
+    "draftd.engine.held_back_requests",
+    Kind.GAUGE,
+    "{request}",
+    "Requests that wait although the batch has a place, because there is no memory for their key-value caches",
+    (a.MODEL,),
+)
 WEIGHTS = Metric(
     "draftd.engine.weights", Kind.GAUGE, "By", "MLX arrays held by the weights, draft included", (a.MODEL,)
+)
+PREFIX_USAGE = Metric(
+    "draftd.prefix_cache.usage",
+    Kind.GAUGE,
+    "By",
+    "MLX arrays held by keys and values of finished requests, kept for those that begin with the same tokens",
+    (a.MODEL,),
+)
+PREFIX_LIMIT = Metric(
+    "draftd.prefix_cache.limit",
+    Kind.GAUGE,
+    "By",
+    "The most that they may hold now: less than was set while the machine's memory is under pressure",
+    (a.MODEL,),
+)
+PREFIX_ENTRIES = Metric(
+    "draftd.prefix_cache.entries", Kind.GAUGE, "{entry}", "Texts of which they are kept", (a.MODEL,)
+)
+PREFIX_LOOKUPS = Metric(
+    "draftd.prefix_cache.lookups",
+    Kind.OBSERVABLE_COUNTER,
+    "{request}",
+    "Requests that looked for what was kept of their prompts' beginnings, counted when they end",
+    (a.MODEL,),
+)
+PREFIX_HITS = Metric(
+    "draftd.prefix_cache.hits", Kind.OBSERVABLE_COUNTER, "{request}", "Of those, the requests that found it", (a.MODEL,)
+)
+PREFIX_READ = Metric(
+    "draftd.prefix_cache.read_tokens",
+    Kind.OBSERVABLE_COUNTER,
+    "{token}",
+    "Prompt tokens that were not computed because of it; they are among the input tokens",
+    (a.MODEL,),
 )
 TELEMETRY_ERRORS = Metric(
     "draftd.telemetry.errors",
@@ -232,6 +290,8 @@ METRICS: tuple[Metric, ...] = (
     DRAFT_TIME,
     VERIFY_TIME,
     BREAK_EVEN_TOKENS,
+    PARKED_ROUNDS,
+    CAPPED_ROUNDS,
     TOKENS,
     REQUESTS,
     DRAFTER_ERRORS,
@@ -240,12 +300,20 @@ METRICS: tuple[Metric, ...] = (
     FLAG_ENABLED,
     QUEUE_DURATION,
     PREFILL_DURATION,
-    INTER_TOKEN_DURATION,
+    INTER_CHUNK_DURATION,
     ACTIVE_REQUESTS,
     QUEUED_REQUESTS,
     QUEUE_CAPACITY,
     KV_CACHE,
+    KV_CACHE_LIMIT,
+    HELD_BACK_REQUESTS,
     WEIGHTS,
+    PREFIX_USAGE,
+    PREFIX_LIMIT,
+    PREFIX_ENTRIES,
+    PREFIX_LOOKUPS,
+    PREFIX_HITS,
+    PREFIX_READ,
     *machine.METRICS,
     RPC_DURATION,
     TELEMETRY_ERRORS,
@@ -267,17 +335,21 @@ INFERENCE_SPAN = Span(
     (
         a.OPERATION, a.PROVIDER, a.MODEL, a.REQUEST_MAX_TOKENS, a.REQUEST_TEMPERATURE, a.REQUEST_TOP_P,
         a.REQUEST_TOP_K, a.REQUEST_MIN_P, a.REQUEST_SEED, a.REQUEST_STOP, a.REQUEST_STREAM, a.RESPONSE_ID,
-        a.RESPONSE_MODEL, a.RESPONSE_FINISH, a.RESPONSE_TTFC, a.USAGE_INPUT, a.USAGE_OUTPUT, a.ERROR_TYPE,
+        a.RESPONSE_MODEL, a.RESPONSE_FINISH, a.RESPONSE_TTFC, a.USAGE_INPUT, a.USAGE_CACHE_READ, a.USAGE_OUTPUT,
+        a.ERROR_TYPE,
         a.INPUT_MESSAGES, a.OUTPUT_MESSAGES, a.DRAFT_MODEL, a.MODE, a.WORKLOAD, a.CONTEXT_TIER, a.OUTCOME,
-        a.PLAN_REASON, a.PLAN_LEVEL, a.PLAN_VARIANT, a.PLAN_DRAFTER, a.PLAN_MAX_DRAFT, a.DEGRADED, a.ROUNDS,
+        a.PLAN_REASON, a.PLAN_LEVEL, a.PLAN_VARIANT, a.PLAN_DRAFTER, a.PLAN_MAX_DRAFT,
+        a.PLAN_DEPTH_MODE, a.PLAN_ALTERNATIVES, a.DEGRADED, a.ROUNDS,
         a.DRAFTS, a.DRAFT_TOKENS, a.ACCEPTED_TOKENS, a.ACCEPTED_PER_POS, a.DRAFTED_PER_POS, a.ROLLBACKS,
         a.ROLLED_BACK, a.DRAFT_FORWARDS, a.TARGET_FORWARDS, a.DRAFT_TIME, a.VERIFY_TIME, a.BREAK_EVEN_TOKENS,
-        a.ACCEPTANCE, a.MEAN_ACCEPTED, a.SPEEDUP, a.TOKENS_PER_SECOND, a.TTFT,
+        a.PARKED_ROUNDS, a.CAPPED_ROUNDS, a.ACCEPTANCE, a.MEAN_ACCEPTED, a.SPEEDUP, a.TOKENS_PER_SECOND, a.TTFT,
         a.QUEUE_SECONDS, a.PREFILL_SECONDS, a.MEMORY_PRESSURE, a.MEMORY_HEADROOM, a.THERMAL_LEVEL,
     ),
 )  # fmt: skip
 QUEUE_SPAN = Span("queue", "INTERNAL", "From arrival until scheduled, or until the end of what never was")
-PREFILL_SPAN = Span("prefill", "INTERNAL", "From scheduled until the prompt was cached", (a.USAGE_INPUT,))
+PREFILL_SPAN = Span(
+    "prefill", "INTERNAL", "From scheduled until the prompt was cached", (a.USAGE_INPUT, a.USAGE_CACHE_READ)
+)
 PROBE_SPAN = Span(
     "probe {draftd.plan.level}",
     "INTERNAL",

@@ -36,6 +36,8 @@ _SUMS: tuple[tuple[Metric, Reading], ...] = (
     (catalog.DRAFT_TIME, lambda e: e.counts.draft_seconds),
     (catalog.VERIFY_TIME, lambda e: e.counts.verify_seconds),
     (catalog.BREAK_EVEN_TOKENS, lambda e: e.counts.break_even_tokens),
+    (catalog.PARKED_ROUNDS, lambda e: e.counts.parked_rounds),
+    (catalog.CAPPED_ROUNDS, lambda e: e.counts.capped_rounds),
     (catalog.DRAFTER_ERRORS, lambda e: e.drafter_errors),
     (catalog.VERIFIER_ERRORS, lambda e: e.verifier_errors),
 )
@@ -43,12 +45,21 @@ _BY_POSITION: tuple[tuple[Metric, Callable[[Entry], list[int]]], ...] = (
     (catalog.ACCEPTED_PER_POS, lambda e: e.counts.accepted_per_position),
     (catalog.DRAFTED_PER_POS, lambda e: e.counts.drafted_per_position),
 )
+# What is read off the engine's status, sums among it.
 _GAUGES: tuple[tuple[Metric, Gauge], ...] = (
     (catalog.ACTIVE_REQUESTS, lambda s: s.active),
     (catalog.QUEUED_REQUESTS, lambda s: s.queued),
     (catalog.QUEUE_CAPACITY, lambda s: s.queue_capacity),
     (catalog.KV_CACHE, lambda s: s.kv_cache_bytes),
+    (catalog.KV_CACHE_LIMIT, lambda s: s.kv_cache_limit_bytes),
+    (catalog.HELD_BACK_REQUESTS, lambda s: s.held_back),
     (catalog.WEIGHTS, lambda s: s.weight_bytes),
+    (catalog.PREFIX_USAGE, lambda s: s.prefix.bytes),
+    (catalog.PREFIX_LIMIT, lambda s: s.prefix.limit_bytes),
+    (catalog.PREFIX_ENTRIES, lambda s: s.prefix.entries),
+    (catalog.PREFIX_LOOKUPS, lambda s: s.prefix.lookups),
+    (catalog.PREFIX_HITS, lambda s: s.prefix.hits),
+    (catalog.PREFIX_READ, lambda s: s.prefix.read_tokens),
 )
 
 
@@ -167,7 +178,7 @@ class MetricsObserver:
             entry = self._ledger.entry(request)
             self._ledger.add_round(entry, result)
             if gap is not None:
-                self._metrics.record(catalog.INTER_TOKEN_DURATION, gap, entry.labels)
+                self._metrics.record(catalog.INTER_CHUNK_DURATION, gap, entry.labels)
         except Exception as error:
             self._guard.caught("observer", error)
 

@@ -219,7 +219,10 @@ class RecordingInferenceSpan:
         self._child(catalog.QUEUE_SPAN, stats.arrival, scheduled if scheduled is not None else end, {})
         if scheduled is None:
             return
-        prompt: dict[str, AttributeValue] = {a.USAGE_INPUT.name: stats.prompt_tokens}
+        prompt: dict[str, AttributeValue] = {
+            a.USAGE_INPUT.name: stats.prompt_tokens,
+            a.USAGE_CACHE_READ.name: stats.cached_tokens,
+        }
         self._child(catalog.PREFILL_SPAN, scheduled, prefilled if prefilled is not None else end, prompt)
         if prefilled is None:
             return
@@ -280,7 +283,7 @@ def _request_attributes(start: InferenceStart) -> dict[str, AttributeValue]:
 
 
 def _plan_attributes(start: InferenceStart, plan: DecodePlan, tier: ContextTier) -> dict[str, AttributeValue]:
-    return {
+    found: dict[str, AttributeValue] = {
         a.DRAFT_MODEL.name: draft_label(start.draft_model, plan),
         a.MODE.name: plan.mode.value,
         a.CONTEXT_TIER.name: tier.value,
@@ -289,7 +292,11 @@ def _plan_attributes(start: InferenceStart, plan: DecodePlan, tier: ContextTier)
         a.PLAN_VARIANT.name: plan.variant,
         a.PLAN_DRAFTER.name: plan.drafter.value if plan.drafter is not None else "none",
         a.PLAN_MAX_DRAFT.name: plan.max_draft_tokens,
+        a.PLAN_DEPTH_MODE.name: plan.depth_mode.value if plan.drafter is not None else "none",
     }
+    if plan.alternatives:
+        found[a.PLAN_ALTERNATIVES.name] = tuple(sorted(plan.alternatives))
+    return found
 
 
 def _outcome_attributes(start: InferenceStart, outcome: Outcome) -> dict[str, AttributeValue]:
@@ -298,6 +305,7 @@ def _outcome_attributes(start: InferenceStart, outcome: Outcome) -> dict[str, At
         a.OUTCOME.name: outcome.reason.value,
         a.RESPONSE_FINISH.name: (outcome.reason.value,),
         a.USAGE_INPUT.name: stats.prompt_tokens,
+        a.USAGE_CACHE_READ.name: stats.cached_tokens,
         a.USAGE_OUTPUT.name: counts.emitted,
         a.ROUNDS.name: counts.rounds,
         a.DRAFTS.name: counts.drafts,
@@ -312,6 +320,8 @@ def _outcome_attributes(start: InferenceStart, outcome: Outcome) -> dict[str, At
         a.DRAFT_TIME.name: counts.draft_seconds,
         a.VERIFY_TIME.name: counts.verify_seconds,
         a.BREAK_EVEN_TOKENS.name: counts.break_even_tokens,
+        a.PARKED_ROUNDS.name: counts.parked_rounds,
+        a.CAPPED_ROUNDS.name: counts.capped_rounds,
     }
     optional: tuple[tuple[a.Attribute, float | str | None], ...] = (
         (a.ACCEPTANCE, counts.acceptance),

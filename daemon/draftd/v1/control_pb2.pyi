@@ -56,7 +56,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("version", "state", "uptime", "model", "active_requests", "queued_requests", "queue_capacity", "kv_cache_bytes", "weight_bytes", "finished_requests", "counts", "output_tokens", "flag_variant", "level", "telemetry_exporting", "backend", "refused_requests", "drafter_errors", "hardware", "transitions", "max_draft_tokens", "level_cause", "flag", "started", "verifier_errors", "fallback")
+    __slots__ = ("version", "state", "uptime", "model", "active_requests", "queued_requests", "queue_capacity", "kv_cache_bytes", "weight_bytes", "finished_requests", "counts", "output_tokens", "flag_variant", "level", "telemetry_exporting", "backend", "refused_requests", "drafter_errors", "hardware", "transitions", "max_draft_tokens", "level_cause", "flag", "started", "verifier_errors", "fallback", "prefix_cache", "kv_cache_limit_bytes")
     class FinishedRequestsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -90,6 +90,8 @@ class GetStatusResponse(_message.Message):
     STARTED_FIELD_NUMBER: _ClassVar[int]
     VERIFIER_ERRORS_FIELD_NUMBER: _ClassVar[int]
     FALLBACK_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_CACHE_FIELD_NUMBER: _ClassVar[int]
+    KV_CACHE_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     version: str
     state: DaemonState
     uptime: _duration_pb2.Duration
@@ -116,7 +118,108 @@ class GetStatusResponse(_message.Message):
     started: _timestamp_pb2.Timestamp
     verifier_errors: int
     fallback: FallbackState
-    def __init__(self, version: _Optional[str] = ..., state: _Optional[_Union[DaemonState, str]] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., model: _Optional[_Union[_inference_pb2.GetModelResponse, _Mapping]] = ..., active_requests: _Optional[int] = ..., queued_requests: _Optional[int] = ..., queue_capacity: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., finished_requests: _Optional[_Mapping[str, int]] = ..., counts: _Optional[_Union[_inference_pb2.DraftCounts, _Mapping]] = ..., output_tokens: _Optional[int] = ..., flag_variant: _Optional[str] = ..., level: _Optional[str] = ..., telemetry_exporting: _Optional[bool] = ..., backend: _Optional[str] = ..., refused_requests: _Optional[int] = ..., drafter_errors: _Optional[int] = ..., hardware: _Optional[_Union[Hardware, _Mapping]] = ..., transitions: _Optional[_Iterable[_Union[Transition, _Mapping]]] = ..., max_draft_tokens: _Optional[int] = ..., level_cause: _Optional[str] = ..., flag: _Optional[_Union[FlagState, _Mapping]] = ..., started: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., verifier_errors: _Optional[int] = ..., fallback: _Optional[_Union[FallbackState, _Mapping]] = ...) -> None: ...
+    prefix_cache: PrefixCache
+    kv_cache_limit_bytes: int
+    def __init__(self, version: _Optional[str] = ..., state: _Optional[_Union[DaemonState, str]] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., model: _Optional[_Union[_inference_pb2.GetModelResponse, _Mapping]] = ..., active_requests: _Optional[int] = ..., queued_requests: _Optional[int] = ..., queue_capacity: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., finished_requests: _Optional[_Mapping[str, int]] = ..., counts: _Optional[_Union[_inference_pb2.DraftCounts, _Mapping]] = ..., output_tokens: _Optional[int] = ..., flag_variant: _Optional[str] = ..., level: _Optional[str] = ..., telemetry_exporting: _Optional[bool] = ..., backend: _Optional[str] = ..., refused_requests: _Optional[int] = ..., drafter_errors: _Optional[int] = ..., hardware: _Optional[_Union[Hardware, _Mapping]] = ..., transitions: _Optional[_Iterable[_Union[Transition, _Mapping]]] = ..., max_draft_tokens: _Optional[int] = ..., level_cause: _Optional[str] = ..., flag: _Optional[_Union[FlagState, _Mapping]] = ..., started: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., verifier_errors: _Optional[int] = ..., fallback: _Optional[_Union[FallbackState, _Mapping]] = ..., prefix_cache: _Optional[_Union[PrefixCache, _Mapping]] = ..., kv_cache_limit_bytes: _Optional[int] = ...) -> None: ...
+
+class PrefixCache(_message.Message):
+    __slots__ = ("bytes", "limit_bytes", "entries", "lookups", "hits", "read_tokens")
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    LOOKUPS_FIELD_NUMBER: _ClassVar[int]
+    HITS_FIELD_NUMBER: _ClassVar[int]
+    READ_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    bytes: int
+    limit_bytes: int
+    entries: int
+    lookups: int
+    hits: int
+    read_tokens: int
+    def __init__(self, bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., entries: _Optional[int] = ..., lookups: _Optional[int] = ..., hits: _Optional[int] = ..., read_tokens: _Optional[int] = ...) -> None: ...
+
+class GetManifestRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetManifestResponse(_message.Message):
+    __slots__ = ("version", "packages", "python", "os", "device", "cores", "memory_bytes", "backend", "blas", "power_source", "low_power", "models", "settings", "load_time")
+    class PackagesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class ModelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: ModelManifest
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[ModelManifest, _Mapping]] = ...) -> None: ...
+    class SettingsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PACKAGES_FIELD_NUMBER: _ClassVar[int]
+    PYTHON_FIELD_NUMBER: _ClassVar[int]
+    OS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    CORES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BACKEND_FIELD_NUMBER: _ClassVar[int]
+    BLAS_FIELD_NUMBER: _ClassVar[int]
+    POWER_SOURCE_FIELD_NUMBER: _ClassVar[int]
+    LOW_POWER_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    LOAD_TIME_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    packages: _containers.ScalarMap[str, str]
+    python: str
+    os: str
+    device: str
+    cores: int
+    memory_bytes: int
+    backend: str
+    blas: str
+    power_source: str
+    low_power: bool
+    models: _containers.MessageMap[str, ModelManifest]
+    settings: _containers.ScalarMap[str, str]
+    load_time: _duration_pb2.Duration
+    def __init__(self, version: _Optional[str] = ..., packages: _Optional[_Mapping[str, str]] = ..., python: _Optional[str] = ..., os: _Optional[str] = ..., device: _Optional[str] = ..., cores: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., backend: _Optional[str] = ..., blas: _Optional[str] = ..., power_source: _Optional[str] = ..., low_power: _Optional[bool] = ..., models: _Optional[_Mapping[str, ModelManifest]] = ..., settings: _Optional[_Mapping[str, str]] = ..., load_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class ModelManifest(_message.Message):
+    __slots__ = ("name", "quantization", "weight_bytes", "files", "changed_since_load")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    QUANTIZATION_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_SINCE_LOAD_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    quantization: str
+    weight_bytes: int
+    files: _containers.RepeatedCompositeFieldContainer[ModelFile]
+    changed_since_load: bool
+    def __init__(self, name: _Optional[str] = ..., quantization: _Optional[str] = ..., weight_bytes: _Optional[int] = ..., files: _Optional[_Iterable[_Union[ModelFile, _Mapping]]] = ..., changed_since_load: _Optional[bool] = ...) -> None: ...
+
+class ModelFile(_message.Message):
+    __slots__ = ("name", "kind", "bytes", "sha256")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    kind: str
+    bytes: int
+    sha256: str
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., bytes: _Optional[int] = ..., sha256: _Optional[str] = ...) -> None: ...
 
 class Hardware(_message.Message):
     __slots__ = ("age", "memory_pressure", "memory_headroom_bytes", "memory_floor_bytes", "memory_available_bytes", "memory_limit_bytes", "critical_pressure", "swap_used_bytes", "swap_in_bytes", "process_resident_bytes", "mlx_active_bytes", "mlx_cache_bytes", "mlx_peak_bytes", "mlx_working_set_bytes", "gpu_memory_bytes", "gpu_utilization", "thermal_level", "throttles", "low_power", "on_mains", "temperatures", "fans", "power", "errors")
@@ -488,3 +591,45 @@ class ReloadDraftResponse(_message.Message):
     draft_model: str
     draft_weight_bytes: int
     def __init__(self, draft_model: _Optional[str] = ..., draft_weight_bytes: _Optional[int] = ...) -> None: ...
+
+class GetDepthRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetDepthResponse(_message.Message):
+    __slots__ = ("costs", "yields")
+    COSTS_FIELD_NUMBER: _ClassVar[int]
+    YIELDS_FIELD_NUMBER: _ClassVar[int]
+    costs: _containers.RepeatedCompositeFieldContainer[DepthCost]
+    yields: _containers.RepeatedCompositeFieldContainer[DepthYield]
+    def __init__(self, costs: _Optional[_Iterable[_Union[DepthCost, _Mapping]]] = ..., yields: _Optional[_Iterable[_Union[DepthYield, _Mapping]]] = ...) -> None: ...
+
+class DepthCost(_message.Message):
+    __slots__ = ("drafter", "batch", "plain", "ratios")
+    DRAFTER_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    PLAIN_FIELD_NUMBER: _ClassVar[int]
+    RATIOS_FIELD_NUMBER: _ClassVar[int]
+    drafter: _inference_pb2.DrafterKind
+    batch: int
+    plain: _duration_pb2.Duration
+    ratios: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, drafter: _Optional[_Union[_inference_pb2.DrafterKind, str]] = ..., batch: _Optional[int] = ..., plain: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ratios: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class DepthYield(_message.Message):
+    __slots__ = ("drafter", "workload", "sampled", "seeded", "acceptance", "tried", "depth")
+    DRAFTER_FIELD_NUMBER: _ClassVar[int]
+    WORKLOAD_FIELD_NUMBER: _ClassVar[int]
+    SAMPLED_FIELD_NUMBER: _ClassVar[int]
+    SEEDED_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTANCE_FIELD_NUMBER: _ClassVar[int]
+    TRIED_FIELD_NUMBER: _ClassVar[int]
+    DEPTH_FIELD_NUMBER: _ClassVar[int]
+    drafter: _inference_pb2.DrafterKind
+    workload: _inference_pb2.WorkloadClass
+    sampled: bool
+    seeded: bool
+    acceptance: _containers.RepeatedScalarFieldContainer[float]
+    tried: _containers.RepeatedScalarFieldContainer[float]
+    depth: int
+    def __init__(self, drafter: _Optional[_Union[_inference_pb2.DrafterKind, str]] = ..., workload: _Optional[_Union[_inference_pb2.WorkloadClass, str]] = ..., sampled: _Optional[bool] = ..., seeded: _Optional[bool] = ..., acceptance: _Optional[_Iterable[float]] = ..., tried: _Optional[_Iterable[float]] = ..., depth: _Optional[int] = ...) -> None: ...

@@ -39,6 +39,16 @@ class ControlServiceStub:
                 request_serializer=draftd_dot_v1_dot_control__pb2.GetStatusRequest.SerializeToString,
                 response_deserializer=draftd_dot_v1_dot_control__pb2.GetStatusResponse.FromString,
                 _registered_method=True)
+        self.GetManifest = channel.unary_unary(
+                '/draftd.v1.ControlService/GetManifest',
+                request_serializer=draftd_dot_v1_dot_control__pb2.GetManifestRequest.SerializeToString,
+                response_deserializer=draftd_dot_v1_dot_control__pb2.GetManifestResponse.FromString,
+                _registered_method=True)
+        self.GetDepth = channel.unary_unary(
+                '/draftd.v1.ControlService/GetDepth',
+                request_serializer=draftd_dot_v1_dot_control__pb2.GetDepthRequest.SerializeToString,
+                response_deserializer=draftd_dot_v1_dot_control__pb2.GetDepthResponse.FromString,
+                _registered_method=True)
         self.GetFlag = channel.unary_unary(
                 '/draftd.v1.ControlService/GetFlag',
                 request_serializer=draftd_dot_v1_dot_control__pb2.GetFlagRequest.SerializeToString,
@@ -96,6 +106,22 @@ class ControlServiceServicer:
 
     def GetStatus(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetManifest(self, request, context):
+        """What is served here, by what and on what: the models to the last byte. Whoever measures keeps it beside the figures.
+        Files are hashed where they lie when it is first asked for, which takes a while with large ones; after that, those
+        that changed. FAILED_PRECONDITION where one cannot be read.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetDepth(self, request, context):
+        """What was learnt of what drafting costs and yields, and the depths that follow. UNAVAILABLE while nothing is known.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -181,6 +207,16 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     request_deserializer=draftd_dot_v1_dot_control__pb2.GetStatusRequest.FromString,
                     response_serializer=draftd_dot_v1_dot_control__pb2.GetStatusResponse.SerializeToString,
             ),
+            'GetManifest': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetManifest,
+                    request_deserializer=draftd_dot_v1_dot_control__pb2.GetManifestRequest.FromString,
+                    response_serializer=draftd_dot_v1_dot_control__pb2.GetManifestResponse.SerializeToString,
+            ),
+            'GetDepth': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetDepth,
+                    request_deserializer=draftd_dot_v1_dot_control__pb2.GetDepthRequest.FromString,
+                    response_serializer=draftd_dot_v1_dot_control__pb2.GetDepthResponse.SerializeToString,
+            ),
             'GetFlag': grpc.unary_unary_rpc_method_handler(
                     servicer.GetFlag,
                     request_deserializer=draftd_dot_v1_dot_control__pb2.GetFlagRequest.FromString,
@@ -259,6 +295,60 @@ class ControlService:
             '/draftd.v1.ControlService/GetStatus',
             draftd_dot_v1_dot_control__pb2.GetStatusRequest.SerializeToString,
             draftd_dot_v1_dot_control__pb2.GetStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetManifest(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/draftd.v1.ControlService/GetManifest',
+            draftd_dot_v1_dot_control__pb2.GetManifestRequest.SerializeToString,
+            draftd_dot_v1_dot_control__pb2.GetManifestResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetDepth(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/draftd.v1.ControlService/GetDepth',
+            draftd_dot_v1_dot_control__pb2.GetDepthRequest.SerializeToString,
+            draftd_dot_v1_dot_control__pb2.GetDepthResponse.FromString,
             options,
             channel_credentials,
             insecure,

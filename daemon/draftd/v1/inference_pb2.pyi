@@ -40,6 +40,12 @@ class DrafterKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DRAFTER_KIND_DRAFT_MODEL: _ClassVar[DrafterKind]
     DRAFTER_KIND_PROMPT_LOOKUP: _ClassVar[DrafterKind]
     DRAFTER_KIND_LIGHT_DRAFT_MODEL: _ClassVar[DrafterKind]
+
+class DepthMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DEPTH_MODE_UNSPECIFIED: _ClassVar[DepthMode]
+    DEPTH_MODE_AUTOMATIC: _ClassVar[DepthMode]
+    DEPTH_MODE_FIXED: _ClassVar[DepthMode]
 DECODE_MODE_UNSPECIFIED: DecodeMode
 DECODE_MODE_AUTO: DecodeMode
 DECODE_MODE_SPECULATIVE: DecodeMode
@@ -59,6 +65,9 @@ DRAFTER_KIND_UNSPECIFIED: DrafterKind
 DRAFTER_KIND_DRAFT_MODEL: DrafterKind
 DRAFTER_KIND_PROMPT_LOOKUP: DrafterKind
 DRAFTER_KIND_LIGHT_DRAFT_MODEL: DrafterKind
+DEPTH_MODE_UNSPECIFIED: DepthMode
+DEPTH_MODE_AUTOMATIC: DepthMode
+DEPTH_MODE_FIXED: DepthMode
 
 class ChatMessage(_message.Message):
     __slots__ = ("role", "content")
@@ -95,7 +104,7 @@ class SamplingParams(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("prompt", "chat", "tokens", "max_tokens", "sampling", "stop", "mode", "max_draft_tokens", "drafter", "workload", "caller")
+    __slots__ = ("prompt", "chat", "tokens", "max_tokens", "sampling", "stop", "mode", "max_draft_tokens", "drafter", "workload", "caller", "depth_mode")
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -107,6 +116,7 @@ class GenerateRequest(_message.Message):
     DRAFTER_FIELD_NUMBER: _ClassVar[int]
     WORKLOAD_FIELD_NUMBER: _ClassVar[int]
     CALLER_FIELD_NUMBER: _ClassVar[int]
+    DEPTH_MODE_FIELD_NUMBER: _ClassVar[int]
     prompt: str
     chat: ChatInput
     tokens: TokenInput
@@ -118,7 +128,8 @@ class GenerateRequest(_message.Message):
     drafter: DrafterKind
     workload: WorkloadClass
     caller: str
-    def __init__(self, prompt: _Optional[str] = ..., chat: _Optional[_Union[ChatInput, _Mapping]] = ..., tokens: _Optional[_Union[TokenInput, _Mapping]] = ..., max_tokens: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., stop: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[DecodeMode, str]] = ..., max_draft_tokens: _Optional[int] = ..., drafter: _Optional[_Union[DrafterKind, str]] = ..., workload: _Optional[_Union[WorkloadClass, str]] = ..., caller: _Optional[str] = ...) -> None: ...
+    depth_mode: DepthMode
+    def __init__(self, prompt: _Optional[str] = ..., chat: _Optional[_Union[ChatInput, _Mapping]] = ..., tokens: _Optional[_Union[TokenInput, _Mapping]] = ..., max_tokens: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., stop: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[DecodeMode, str]] = ..., max_draft_tokens: _Optional[int] = ..., drafter: _Optional[_Union[DrafterKind, str]] = ..., workload: _Optional[_Union[WorkloadClass, str]] = ..., caller: _Optional[str] = ..., depth_mode: _Optional[_Union[DepthMode, str]] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
     __slots__ = ("started", "chunk", "finished")
@@ -131,20 +142,24 @@ class GenerateResponse(_message.Message):
     def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
 
 class DecodePlan(_message.Message):
-    __slots__ = ("mode", "max_draft_tokens", "drafter", "level", "variant", "reason")
+    __slots__ = ("mode", "max_draft_tokens", "drafter", "level", "variant", "reason", "depth_mode", "alternatives")
     MODE_FIELD_NUMBER: _ClassVar[int]
     MAX_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     DRAFTER_FIELD_NUMBER: _ClassVar[int]
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     VARIANT_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    DEPTH_MODE_FIELD_NUMBER: _ClassVar[int]
+    ALTERNATIVES_FIELD_NUMBER: _ClassVar[int]
     mode: DecodeMode
     max_draft_tokens: int
     drafter: DrafterKind
     level: str
     variant: str
     reason: str
-    def __init__(self, mode: _Optional[_Union[DecodeMode, str]] = ..., max_draft_tokens: _Optional[int] = ..., drafter: _Optional[_Union[DrafterKind, str]] = ..., level: _Optional[str] = ..., variant: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    depth_mode: DepthMode
+    alternatives: _containers.RepeatedScalarFieldContainer[DrafterKind]
+    def __init__(self, mode: _Optional[_Union[DecodeMode, str]] = ..., max_draft_tokens: _Optional[int] = ..., drafter: _Optional[_Union[DrafterKind, str]] = ..., level: _Optional[str] = ..., variant: _Optional[str] = ..., reason: _Optional[str] = ..., depth_mode: _Optional[_Union[DepthMode, str]] = ..., alternatives: _Optional[_Iterable[_Union[DrafterKind, str]]] = ...) -> None: ...
 
 class Started(_message.Message):
     __slots__ = ("request_id", "model", "draft_model", "prompt_tokens", "plan")
@@ -173,35 +188,37 @@ class Chunk(_message.Message):
     def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., from_draft: _Optional[_Iterable[bool]] = ..., text_lengths: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Usage(_message.Message):
-    __slots__ = ("input_tokens", "output_tokens")
+    __slots__ = ("input_tokens", "output_tokens", "cache_read_tokens")
     INPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CACHE_READ_TOKENS_FIELD_NUMBER: _ClassVar[int]
     input_tokens: int
     output_tokens: int
-    def __init__(self, input_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ...) -> None: ...
+    cache_read_tokens: int
+    def __init__(self, input_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., cache_read_tokens: _Optional[int] = ...) -> None: ...
 
 class Timings(_message.Message):
-    __slots__ = ("queue", "prefill", "time_to_first_token", "total", "decode_tokens_per_second", "inter_token_p50", "inter_token_p95", "inter_token_p99")
+    __slots__ = ("queue", "prefill", "time_to_first_token", "total", "decode_tokens_per_second", "inter_chunk_p50", "inter_chunk_p95", "inter_chunk_p99")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     PREFILL_FIELD_NUMBER: _ClassVar[int]
     TIME_TO_FIRST_TOKEN_FIELD_NUMBER: _ClassVar[int]
     TOTAL_FIELD_NUMBER: _ClassVar[int]
     DECODE_TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
-    INTER_TOKEN_P50_FIELD_NUMBER: _ClassVar[int]
-    INTER_TOKEN_P95_FIELD_NUMBER: _ClassVar[int]
-    INTER_TOKEN_P99_FIELD_NUMBER: _ClassVar[int]
+    INTER_CHUNK_P50_FIELD_NUMBER: _ClassVar[int]
+    INTER_CHUNK_P95_FIELD_NUMBER: _ClassVar[int]
+    INTER_CHUNK_P99_FIELD_NUMBER: _ClassVar[int]
     queue: _duration_pb2.Duration
     prefill: _duration_pb2.Duration
     time_to_first_token: _duration_pb2.Duration
     total: _duration_pb2.Duration
     decode_tokens_per_second: float
-    inter_token_p50: _duration_pb2.Duration
-    inter_token_p95: _duration_pb2.Duration
-    inter_token_p99: _duration_pb2.Duration
-    def __init__(self, queue: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prefill: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., time_to_first_token: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., total: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., decode_tokens_per_second: _Optional[float] = ..., inter_token_p50: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., inter_token_p95: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., inter_token_p99: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    inter_chunk_p50: _duration_pb2.Duration
+    inter_chunk_p95: _duration_pb2.Duration
+    inter_chunk_p99: _duration_pb2.Duration
+    def __init__(self, queue: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prefill: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., time_to_first_token: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., total: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., decode_tokens_per_second: _Optional[float] = ..., inter_chunk_p50: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., inter_chunk_p95: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., inter_chunk_p99: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class DraftCounts(_message.Message):
-    __slots__ = ("rounds", "drafts", "drafted_tokens", "accepted_tokens", "accepted_per_position", "rollbacks", "rolled_back_tokens", "draft_forwards", "target_forwards", "drafted_per_position", "draft_time", "verify_time", "break_even_tokens")
+    __slots__ = ("rounds", "drafts", "drafted_tokens", "accepted_tokens", "accepted_per_position", "rollbacks", "rolled_back_tokens", "draft_forwards", "target_forwards", "drafted_per_position", "draft_time", "verify_time", "break_even_tokens", "parked_rounds", "capped_rounds")
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     DRAFTS_FIELD_NUMBER: _ClassVar[int]
     DRAFTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -215,6 +232,8 @@ class DraftCounts(_message.Message):
     DRAFT_TIME_FIELD_NUMBER: _ClassVar[int]
     VERIFY_TIME_FIELD_NUMBER: _ClassVar[int]
     BREAK_EVEN_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PARKED_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    CAPPED_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     rounds: int
     drafts: int
     drafted_tokens: int
@@ -228,7 +247,9 @@ class DraftCounts(_message.Message):
     draft_time: _duration_pb2.Duration
     verify_time: _duration_pb2.Duration
     break_even_tokens: float
-    def __init__(self, rounds: _Optional[int] = ..., drafts: _Optional[int] = ..., drafted_tokens: _Optional[int] = ..., accepted_tokens: _Optional[int] = ..., accepted_per_position: _Optional[_Iterable[int]] = ..., rollbacks: _Optional[int] = ..., rolled_back_tokens: _Optional[int] = ..., draft_forwards: _Optional[int] = ..., target_forwards: _Optional[int] = ..., drafted_per_position: _Optional[_Iterable[int]] = ..., draft_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., verify_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., break_even_tokens: _Optional[float] = ...) -> None: ...
+    parked_rounds: int
+    capped_rounds: int
+    def __init__(self, rounds: _Optional[int] = ..., drafts: _Optional[int] = ..., drafted_tokens: _Optional[int] = ..., accepted_tokens: _Optional[int] = ..., accepted_per_position: _Optional[_Iterable[int]] = ..., rollbacks: _Optional[int] = ..., rolled_back_tokens: _Optional[int] = ..., draft_forwards: _Optional[int] = ..., target_forwards: _Optional[int] = ..., drafted_per_position: _Optional[_Iterable[int]] = ..., draft_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., verify_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., break_even_tokens: _Optional[float] = ..., parked_rounds: _Optional[int] = ..., capped_rounds: _Optional[int] = ...) -> None: ...
 
 class Finished(_message.Message):
     __slots__ = ("reason", "usage", "timings", "counts", "stop", "degraded", "mode")
@@ -253,7 +274,7 @@ class GetModelRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetModelResponse(_message.Message):
-    __slots__ = ("model", "draft_model", "context_length", "vocab_size", "speculation_available", "speculation_reason", "drafters", "default_max_tokens", "max_draft_tokens", "weight_bytes", "draft_weight_bytes", "chat_template", "light_draft_model", "light_draft_reason")
+    __slots__ = ("model", "draft_model", "context_length", "vocab_size", "speculation_available", "speculation_reason", "drafters", "default_max_tokens", "max_draft_tokens", "weight_bytes", "draft_weight_bytes", "chat_template", "light_draft_model", "light_draft_reason", "depth_mode")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     DRAFT_MODEL_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_LENGTH_FIELD_NUMBER: _ClassVar[int]
@@ -268,6 +289,7 @@ class GetModelResponse(_message.Message):
     CHAT_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
     LIGHT_DRAFT_MODEL_FIELD_NUMBER: _ClassVar[int]
     LIGHT_DRAFT_REASON_FIELD_NUMBER: _ClassVar[int]
+    DEPTH_MODE_FIELD_NUMBER: _ClassVar[int]
     model: str
     draft_model: str
     context_length: int
@@ -282,4 +304,5 @@ class GetModelResponse(_message.Message):
     chat_template: bool
     light_draft_model: str
     light_draft_reason: str
-    def __init__(self, model: _Optional[str] = ..., draft_model: _Optional[str] = ..., context_length: _Optional[int] = ..., vocab_size: _Optional[int] = ..., speculation_available: _Optional[bool] = ..., speculation_reason: _Optional[str] = ..., drafters: _Optional[_Iterable[_Union[DrafterKind, str]]] = ..., default_max_tokens: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., draft_weight_bytes: _Optional[int] = ..., chat_template: _Optional[bool] = ..., light_draft_model: _Optional[str] = ..., light_draft_reason: _Optional[str] = ...) -> None: ...
+    depth_mode: DepthMode
+    def __init__(self, model: _Optional[str] = ..., draft_model: _Optional[str] = ..., context_length: _Optional[int] = ..., vocab_size: _Optional[int] = ..., speculation_available: _Optional[bool] = ..., speculation_reason: _Optional[str] = ..., drafters: _Optional[_Iterable[_Union[DrafterKind, str]]] = ..., default_max_tokens: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., draft_weight_bytes: _Optional[int] = ..., chat_template: _Optional[bool] = ..., light_draft_model: _Optional[str] = ..., light_draft_reason: _Optional[str] = ..., depth_mode: _Optional[_Union[DepthMode, str]] = ...) -> None: ...

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from draftd.cli.child import serving
 from draftd.cli.main import main
+from draftd.client.child import serving
 
 WITHOUT_SETTINGS = {name: value for name, value in os.environ.items() if not name.startswith(("DRAFTD_", "OTEL_"))}
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftd.cli.asking import Answer, Piece, gather, split
 from draftd.cli.figures import both, milliseconds, one_line, size
 from draftd.cli.paired import Pair, by_group, rounded, summarise
 from draftd.cli.plain import plain
+from draftd.client.asking import Answer, Piece, gather, split
 from draftd.core import DecodeMode
 from draftd.v1 import control_pb2 as control
 from draftd.v1 import inference_pb2 as pb
+from tests.ticking import drafted, paced, place, tick
 
 
 def answer(tokens: tuple[int, ...], rate: float, *, drafted: int = 0, accepted: int = 0, drafts: int = 0) -> Answer:
@@ -25,9 +28,11 @@ def answer(tokens: tuple[int, ...], rate: float, *, drafted: int = 0, accepted: 
 
 
 def pair(group: str, slow: float, fast: float, *, same: bool = True, greedy: bool = True) -> Pair:
-    left = answer((1, 2, 3), slow)
-    right = answer((1, 2, 3 if same else 4), fast, drafted=8, accepted=6, drafts=2)
-    return Pair(group, group, greedy, left, right)
+    """Answers of `slow` and `fast` tokens a second; of two drafts with eight tokens six were accepted."""
+    left = paced(place("ar", group), slow)
+    counts = drafted(4, drafts=2, accepted=6, draft_seconds=0.1, verify_seconds=0.1)
+    right = replace(paced(place("k4", group), fast), counts=counts, digest=left.digest if same else "another")
+    return Pair(group, group, greedy, left, right, answer((1, 2, 3), fast))
 
 
 def test_text_is_cut_by_the_token_it_came_from() -> None:
@@ -84,7 +89,8 @@ def test_sampled_pairs_are_neither_identical_nor_different() -> None:
 
 
 def test_an_answer_of_one_chunk_has_no_rate_and_no_speedup() -> None:
-    one = Pair("x", "x", True, answer((1,), 0.0), answer((1,), 0.0))
+    single = tick(chunks=[(0.1, 1)])
+    one = Pair("x", "x", True, single, single, answer((1,), 0.0))
     assert one.speedup is None
     assert summarise([one]).speedup is None
 

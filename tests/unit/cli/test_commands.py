@@ -57,6 +57,15 @@ def test_autoregressive_on_request(draftd: Run) -> None:
     assert answer["counts"]["drafted_tokens"] == 0
 
 
+@pytest.mark.parametrize("mode", ["automatic", "fixed"])
+def test_how_depth_is_chosen_can_be_said_and_is_told(draftd: Run, mode: str) -> None:
+    answer = json.loads(draftd("generate", "-n", "8", "--json", "--depth-mode", mode, "hello").out)
+    plan = answer["started"]["plan"]
+    assert plan["depth_mode"] == mode
+    assert plan["alternatives"] == (["prompt_lookup"] if mode == "automatic" else [])
+    assert plan["max_draft_tokens"] == 4
+
+
 def test_a_raw_prompt_is_not_put_into_the_chat_template(draftd: Run) -> None:
     raw = json.loads(draftd("generate", "-n", "4", "--json", "--raw", "hello").out)
     chat = json.loads(draftd("generate", "-n", "4", "--json", "hello").out)
@@ -132,7 +141,20 @@ def test_status_tells_state_model_and_drafts(draftd: Run) -> None:
     assert said["state"].startswith("serving for ")
     assert said["telemetry"].startswith("not exporting")
     assert "tokens accepted" in said["drafts"]
+    assert said["speculation"].endswith("up to 4 draft tokens a round, depth fixed")
     assert json.loads(draftd("status", "--json").out)["state"] == "serving"
+
+
+def test_depth_tells_what_drafting_costs_and_yields(draftd: Run) -> None:
+    draftd("generate", "-n", "40", "-w", "code", "hello")
+    ran = draftd("depth")
+    assert ran.code == 0, ran.err
+    lines = [line.split() for line in ran.out.splitlines()]
+    assert lines[0][-5:] == ["none", "1", "2", "3", "4"]
+    assert lines[1][:2] == ["draft_model", "1"]
+    assert all(cell.endswith("×") for cell in lines[1][-4:])
+    until(lambda: any(one["workload"] == "code" for one in json.loads(draftd("depth", "--json").out)["yields"]))
+    assert "code by draft_model " in draftd("depth").out
 
 
 def test_the_flag_is_read_set_and_acts_on_the_next_request(draftd: Run) -> None:

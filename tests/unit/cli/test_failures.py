@@ -6,8 +6,8 @@ import grpc
 import pytest
 
 from draftd.cli.failures import explain
+from draftd.client.client import CallError
 from draftd.errors import ConfigError, ModelLoadError
-from draftd.server.client import CallError
 
 
 class Refusal(grpc.RpcError, grpc.Call):  # type: ignore[misc]

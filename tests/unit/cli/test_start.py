@@ -17,7 +17,7 @@ from draftd.settings import LogSettings
 COMMANDS = [
     ["serve"], ["generate"], ["compare"], ["status"], ["doctor"], ["demo"], ["flag", "get"], ["flag", "set"],
     ["level"], ["level", "get"], ["level", "hold"], ["level", "release"], ["events"], ["probe"], ["canary", "run"],
-    ["draft", "reload"],
+    ["draft", "reload"], ["freeze"], ["gate"],
 ]  # fmt: skip
 
 

@@ -10,10 +10,10 @@ from draftd.core import DrafterKind
 from draftd.errors import NotNow, NotServing
 from draftd.policy.reports import Verdict
 from tests.answering import INFO, Answering
+from tests.unit.control.examined import FULL, SOON, Standing, examining
+from tests.unit.control.examined import LIGHT as LOOKUP
+from tests.unit.control.examined import PLAIN as NOTHING
 from tests.unit.control.steered import BOTTOM, DWELL, LADDER, LIGHT, LIGHT_DRAFT, PLAIN, TOP, Steered
-from tests.unit.control.test_examiner import FULL, SOON, Standing, examining
-from tests.unit.control.test_examiner import LIGHT as LOOKUP
-from tests.unit.control.test_examiner import PLAIN as NOTHING
 
 WHY = "no draft model is loaded"
 LOOKUP_ALONE = replace(INFO, drafters=(DrafterKind.PROMPT_LOOKUP,), speculation_reason=WHY)

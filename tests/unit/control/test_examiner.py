@@ -4,20 +4,17 @@ happens when it goes wrong."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from draftd.control.checkers import NoToolCall
 from draftd.control.examiner import Examiner, ExaminerLimits
-from draftd.control.prompts import Canary, FrozenPrompt, FrozenPrompts
 from draftd.core import (
     DecodeMode,
     DecodeRequest,
+    DepthMode,
     DrafterKind,
     FallbackLevel,
     FinishReason,
@@ -29,56 +26,23 @@ from draftd.core import (
 )
 from draftd.errors import ModelLoadError, NotNow, NotServing, QueueFull
 from draftd.policy.drift import Baseline
-from draftd.policy.ladder import Rung, rungs
-from draftd.policy.reports import CanaryOutcome, CanaryReport, Divergence, ProbeReport, Verdict
+from draftd.policy.ladder import Rung
+from draftd.policy.reports import CanaryOutcome, Divergence, ProbeReport, Verdict
 from draftd.settings_fallback import FallbackSettings
 from tests.answering import Answering, Told, counted
+from tests.unit.control.examined import (
+    FULL,
+    LIGHT,
+    PLAIN,
+    SHORT,
+    SOON,
+    Standing,
+    examining,
+    probed,
+    prompts,
+    sung,
+)
 from tests.waiting import until
-
-LADDER = rungs(4, (2,), DrafterKind.DRAFT_MODEL, (DrafterKind.PROMPT_LOOKUP,))
-FULL, SHORT, LIGHT, PLAIN = LADDER
-SOON = 20.0  # generous: nothing here takes long
-
-
-def prompts(count: int) -> FrozenPrompts:
-    made = [FrozenPrompt(f"p{n}", WorkloadClass.CHAT, (("user", f"question {n}"),), 8) for n in range(count)]
-    return FrozenPrompts(tuple(made), tuple(Canary(one, NoToolCall(frozenset(), ("yes",))) for one in made))
-
-
-class Standing:
-    """A ladder that stands where the test puts it."""
-
-    def __init__(self, rung: Rung = FULL) -> None:
-        self.ladder, self.rung = LADDER, rung
-
-
-@contextmanager
-def examining(engine: Answering, **more: Any) -> Iterator[tuple[Examiner, Told]]:
-    told = Told()
-    given = {"stands": Standing(), "prompts": prompts(3), "limits": ExaminerLimits(answer=5.0), **more}
-    examiner = Examiner(engine, engine.borrow, FallbackSettings(), told, **given)
-    examiner.start()
-    try:
-        yield examiner, told
-    finally:
-        assert examiner.close(SOON)
-
-
-def probed(engine: Answering, rung: Rung = FULL, **more: Any) -> ProbeReport:
-    with examining(engine, **more) as (examiner, told):
-        report = examiner.probe(rung).result(SOON)
-    assert told.probes == [(rung.level, report.verdict, report.acceptance, report.speedup)]
-    assert not engine.borrowed
-    return report
-
-
-def sung(engine: Answering, **more: Any) -> CanaryReport:
-    with examining(engine, **more) as (examiner, told):
-        report = examiner.canaries().result(SOON)
-    assert [(verdict, divergences) for _, verdict, divergences in told.runs] == [(report.verdict, report.divergences)]
-    assert not engine.borrowed
-    return report
-
 
 # what a probe asks
 
@@ -99,6 +63,7 @@ def test_a_probe_puts_each_prompt_both_ways_as_the_daemons_own_request() -> None
         plan = request.plan
         assert (plan.max_draft_tokens, plan.drafter, plan.level) == (2, DrafterKind.DRAFT_MODEL, SHORT.level)
         assert (plan.variant, plan.reason) == ("probe", "probe of short_block 2")
+        assert (plan.depth_mode, plan.alternatives) == (DepthMode.FIXED, frozenset())
     assert (report.verdict, report.rung) == (Verdict.GOOD, SHORT)
     assert report.acceptance == pytest.approx(90 / 96)
     assert report.speedup == pytest.approx(120 / 60)

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from draftd.control.checkers import NoToolCall
+from draftd.canaries.checkers import NoToolCall
+from draftd.canaries.prompts import Canary, FrozenPrompts
 from draftd.control.examiner import Examiner
-from draftd.control.prompts import Canary, FrozenPrompts
 from draftd.control.residency import Residency
 from draftd.core import DrafterKind, FallbackLevel
 from draftd.engine.drafting import Draft
+from draftd.engine.limits import Limits
 from draftd.engine.model import LoadedModels, load_models
 from draftd.engine.observer import NullObserver
 from draftd.engine.sampling import Sampling
@@ -55,7 +56,7 @@ class Bench:
 
     def __init__(self, models: Callable[[], LoadedModels], prompts: FrozenPrompts, rung: Rung, capacity: int) -> None:
         self.engine = EngineWorker(
-            lambda progress: models(), observer=NullObserver(), queue_capacity=capacity, max_batch=2
+            lambda progress: models(), observer=NullObserver(), limits=Limits(queue_capacity=capacity, max_batch=2)
         )
         self.engine.start()
         self.engine.wait_ready(SECONDS)

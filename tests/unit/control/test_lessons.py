@@ -7,14 +7,14 @@ import logging
 
 import pytest
 
+from draftd.canaries.prompts import FrozenPrompt
 from draftd.control.lessons import Lessons
-from draftd.control.prompts import FrozenPrompt
 from draftd.core import DrafterKind, WorkloadClass
 from draftd.policy.drift import Baseline
 from draftd.policy.reports import Verdict
 from tests.answering import Answering, counted
+from tests.unit.control.examined import FULL, SOON, examining, prompts
 from tests.unit.control.steered import LADDER, LIGHT, TOP, MemoryStore, Steered
-from tests.unit.control.test_examiner import FULL, SOON, examining, prompts
 
 DRAFT, LOOKUP = DrafterKind.DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP
 PROMPTS = (FrozenPrompt("p", WorkloadClass.CHAT, (("user", "a question"),), 8),)

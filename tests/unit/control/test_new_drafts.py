@@ -11,8 +11,8 @@ from draftd.core import DecodeRequest, DrafterKind
 from draftd.errors import ModelLoadError
 from draftd.policy.reports import Verdict
 from tests.answering import Answering, counted
+from tests.unit.control.examined import FULL, LIGHT, SOON, examining
 from tests.unit.control.steered import DWELL, LADDER, SHORT, TOP, MemoryStore, Steered
-from tests.unit.control.test_examiner import FULL, LIGHT, SOON, examining
 
 GOOD, WEAK = 0.85, 0.6
 KIND = "draft_model/code"

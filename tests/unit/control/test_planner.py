@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from draftd.control.journal import Journal, Subject
 from draftd.control.planner import FixedFlag, FlagContext, PlanAsk, Planner, Standing
-from draftd.core import DecodeMode, DrafterKind, FallbackLevel, ModelInfo, ModePreference, WorkloadClass
+from draftd.core import DecodeMode, DepthMode, DrafterKind, FallbackLevel, ModelInfo, ModePreference, WorkloadClass
 from draftd.policy.flag import FlagResolution
 from draftd.policy.ladder import rungs
 from draftd.policy.plan import Wish
@@ -81,3 +81,12 @@ def test_it_stands_where_an_earlier_run_stood_and_that_is_no_transition() -> Non
     assert planner.standing == Standing(2, "drift")
     assert planner.plan(PlanAsk(Wish()), MODEL).max_draft_tokens == 2
     assert journal.latest(5) == ()
+
+
+def test_depth_is_chosen_as_the_daemon_says_at_every_level() -> None:
+    for mode in DepthMode:
+        planner = Planner(FixedFlag(), LADDER, depth_mode=mode)
+        assert planner.depth_mode is mode
+        for rung in range(len(LADDER) - 1):
+            planner.restore(rung, "")
+            assert planner.plan(PlanAsk(Wish()), MODEL).depth_mode is mode

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from draftd.core import DecodeRequest
+from draftd.engine.learnt import Learnt
+from draftd.engine.limits import Limits
 from draftd.engine.model import LoadedModels, load_models
 from draftd.engine.observer import EngineObserver, NullObserver
 from draftd.engine.worker import EngineWorker
@@ -22,8 +24,16 @@ from tests.waiting import until
 class Running:
     """An engine, and what it was asked."""
 
-    def __init__(self, load: Callable[[], LoadedModels], observer: EngineObserver | None, **options: Any) -> None:
-        self.worker = EngineWorker(lambda progress: load(), observer=observer or NullObserver(), **options)
+    def __init__(
+        self,
+        load: Callable[[], LoadedModels],
+        observer: EngineObserver | None,
+        learnt: Learnt | None = None,
+        **limits: Any,
+    ) -> None:
+        self.worker = EngineWorker(
+            lambda progress: load(), observer=observer or NullObserver(), limits=Limits(**limits), learnt=learnt
+        )
         self.worker.start()
         self.info = self.worker.wait_ready(60)
 

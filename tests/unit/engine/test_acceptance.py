@@ -1,15 +1,17 @@
 """Sampled speculative text has exactly the target's distribution.
 
-Two random models over six tokens; the joint distribution of the first four tokens (1,296 cells: the prompt's forward
-gives the first, speculation the rest) is computed exactly from the target alone and compared with what the engine
-emits, by Pearson's chi-squared test with cells of expectation below 5 pooled. Bound: the seeds are fixed, so a correct
-engine passes always; p must exceed 1e-3. A wrong acceptance rule is told apart with the same samples: p falls below
-1e-9.
+Of rows without a seed, whose drafted tokens are accepted by the ratio of two probabilities, and of rows that each have
+a seed, and take what the target and its noise choose. Two random models over six tokens; the joint distribution of the
+first four tokens (1,296 cells: the prompt's forward gives the first, speculation the rest) is computed exactly from the
+target alone and compared with what the engine emits, by Pearson's chi-squared test with cells of expectation below 5
+pooled. Bound: all dice are fixed, so a correct engine passes always; p must exceed 1e-3. A wrong acceptance rule is
+told apart with the same samples: p falls below 1e-9.
 """
 
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import mlx.core as mx
 import numpy as np
@@ -17,12 +19,13 @@ import pytest
 from scipy import stats
 
 from draftd.core import DrafterKind, SamplingParams
+from draftd.engine import room, verification
 from draftd.engine import sampling as sampling_module
-from draftd.engine import verification
+from draftd.engine.noise import Noise
 from draftd.engine.sampling import Sampling
 from tests.rig import Rig, autoregressive, pair, request, speculative, tiny_llama
 
-VOCAB, LENGTH, SAMPLES, BATCH = 6, 4, 4000, 50
+VOCAB, LENGTH, SAMPLES, BATCH = 6, 4, 4000, 250
 PROMPT = [5]  # one token, so that thousands of requests start at little cost
 REPEATING = [1, 5, 2, 5, 2, 1, 5, 2]
 
@@ -35,6 +38,13 @@ PARAMS = {
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _short_texts_in_small_caches():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(room, "STEP", 8)  # what hundreds of rows hold is copied each time that one of them ends
+        yield
+
+
 @pytest.fixture(scope="module")
 def models():
     return pair(tiny_llama(1, vocab=VOCAB), tiny_llama(5, vocab=VOCAB), vocab=VOCAB)
@@ -45,24 +55,25 @@ def exact(models, params: SamplingParams, prompt=PROMPT) -> np.ndarray:
     texts = list(itertools.product(range(VOCAB), repeat=LENGTH))
     full = mx.array([prompt + list(text) for text in texts])
     logits = models.target(full)[:, len(prompt) - 1 : -1]
-    p = Sampling([params] * len(texts)).distribution(logits)
+    p = Sampling([params] * len(texts)).distribution(logits, [0] * len(texts))
     chosen = mx.take_along_axis(p, mx.array(texts)[..., None], axis=-1)[..., 0]
     return np.array(mx.prod(chosen, axis=1)).astype(float)
 
 
-def sample(models, params: SamplingParams, plan, prompt=PROMPT, samples=SAMPLES) -> np.ndarray:
-    """How often each text came, over requests with seeds of their own."""
+def sample(models, params, plan, prompt=PROMPT, samples=SAMPLES, answer=None, seeds=False) -> np.ndarray:
+    """How often each text came, of requests without a seed or each with its own. `answer` runs them, together unless
+    said."""
     requests = [
-        request(
-            prompt,
-            plan,
-            max_tokens=LENGTH,
-            sampling=SamplingParams(params.temperature, params.top_p, params.top_k, params.min_p, seed=s),
-        )
+        request(prompt, plan, max_tokens=LENGTH, sampling=replace(params, seed=s if seeds else None))
         for s in range(samples)
     ]
+    return tally((answer or batches)(models, requests))
+
+
+def tally(sinks) -> np.ndarray:
     counts = np.zeros(VOCAB**LENGTH)
-    for sink in batches(models, requests):
+    for sink in sinks:
+        assert sink.done.degraded == ""
         counts[sum(token * VOCAB ** (LENGTH - 1 - i) for i, token in enumerate(sink.tokens))] += 1
     return counts
 
@@ -71,6 +82,11 @@ def batches(models, requests):
     rig = Rig(models)
     for start in range(0, len(requests), BATCH):
         yield from rig.run_together(requests[start : start + BATCH])
+
+
+def one_by_one(models, requests):
+    """As the daemon takes them: each prompt is taken in by itself, and joins those that are running."""
+    return Rig(models, max_batch=25).run(requests)
 
 
 def p_value(counts: np.ndarray, probabilities: np.ndarray) -> float:
@@ -105,6 +121,29 @@ def test_autoregressive_text_has_the_targets_distribution(models):
     assert p_value(sample(models, params, autoregressive()), exact(models, params)) > 1e-3
 
 
+@pytest.mark.parametrize("name", ["temperature", "top_p"])
+def test_seeds_have_the_targets_distribution_among_them(models, name):
+    params = PARAMS[name]
+    assert p_value(sample(models, params, speculative(2), seeds=True), exact(models, params)) > 1e-3
+
+
+def test_rows_with_a_seed_and_without_keep_it_side_by_side(models):
+    params = PARAMS["temperature"]
+    asked = [
+        request(PROMPT, speculative(2), max_tokens=LENGTH, sampling=replace(params, seed=s // 2 if s % 2 else None))
+        for s in range(SAMPLES)
+    ]
+    sinks = list(batches(models, asked))
+    for part in (sinks[::2], sinks[1::2]):
+        assert p_value(tally(part), exact(models, params)) > 1e-3
+
+
+def test_requests_that_come_one_by_one_have_the_targets_distribution(models):
+    params = PARAMS["temperature"]
+    counts = sample(models, params, speculative(2), samples=800, answer=one_by_one)
+    assert p_value(counts, exact(models, params)) > 1e-3
+
+
 def _always(p, q, drafted, depths, u_accept, u_next):
     return accept(p, q, drafted, depths, mx.zeros_like(u_accept), u_next)
 
@@ -129,18 +168,57 @@ def test_the_test_notices_a_broken_acceptance_rule(models, monkeypatch, broken):
     assert p_value(sample(models, params, speculative(2)), exact(models, params)) < 1e-9
 
 
+def test_the_test_notices_noise_that_comes_twice(models, monkeypatch):
+    block = Noise.block
+
+    def stuck(noise, starts, first, *rest):
+        return block(noise, [0] * len(starts), 0, *rest)
+
+    monkeypatch.setattr(Noise, "block", stuck)
+    params = PARAMS["temperature"]
+    assert p_value(sample(models, params, speculative(2), seeds=True), exact(models, params)) < 1e-9
+
+
+def overlaps(models, params):
+    """p and q, vocabulary × vocabulary, after each first token, and how probable that one is."""
+    texts = mx.array([[*PROMPT, first] for first in range(VOCAB)])
+    sampling, starts = Sampling([params] * VOCAB), [0] * VOCAB
+    p, q = (sampling.distribution(model(texts), starts)[:, -1] for model in (models.target, models.draft))
+    return p, q, sampling.distribution(models.target(texts), starts)[0, len(PROMPT) - 1]  # of the prompt's own
+
+
+def stood(models, params, seeds: bool) -> float:
+    """Of the tokens drafted in the second place."""
+    requests = [
+        request(PROMPT, speculative(1), max_tokens=3, sampling=replace(params, seed=s if seeds else None))
+        for s in range(SAMPLES)
+    ]
+    counts = [sink.done.stats.counts for sink in batches(models, requests)]
+    return sum(c.accepted for c in counts) / sum(c.drafted for c in counts)
+
+
+def deviation(share: float) -> float:
+    return float((share * (1 - share) / SAMPLES) ** 0.5)
+
+
 def test_a_drafted_token_stands_as_often_as_the_distributions_overlap(models):
     """sum(min(p, q)), which is more than the sum(p q) that accepting equal samples, as mlx-lm does, would give."""
     params = PARAMS["temperature"]
-    texts = mx.array([[*PROMPT, first] for first in range(VOCAB)])
-    sampling = Sampling([params] * VOCAB)
-    p, q = (sampling.distribution(model(texts))[:, -1] for model in (models.target, models.draft))
-    first = sampling.distribution(models.target(texts))[0, len(PROMPT) - 1]  # of the prompt's own
-    requests = [
-        request(PROMPT, speculative(1), max_tokens=3, sampling=SamplingParams(0.8, seed=s)) for s in range(SAMPLES)
-    ]
-    counts = [sink.done.stats.counts for sink in batches(models, requests)]
-    measured = sum(c.accepted for c in counts) / sum(c.drafted for c in counts)
+    p, q, first = overlaps(models, params)
+    measured = stood(models, params, seeds=False)
     overlap = (first * mx.minimum(p, q).sum(axis=-1)).sum().item()
-    assert measured == pytest.approx(overlap, abs=4 * (overlap * (1 - overlap) / SAMPLES) ** 0.5)
+    assert measured == pytest.approx(overlap, abs=4 * deviation(overlap))
     assert measured > (first * (p * q).sum(axis=-1)).sum().item() + 0.05
+
+
+def test_with_a_seed_it_stands_as_often_as_shared_noise_allows(models):
+    """sum over x of 1 / sum over y of max(p(y)/p(x), q(y)/q(x)): at least (1 - TV)/(1 + TV), at most 1 - TV."""
+    params = PARAMS["temperature"]
+    p, q, first = overlaps(models, params)
+    ratios = mx.maximum(p[:, None, :] / p[:, :, None], q[:, None, :] / q[:, :, None])
+    both = (1 / ratios.sum(axis=-1)).sum(axis=-1)
+    apart = 0.5 * mx.abs(p - q).sum(axis=-1)
+    assert mx.all(both >= (1 - apart) / (1 + apart)).item()
+    assert mx.all(both <= 1 - apart).item()
+    expected = (first * both).sum().item()
+    assert stood(models, params, seeds=True) == pytest.approx(expected, abs=4 * deviation(expected))

@@ -2,54 +2,157 @@
 
 from __future__ import annotations
 
+import math
+import random
+import statistics
+
 import pytest
 
-from draftd.core import RoundResult
+from draftd.core import DrafterKind, RoundResult
 from draftd.engine.calibration import measure
-from draftd.engine.costs import RoundCosts
+from draftd.engine.costs import Prices, RoundCosts
+from draftd.engine.drafting import DraftModel, PromptLookup
 from draftd.engine.observer import NullObserver
 from draftd.engine.scripted import scripted_models
 from tests.rig import Rig, autoregressive, request, speculative
 
+MODEL, LOOKUP = DrafterKind.DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP
+
 
 def test_break_even_is_the_rounds_cost_in_autoregressive_rounds_less_one() -> None:
-    costs = RoundCosts({1: 0.010})
+    costs = RoundCosts(Prices({1: 0.010}))
     assert costs.break_even(1, 0.025) == pytest.approx(1.5)
-    assert costs.break_even(1, 0.010) == 0.0
+    assert costs.break_even(1, 0.010) == pytest.approx(0.0)
     assert costs.break_even(1, 0.004) == 0.0  # a stall of the other kind: never less than nothing
 
 
 def test_nothing_is_claimed_before_anything_was_measured() -> None:
-    assert RoundCosts().autoregressive(1) is None
-    assert RoundCosts().break_even(1, 0.1) == 0.0
+    costs = RoundCosts()
+    assert costs.autoregressive(1) is None
+    assert costs.break_even(1, 0.1) == 0.0
+    costs.learn(MODEL, 1, 2, 0.02)
+    assert costs.autoregressive(1) is None
+    costs.learn(None, 1, 0, 0.02)
+    assert costs.autoregressive(1) == pytest.approx(0.02, rel=0.2)
 
 
 def test_sizes_between_two_that_were_measured_lie_on_the_line_and_those_beyond_take_the_nearest() -> None:
-    costs = RoundCosts({2: 0.010, 4: 0.020})
+    costs = RoundCosts(Prices({2: 0.010, 4: 0.020}))
     assert costs.autoregressive(3) == pytest.approx(0.015)
     assert costs.autoregressive(1) == 0.010
     assert costs.autoregressive(8) == 0.020
 
 
 def test_a_new_price_is_learnt_and_a_stall_is_not_one() -> None:
-    costs = RoundCosts({1: 0.010})
-    costs.learn(1, 10.0)
-    assert costs.autoregressive(1) == pytest.approx(0.010 * 1.025)
+    costs = RoundCosts(Prices({1: 0.010}))
+    costs.learn(None, 1, 0, 10.0)
+    found = costs.autoregressive(1)
+    assert found is not None
+    assert found < 0.010 * 1.25
     for _ in range(200):
-        costs.learn(1, 0.020)
+        costs.learn(None, 1, 0, 0.020)
     assert costs.autoregressive(1) == pytest.approx(0.020, rel=0.01)
+
+
+PRICES = Prices({1: 0.010, 4: 0.020}, {MODEL: {(1, 1): 0.012, (1, 4): 0.018, (4, 1): 0.030, (4, 4): 0.060}})
+
+
+def test_depths_that_were_not_measured_lie_between_those_that_were_and_beyond_on_their_line() -> None:
+    found = RoundCosts(PRICES).drafted(MODEL, 1, 6)
+    assert found == pytest.approx([0.010, 0.012, 0.014, 0.016, 0.018, 0.020, 0.022])
+
+
+def test_a_deeper_round_never_looks_cheaper_and_none_cheaper_than_a_plain_one() -> None:
+    odd = Prices({1: 0.010}, {MODEL: {(1, 1): 0.009, (1, 2): 0.015, (1, 4): 0.012}})
+    found = RoundCosts(odd).drafted(MODEL, 1, 5)
+    assert found == sorted(found)
+
+
+def test_a_machine_that_slows_down_makes_no_depth_that_was_not_tried_look_cheap() -> None:
+    costs = RoundCosts(PRICES)
+    before = costs.drafted(MODEL, 1, 4)
+    for _ in range(400):  # only depth 2 and what it costs is seen
+        costs.learn(MODEL, 1, 2, 0.028)
+    after = costs.drafted(MODEL, 1, 4)
+    assert after[2] == pytest.approx(0.028, rel=0.02)
+    ratios = [b / a for a, b in zip(before, after, strict=True)]
+    assert ratios == pytest.approx([2.0] * 5, rel=0.25)
+
+
+@pytest.mark.parametrize("off", [0.7, 1.4])
+def test_what_drafts_cost_beside_plain_rounds_is_learnt_from_few_plain_ones_among_many(off: float) -> None:
+    costs, noise = RoundCosts(PRICES), random.Random(7)
+    for i in range(1500):
+        jitter = math.exp(noise.gauss(0, 0.08)) * (3 if noise.random() < 0.01 else 1)
+        if i % 50 == 0:
+            costs.learn(None, 1, 0, 0.010 * jitter)
+        else:
+            costs.learn(MODEL, 1, 2, 0.014 * off * jitter)
+    found = costs.drafted(MODEL, 1, 2)
+    assert found[2] / found[0] == pytest.approx(1.4 * off, rel=0.08)
+
+
+def test_what_holds_up_the_machine_now_and_then_does_not_make_drafts_look_dear() -> None:
+    costs, noise, found = RoundCosts(PRICES), random.Random(5), []
+    for i in range(2000):
+        held_up = 5 if noise.random() < 0.15 else 1  # plain rounds and drafted ones alike
+        if i % 50 == 0:
+            costs.learn(None, 1, 0, 0.010 * held_up)
+        seconds = 0.014 * math.exp(noise.gauss(0, 0.08)) * held_up
+        costs.learn(MODEL, 1, 2, seconds)
+        found.append(costs.break_even(1, costs.without_stall(MODEL, 1, 2, seconds)))
+    assert statistics.mean(found) == pytest.approx(0.4, abs=0.08)
+
+
+def test_drafts_that_have_become_dear_do_look_so() -> None:
+    costs, found = RoundCosts(PRICES), []
+    for i in range(400):
+        if i % 50 == 0:
+            costs.learn(None, 1, 0, 0.010)
+        costs.learn(MODEL, 1, 2, 0.028)
+        found.append(costs.break_even(1, costs.without_stall(MODEL, 1, 2, 0.028)))
+    assert statistics.mean(found[100:]) == pytest.approx(1.8, rel=0.1)
+
+
+def test_what_was_only_guessed_is_no_word_on_the_machine() -> None:
+    costs = RoundCosts()
+    for _ in range(20):
+        costs.learn(None, 1, 0, 0.004)
+    for _ in range(20):
+        costs.learn(MODEL, 1, 3, 0.012)
+    assert costs.autoregressive(1) == pytest.approx(0.004, rel=0.3)
+    assert costs.drafted(MODEL, 1, 3)[3] == pytest.approx(0.012, rel=0.15)
+
+
+def test_context_makes_wide_rounds_dearer_than_plain_ones() -> None:
+    costs = RoundCosts(Prices({1: 0.010}, {MODEL: {(1, 1): 0.012}}, {0: 1e-6, 1: 5e-6}, 100))
+    near, far = costs.drafted(MODEL, 1, 1, 100), costs.drafted(MODEL, 1, 1, 1100)
+    assert near == pytest.approx([0.010, 0.012])
+    assert far == pytest.approx([0.011, 0.017])
 
 
 def test_calibration_measures_the_targets_own_rounds() -> None:
     models = scripted_models(1.0, step_seconds=0.005)
-    found = measure(models.target, models.info.vocab_size, 4, 60.0)
+    found = measure(models.target, models.info.vocab_size, 4, 60.0).plain
     assert set(found) == {1, 2, 4}
     assert all(0.005 <= seconds < 0.05 for seconds in found.values())
 
 
+def test_calibration_measures_drafts_of_each_depth_and_leaves_no_row_behind() -> None:
+    models = scripted_models(0.5, step_seconds=0.004, draft_step_seconds=0.004)
+    draft = DraftModel(models.draft, models.info.vocab_size)
+    lookup = PromptLookup(models.info.vocab_size)
+    found = measure(models.target, models.info.vocab_size, 2, 60.0, drafters={MODEL: draft, LOOKUP: lookup}, deepest=3)
+    assert set(found.drafted[MODEL]) == {(b, k) for b in (1, 2) for k in (1, 2, 3)}
+    assert all(found.drafted[MODEL][1, k] >= found.drafted[LOOKUP][1, k] + 0.004 * k for k in (1, 2, 3))
+    assert set(found.growth) == {0, 1, 2, 3}
+    assert found.taking_in[MODEL] > 0
+    assert draft.nbytes == 0
+
+
 def test_calibration_stops_when_its_time_is_up() -> None:
     models = scripted_models(1.0, step_seconds=0.002)
-    assert set(measure(models.target, models.info.vocab_size, 64, 0.0)) == {1}
+    assert set(measure(models.target, models.info.vocab_size, 64, 0.0).plain) == {1}
 
 
 class Rounds(NullObserver):

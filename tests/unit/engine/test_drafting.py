@@ -34,7 +34,7 @@ def test_lookup_finds_the_latest_match_of_the_longest_n_gram(tokens, depth, data
 def test_merging_keeps_every_row_its_own():
     one = Draft(mx.array([[1, 2, 3]], dtype=mx.uint32), [3], None, [3])
     two = Draft(mx.array([[4], [0]], dtype=mx.uint32), [1, 0], None, [0, 0])
-    merged = merge([([2], one), ([0, 3], two)], 4, 10, greedy=True)
+    merged = merge([([2], one), ([0, 3], two)], 4, 10, settled=True)
     assert merged is not None
     assert merged.depths == [1, 0, 3, 0]
     assert merged.forwards == [0, 0, 3, 0]
@@ -44,5 +44,5 @@ def test_merging_keeps_every_row_its_own():
 
 def test_nothing_proposed_is_no_draft():
     empty = Draft(mx.zeros((1, 0), dtype=mx.uint32), [0], None, [0])
-    assert merge([([0], empty)], 1, 10, greedy=True) is None
-    assert merge([], 3, 10, greedy=True) is None
+    assert merge([([0], empty)], 1, 10, settled=True) is None
+    assert merge([], 3, 10, settled=True) is None

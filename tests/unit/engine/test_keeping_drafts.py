@@ -96,6 +96,9 @@ def test_a_draft_that_cannot_be_had_again_is_said_to_whoever_wants_it_and_the_en
     class Lost:
         name = "draft"
 
+        def files(self):
+            return None
+
         def open(self):
             raise ModelLoadError("draft: the disk is gone")
 

@@ -36,6 +36,11 @@ def drafted(engine, prompts):
     return sum(c.accepted for c in counts) / sum(c.drafted for c in counts), [s.tokens for s in sinks]
 
 
+def about(acceptance):
+    """Rounds that draft nothing to keep the price fall where they fall."""
+    return pytest.approx(acceptance, rel=0.1)
+
+
 @pytest.mark.slow
 def test_running_rows_go_on_drafting_with_what_is_there_now(running, nano, nano_pair, prompts, tmp_path):
     engine = running(nano)
@@ -43,7 +48,7 @@ def test_running_rows_go_on_drafting_with_what_is_there_now(running, nano, nano_
     good, drafted_texts = drafted(engine, prompts)
     assert drafted_texts == texts
     change_weights(tmp_path / "draft", shuffled)
-    assert drafted(engine, prompts)[0] == good  # a file alone changes nothing
+    assert drafted(engine, prompts)[0] == about(good)  # a file alone changes nothing
     many = [engine.ask(request(p, speculative(3), max_tokens=400)) for p in prompts for _ in range(2)]
     engine.begun(*many)
     assert engine.worker.reload_draft().result(30) == engine.info.draft_weight_bytes
@@ -57,7 +62,9 @@ def test_running_rows_go_on_drafting_with_what_is_there_now(running, nano, nano_
     assert bad_texts == texts
     shutil.copy(f"{nano_pair.draft}/model.safetensors", tmp_path / "draft" / "model.safetensors")
     engine.worker.reload_draft().result(30)
-    assert drafted(engine, prompts) == (good, texts)
+    again, again_texts = drafted(engine, prompts)
+    assert again == about(good)
+    assert again_texts == texts
 
 
 def not_finite(where):
@@ -99,7 +106,7 @@ def without_a_tokenizer(where):
 @pytest.mark.parametrize("held", [True, False])
 def test_what_cannot_be_used_is_refused_and_the_old_draft_stays(running, nano, prompts, tmp_path, damage, said, held):
     engine = running(nano)
-    good = drafted(engine, prompts[:1])
+    good, texts = drafted(engine, prompts[:1])
     if not held:
         engine.worker.keep(NONE).result(10)
     damage(tmp_path / "draft")
@@ -110,7 +117,7 @@ def test_what_cannot_be_used_is_refused_and_the_old_draft_stays(running, nano, p
     engine.ended(sink)
     assert engine.worker.status().loaded == ({DRAFT} if held else NONE)
     if held:
-        assert drafted(engine, prompts[:1]) == good
+        assert drafted(engine, prompts[:1]) == (about(good), texts)
     else:
         with pytest.raises(ModelLoadError, match=said):
             engine.worker.keep(frozenset({DRAFT})).result(30)
@@ -131,12 +138,12 @@ def test_a_light_draft_that_is_held_is_read_too_and_both_change_or_none(running,
     engine.worker.keep(frozenset({DRAFT, LIGHT})).result(10)
     both = engine.worker.status().draft_weight_bytes
     assert engine.worker.reload_draft().result(30) == both
-    good = drafted(engine, prompts)
+    good, texts = drafted(engine, prompts)
     change_weights(tmp_path / "draft", shuffled)
     cut_off(light)
     with pytest.raises(ModelLoadError, match="light draft model"):
         engine.worker.reload_draft().result(30)
-    assert drafted(engine, prompts) == good
+    assert drafted(engine, prompts) == (about(good), texts)
     assert engine.worker.status().loaded == {DRAFT, LIGHT}
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from draftd.core import DrafterKind, FinishReason, SamplingParams
 from draftd.engine.observer import NullObserver
 from draftd.engine.scripted import ScriptedModel, scripted_models
-from tests.rig import Rig, autoregressive, pair, request, speculative, tiny_llama
+from tests.rig import Rig, automatic, autoregressive, pair, request, speculative, tiny_llama
 
 PROMPT = [3, 1, 4, 1, 5]
 
@@ -42,11 +42,14 @@ def text(models, n: int = 40, prompt=PROMPT) -> list[int]:
     eos_after=st.one_of(st.none(), st.integers(6, 30)),
     chunk=st.integers(1, 8),
     batch=st.integers(1, 4),
+    chosen=st.booleans(),
 )
-def test_any_mix_of_rows_gives_the_targets_text_and_exact_counts(acceptance, depths, limit, eos_after, chunk, batch):
+def test_any_mix_of_rows_gives_the_targets_text_and_exact_counts(
+    acceptance, depths, limit, eos_after, chunk, batch, chosen
+):
     models = scripted_models(acceptance, eos_after=eos_after)
     prompts = [[(7 * i + j) % 200 for j in range(2 + 3 * i)] for i in range(len(depths))]
-    plans = [speculative(d) if d else autoregressive() for d in depths]
+    plans = [(automatic if chosen else speculative)(d) if d else autoregressive() for d in depths]
     asked = [request(p, plan, max_tokens=limit) for p, plan in zip(prompts, plans, strict=True)]
     sinks = Rig(models, max_batch=batch, prefill_chunk=chunk).run(asked)
     for prompt, depth, sink in zip(prompts, depths, sinks, strict=True):
@@ -62,7 +65,7 @@ def test_any_mix_of_rows_gives_the_targets_text_and_exact_counts(acceptance, dep
         assert c.draft_forwards == c.drafted
         if acceptance == 1.0:
             assert c.rollbacks == 0
-        if depth and acceptance == 0.0 and eos_after is None:
+        if depth and acceptance == 0.0 and eos_after is None and not chosen:
             assert c.accepted == 0
 
 
@@ -189,7 +192,11 @@ def test_one_poisonous_row_ends_alone_and_the_others_finish_exactly():
     models.target.fail_on_token = poison
     heard = VerifierErrors()
     requests = [request(PROMPT, speculative(3), max_tokens=30), request([9, 9], autoregressive())]
-    sinks = Rig(models, observer=heard).run(requests)
+    rig = Rig(models, observer=heard)
+    sinks = [rig.add(requests[0])]
+    rig.scheduler.step()
+    sinks.append(rig.add(requests[1]))
+    rig.drain()
     assert {id for id, _ in heard.told} == {r.id for r in requests}
     assert all("scripted failure" in message for _, message in heard.told)
     assert sinks[0].tokens == good

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel, ThermalState
-from draftd.hardware.state import HardwareState, advance
+from draftd.hardware.state import HardwareState, advance, memory_share, takeable
 
 GB = 10**9
 CRITICAL, NORMAL = MemoryPressure.CRITICAL, MemoryPressure.NORMAL
@@ -141,3 +143,19 @@ def test_the_coarser_scale_stands_in_for_the_finer_one(state: ThermalState, leve
 )
 def test_swap_ins_count_from_the_first_sample_and_never_fall(amounts: list[int | None], since: int | None) -> None:
     assert swapped(*amounts) == since
+
+
+def test_what_could_be_done_without_is_held_while_memory_is_not_short() -> None:
+    assert memory_share(None) == 1.0
+    shares = [memory_share(after(HardwareSample(memory_pressure=level))) for level in (None, *MemoryPressure)]
+    assert shares == [1.0, 1.0, 0.5, 0.0]
+
+
+def test_one_more_request_may_take_the_headroom_or_a_share_of_what_is_left_and_nothing_in_critical_pressure() -> None:
+    assert takeable(None) is None
+    assert takeable(after(HardwareSample())) is None
+    roomy = HardwareSample(memory_total=24_000, memory_available=18_000)
+    assert takeable(after(roomy)) == 8_000
+    assert takeable(after(replace(roomy, memory_available=8_000))) == 1_000
+    assert takeable(after(replace(roomy, memory_pressure=MemoryPressure.WARN))) == 8_000
+    assert takeable(after(replace(roomy, memory_pressure=MemoryPressure.CRITICAL))) == 0

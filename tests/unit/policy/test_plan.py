@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from draftd.core import DecodeMode, DrafterKind, FallbackLevel, ModelInfo, ModePreference
+from draftd.core import DecodeMode, DepthMode, DrafterKind, FallbackLevel, ModelInfo, ModePreference
 from draftd.errors import SpeculationUnavailable
 from draftd.policy.flag import FlagResolution
 from draftd.policy.ladder import Rung, highest, rungs
@@ -128,3 +128,51 @@ def test_at_a_lighter_draft_a_caller_may_ask_for_one_that_is_lighter_still_and_f
     light = Ceiling(Rung(FallbackLevel.LIGHT_DRAFT, 2, DrafterKind.LIGHT_DRAFT_MODEL))
     assert decide(Wish(drafter=DRAFT), ON, light, both).drafter is DrafterKind.LIGHT_DRAFT_MODEL
     assert decide(Wish(drafter=LOOKUP), ON, light, both).drafter is LOOKUP
+
+
+def test_depth_is_automatic_unless_the_daemon_or_the_caller_says_otherwise() -> None:
+    assert decide(Wish(), ON, CEILING, MODEL).depth_mode is DepthMode.AUTOMATIC
+    fixed = replace(CEILING, depth_mode=DepthMode.FIXED)
+    assert decide(Wish(), ON, fixed, MODEL).depth_mode is DepthMode.FIXED
+    assert decide(Wish(depth_mode=DepthMode.FIXED), ON, CEILING, MODEL).depth_mode is DepthMode.FIXED
+    assert decide(Wish(depth_mode=DepthMode.AUTOMATIC), ON, fixed, MODEL).depth_mode is DepthMode.AUTOMATIC
+
+
+def test_prompt_lookup_may_take_the_drafts_place_where_depth_is_automatic() -> None:
+    assert decide(Wish(), ON, CEILING, MODEL).alternatives == {LOOKUP}
+    assert decide(Wish(max_draft_tokens=2), ON, CEILING, MODEL).alternatives == {LOOKUP}
+    assert decide(Wish(), ON, CEILING, replace(MODEL, drafters=(DRAFT,))).alternatives == frozenset()
+    assert decide(Wish(depth_mode=DepthMode.FIXED), ON, CEILING, MODEL).alternatives == frozenset()
+
+
+def test_a_caller_who_names_a_drafter_gets_that_one_in_every_round() -> None:
+    assert decide(Wish(drafter=DRAFT), ON, CEILING, MODEL).alternatives == frozenset()
+    assert decide(Wish(drafter=LOOKUP), ON, CEILING, MODEL).alternatives == frozenset()
+
+
+def test_no_alternative_is_one_that_the_ladder_excludes_or_whose_weights_the_rung_does_not_hold() -> None:
+    heaviest_first = (DRAFT, DrafterKind.LIGHT_DRAFT_MODEL, LOOKUP)
+    ladder = rungs(4, (3, 2), DRAFT, (DrafterKind.LIGHT_DRAFT_MODEL, LOOKUP))
+    offered = [frozenset(kinds) for count in range(4) for kinds in itertools.combinations(heaviest_first, count)]
+    for rung, drafters, named, mode, cap, flag in itertools.product(
+        ladder, offered, (None, *DrafterKind), (None, *DepthMode), (None, 0, 1, 16), (ON, OFF)
+    ):
+        model = replace(MODEL, drafters=tuple(drafters), speculation_reason="" if drafters else "none")
+        plan = decide(Wish(max_draft_tokens=cap, drafter=named, depth_mode=mode), flag, Ceiling(rung), model)
+        assert plan.alternatives <= drafters & {LOOKUP}
+        assert plan.drafter not in plan.alternatives
+        if plan.alternatives:
+            assert plan.drafter is rung.drafter
+            assert named is None
+            assert plan.depth_mode is DepthMode.AUTOMATIC
+        if plan.drafter is None:
+            assert plan.depth_mode is DepthMode.FIXED
+
+
+def test_how_depth_is_chosen_changes_nothing_else_of_a_plan() -> None:
+    for level, cap, named in itertools.product(FallbackLevel, (None, 1, 16), (None, *BOTH)):
+        made = [
+            decide(Wish(max_draft_tokens=cap, drafter=named, depth_mode=mode), ON, ceiling(4, level), MODEL)
+            for mode in DepthMode
+        ]
+        assert len({replace(plan, depth_mode=DepthMode.FIXED, alternatives=frozenset()) for plan in made}) == 1

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftd.core import DrafterKind, ModelInfo, ModePreference, SamplingParams, WorkloadClass
+from draftd.core import DepthMode, DrafterKind, ModelInfo, ModePreference, SamplingParams, WorkloadClass
 from draftd.errors import InvalidRequest
 from draftd.policy.plan import Wish
+from draftd.protocol import DEPTH_MODES, DRAFTERS
 from draftd.server import reply
-from draftd.server.convert import DRAFTERS, Chat, Limits, RawText, TokenIds, check_length, parse
+from draftd.server.convert import Chat, Limits, RawText, TokenIds, check_length, parse
 from draftd.v1 import inference_pb2 as pb
 
 LIMITS = Limits(context_length=100, vocab_size=50, default_max_tokens=32, chat_template=True)
@@ -151,6 +152,21 @@ def test_every_drafter_can_be_asked_for_and_told() -> None:
     assert {kind for kind in DRAFTERS.values() if kind is not None} == set(DrafterKind)
     assert set(DRAFTERS) == set(pb.DrafterKind.values())
     info = ModelInfo("m", "d", 100, 50, tuple(DrafterKind), "", 9, 3, "cpu", light_draft_model="l")
-    told = reply.model(info, default_max_tokens=1, max_draft_tokens=1, chat_template=False)
+    told = reply.model(
+        info, default_max_tokens=1, max_draft_tokens=1, depth_mode=DepthMode.AUTOMATIC, chat_template=False
+    )
     assert [DRAFTERS[number] for number in told.drafters] == list(DrafterKind)
     assert (told.light_draft_model, told.light_draft_reason) == ("l", "")
+
+
+def test_every_way_to_choose_depth_can_be_asked_for_and_told() -> None:
+    assert {mode for mode in DEPTH_MODES.values() if mode is not None} == set(DepthMode)
+    assert set(DEPTH_MODES) == set(pb.DepthMode.values())
+    info = ModelInfo("m", "d", 100, 50, tuple(DrafterKind), "", 9, 3, "cpu")
+    for number, mode in DEPTH_MODES.items():
+        assert parse(pb.GenerateRequest(prompt="x", depth_mode=number), LIMITS).wish.depth_mode is mode
+        if mode is not None:
+            told = reply.model(info, default_max_tokens=1, max_draft_tokens=1, depth_mode=mode, chat_template=False)
+            assert told.depth_mode == number
+    with pytest.raises(InvalidRequest, match="depth_mode: got 9"):
+        parse(pb.GenerateRequest(prompt="x", depth_mode=9), LIMITS)  # type: ignore[arg-type]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from draftd.core import (
     ContextTier,
     DecodeMode,
     DecodePlan,
     DecodeRequest,
+    DepthMode,
     DraftCounts,
     DrafterKind,
     FallbackLevel,
@@ -22,7 +23,7 @@ from draftd.core import (
     SamplingParams,
     WorkloadClass,
 )
-from draftd.engine.observer import EngineStatus
+from draftd.engine.observer import EngineStatus, PrefixStatus
 from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel
 from draftd.hardware.state import FixedView, HardwareState, HardwareView
 from draftd.telemetry.setup import Decisions, FallbackReadings, InferenceStart, Telemetry
@@ -39,12 +40,15 @@ READINGS = FallbackReadings(
     probe_speedup=1.5,
     canary_scores={"autoregressive": 1.0, "speculative": 0.5},
 )
-STATUS = EngineStatus(3, 2, 64, 4096, 1200, DraftCounts(), {}, 0)
+STATUS = EngineStatus(3, 2, 64, 4096, 1200, DraftCounts(), {}, 0, prefix=PrefixStatus(2048, 8192, 3, 40, 30, 900))
 SPECULATIVE = DecodePlan(
     DecodeMode.SPECULATIVE, 4, DrafterKind.DRAFT_MODEL, FallbackLevel.FULL, "on", "flag: TARGETING_MATCH"
 )
+AUTOMATIC = replace(SPECULATIVE, depth_mode=DepthMode.AUTOMATIC, alternatives=frozenset({DrafterKind.PROMPT_LOOKUP}))
 AUTOREGRESSIVE = DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, FallbackLevel.FULL, "off", "request: autoregressive")
 SPECULATIVE_ROUND = RoundResult(4, 2, 3, True, 4, 0.001, 0.002, 0.5)
+PARKED_ROUND = RoundResult(0, 0, 1, False, 0, 0.0, 0.002, parked=True)
+CAPPED_ROUND = RoundResult(4, 4, 5, False, 4, 0.001, 0.002, 0.5, capped=True)
 PLAIN_ROUND = RoundResult(0, 0, 1, False, 0, 0.0, 0.002)
 # A machine that tells everything.
 HARDWARE = FixedView(
@@ -119,24 +123,25 @@ class Scene:
         plan: DecodePlan = SPECULATIVE,
         reason: FinishReason = FinishReason.STOP,
         rounds: int = 3,
+        more: Sequence[RoundResult] = (),
         degraded: str = "",
         error: str = "",
         stats: Callable[[RequestStats], None] = lambda stats: None,
         **start: object,
     ) -> Outcome:
-        """One whole request; returns what the engine would say of it."""
+        """One whole request; returns what the engine would say of it. `more`: rounds of other kinds, at its end."""
         asked = self.start(**start)
         span = self.telemetry.begin_inference(asked)
         span.planned(plan, ContextTier.SHORT)
         request = DecodeRequest(asked.request_id, (1, 2, 3, 4, 5), 64, plan, asked.arrival, workload=asked.workload)
         at = asked.arrival
-        told = RequestStats(5, at, at + 0.001, at + 0.01, at + 0.02, 3, at + 0.1, at + 0.1)
+        told = RequestStats(5, at, 0, at + 0.001, at + 0.01, at + 0.02, 3, at + 0.1, at + 0.1)
         observer = self.telemetry.observer
         step = SPECULATIVE_ROUND if plan.mode is DecodeMode.SPECULATIVE else PLAIN_ROUND
-        for number in range(rounds):
-            observer.on_round(request, step, 0.004 if number else None)
-            told.counts.add(step)
-            self.engine.add(step)
+        for number, one in enumerate([*[step] * rounds, *more]):
+            observer.on_round(request, one, 0.004 if number else None)
+            told.counts.add(one)
+            self.engine.add(one)
         stats(told)
         outcome = Outcome(reason, told, degraded, error)
         observer.on_finish(request, outcome)

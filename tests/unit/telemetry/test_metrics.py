@@ -24,7 +24,18 @@ from draftd.telemetry.decisions import Decisions, observed_decisions
 from draftd.telemetry.labels import Naming
 from draftd.telemetry.ledger import Ledger
 from tests.otlp import OtlpReceiver
-from tests.unit.telemetry.scene import AUTOREGRESSIVE, INFO, READINGS, SPECULATIVE, SPECULATIVE_ROUND, STATUS, Scene
+from tests.unit.telemetry.scene import (
+    AUTOMATIC,
+    AUTOREGRESSIVE,
+    CAPPED_ROUND,
+    INFO,
+    PARKED_ROUND,
+    READINGS,
+    SPECULATIVE,
+    SPECULATIVE_ROUND,
+    STATUS,
+    Scene,
+)
 
 LOOKUP = DecodePlan(DecodeMode.SPECULATIVE, 4, DrafterKind.PROMPT_LOOKUP, FallbackLevel.FULL, "on", "")
 
@@ -34,6 +45,7 @@ def test_the_counters_are_the_engines_own_counts(scene: Scene, receiver: OtlpRec
         scene.serve(workload=workload, rounds=7)
         scene.serve(workload=workload, plan=AUTOREGRESSIVE, rounds=5)
     scene.serve(reason=FinishReason.CANCELLED, rounds=2)
+    scene.serve(plan=AUTOMATIC, rounds=1, more=[PARKED_ROUND, PARKED_ROUND, CAPPED_ROUND])
     assert scene.telemetry.shutdown(5.0)
 
     counts = scene.engine
@@ -48,6 +60,9 @@ def test_the_counters_are_the_engines_own_counts(scene: Scene, receiver: OtlpRec
     assert receiver.total("draftd.spec_decode.verify.time") == pytest.approx(counts.verify_seconds)
     assert receiver.total("draftd.spec_decode.break_even_tokens") == pytest.approx(counts.break_even_tokens)
     assert counts.break_even_tokens > 0
+    assert receiver.total("draftd.spec_decode.parked_rounds") == counts.parked_rounds == 2
+    assert receiver.total("draftd.spec_decode.capped_rounds") == counts.capped_rounds == 1
+    assert counts.drafts + counts.parked_rounds < counts.target_forwards
     assert receiver.by("draftd.spec_decode.accepted_tokens_per_pos", "draftd.position") == dict(
         enumerate(counts.accepted_per_position)
     )
@@ -56,7 +71,7 @@ def test_the_counters_are_the_engines_own_counts(scene: Scene, receiver: OtlpRec
     )
     assert receiver.by("draftd.tokens", "gen_ai.token.type") == {"output": counts.emitted, "input": 5 * scene.served}
     assert receiver.total("draftd.requests") == scene.served
-    assert receiver.count("draftd.inter_token.duration") == counts.rounds - scene.served
+    assert receiver.count("draftd.inter_chunk.duration") == counts.rounds - scene.served
 
 
 def test_every_metric_of_the_catalog_arrives_as_the_catalog_says(scene: Scene, receiver: OtlpReceiver) -> None:
@@ -210,6 +225,8 @@ def test_gauges_read_the_engines_status(scene: Scene, receiver: OtlpReceiver) ->
     assert receiver.total("draftd.engine.queue_capacity") == 64
     assert receiver.total("draftd.engine.kv_cache") == 4096
     assert receiver.total("draftd.engine.weights") == 1200
+    names = ("usage", "limit", "entries", "lookups", "hits", "read_tokens")
+    assert [receiver.total(f"draftd.prefix_cache.{name}") for name in names] == [2048, 8192, 3, 40, 30, 900]
 
 
 def test_drafter_errors_are_counted(scene: Scene, receiver: OtlpReceiver) -> None:

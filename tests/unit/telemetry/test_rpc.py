@@ -102,6 +102,7 @@ async def serving(telemetry: Telemetry, **more: Any) -> AsyncIterator[grpc.aio.C
     logging.getLogger("grpc").setLevel(logging.CRITICAL)  # it prints what handlers raise
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            await channel.channel_ready()  # a short deadline is for the call, not for the connection
             yield channel
     finally:
         await server.stop(0.5)
@@ -204,7 +205,7 @@ async def test_a_deadline_is_an_error(
     scene: Scene, receiver: OtlpReceiver, method: str, call: Callable[..., Any]
 ) -> None:
     async with serving(scene.telemetry) as channel:
-        assert await call(channel, method, timeout=0.15) is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert await call(channel, method, timeout=0.3) is grpc.StatusCode.DEADLINE_EXCEEDED
         await asyncio.sleep(0.1)
     await flushed(scene)
     span = only(receiver, f"test.Service/{method}")

@@ -11,12 +11,36 @@ from draftd.core import FinishReason, RequestStats, SamplingParams
 from draftd.errors import InvalidRequest, NotServing, QueueFull, SpeculationUnavailable
 from draftd.telemetry import catalog
 from tests.otlp import OtlpReceiver, SpanRecord
-from tests.unit.telemetry.scene import AUTOREGRESSIVE, Scene
+from tests.unit.telemetry.scene import AUTOMATIC, AUTOREGRESSIVE, CAPPED_ROUND, PARKED_ROUND, Scene
 
 
 def only(receiver: OtlpReceiver, name: str = "chat nano") -> SpanRecord:
     (span,) = receiver.spans(name)
     return span
+
+
+def test_how_depth_was_chosen_and_what_came_of_it(scene: Scene, receiver: OtlpReceiver) -> None:
+    scene.serve(plan=AUTOMATIC, rounds=1, more=[PARKED_ROUND, PARKED_ROUND, CAPPED_ROUND], request_id="automatic")
+    scene.serve(request_id="fixed")
+    scene.serve(plan=AUTOREGRESSIVE, request_id="plain")
+    scene.telemetry.shutdown(5.0)
+    told = {
+        str(span.attributes["gen_ai.response.id"]): [
+            span.attributes.get(f"draftd.{name}")
+            for name in (
+                "plan.depth_mode",
+                "plan.alternatives",
+                "spec_decode.parked_rounds",
+                "spec_decode.capped_rounds",
+            )
+        ]
+        for span in receiver.spans("chat nano")
+    }
+    assert told == {
+        "automatic": ["automatic", ["prompt_lookup"], 2, 1],
+        "fixed": ["fixed", None, 0, 0],
+        "plain": ["none", None, 0, 0],
+    }
 
 
 def test_a_request_by_the_genai_conventions(scene: Scene, receiver: OtlpReceiver) -> None:
@@ -45,6 +69,7 @@ def test_a_request_by_the_genai_conventions(scene: Scene, receiver: OtlpReceiver
         "gen_ai.response.model": "nano",
         "gen_ai.response.finish_reasons": ["stop"],
         "gen_ai.usage.input_tokens": 5,
+        "gen_ai.usage.cache_read.input_tokens": 0,
         "gen_ai.usage.output_tokens": 9,
         "draftd.draft_model": "nano-draft",
         "draftd.mode": "speculative",
@@ -56,6 +81,9 @@ def test_a_request_by_the_genai_conventions(scene: Scene, receiver: OtlpReceiver
         "draftd.plan.variant": "on",
         "draftd.plan.drafter": "draft_model",
         "draftd.plan.max_draft_tokens": 4,
+        "draftd.plan.depth_mode": "fixed",
+        "draftd.spec_decode.parked_rounds": 0,
+        "draftd.spec_decode.capped_rounds": 0,
         "draftd.rounds": 3,
         "draftd.spec_decode.drafts": 3,
         "draftd.spec_decode.draft_tokens": 12,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from draftd.cli import options, terminal
-from draftd.cli.asking import connect
 from draftd.cli.figures import percent
+from draftd.client.asking import connect
 
 if TYPE_CHECKING:
     from draftd.v1 import control_pb2 as pb

@@ -10,11 +10,12 @@ from typing import Annotated
 
 import typer
 
-from draftd.cli import options, prompts, terminal
-from draftd.cli.asking import Ask, connect
+from draftd.cli import options, terminal
 from draftd.cli.figures import both, length, percent, times
 from draftd.cli.paired import Pair, Summary, by_group, rounded, run_pair, summarise, warm_up
-from draftd.core import SamplingParams, WorkloadClass
+from draftd.client import prompts
+from draftd.client.asking import Ask, connect
+from draftd.core import CLASSES, SamplingParams, WorkloadClass
 
 _COLUMNS = ("prompt", "TTFT ms", "tokens/s", "p95 ms", "speed-up", "accepted", "length", "same")
 
@@ -34,6 +35,7 @@ def command(
     seed: options.Seed = None,
     max_draft_tokens: options.MaxDraftTokens = None,
     drafter: options.DrafterOption = None,
+    depth_mode: options.DepthModeOption = None,
     json: options.Json = False,
     target: options.Target = options.DEFAULT_TARGET,
     token: options.Token = None,
@@ -60,7 +62,7 @@ def command(
     pairs: list[Pair] = []
     try:
         chat = client.model().chat_template
-        base = Ask(sampling=sampling, max_draft_tokens=max_draft_tokens, drafter=drafter)
+        base = Ask(sampling=sampling, max_draft_tokens=max_draft_tokens, drafter=drafter, depth_mode=depth_mode)
         asks = [
             replace(
                 base,
@@ -96,7 +98,7 @@ def _choose(texts: Sequence[str] | None, file: Path | None, each: int, workload:
         chosen += prompts.from_file(file)
     if chosen:
         return chosen
-    classes = options.CLASSES if workload is WorkloadClass.UNSPECIFIED else (workload,)
+    classes = CLASSES if workload is WorkloadClass.UNSPECIFIED else (workload,)
     return [p for one in classes for p in prompts.spread(prompts.held_out(one), each)]
 
 
@@ -118,7 +120,7 @@ def _row(name: str, s: Summary) -> tuple[str, ...]:
         name,
         both(s.autoregressive_time_to_first_token, s.speculative_time_to_first_token, 1000),
         both(s.autoregressive_tokens_per_second, s.speculative_tokens_per_second),
-        both(s.autoregressive_inter_token_p95, s.speculative_inter_token_p95, 1000),
+        both(s.autoregressive_inter_chunk_p95, s.speculative_inter_chunk_p95, 1000),
         times(s.speedup),
         percent(s.acceptance),
         length(s.mean_accepted_length),

@@ -16,12 +16,14 @@ from rich.panel import Panel
 from rich.text import Text
 
 from draftd import __version__
-from draftd.cli import prompts, terminal
-from draftd.cli.asking import Answer, Ask, connect
-from draftd.cli.child import Serving, clean_environ, serve_command, serving
+from draftd.acceptance.figures import acceptance, decode_tokens_per_second
+from draftd.cli import terminal
 from draftd.cli.figures import length, percent, rate, times
-from draftd.cli.options import CLASSES
 from draftd.cli.paired import Pair, Summary, by_group, rounded, run_pair, summarise, warm_up
+from draftd.client import prompts
+from draftd.client.asking import Answer, Ask, connect
+from draftd.client.child import Serving, clean_environ, serve_command, serving
+from draftd.core import CLASSES
 
 _SILENCE_SECONDS = 120.0
 _COLUMNS = (
@@ -139,15 +141,15 @@ def _introduce(out: Console, daemon: Serving, draft: str, backend: str) -> None:
 def _show_answer(out: Console, prompt: prompts.Prompt, pair: Pair) -> None:
     question = prompts.shorten(prompt.messages[-1][1], 92)
     figures = (
-        f"{rate(pair.autoregressive.tokens_per_second)} → {rate(pair.speculative.tokens_per_second)} tokens/s"
-        f" · {times(pair.speedup)} · {percent(pair.speculative.acceptance)} accepted"
+        f"{rate(decode_tokens_per_second(pair.autoregressive))} → {rate(decode_tokens_per_second(pair.speculative))}"
+        f" tokens/s · {times(pair.speedup)} · {percent(acceptance(pair.speculative))} accepted"
         f" · {'identical' if pair.identical else 'DIFFERENT'}"
     )
     if out.is_terminal:
-        body = Text.assemble((question, "bold"), "\n\n", marked(pair.speculative))
+        body = Text.assemble((question, "bold"), "\n\n", marked(pair.answer))
         out.print(Panel(body, title=pair.group, subtitle=figures, title_align="left", subtitle_align="right"))
     else:
-        text = "".join(f"⟦{p.text}⟧" if p.from_draft else p.text for p in pair.speculative.pieces)
+        text = "".join(f"⟦{p.text}⟧" if p.from_draft else p.text for p in pair.answer.pieces)
         out.print(f"{pair.group}: {question}\n{text.strip()}\n({figures})\n", markup=False, soft_wrap=True)
 
 

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from draftd.cli import options
-from draftd.cli.asking import connect
 from draftd.cli.figures import size
+from draftd.client.asking import connect
 
 
 def build_app() -> typer.Typer:

@@ -9,13 +9,13 @@ import typer
 from rich.text import Text
 
 from draftd.cli import ladder, options, terminal
-from draftd.cli.asking import connect
 from draftd.cli.figures import NOTHING
+from draftd.client.asking import connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from draftd.server.client import DraftdClient
+    from draftd.client.client import DraftdClient
     from draftd.v1 import control_pb2 as pb
 
 
@@ -71,7 +71,7 @@ def line(one: pb.Transition, now: datetime) -> Text:
 
 def _following(client: DraftdClient, last: int) -> Iterator[pb.Transition]:
     """What happens after the number `last`. A terminal that was stopped and fell behind goes on where it was."""
-    from draftd.server.client import CallError
+    from draftd.client.client import CallError
 
     while True:
         try:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from draftd.cli import options, terminal
-from draftd.cli.asking import connect
+from draftd.client.asking import connect
 from draftd.core import WorkloadClass
 
 

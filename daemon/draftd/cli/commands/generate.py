@@ -10,9 +10,9 @@ import typer
 from rich.text import Text
 
 from draftd.cli import options, terminal
-from draftd.cli.asking import Answer, Ask, Message, Piece, connect, gather, send
 from draftd.cli.figures import one_line
-from draftd.cli.prompts import PromptError
+from draftd.client.asking import Answer, Ask, Message, Piece, connect, gather, send
+from draftd.client.prompts import PromptError
 from draftd.core import ModePreference, SamplingParams, WorkloadClass
 
 
@@ -33,6 +33,7 @@ def command(
     mode: options.ModeOption = ModePreference.AUTO,
     max_draft_tokens: options.MaxDraftTokens = None,
     drafter: options.DrafterOption = None,
+    depth_mode: options.DepthModeOption = None,
     workload: options.WorkloadOption = WorkloadClass.UNSPECIFIED,
     caller: options.Caller = "",
     json: options.Json = False,
@@ -65,6 +66,7 @@ def command(
             mode=mode,
             max_draft_tokens=max_draft_tokens,
             drafter=drafter,
+            depth_mode=depth_mode,
             workload=workload,
             caller=caller,
         )

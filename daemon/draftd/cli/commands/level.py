@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from draftd.cli import ladder, options, terminal
-from draftd.cli.asking import connect
 from draftd.cli.figures import size
 from draftd.cli.grafana import durations
+from draftd.client.asking import connect
 from draftd.core import FallbackLevel
 from draftd.errors import InvalidRequest
 

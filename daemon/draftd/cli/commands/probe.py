@@ -5,8 +5,8 @@ from __future__ import annotations
 import typer
 
 from draftd.cli import ladder, options, terminal
-from draftd.cli.asking import connect
 from draftd.cli.figures import percent, times
+from draftd.client.asking import connect
 
 
 def command(

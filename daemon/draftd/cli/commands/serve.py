@@ -13,7 +13,7 @@ import typer
 from draftd.cli import options
 from draftd.cli.overrides import parse_assignments
 from draftd.config import load_settings
-from draftd.core import DrafterKind
+from draftd.core import DepthMode, DrafterKind
 
 _MODEL = "What to serve"
 _LISTEN = "Where to listen"
@@ -34,6 +34,10 @@ def command(
     max_draft_tokens: Annotated[
         int | None,
         typer.Option("--max-draft-tokens", help="Most tokens drafted per round.", rich_help_panel=_DECODE),
+    ] = None,
+    depth_mode: Annotated[
+        DepthMode | None,
+        typer.Option("--depth-mode", help="As many a round as pay, or always the most.", rich_help_panel=_DECODE),
     ] = None,
     max_batch: Annotated[
         int | None, typer.Option("--max-batch", help="Requests decoded together.", rich_help_panel=_DECODE)
@@ -70,6 +74,7 @@ def command(
         "model.draft_path": draft_model,
         "model.drafter": drafter,
         "engine.max_draft_tokens": max_draft_tokens,
+        "engine.depth_mode": depth_mode,
         "engine.max_batch": max_batch,
         "server.host": host,
         "server.port": port,

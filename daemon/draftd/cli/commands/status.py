@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from draftd.cli import ladder, options, terminal
-from draftd.cli.asking import connect
 from draftd.cli.figures import length, percent, size, span
+from draftd.client.asking import connect
 
 if TYPE_CHECKING:
     from draftd.v1 import control_pb2 as pb
@@ -59,7 +59,12 @@ def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
             + (", ".join(f"{n} {reason}" for reason, n in sorted(status.finished_requests.items())) or "none finished")
             + (f", {status.refused_requests} refused" if status.refused_requests else ""),
         ),
-        ("memory", f"{size(status.weight_bytes)} of weights, {size(status.kv_cache_bytes)} of KV cache"),
+        (
+            "memory",
+            f"{size(status.weight_bytes)} of weights, {size(status.kv_cache_bytes)} of KV cache"
+            + (f" (at most {size(status.kv_cache_limit_bytes)})" if status.kv_cache_limit_bytes else ""),
+        ),
+        *([("prefix cache", _prefix_cache(status.prefix_cache))] if status.HasField("prefix_cache") else []),
         ("tokens", f"{status.output_tokens} in {counts.target_forwards} forward passes of the target"),
     ]
     if counts.drafted_tokens:
@@ -78,6 +83,13 @@ def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
     return made
 
 
+def _prefix_cache(cache: pb.PrefixCache) -> str:
+    if not (cache.limit_bytes or cache.lookups):
+        return "off"
+    held = f"{size(cache.bytes)} of {size(cache.limit_bytes)}, {cache.entries} texts"
+    return f"{held}; {cache.hits} of {cache.lookups} requests read {cache.read_tokens} tokens"
+
+
 def _ladder(state: pb.FallbackState, now: datetime) -> list[tuple[str, str]]:
     """Where the ladder stands; why, who holds it and what comes next where there is something to say."""
     made = [("level", f"{ladder.standing(state)} ({ladder.place(state)})")]
@@ -92,8 +104,11 @@ def _ladder(state: pb.FallbackState, now: datetime) -> list[tuple[str, str]]:
 
 
 def _speculation(status: pb.GetStatusResponse) -> str:
+    from draftd.protocol import DEPTH_MODES
+
     if not status.model.speculation_available:
         return f"unavailable: {status.model.speculation_reason}"
-    return (
-        f"flag {status.flag_variant}, level {status.level}, up to {status.model.max_draft_tokens} draft tokens a round"
-    )
+    depth = f"up to {status.model.max_draft_tokens} draft tokens a round"
+    if mode := DEPTH_MODES.get(status.model.depth_mode):
+        depth += f", depth {mode}"
+    return f"flag {status.flag_variant}, level {status.level}, {depth}"

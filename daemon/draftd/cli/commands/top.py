@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from draftd.cli import options, terminal
-from draftd.cli.asking import connect
+from draftd.client.asking import connect
 
 _PICTURE = (112, 31)  # columns and lines, where there is no terminal that says
 

@@ -12,6 +12,8 @@ import tty
 from collections.abc import Iterator
 from types import FrameType
 
+from draftd.client.interrupts import answered
+
 _VDISABLE = b"\0"  # _POSIX_VDISABLE on Linux and macOS alike is what no key sends
 _READ_BYTES = 64
 
@@ -70,16 +72,13 @@ def _signals(wake: int) -> Iterator[None]:
             signal.signal(other, signal.SIG_IGN)
         raise SystemExit(128 + number)
 
-    before = {number: signal.signal(number, end) for number in ending}
-    # Its handler does nothing: that it has one ends the wait, and the screen is drawn anew in its new size.
-    before[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, lambda number, frame: None)
-    woken_before = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    try:
-        yield
-    finally:
-        signal.set_wakeup_fd(woken_before)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    # That of a new size does nothing: that there is one ends the wait, and the screen is drawn anew.
+    with answered({**dict.fromkeys(ending, end), signal.SIGWINCH: lambda number, frame: None}):
+        woken_before = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(woken_before)
 
 
 @contextlib.contextmanager

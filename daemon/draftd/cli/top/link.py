@@ -9,8 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from draftd.cli.top.rates import Snapshot
+from draftd.client.client import DraftdClient
 from draftd.errors import DraftdError
-from draftd.server.client import DraftdClient
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from draftd.cli.top.link import Link, pause
 from draftd.cli.top.rates import Snapshot
 from draftd.cli.top.screen import screen
 from draftd.cli.top.view import Lost, View
-from draftd.server.client import DraftdClient
+from draftd.client.client import DraftdClient
 
 _DRAW_SECONDS = 1.0  # while the daemon is away, how often the time it has been so is drawn anew
 _NOTICE_SECONDS = 8.0

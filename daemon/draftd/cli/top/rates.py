@@ -32,6 +32,7 @@ class Drafting:
     mean_length: float | None  # tokens a draft, the bonus counted
     depth: float | None  # tokens drafted in a round that drafted any
     drafting: float | None  # share of rounds that drafted any
+    parked: float | None  # share of rounds that drafted nothing because it did not pay
     speedup: float | None  # over autoregressive decoding, by the rounds' measured cost
     tokens_per_forward: float | None  # output tokens for each forward pass of the target
 
@@ -59,6 +60,7 @@ def drafting(counts: pb.DraftCounts, output_tokens: int) -> Drafting:
         mean_length=1 + counts.accepted_tokens / drafts if drafts else None,
         depth=_over(drafted, drafts),
         drafting=_over(drafts, counts.rounds),
+        parked=_over(counts.parked_rounds, counts.rounds),
         speedup=(drafts + counts.accepted_tokens) / (drafts + counts.break_even_tokens) if known else None,
         tokens_per_forward=_over(output_tokens, counts.target_forwards),
     )
@@ -97,6 +99,7 @@ def _difference(before: pb.DraftCounts, after: pb.DraftCounts) -> pb.DraftCounts
     made = pb.DraftCounts(
         rounds=after.rounds - before.rounds,
         drafts=after.drafts - before.drafts,
+        parked_rounds=after.parked_rounds - before.parked_rounds,
         drafted_tokens=after.drafted_tokens - before.drafted_tokens,
         accepted_tokens=after.accepted_tokens - before.accepted_tokens,
         target_forwards=after.target_forwards - before.target_forwards,
@@ -104,8 +107,9 @@ def _difference(before: pb.DraftCounts, after: pb.DraftCounts) -> pb.DraftCounts
         drafted_per_position=_each(before.drafted_per_position, after.drafted_per_position),
         accepted_per_position=_each(before.accepted_per_position, after.accepted_per_position),
     )
-    singles = (made.rounds, made.drafts, made.drafted_tokens, made.accepted_tokens, made.target_forwards)
-    if min(*singles, *made.drafted_per_position, *made.accepted_per_position) < 0:
+    rounds = (made.rounds, made.drafts, made.parked_rounds, made.target_forwards)
+    tokens = (made.drafted_tokens, made.accepted_tokens)
+    if min(*rounds, *tokens, *made.drafted_per_position, *made.accepted_per_position) < 0:
         return None
     return made
 

@@ -56,6 +56,7 @@ def speculation(view: View) -> list[Compared]:
         _compared("speed-up", "speedup", minute, whole, figures.times, style=_against_one(speedup, whole.speedup)),
         _compared(f"depth, of {view.status.max_draft_tokens}", "depth", minute, whole, _tenths),
         _compared("rounds drafted", "drafting", minute, whole, figures.percent),
+        _compared("rounds parked", "parked", minute, whole, figures.percent),
         _compared("tokens a forward", "tokens_per_forward", minute, whole, figures.length),
     ]
 

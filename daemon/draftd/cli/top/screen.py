@@ -32,7 +32,7 @@ _LEAST_CURVE = 4  # lines, its frame included
 _MOST_CURVE, _MOST_LISTED = 12, 12  # lines
 _SHORT = 45  # columns below which transitions are told in fewer words
 _COLUMN_SECONDS = 2.0  # at least so much time in each column of a curve
-_MACHINE, _COMPARED = 7, 7  # lines of each panel's contents, a heading included
+_MACHINE, _COMPARED = 7, 8  # lines of each panel's contents, a heading included
 
 
 def screen(view: View, width: int, height: int, now: datetime, *, keys: bool = True) -> Layout:

@@ -17,13 +17,16 @@ NOON = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 
 
 def counts(
-    drafts: int = 0, drafted: int = 0, accepted: int = 0, *, plain: int = 0, break_even: float = 0.0,
+    drafts: int = 0, drafted: int = 0, accepted: int = 0, *, plain: int = 0, parked: int = 0,
+    break_even: float = 0.0,
     per_position: Sequence[tuple[int, int]] = (),
 ) -> inference.DraftCounts:  # fmt: skip
-    """`per_position` is accepted and drafted, position by position; `plain` rounds drafted nothing."""
+    """`per_position` is accepted and drafted, position by position; `plain` rounds drafted nothing,
+    `parked` of them because it did not pay."""
     return inference.DraftCounts(
         rounds=drafts + plain,
         drafts=drafts,
+        parked_rounds=parked,
         drafted_tokens=drafted,
         accepted_tokens=accepted,
         target_forwards=drafts + plain,

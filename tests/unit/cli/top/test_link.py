@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from draftd.cli.top.link import Link, pause
+from draftd.client.client import DraftdClient
 from draftd.errors import NotServing
-from draftd.server.client import DraftdClient
 from draftd.v1 import control_pb2 as pb
 from tests.unit.cli.top.snapshots import status
 

@@ -41,7 +41,9 @@ MAC = pb.Hardware(
     power={"cpu": 3.0, "system": 22.4},
 )
 BEFORE = counts(100, 400, 200, break_even=150.0, per_position=[(90, 100), (60, 100), (30, 100), (20, 100)])
-AFTER = counts(200, 760, 440, plain=25, break_even=250.0, per_position=[(180, 200), (130, 200), (80, 180), (50, 180)])
+AFTER = counts(
+    200, 760, 440, plain=25, parked=20, break_even=250.0, per_position=[(180, 200), (130, 200), (80, 180), (50, 180)]
+)  # fmt: skip
 
 
 def busy(**fields: Any) -> View:
@@ -95,6 +97,7 @@ def test_a_frame_fills_the_terminal_and_no_more(width: int, height: int) -> None
         "depth, of 4",
         "3.6",  # drafted a draft
         "80%",  # rounds drafted
+        "16%",  # and parked
         "90%", "70%", "62%", "38%",  # by position
         "short block",
         "3 active, 5 of 64 queued",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from draftd.server.client import DraftdClient
+from draftd.client.client import DraftdClient
 from tests.scripted_daemon import scripted_daemon
 from tests.stack.components import free_ports
 from tests.terminal import ENTER_SCREEN, HIDE_CURSOR, LEAVE_SCREEN, SHOW_CURSOR, Ended, Terminal, terminal

@@ -1,0 +1,199 @@
+"""`make bench-harness`: does the acceptance harness measure what a bare client measures?
+
+The same prompts on one daemon, in an order drawn anew each time, each asked
+
+    bare      by the bare client of these benchmarks
+    again     by the same once more: what two measurements of one thing differ by here
+    harness   by the acceptance harness: capture, tick, kept in a run's folder, the machine sampled beside it
+
+autoregressively and speculatively. The harness holds where the whole interval of its ratio to the bare client lies
+within 1 % of 1. Raw ticks are kept in .benchmarks/. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.arms import Draftd, Prompt, daemon
+from benchmarks.ratios import Tick
+from benchmarks.run import load_prompts
+from draftd.acceptance.folder import RunFolder
+from draftd.acceptance.session import Session
+from draftd.acceptance.statistics import Interval, bootstrap
+from draftd.acceptance.ticks import Place, Stage
+from draftd.client.asking import Ask
+from draftd.client.client import DraftdClient
+from draftd.core import DepthMode, ModePreference, WorkloadClass
+
+BOUND = 0.01
+MODES = {"ar": ModePreference.AUTOREGRESSIVE, "spec": ModePreference.SPECULATIVE}
+ARMS = ("bare", "again", "harness")
+_BLOCK = 2  # prompts that one arm asks before the next does: the harness samples the machine meanwhile
+_PAUSE_SECONDS = 0.08  # as in benchmarks.run
+_SETTLE_SECONDS = 25.0
+
+Answers = Callable[[Prompt], Tick]
+
+
+@dataclass(frozen=True, slots=True)
+class Harness:
+    """The acceptance harness, as its sweep goes about it."""
+
+    session: Session
+    name: str
+    mode: ModePreference
+    depth: int
+    max_tokens: int
+
+    def answer(self, prompt: Prompt, repetition: int) -> Tick:
+        workload = WorkloadClass(prompt.workload)
+        drafts = self.depth if self.mode is ModePreference.SPECULATIVE else None
+        ask = Ask(
+            tokens=prompt.tokens,
+            max_tokens=self.max_tokens,
+            mode=self.mode,
+            max_draft_tokens=drafts,
+            depth_mode=DepthMode.FIXED,
+            workload=workload,
+        )
+        place = Place(Stage.SWEEP, self.session.number, self.name, repetition, prompt.id, prompt.workload, workload)
+        tick = self.session.ask(ask, place)
+        if tick.error:
+            raise SystemExit(f"{prompt.id}: {tick.error}")
+        return Tick(repetition, f"{self.name}-harness", prompt.id, prompt.workload, tick.output_tokens, tick.ended)
+
+
+def main() -> int:
+    args = _arguments()
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
+    prompts = load_prompts(args.model, args.prompts)
+    folder = Path(".benchmarks") / f"harness-{time.strftime('%Y%m%d-%H%M%S')}"
+    with daemon(args.model, args.draft_model, None) as client:
+        console.print(f"one daemon on {args.model}, settling")
+        time.sleep(args.settle)
+        session = Session(client, RunFolder.create(folder), 1)
+        measure(session, prompts[:_BLOCK], -1, args)  # the warm-up is not kept
+        ticks: list[Tick] = []
+        for repetition in range(args.repetitions):
+            began = time.perf_counter()
+            ticks += measure(session, prompts, repetition, args)
+            console.print(f"repetition {repetition + 1} of {args.repetitions}: {time.perf_counter() - began:.0f} s")
+    (folder / "ticks.jsonl").write_text("".join(json.dumps(asdict(tick)) + "\n" for tick in ticks), encoding="utf-8")
+    found = compared(ticks)
+    report(found, console)
+    console.print(f"raw ticks: {folder}")
+    print(json.dumps(figures(found)))
+    return 0 if holds(found) else 1
+
+
+def measure(session: Session, prompts: Sequence[Prompt], repetition: int, args: argparse.Namespace) -> list[Tick]:
+    """All arms on each block of prompts, in an order drawn anew and with a pause before each request."""
+    ticks, order = [], random.Random(repetition)
+    for start in range(0, len(prompts), _BLOCK):
+        block = prompts[start : start + _BLOCK]
+        turns = [(name, arm) for name in MODES for arm in ARMS]
+        for name, arm in order.sample(turns, len(turns)):
+            with _asking(session, name, arm, repetition, args) as answer:
+                for prompt in block:
+                    time.sleep(_PAUSE_SECONDS)
+                    ticks.append(answer(prompt))
+    return ticks
+
+
+@contextlib.contextmanager
+def _asking(session: Session, name: str, arm: str, repetition: int, args: argparse.Namespace) -> Iterator[Answers]:
+    if arm == "harness":
+        harness = Harness(session, name, MODES[name], args.depth, args.tokens)
+        with session.sampler(Stage.SWEEP) as sampler:
+            sampler.mark(name)
+            yield lambda prompt: harness.answer(prompt, repetition)
+    else:
+        yield lambda prompt: _bare(session.client, f"{name}-{arm}", MODES[name], prompt, repetition, args)
+
+
+def _bare(
+    client: DraftdClient,
+    arm: str,
+    mode: ModePreference,
+    prompt: Prompt,
+    repetition: int,
+    args: argparse.Namespace,
+) -> Tick:
+    found = Draftd(client, mode, args.depth, 0.0, args.tokens).answer(prompt, seed=0)
+    return Tick(repetition, arm, prompt.id, prompt.workload, len(found.text), found.seconds)
+
+
+def compared(ticks: Sequence[Tick]) -> dict[str, Interval]:
+    """Tokens per second over those of the bare client, for each mode and by either: each answer against the one to the
+    same prompt in the same repetition, the median of all, with an interval over prompts."""
+    rates = {(t.arm, t.repetition, t.prompt): t.tokens / t.seconds for t in ticks}
+    tokens = {(t.arm.split("-")[0], t.prompt): t.tokens for t in ticks}
+    for tick in ticks:
+        if tokens[tick.arm.split("-")[0], tick.prompt] != tick.tokens:
+            raise SystemExit(f"{tick.arm}: the greedy text of {tick.prompt} is of another length than the other arms'")
+    found = {}
+    for name in MODES:
+        for arm in ARMS[1:]:
+            quotients: dict[str, list[float]] = {}
+            for (which, repetition, prompt), rate in rates.items():
+                if which == f"{name}-{arm}":
+                    quotients.setdefault(prompt, []).append(rate / rates[f"{name}-bare", repetition, prompt])
+            interval = bootstrap(list(quotients.values()))
+            assert interval is not None
+            found[f"{name}_{arm}_vs_bare"] = interval
+    return found
+
+
+def holds(found: dict[str, Interval]) -> bool:
+    """Whether the harness is shown to measure within the bound of the bare client."""
+    ours = [interval for name, interval in found.items() if "harness" in name]
+    return all(one.low >= 1 - BOUND and one.high <= 1 + BOUND for one in ours)
+
+
+def figures(found: dict[str, Interval]) -> dict[str, object]:
+    """For the last line."""
+    shown: dict[str, object] = {}
+    for name, one in found.items():
+        shown[name] = round(one.estimate, 4)
+        shown[f"{name}_interval"] = [round(one.low, 4), round(one.high, 4)]
+    return shown | {"within_one_percent": holds(found)}
+
+
+def report(found: dict[str, Interval], console: Console) -> None:
+    table = Table(
+        title="tokens per second over the bare client's, median of paired answers, 95 % interval over prompts"
+    )
+    for heading in ("claim", "ratio", "interval", "pairs"):
+        table.add_column(heading, justify="left" if heading == "claim" else "right")
+    for name, one in found.items():
+        table.add_row(name.replace("_", " "), f"{one.estimate:.4f}", f"{one.low:.4f}–{one.high:.4f}", str(one.samples))
+    console.print(table)
+
+
+def _arguments() -> argparse.Namespace:
+    nano = files("draftd.models.nano")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default=str(nano / "target"))
+    parser.add_argument("--draft-model", default=str(nano / "draft"))
+    parser.add_argument("--depth", type=int, default=4, help="draft tokens a round, in the speculative arms")
+    parser.add_argument("--prompts", type=int, default=4, help="prompts of each class")
+    parser.add_argument("--tokens", type=int, default=96, help="most tokens of an answer")
+    parser.add_argument("--repetitions", type=int, default=12)
+    parser.add_argument("--settle", type=float, default=_SETTLE_SECONDS, help="seconds before it begins")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""Part `clients`: tokens per second of 1 to 16 clients that each ask again when answered, of draftd and the peer.
+
+All arms have the same prompts, in a repetition and at a number of clients; they take turns in an order drawn anew each
+time, after a pause. All servers are started anew for every other repetition.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.arms import Prompt
+from benchmarks.peers.asking import ARMS, AUTOMATIC, AUTOREGRESSIVE, PEER, PEER_DRAFT, arms
+from benchmarks.peers.codec import Codec
+from benchmarks.peers.load import Load, closed_loop
+from benchmarks.peers.part import Context, Direction, Figure
+
+_PAUSE_SECONDS = 0.1  # longer than OpenBLAS's workers spin after their last product
+
+Loads = Mapping[tuple[int, int, str], Load]  # by repetition, clients, arm
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    name: str = "clients"
+    title: str = "closed loop: total tokens per second, medians of the ratios of repetitions"
+    counts: tuple[int, ...] = (1, 2, 4, 8, 16)
+    quick_counts: tuple[int, ...] = (1, 4, 8)
+    repetitions: int = 4
+    together: int = 2  # repetitions that the same processes serve: starting them takes a while
+    max_tokens: int = 128
+
+    def run(self, context: Context) -> list[Figure]:
+        repetitions = 1 if context.quick else self.repetitions
+        counts = self.quick_counts if context.quick else self.counts
+        codec = Codec(context.pair.model)
+        kept = loads(context.store.records())
+        turns = [(r, *turn) for r in range(repetitions) for turn in turns_of(counts, r, context.seed)]
+        for first in range(0, repetitions, self.together):
+            served = range(first, first + self.together)
+            missing = [turn for turn in turns if turn[0] in served and turn not in kept]
+            if missing:
+                began = time.perf_counter()
+                self._measure(context, codec, missing, max(counts))
+                done = missing[-1][0] + 1
+                context.say(f"{done} of {repetitions} repetitions: {time.perf_counter() - began:.0f} s")
+        found = loads(context.store.records())
+        return [*compared(found, counts), *same_texts(found)]
+
+    def _measure(self, context: Context, codec: Codec, turns: Sequence[tuple[int, int, str]], most: int) -> None:
+        with arms(context.pair, codec, most) as askers:
+            for asker in askers.values():  # not kept
+                closed_loop(asker, context.prompts[-8:], 4, self.max_tokens)
+            for repetition, clients, arm in turns:
+                prompts = self._prompts(context, repetition, clients)
+                time.sleep(_PAUSE_SECONDS)
+                load = closed_loop(askers[arm], prompts, clients, self.max_tokens)
+                context.say(f"{clients} clients, {arm}: {load.tokens_per_second:.0f} tokens/s")
+                place = {"repetition": repetition, "clients": clients, "arm": arm}
+                context.store.add(place | {"load": load.record()})
+
+    def _prompts(self, context: Context, repetition: int, clients: int) -> list[Prompt]:
+        """As many of each class, whichever these are: at least two for each client, at least twelve."""
+        number = max(12, (2 if context.quick else 3) * clients)
+        first = 4 * random.Random(f"{context.seed}/{repetition}/{clients}").randrange(len(context.prompts) // 4)
+        twice = [*context.prompts, *context.prompts]
+        return twice[first : first + number]
+
+
+def turns_of(counts: Sequence[int], repetition: int, seed: int) -> list[tuple[int, str]]:
+    """Numbers of clients and arms, in the order in which they are measured: the arms of a number side by side."""
+    draw = random.Random(f"{seed}/{repetition}/turns")
+    return [(count, arm) for count in draw.sample(counts, len(counts)) for arm in draw.sample(ARMS, len(ARMS))]
+
+
+def loads(records: Sequence[dict[str, Any]]) -> dict[tuple[int, int, str], Load]:
+    return {(one["repetition"], one["clients"], one["arm"]): Load.of_record(one["load"]) for one in records}
+
+
+# base, name of the figure, what is wanted at which numbers of clients (None: all)
+_CLAIMS: tuple[tuple[str, str, float, tuple[int, ...] | None], ...] = (
+    (AUTOREGRESSIVE, "own_autoregressive", 1.0, (4, 8)),
+    (PEER_DRAFT, "peer_with_draft", 1.5, (4, 8)),
+    (PEER, "peer", 1.0, None),
+)
+
+
+def compared(found: Loads, counts: Sequence[int]) -> list[Figure]:
+    """draftd's automatic arm over each other one, at each number of clients, paired by repetition."""
+    figures = []
+    for base, name, wanted, at in _CLAIMS:
+        for clients in counts:
+            asked = at is None or clients in at
+            figures.append(_ratio(found, clients, AUTOMATIC, base, f"{clients}_clients_vs_{name}", wanted, asked))
+    for clients in counts:
+        figures.append(_ratio(found, clients, AUTOREGRESSIVE, PEER, f"{clients}_clients_autoregressive_vs_peer"))
+    return figures
+
+
+def _ratio(
+    found: Loads, clients: int, arm: str, base: str, key: str, wanted: float = 1.0, asked: bool = False
+) -> Figure:
+    """The median of a repetition's ratios, and their range. Raises ValueError where no repetition has both."""
+    pairs = [
+        (load.tokens_per_second, found[repetition, clients, base].tokens_per_second)
+        for (repetition, count, name), load in sorted(found.items(), key=lambda item: item[0])
+        if count == clients and name == arm and (repetition, clients, base) in found
+    ]
+    if not pairs:
+        raise ValueError(f"no repetition has both {arm} and {base} with {clients} clients")
+    quotients = [mine / theirs for mine, theirs in pairs]
+    rates = [statistics.median(side) for side in zip(*pairs, strict=True)]
+    detail = f"{rates[0]:.0f} tokens/s against {rates[1]:.0f}"
+    return Figure.of_ratios(key, quotients, wanted if asked else None, Direction.AT_LEAST, detail)
+
+
+def same_texts(found: Loads) -> list[Figure]:
+    """Of the greedy texts of each arm, the share that is draftd's own autoregressive text of that prompt. Of the peer's
+    nothing is wanted: it is shown so that the rates are known to be of the same work."""
+    texts: dict[str, dict[tuple[int, int, str], str]] = {arm: {} for arm in ARMS}
+    for (repetition, clients, arm), load in found.items():
+        for stream in load.streams:
+            texts[arm][repetition, clients, stream.prompt] = stream.text
+    figures = []
+    for arm in (AUTOMATIC, PEER, PEER_DRAFT):
+        same = [text == texts[AUTOREGRESSIVE].get(place) for place, text in texts[arm].items()]
+        wanted = arm == AUTOMATIC
+        figures.append(
+            Figure(
+                f"same_greedy_text_{arm}",
+                sum(same) / len(same) if same else float("nan"),
+                1.0 if wanted else None,
+                Direction.AT_LEAST if wanted else None,
+                f"{sum(same)} of {len(same)} answers",
+            )
+        )
+    return figures

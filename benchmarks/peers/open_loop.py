@@ -1,0 +1,176 @@
+"""Part `open`: requests that arrive when they do (Poisson), whether or not those before are answered.
+
+The rates are fractions of what draftd answers at most with eight clients in a closed loop; all arms have the same
+arrivals of the same prompts. Goodput is answers per second whose time to the first token and 95th percentile between
+tokens are within bounds, which are multiples of what one autoregressive stream has that is alone. A request's time
+begins when it was to arrive, not when somebody came to send it: what piles up is not left out.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from benchmarks.arms import Prompt
+from benchmarks.peers.asking import ANSWER_SECONDS, ARMS, AUTOMATIC, AUTOREGRESSIVE, Asker, arms
+from benchmarks.peers.codec import Codec
+from benchmarks.peers.load import closed_loop, together
+from benchmarks.peers.long_prompts import settle
+from benchmarks.peers.part import Context, Figure
+from benchmarks.peers.streams import Stream
+from draftd.acceptance.statistics import quantile
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Seconds: of the time to the first token, and of an answer's 95th percentile between tokens."""
+
+    first_token: float
+    inter_token: float
+
+    def hold(self, stream: Stream) -> bool:
+        """Whether the answer was good: whole, and within both."""
+        first = stream.time_to_first_token
+        if stream.error or first is None:
+            return False
+        between = quantile(stream.inter_token(), 0.95)
+        return first <= self.first_token and (between is None or between <= self.inter_token)
+
+    @classmethod
+    def of(cls, alone: Sequence[Stream], first_times: float, between_times: float) -> Bounds:
+        """Multiples of the medians of answers to streams that were alone."""
+        first = [stream.time_to_first_token for stream in alone if stream.time_to_first_token is not None]
+        between = [gap for stream in alone for gap in stream.inter_token()]
+        return cls(first_times * statistics.median(first), between_times * statistics.median(between))
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """What came of those that arrived in so many seconds; a stream's `asked` is when it was to arrive."""
+
+    streams: tuple[Stream, ...]
+    seconds: float
+
+    def goodput(self, bounds: Bounds) -> float:
+        return sum(map(bounds.hold, self.streams)) / self.seconds
+
+    @property
+    def rate(self) -> float:
+        return len(self.streams) / self.seconds
+
+    def first_token_p95(self) -> float:
+        """Infinite for those that had none: more of them than a twentieth, and so is this."""
+        firsts = [stream.time_to_first_token for stream in self.streams]
+        if sum(first is None for first in firsts) > 0.05 * len(firsts):
+            return float("inf")
+        return quantile([first for first in firsts if first is not None], 0.95) or 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLoop:
+    name: str = "open"
+    title: str = "open loop: answers per second within a bound on the first token and between tokens"
+    fractions: tuple[float, ...] = (0.3, 0.6, 0.9)  # of draftd's capacity
+    seconds: float = 10.0  # in which requests arrive
+    grace_seconds: float = 5.0  # for the last of them
+    first_token_times: float = 10.0  # bounds, as multiples of what one stream alone has
+    inter_token_times: float = 4.0
+    max_tokens: int = 128
+
+    def run(self, context: Context) -> list[Figure]:
+        fractions = self.fractions[1:2] if context.quick else self.fractions
+        seconds = 4.0 if context.quick else self.seconds
+        known = context.store.records()
+        if not any(one["kind"] == "capacity" for one in known) or len(cells(known)) < len(fractions) * len(ARMS):
+            with arms(context.pair, Codec(context.pair.model), 16) as askers:
+                self._measure(context, askers, fractions, seconds)
+        return compared(context.store.records())
+
+    def _measure(
+        self, context: Context, askers: Mapping[str, Asker], fractions: Sequence[float], seconds: float
+    ) -> None:
+        known = context.store.records()
+        for asker in askers.values():  # not kept
+            closed_loop(asker, context.prompts[-8:], 4, self.max_tokens)
+        found = next((one for one in known if one["kind"] == "capacity"), None)
+        if found is None:
+            alone = closed_loop(askers[AUTOREGRESSIVE], context.prompts[:4], 1, self.max_tokens)
+            bounds = Bounds.of(alone.streams, self.first_token_times, self.inter_token_times)
+            full = closed_loop(askers[AUTOMATIC], context.prompts[8:40], 8, self.max_tokens)
+            found = {"kind": "capacity", "requests_per_second": full.requests_per_second, "bounds": asdict(bounds)}
+            context.store.add(found | {"alone": alone.record(), "full": full.record()})
+        capacity = found["requests_per_second"]
+        context.say(f"capacity {capacity:.1f} requests/s")
+        done = cells(known)
+        draw = random.Random(f"{context.seed}/open")
+        for fraction in draw.sample(fractions, len(fractions)):
+            times = arrivals(capacity * fraction, seconds, random.Random(f"{context.seed}/{fraction}"))
+            first = draw.randrange(len(context.prompts))
+            prompts = [context.prompts[(first + i) % len(context.prompts)] for i in range(len(times))]
+            for arm in draw.sample(ARMS, len(ARMS)):
+                if (fraction, arm) in done:
+                    continue
+                origin, streams = self._arrive(askers[arm], prompts, times, seconds)
+                settle(askers[arm], context.prompts[0])
+                context.say(f"{fraction:g} of capacity, {arm}: {sum(not s.error for s in streams)} of {len(streams)}")
+                place = {"kind": "arrivals", "fraction": fraction, "arm": arm, "seconds": seconds}
+                context.store.add(place | {"streams": [stream.record(origin) for stream in streams]})
+
+    def _arrive(
+        self, asker: Asker, prompts: Sequence[Prompt], times: Sequence[float], seconds: float
+    ) -> tuple[float, list[Stream]]:
+        """Asks each prompt at its time, heard until the last one's grace is over."""
+        origin = time.perf_counter() + 0.1
+        until = origin + seconds + self.grace_seconds
+        streams: list[Stream] = []
+
+        def one(prompt: Prompt, due: float) -> Callable[[], None]:
+            def task() -> None:
+                time.sleep(max(0.0, due - time.perf_counter()))
+                streams.append(replace(asker.ask(prompt, self.max_tokens, until), asked=due))
+
+            return task
+
+        tasks = [one(prompt, origin + at) for prompt, at in zip(prompts, times, strict=True)]
+        together(tasks, seconds + self.grace_seconds + ANSWER_SECONDS)
+        return origin, streams
+
+
+def arrivals(rate: float, seconds: float, draw: random.Random) -> list[float]:
+    """When a Poisson process of `rate` per second has its events, in (0, seconds); at least one."""
+    found: list[float] = []
+    at = draw.expovariate(rate)
+    while at < seconds:
+        found.append(at)
+        at += draw.expovariate(rate)
+    return found or [seconds / 2]
+
+
+def cells(records: Sequence[Mapping[str, Any]]) -> dict[tuple[float, str], Arrivals]:
+    """By fraction of the capacity and arm."""
+    return {
+        (one["fraction"], one["arm"]): Arrivals(tuple(map(Stream.of_record, one["streams"])), one["seconds"])
+        for one in records
+        if one["kind"] == "arrivals"
+    }
+
+
+def compared(records: Sequence[Mapping[str, Any]]) -> list[Figure]:
+    """Goodput and the first token's 95th percentile, by fraction and arm. Nothing is wanted of them."""
+    capacity = next(one for one in records if one["kind"] == "capacity")
+    bounds = Bounds(**capacity["bounds"])
+    figures = [
+        Figure("capacity", capacity["requests_per_second"], detail="requests/s, draftd, eight clients"),
+        Figure("bound_first_token", bounds.first_token, detail="seconds"),
+        Figure("bound_inter_token_p95", bounds.inter_token, detail="seconds, of each answer"),
+    ]
+    found = cells(records)
+    for fraction, arm in sorted(found, key=lambda cell: (cell[0], ARMS.index(cell[1]))):
+        came = found[fraction, arm]
+        detail = f"answers/s of {came.rate:.1f} that came; first token p95 {came.first_token_p95():.2f} s"
+        figures.append(Figure(f"goodput_{round(100 * fraction)}_percent_{arm}", came.goodput(bounds), detail=detail))
+    return figures

@@ -1,0 +1,16 @@
+"""Which parts there are, in the order in which they run."""
+
+from __future__ import annotations
+
+from benchmarks.peers.clients import Clients
+from benchmarks.peers.growth import Growth
+from benchmarks.peers.long_prompts import LongPrompts
+from benchmarks.peers.never_slower import NeverSlower
+from benchmarks.peers.open_loop import OpenLoop
+from benchmarks.peers.part import Part
+from benchmarks.peers.prefix import Prefix
+from benchmarks.peers.regret import Regret
+
+
+def parts() -> tuple[Part, ...]:
+    return (Clients(), OpenLoop(), LongPrompts(), Prefix(), Regret(), NeverSlower(), Growth())

@@ -1,0 +1,62 @@
+"""A pair that takes longer prompts than it was trained on. Its texts mean nothing beyond; what they cost does."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.part import Pair
+
+_CONFIGURATION = ("config.json", "tokenizer_config.json", "generation_config.json")
+
+
+@contextlib.contextmanager
+def stretched(pair: Pair, context: int = 4096, *, endless: bool = False) -> Iterator[Pair]:
+    """A copy of `pair` that says it takes `context` tokens, for as long as the block lasts; the weights are the same
+    files. `endless`: what ends a text is taken for a word like any other, so that answers are as long as they may be.
+    """
+    from draftd.engine.folder import ModelFolder
+
+    with tempfile.TemporaryDirectory(prefix="draftd-stretched-") as folder:
+        made = []
+        for role, path in (("target", pair.model), ("draft", pair.draft)):
+            copy = Path(folder) / role
+            _copy(ModelFolder(path).files(noted=False).folder, copy, context, endless)
+            made.append(str(copy))
+        yield Pair(*made)
+
+
+def _copy(source: Path, copy: Path, context: int, endless: bool) -> None:
+    copy.mkdir()
+    for file in source.iterdir():
+        if file.name not in _CONFIGURATION:
+            (copy / file.name).symlink_to(file.resolve())
+    config = _read(source / "config.json")
+    config["max_position_embeddings"] = max(context, int(config.get("max_position_embeddings", 0)))
+    tokenizer = _read(source / "tokenizer_config.json")
+    tokenizer["model_max_length"] = max(context, int(tokenizer.get("model_max_length", 0)))
+    if endless:
+        _without_end(source, config, tokenizer)
+    _write(copy / "config.json", config)
+    _write(copy / "tokenizer_config.json", tokenizer)
+
+
+def _without_end(source: Path, config: dict[str, Any], tokenizer: dict[str, Any]) -> None:
+    """Padding, which no model writes, ends a text; nothing else does but its length."""
+    pad = tokenizer.get("pad_token")
+    if pad is None or pad == tokenizer.get("eos_token"):
+        raise ValueError(f"{source}: pad_token is {pad}; allowed: a token of its own, to take the place of the end")
+    config.pop("eos_token_id", None)
+    tokenizer["eos_token"] = pad
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+def _write(path: Path, document: dict[str, Any]) -> None:
+    path.write_text(json.dumps(document), encoding="utf-8")

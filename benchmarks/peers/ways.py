@@ -1,0 +1,115 @@
+"""The ways in which one daemon decodes: at a fixed depth, by a depth of its own choice, or a token at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.arms import Prompt
+from benchmarks.peers.load import together
+from benchmarks.peers.streams import Stream, counted, failed
+from draftd.client.client import DraftdClient
+from draftd.core import DepthMode, ModePreference, SamplingParams, WorkloadClass
+
+_ANSWER_SECONDS = 300.0  # without OpenBLAS, and beside fifteen others, an answer may take minutes
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a request asks to be decoded. `depth`: most tokens drafted a round; None: what the daemon allows."""
+
+    name: str
+    mode: ModePreference
+    depth: int | None = None
+    depth_mode: DepthMode | None = None
+
+
+AUTOMATIC = Way("automatic", ModePreference.SPECULATIVE, None, DepthMode.AUTOMATIC)
+AUTOREGRESSIVE = Way("0", ModePreference.AUTOREGRESSIVE)
+
+
+def fixed(depth: int) -> Way:
+    """Always so many tokens a round; 0 is autoregressive decoding."""
+    return Way(str(depth), ModePreference.SPECULATIVE, depth, DepthMode.FIXED) if depth else AUTOREGRESSIVE
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What was asked at one time, answered to its end. `rounds`: decode rounds, summed over the requests, that which
+    gives the first token with the prompt included; `drafted`: tokens, likewise."""
+
+    streams: tuple[Stream, ...]
+    rounds: int
+    drafted: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return sum(chunk.tokens for stream in self.streams for chunk in stream.chunks)
+
+    @property
+    def seconds(self) -> float:
+        """From the first question to the last end."""
+        return max(one.ended for one in self.streams) - min(one.asked for one in self.streams)
+
+    @property
+    def tokens_a_round(self) -> float:
+        """Of a request, after its first."""
+        rounds = self.rounds - len(self.streams)
+        return (self.tokens - len(self.streams)) / rounds if rounds else 1.0
+
+    def record(self) -> dict[str, Any]:
+        """As JSON, with times from the first question on."""
+        origin = min(stream.asked for stream in self.streams)
+        return {
+            "streams": [stream.record(origin) for stream in self.streams],
+            "rounds": self.rounds,
+            "drafted": self.drafted,
+        }
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> Turn:
+        return cls(tuple(map(Stream.of_record, record["streams"])), record["rounds"], record["drafted"])
+
+
+def ask(client: DraftdClient, way: Way, prompts: Sequence[Prompt], max_tokens: int, temperature: float = 0.0) -> Turn:
+    """All `prompts` at once, without a seed. Raises RuntimeError where one is not answered."""
+    found: list[tuple[Stream, int, int]] = []
+    sampling = SamplingParams(temperature=temperature)
+
+    def one(prompt: Prompt) -> None:
+        found.append(_answer(client, way, prompt, max_tokens, sampling))
+
+    if len(prompts) == 1:
+        one(prompts[0])  # without a thread's start in its time
+    else:
+        together([lambda prompt=prompt: one(prompt) for prompt in prompts], _ANSWER_SECONDS)  # type: ignore[misc]
+    streams = tuple(stream for stream, _, _ in found)
+    failed(streams)
+    return Turn(streams, sum(rounds for _, rounds, _ in found), sum(drafted for _, _, drafted in found))
+
+
+def _answer(
+    client: DraftdClient, way: Way, prompt: Prompt, max_tokens: int, sampling: SamplingParams
+) -> tuple[Stream, int, int]:
+    chunks: list[tuple[float, int]] = []
+    rounds, drafted, said = 0, 0, (0, 0, 0)
+    asked = time.perf_counter()
+    for response in client.generate(
+        tokens=prompt.tokens,
+        max_tokens=max_tokens,
+        sampling=sampling,
+        mode=way.mode,
+        max_draft_tokens=way.depth,
+        depth_mode=way.depth_mode,
+        workload=WorkloadClass(prompt.workload),
+        timeout=_ANSWER_SECONDS,
+    ):
+        if response.HasField("chunk"):
+            chunks.append((time.perf_counter(), len(response.chunk.token_ids)))
+        elif response.HasField("finished"):
+            usage, counts = response.finished.usage, response.finished.counts
+            rounds, drafted = counts.rounds, counts.drafted_tokens
+            said = (usage.input_tokens, usage.cache_read_tokens, usage.output_tokens)
+    return Stream(prompt.id, asked, time.perf_counter(), counted(chunks), *said), rounds, drafted

@@ -1,0 +1,242 @@
+"""What is wanted of a candidate: a TOML file of criteria. What is not understood is an error, never passed over."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping
+from enum import StrEnum
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Le, MinLen
+from pydantic import AllowInfNan, BaseModel, ConfigDict, PlainValidator, Strict, ValidationError
+
+from draftd.acceptance.gate.metrics import METRICS
+from draftd.acceptance.ticks import Stage
+from draftd.core import DrafterKind, WorkloadClass
+from draftd.errors import FieldError
+
+SHIPPED = "production_candidate.toml"
+_EXACT = 1e-9  # 0.995 - 0.99 is a little more than 0.005
+_LONGEST_BLOCK = 64
+_NARROWING = ("against", "group", "workload", "block_length", "temperature", "concurrency")  # of a sweep's metrics only
+
+
+class SpecError(FieldError):
+    """A spec is not as it should be: names the file, the line and the criterion."""
+
+
+class Comparison(StrEnum):
+    AT_LEAST = ">="
+    ABOVE = ">"
+    AT_MOST = "<="
+    BELOW = "<"
+    EQUAL = "=="
+
+    def holds(self, value: float, threshold: float) -> bool:
+        """Equal but for rounding is equal."""
+        equal = abs(value - threshold) <= _EXACT * max(1.0, abs(threshold))
+        match self:
+            case Comparison.AT_LEAST:
+                return value > threshold or equal
+            case Comparison.ABOVE:
+                return value > threshold and not equal
+            case Comparison.AT_MOST:
+                return value < threshold or equal
+            case Comparison.BELOW:
+                return value < threshold and not equal
+            case Comparison.EQUAL:
+                return equal
+
+
+class Against(StrEnum):
+    """What a figure is divided by before it is compared."""
+
+    AUTOREGRESSIVE = "autoregressive"  # the same of this run's autoregressive arm, prompt by prompt
+    BASELINE = "baseline"  # the same of another run
+
+
+class By(StrEnum):
+    """Which figure has to pass."""
+
+    ESTIMATE = "estimate"
+    BOUND = "bound"  # the worse end of its 95 % interval
+
+
+class Unreadable(StrEnum):
+    """What it means where a machine cannot be asked."""
+
+    FAIL = "fail"
+    EXCUSE = "excuse"
+
+
+def _block_length(value: object) -> int | Literal["knee"]:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if value != "knee" and not (whole and 1 <= value <= _LONGEST_BLOCK):  # type: ignore[operator]
+        raise ValueError(f'"knee" or a whole number from 1 to {_LONGEST_BLOCK}')
+    return value  # type: ignore[return-value]
+
+
+_Name = Annotated[str, MinLen(1)]
+_Number = Annotated[float, Strict(), AllowInfNan(False)]
+_Whole = Annotated[int, Strict()]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Candidate(_Table):
+    """What is to be promoted. `knee` is the shortest block length whose throughput the sweep cannot tell from the
+    best."""
+
+    block_length: Annotated[int | Literal["knee"], PlainValidator(_block_length)] = "knee"
+    drafter: DrafterKind = DrafterKind.DRAFT_MODEL
+
+
+class Criterion(_Table):
+    """One thing that is wanted. `metric` is a name of gate.metrics.METRICS; what narrows it (group, workload, block
+    length, temperature, concurrency) is of a sweep's. Without a `block_length` it is the candidate's."""
+
+    name: _Name
+    metric: _Name
+    comparison: Comparison
+    threshold: _Number
+    against: Against | None = None
+    min_samples: Annotated[_Whole, Ge(1)] = 1
+    judge: By = By.ESTIMATE
+    unreadable: Unreadable = Unreadable.FAIL
+    group: _Name | None = None
+    workload: WorkloadClass | None = None
+    block_length: Annotated[_Whole, Ge(0), Le(_LONGEST_BLOCK)] | None = None
+    temperature: Annotated[_Number, Ge(0)] = 0.0
+    concurrency: Annotated[_Whole, Ge(1)] = 1
+
+
+class Spec(_Table):
+    """`criterion` in the order in which they are shown."""
+
+    name: _Name
+    description: str = ""
+    candidate: Candidate = Candidate()
+    criterion: Annotated[tuple[Criterion, ...], MinLen(1)]
+
+
+def load_spec(path: Path | None = None) -> Spec:
+    """Without a path the one that is shipped, the production candidate's. Raises SpecError."""
+    if path is None:
+        return parse(shipped(), SHIPPED)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SpecError(str(path), error.strerror, "a TOML file that can be read") from None
+    except UnicodeDecodeError as error:
+        raise SpecError(str(path), error.reason, "a TOML file in UTF-8") from None
+    return parse(text, str(path))
+
+
+def shipped() -> str:
+    """The text of the spec that comes with the package."""
+    return (resources.files("draftd.acceptance.gate") / SHIPPED).read_text(encoding="utf-8")
+
+
+def parse(text: str, source: str) -> Spec:
+    """`source` is for messages. Raises SpecError, which names the line where it is known."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(source, None, f"valid TOML ({error})") from None
+    places = _Places(text, source, document)
+    try:
+        spec = Spec.model_validate(document)
+    except ValidationError as error:
+        raise _wrong(error, places) from None
+    seen: set[str] = set()
+    for number, criterion in enumerate(spec.criterion):
+        if wrong := _contradiction(criterion):
+            field, value, allowed = wrong
+            raise SpecError(places.of(("criterion", number, field)), value, allowed)
+        if criterion.name in seen:
+            raise SpecError(places.of(("criterion", number, "name")), criterion.name, "a name that no other has")
+        seen.add(criterion.name)
+    return spec
+
+
+def _contradiction(criterion: Criterion) -> tuple[str, str, str] | None:
+    """What one field does not let another say: the field, its value, what is allowed."""
+    metric = METRICS.get(criterion.metric)
+    if metric is None:
+        return "metric", criterion.metric, _one_of(criterion.metric, list(METRICS))
+    if metric.stage is not Stage.SWEEP:
+        for field in _NARROWING:
+            value = getattr(criterion, field)
+            if field in criterion.model_fields_set and value != Against.BASELINE:
+                return field, str(value), f"nothing: {criterion.metric} is of the {metric.stage}"
+    if criterion.judge is By.BOUND and not metric.has_interval:
+        return "judge", "bound", f"estimate: {criterion.metric} has no interval"
+    if criterion.against is not None and not metric.divisible:
+        return "against", criterion.against, f"nothing: {criterion.metric} has no ratio"
+    if criterion.against is Against.AUTOREGRESSIVE and not metric.autoregressive:
+        return "against", criterion.against, f"baseline, or nothing: {criterion.metric} is of drafts"
+    return None
+
+
+def _wrong(error: ValidationError, places: _Places) -> SpecError:
+    # A key that nobody knows is often the one that is missing, misspelt.
+    found = sorted(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")
+    first = found[0]
+    where = tuple(first["loc"])
+    if first["type"] == "extra_forbidden":
+        *table, key = where
+        kind = Criterion if "criterion" in table else Candidate if "candidate" in table else Spec
+        return SpecError(places.of(where), first["input"], _one_of(str(key), list(kind.model_fields)))
+    if first["type"] == "missing":
+        return SpecError(places.of(where), None, "a value: it must be given")
+    allowed = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    return SpecError(places.of(where), first["input"], allowed)
+
+
+def _one_of(given: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(given, names, n=1)
+    return ", ".join(names) + (f"; did you mean {near[0]}?" if near else "")
+
+
+class _Places:
+    """Where in a file a field stands, as a person would say it."""
+
+    def __init__(self, text: str, source: str, document: Mapping[str, Any]) -> None:
+        self._lines, self._source, self._document = text.splitlines(), source, document
+
+    def of(self, where: tuple[str | int, ...]) -> str:
+        line = self._line(where)
+        return f"{self._source}{f', line {line}' if line else ''}: {self._field(where)}"
+
+    def _field(self, where: tuple[str | int, ...]) -> str:
+        if len(where) < 2 or where[0] != "criterion":
+            return ".".join(str(part) for part in where)
+        number = int(where[1])
+        entry = self._document["criterion"][number]
+        name = entry.get("name") if isinstance(entry, Mapping) else None
+        parts = [f"criterion {number + 1}" + (f" ({name})" if isinstance(name, str) and name else "")]
+        return ": ".join([*parts, *(str(part) for part in where[2:3])])
+
+    def _line(self, where: tuple[str | int, ...]) -> int | None:
+        """From 1: that of the key, or of its table where it is not there."""
+        table, criteria, header = "", -1, None
+        keys = [part for part in where if isinstance(part, str)]
+        wanted = keys[0] if len(where) > 1 else ""
+        index = where[1] if len(where) > 1 and isinstance(where[1], int) else None
+        for number, line in enumerate(self._lines, 1):
+            if found := re.match(r"\s*\[+\s*([\w-]+)\s*\]+", line):
+                table = found[1]
+                criteria += table == "criterion"
+                if where == (table,):
+                    return number
+                if table == wanted and index in (None, criteria):
+                    header = number
+            elif table == wanted and index in (None, criteria) and re.match(rf'\s*"?{re.escape(keys[-1])}"?\s*=', line):
+                return number
+        return header

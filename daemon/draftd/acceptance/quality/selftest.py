@@ -1,0 +1,122 @@
+"""Are the checkers themselves sound? One that lets everything pass proves nothing, nor does one that lets nothing.
+
+From what each check asks for, answers are composed that are right, and others that are spoilt in one place each.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from draftd.canaries.checkers import Check, JsonObject, NoToolCall, ToolCall
+from draftd.canaries.prompts import Canary
+
+_OF_TYPE: Mapping[str, object] = {
+    "string": "word",
+    "integer": 7,
+    "number": 7.5,
+    "boolean": True,
+    "array": ["word"],
+    "object": {"inner": 1},
+}
+_PROSE = "I would rather talk of the weather."
+_ABSENT = "no_such_function"
+_RAISED = "the checker raised"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A checker that was seen to be wrong: of which prompt, on which answer, and how."""
+
+    prompt: str
+    answer: str
+    what: str
+
+
+def faults(canaries: Sequence[Canary]) -> tuple[Fault, ...]:
+    """All that are found; empty where every checker is sound."""
+    found: list[Fault] = []
+    for canary in canaries:
+        if next(right(canary.check), None) is None:
+            found.append(
+                Fault(canary.prompt.id, "", f"cannot be tried: nothing is known of {type(canary.check).__name__}")
+            )
+        for answers, wanted in ((right(canary.check), True), (spoilt(canary.check), False)):
+            for answer in answers:
+                if what := _wrong(canary.check, answer, wanted):
+                    found.append(Fault(canary.prompt.id, answer, what))
+    return tuple(found)
+
+
+def right(check: Check) -> Iterator[str]:
+    """Answers that do what is asked, each in another manner."""
+    if isinstance(check, JsonObject):
+        said = json.dumps(_whole(check))
+        yield from (said, f"<think>{{}}</think>{said}")
+        yield f"Here it is:\n```json\n{json.dumps(_whole(check), indent=2)}\n```"
+    elif isinstance(check, ToolCall):
+        yield _call(check.name, check.arguments)
+        yield f"<tool_call>\n{_call(check.name, check.arguments)}\n</tool_call>"
+        yield json.dumps({"function": {"name": check.name, "arguments": json.dumps(dict(check.arguments))}})
+    elif isinstance(check, NoToolCall):
+        yield from (f"It is {word}." for word in check.mentions)
+
+
+def spoilt(check: Check) -> Iterator[str]:
+    """Answers that are wrong, each in one place."""
+    yield from ("", _PROSE)
+    if isinstance(check, JsonObject):
+        whole = _whole(check)
+        yield json.dumps(whole)[:-1]
+        for key in whole:
+            yield json.dumps({name: value for name, value in whole.items() if name != key})
+            yield json.dumps({**whole, key: None})
+        for key, value in check.values.items():
+            yield json.dumps({**whole, key: _other(value)})
+    elif isinstance(check, ToolCall):
+        made = dict(check.arguments)
+        yield _call(check.name, made)[:-2]
+        yield _call(_ABSENT, made)
+        yield from (_call(name, made) for name in sorted(check.allowed - {check.name}))
+        yield _call(check.name, {**made, "not_asked_for": 1})
+        for key, value in made.items():
+            yield _call(check.name, {name: kept for name, kept in made.items() if name != key})
+            yield _call(check.name, {**made, key: _other(value)})
+    elif isinstance(check, NoToolCall):
+        for name in sorted(check.allowed):
+            yield f"It is {check.mentions[0]}. {_call(name, {})}"
+
+
+def complaint(check: Check, answer: str) -> str:
+    """The check's own; also where it raises, which it promised not to."""
+    try:
+        return check.complaint(answer)
+    except Exception as error:
+        return f"{_RAISED} {type(error).__name__}: {error}"
+
+
+def _wrong(check: Check, answer: str, passes: bool) -> str:
+    said = complaint(check, answer)
+    if said.startswith(_RAISED):
+        return said
+    if passes:
+        return f"rejects what is right: {said}" if said else ""
+    return "" if said else "accepts what is wrong"
+
+
+def _whole(check: JsonObject) -> dict[str, object]:
+    return {**{key: _OF_TYPE[kind] for key, kind in check.keys.items()}, **check.values}
+
+
+def _call(name: str, arguments: Mapping[str, object]) -> str:
+    return json.dumps({"name": name, "arguments": dict(arguments)})
+
+
+def _other(value: object) -> object:
+    """Of the same type, and not the same."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    return f"{value}, or not" if isinstance(value, str) else [value]

@@ -1,0 +1,152 @@
+"""The machine beside a run: memory, pressure, swap, heat, power as the daemon reads them, with the time and the arm."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from draftd.acceptance.ticks import Stage
+from draftd.v1 import control_pb2 as control
+
+if TYPE_CHECKING:
+    from draftd.client.client import DraftdClient
+
+_CALL_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One reading. Bytes, seconds, watts, degrees Celsius; what could not be read is None, never nought.
+
+    `elapsed` is monotonic seconds since the session began. What counts up (critical seconds, swap-ins, throttles,
+    errors, requests) does so since the daemon started.
+    """
+
+    stage: Stage
+    session: int
+    arm: str  # in hand when it was taken; empty between arms
+    elapsed: float
+    at: float  # Unix time
+    resident: int | None = None  # of the daemon's process
+    available: int | None = None  # of the machine, without swapping
+    headroom: int | None = None  # available beyond the floor
+    floor: int | None = None
+    limit: int | None = None  # the machine's memory
+    pressure: str | None = None  # normal, warn, critical
+    critical_seconds: float = 0.0
+    swap_in: int | None = None
+    swap_used: int | None = None
+    mlx_active: int | None = None
+    mlx_cache: int | None = None
+    mlx_peak: int | None = None
+    kv_cache: int = 0
+    thermal: str | None = None  # nominal, moderate, heavy, trapping, sleeping
+    throttles: int | None = None
+    temperature: float | None = None  # the hottest sensor's
+    watts: float | None = None  # all that is measured, together
+    on_mains: bool | None = None
+    low_power: bool | None = None
+    level: str = ""
+    variant: str = ""
+    active_requests: int = 0
+    verifier_errors: int = 0
+    drafter_errors: int = 0
+
+
+def sample(status: control.GetStatusResponse, stage: Stage, session: int, arm: str, elapsed: float) -> Sample:
+    """What one status says of the machine."""
+    h = status.hardware
+
+    def known(name: str) -> int | None:
+        return getattr(h, name) if h.HasField(name) else None
+
+    pressure, thermal = known("memory_pressure"), known("thermal_level")
+    return Sample(
+        stage=stage,
+        session=session,
+        arm=arm,
+        elapsed=elapsed,
+        at=time.time(),
+        resident=known("process_resident_bytes"),
+        available=known("memory_available_bytes"),
+        headroom=known("memory_headroom_bytes"),
+        floor=known("memory_floor_bytes"),
+        limit=known("memory_limit_bytes"),
+        pressure=_name(control.MemoryPressure, pressure),
+        critical_seconds=h.critical_pressure.ToNanoseconds() / 1e9,
+        swap_in=known("swap_in_bytes"),
+        swap_used=known("swap_used_bytes"),
+        mlx_active=known("mlx_active_bytes"),
+        mlx_cache=known("mlx_cache_bytes"),
+        mlx_peak=known("mlx_peak_bytes"),
+        kv_cache=status.kv_cache_bytes,
+        thermal=_name(control.ThermalLevel, thermal),
+        throttles=known("throttles"),
+        temperature=max(h.temperatures.values(), default=None),
+        watts=sum(h.power.values()) if h.power else None,
+        on_mains=h.on_mains if h.HasField("on_mains") else None,
+        low_power=h.low_power if h.HasField("low_power") else None,
+        level=status.level,
+        variant=status.flag_variant,
+        active_requests=status.active_requests,
+        verifier_errors=status.verifier_errors,
+        drafter_errors=status.drafter_errors,
+    )
+
+
+def _name(kind: type, value: int | None) -> str | None:
+    """MEMORY_PRESSURE_WARN is warn."""
+    return None if not value else kind.Name(value).rsplit("_", 1)[-1].lower()  # type: ignore[attr-defined]
+
+
+class Sampler:
+    """Asks the daemon how the machine is, every so often, on a thread of its own, until the block ends.
+
+    A call that fails leaves a gap: whether the daemon still answers, the requests say.
+    """
+
+    def __init__(
+        self,
+        client: DraftdClient,
+        stage: Stage,
+        session: int,
+        session_began: float,
+        keep: Callable[[Sample], None],
+        period_seconds: float = 1.0,
+    ) -> None:
+        """`session_began` is time.perf_counter() when the session did. `keep` is called on the sampler's thread."""
+        self._client, self._keep, self._period = client, keep, period_seconds
+        self._stage, self._session, self._began = stage, session, session_began
+        self._arm = ""
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="draftd-sampler", daemon=True)
+
+    def mark(self, arm: str) -> None:
+        """What follows is of this arm."""
+        self._arm = arm
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop.set()
+        self._thread.join(_CALL_SECONDS + 1)
+
+    def _run(self) -> None:
+        from draftd.client.client import CallError  # brings gRPC in: who only reads samples does without
+
+        while True:
+            arm = self._arm
+            try:
+                status = self._client.status(timeout=_CALL_SECONDS)
+            except CallError:
+                pass
+            else:
+                elapsed = time.perf_counter() - self._began
+                self._keep(sample(status, self._stage, self._session, arm, elapsed))
+            if self._stop.wait(self._period):
+                return

@@ -1,0 +1,195 @@
+"""What a soak showed, recomputed from its raw ticks and samples. What could not be read is None, never nought."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from draftd.acceptance.folder import RunFolder
+from draftd.acceptance.samples import Sample
+from draftd.acceptance.soak.growth import Curve, Growth, growth
+from draftd.acceptance.soak.windows import WINDOW_SECONDS, Part, Window, windows
+from draftd.acceptance.ticks import Stage, Tick
+
+DAYS = 7.0  # what grows so fast that memory is gone within these grows without bound
+_DAY = 86_400.0
+_EXAMPLES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SoakResult:
+    """Bytes and seconds. `seconds` is how long was soaked, over all its sessions, of `wanted_seconds`.
+
+    `swap_in` and `throttles` are what came in addition while it ran. `days_to_exhaustion` is the headroom at the end
+    over the least that memory grows by; inf where no growth is certain, None where memory cannot be read.
+    """
+
+    seconds: float
+    wanted_seconds: float | None
+    sessions: int
+    requests: int
+    output_tokens: int
+    errors: int
+    error_examples: tuple[str, ...]
+    peak_resident: int | None
+    resident: Growth | None
+    mlx: Growth | None  # MLX's active memory and its cache together
+    days_to_exhaustion: float | None
+    least_available: int | None
+    least_headroom: int | None
+    floor: int | None
+    swap_in: int | None
+    longest_critical: float | None
+    throttles: int | None
+    windows: tuple[Window, ...]
+
+    @property
+    def complete(self) -> bool:
+        return self.wanted_seconds is not None and self.seconds >= self.wanted_seconds
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Of all streams together."""
+        return self.output_tokens / self.seconds if self.seconds else None
+
+    @property
+    def grows_without_bound(self) -> bool:
+        return self.days_to_exhaustion is not None and self.days_to_exhaustion < DAYS
+
+    @property
+    def judged_windows(self) -> tuple[Window, ...]:
+        """Those with drafts enough to tell an acceptance from."""
+        return tuple(window for window in self.windows if window.enough)
+
+    def sustained_acceptance(self, consecutive: int = 2) -> float | None:
+        """Under which acceptance never was for so many judged windows on end; None where there are fewer."""
+        shares = [window.acceptance for window in self.judged_windows if window.acceptance is not None]
+        spells = [max(shares[i : i + consecutive]) for i in range(len(shares) - consecutive + 1)]
+        return min(spells, default=None)
+
+    @property
+    def complaints(self) -> tuple[str, ...]:
+        """Why it failed, each in a sentence; empty where it did not."""
+        said: list[str] = []
+        if self.grows_without_bound:
+            said.append(f"memory grows without bound: {_grown(self)}")
+        if self.errors:
+            said.append(f"{self.errors} of {self.requests} requests failed: {self.error_examples[0]}")
+        if not self.requests > self.errors:
+            said.append("no request was answered")
+        return tuple(said)
+
+
+def soak_result(folder: RunFolder) -> SoakResult | None:
+    """None where nothing was soaked. Raises RunError for lines that cannot be read."""
+    ticks, samples = folder.ticks(Stage.SOAK), folder.samples(Stage.SOAK)
+    if not ticks:
+        return None
+    plan: dict[str, Any] = folder.plan(Stage.SOAK) or {}
+    parts = _parts(ticks, samples)
+    failed = [tick for tick in ticks if tick.error]
+    common = Counter(tick.error for tick in failed).most_common(_EXAMPLES)
+    resident = growth(_curves(parts, lambda one: one.resident))
+    mlx = growth(_curves(parts, _mlx))
+    return SoakResult(
+        seconds=sum(part.seconds for part in parts),
+        wanted_seconds=plan.get("duration"),
+        sessions=len(parts),
+        requests=len(ticks),
+        output_tokens=sum(tick.output_tokens for tick in ticks),
+        errors=len(failed),
+        error_examples=tuple(f"{error} ({count} times)" if count > 1 else error for error, count in common),
+        peak_resident=max(_known(samples, lambda one: one.resident), default=None),
+        resident=resident,
+        mlx=mlx,
+        days_to_exhaustion=_days([one for one in (resident, mlx) if one is not None], parts),
+        least_available=min(_known(samples, lambda one: one.available), default=None),
+        least_headroom=min(_known(samples, lambda one: one.headroom), default=None),
+        floor=max(_known(samples, lambda one: one.floor), default=None),
+        swap_in=_added(parts, lambda one: one.swap_in),
+        longest_critical=_longest_critical(parts),
+        throttles=_added(parts, lambda one: one.throttles),
+        windows=windows(parts, plan.get("window_seconds", WINDOW_SECONDS)),
+    )
+
+
+def soaked_seconds(folder: RunFolder) -> float:
+    """How long, in all sessions. Raises RunError for lines that cannot be read."""
+    return sum(part.seconds for part in _parts(folder.ticks(Stage.SOAK), ()))
+
+
+def _parts(ticks: Sequence[Tick], samples: Sequence[Sample]) -> list[Part]:
+    """Each session's share, in order of time. Its time is that in which requests were under way."""
+    made: list[Part] = []
+    for session in sorted({tick.place.session for tick in ticks}):
+        asked = sorted((t for t in ticks if t.place.session == session), key=lambda tick: tick.elapsed)
+        began, ended = asked[0].elapsed, max(tick.elapsed + tick.ended for tick in asked)
+        beside = sorted((s for s in samples if s.session == session), key=lambda sample: sample.elapsed)
+        made.append(Part(session, began, ended, tuple(asked), tuple(beside)))
+    return made
+
+
+def _curves(parts: Sequence[Part], what: Callable[[Sample], int | None]) -> list[Curve]:
+    found = []
+    for part in parts:
+        read = [(one.elapsed, value) for one in part.samples if (value := what(one)) is not None]
+        found.append(Curve([at for at, _ in read], [float(value) for _, value in read]))
+    return found
+
+
+def _mlx(one: Sample) -> int | None:
+    return None if one.mlx_active is None else one.mlx_active + (one.mlx_cache or 0)
+
+
+def _days(growths: Sequence[Growth], parts: Sequence[Part]) -> float | None:
+    """Of the worst. What is left is the headroom over the floor; where no floor is known, all that is available."""
+    last = [one for part in parts for one in part.samples if one.headroom is not None or one.available is not None]
+    if not growths or not last:
+        return None
+    left = last[-1].headroom if last[-1].headroom is not None else last[-1].available
+    assert left is not None
+    return min(max(left, 0) / one.certain / _DAY if one.certain else math.inf for one in growths)
+
+
+def _added(parts: Sequence[Part], what: Callable[[Sample], int | None]) -> int | None:
+    """What a counter of the daemon's rose by while it was soaked. Where it fell a new daemon began to count."""
+    read = [_known(part.samples, what) for part in parts]
+    if not any(read):
+        return None
+    return sum(later - earlier if later >= earlier else later for one in read for earlier, later in pairwise(one))
+
+
+def _longest_critical(parts: Sequence[Part]) -> float | None:
+    """Seconds on end in critical memory pressure, as the daemon counted them."""
+    read = [[one for one in part.samples if one.pressure is not None] for part in parts]
+    if not any(read):
+        return None
+    longest = 0.0
+    for one in read:
+        spell = 0.0
+        for earlier, later in pairwise(one):
+            spent = max(later.critical_seconds - earlier.critical_seconds, 0.0)
+            # The daemon reads more seldom than it is asked: a spell goes on while its counter rests.
+            throughout = earlier.pressure == later.pressure == "critical"
+            spell = spell + spent if spent or throughout else 0.0
+            longest = max(longest, spell)
+    return longest
+
+
+def _known(samples: Iterable[Sample], what: Callable[[Sample], int | None]) -> list[int]:
+    return [value for one in samples if (value := what(one)) is not None]
+
+
+def _grown(result: SoakResult) -> str:
+    kinds = (("the daemon's resident set", result.resident), ("MLX's memory", result.mlx))
+    name, worst = max(
+        ((name, one) for name, one in kinds if one is not None and one.certain), key=lambda pair: pair[1].certain
+    )
+    low, high = (rate * 3600 / 2**20 for rate in (worst.slope.low, worst.slope.high))
+    left = (result.days_to_exhaustion or 0.0) * _DAY
+    span = f"{left / _DAY:.1f} days" if left >= _DAY else f"{left / 3600:.1f} hours"
+    return f"{name} by {low:.0f} to {high:.0f} MiB an hour, which leaves {span}"

@@ -1,0 +1,265 @@
+"""From the ticks of a run to its figures: by arm, and of one arm against another, each with its interval."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import groupby, zip_longest
+from types import MappingProxyType
+
+from draftd.acceptance import figures
+from draftd.acceptance.samples import Sample
+from draftd.acceptance.statistics import Interval, Statistic, bootstrap, ratio
+from draftd.acceptance.ticks import Tick
+from draftd.core import DraftCounts, WorkloadClass
+
+_PromptKey = tuple[str, str]  # group, prompt
+
+
+@dataclass(frozen=True, slots=True)
+class MetricDef:
+    """What is measured of one request, and which statistic of it stands for many. Seconds are shown as milliseconds
+    where that reads better; here they are seconds."""
+
+    name: str
+    unit: str  # s, tokens/s, tokens, or 1 for a share
+    higher_is_better: bool
+    description: str
+    values: Callable[[Tick], Sequence[float]]
+    statistic: Statistic = "median"
+
+
+def _one(figure: Callable[[Tick], float | None]) -> Callable[[Tick], Sequence[float]]:
+    def values(tick: Tick) -> Sequence[float]:
+        found = figure(tick)
+        return () if found is None else (found,)
+
+    return values
+
+
+def _metrics() -> Iterable[MetricDef]:
+    yield MetricDef(
+        "decode_tokens_per_second",
+        "tokens/s",
+        True,
+        "Tokens after the first chunk, over the time since it.",
+        _one(figures.decode_tokens_per_second),
+    )
+    yield MetricDef(
+        "output_tokens_per_second",
+        "tokens/s",
+        True,
+        "All tokens of an answer over the whole time that it took.",
+        _one(figures.output_tokens_per_second),
+    )
+    yield MetricDef(
+        "time_to_first_token", "s", False, "From asking to the first token.", _one(figures.time_to_first_token)
+    )
+    yield MetricDef("queue", "s", False, "In the daemon, from arrival until scheduled.", _one(figures.queue))
+    yield MetricDef("prefill", "s", False, "In the daemon, until the prompt was in the cache.", _one(figures.prefill))
+    yield MetricDef(
+        "network", "s", False, "What the way there and back adds to the first token.", _one(figures.network)
+    )
+    yield MetricDef(
+        "time_per_output_token",
+        "s",
+        False,
+        "The time after the first token, over the tokens after it.",
+        _one(figures.time_per_output_token),
+    )
+    for q in (50, 95, 99):
+        yield MetricDef(
+            f"inter_token_p{q}",
+            "s",
+            False,
+            f"{q} % of tokens take no longer; those of one chunk share its time.",
+            figures.inter_token,
+            q / 100,
+        )
+    for q in (50, 95, 99):
+        yield MetricDef(
+            f"inter_chunk_p{q}",
+            "s",
+            False,
+            f"{q} % of gaps between chunks are no longer.",
+            figures.inter_chunk,
+            q / 100,
+        )
+    yield MetricDef("end_to_end", "s", False, "From asking to the end of the answer.", _one(lambda tick: tick.ended))
+    yield MetricDef("acceptance", "1", True, "Drafted tokens that were accepted, by request.", _one(figures.acceptance))
+    yield MetricDef(
+        "acceptance_at_position_0",
+        "1",
+        True,
+        "Accepted of those drafted first in their block: comparable between block lengths.",
+        _one(lambda tick: figures.acceptance_at(tick, 0)),
+    )
+    yield MetricDef(
+        "mean_accepted_length",
+        "tokens",
+        True,
+        "Tokens that a draft yields, the target's own counted.",
+        _one(figures.mean_accepted_length),
+    )
+
+
+METRICS: Mapping[str, MetricDef] = MappingProxyType({metric.name: metric for metric in _metrics()})
+
+
+def select(
+    ticks: Iterable[Tick], *, arm: str | None = None, group: str | None = None, workload: WorkloadClass | None = None
+) -> list[Tick]:
+    """Those that count."""
+    return [
+        tick
+        for tick in ticks
+        if figures.usable(tick)
+        and (arm is None or tick.place.arm == arm)
+        and (group is None or tick.place.group == group)
+        and (workload is None or tick.place.workload == workload)
+    ]
+
+
+def measure(ticks: Iterable[Tick], metric: str) -> Interval | None:
+    """Of those of the ticks that count, by prompt. `samples` are requests. None where there is nothing to measure."""
+    definition = METRICS[metric]
+    clusters, requests = _by_prompt(ticks, definition)
+    found = bootstrap(list(clusters.values()), definition.statistic)
+    return None if found is None else replace(found, samples=requests)
+
+
+def against(ticks: Iterable[Tick], arm: str, base: str, metric: str) -> Interval | None:
+    """`arm` over `base`, on the prompts that both have answered. `samples` are requests, of the side with fewer."""
+    definition, ticks = METRICS[metric], list(ticks)
+    ours, _ = _by_prompt(select(ticks, arm=arm), definition)
+    theirs, _ = _by_prompt(select(ticks, arm=base), definition)
+    found = ratio(ours, theirs, definition.statistic)
+    if found is None:
+        return None
+    shared = ours.keys() & theirs.keys()
+    counted = [
+        sum(_key(tick) in shared and bool(definition.values(tick)) for tick in select(ticks, arm=side))
+        for side in (arm, base)
+    ]
+    return replace(found, samples=min(counted))
+
+
+def counted(ticks: Iterable[Tick]) -> DraftCounts:
+    """Of all of those that count, together."""
+    total = DraftCounts()
+    for tick in select(ticks):
+        for each in fields(DraftCounts):
+            ours, theirs = getattr(total, each.name), getattr(tick.counts, each.name)
+            if isinstance(ours, list):
+                sums = [a + b for a, b in zip_longest(ours, theirs, fillvalue=0)]
+                setattr(total, each.name, sums)
+            else:
+                setattr(total, each.name, ours + theirs)
+    return total
+
+
+def per_position(ticks: Iterable[Tick]) -> tuple[float | None, ...]:
+    """Of the tokens drafted at each position of a block, the share that was accepted."""
+    total = counted(ticks)
+    pairs = zip_longest(total.accepted_per_position, total.drafted_per_position, fillvalue=0)
+    return tuple(accepted / drafted if drafted else None for accepted, drafted in pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class ArmSummary:
+    """All that a run says of one arm. `figures` has every metric by name, None where there was nothing to measure.
+    Peaks are bytes, of samples taken while the arm was in hand; watts and joules are of all that is measured."""
+
+    arm: str
+    requests: int
+    errors: int
+    output_tokens: int
+    figures: Mapping[str, Interval | None]
+    acceptance_per_position: tuple[float | None, ...]
+    target_forwards_per_token: float | None
+    draft_forwards_per_token: float | None
+    peak_resident: int | None
+    peak_mlx: int | None  # in use by models and caches, what MLX keeps for reuse left out
+    watts: float | None
+    joules_per_token: float | None
+    total_tokens_per_second: Interval | None
+
+
+def summarise(
+    ticks: Iterable[Tick], samples: Iterable[Sample], arm: str, metrics: Iterable[str] = METRICS
+) -> ArmSummary:
+    """`samples` are of the stage that the ticks are of. `metrics` are those that are wanted of all."""
+    mine = [tick for tick in ticks if tick.place.arm == arm and not tick.place.warm_up]
+    usable = select(mine)
+    counts = counted(usable)
+    beside = [sample for sample in samples if sample.arm == arm]
+    tokens = sum(tick.output_tokens for tick in usable)
+    power = [sample.watts for sample in beside if sample.watts is not None]
+    watts = sum(power) / len(power) if power else None
+    return ArmSummary(
+        arm=arm,
+        requests=len(usable),
+        errors=sum(bool(tick.error) for tick in mine),
+        output_tokens=tokens,
+        figures={name: measure(usable, name) for name in metrics},
+        acceptance_per_position=per_position(usable),
+        target_forwards_per_token=counts.target_forwards / tokens if tokens else None,
+        draft_forwards_per_token=counts.draft_forwards / tokens if tokens else None,
+        peak_resident=max((s.resident for s in beside if s.resident is not None), default=None),
+        peak_mlx=max((s.mlx_active for s in beside if s.mlx_active is not None), default=None),
+        watts=watts,
+        joules_per_token=watts * busy_seconds(usable) / tokens if watts is not None and tokens else None,
+        total_tokens_per_second=total_throughput(mine, arm),
+    )
+
+
+def busy_seconds(ticks: Iterable[Tick]) -> float:
+    """For how long at least one of the requests ran."""
+    return sum(_wall(together) for together in _together(ticks))
+
+
+def total_throughput(ticks: Iterable[Tick], arm: str) -> Interval | None:
+    """Tokens a second of requests that run at a time, together: all their tokens, over the time from the first asking
+    to the last end. A group with a request that does not count is left out. `samples` are groups."""
+    clusters: dict[tuple[_PromptKey, ...], list[float]] = {}
+    for together in _together(tick for tick in ticks if tick.place.arm == arm and not tick.place.warm_up):
+        wall = _wall(together)
+        if wall > 0 and all(figures.usable(tick) for tick in together):
+            key = tuple(sorted(_key(tick) for tick in together))
+            clusters.setdefault(key, []).append(sum(tick.output_tokens for tick in together) / wall)
+    return bootstrap(list(clusters.values()))
+
+
+def _by_prompt(ticks: Iterable[Tick], metric: MetricDef) -> tuple[dict[_PromptKey, list[float]], int]:
+    """Values by prompt, and how many requests gave any."""
+    clusters: dict[_PromptKey, list[float]] = {}
+    requests = 0
+    for tick in select(ticks):
+        if values := metric.values(tick):
+            requests += 1
+            clusters.setdefault(_key(tick), []).extend(values)
+    return clusters, requests
+
+
+def _key(tick: Tick) -> _PromptKey:
+    return tick.place.group, tick.place.prompt
+
+
+def _together(ticks: Iterable[Tick]) -> Iterable[list[Tick]]:
+    """Requests that ran at one time, each with another of its group."""
+    ordered = sorted(ticks, key=lambda tick: (tick.place.session, tick.elapsed))
+    for _, of_session in groupby(ordered, key=lambda tick: tick.place.session):
+        together: list[Tick] = []
+        end = 0.0
+        for tick in of_session:
+            if together and tick.elapsed >= end:
+                yield together
+                together = []
+            end = max(end, tick.elapsed + tick.ended) if together else tick.elapsed + tick.ended
+            together.append(tick)
+        if together:
+            yield together
+
+
+def _wall(together: Sequence[Tick]) -> float:
+    return max(tick.elapsed + tick.ended for tick in together) - min(tick.elapsed for tick in together)

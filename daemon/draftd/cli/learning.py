@@ -1,0 +1,110 @@
+"""Where what was learnt of drafting is kept, and what it is learnt of: the pair as it lies on disk, and the machine."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from draftd.control.learning import Keeper, LearntFile
+from draftd.control.store import FileStore, sweep
+from draftd.engine.blas import load_blas
+from draftd.engine.files import Stamp, model_files
+from draftd.engine.learnt import Learnt
+from draftd.errors import ConfigError
+from draftd.hardware.device import device
+from draftd.server.manifest import versions
+from draftd.settings import ModelSettings, Settings
+
+_NAME = "learnt.json"
+_CLOSE_SECONDS = 2.0
+_PACKAGES = ("mlx", "mlx-cpu", "mlx-metal", "mlx-lm")
+
+log = logging.getLogger(__name__)
+
+
+class Learning:
+    """Reads it before the models are loaded, and keeps it from then on."""
+
+    def __init__(self, settings: Settings, folder: Path | None) -> None:
+        """`folder` is the daemon's own; without one only `engine.learnt_file` is a place. Raises ConfigError where that
+        lies in no folder."""
+        self.learnt: Learnt | None = None  # of earlier runs
+        self._file: LearntFile | None = None
+        self._keeper: Keeper | None = None
+        path = settings.engine.learnt_file
+        if path is not None and not path.parent.is_dir():
+            raise ConfigError("engine.learnt_file", str(path), "a file in a folder that there is")
+        if path is None:
+            if folder is None:
+                return
+            path = folder / _NAME
+        sweep(path.parent, path.name)
+        self._file = LearntFile(FileStore(path), lambda: identity(settings))
+        document = self._file.load()
+        if document is not None:
+            self.learnt = _of(document, path)
+
+    def start(self, learnt: Callable[[], Learnt | None]) -> None:
+        """From now on it is kept."""
+
+        def document() -> Mapping[str, Any] | None:
+            found = learnt()
+            return None if found is None else found.to_document()
+
+        if self._file is not None:
+            self._keeper = Keeper(self._file, document)
+            self._keeper.start()
+
+    def close(self) -> bool:
+        """True when it is kept."""
+        return self._keeper is None or self._keeper.close(_CLOSE_SECONDS)
+
+
+def _of(document: Mapping[str, Any], path: Path) -> Learnt | None:
+    try:
+        return Learnt.of_document(document)
+    except ConfigError as error:
+        log.warning("%s cannot be used: %s; what drafts cost is learnt anew", path, error.message)
+        return None
+
+
+def paths_of(model: ModelSettings) -> tuple[str, str | None]:
+    """Target and draft as they are to be loaded; nothing named is the embedded pair."""
+    if model.path is not None:
+        return model.path, model.draft_path
+    nano = Path(str(resources.files("draftd.models") / "nano"))
+    return str(nano / "target"), str(nano / "draft")
+
+
+def identity(settings: Settings) -> dict[str, Any]:
+    """Which pair, on which machine, asked for how much: what was measured elsewhere, or of other weights, is no price
+    here. Of files their names, sizes and times: hashing them takes longer than learning anew."""
+    target, draft = paths_of(settings.model)
+    machine = device()
+    return {
+        "target": _model(target),
+        "draft": _model(draft),
+        "light_draft": _model(settings.model.light_draft_path),
+        "prompt_lookup": settings.model.prompt_lookup,
+        "max_batch": settings.engine.max_batch,
+        "max_draft_tokens": settings.engine.max_draft_tokens,
+        "device": machine.name,
+        "cores": machine.cores,
+        "blas": load_blas(),
+        "packages": versions(_PACKAGES),
+    }
+
+
+def _model(path: str | None) -> dict[str, Any] | None:
+    if path is None:
+        return None
+    files = {}
+    for file, _ in model_files(Path(path).expanduser()):  # none where it is a hub id
+        with contextlib.suppress(FileNotFoundError):  # it went since the folder was listed
+            stamp = Stamp.of(file)
+            files[file.name] = [stamp.bytes, stamp.modified_ns]
+    return {"path": path, "files": files}

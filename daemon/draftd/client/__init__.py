@@ -1,0 +1,1 @@
+"""A client of the daemon: typed calls, one request from asking to its answer, prompts, a daemon of one's own."""

@@ -1,0 +1,150 @@
+"""Asking a daemon: building one request, and gathering the stream that answers it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from draftd.core import DecodeMode, DepthMode, DraftCounts, DrafterKind, ModePreference, SamplingParams, WorkloadClass
+
+if TYPE_CHECKING:
+    from draftd.client.client import DraftdClient
+    from draftd.v1 import inference_pb2 as pb
+
+
+Message = tuple[str, str]  # role, content
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One question to a daemon: `messages`, a raw `prompt`, or `tokens`. What is None is left to the daemon."""
+
+    messages: tuple[Message, ...] | None = None
+    prompt: str | None = None
+    tokens: tuple[int, ...] | None = None
+    max_tokens: int | None = None
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    stop: tuple[str, ...] = ()
+    mode: ModePreference = ModePreference.AUTO
+    max_draft_tokens: int | None = None
+    drafter: DrafterKind | None = None
+    depth_mode: DepthMode | None = None
+    workload: WorkloadClass = WorkloadClass.UNSPECIFIED
+    caller: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of the answer: was it drafted and accepted, or did the target write it?"""
+
+    text: str
+    from_draft: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One whole answer, and the daemon's own figures of it. Seconds; None where there is nothing to measure."""
+
+    text: str
+    tokens: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+    started: pb.Started
+    finished: pb.Finished
+
+    @property
+    def mode(self) -> DecodeMode:
+        """The mode it was decoded in, whatever was asked."""
+        from draftd.v1 import inference_pb2 as pb
+
+        speculative = self.finished.mode == pb.DECODE_MODE_SPECULATIVE
+        return DecodeMode.SPECULATIVE if speculative else DecodeMode.AUTOREGRESSIVE
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        return self.finished.timings.decode_tokens_per_second or None
+
+    @property
+    def time_to_first_token(self) -> float:
+        return self.finished.timings.time_to_first_token.ToTimedelta().total_seconds()
+
+    @property
+    def counts(self) -> DraftCounts:
+        from draftd.protocol import draft_counts
+
+        return draft_counts(self.finished.counts, self.finished.usage.output_tokens)
+
+
+def connect(target: str, token: str | None, tls_ca: str | None) -> DraftdClient:
+    """A client of the daemon at `target`; nothing is sent yet. `tls_ca` is a PEM file, or `system` for the authorities
+    that this machine trusts. DRAFTD_TLS_CERT and DRAFTD_TLS_KEY name the client's own, where the daemon wants one."""
+    from draftd.client.client import DraftdClient
+
+    own = [Path(os.environ[name]) if os.environ.get(name) else None for name in ("DRAFTD_TLS_CERT", "DRAFTD_TLS_KEY")]
+    ca = None if tls_ca in (None, "system") else Path(str(tls_ca))
+    return DraftdClient(
+        target, token, ca, tls_cert=own[0], tls_key=own[1], tls=tls_ca is not None or own[0] is not None
+    )
+
+
+def send(client: DraftdClient, ask: Ask, timeout: float | None = None) -> Iterator[pb.GenerateResponse]:
+    """The stream that answers it; closing the iterator cancels the request. `timeout` is in seconds."""
+    return client.generate(
+        ask.prompt,
+        messages=ask.messages,
+        tokens=ask.tokens,
+        max_tokens=ask.max_tokens,
+        sampling=ask.sampling,
+        stop=ask.stop,
+        mode=ask.mode,
+        max_draft_tokens=ask.max_draft_tokens,
+        drafter=ask.drafter,
+        depth_mode=ask.depth_mode,
+        workload=ask.workload,
+        caller=ask.caller,
+        timeout=timeout,
+    )
+
+
+def gather(stream: Iterable[pb.GenerateResponse], on_pieces: Callable[[Sequence[Piece]], None] | None = None) -> Answer:
+    """Reads the stream to its end; `on_pieces` hears of the text as it comes."""
+    from draftd.v1 import inference_pb2 as pb
+
+    started, finished = pb.Started(), pb.Finished()
+    tokens: list[int] = []
+    pieces: list[Piece] = []
+    for response in stream:
+        event = response.WhichOneof("event")
+        if event == "started":
+            started = response.started
+        elif event == "chunk":
+            fresh = split(response.chunk)
+            tokens += response.chunk.token_ids
+            pieces += fresh
+            if on_pieces is not None and fresh:
+                on_pieces(fresh)
+        elif event == "finished":
+            finished = response.finished
+    return Answer("".join(p.text for p in pieces), tuple(tokens), tuple(pieces), started, finished)
+
+
+def split(chunk: pb.Chunk) -> list[Piece]:
+    """The chunk's text, token by token; neighbours of one origin are joined, text past the tokens' is the target's."""
+    pieces: list[Piece] = []
+    at = 0
+    for length, from_draft in zip(chunk.text_lengths, chunk.from_draft, strict=False):
+        _append(pieces, chunk.text[at : at + length], from_draft)
+        at += length
+    _append(pieces, chunk.text[at:], False)
+    return pieces
+
+
+def _append(pieces: list[Piece], text: str, from_draft: bool) -> None:
+    if not text:
+        return
+    if pieces and pieces[-1].from_draft == from_draft:
+        pieces[-1] = Piece(pieces[-1].text + text, from_draft)
+    else:
+        pieces.append(Piece(text, from_draft))

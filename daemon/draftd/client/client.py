@@ -1,0 +1,266 @@
+"""A small typed client: for the commands, tests and benchmarks, and for programs that want no generated code."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from draftd.client import interrupts
+from draftd.core import DepthMode, DrafterKind, FallbackLevel, ModePreference, SamplingParams, WorkloadClass
+from draftd.errors import DraftdError
+from draftd.protocol import DEPTH_MODES, DETAILS_KEY, DRAFTERS, MODES, WORKLOADS, duration
+from draftd.v1 import control_pb2, control_pb2_grpc, inference_pb2_grpc
+from draftd.v1 import inference_pb2 as pb
+
+_MODES = {mode: pb.DecodeMode.Name(number) for number, mode in MODES.items()}
+_WORKLOADS = {workload: pb.WorkloadClass.Name(number) for number, workload in WORKLOADS.items()}
+_DRAFTERS = {drafter: pb.DrafterKind.Name(number) for number, drafter in DRAFTERS.items()}
+_DEPTH_MODES = {mode: pb.DepthMode.Name(number) for number, mode in DEPTH_MODES.items()}
+
+Message = tuple[str, str]  # role, content
+
+
+class CallError(DraftdError):
+    """A call that the daemon refused, or that never reached it. `code` is the status; `fields` names what is wrong."""
+
+    def __init__(self, error: grpc.RpcError) -> None:
+        code, message = grpc.StatusCode.UNKNOWN, str(error)
+        trailing: Sequence[Any] = ()
+        if isinstance(error, grpc.Call):
+            code, message, trailing = error.code(), error.details() or "", error.trailing_metadata() or ()
+        rich = status_pb2.Status()
+        for key, value in trailing:
+            if key == DETAILS_KEY:
+                rich.ParseFromString(value)
+        retry_after: float | None = None
+        self.reason = ""
+        self.fields: dict[str, str] = {}
+        for detail in rich.details:
+            if detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR):
+                retry = error_details_pb2.RetryInfo.FromString(detail.value).retry_delay
+                retry_after = retry.ToNanoseconds() / 1e9
+            elif detail.Is(error_details_pb2.ErrorInfo.DESCRIPTOR):
+                self.reason = error_details_pb2.ErrorInfo.FromString(detail.value).reason
+            elif detail.Is(error_details_pb2.BadRequest.DESCRIPTOR):
+                violations = error_details_pb2.BadRequest.FromString(detail.value).field_violations
+                self.fields = {violation.field: violation.description for violation in violations}
+        super().__init__(f"{code.name}: {message}", retry_after=retry_after)
+        self.code = code
+        self.details = message
+
+
+class DraftdClient:
+    """One connection. Use it as a context manager, or call `close`. Calls raise CallError."""
+
+    def __init__(
+        self,
+        target: str,
+        token: str | None = None,
+        tls_ca: Path | None = None,
+        *,
+        tls_cert: Path | None = None,
+        tls_key: Path | None = None,
+        tls: bool | None = None,
+    ) -> None:
+        """`tls_ca` is the authority that the daemon's certificate comes from; `tls` without it trusts the system's.
+        `tls_cert` and `tls_key` are the client's own, where the daemon wants one."""
+        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        options = [("grpc.max_receive_message_length", -1), ("grpc.keepalive_time_ms", 60_000)]
+        if tls or (tls is None and (tls_ca or tls_cert)):
+            credentials = grpc.ssl_channel_credentials(_read(tls_ca), _read(tls_key), _read(tls_cert))
+            self._channel = grpc.secure_channel(target, credentials, options)
+        else:
+            self._channel = grpc.insecure_channel(target, options)
+        self.target = target
+        self._inference = inference_pb2_grpc.InferenceServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._control = control_pb2_grpc.ControlServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._health = health_pb2_grpc.HealthStub(self._channel)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def generate(
+        self,
+        prompt: str | None = None,
+        *,
+        messages: Sequence[Message | Mapping[str, str]] | None = None,
+        tokens: Sequence[int] | None = None,
+        max_tokens: int | None = None,
+        sampling: SamplingParams | None = None,
+        stop: Sequence[str] = (),
+        mode: ModePreference = ModePreference.AUTO,
+        max_draft_tokens: int | None = None,
+        drafter: DrafterKind | None = None,
+        depth_mode: DepthMode | None = None,
+        workload: WorkloadClass = WorkloadClass.UNSPECIFIED,
+        caller: str = "",
+        timeout: float | None = None,
+    ) -> Iterator[pb.GenerateResponse]:
+        """Streams one answer to a raw prompt, chat messages, or token ids. The request is sent when iteration begins;
+        closing the iterator cancels it."""
+        request = pb.GenerateRequest(
+            max_tokens=max_tokens,
+            stop=stop,
+            mode=_MODES[mode],
+            max_draft_tokens=max_draft_tokens,
+            drafter=_DRAFTERS[drafter],
+            depth_mode=_DEPTH_MODES[depth_mode],
+            workload=_WORKLOADS[workload],
+            caller=caller,
+        )
+        if prompt is not None:
+            request.prompt = prompt
+        if messages is not None:
+            request.chat.messages.extend(_message(m) for m in messages)
+        if tokens is not None:
+            request.tokens.ids.extend(tokens)
+        if sampling is not None:
+            request.sampling.CopyFrom(
+                pb.SamplingParams(
+                    temperature=sampling.temperature,
+                    top_p=sampling.top_p,
+                    top_k=sampling.top_k,
+                    min_p=sampling.min_p,
+                    seed=sampling.seed,
+                )
+            )
+        return self.generate_raw(request, timeout=timeout)
+
+    def generate_raw(
+        self, request: pb.GenerateRequest, *, timeout: float | None = None
+    ) -> Iterator[pb.GenerateResponse]:
+        """The same with a request of one's own making."""
+        yield from _streamed(self._begin(self._inference.Generate, request, timeout))
+
+    def model(self, *, timeout: float = 10.0) -> pb.GetModelResponse:
+        return self._call(self._inference.GetModel, pb.GetModelRequest(), timeout)  # type: ignore[no-any-return]
+
+    def status(self, *, timeout: float = 10.0) -> control_pb2.GetStatusResponse:
+        return self._call(self._control.GetStatus, control_pb2.GetStatusRequest(), timeout)  # type: ignore[no-any-return]
+
+    def manifest(self, *, timeout: float = 600.0) -> control_pb2.GetManifestResponse:
+        """What is served, by what and on what. Files are hashed when it is first asked for: large ones take a while."""
+        return self._call(self._control.GetManifest, control_pb2.GetManifestRequest(), timeout)  # type: ignore[no-any-return]
+
+    def depth(self, *, timeout: float = 10.0) -> control_pb2.GetDepthResponse:
+        """What was learnt of what drafting costs and yields."""
+        return self._call(self._control.GetDepth, control_pb2.GetDepthRequest(), timeout)  # type: ignore[no-any-return]
+
+    def get_flag(
+        self, *, workload: WorkloadClass = WorkloadClass.UNSPECIFIED, caller: str = "", timeout: float = 10.0
+    ) -> control_pb2.GetFlagResponse:
+        request = control_pb2.GetFlagRequest(workload=_WORKLOADS[workload], caller=caller)
+        return self._call(self._control.GetFlag, request, timeout)  # type: ignore[no-any-return]
+
+    def set_flag(self, variant: str, *, timeout: float = 10.0) -> control_pb2.SetFlagResponse:
+        """Returns when the change is in force."""
+        return self._call(self._control.SetFlag, control_pb2.SetFlagRequest(variant=variant), timeout)  # type: ignore[no-any-return]
+
+    def level(self, *, timeout: float = 10.0) -> control_pb2.FallbackState:
+        """Where the fallback ladder stands, and what asks for another level."""
+        return self._call(self._control.GetLevel, control_pb2.GetLevelRequest(), timeout).fallback  # type: ignore[no-any-return]
+
+    def hold_level(
+        self, level: FallbackLevel, seconds: float | None = None, *, timeout: float = 10.0
+    ) -> control_pb2.FallbackState:
+        """Keeps the ladder on `level` for so long, None until it is released. Ends with where it stands then."""
+        request = control_pb2.HoldLevelRequest(level=level.label, expires_in=duration(seconds))
+        return self._call(self._control.HoldLevel, request, timeout).fallback  # type: ignore[no-any-return]
+
+    def release_level(self, *, timeout: float = 10.0) -> control_pb2.ReleaseLevelResponse:
+        return self._call(self._control.ReleaseLevel, control_pb2.ReleaseLevelRequest(), timeout)  # type: ignore[no-any-return]
+
+    def transitions(self, limit: int = 0, *, after: int = 0, timeout: float = 10.0) -> Sequence[control_pb2.Transition]:
+        """The latest of those after the number `after`, oldest first; 0 is as many as the daemon likes to list."""
+        request = control_pb2.ListTransitionsRequest(limit=limit, after_number=after)
+        return self._call(self._control.ListTransitions, request, timeout).transitions  # type: ignore[no-any-return]
+
+    def watch(
+        self, after: int | None = None, *, begun: Callable[[], None] = lambda: None, timeout: float | None = None
+    ) -> Iterator[control_pb2.Transition]:
+        """Each transition as it happens; with `after` first those that are kept and have a later number. Closing the
+        iterator ends it. `begun` is called once from then on none is missed; iterate for it to begin."""
+        call = self._begin(self._control.Watch, control_pb2.WatchRequest(after_number=after), timeout)
+        try:
+            call.initial_metadata()  # waits for it; a refusal shows at the first message
+            if call.is_active():
+                begun()
+            for response in _streamed(call):
+                yield response.transition
+        finally:
+            call.cancel()
+
+    def probe(self, *, timeout: float = 600.0) -> control_pb2.RunProbeResponse:
+        """Tries the rung above out, and waits for the verdict."""
+        return self._call(self._control.RunProbe, control_pb2.RunProbeRequest(), timeout)  # type: ignore[no-any-return]
+
+    def canaries(self, *, timeout: float = 600.0) -> control_pb2.RunCanariesResponse:
+        """Runs the quality canaries both ways, and waits for the verdict."""
+        return self._call(self._control.RunCanaries, control_pb2.RunCanariesRequest(), timeout)  # type: ignore[no-any-return]
+
+    def reload_draft(self, *, forget: bool = False, timeout: float = 600.0) -> control_pb2.ReloadDraftResponse:
+        """Has the draft's weights read anew, and waits for it. `forget`: what was learnt of the old draft, too."""
+        request = control_pb2.ReloadDraftRequest(forget_baselines=forget)
+        return self._call(self._control.ReloadDraft, request, timeout)  # type: ignore[no-any-return]
+
+    def serving(self, *, timeout: float = 2.0) -> bool:
+        """Whether the model is loaded and requests are taken. False also where nobody listens."""
+        with contextlib.suppress(grpc.RpcError):
+            answer = self._health.Check(health_pb2.HealthCheckRequest(), timeout=timeout)
+            return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+        return False
+
+    def wait_ready(self, timeout: float) -> None:
+        """Raises TimeoutError when the daemon does not serve within `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while not self.serving(timeout=max(0.1, min(2.0, deadline - time.monotonic()))):
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"{self.target} does not serve after {timeout:g} s")
+            time.sleep(0.05)
+
+    def _begin(self, method: Any, request: Any, timeout: float | None) -> Any:
+        # A stream that is begun and belongs to none of gRPC's threads yet keeps its channel from ever closing.
+        with interrupts.deferred():
+            return method(request, metadata=self._metadata, timeout=timeout)
+
+    def _call(self, method: Any, request: Any, timeout: float) -> Any:
+        try:
+            return method(request, metadata=self._metadata, timeout=timeout)
+        except grpc.RpcError as error:
+            raise CallError(error) from None
+
+
+def _streamed(call: Any) -> Iterator[Any]:
+    """What comes; a call that is left before its end is cancelled."""
+    try:
+        yield from call
+    except grpc.RpcError as error:
+        raise CallError(error) from None
+    finally:
+        call.cancel()
+
+
+def _message(message: Message | Mapping[str, str]) -> pb.ChatMessage:
+    if isinstance(message, Mapping):
+        return pb.ChatMessage(role=message["role"], content=message["content"])
+    return pb.ChatMessage(role=message[0], content=message[1])
+
+
+def _read(path: Path | None) -> bytes | None:
+    return None if path is None else path.read_bytes()

@@ -1,0 +1,107 @@
+"""Who may begin: as many as the key-value caches have room for, not only as many as the batch has.
+
+A request reserves what it can come to need, its prompt and all that it may be answered with, as `ragged.py` lays rows
+out: all are as wide as the longest. While its prompt is taken in, that lies in arrays of its own besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from draftd.core import DecodeRequest
+from draftd.engine.batch import Row
+from draftd.engine.room import MARGIN, STEP, slots, stepped
+from draftd.errors import InvalidRequest
+
+_HEADROOM_SHARE = 0.75  # of what may still be taken when the model is loaded: drafts and forwards need some as well
+_MEMORY_SHARE = 1 / 8  # of the machine's, where nobody knows the headroom
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How much the caches of a target and its draft take. `batched`: rows share arrays, as wide as the longest."""
+
+    position_bytes: int  # of one position of one row
+    batched: bool
+    most_rows: int
+    context_length: int
+
+    def held(self, lengths: Sequence[int]) -> int:
+        """Bytes at most, for running rows of these lengths."""
+        wide = [stepped(length + MARGIN) for length in lengths]
+        positions = slots(len(wide), self.most_rows) * max(wide, default=0) if self.batched else sum(wide)
+        return positions * self.position_bytes
+
+    def entering(self, prompt: int) -> int:
+        """Bytes besides, while a prompt of so many tokens is taken in."""
+        return stepped(prompt + MARGIN) * self.position_bytes
+
+    def largest(self, limit: int, prompt: int | None = None) -> int:
+        """Tokens of the longest text that fits, alone, of a prompt of so many; of the longest prompt for None."""
+        steps = limit // max(1, self.position_bytes) // STEP
+        rest = steps // 2 if prompt is None else steps - stepped(prompt + MARGIN) // STEP
+        return rest * STEP - MARGIN - (prompt is None)
+
+
+def derived(layout: Layout, headroom: int | None, memory: int | None) -> int:
+    """The limit where the settings name none: a share of the headroom when the model has been loaded, or else of the
+    machine's memory; but as much as a text as long as the context needs, where that is not too much either. 0, no
+    limit, where nothing is known."""
+    if headroom is None and memory is None:
+        return 0
+    share = headroom * _HEADROOM_SHARE if headroom is not None else (memory or 0) * _MEMORY_SHARE
+    one = layout.held([layout.context_length]) + layout.entering(layout.context_length)
+    return max(1, int(share), min(one, int((memory or 0) * _MEMORY_SHARE)))
+
+
+class Admission:
+    """Engine thread only, but for `check` and `limit`."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        limit: int,
+        *,
+        headroom: Callable[[], int | None] = lambda: None,
+        shed: Callable[[int], int] = lambda wanted: 0,
+    ) -> None:
+        """`limit` in bytes, 0 for none. `headroom`: bytes that may still be taken, 0 or less in critical memory
+        pressure, None where that is not known. `shed` gives so many bytes of other memory back, or fewer: how many."""
+        self._layout, self.limit = layout, limit
+        self._headroom, self._shed = headroom, shed
+
+    def check(self, request: DecodeRequest) -> None:
+        """Raises InvalidRequest where the request would never fit."""
+        if not self.limit:
+            return
+        prompt = len(request.prompt)
+        whole = min(prompt + request.max_tokens, self._layout.context_length)
+        if self._layout.held([whole]) + self._layout.entering(prompt) <= self.limit:
+            return
+        why = f"key-value caches may take {self.limit} bytes (engine.kv_cache_bytes)"
+        most = self._layout.largest(self.limit, prompt) - prompt
+        if most < 1:
+            longest = max(0, self._layout.largest(self.limit))
+            raise InvalidRequest("prompt", f"{prompt} tokens", f"at most {longest} tokens: {why}")
+        raise InvalidRequest("max_tokens", request.max_tokens, f"at most {most} after {prompt} tokens: {why}")
+
+    def fits(self, row: Row, entering: Sequence[Row], running: Sequence[Row], held: int) -> bool:
+        """Whether one more may begin beside the others, whose caches take `held` bytes now. Alone it may: nobody would
+        make room for it."""
+        if not entering and not running:
+            return True
+        need = self._layout.held([_whole(r) for r in (*running, *entering, row)])
+        need += sum(self._layout.entering(len(r.tokens)) for r in (*entering, row))
+        if self.limit and need > self.limit:
+            return False
+        headroom, more = self._headroom(), max(0, need - held)
+        if headroom is None:
+            return True
+        if more > headroom:
+            headroom += self._shed(more - headroom)
+        return 0 < headroom >= more
+
+
+def _whole(row: Row) -> int:
+    return len(row.request.prompt) + row.max_tokens

@@ -1,0 +1,122 @@
+"""From loaded models to what decodes: drafters, caches, admission, and what a round costs. Engine thread only.
+
+Brings MLX in, which must come after the BLAS that loading chose: imported once the models are loaded.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from draftd.core import FinishReason, ModelInfo
+from draftd.engine.admission import Admission, Layout, derived
+from draftd.engine.calibration import measure, tempo
+from draftd.engine.costs import RoundCosts
+from draftd.engine.depth import DepthControl
+from draftd.engine.drafters import Drafters
+from draftd.engine.layouts import position_bytes
+from draftd.engine.memory import machine_memory
+from draftd.engine.model import LoadedModels
+from draftd.engine.noise import compile_ahead
+from draftd.engine.observer import EngineObserver
+from draftd.engine.prefix import PrefixCache
+from draftd.engine.scheduler import Scheduler
+from draftd.engine.upkeep import Upkeep
+from draftd.engine.verification import LocalVerifier
+
+if TYPE_CHECKING:
+    from draftd.engine.learnt import Learnt
+    from draftd.engine.limits import Limits
+
+_log = logging.getLogger(__name__)
+
+_CALIBRATION_SECONDS = 1.5  # of loading, spent on what a round costs
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What decodes, and what is asked of it while it does. `models` is without the draft: `drafters` holds that."""
+
+    models: LoadedModels
+    drafters: Drafters
+    prefix: PrefixCache
+    admission: Admission
+    scheduler: Scheduler
+    upkeep: Upkeep
+
+
+def assemble_engine(
+    models: LoadedModels,
+    limits: Limits,
+    *,
+    learnt: Learnt | None,
+    observer: EngineObserver,
+    cancelled: Callable[[], Mapping[str, FinishReason]],
+    report: Callable[[str], None],
+) -> Engine:
+    """`learnt`: of the same pair on the same machine, from before. `cancelled`: requests that are to end, by id;
+    `report` takes a line for people."""
+    prefix = PrefixCache(limits.prefix_cache_bytes)
+    drafters = Drafters(models, limits.max_batch, prefix)
+    admission = _admission(models, limits, prefix)
+    models = replace(models, draft=None, sources={})
+    target, info = models.target, models.info
+    compile_ahead()
+    depth = DepthControl(RoundCosts(), limits.max_draft_tokens)
+    if info.speculation_available:  # nothing else asks what a round costs
+        report("measuring what a round costs")
+        try:
+            depth = _calibrated(target, info, limits, drafters, learnt)
+        except Exception as error:
+            _log.warning("what a round costs could not be measured; it is learnt from requests", exc_info=error)
+    scheduler = Scheduler(
+        verifier=lambda: LocalVerifier(target, info.vocab_size, limits.max_batch, prefix),
+        drafters=drafters.make,
+        eos=models.tokenizer.eos_ids,
+        vocabulary=info.vocab_size,
+        observer=observer,
+        max_batch=limits.max_batch,
+        prefill_chunk=limits.prefill_chunk,
+        prefill_slice_seconds=limits.prefill_slice_seconds,
+        cancelled=cancelled,
+        depth=depth,
+        admission=admission,
+    )
+    upkeep = Upkeep(scheduler, drafters, target, limits.prefill_chunk)
+    return Engine(models, drafters, prefix, admission, scheduler, upkeep)
+
+
+def _calibrated(
+    target: Any, info: ModelInfo, limits: Limits, drafters: Drafters, learnt: Learnt | None
+) -> DepthControl:
+    """Knows what rounds cost: as measured now, or as learnt before and with only the machine's tempo measured."""
+    deepest = limits.max_draft_tokens
+    if learnt is not None and learnt.prices.plain:
+        costs = learnt.costs(tempo(target, info.vocab_size))
+        return DepthControl(costs, deepest, acceptance=learnt.counted(deepest + 1))
+    prices = measure(
+        target,
+        info.vocab_size,
+        limits.max_batch,
+        _CALIBRATION_SECONDS,
+        drafters=drafters.make(),
+        deepest=deepest,
+        context_length=info.context_length,
+    )
+    return DepthControl(RoundCosts(prices), deepest)
+
+
+def _admission(models: LoadedModels, limits: Limits, prefix: PrefixCache) -> Admission:
+    each = position_bytes(models.target) + (0 if models.draft is None else position_bytes(models.draft))
+    layout = Layout(each, models.info.batched, limits.max_batch, models.info.context_length)
+    limit = limits.kv_cache_bytes
+    if limit is None:
+        limit = derived(layout, limits.headroom(), machine_memory())
+    return Admission(
+        layout,
+        limit,
+        headroom=limits.headroom,
+        shed=lambda wanted: prefix.shed(max(0, prefix.bytes - wanted)),
+    )

@@ -1,0 +1,84 @@
+"""Attention over rows of unlike length: rows beside each other that are about as long share a call, others do not.
+
+One call for all rows reads each as far as the longest goes, and masks what lies beyond its own end: beside one long row
+four short ones cost as much as long ones. mlx-lm's models call a function of their own module for it; that is what
+`installed` replaces. It asks the cache where rows are to be kept apart, and calls what it replaces for each run of
+them.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+from mlx_lm.models import base
+
+_NAME = "scaled_dot_product_attention"
+_CALL = 320  # positions that are read in the time that a call of its own takes, measured
+_MOST = 31
+
+
+class Run(NamedTuple):
+    """Rows from `start` to before `stop`, of which none holds more than `longest` tokens."""
+
+    start: int
+    stop: int
+    longest: int
+
+
+def runs(lengths: Sequence[int]) -> list[Run]:
+    """Neighbours who share a call, in order: so that what all calls read, and what the calls themselves cost, is the
+    least. `lengths` are tokens; none may be in a run with more than `_MOST` others."""
+    least, cuts = [0] * (len(lengths) + 1), [0] * (len(lengths) + 1)
+    for stop in range(1, len(lengths) + 1):
+        best = longest = 0
+        for start in range(stop - 1, max(stop - 1 - _MOST, 0) - 1, -1):
+            longest = max(longest, lengths[start])
+            total = least[start] + (stop - start) * longest + _CALL
+            if not best or total < best:
+                best, cuts[stop] = total, start
+        least[stop] = best
+    found: list[Run] = []
+    stop = len(lengths)
+    while stop:
+        found.append(Run(cuts[stop], stop, max(lengths[cuts[stop] : stop])))
+        stop = cuts[stop]
+    return found[::-1]
+
+
+def installed(model: Any) -> bool:
+    """Replaces it in the modules that the model's layers come from, for good; whether there is one. Models that call
+    MLX's own directly have none: their rows share a call."""
+    found = False
+    for name in {type(layer).__module__ for layer in model.modules()}:
+        module = sys.modules[name]
+        if getattr(module, _NAME, None) is base.scaled_dot_product_attention:
+            setattr(module, _NAME, _apart)
+        found = found or getattr(module, _NAME, None) is _apart
+    return found
+
+
+@functools.wraps(base.scaled_dot_product_attention)
+def _apart(
+    queries: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    cache: Any,
+    scale: float,
+    mask: mx.array | str | None,
+    sinks: mx.array | None = None,
+) -> mx.array:
+    attend = base.scaled_dot_product_attention
+    some = getattr(cache, "runs", ())
+    if len(some) < 2 or not isinstance(mask, mx.array):
+        return attend(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
+    width = keys.shape[2] - max(run.longest for run in some)
+    out = []
+    for start, stop, longest in some:
+        part, end = slice(start, stop), longest + width
+        held, seen = (keys[part, :, :end], values[part, :, :end]), mask[part, ..., :end]
+        out.append(attend(queries[part], *held, cache=cache, scale=scale, mask=seen, sinks=sinks))
+    return mx.concatenate(out, axis=0)

@@ -1,0 +1,31 @@
+"""How much the engine may take on: set once, from the settings and from what the machine says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+def _all() -> float:
+    return 1.0
+
+
+def _unknown() -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`memory_share` and `headroom` are asked on the engine thread, between rounds: they must not block."""
+
+    queue_capacity: int = 64  # requests that wait
+    max_batch: int = 8  # requests that decode at one time
+    max_draft_tokens: int = 8  # the most that any plan lets a round draft; costs are known up to there
+    prefill_chunk: int = 512  # tokens of prompt in one forward
+    prefill_slice_seconds: float = 0.1  # the longest that running rows wait for a newcomer's prompt
+    prefix_cache_bytes: int = 0  # for what is kept of prompts
+    kv_cache_bytes: int | None = None  # for running requests; None: by what is known of memory once the model is there
+    #: How much of what may be held for later requests the machine's memory has room for now, from 0 to 1.
+    memory_share: Callable[[], float] = _all
+    #: Bytes that may still be taken, 0 or less in critical memory pressure; None where that is not known.
+    headroom: Callable[[], int | None] = _unknown

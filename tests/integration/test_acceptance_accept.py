@@ -1,0 +1,109 @@
+"""`draftd accept` as an operator runs it: stopped, gone on with, judged, reported; and it leaves no daemon behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from draftd.acceptance.folder import RunFolder
+from draftd.acceptance.ticks import Stage
+from tests.scripted_daemon import scripted_daemon
+from tests.waiting import until
+
+_COMMAND = [sys.executable, "-m", "draftd.cli.main"]
+_ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith(("DRAFTD_", "OTEL_"))}
+_SWEEP = ("--groups", "short_control", "--repeat", "2", "--blocks", "0,2,4", "--temperatures", "none")
+
+
+def _draftd(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*_COMMAND, *arguments], cwd=cwd, env=_ENVIRON, capture_output=True, text=True, timeout=200, check=False
+    )
+
+
+@pytest.mark.slow
+def test_a_run_that_was_stopped_is_gone_on_with_judged_and_reported(tmp_path: Path) -> None:
+    with scripted_daemon(tmp_path, step_seconds=0.002, context_length=16384) as daemon:
+        which = ("--target", f"127.0.0.1:{daemon.port}", "--run", "run")
+        begun = subprocess.Popen(
+            [*_COMMAND, "sweep", *which, *_SWEEP, "--concurrency", "2"],
+            cwd=tmp_path,
+            env=_ENVIRON,
+            stderr=subprocess.PIPE,
+        )
+        until(lambda: _lines(tmp_path / "run" / "sweep.jsonl") >= 20, 60)
+        begun.send_signal(signal.SIGTERM)
+        _, said = begun.communicate(timeout=60)
+        assert begun.returncode == 130
+        assert b"go on with draftd sweep --run run" in said
+        measured = (tmp_path / "run" / "sweep.jsonl").read_bytes()
+
+        accepted = _draftd("accept", "--run", "run", "--duration", "4", "--json", "--junit", "run.xml", cwd=tmp_path)
+        assert accepted.returncode == 1, accepted.stderr
+        verdict = json.loads(accepted.stdout)
+
+        folder = RunFolder.open(tmp_path / "run")
+        assert list(folder.manifests()) == [1, 2]
+        kept = (tmp_path / "run" / "sweep.jsonl").read_bytes()
+        assert kept.startswith(measured.rsplit(b"\n", 1)[0])  # but for a line that was cut short
+        asked = [
+            (t.place.arm, t.place.prompt, t.place.repetition) for t in folder.ticks(Stage.SWEEP) if not t.place.warm_up
+        ]
+        assert len(asked) == len(set(asked)) == (folder.plan(Stage.SWEEP) or {})["requests"]
+        outcomes = {one["name"]: one["outcome"] for one in verdict["criteria"]}
+        assert outcomes["soak duration"] == "failed"  # four seconds are not ten minutes
+        assert outcomes["the checks tell right from wrong"] == "passed"
+        assert outcomes["tasks succeed at all"] == "failed"  # a scripted model writes no JSON
+        assert Path(tmp_path, verdict["report"]).read_text().startswith("<!doctype html>")
+        assert (tmp_path / "run" / "report.md").exists()
+        assert "<testsuite" in (tmp_path / "run.xml").read_text()
+
+    # All of it is measured, so the daemon need not be there: the verdict is derived anew, and is the same.
+    again = _draftd("accept", "--run", "run", "--json", cwd=tmp_path)
+    assert again.returncode == 1, again.stderr
+    assert json.loads(again.stdout)["criteria"] == verdict["criteria"]
+    assert (tmp_path / "run" / "sweep.jsonl").read_bytes() == kept
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_stopped_it_leaves_no_daemon_behind(tmp_path: Path, stop: signal.Signals) -> None:
+    running = subprocess.Popen(
+        [*_COMMAND, "accept", "--run", "run"],
+        cwd=tmp_path,
+        env=_ENVIRON,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # as a shell does for what it runs behind
+    )
+    until(lambda: _lines(tmp_path / "run" / "sweep.jsonl") >= 1, 120)
+    children = psutil.Process(running.pid).children(recursive=True)
+    assert len(children) == 1
+    running.send_signal(stop)
+    assert running.wait(60) == 130
+    until(lambda: not any(child.is_running() for child in children), 30)
+
+
+def test_what_is_wrong_with_the_spec_is_said_before_anything_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "spec.toml").write_text("name = 3")
+    said = _draftd("accept", "--spec", "spec.toml", "--run", "run", cwd=tmp_path)
+    assert said.returncode == 2
+    assert "spec.toml" in said.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_where_no_daemon_answers_nothing_is_judged(tmp_path: Path) -> None:
+    said = _draftd("accept", "--target", "127.0.0.1:9", "--run", "run", cwd=tmp_path)
+    assert said.returncode == 2
+    assert "not judged" in said.stderr
+    assert "127.0.0.1:9" in said.stderr
+
+
+def _lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0

@@ -1,0 +1,187 @@
+"""The account that a real daemon on the embedded pair gives of its files, while they change and while it serves."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from draftd.acceptance.freezing import take_manifest, to_json
+from draftd.acceptance.manifest import Manifest, differences
+from draftd.client.child import clean_environ, serve_command
+from draftd.client.child import serving as child
+from draftd.client.client import CallError, DraftdClient
+from tests.conftest import NanoPair
+
+TOKEN = "a-token-that-nobody-is-told"
+SPARSE_BYTES = 1 << 29
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A daemon on a copy of the embedded pair."""
+
+    folder: Path
+    client: DraftdClient
+
+    def manifest(self) -> Manifest:
+        return take_manifest(self.client)
+
+    @property
+    def draft_weights(self) -> Path:
+        return self.folder / "draft" / "model.safetensors"
+
+    def replace(self, content: bytes) -> None:
+        """In one step, as whoever deploys a draft does."""
+        fresh = self.draft_weights.with_name("fresh")
+        fresh.write_bytes(content)
+        fresh.replace(self.draft_weights)
+
+
+@pytest.fixture(scope="module")
+def pair(nano_pair: NanoPair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    folder = tmp_path_factory.mktemp("pair")
+    shutil.copytree(nano_pair.target, folder / "target")
+    shutil.copytree(nano_pair.draft, folder / "draft")
+    command = serve_command(
+        "--port", "0", "--model", str(folder / "target"), "--draft-model", str(folder / "draft"),
+        "--set=engine.max_batch=2", f"--set=fallback.state_dir={folder / 'state'}",
+    )  # fmt: skip
+    environ = {**clean_environ(str(folder / "flags.json")), "DRAFTD_SERVER__TOKEN": TOKEN}
+    with child(command, environ, timeout=120) as ready, DraftdClient(ready.address, TOKEN) as client:
+        yield Pair(folder, client)
+
+
+def sha256sum(file: Path) -> str:
+    """By the system's own program where there is one."""
+    if program := shutil.which("sha256sum"):
+        said = subprocess.run([program, str(file)], capture_output=True, text=True, check=True)
+        return said.stdout.split()[0]
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def test_every_checksum_is_what_sha256sum_says_of_the_file(pair: Pair) -> None:
+    found = pair.manifest()
+    assert set(found.models) == {"target", "draft"}
+    for role, model in found.models.items():
+        folder = pair.folder / role
+        files = {file.name: file for file in model.files}
+        template = files.pop("tokenizer_config.json#chat_template")
+        assert {name: file.kind for name, file in files.items()} == {
+            "model.safetensors": "weights",
+            "config.json": "config",
+            "tokenizer.json": "tokenizer",
+            "tokenizer_config.json": "tokenizer",
+        }
+        for file in files.values():
+            assert file.sha256 == sha256sum(folder / file.name), file.name
+            assert file.bytes == (folder / file.name).stat().st_size
+        text = json.loads((folder / "tokenizer_config.json").read_text())["chat_template"]
+        assert template.sha256 == hashlib.sha256(text.encode()).hexdigest()
+        assert template.kind == "chat_template"
+        assert not model.changed_since_load
+        assert model.quantization == "none"
+    status = pair.client.status()
+    assert sum(model.weight_bytes for model in found.models.values()) == status.weight_bytes
+    assert found.backend == status.backend
+    assert found.settings["engine.max_batch"] == "2"
+    assert found.load_seconds is not None
+    assert found.load_seconds > 0
+    if sys.platform == "linux":
+        library = status.backend.removeprefix("cpu (").removesuffix(")")
+        assert found.blas.lower().startswith(library) or library == "mkl"
+
+
+def test_neither_a_secret_nor_a_place_on_the_machine_is_told(pair: Pair) -> None:
+    told = to_json(pair.manifest())
+    assert TOKEN not in told
+    assert str(pair.folder) not in told
+    assert str(Path.home()) not in told or str(Path.home()) == "/"
+
+
+def test_the_same_daemon_asked_twice_says_the_same(pair: Pair) -> None:
+    assert [one.field for one in differences(pair.manifest(), pair.manifest()) if one.field != "created"] == []
+
+
+def test_a_draft_that_is_touched_is_no_longer_what_was_loaded_until_it_is_loaded_anew(pair: Pair) -> None:
+    before = pair.manifest()
+    os.utime(pair.draft_weights)
+    touched = pair.manifest()
+    assert [(one.field, one.right) for one in differences(before, touched) if one.matters] == [
+        ("models.draft.changed_since_load", "true")
+    ]
+    pair.client.reload_draft()
+    assert not any(one.matters for one in differences(before, pair.manifest()))
+
+
+def test_a_draft_that_is_replaced_is_told_by_its_checksum_and_as_changed_until_it_is_loaded_anew(pair: Pair) -> None:
+    before, good = pair.manifest(), pair.draft_weights.read_bytes()
+    other = good[:-2] + bytes([good[-2] ^ 1, good[-1]])  # a bit of a weight
+    try:
+        pair.replace(other)
+        replaced = pair.manifest()
+        assert [one.field for one in differences(before, replaced) if one.matters] == [
+            "models.draft.changed_since_load",
+            "models.draft.files.model.safetensors.sha256",
+        ]
+        pair.client.reload_draft()
+        loaded = pair.manifest()
+        assert not loaded.models["draft"].changed_since_load
+        assert [one.field for one in differences(before, loaded) if one.matters] == [
+            "models.draft.files.model.safetensors.sha256"
+        ]
+        sha = {file.name: file.sha256 for file in loaded.models["draft"].files}["model.safetensors"]
+        assert sha == sha256sum(pair.draft_weights)
+        # What cannot be loaded leaves in use what was: the file is not that.
+        pair.replace(good[:1000])
+        with pytest.raises(CallError):
+            pair.client.reload_draft()
+        assert pair.manifest().models["draft"].changed_since_load
+    finally:
+        pair.replace(good)
+    assert pair.manifest().models["draft"].changed_since_load  # its bytes are as at first; what is in use is the other
+    pair.client.reload_draft()
+    assert not any(one.matters for one in differences(before, pair.manifest()))
+
+
+def test_a_target_that_changes_is_told_and_the_draft_is_not(pair: Pair) -> None:
+    before, config = pair.manifest(), pair.folder / "target" / "config.json"
+    stat = config.stat()
+    os.utime(config)
+    changed = differences(before, pair.manifest())
+    assert [one.field for one in changed if one.matters] == ["models.target.changed_since_load"]
+    os.utime(config, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert not pair.manifest().models["target"].changed_since_load
+
+
+def test_the_daemon_answers_while_it_hashes(pair: Pair) -> None:
+    """Half a gigabyte, and none of it on the disk: all that is asked meanwhile is answered before it is hashed."""
+    large = pair.folder / "target" / "model-large.safetensors"
+    with large.open("wb") as file:
+        file.truncate(SPARSE_BYTES)
+    try:
+        with ThreadPoolExecutor(1) as pool, DraftdClient(pair.client.target, TOKEN) as asking:
+            asking.status()  # connected
+            manifest = pool.submit(take_manifest, asking)
+            answers = 0
+            while not manifest.done():
+                assert pair.client.status().version
+                assert list(pair.client.generate("Count with me.", max_tokens=4))[-1].HasField("finished")
+                answers += not manifest.done()
+            found = manifest.result()
+        assert answers >= 2
+    finally:
+        large.unlink()
+    sizes = {file.name: file.bytes for file in found.models["target"].files}
+    assert sizes[large.name] == SPARSE_BYTES
+    assert found.models["target"].changed_since_load  # it was not there when the target was loaded
+    assert not pair.manifest().models["target"].changed_since_load

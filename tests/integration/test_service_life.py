@@ -1,0 +1,246 @@
+"""The daemon from loading to its end: health, queue, deadlines, drain; over a real gRPC connection."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from draftd.client.client import CallError
+from draftd.core import FinishReason
+from draftd.engine.model import LoadedModels
+from draftd.engine.scheduler import Scheduler
+from draftd.engine.scripted import scripted_models
+from draftd.errors import ModelLoadError
+from draftd.v1 import control_pb2
+from draftd.v1 import inference_pb2 as pb
+from tests.serving import Answer, Served, collect, models, serving
+from tests.waiting import until
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def test_a_deadline_ends_the_request_in_the_queue_and_in_the_batch(tmp_path: Path) -> None:
+    slow = lambda: scripted_models(0.7, step_seconds=0.02)  # noqa: E731
+    with serving(tmp_path, slow, engine={"max_batch": 1}) as served:
+        running = served.client.generate("x", max_tokens=4000, timeout=1.0)
+        next(running)
+        with pytest.raises(CallError) as queued:
+            list(served.client.generate("y", max_tokens=10, timeout=0.3))
+        with pytest.raises(CallError) as ran:
+            list(running)
+        assert queued.value.code is ran.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
+        served.settle()
+        reasons = [heard.outcomes[0].reason for heard in served.telemetry.heard]
+        assert reasons == [FinishReason.DEADLINE] * 2
+
+
+def test_a_full_queue_refuses_with_a_time_to_come_back_and_recovers(tmp_path: Path) -> None:
+    slow = lambda: scripted_models(0.7, step_seconds=0.01)  # noqa: E731
+    with serving(tmp_path, slow, engine={"max_batch": 1, "queue_capacity": 2}) as served:
+        streams = [served.client.generate("x", max_tokens=60) for _ in range(3)]
+        next(streams[0])
+        until(lambda: served.worker.status().active == 1)
+        answers: list[Answer] = []
+        threads = [threading.Thread(target=lambda s=s: answers.append(collect(s))) for s in streams[1:]]
+        for thread in threads:
+            thread.start()
+        until(lambda: served.worker.status().queued == 2)
+        with pytest.raises(CallError) as caught:
+            collect(served.client.generate("x", max_tokens=60))
+        assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert caught.value.retry_after is not None
+        assert 0.1 <= caught.value.retry_after <= 30
+        assert "2 requests are waiting; at most 2 may" in caught.value.details
+        list(streams[0])
+        for thread in threads:
+            thread.join(30)
+        assert [len(a.tokens) for a in answers] == [60, 60]
+        assert served.client.status().refused_requests == 1
+
+
+def test_health_follows_the_model_from_loading_to_drain(tmp_path: Path) -> None:
+    gate = threading.Event()
+
+    def gated() -> LoadedModels:
+        assert gate.wait(30)
+        return scripted_models(0.7)
+
+    with serving(tmp_path, gated, wait=False) as served, served.channel() as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        seen: list[int] = []
+
+        def watch() -> None:
+            try:
+                for update in health.Watch(health_pb2.HealthCheckRequest(service="draftd.v1.InferenceService")):
+                    seen.append(update.status)
+            except grpc.RpcError:
+                pass
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        until(lambda: seen == [NOT_SERVING])
+        with pytest.raises(CallError, match="still loading") as caught:
+            collect(served.client.generate("x"))
+        assert caught.value.code is grpc.StatusCode.UNAVAILABLE
+        assert caught.value.retry_after is not None
+        assert served.client.status().state == control_pb2.DAEMON_STATE_LOADING
+        check = health_pb2.HealthCheckRequest(service="draftd.v1.ControlService")
+        assert health.Check(check).status == SERVING
+        gate.set()
+        until(lambda: seen == [NOT_SERVING, SERVING])
+        assert health.Check(health_pb2.HealthCheckRequest()).status == SERVING
+        served.stop()
+        until(lambda: seen == [NOT_SERVING, SERVING, NOT_SERVING])
+        served.join()
+        watcher.join(10)
+        assert served.orderly
+        assert served.tasks_left == []
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_daemon_with_the_reason(tmp_path: Path) -> None:
+    def broken() -> LoadedModels:
+        raise ModelLoadError("model: /nowhere: no such folder")
+
+    with serving(tmp_path, broken, wait=False) as served:
+        served.join()
+        assert served.orderly is None  # it raised
+        assert served.worker.error == "model: /nowhere: no such folder"
+
+
+def test_reflection_lists_the_services(served: Served) -> None:
+    with served.channel() as channel:
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        request = reflection_pb2.ServerReflectionRequest(list_services="")
+        (reply,) = stub.ServerReflectionInfo(iter([request]))
+        names = {service.name for service in reply.list_services_response.service}
+    assert {"draftd.v1.InferenceService", "draftd.v1.ControlService", "grpc.health.v1.Health"} <= names
+
+
+def test_reflection_can_be_turned_off(tmp_path: Path) -> None:
+    with serving(tmp_path, models, server={"reflection": False}) as served, served.channel() as channel:
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        with pytest.raises(grpc.RpcError) as caught:
+            list(stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")])))
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_a_client_that_pings_often_is_not_hung_up_on(served: Served) -> None:
+    options = [
+        ("grpc.keepalive_time_ms", 1000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+    with served.channel(options) as channel:
+        states: list[grpc.ChannelConnectivity] = []
+        grpc.channel_ready_future(channel).result(10)
+        channel.subscribe(states.append)
+        time.sleep(4.5)
+        assert set(states) == {grpc.ChannelConnectivity.READY}
+
+
+def test_a_second_daemon_on_the_port_is_refused_by_name(served: Served, tmp_path: Path) -> None:
+    from draftd.errors import ConfigError
+
+    with pytest.raises(ConfigError, match=r"server\.port"):
+        Served(tmp_path, models, server={"port": served.port})
+
+
+@pytest.mark.parametrize("models_of", [lambda: scripted_models(0.7, step_seconds=0.02)])
+def test_a_drain_finishes_what_it_can_and_ends_the_rest_with_a_status(
+    tmp_path: Path, models_of: Callable[[], LoadedModels]
+) -> None:
+    with serving(tmp_path, models_of, server={"drain_seconds": 1.5}) as served:
+        answers: dict[str, Answer] = {}
+
+        def ask(name: str, n: int) -> None:
+            answers[name] = collect(served.client.generate(name, max_tokens=n))
+
+        threads = [threading.Thread(target=ask, args=("short", 20)), threading.Thread(target=ask, args=("long", 4000))]
+        for thread in threads:
+            thread.start()
+        until(lambda: served.worker.status().active == 2)
+        served.stop()
+        until(lambda: served.client.status().state == control_pb2.DAEMON_STATE_DRAINING)
+        with pytest.raises(CallError, match="draining") as caught:
+            collect(served.client.generate("late"))
+        assert caught.value.code is grpc.StatusCode.UNAVAILABLE
+        served.join()
+        for thread in threads:
+            thread.join(10)
+        short, long = answers["short"], answers["long"]
+        assert short.finished is not None
+        assert (short.finished.reason, short.error) == (pb.FINISH_REASON_LENGTH, None)
+        assert long.finished is not None
+        assert long.finished.reason == pb.FINISH_REASON_CANCELLED
+        assert long.finished.usage.output_tokens == len(long.tokens) > 0
+        assert long.error is not None
+        assert long.error.code is grpc.StatusCode.UNAVAILABLE
+        assert served.orderly
+        assert served.tasks_left == []
+
+
+def test_told_twice_it_stops_at_once_and_clients_hear_a_status(tmp_path: Path) -> None:
+    slow = lambda: scripted_models(0.7, step_seconds=0.02)  # noqa: E731
+    with serving(tmp_path, slow, server={"drain_seconds": 60.0}) as served:
+        stream = served.client.generate("x", max_tokens=4000)
+        next(stream)
+        began = time.monotonic()
+        served.stop()
+        until(lambda: any("draining: 1 requests" in line for line in served.lines))
+        served.stop()
+        with pytest.raises(CallError):
+            list(stream)
+        served.join(10)
+        assert time.monotonic() - began < 5
+        assert served.orderly is False
+        assert served.tasks_left == []
+
+
+def test_an_engine_that_dies_ends_its_requests_with_an_error_and_the_daemon_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(tmp_path, lambda: scripted_models(0.7, step_seconds=0.01)) as served:
+        stream = served.client.generate("x", max_tokens=3000)
+        next(stream)
+
+        def die(self: Scheduler) -> None:
+            raise MemoryError("no more")
+
+        monkeypatch.setattr(Scheduler, "step", die)
+        *_, last = events = list(until_error(stream))
+        assert last.finished.reason == pb.FINISH_REASON_ERROR
+        assert len(events) >= 1
+        served.join()
+        assert served.orderly is False
+        assert served.tasks_left == []
+
+
+def until_error(stream: Iterator[pb.GenerateResponse]) -> Iterator[pb.GenerateResponse]:
+    """The events before an INTERNAL status, which must come."""
+    with pytest.raises(CallError, match="no more") as caught:
+        yield from stream
+    assert caught.value.code is grpc.StatusCode.INTERNAL
+
+
+def test_requests_in_hand_are_bounded_even_where_the_engine_is_done_with_them(tmp_path: Path) -> None:
+    slow = lambda: scripted_models(0.7, step_seconds=0.01)  # noqa: E731
+    with serving(tmp_path, slow) as served:
+        served.daemon._calls.limit = 2
+        streams = [served.client.generate("x", max_tokens=200) for _ in range(2)]
+        for stream in streams:
+            next(stream)
+        with pytest.raises(CallError, match="2 requests are in hand") as caught:
+            collect(served.client.generate("x"))
+        assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert caught.value.retry_after == 1.0
+        for stream in streams:
+            list(stream)
+        assert collect(served.client.generate("x", max_tokens=3)).error is None

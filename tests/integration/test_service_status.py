@@ -1,0 +1,139 @@
+"""What the daemon says of itself: status, flag, telemetry; over a real gRPC connection and the real engine."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import grpc
+import pytest
+
+from draftd.client.client import CallError
+from draftd.core import FinishReason, ModePreference, WorkloadClass
+from draftd.engine.model import LoadedModels
+from draftd.engine.scripted import scripted_models
+from draftd.hardware.sample import HardwareSample
+from draftd.hardware.state import FixedView, HardwareState
+from draftd.v1 import control_pb2
+from draftd.v1 import inference_pb2 as pb
+from tests.serving import collect, models, serving
+from tests.waiting import until
+
+
+def test_status_counts_what_was_answered_and_what_was_refused(tmp_path: Path) -> None:
+    with serving(tmp_path, models) as served:
+        answers = [collect(served.client.generate("x", max_tokens=n)) for n in (3, 10, 30)]
+        with pytest.raises(CallError):
+            collect(served.client.generate(""))
+        status = served.client.status()
+        assert status.state == control_pb2.DAEMON_STATE_SERVING
+        assert status.output_tokens == sum(len(a.tokens) for a in answers) == 43
+        assert dict(status.finished_requests) == {"length": 3}
+        assert status.refused_requests == 1
+        finished = [a.finished for a in answers if a.finished is not None]
+        assert status.counts.drafted_tokens == sum(f.counts.drafted_tokens for f in finished)
+        assert (status.flag_variant, status.level, status.telemetry_exporting) == ("on", "full", False)
+        assert (status.active_requests, status.queued_requests, status.queue_capacity) == (0, 0, 64)
+
+
+def test_status_tells_what_is_allowed_since_when_and_why(tmp_path: Path) -> None:
+    with serving(tmp_path, models) as served:
+        before = served.client.status()
+        assert (before.level, before.level_cause, before.max_draft_tokens) == ("full", "", 4)
+        assert (list(before.transitions), before.flag.provider, before.flag.error) == ([], "flagd (file)", "")
+        served.client.set_flag("off")
+        served.planner.move(2, "acceptance fell", "0.31")
+        after = served.client.status()
+        assert (after.flag_variant, after.level, after.level_cause) == ("off", "short_block", "acceptance fell")
+        assert after.max_draft_tokens == 2
+        assert [(t.subject, t.previous, t.current, t.cause) for t in after.transitions] == [
+            ("flag", "on", "off", "set over gRPC"),
+            ("level", "full", "short_block 2", "acceptance fell"),
+        ]
+        assert before.started == after.started
+        times = [t.at.ToNanoseconds() for t in after.transitions]
+        assert after.started.ToNanoseconds() < times[0] < times[1] <= time.time_ns()
+        (tmp_path / "flags.json").write_text("broken")
+        until(lambda: "JSON" in served.client.status().flag.error)
+
+
+def test_status_tells_of_the_machine_once_it_was_read(tmp_path: Path) -> None:
+    with serving(tmp_path, models) as served:
+        assert not served.client.status().HasField("hardware")
+    view = FixedView(HardwareState(HardwareSample(memory_total=24), time.monotonic(), limit=24))
+    with serving(tmp_path, models, hardware=view) as served:
+        hardware = served.client.status().hardware
+        assert hardware.memory_limit_bytes == 24
+        assert not hardware.HasField("memory_available_bytes")
+
+
+def test_the_flag_flips_between_two_requests_while_a_third_keeps_its_plan(tmp_path: Path) -> None:
+    slow = lambda: scripted_models(0.7, step_seconds=0.01)  # noqa: E731
+    with serving(tmp_path, slow) as served:
+        running = served.client.generate("long", max_tokens=300)
+        assert next(running).started.plan.mode == pb.DECODE_MODE_SPECULATIVE
+        for variant, mode in (("off", pb.DECODE_MODE_AUTOREGRESSIVE), ("on", pb.DECODE_MODE_SPECULATIVE)):
+            reply = served.client.set_flag(variant)
+            assert reply.flag.default_variant == variant
+            assert reply.previous_variant != variant
+            started = collect(served.client.generate("x", max_tokens=2)).started
+            assert (started.plan.mode, started.plan.variant) == (mode, variant)
+            if variant == "off":
+                with pytest.raises(CallError, match="variant off") as caught:
+                    collect(served.client.generate("x", mode=ModePreference.SPECULATIVE))
+                assert caught.value.code is grpc.StatusCode.FAILED_PRECONDITION
+                assert caught.value.reason == "SPECULATION_UNAVAILABLE"
+        *_, last = running
+        assert last.finished.mode == pb.DECODE_MODE_SPECULATIVE
+        assert last.finished.counts.drafts > 0
+        assert last.finished.degraded == ""
+
+
+def test_the_flag_is_evaluated_for_workload_and_caller(tmp_path: Path) -> None:
+    with serving(tmp_path, models) as served:
+        path = served.settings.flag.file
+        rule = '{"if":[{"==":[{"var":"workload"},"prose"]},"off",null]}'
+        text = path.read_text().replace('"defaultVariant"', f'"targeting": {rule},\n "defaultVariant"')
+        path.write_text(text)
+        until(lambda: served.client.get_flag(workload=WorkloadClass.PROSE).evaluation.variant == "off")
+        assert served.client.get_flag(workload=WorkloadClass.CODE).evaluation.variant == "on"
+        prose = collect(served.client.generate("x", max_tokens=2, workload=WorkloadClass.PROSE)).started
+        assert prose.plan.reason == "flag: TARGETING_MATCH, variant off"
+        code = collect(served.client.generate("x", max_tokens=2, workload=WorkloadClass.CODE)).started
+        assert code.plan.mode == pb.DECODE_MODE_SPECULATIVE
+
+
+def test_a_model_that_cannot_speculate_says_why_and_refuses_the_demand(tmp_path: Path) -> None:
+    def bare() -> LoadedModels:
+        from dataclasses import replace
+
+        loaded = scripted_models(0.7, with_draft=False)
+        return replace(loaded, info=replace(loaded.info, drafters=(), speculation_reason="its cache cannot be trimmed"))
+
+    with serving(tmp_path, bare) as served:
+        started = collect(served.client.generate("x", max_tokens=3)).started
+        assert started.plan.reason == "model: its cache cannot be trimmed"
+        assert served.client.model().speculation_reason == "its cache cannot be trimmed"
+        with pytest.raises(CallError, match="its cache cannot be trimmed") as caught:
+            collect(served.client.generate("x", mode=ModePreference.SPECULATIVE))
+        assert caught.value.code is grpc.StatusCode.FAILED_PRECONDITION
+
+
+def test_telemetry_hears_of_each_request_once_with_what_the_client_was_told(tmp_path: Path) -> None:
+    with serving(tmp_path, models) as served:
+        answer = collect(
+            served.client.generate(
+                messages=[("user", "hi")], max_tokens=9, stop=["zz"], workload=WorkloadClass.CHAT, caller="someone"
+            )
+        )
+        (heard,) = served.telemetry.heard  # told before the client heard of the end
+        assert [o.reason for o in heard.outcomes] == [FinishReason.LENGTH]
+        start = heard.start
+        assert (start.operation, start.model, start.max_tokens) == ("chat", "scripted", 9)
+        assert (start.stop, start.workload, start.messages) == (("zz",), WorkloadClass.CHAT, (("user", "hi"),))
+        assert start.request_id == answer.started.request_id
+        assert start.prompt_tokens == answer.started.prompt_tokens
+        assert heard.text == answer.text
+        with pytest.raises(CallError):
+            collect(served.client.generate("x", max_tokens=0))
+        assert [type(e).__name__ for e in served.telemetry.heard[1].refusals] == ["InvalidRequest"]

@@ -1,0 +1,88 @@
+"""Ticks made by hand, for what is derived from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from draftd.acceptance.arms import AUTOREGRESSIVE, Arm
+from draftd.acceptance.ticks import Chunk, Granted, Place, Served, Stage, Tick
+from draftd.core import DecodeMode, DraftCounts, DrafterKind, FinishReason, WorkloadClass
+
+
+def place(
+    arm: str = AUTOREGRESSIVE.id,
+    prompt: str = "p1",
+    *,
+    repetition: int = 0,
+    session: int = 1,
+    group: str = "chat",
+    workload: WorkloadClass = WorkloadClass.CHAT,
+    warm_up: bool = False,
+    stage: Stage = Stage.SWEEP,
+) -> Place:
+    return Place(stage, session, arm, repetition, prompt, group, workload, warm_up)
+
+
+def tick(
+    where: Place | None = None,
+    chunks: Sequence[tuple[float, int]] = ((0.1, 1), (0.2, 1), (0.3, 1)),
+    *,
+    elapsed: float = 0.0,
+    ended: float | None = None,
+    error: str = "",
+    reason: FinishReason | None = FinishReason.STOP,
+    granted: Granted | None = None,
+    served: Served | None = None,
+    counts: DraftCounts | None = None,
+    text: str | None = None,
+) -> Tick:
+    """`chunks`: when each came, and how many tokens it had."""
+    tokens = sum(count for _, count in chunks)
+    return Tick(
+        place=where or place(),
+        elapsed=elapsed,
+        asked_at=1_700_000_000.0 + elapsed,
+        ended=ended if ended is not None else chunks[-1][0] if chunks else 0.0,
+        chunks=tuple(Chunk(at, count, max(0, count - 1)) for at, count in chunks),
+        error=error,
+        prompt_tokens=10,
+        output_tokens=tokens,
+        finish_reason=reason,
+        granted=granted,
+        served=served,
+        counts=counts or DraftCounts(emitted=tokens),
+        digest="0123456789abcdef",
+        text=text,
+    )
+
+
+def paced(where: Place, rate: float, *, first: float = 0.1, tokens: int = 11, elapsed: float = 0.0) -> Tick:
+    """A token a message, `rate` of them a second after the first."""
+    return tick(where, [(first + i / rate, 1) for i in range(tokens)], elapsed=elapsed)
+
+
+def drafted(
+    k: int, *, drafts: int, accepted: int, plain: int = 1, draft_seconds: float, verify_seconds: float
+) -> DraftCounts:
+    """Counts of `drafts` rounds of `k` tokens each and `plain` ones without; seconds are of all rounds together."""
+    return DraftCounts(
+        rounds=drafts + plain,
+        drafts=drafts,
+        drafted=k * drafts,
+        accepted=accepted,
+        emitted=accepted + drafts + plain,
+        rollbacks=min(drafts, k * drafts - accepted),
+        rolled_back=k * drafts - accepted,
+        draft_forwards=k * drafts,
+        target_forwards=drafts + plain,
+        draft_seconds=draft_seconds,
+        verify_seconds=verify_seconds,
+        drafted_per_position=[drafts] * k,
+        accepted_per_position=[min(drafts, max(0, accepted - drafts * i)) for i in range(k)],
+    )
+
+
+def granted(arm: Arm) -> Granted:
+    mode = DecodeMode.SPECULATIVE if arm.speculative else DecodeMode.AUTOREGRESSIVE
+    drafter: DrafterKind | None = arm.drafter
+    return Granted(mode, arm.block_length, drafter, "full", "on", "request", arm.depth_mode)

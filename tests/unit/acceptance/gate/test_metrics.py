@@ -1,0 +1,139 @@
+"""Every metric there is, read from a run of all stages and held against what the stages' own results say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from draftd.acceptance.arms import AUTOREGRESSIVE, Arm
+from draftd.acceptance.folder import RunFolder
+from draftd.acceptance.gate.evidence import Evidence
+from draftd.acceptance.gate.metrics import METRICS
+from draftd.acceptance.gate.reading import Lack, Reading, Scope
+from draftd.acceptance.ticks import Stage
+from tests.acceptance import synthetic_run
+
+SCOPE = Scope(Arm(4))
+STAGES = [name for name, metric in METRICS.items() if metric.stage is not Stage.SWEEP]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return synthetic_run(
+        tmp_path_factory.mktemp("runs") / "run",
+        arms=(AUTOREGRESSIVE, Arm(4)),
+        groups=("code",),
+        prompts=2,
+        soak_seconds=300.0,
+        leak=200_000.0,
+        swap_in=1_000_000,
+        critical_seconds=10.0,
+        throttles=3,
+        soak_errors=2,
+        failing=2,
+        failing_drafted=3,
+    )
+
+
+@pytest.fixture(scope="module")
+def run(folder: RunFolder) -> Evidence:
+    return Evidence.read(folder)
+
+
+def read(name: str, run: Evidence, baseline: Evidence | None = None) -> Reading:
+    return METRICS[name].read(run, SCOPE, baseline)
+
+
+def test_a_soaks_figures_are_its_results(run: Evidence) -> None:
+    soak = run.soak
+    assert soak is not None
+    assert soak.resident is not None
+    assert soak.mlx is not None
+    wanted = {
+        "soak.seconds": soak.seconds,
+        "soak.requests": soak.requests,
+        "soak.errors": 2,
+        "soak.tokens_per_second": soak.tokens_per_second,
+        "soak.peak_resident": soak.peak_resident,
+        "soak.headroom": soak.least_headroom,
+        "soak.critical_seconds": soak.longest_critical,
+        "soak.swap_in": 1_000_000,
+        "soak.throttles": 3,
+        "soak.resident_growth": soak.resident.slope.estimate,
+        "soak.mlx_growth": soak.mlx.slope.estimate,
+        "soak.days_to_exhaustion": soak.days_to_exhaustion,
+        "soak.acceptance_held": soak.sustained_acceptance(2),
+    }
+    assert {name: read(name, run).value for name in STAGES if name.startswith("soak.")} == wanted
+    growth = read("soak.resident_growth", run)
+    assert (growth.low, growth.high) == (soak.resident.slope.low, soak.resident.slope.high)
+
+
+def test_the_qualitys_figures_are_its_results(run: Evidence) -> None:
+    wanted = {
+        "quality.success_autoregressive": 22 / 24,
+        "quality.success_speculative": 21 / 24,
+        "quality.difference": -1 / 24,
+        "quality.gap": 1 / 24,
+        "quality.identical": 1.0,
+        "quality.errors": 0,
+        "quality.checkers_sound": 1.0,
+    }
+    found = {name: read(name, run).value for name in STAGES if name.startswith("quality.")}
+    assert found == pytest.approx(wanted)
+
+
+def test_samples_are_what_the_figure_rests_on(run: Evidence) -> None:
+    soak, quality = run.soak, run.quality
+    assert soak is not None
+    assert quality is not None
+    wanted = {
+        "sessions": 1,
+        "requests": soak.requests,
+        "readings": len(run.soak_samples),
+        "windows": len(soak.judged_windows),
+        "prompts": 24,
+    }
+    for name in STAGES:
+        if name != "quality.errors":
+            assert read(name, run).samples == wanted[METRICS[name].counted], name
+    assert read("quality.errors", run).samples == quality.requests == 48
+
+
+def test_readings_that_failed_are_no_samples(run: Evidence) -> None:
+    holed = replace(run, soak_samples=[replace(one, headroom=None) for one in run.soak_samples[:100]])
+    assert read("soak.headroom", holed).samples == 0
+    assert read("soak.swap_in", holed).samples == 100
+
+
+def test_over_itself_every_metric_that_can_be_divided_is_one(run: Evidence) -> None:
+    for name, metric in METRICS.items():
+        if not metric.divisible:
+            continue
+        found = read(name, run, run)
+        if name == "quality.errors":
+            assert found == Reading.none("it is 0 in the baseline")
+        else:
+            assert found.value == pytest.approx(1.0), name
+            assert found.samples > 0, name
+
+
+def test_over_a_run_that_lacks_the_stage_nothing_is_measured(run: Evidence) -> None:
+    bare = replace(run, soak=None)
+    assert read("soak.peak_resident", run, bare) == Reading.none("the baseline has no soak")
+    assert read("soak.peak_resident", bare, run) == Reading.none("the run has no soak")
+
+
+def test_a_machine_that_is_blind_is_told_from_a_soak_that_is_short(tmp_path: Path, run: Evidence) -> None:
+    short = synthetic_run(tmp_path / "short", stages=(Stage.SOAK,), soak_seconds=4.0, groups=("code",))
+    assert read("soak.days_to_exhaustion", Evidence.read(short)).lack is Lack.TOO_FEW
+    assert read("soak.acceptance_held", Evidence.read(short)).lack is Lack.TOO_FEW
+    assert run.soak is not None
+    blind = replace(
+        run,
+        soak=replace(run.soak, throttles=None),
+        soak_samples=[replace(one, throttles=None) for one in run.soak_samples],
+    )
+    assert read("soak.throttles", blind).lack is Lack.UNREADABLE

@@ -1,0 +1,185 @@
+"""The shipped criteria: a run that meets them all, and for each one a run that misses it and no other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftd.acceptance.arms import AUTOREGRESSIVE, Arm
+from draftd.acceptance.gate.gating import judge_run
+from draftd.acceptance.gate.spec import load_spec, parse, shipped
+from draftd.acceptance.gate.verdict import Decision, Outcome, Verdict
+from draftd.acceptance.ticks import Stage
+from draftd.canaries.checkers import JsonObject
+from tests.acceptance import Truth, synthetic_run
+
+MIB = 1 << 20
+PAYS, P95, FIRST, ACCEPTED = (one.name for one in load_spec().criterion[:4])
+(
+    DURATION, ERRORS, HEADROOM, GROWTH, CRITICAL, SWAP, THROTTLES, HELD, GAP, SUCCEEDS, CHECKERS
+) = (one.name for one in load_spec().criterion[4:])  # fmt: skip
+ALL = tuple(one.name for one in load_spec().criterion)
+OF_THE_SWEEP, OF_THE_SOAK, OF_QUALITY = ALL[:4], ALL[4:12], ALL[12:]
+OF_THE_MACHINE = (HEADROOM, GROWTH, CRITICAL, SWAP, THROTTLES)
+
+SMALL: dict[str, Any] = {
+    "arms": (AUTOREGRESSIVE, Arm(2), Arm(4)),
+    "groups": ("short_control", "code"),
+    "prompts": 6,
+}
+
+
+def outcomes(verdict: Verdict) -> dict[str, Outcome]:
+    return {one.criterion.name: one.outcome for one in verdict.judgements}
+
+
+def rewritten(path: Path, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
+    """Each line as `change` makes it; None leaves it out."""
+    lines = [change(json.loads(line)) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines if line is not None))
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return synthetic_run(tmp_path_factory.mktemp("runs") / "good", **SMALL).path
+
+
+def test_a_good_run_is_promoted(good: Path) -> None:
+    verdict = judge_run(good, load_spec())
+    assert outcomes(verdict) == dict.fromkeys(ALL, Outcome.PASSED)
+    assert verdict.decision is Decision.PROMOTED
+    assert verdict.candidate == "k4"
+    assert [note.partition(":")[0] for note in verdict.notes] == ["The knee is at 4"]
+
+
+def test_a_soak_of_another_block_length_than_the_candidates_is_said_to_be(good: Path) -> None:
+    verdict = judge_run(good, parse(shipped().replace('"knee"', "2"), "ours.toml"))
+    assert verdict.notes == (
+        "The candidate is k2; the soak was of k4-x4.",
+        "The candidate is k2; the quality was of ar, k4.",
+    )
+
+
+# For each criterion what makes a run miss it.
+FAULTS: dict[str, dict[str, Any]] = {
+    PAYS: {"truth": Truth(alpha=0.995, spread=0.0, draft_seconds=0.0165)},
+    P95: {"truth": Truth(alpha=0.8, spread=0.0)},
+    FIRST: {"truth": Truth(first_token_factor=1.12)},
+    ACCEPTED: {"truth": Truth(alpha=0.72, spread=0.0, draft_seconds=0.0002, verify_slope=-0.04)},
+    DURATION: {"soak_seconds": 500.0},
+    ERRORS: {"soak_errors": 1},
+    HEADROOM: {"headroom": -50 * MIB},
+    GROWTH: {"leak": 100_000.0},
+    CRITICAL: {"critical_seconds": 70.0},
+    SWAP: {"swap_in": 210_000_000},
+    THROTTLES: {"throttles": 1},
+    HELD: {"soak_alpha": (0.88, 0.88, 0.3, 0.3, 0.88)},
+    GAP: {"failing": 1, "failing_drafted": 2},
+    SUCCEEDS: {"failing": 24, "failing_drafted": 24},
+}
+# What comes near to it, and is still good.
+NEAR: dict[str, dict[str, Any]] = {
+    FIRST: {"truth": Truth(first_token_factor=1.05)},
+    GROWTH: {"leak": 300.0},
+    CRITICAL: {"critical_seconds": 50.0},
+    SWAP: {"swap_in": 190_000_000},
+    HELD: {"soak_alpha": (0.88, 0.3, 0.88, 0.3, 0.88)},
+    GAP: {"failing": 5, "failing_drafted": 5},
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_run_that_misses_one_criterion_fails_that_one_and_no_other(tmp_path: Path, name: str) -> None:
+    verdict = judge_run(synthetic_run(tmp_path / "run", **SMALL | FAULTS[name]).path, load_spec())
+    assert outcomes(verdict) == {**dict.fromkeys(ALL, Outcome.PASSED), name: Outcome.FAILED}
+    assert verdict.decision is Decision.NOT_PROMOTED
+    assert [one.criterion.name for one in verdict.unproven] == [name]
+
+
+@pytest.mark.parametrize("name", NEAR)
+def test_a_run_that_comes_near_to_missing_one_is_promoted(tmp_path: Path, name: str) -> None:
+    verdict = judge_run(synthetic_run(tmp_path / "run", **SMALL | NEAR[name]).path, load_spec())
+    assert outcomes(verdict) == dict.fromkeys(ALL, Outcome.PASSED)
+
+
+def test_a_broken_checker_fails_and_what_it_says_is_worth_nothing(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for broken in ("", "never right"):
+        monkeypatch.setattr(JsonObject, "complaint", lambda self, text, broken=broken: broken)
+        verdict = judge_run(good, load_spec())
+        found = outcomes(verdict)
+        assert found.pop(CHECKERS) is Outcome.FAILED
+        assert (found.pop(GAP), found.pop(SUCCEEDS)) == (Outcome.NOT_MEASURED, Outcome.NOT_MEASURED)
+        assert set(found.values()) == {Outcome.PASSED}
+        assert verdict.decision is Decision.NOT_PROMOTED
+        assert "json-person" in verdict.judgements[-1].reason
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Verdict:
+    """Each thing measured, and all too little."""
+    path = tmp_path_factory.mktemp("runs") / "short"
+    synthetic_run(path, **SMALL | {"prompts": 2, "repetitions": 2, "soak_seconds": 20.0})
+    rewritten(path / "quality.jsonl", lambda tick: tick if tick["place"]["prompt"].startswith("json") else None)
+    return judge_run(path, load_spec())
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name not in (DURATION, CHECKERS)])
+def test_too_few_samples_are_a_failure_to_prove(short: Verdict, name: str) -> None:
+    (found,) = (one for one in short.judgements if one.criterion.name == name)
+    assert found.outcome is Outcome.TOO_FEW_SAMPLES
+    assert 0 < found.reading.samples < found.criterion.min_samples or name == HELD
+    assert f"{found.reading.samples} of at least {found.criterion.min_samples}" in found.reason
+    assert short.decision is Decision.NOT_PROMOTED
+
+
+@pytest.mark.parametrize(
+    ("stage", "missing"),
+    [
+        (Stage.SWEEP, OF_THE_SOAK + OF_QUALITY),
+        (Stage.SOAK, OF_THE_SWEEP + OF_QUALITY),
+        (Stage.QUALITY, OF_THE_SWEEP + OF_THE_SOAK),
+    ],
+)
+def test_what_was_not_run_is_not_measured(tmp_path: Path, stage: Stage, missing: tuple[str, ...]) -> None:
+    verdict = judge_run(synthetic_run(tmp_path / "run", **SMALL, stages=(stage,)).path, load_spec())
+    wanted = {name: Outcome.NOT_MEASURED if name in missing else Outcome.PASSED for name in ALL}
+    assert outcomes(verdict) == wanted
+    assert verdict.decision is Decision.NOT_PROMOTED
+
+
+@pytest.fixture(scope="module")
+def blind(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A machine that can be asked for nothing."""
+    path = tmp_path_factory.mktemp("runs") / "blind"
+    synthetic_run(path, **SMALL)
+    kept = ("stage", "session", "arm", "elapsed", "at")
+    rewritten(path / "machine.jsonl", lambda sample: {name: sample[name] for name in kept})
+    return path
+
+
+def test_what_a_machine_cannot_say_is_not_measured(blind: Path) -> None:
+    verdict = judge_run(blind, load_spec())
+    wanted = {name: Outcome.NOT_MEASURED if name in OF_THE_MACHINE else Outcome.PASSED for name in ALL}
+    assert outcomes(verdict) == wanted
+    assert verdict.decision is Decision.NOT_PROMOTED
+    assert all("cannot be read on this machine" in one.reason for one in verdict.unproven)
+
+
+def test_what_a_machine_cannot_say_is_excused_where_the_spec_lets_that_pass(blind: Path) -> None:
+    excusing = parse(shipped().replace("[[criterion]]", '[[criterion]]\nunreadable = "excuse"'), "ours.toml")
+    verdict = judge_run(blind, excusing)
+    wanted = {name: Outcome.EXCUSED if name in OF_THE_MACHINE else Outcome.PASSED for name in ALL}
+    assert outcomes(verdict) == wanted
+    assert verdict.decision is Decision.PROMOTED
+
+
+def test_a_soak_beside_which_nobody_asked_the_machine_is_not_excused(tmp_path: Path) -> None:
+    path = synthetic_run(tmp_path / "run", **SMALL).path
+    rewritten(path / "machine.jsonl", lambda sample: None if sample["stage"] == "soak" else sample)
+    excusing = parse(shipped().replace("[[criterion]]", '[[criterion]]\nunreadable = "excuse"'), "ours.toml")
+    found = outcomes(judge_run(path, excusing))
+    assert {found[name] for name in OF_THE_MACHINE} == {Outcome.NOT_MEASURED}

@@ -1,0 +1,259 @@
+"""Quality is judged by what was said; a checker that is broken, in either direction, shows and proves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from draftd.acceptance.asked import OptionError
+from draftd.acceptance.folder import RunError, RunFolder
+from draftd.acceptance.quality.options import QualityOptions
+from draftd.acceptance.quality.result import QualityResult, quality_result
+from draftd.acceptance.quality.run import quality_complete, run_quality
+from draftd.acceptance.quality.selftest import faults, right, spoilt
+from draftd.acceptance.session import Advance, Session
+from draftd.acceptance.ticks import Stage, Tick
+from draftd.canaries import checkers
+from draftd.canaries.checkers import JsonObject, NoToolCall, ToolCall
+from draftd.canaries.prompts import Canary, FrozenPrompts
+from draftd.core import DrafterKind
+from draftd.engine.scripted import scripted_models
+from draftd.v1 import inference_pb2 as pb
+from tests.acceptance import manifest, synthetic_run
+from tests.serving import serving
+
+CANARIES = FrozenPrompts.shipped().canaries
+MODEL = pb.GetModelResponse(drafters=[pb.DRAFTER_KIND_DRAFT_MODEL], max_draft_tokens=4)
+
+
+def judged(folder: RunFolder, canaries: Sequence[Canary] | None = None) -> QualityResult:
+    found = quality_result(folder, canaries)
+    assert found is not None
+    return found
+
+
+def recorded(tmp_path: Path, failing: int = 1, drafted: int = 1) -> RunFolder:
+    return synthetic_run(
+        tmp_path / f"run-{failing}-{drafted}", stages=[Stage.QUALITY], failing=failing, failing_drafted=drafted
+    )
+
+
+class TestCheckers:
+    def test_those_that_ship_are_sound(self) -> None:
+        assert faults(CANARIES) == ()
+
+    def test_each_kind_is_tried_on_what_is_right_and_on_more_that_is_spoilt(self) -> None:
+        for canary in CANARIES:
+            assert len(list(right(canary.check))) >= 1
+            assert len(list(spoilt(canary.check))) >= 3
+
+    @pytest.mark.parametrize("kind", [JsonObject, ToolCall, NoToolCall])
+    @pytest.mark.parametrize(
+        ("broken", "what"),
+        [
+            (lambda self, answer: "", "accepts what is wrong"),
+            (lambda self, answer: "no", "rejects what is right: no"),
+            (lambda self, answer: 1 / 0, "the checker raised ZeroDivisionError"),
+        ],
+        ids=["accepts all", "rejects all", "raises"],
+    )
+    def test_one_that_is_broken_fails_quality_and_is_named(
+        self,
+        kind: type,
+        broken: Callable[[object, str], str],
+        what: str,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        folder = recorded(tmp_path, 0, 0)
+        assert judged(folder).complaints == ()
+        monkeypatch.setattr(kind, "complaint", broken)
+        result = judged(folder)
+        assert not result.checkers_sound
+        first = next(canary.prompt.id for canary in CANARIES if isinstance(canary.check, kind))
+        assert f"a checker is broken, so that nothing is shown: that of {first}: {what}" in result.complaints[0]
+
+    @pytest.mark.parametrize(
+        ("name", "broken"),
+        [
+            ("_said", lambda answer: answer),  # a thought counts as said
+            ("_same", lambda value, wanted: True),
+            ("_alike", lambda value, wanted: True),
+            ("objects", lambda answer: iter(())),
+            ("calls", lambda answer: iter(())),
+        ],
+    )
+    def test_one_that_is_wrong_in_one_place_shows(
+        self, name: str, broken: object, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(checkers, name, broken)
+        assert faults(CANARIES)
+
+    def test_one_of_a_kind_that_nothing_is_known_of_is_not_trusted(self) -> None:
+        (fault,) = faults([replace(CANARIES[0], check=Courteous())])
+        assert (fault.prompt, fault.what) == ("json-person", "cannot be tried: nothing is known of Courteous")
+
+
+class Courteous:
+    """A check of a new kind."""
+
+    def complaint(self, answer: str) -> str:
+        return "" if "please" in answer else "is not courteous"
+
+
+class TestResult:
+    def test_shares_and_their_difference_are_of_the_texts_that_were_kept(self, tmp_path: Path) -> None:
+        result = judged(recorded(tmp_path, 2, 5))
+        assert result.autoregressive_success == pytest.approx(22 / 24)
+        assert result.speculative_success == pytest.approx(19 / 24)
+        assert result.difference is not None
+        assert result.difference.estimate == pytest.approx(-3 / 24)
+        assert result.difference.low < -3 / 24 < result.difference.high <= 0
+        assert result.prompts[0].autoregressive_complaint == "no JSON object"
+        assert "79.2% pass with drafts, 91.7% without" in result.complaints[0]
+
+    def test_it_passes_where_drafts_change_nothing_or_make_it_better(self, tmp_path: Path) -> None:
+        for failing, drafted in ((0, 0), (3, 3), (4, 2)):
+            assert judged(recorded(tmp_path, failing, drafted)).complaints == ()
+
+    def test_where_nothing_passes_there_is_nothing_to_compare(self, tmp_path: Path) -> None:
+        (said,) = judged(recorded(tmp_path, 24, 24)).complaints
+        assert "no prompt passes its check even without drafts" in said
+
+    def test_what_was_not_answered_is_missing_and_neither_right_nor_wrong(self, tmp_path: Path) -> None:
+        folder = recorded(tmp_path)
+        lines = (folder.path / "quality.jsonl").read_text().splitlines()
+        (folder.path / "quality.jsonl").write_text("\n".join(lines[:-3]) + "\n")
+        result = judged(folder)
+        assert len(result.missing) == 2
+        assert result.complaints == ("2 of 24 prompts were not answered both ways",)
+        assert result.difference is not None
+        assert result.difference.samples == 22
+
+    def test_half_an_answer_is_none_even_where_its_half_is_right(self, tmp_path: Path) -> None:
+        folder = recorded(tmp_path)
+        lines = (folder.path / "quality.jsonl").read_text().splitlines()
+        last = folder.ticks(Stage.QUALITY)[-1]
+        (folder.path / "quality.jsonl").write_text("\n".join(lines[:-1]) + "\n")
+        folder.keep_tick(replace(last, error="DEADLINE_EXCEEDED: too slow"))
+        assert judged(folder).missing == (last.place.prompt,)
+
+    def test_an_answer_that_failed_counts_once_it_was_asked_again(self, tmp_path: Path) -> None:
+        folder = recorded(tmp_path)
+        ticks = folder.ticks(Stage.QUALITY)
+        (folder.path / "quality.jsonl").unlink()
+        for tick in ticks:
+            folder.keep_tick(replace(tick, error="UNAVAILABLE: gone", text=None, finish_reason=None))
+        assert len(judged(folder).missing) == 24
+        for tick in ticks:
+            folder.keep_tick(tick)
+        result = judged(folder)
+        assert result.missing == ()
+        assert (result.errors, result.error_examples) == (48, ("UNAVAILABLE: gone",))
+
+    def test_texts_that_differ_are_counted(self, tmp_path: Path) -> None:
+        folder = recorded(tmp_path)
+        last = folder.ticks(Stage.QUALITY)[-1]
+        folder.keep_tick(replace(last, digest="another"))
+        result = judged(folder)
+        assert result.identical == 23
+        assert result.prompts[-1].identical is False
+
+    def test_sampled_answers_are_told_beside_the_greedy_ones(self, tmp_path: Path) -> None:
+        folder = recorded(tmp_path, 0, 0)
+
+        def sampled(tick: Tick, repetition: int) -> Tick:
+            arm = f"{tick.place.arm}-t0.8"
+            wrong = repetition == 1 and arm.startswith("k4")
+            place = replace(tick.place, arm=arm, repetition=repetition)
+            return replace(tick, place=place, text="no" if wrong else tick.text)
+
+        for tick in folder.ticks(Stage.QUALITY):
+            for repetition in (1, 2):
+                folder.keep_tick(sampled(tick, repetition))
+        result = judged(folder)
+        assert result.speculative_success == 1
+        assert result.sampled is not None
+        assert (result.sampled.temperature, result.sampled.autoregressive, result.sampled.speculative) == (0.8, 1, 0.5)
+        assert result.complaints == ()
+
+    def test_a_prompt_that_there_is_not_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(RunError, match="quality: prompt: got 'json-person'"):
+            judged(recorded(tmp_path), CANARIES[1:])
+
+    def test_nothing_asked_is_nothing(self, tmp_path: Path) -> None:
+        assert quality_result(RunFolder.create(tmp_path / "run")) is None
+
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        ("wrong", "named"),
+        [
+            ({"block_length": 0}, "block_length: got 0; allowed: a whole number from 1 to 64"),
+            ({"temperature": float("nan")}, "temperature: got nan"),
+            ({"repeats": 0}, "repeats: got 0"),
+            ({"seed": -1}, "seed: got -1"),
+        ],
+    )
+    def test_what_is_out_of_bounds_is_named(self, wrong: dict[str, float], named: str) -> None:
+        with pytest.raises(OptionError, match=named):
+            QualityOptions.resumed(None, **wrong)
+
+    def test_what_the_daemon_cannot_do_is_named(self) -> None:
+        with pytest.raises(OptionError, match="block_length: got 5; allowed: up to 4"):
+            QualityOptions(block_length=5).settled(MODEL)
+        with pytest.raises(OptionError, match="drafter: got .*prompt_lookup"):
+            QualityOptions(drafter=DrafterKind.PROMPT_LOOKUP).settled(MODEL)
+        with pytest.raises(OptionError, match="no draft here"):
+            QualityOptions().settled(pb.GetModelResponse(speculation_reason="no draft here"))
+
+    def test_a_plan_is_read_again_as_it_was_and_what_is_given_wins(self) -> None:
+        chosen = QualityOptions(temperature=0.8, repeats=2).settled(MODEL)
+        assert chosen.block_length == 4
+        assert QualityOptions.resumed(chosen.plan()) == chosen
+        assert QualityOptions.resumed(chosen.plan(), repeats=5) == replace(chosen, repeats=5)
+        with pytest.raises(OptionError, match="the plan of quality: repeats"):
+            QualityOptions.from_plan({"repeats": "many"})
+
+
+def silent(advance: Advance) -> None: ...
+
+
+def test_a_daemon_is_asked_both_ways_and_only_for_what_is_missing(tmp_path: Path) -> None:
+    with serving(tmp_path, lambda: scripted_models(0.7)) as served:
+        folder = RunFolder.create(tmp_path / "run")
+        options = QualityOptions(block_length=3, temperature=6, repeats=2)
+        assert not quality_complete(folder)
+
+        def go() -> list[Advance]:
+            said = list[Advance]()
+            number = folder.begin_session(manifest())
+            run_quality(Session(served.client, folder, number), options, served.client.model(), said.append)
+            return said
+
+        said = go()
+        assert quality_complete(folder)
+        assert (said[-1].done, said[-1].total) == (144, 144)
+        ticks = folder.ticks(Stage.QUALITY)
+        assert {tick.error for tick in ticks} == {""}
+        assert all(tick.text for tick in ticks)
+        asked = {(tick.place.arm, tick.place.repetition, tick.place.prompt) for tick in ticks}
+        assert len(asked) == len(ticks) == 24 * 2 * (1 + 2)
+        assert {arm for arm, *_ in asked} == {"ar", "k3", "ar-t6", "k3-t6"}
+        result = judged(folder)
+        assert result.identical == 24
+        assert result.autoregressive_success == result.speculative_success
+        # What was cut off is asked again, and nothing else.
+        lines = (folder.path / "quality.jsonl").read_bytes().splitlines(keepends=True)
+        (folder.path / "quality.jsonl").write_bytes(b"".join(lines[:-5]) + lines[-5][:40])
+        assert not quality_complete(folder)
+        go()
+        assert quality_complete(folder)
+        assert {tick.digest for tick in folder.ticks(Stage.QUALITY)} == {tick.digest for tick in ticks}
+        assert len(folder.ticks(Stage.QUALITY)) == len(ticks)
+        # Sampled answers differ by seed.
+        texts = {(tick.place.prompt, tick.place.repetition): tick.digest for tick in ticks if tick.place.arm == "ar-t6"}
+        assert texts["json-person", 1] != texts["json-person", 2]

@@ -1,0 +1,182 @@
+"""The page is one file that fetches nothing, runs nothing, and can be read without eyes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+
+import pytest
+from matplotlib.axes import Axes
+
+from draftd.acceptance.report.blocks import Banner, Cell, Column, Note, Page, Section, Table, Tone
+from draftd.acceptance.report.canvas import draw
+from draftd.acceptance.report.html import html
+from draftd.acceptance.report.palette import PALETTE, SERIES, stand_in
+
+_VOID = {"meta", "input", "br", "hr", "img", "link"}
+
+
+@dataclass
+class Parsed(HTMLParser):
+    """Every tag with its attributes, the text of each, and what was not closed."""
+
+    tags: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    texts: dict[str, list[str]] = field(default_factory=dict)
+    open: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, {name: value or "" for name, value in attrs}))
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, {name: value or "" for name, value in attrs}))
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open[-1] != tag:
+            self.wrong.append(f"{self.getpos()}: </{tag}> after {self.open[-3:]}")
+        else:
+            self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if self.open and data.strip():
+            self.texts.setdefault(self.open[-1], []).append(data.strip())
+
+    def all(self, tag: str) -> list[dict[str, str]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def parsed(text: str) -> Parsed:
+    found = Parsed()
+    found.feed(text)
+    return found
+
+
+@pytest.fixture(scope="module")
+def tree(full_html: str) -> Parsed:
+    return parsed(full_html)
+
+
+def test_every_tag_is_closed_where_it_was_opened(tree: Parsed) -> None:
+    assert not tree.wrong
+    assert not tree.open
+
+
+def test_nothing_is_fetched_and_nothing_runs(tree: Parsed, full_html: str) -> None:
+    assert not {"script", "link", "iframe", "img", "object", "embed", "base"} & {tag for tag, _ in tree.tags}
+    for tag, attributes in tree.tags:
+        assert not [name for name in attributes if name.startswith("on") or name in ("src", "srcset", "data")], tag
+        assert attributes.get("href", "#").startswith("#"), (tag, attributes)
+    assert not re.search(r"url\((?!#)", full_html)
+    assert "@import" not in full_html
+
+
+def test_no_id_is_there_twice_and_every_reference_finds_its_own(tree: Parsed, full_html: str) -> None:
+    ids = Counter(attributes["id"] for _, attributes in tree.tags if "id" in attributes)
+    assert [name for name, times in ids.items() if times > 1] == []
+    referred = {name for _, attributes in tree.tags for name in attributes.get("aria-labelledby", "").split()}
+    referred |= {attributes["href"][1:] for _, attributes in tree.tags if "href" in attributes}
+    referred |= set(re.findall(r"url\(#([^)]+)\)", full_html))
+    referred |= {attributes["for"] for attributes in tree.all("label")}
+    assert referred <= ids.keys()
+
+
+def test_every_chart_says_what_it_shows_and_what_to_conclude(tree: Parsed, full_html: str) -> None:
+    figures = re.findall(r'<figure class="plot".*?</figure>', full_html, re.DOTALL)
+    assert len(figures) >= 18
+    for figure in figures:
+        assert re.search(r'<svg role="img" aria-labelledby="(\S+)-title \1-desc"', figure)
+        assert re.search(r"<title[^>]*>[^<]{5,}</title><desc[^>]*>[^<]{40,}</desc>", figure)
+        assert re.search(r'<figcaption class="reading">[^<]{20,}</figcaption>', figure), figure[:300]
+
+
+def test_every_table_has_a_caption_and_headings_for_rows_and_columns(tree: Parsed, full_html: str) -> None:
+    tables = re.findall(r"<table>.*?</table>", full_html, re.DOTALL)
+    assert tables
+    for table in tables:
+        columns = len(re.findall(r'<th scope="col"', table))
+        assert re.search(r"<caption><span>[^<]+", table)
+        for row in re.findall(r"<tr.*?</tr>", table, re.DOTALL)[1:]:
+            assert row.count('<th scope="row"') == 1
+            assert row.count("<td") == columns - 1
+
+
+def test_every_colour_of_a_chart_is_the_style_sheets(full_html: str) -> None:
+    assert not re.search(r"#0fac[0-9a-f]{2}", full_html, re.IGNORECASE)
+    for svg in re.findall(r'<svg role="img".*?</svg>', full_html, re.DOTALL):
+        assert not re.search(r"#[0-9a-f]{6}\b", svg), re.findall(r"#[0-9a-f]{6}\b", svg)[:3]
+    used = set(re.findall(r"var\(--([\w-]+)\)", full_html))
+    defined = set(re.findall(r"--([\w-]+):", full_html))
+    assert used <= defined
+
+
+def test_charts_are_set_in_the_pages_own_type(full_html: str) -> None:
+    for svg in re.findall(r'<svg role="img".*?</svg>', full_html, re.DOTALL):
+        assert "DejaVu" not in svg
+        assert "<text" in svg
+
+
+def test_the_page_is_light_enough_to_send(full_html: str) -> None:
+    assert len(full_html.encode()) < 1_500_000
+
+
+def test_what_others_named_is_text_and_never_markup() -> None:
+    evil = '<script>alert("&")</script>'
+    table = Table(evil, (Column(evil),), ((Cell(evil, evil, Tone.BAD),),))
+    section = Section("s", evil, evil, (table, Note(evil)))
+    page = Page(evil, (evil,), Banner(Tone.BAD, evil, evil), (section,), evil)
+    tree = parsed(html(page))
+    assert not tree.all("script")
+    assert not tree.wrong
+
+
+def test_the_page_is_the_same_each_time_it_is_drawn(full_page: Page, full_html: str) -> None:
+    assert html(full_page) == full_html
+
+
+def test_a_charts_words_and_figures_are_left_as_they_are() -> None:
+    def paint(axes: Axes) -> None:
+        axes.plot([0, 1], [0.0123456, 1])
+        axes.text(0.5, 0.5, "0.01234 & $5 < $6")
+
+    svg = draw("one", "title", "description", paint, across="x", up="y")
+    assert ">0.01234 &amp; $5 &lt; $6</text>" in svg
+
+
+# colours
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    """As WCAG 2 defines it."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_text_can_be_read_and_series_can_be_seen_in_both_themes(theme: int) -> None:
+    colour = {name: pair[theme] for name, pair in PALETTE.items()}
+    for ground in ("paper", "card", "raised"):
+        for ink in ("ink", "quiet", "accent"):
+            assert contrast(colour[ink], colour[ground]) >= 4.5, (ink, ground)
+    for tone in ("good", "bad", "unproven", "absent"):
+        for ground in (f"{tone}-wash", "card"):
+            assert contrast(colour[tone], colour[ground]) >= 4.5, (tone, ground)
+        assert contrast(colour["ink"], colour[f"{tone}-wash"]) >= 4.5
+    for series in SERIES:
+        assert contrast(colour[series], colour["card"]) >= 3, series
+
+
+def test_each_name_has_a_stand_in_of_its_own() -> None:
+    assert len({stand_in(name) for name in PALETTE}) == len(PALETTE)

@@ -1,0 +1,368 @@
+"""What a soak says of its ticks and samples, how it is gone on with, and when it gives up."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftd.acceptance.asked import OptionError
+from draftd.acceptance.folder import RunError, RunFolder
+from draftd.acceptance.samples import Sample
+from draftd.acceptance.session import Advance, Session
+from draftd.acceptance.soak import run as soak_run
+from draftd.acceptance.soak.options import SoakOptions
+from draftd.acceptance.soak.result import SoakResult, soak_result, soaked_seconds
+from draftd.acceptance.soak.run import SoakStopped, run_soak, soak_complete
+from draftd.acceptance.ticks import Chunk, Place, Stage, Tick
+from draftd.client.client import DraftdClient
+from draftd.core import DraftCounts, DrafterKind, FinishReason
+from draftd.engine.scripted import scripted_models
+from draftd.v1 import inference_pb2 as pb
+from tests.acceptance import GIB, manifest, synthetic_run
+from tests.serving import Served, serving
+
+MODEL = pb.GetModelResponse(drafters=[pb.DRAFTER_KIND_DRAFT_MODEL], max_draft_tokens=6, context_length=1024)
+
+
+def judged(folder: RunFolder) -> SoakResult:
+    found = soak_result(folder)
+    assert found is not None
+    return found
+
+
+def soaked(tmp_path: Path, **knobs: Any) -> SoakResult:
+    return judged(synthetic_run(tmp_path / "run", stages=[Stage.SOAK], **knobs))
+
+
+def tick(elapsed: float, ended: float = 1.0, *, session: int = 1, counts: DraftCounts | None = None) -> Tick:
+    """Ten tokens: one at a tenth of its time, and nine at the end."""
+    return Tick(
+        Place(Stage.SOAK, session, "k4", 1, "p", "g"),
+        elapsed,
+        0.0,
+        ended,
+        (Chunk(ended / 10, 1, 0), Chunk(ended, 9, 5)),
+        output_tokens=10,
+        finish_reason=FinishReason.LENGTH,
+        counts=counts or DraftCounts(rounds=40, drafts=30, drafted=120, accepted=60, rollbacks=20),
+    )
+
+
+def written(tmp_path: Path, ticks: Sequence[Tick], samples: Sequence[Sample] = (), **plan: Any) -> RunFolder:
+    folder = RunFolder.create(tmp_path / "run")
+    folder.freeze_plan(Stage.SOAK, plan)
+    for one in ticks:
+        folder.keep_tick(one)
+    for sample in samples:
+        folder.keep_sample(sample)
+    return folder
+
+
+def sample(elapsed: float, *, session: int = 1, **known: Any) -> Sample:
+    return Sample(Stage.SOAK, session, "k4", elapsed, elapsed, **known)
+
+
+class TestResult:
+    def test_a_daemon_that_holds_its_memory_passes(self, tmp_path: Path) -> None:
+        result = soaked(tmp_path)
+        assert result.complaints == ()
+        assert result.complete
+        assert result.days_to_exhaustion == math.inf
+        assert (result.swap_in, result.longest_critical, result.throttles, result.errors) == (0, 0, 0, 0)
+        assert result.floor == 10 * GIB
+        assert len(result.windows) == 10
+        assert result.sustained_acceptance() == pytest.approx(0.73, abs=0.05)
+
+    def test_a_leak_is_growth_without_bound(self, tmp_path: Path) -> None:
+        result = soaked(tmp_path, leak=200_000)
+        assert result.resident is not None
+        assert result.resident.slope.low < 200_000 < result.resident.slope.high
+        assert result.days_to_exhaustion == pytest.approx(3 * GIB / 200_000 / 86_400, rel=0.2)
+        (said,) = result.complaints
+        assert said.startswith("memory grows without bound: the daemon's resident set by ")
+        assert "hours" in said
+
+    def test_a_slow_leak_of_a_machine_with_room_is_growth_with_a_bound_of_more_than_a_week(
+        self, tmp_path: Path
+    ) -> None:
+        result = soaked(tmp_path, leak=200_000, headroom=400 * GIB)
+        assert result.days_to_exhaustion is not None
+        assert 7 < result.days_to_exhaustion < math.inf
+        assert result.complaints == ()
+
+    def test_what_is_left_is_what_is_left_at_the_end(self, tmp_path: Path) -> None:
+        ticks = [tick(at) for at in range(200)]
+        grows = [sample(at, resident=GIB + at * 10**6, headroom=(300 - at) * 10**6) for at in range(200)]
+        result = judged(written(tmp_path, ticks, grows))
+        assert result.days_to_exhaustion is not None
+        assert result.days_to_exhaustion * 86_400 == pytest.approx(101, rel=0.02)
+        assert result.least_headroom == 101 * 10**6
+
+    def test_mlxs_memory_is_judged_too(self, tmp_path: Path) -> None:
+        ticks = [tick(at) for at in range(400)]
+        grows = [
+            sample(at, resident=GIB, mlx_active=GIB + at * 500_000, mlx_cache=5, headroom=GIB) for at in range(400)
+        ]
+        result = judged(written(tmp_path, ticks, grows))
+        assert result.resident is not None
+        assert result.resident.certain == 0
+        assert result.grows_without_bound
+        assert "MLX's memory" in result.complaints[0]
+
+    def test_what_cannot_be_read_is_none_and_no_pass(self, tmp_path: Path) -> None:
+        result = judged(written(tmp_path, [tick(at) for at in range(60)], [sample(at) for at in range(60)]))
+        assert (result.peak_resident, result.resident, result.mlx, result.days_to_exhaustion) == (None,) * 4
+        assert (result.least_available, result.least_headroom, result.floor) == (None,) * 3
+        assert (result.swap_in, result.longest_critical, result.throttles) == (None,) * 3
+
+    def test_counters_begin_anew_with_a_daemon_that_does_and_count_only_what_came_in_between(
+        self, tmp_path: Path
+    ) -> None:
+        first = [sample(at, swap_in=1000 + at, throttles=3 + (at > 5)) for at in range(10)]
+        second = [sample(at, session=2, swap_in=(0, 50, 10, 30)[at], throttles=0) for at in range(4)]
+        ticks = [tick(0, 10), tick(0, 4, session=2)]
+        result = judged(written(tmp_path, ticks, [*first, *second]))
+        assert result.swap_in == 9 + 50 + 10 + 20
+        assert result.throttles == 1
+
+    def test_the_longest_time_on_end_in_critical_pressure_is_what_the_daemon_counted(self, tmp_path: Path) -> None:
+        # Critical for 4 s and then for 7 s; the daemon reads every other second.
+        counted = [0, 0, 2, 2, 4, 4, 4, 4, 6, 6, 8, 8, 10, 11, 11, 11]
+        kinds = ["normal", "critical", "critical", "critical", "critical", "normal", "normal"]
+        kinds += ["critical"] * 7 + ["normal"] * 2
+        samples = [
+            sample(at, pressure=kind, critical_seconds=spent)
+            for at, (kind, spent) in enumerate(zip(kinds, counted, strict=True))
+        ]
+        assert judged(written(tmp_path, [tick(0, 16)], samples)).longest_critical == 7
+
+    def test_errors_are_counted_and_shown(self, tmp_path: Path) -> None:
+        result = soaked(tmp_path, soak_errors=3)
+        assert result.errors == 3
+        assert result.error_examples == ("INTERNAL: decoding failed (3 times)",)
+        assert "3 of " in result.complaints[0]
+
+    def test_time_is_that_of_all_sessions_without_what_lay_between(self, tmp_path: Path) -> None:
+        folder = written(tmp_path, [tick(100), tick(104, 6), tick(7, 5, session=2)], duration=20.0)
+        assert soaked_seconds(folder) == 10 + 5
+        assert judged(folder).sessions == 2
+        assert not judged(folder).complete
+        assert not soak_complete(folder)
+        folder.keep_tick(tick(12, 5, session=2))
+        assert soak_complete(folder)
+
+    def test_nothing_soaked_is_nothing(self, tmp_path: Path) -> None:
+        folder = RunFolder.create(tmp_path / "run")
+        assert soak_result(folder) is None
+        assert not soak_complete(folder)
+
+
+class TestWindows:
+    def test_drafts_count_where_their_request_ended_and_tokens_where_they_came(self, tmp_path: Path) -> None:
+        ticks = [tick(0, 8), tick(8, 4), tick(9, 10), tick(19, 1)]
+        first, second = judged(written(tmp_path, ticks, window_seconds=10)).windows
+        assert (first.start, first.seconds, first.requests, first.drafts) == (0, 10, 1, 30)
+        assert (second.start, second.seconds, second.requests, second.drafts) == (10, 10, 3, 90)
+        # Of the request over the edge the first token came before it.
+        assert first.tokens_per_second == pytest.approx((10 + 1) / 10)
+        assert second.tokens_per_second == pytest.approx((9 + 10 + 10) / 10, abs=0.11)
+        assert first.inter_token_p50 == pytest.approx(7.2 / 9)
+        assert second.acceptance == 0.5
+        assert second.alpha == 60 / 80
+        assert (first.enough, second.enough) == (False, True)
+
+    def test_a_short_last_window_belongs_to_the_one_before(self, tmp_path: Path) -> None:
+        folder = written(tmp_path, [tick(at) for at in range(24)], window_seconds=10)
+        assert [window.seconds for window in judged(folder).windows] == [10, 14]
+        longer = written(tmp_path / "b", [tick(at) for at in range(26)], window_seconds=10)
+        assert [window.seconds for window in judged(longer).windows] == [10, 10, 6]
+
+    def test_no_window_crosses_from_one_session_to_the_next(self, tmp_path: Path) -> None:
+        ticks = [tick(at) for at in range(10)] + [tick(at, session=2) for at in range(50, 60)]
+        found = judged(written(tmp_path, ticks, window_seconds=10)).windows
+        assert [(window.session, window.start, window.requests) for window in found] == [(1, 0, 10), (2, 10, 10)]
+
+    def test_no_token_and_no_request_is_lost(self, tmp_path: Path) -> None:
+        result = soaked(tmp_path, soak_seconds=200.0)
+        assert sum(window.requests for window in result.windows) == result.requests
+        tokens = sum((window.tokens_per_second or 0) * window.seconds for window in result.windows)
+        assert tokens == pytest.approx(result.output_tokens)
+
+    @pytest.mark.parametrize(
+        ("alphas", "held"),
+        [((0.9, 0.2, 0.9, 0.2, 0.9), True), ((0.9, 0.2, 0.2, 0.9), False), ((0.9,), True)],
+        ids=["never two on end", "two on end", "never"],
+    )
+    def test_what_acceptance_was_never_under_for_two_windows(
+        self, tmp_path: Path, alphas: tuple[float, ...], held: bool
+    ) -> None:
+        share = soaked(tmp_path, soak_alpha=alphas, soak_seconds=300.0).sustained_acceptance()
+        assert share is not None
+        assert (share >= 0.4) is held
+
+    def test_one_window_is_not_two(self, tmp_path: Path) -> None:
+        assert soaked(tmp_path, soak_seconds=60.0).sustained_acceptance() is None
+
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        ("wrong", "named"),
+        [
+            ({"duration": 0.5}, "duration: got 0.5; allowed: a number from 1 to 604800"),
+            ({"duration": math.inf}, "duration: got inf"),
+            ({"window_seconds": 0.0}, "window_seconds: got 0.0"),
+            ({"sample_seconds": 0.0}, "sample_seconds: got 0.0"),
+            ({"streams": 0}, "streams: got 0; allowed: a whole number from 1 to 64"),
+            ({"block_length": 65}, "block_length: got 65"),
+            ({"max_tokens": 7}, "max_tokens: got 7"),
+            ({"seed": -1}, "seed: got -1"),
+        ],
+    )
+    def test_what_is_out_of_bounds_is_named(self, wrong: dict[str, Any], named: str) -> None:
+        with pytest.raises(OptionError, match=named):
+            SoakOptions.resumed(None, **wrong)
+
+    def test_what_is_not_given_is_the_daemons_own(self) -> None:
+        settled = SoakOptions().settled(MODEL, 2)
+        assert (settled.streams, settled.block_length, settled.max_tokens) == (2, 6, 256)
+        assert settled.arm.id == "k6-x2"
+        assert settled.lengths == (32, 64, 128, 256)
+        assert SoakOptions().settled(MODEL, None).streams == 4
+        assert SoakOptions(block_length=0).settled(MODEL, None).arm.id == "ar-x4"
+        assert SoakOptions().settled(pb.GetModelResponse(context_length=100), None).arm.id == "ar-x4"
+
+    def test_what_the_daemon_cannot_do_is_named(self) -> None:
+        with pytest.raises(OptionError, match="block_length: got 7; allowed: up to 6, as this daemon drafts"):
+            SoakOptions(block_length=7).settled(MODEL, None)
+        with pytest.raises(OptionError, match="block_length: got 1; allowed: up to 0.*no draft"):
+            SoakOptions(block_length=1).settled(pb.GetModelResponse(speculation_reason="no draft"), None)
+        with pytest.raises(OptionError, match="drafter: got .*prompt_lookup"):
+            SoakOptions(drafter=DrafterKind.PROMPT_LOOKUP).settled(MODEL, None)
+
+    def test_a_plan_is_read_again_as_it_was_and_what_is_given_wins(self) -> None:
+        chosen = SoakOptions(duration=30.0, seed=4).settled(MODEL, 8)
+        assert SoakOptions.resumed(chosen.plan()) == chosen
+        assert SoakOptions.resumed(chosen.plan(), duration=60.0) == replace(chosen, duration=60.0)
+        with pytest.raises(OptionError, match="the plan of the soak: duration"):
+            SoakOptions.from_plan({"duration": "long"})
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    def models() -> Any:
+        return scripted_models(0.7, step_seconds=0.001, context_length=16_384)
+
+    with serving(tmp_path_factory.mktemp("daemon"), models) as served:
+        yield served
+
+
+def session_of(client: DraftdClient, path: Path) -> Session:
+    folder = RunFolder.open(path) if (path / "run.json").exists() else RunFolder.create(path)
+    return Session(client, folder, folder.begin_session(manifest(settings={"engine.max_batch": "2"})))
+
+
+def silent(advance: Advance) -> None: ...
+
+
+def streams() -> list[threading.Thread]:
+    return [one for one in threading.enumerate() if one.name.startswith(("draftd-soak", "draftd-sampler"))]
+
+
+class TestRun:
+    OPTIONS = SoakOptions(duration=1.5, max_tokens=16, sample_seconds=0.1, block_length=3)
+
+    def test_it_asks_without_a_pause_for_as_long_as_was_asked(self, daemon: Served, tmp_path: Path) -> None:
+        session, said = session_of(daemon.client, tmp_path / "run"), list[Advance]()
+        run_soak(session, self.OPTIONS, daemon.client.model(), said.append)
+        assert soak_complete(session.folder)
+        assert streams() == []
+        ticks = session.folder.ticks(Stage.SOAK)
+        assert {one.error for one in ticks} == {""}
+        assert {one.place.arm for one in ticks} == {"k3-x2"}
+        assert {one.granted.max_draft_tokens for one in ticks if one.granted is not None} == {3}
+        # Never more than two at a time, and mostly two.
+        spans = sorted((one.elapsed, one.elapsed + one.ended) for one in ticks)
+        edges = sorted([(began, 1) for began, _ in spans] + [(ended, -1) for _, ended in spans])
+        assert max(itertools.accumulate(step for _, step in edges)) == 2
+        asked = sum(ended - began for began, ended in spans)
+        assert asked > 1.5 * soaked_seconds(session.folder)
+        assert len({one.place.group for one in ticks}) >= 3 or len(ticks) < 12
+        assert session.folder.samples(Stage.SOAK)
+        assert (said[0].total, said[0].done < 1) == (1.5, True)
+
+    def test_what_was_soaked_counts_and_a_soak_that_is_complete_asks_nothing(
+        self, daemon: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "run"
+
+        def impatient(advance: Advance) -> None:
+            if advance.done >= 0.4:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(soak_run, "_LOOK_SECONDS", 0.1)
+        with pytest.raises(KeyboardInterrupt):
+            run_soak(session_of(daemon.client, path), self.OPTIONS, daemon.client.model(), impatient)
+        assert streams() == []
+        folder = RunFolder.open(path)
+        first = soaked_seconds(folder)
+        assert 0.3 < first < 1.5 or soak_complete(folder)
+        said = list[Advance]()
+        run_soak(session_of(daemon.client, path), self.OPTIONS, daemon.client.model(), said.append)
+        assert soak_complete(folder)
+        assert said == [] or said[0].done >= first
+        kept = (path / "soak.jsonl").read_bytes()
+        run_soak(session_of(daemon.client, path), self.OPTIONS, daemon.client.model(), silent)
+        assert (path / "soak.jsonl").read_bytes() == kept
+        with pytest.raises(RunError, match="soak: block_length: got 2; allowed: 3, as this run began with"):
+            run_soak(
+                session_of(daemon.client, path), replace(self.OPTIONS, block_length=2), daemon.client.model(), silent
+            )
+
+    def test_one_that_is_stopped_ends_with_the_answers_that_are_under_way(
+        self, daemon: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def impatient(advance: Advance) -> None:
+            if advance.done >= 0.3:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(soak_run, "_LOOK_SECONDS", 0.1)
+        monkeypatch.setattr(soak_run, "_LAST_WORDS_SECONDS", 5.0)
+        session = session_of(daemon.client, tmp_path / "run")
+        with pytest.raises(KeyboardInterrupt):
+            run_soak(session, replace(self.OPTIONS, duration=600.0), daemon.client.model(), impatient)
+        assert streams() == []
+        assert 0 < soaked_seconds(session.folder) < 60
+        assert not soak_complete(session.folder)
+
+    def test_an_answer_that_was_drafted_otherwise_than_asked_is_an_error(self, daemon: Served, tmp_path: Path) -> None:
+        session = session_of(daemon.client, tmp_path / "run")
+        model = daemon.client.model()
+        daemon.planner.move(1, "test")
+        try:
+            run_soak(session, replace(self.OPTIONS, block_length=model.max_draft_tokens, duration=1.0), model, silent)
+        finally:
+            daemon.planner.restore(0, "")
+        result = judged(session.folder)
+        assert result.errors == result.requests
+        assert f"asked for {model.max_draft_tokens}, the daemon allowed" in result.error_examples[0]
+
+    def test_it_gives_up_where_nothing_is_answered_any_more(self, daemon: Served, tmp_path: Path) -> None:
+        model = daemon.client.model()
+        with DraftdClient("127.0.0.1:1") as nobody:
+            session = session_of(nobody, tmp_path / "run")
+            began = time.monotonic()
+            with pytest.raises(SoakStopped, match="nothing was answered for .* UNAVAILABLE"):
+                run_soak(session, replace(self.OPTIONS, duration=600.0), model, silent, patience_seconds=0.3)
+        assert time.monotonic() - began < 30
+        assert streams() == []
+        result = judged(session.folder)
+        assert result.errors == result.requests > 0
+        assert result.complaints[-1] == "no request was answered"

@@ -1,0 +1,319 @@
+"""A sweep of a real daemon: what is kept of it, where it is stopped, and where it goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from draftd.acceptance.arms import Arm
+from draftd.acceptance.folder import RunError, RunFolder
+from draftd.acceptance.samples import Sampler
+from draftd.acceptance.session import Advance, Session
+from draftd.acceptance.sweep import asking
+from draftd.acceptance.sweep.options import SweepOptions
+from draftd.acceptance.sweep.plan import NothingToMeasure, SweepPlan, plan_sweep
+from draftd.acceptance.sweep.result import sweep_result
+from draftd.acceptance.sweep.run import MOST_ERRORS, SweepStopped, run_sweep, sweep_complete
+from draftd.acceptance.sweep.schedule import Key, measured, pending, schedule
+from draftd.acceptance.ticks import Stage, Tick
+from draftd.client.client import DraftdClient
+from draftd.client.prompts import from_texts
+from draftd.core import DecodeMode, DrafterKind
+from draftd.engine.scripted import scripted_models
+from tests.acceptance import manifest
+from tests.serving import Served, serving
+from tests.unit.acceptance.sweep.conftest import BEGUN
+from tests.waiting import until
+
+SMALL = SweepOptions(
+    block_lengths=(0, 2, 4),
+    drafters=(DrafterKind.DRAFT_MODEL,),
+    concurrency=(3,),
+    groups=("short_control",),
+    repetitions=1,
+    max_tokens=6,
+    cool_down=0.0,
+)
+
+
+def silent(advance: Advance) -> None: ...
+
+
+def key(tick: Tick) -> Key:
+    return tick.place.arm, tick.place.prompt, tick.place.repetition
+
+
+def counted(folder: RunFolder) -> list[Tick]:
+    return [tick for tick in folder.ticks(Stage.SWEEP) if not tick.place.warm_up]
+
+
+def whole(daemon: Served, options: SweepOptions = SMALL) -> SweepPlan:
+    return plan_sweep(options, daemon.client.model(), 8)
+
+
+class TestWhole:
+    def test_every_arm_answers_every_prompt_as_it_was_asked_to(
+        self, daemon: Served, begin: BEGUN, tmp_path: Path
+    ) -> None:
+        session, said = begin(tmp_path / "run"), list[Advance]()
+        run_sweep(session, SMALL, daemon.client.model(), said.append)
+        plan = whole(daemon)
+        ticks = counted(session.folder)
+        assert Counter(map(key, ticks)) == Counter(k for step in schedule(plan) for k in step.keys)
+        assert {tick.error for tick in ticks} == {""}
+        for tick in ticks:
+            arm = Arm.parse(tick.place.arm)
+            assert tick.granted is not None
+            assert tick.granted.max_draft_tokens == arm.block_length
+            assert tick.granted.drafter is arm.drafter
+            assert (tick.granted.mode is DecodeMode.SPECULATIVE) == arm.speculative
+            assert tick.output_tokens == 6
+        warm = [tick for tick in session.folder.ticks(Stage.SWEEP) if tick.place.warm_up]
+        assert {tick.place.arm for tick in warm} == {arm.id for arm in plan.arms}
+        assert sweep_complete(session.folder)
+        assert [one.done for one in said] == sorted(one.done for one in said)
+        assert (said[-1].done, said[-1].total, said[-1].remaining) == (len(ticks), len(ticks), 0)
+
+    def test_greedy_answers_are_the_same_in_every_arm_and_sampled_ones_of_one_arm_in_every_run(
+        self, daemon: Served, begin: BEGUN, tmp_path: Path
+    ) -> None:
+        digests: list[dict[Key, str]] = []
+        for name in "ab":
+            session = begin(tmp_path / name)
+            run_sweep(session, SMALL, daemon.client.model(), silent)
+            digests.append({key(tick): tick.digest for tick in counted(session.folder)})
+        assert digests[0] == digests[1]
+        greedy: dict[str, set[str]] = {}
+        for (arm, prompt, _), digest in digests[0].items():
+            if not Arm.parse(arm).temperature:
+                greedy.setdefault(prompt, set()).add(digest)
+        assert {len(found) for found in greedy.values()} == {1}
+
+    def test_requests_of_a_concurrent_arm_run_at_one_time(self, daemon: Served, begin: BEGUN, tmp_path: Path) -> None:
+        session = begin(tmp_path / "run")
+        run_sweep(session, SMALL, daemon.client.model(), silent)
+        together = sorted((t for t in counted(session.folder) if t.place.arm == "k4-x3"), key=lambda t: t.elapsed)
+        assert len(together) == 6  # two groups of three; of eight prompts two are left over
+        for group in (together[:3], together[3:]):
+            assert max(t.elapsed for t in group) < min(t.elapsed + t.ended for t in group)
+
+    def test_samples_lie_beside_it_with_the_arm_that_was_in_hand(
+        self, daemon: Served, begin: BEGUN, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        marks = list[str]()
+        monkeypatch.setattr(Sampler, "mark", lambda _, arm: marks.append(arm))
+        session = begin(tmp_path / "run")
+        run_sweep(session, SMALL, daemon.client.model(), silent)
+        assert session.folder.samples(Stage.SWEEP)
+        steps = [step.arm.id for step in schedule(whole(daemon))]
+        assert marks[-2 * len(steps) :: 2] == steps
+        assert set(marks[1::2]) == {""}
+
+    def test_a_complete_sweep_is_not_begun_again(self, daemon: Served, begin: BEGUN, tmp_path: Path) -> None:
+        run_sweep(begin(tmp_path / "run"), SMALL, daemon.client.model(), silent)
+        before = (tmp_path / "run" / "sweep.jsonl").read_bytes()
+        run_sweep(begin(tmp_path / "run"), SMALL, daemon.client.model(), silent)
+        assert (tmp_path / "run" / "sweep.jsonl").read_bytes() == before
+
+
+class TestStopped:
+    @pytest.mark.parametrize("seed", range(4))
+    def test_interrupted_at_any_moment_it_goes_on_with_exactly_what_is_missing(
+        self, daemon: Served, begin: BEGUN, tmp_path: Path, seed: int
+    ) -> None:
+        path, file = tmp_path / "run", tmp_path / "run" / "sweep.jsonl"
+        drawn, model, plan = random.Random(seed), daemon.client.model(), whole(daemon)
+        stops = sorted(drawn.randrange(1, 60) for _ in range(3))
+        for number, stop in enumerate(stops, 1):
+            calls = iter(range(1, 10_000))
+
+            def interrupt(advance: Advance, calls: object = calls, stop: int = stop) -> None:
+                if next(calls) == stop:  # type: ignore[call-overload]
+                    raise KeyboardInterrupt
+
+            kept = file.read_bytes() if file.exists() else b""
+            kept = kept[: kept.rfind(b"\n") + 1]
+            missing = pending(schedule(plan), measured(RunFolder(path).ticks(Stage.SWEEP)))
+            session = begin(path)
+            assert session.number == number
+            with contextlib.suppress(KeyboardInterrupt):
+                run_sweep(session, SMALL, model, interrupt)
+            assert file.read_bytes().startswith(kept)
+            asked = [key(tick) for tick in counted(session.folder) if tick.place.session == number]
+            assert asked == [k for step in missing for k in step.keys][: len(asked)]
+            with file.open("ab") as torn:  # a kill in the middle of a line
+                torn.write(b'{"place": {"stage": "sw'[: drawn.randrange(1, 20)])
+        run_sweep(begin(path), SMALL, model, silent)
+        assert Counter(map(key, counted(RunFolder(path)))) == Counter(k for s in schedule(plan) for k in s.keys)
+        assert sweep_complete(RunFolder(path))
+
+    @pytest.mark.slow
+    def test_a_process_that_is_killed_loses_no_answer_that_it_had(
+        self, daemon: Served, begin: BEGUN, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "run"
+        begin(path)
+        program = (
+            "import sys; from pathlib import Path\n"
+            "from draftd.acceptance.folder import RunFolder; from draftd.acceptance.session import Session\n"
+            "from draftd.acceptance.sweep.run import run_sweep; from draftd.client.client import DraftdClient\n"
+            "from tests.unit.acceptance.sweep.test_run import SMALL\n"
+            "client = DraftdClient(sys.argv[1])\n"
+            "run_sweep(Session(client, RunFolder.open(Path(sys.argv[2])), 1), SMALL, client.model(), print)\n"
+        )
+        process = subprocess.Popen([sys.executable, "-c", program, daemon.target, str(path)], stdout=subprocess.DEVNULL)
+        try:
+            until(lambda: len(counted(RunFolder(path))) >= 7, 60)
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait(30)
+        before = counted(RunFolder(path))
+        missing = pending(schedule(whole(daemon)), measured(before))
+        assert missing
+        session = begin(path)
+        run_sweep(session, SMALL, daemon.client.model(), silent)
+        after = counted(session.folder)
+        assert after[: len(before)] == before
+        assert [key(tick) for tick in after[len(before) :]] == [k for step in missing for k in step.keys]
+        assert sweep_complete(session.folder)
+
+    def test_an_interrupt_while_several_requests_run_waits_for_them_and_not_for_ever(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setattr(asking, "_LAST_WORDS_SECONDS", 0.2)
+        with serving(tmp_path, lambda: scripted_models(0.8, step_seconds=0.05)) as served:
+            plan = whole(served, SweepOptions(groups=("short_control",)))
+            arm = Arm(0, None, concurrency=2)
+            asks = [
+                asking.ask_for(prompt, arm, chat=True, seed=0, repetition=1) for prompt in plan.prompts[:2]
+            ]  # 64 tokens: more than a second
+
+            def interrupt(*_: object) -> None:
+                raise KeyboardInterrupt
+
+            joined = threading.Thread.join
+            first = iter([True])
+
+            def join(thread: threading.Thread, timeout: float | None = None) -> None:
+                if next(first, False):
+                    interrupt()
+                joined(thread, timeout)
+
+            monkeypatch.setattr(threading.Thread, "join", join)
+            with pytest.raises(KeyboardInterrupt):
+                asking.all_at_once(served.client, asks, timeout=30.0)
+            still = [thread for thread in threading.enumerate() if thread.name.startswith("draftd-sweep")]
+            assert still
+            monkeypatch.undo()
+            for thread in still:
+                thread.join(30)
+
+    def test_another_plan_is_refused_by_its_field(self, daemon: Served, begin: BEGUN, tmp_path: Path) -> None:
+        run_sweep(begin(tmp_path / "run"), SMALL, daemon.client.model(), silent)
+        other = SweepOptions.resumed(SMALL.plan(), repetitions=2)
+        with pytest.raises(RunError, match="sweep: repetitions: got 2; allowed: 1, as this run began with"):
+            run_sweep(begin(tmp_path / "run"), other, daemon.client.model(), silent)
+        own = SweepOptions.resumed(SMALL.plan(), max_tokens=5)
+        with pytest.raises(RunError, match="sweep: max_tokens"):
+            run_sweep(begin(tmp_path / "run"), own, daemon.client.model(), silent)
+
+
+class TestLess:
+    def test_what_the_daemon_lowers_is_not_of_the_arm_and_ends_the_sweep_in_the_end(
+        self, daemon: Served, begin: BEGUN, tmp_path: Path
+    ) -> None:
+        """The daemon says that it drafts 4, and its ladder stands at 2."""
+        options = SweepOptions.resumed(
+            SMALL.plan(), block_lengths=(0, 2, 4), temperatures=(), concurrency=(), repetitions=3, max_tokens=2
+        )
+        planner = daemon.planner
+        rung = next(at for at, one in enumerate(planner.ladder) if one.max_draft_tokens == 2)
+        session = begin(tmp_path / "run")
+        planner.move(rung, "a test")
+        try:
+            with pytest.raises(
+                SweepStopped, match=f"{MOST_ERRORS} requests of (k4|auto4) failed in a row.*the daemon allowed 2"
+            ):
+                run_sweep(session, options, daemon.client.model(), silent)
+        finally:
+            planner.move(0, "a test")
+        ticks = counted(session.folder)
+        lowered = [tick for tick in ticks if tick.place.arm in ("k4", "auto4")]
+        counts = Counter(tick.place.arm for tick in lowered)
+        assert max(counts.values()) == MOST_ERRORS - 1  # and the warm-up
+        for tick in lowered:
+            assert tick.error.startswith("asked for 4, the daemon allowed 2: level short_block")
+        assert not any(tick.error for tick in ticks if tick.place.arm in ("ar", "k2"))
+        assert not sweep_complete(session.folder)
+        run_sweep(begin(tmp_path / "run"), options, daemon.client.model(), silent)
+        assert sweep_complete(session.folder)
+        result = sweep_result(session.folder)
+        assert result is not None
+        assert (result.missing, result.errors) == (0, {})
+        requests = {row.arm.id: row.summary.requests for row in result.rows}
+        assert requests == dict.fromkeys(("ar", "k2", "k4", "auto4"), 24)
+
+    def test_a_daemon_without_any_drafter_is_measured_autoregressively_and_the_rest_is_said(
+        self, tmp_path: Path
+    ) -> None:
+        with serving(tmp_path, lambda: scripted_models(0.8, with_draft=False)) as served:
+            folder = RunFolder.create(tmp_path / "run")
+            session = Session(served.client, folder, folder.begin_session(manifest()))
+            model = served.client.model()
+            options = SweepOptions.resumed(SMALL.plan(), max_tokens=4)
+            run_sweep(session, options, model, silent)
+        assert {tick.place.arm for tick in folder.ticks(Stage.SWEEP)} == {"ar", "ar-t0.8", "ar-x3"}
+        result = sweep_result(folder)
+        assert result is not None
+        assert result.knee is None
+        assert set(result.left_out) == {"k2", "k4", "auto4", "k4-t0.8", "k4-x3"}
+        assert all("offers no draft_model" in reason for reason in result.left_out.values())
+        assert sweep_complete(folder)
+
+    def test_a_daemon_that_is_gone_ends_it_soon(self, tmp_path: Path) -> None:
+        with serving(tmp_path, lambda: scripted_models(0.8)) as served:
+            model = served.client.model()
+        folder = RunFolder.create(tmp_path / "run")
+        wanted = f"{MOST_ERRORS} requests failed in a row.*can be gone on with"
+        with DraftdClient(served.target) as client, pytest.raises(SweepStopped, match=wanted):
+            run_sweep(Session(client, folder, folder.begin_session(manifest())), SMALL, model, silent)
+        assert len(folder.ticks(Stage.SWEEP)) <= MOST_ERRORS + 2
+        result = sweep_result(folder)
+        assert result is not None
+        assert result.missing == 8 * 6 + 6 * 2
+        assert result.errors
+
+    def test_one_that_fails_spoils_those_beside_it_and_is_asked_again_with_them(
+        self, daemon: Served, begin: BEGUN, tmp_path: Path
+    ) -> None:
+        """A byte is a token to this model: the longest prompt does not fit, and that shows only when it is asked."""
+        prompts = (*from_texts(["one", "two", "three"]), *from_texts(["many " * 1000]))
+        options = SweepOptions.resumed(
+            SMALL.plan(), concurrency=(4,), temperatures=(), block_lengths=(0,), groups=(), prompts=prompts
+        )
+        session = begin(tmp_path / "run")
+        run_sweep(session, options, daemon.client.model(), silent)
+        ticks = counted(session.folder)
+        alone = {tick.place.prompt: tick.error for tick in ticks if tick.place.arm == "ar"}
+        assert {name for name, error in alone.items() if not error} == {"one", "two", "three"}
+        together = [tick for tick in ticks if tick.place.arm == "ar-x4"]
+        assert sum(tick.error.startswith("one beside it failed: INVALID_ARGUMENT") for tick in together) == 3
+        assert sum(tick.error.startswith("INVALID_ARGUMENT") for tick in together) == 1
+        result = sweep_result(session.folder)
+        assert result is not None
+        assert result.missing == sum(bool(tick.error) for tick in ticks)
+        assert all(key(tick) not in measured(ticks) for tick in together)
+
+    def test_no_prompt_that_fits_is_an_error(self, begin: BEGUN, daemon: Served, tmp_path: Path) -> None:
+        model = daemon.client.model()
+        model.context_length = 8
+        with pytest.raises(NothingToMeasure, match="context of 8 tokens"):
+            run_sweep(begin(tmp_path / "run"), SMALL, model, silent)

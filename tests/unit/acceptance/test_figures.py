@@ -1,0 +1,110 @@
+"""The figures of one request, on ticks whose figures are plain to see."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from draftd.acceptance import figures
+from draftd.acceptance.ticks import Served, Tick
+from draftd.core import DraftCounts, FinishReason
+from tests.ticking import place, tick
+
+_TIMED = tick(
+    chunks=[(0.5, 2), (0.8, 3), (1.0, 1)],
+    ended=1.1,
+    served=Served(queue=0.01, prefill=0.2, time_to_first_token=0.45, total=1.05),
+    counts=DraftCounts(
+        rounds=3, drafts=2, drafted=8, accepted=3, drafted_per_position=[2, 2, 2, 2], accepted_per_position=[2, 1]
+    ),
+)
+_EMPTY = tick(chunks=[], ended=0.2)
+
+
+def test_each_figure_is_what_it_says() -> None:
+    assert figures.time_to_first_token(_TIMED) == 0.5
+    assert figures.queue(_TIMED) == 0.01
+    assert figures.prefill(_TIMED) == 0.2
+    assert figures.network(_TIMED) == pytest.approx(0.05)
+    assert figures.decode_tokens_per_second(_TIMED) == pytest.approx(4 / 0.5)
+    assert figures.inter_chunk(_TIMED) == pytest.approx((0.3, 0.2))
+    assert figures.inter_token(_TIMED) == pytest.approx((0.1, 0.1, 0.1, 0.2))
+    assert figures.time_per_output_token(_TIMED) == pytest.approx(0.6 / 5)
+    assert figures.output_tokens_per_second(_TIMED) == pytest.approx(6 / 1.1)
+    assert figures.acceptance(_TIMED) == 3 / 8
+    assert [figures.acceptance_at(_TIMED, i) for i in range(5)] == [1.0, 0.5, 0.0, 0.0, None]
+    assert figures.mean_accepted_length(_TIMED) == 2.5
+
+
+@pytest.mark.parametrize(
+    "figure",
+    [
+        figures.time_to_first_token,
+        figures.queue,
+        figures.prefill,
+        figures.network,
+        figures.decode_tokens_per_second,
+        figures.time_per_output_token,
+        figures.output_tokens_per_second,
+        figures.acceptance,
+        figures.mean_accepted_length,
+        lambda t: figures.acceptance_at(t, 0),
+    ],
+)
+def test_where_there_is_nothing_to_measure_nothing_is_said(figure) -> None:  # type: ignore[no-untyped-def]
+    assert figure(_EMPTY) is None
+
+
+def test_one_chunk_has_a_first_token_and_neither_rate_nor_gaps() -> None:
+    one = tick(chunks=[(0.5, 3)], ended=0.6)
+    assert figures.time_to_first_token(one) == 0.5
+    assert figures.decode_tokens_per_second(one) is None
+    assert (figures.inter_chunk(one), figures.inter_token(one)) == ((), ())
+    assert figures.time_per_output_token(one) == pytest.approx(0.05)
+    assert figures.time_per_output_token(tick(chunks=[(0.5, 1)], ended=0.6)) is None
+
+
+def test_chunks_that_come_at_one_moment_have_no_rate() -> None:
+    assert figures.decode_tokens_per_second(tick(chunks=[(0.5, 1), (0.5, 1)])) is None
+
+
+def test_a_position_that_was_never_drafted_has_no_acceptance() -> None:
+    counts = DraftCounts(drafted_per_position=[3, 0], accepted_per_position=[3, 0])
+    assert figures.acceptance_at(tick(counts=counts), 1) is None
+
+
+def test_what_the_daemon_did_not_reach_is_not_nought() -> None:
+    served = tick(served=Served(queue=0.1, prefill=None, time_to_first_token=None, total=None))
+    assert (figures.queue(served), figures.prefill(served), figures.network(served)) == (0.1, None, None)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.floats(0.001, 2), st.integers(1, 8)), min_size=2, max_size=20))
+def test_the_times_of_all_tokens_after_the_first_chunk_are_the_time_that_passed(steps: list[tuple[float, int]]) -> None:
+    at, chunks = 0.0, []
+    for gap, tokens in steps:
+        at += gap
+        chunks.append((at, tokens))
+    found = tick(chunks=chunks)
+    rate = figures.decode_tokens_per_second(found)
+    assert rate is not None
+    assert sum(figures.inter_token(found)) == pytest.approx(sum(figures.inter_chunk(found)))
+    assert len(figures.inter_token(found)) / sum(figures.inter_token(found)) == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(
+    ("found", "counts"),
+    [
+        (tick(), True),
+        (tick(reason=FinishReason.LENGTH), True),
+        (tick(reason=None), False),
+        (tick(reason=FinishReason.CANCELLED), False),
+        (tick(reason=FinishReason.DEADLINE), False),
+        (tick(reason=FinishReason.ERROR), False),
+        (tick(error="UNAVAILABLE: gone"), False),
+        (tick(place(warm_up=True)), False),
+    ],
+)
+def test_only_whole_answers_that_were_not_to_warm_up_count(found: Tick, counts: bool) -> None:
+    assert figures.usable(found) is counts

@@ -1,0 +1,172 @@
+"""The machine beside a run: what is not known stays so, and a daemon that goes away costs samples and nothing else."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+
+from draftd.acceptance import samples as module
+from draftd.acceptance.samples import Sample, Sampler, sample
+from draftd.acceptance.ticks import Stage
+from draftd.client.client import CallError, DraftdClient
+from draftd.engine.scripted import scripted_models
+from draftd.protocol import duration
+from draftd.v1 import control_pb2 as control
+from tests.serving import serving
+from tests.waiting import until
+
+
+def test_what_was_not_read_stays_unknown() -> None:
+    found = sample(control.GetStatusResponse(), Stage.SOAK, 3, "k4", 7.5)
+    assert (found.stage, found.session, found.arm, found.elapsed) == (Stage.SOAK, 3, "k4", 7.5)
+    unknown = {name for name in (f.name for f in fields(Sample)) if getattr(found, name) is None}
+    assert unknown == {
+        "resident", "available", "headroom", "floor", "limit", "pressure", "swap_in", "swap_used", "mlx_active",
+        "mlx_cache", "mlx_peak", "thermal", "throttles", "temperature", "watts", "on_mains", "low_power",
+    }  # fmt: skip
+
+
+def test_nought_is_a_reading() -> None:
+    hardware = control.Hardware(
+        memory_headroom_bytes=0, swap_in_bytes=0, throttles=0, on_mains=False, low_power=False, power={"cpu": 0.0}
+    )
+    found = sample(control.GetStatusResponse(hardware=hardware), Stage.SOAK, 1, "", 0.0)
+    assert (found.headroom, found.swap_in, found.throttles) == (0, 0, 0)
+    assert (found.on_mains, found.low_power, found.watts) == (False, False, 0.0)
+
+
+def test_a_state_that_the_daemon_cannot_tell_is_none() -> None:
+    hardware = control.Hardware(
+        memory_pressure=control.MEMORY_PRESSURE_UNSPECIFIED, thermal_level=control.THERMAL_LEVEL_UNSPECIFIED
+    )
+    found = sample(control.GetStatusResponse(hardware=hardware), Stage.SOAK, 1, "", 0.0)
+    assert (found.pressure, found.thermal) == (None, None)
+
+
+def test_each_reading_is_in_its_place() -> None:
+    hardware = control.Hardware(
+        memory_pressure=control.MEMORY_PRESSURE_WARN,
+        memory_headroom_bytes=-1,
+        memory_floor_bytes=2,
+        memory_available_bytes=3,
+        memory_limit_bytes=4,
+        critical_pressure=duration(5.5),
+        swap_used_bytes=6,
+        swap_in_bytes=7,
+        process_resident_bytes=8,
+        mlx_active_bytes=9,
+        mlx_cache_bytes=10,
+        mlx_peak_bytes=11,
+        thermal_level=control.THERMAL_LEVEL_HEAVY,
+        throttles=12,
+        temperatures={"a": 40.0, "b": 71.5, "c": 60.0},
+        power={"cpu": 10.0, "gpu": 5.5},
+    )
+    status = control.GetStatusResponse(
+        hardware=hardware,
+        kv_cache_bytes=13,
+        level="short_block",
+        flag_variant="on",
+        active_requests=2,
+        verifier_errors=14,
+        drafter_errors=15,
+    )
+    found = sample(status, Stage.SWEEP, 1, "k4", 0.0)
+    assert (found.pressure, found.thermal) == ("warn", "heavy")
+    assert (found.headroom, found.floor, found.available, found.limit) == (-1, 2, 3, 4)
+    assert (found.critical_seconds, found.swap_used, found.swap_in, found.resident) == (5.5, 6, 7, 8)
+    assert (found.mlx_active, found.mlx_cache, found.mlx_peak, found.throttles, found.kv_cache) == (9, 10, 11, 12, 13)
+    assert (found.temperature, found.watts) == (71.5, 15.5)
+    assert (found.level, found.variant, found.active_requests) == ("short_block", "on", 2)
+    assert (found.verifier_errors, found.drafter_errors) == (14, 15)
+
+
+def alive() -> bool:
+    return any(thread.name == "draftd-sampler" for thread in threading.enumerate())
+
+
+def test_samples_bear_the_arm_in_hand_and_go_on_over_gaps() -> None:
+    """Every second call fails: the others are kept, each under the arm that was in hand when it was asked."""
+    calls, kept = 0, []
+
+    def status(timeout: float) -> control.GetStatusResponse:
+        nonlocal calls
+        calls += 1
+        if calls % 2 == 0:
+            raise CallError(grpc.RpcError("gone"))
+        return control.GetStatusResponse()
+
+    client: Any = SimpleNamespace(status=status)
+    sampler = Sampler(client, Stage.SWEEP, 2, time.perf_counter() - 50, kept.append, period_seconds=0.002)
+    with sampler:
+        until(lambda: len(kept) >= 2)
+        sampler.mark("k4")
+        before = len(kept)
+        until(lambda: len(kept) >= before + 3)
+    assert not alive()
+    ended = len(kept)
+    assert {one.arm for one in kept} == {"", "k4"}
+    assert [one.arm for one in kept] == sorted(one.arm for one in kept)
+    assert all(one.session == 2 and 50 <= one.elapsed < 100 for one in kept)
+    assert [one.elapsed for one in kept] == sorted(one.elapsed for one in kept)
+    time.sleep(0.02)
+    assert len(kept) == ended
+
+
+def test_leaving_ends_the_pause_between_two_samples() -> None:
+    """A sampler with an hour to wait is joined at once; the first sample is taken at the start."""
+    kept: list[Sample] = []
+    client: Any = SimpleNamespace(status=lambda timeout: control.GetStatusResponse())
+    with Sampler(client, Stage.SWEEP, 1, time.perf_counter(), kept.append, period_seconds=3600):
+        until(lambda: len(kept) == 1)
+    assert not alive()
+
+
+def test_a_call_that_hangs_holds_nobody_for_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call has a deadline; were it not kept, the block still ends, a second after."""
+    monkeypatch.setattr(module, "_CALL_SECONDS", -0.9)
+    asked, release = threading.Event(), threading.Event()
+    deadlines = []
+
+    def status(timeout: float) -> control.GetStatusResponse:
+        deadlines.append(timeout)
+        asked.set()
+        release.wait(30)
+        return control.GetStatusResponse()
+
+    client: Any = SimpleNamespace(status=status)
+    try:
+        with Sampler(client, Stage.SWEEP, 1, 0.0, lambda one: None, period_seconds=0.01):
+            assert asked.wait(10)
+        assert alive()
+        assert deadlines == [-0.9]
+    finally:
+        release.set()
+    until(lambda: not alive())
+
+
+def test_a_real_daemon_that_goes_away_leaves_a_gap(tmp_path: Path) -> None:
+    kept: list[Sample] = []
+    with serving(tmp_path, lambda: scripted_models(0.7)) as served:
+        client = DraftdClient(served.target)
+        try:
+            with Sampler(client, Stage.SOAK, 1, time.perf_counter(), kept.append, period_seconds=0.005):
+                until(lambda: len(kept) >= 3)
+                assert kept[0].variant == "on"
+                assert kept[0].level == "full"
+                served.stop()
+                served.join()
+                counted = len(kept)
+                time.sleep(0.1)
+                assert alive()
+                assert len(kept) <= counted + 1
+        finally:
+            client.close()
+    assert not alive()

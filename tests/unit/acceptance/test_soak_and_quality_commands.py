@@ -1,0 +1,95 @@
+"""`draftd soak` and `draftd quality` from the command line, against a running daemon."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from draftd.canaries.checkers import JsonObject
+from draftd.engine.scripted import scripted_models
+from tests.serving import Served, serving
+from tests.unit.cli.conftest import Ran, in_process
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(
+        tmp_path_factory.mktemp("daemon"), lambda: scripted_models(0.7, context_length=16_384), engine={"max_batch": 2}
+    ) as served:
+        yield served
+
+
+@pytest.fixture
+def draftd(daemon: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Runs `draftd …` in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> Ran:
+        with monkeypatch.context() as patch:
+            return in_process(arguments, patch, capsys)
+
+    return run
+
+
+def test_a_soak_ends_in_its_windows_and_what_memory_did(draftd: Run, daemon: Served, tmp_path: Path) -> None:
+    asked = ("soak", "--target", daemon.target, "--run", "run", "--duration", "1", "--block", "2", "--max-tokens", "16")
+    ran = draftd(*asked)
+    assert ran.code == 0, ran.err
+    assert "\nsoaked           1 s, " in ran.out
+    assert "critical         cannot be read" in ran.out
+    assert "run: run" in ran.out
+    # The run alone says how to go on, and nothing is left to do.
+    kept = (tmp_path / "run" / "soak.jsonl").read_bytes()
+    again = draftd("soak", "--run", "run", "--json")
+    assert again.code == 0, again.err
+    said = json.loads(again.out)
+    assert (said["complete"], said["errors"], said["days_to_exhaustion"]) == (True, 0, None)
+    assert (tmp_path / "run" / "soak.jsonl").read_bytes() == kept
+    assert json.loads((tmp_path / "run" / "soak.json").read_text())["streams"] == 2
+    other = draftd("soak", "--run", "run", "--block", "1")
+    assert other.code == 2
+    assert "soak: block_length: got 1; allowed: 2, as this run began with" in other.err
+
+
+def test_quality_says_what_passed_and_fails_where_nothing_does(draftd: Run, daemon: Served) -> None:
+    """The scripted model writes noise, the same both ways."""
+    ran = draftd("quality", "--target", daemon.target, "--run", "run")
+    assert ran.code == 1
+    assert "json-person, speculative: no JSON object" in ran.out
+    assert "24 of 24 greedy texts are identical" in ran.out
+    assert "no prompt passes its check even without drafts" in ran.err
+
+
+def test_quality_never_passes_with_a_broken_checker(
+    draftd: Run, daemon: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(JsonObject, "complaint", lambda self, answer: "")
+    ran = draftd("quality", "--target", daemon.target, "--run", "run", "--json")
+    assert ran.code == 1
+    said = json.loads(ran.out)
+    assert said["success"]["speculative"] >= 8 / 24  # it seems to pass
+    assert said["checkers_sound"] is False
+    assert "a checker is broken, so that nothing is shown: that of json-person: accepts what is wrong" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("soak", "--duration", "0"), "duration: got 0.0; allowed: a number from 1 to 604800"),
+        (("soak", "--streams", "65"), "streams: got 65; allowed: a whole number from 1 to 64"),
+        (("quality", "--block", "0"), "block_length: got 0; allowed: a whole number from 1 to 64"),
+        (("quality", "--repeat", "0"), "repeats: got 0; allowed: a whole number from 1 to 1000"),
+    ],
+)
+def test_what_is_asked_wrongly_is_named_and_leaves_no_run(
+    draftd: Run, daemon: Served, tmp_path: Path, arguments: tuple[str, ...], complaint: str
+) -> None:
+    ran = draftd(*arguments, "--target", daemon.target, "--run", "run")
+    assert ran.code == 2
+    assert complaint in ran.err
+    assert not (tmp_path / "run").exists()

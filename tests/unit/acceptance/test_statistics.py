@@ -1,0 +1,160 @@
+"""Estimates and intervals, against numpy, scipy and simulations of which the truth is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from draftd.acceptance.statistics import Interval, Statistic, bootstrap, quantile, ratio
+
+_VALUES = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=12)
+_STATISTICS: list[Statistic] = ["median", "mean", 0.0, 0.25, 0.95, 0.99, 1.0]
+
+
+@settings(deadline=None)
+@given(_VALUES, st.floats(0, 1))
+def test_a_quantile_is_numpys(values: list[float], q: float) -> None:
+    assert quantile(values, q) == pytest.approx(np.percentile(values, 100 * q), abs=1e-6)
+
+
+def test_of_no_values_there_is_nothing_to_say() -> None:
+    assert quantile([], 0.5) is None
+    assert bootstrap([]) is None
+    assert bootstrap([[], []]) is None
+    assert ratio({"a": [1.0]}, {"b": [1.0]}) is None
+    assert ratio({"a": []}, {"a": [1.0]}) is None
+    assert ratio({"a": [1.0]}, {"a": []}) is None
+
+
+def copied(clusters: Sequence[Sequence[float]], statistic: Statistic, resamples: int, seed: int) -> list[float]:
+    """What each resample's statistic is, its values copied together: slow, and plain to see."""
+    draws = np.random.default_rng(seed).integers(0, len(clusters), size=(resamples, len(clusters)))
+    found = []
+    for chosen in draws:
+        values = np.concatenate([clusters[i] for i in chosen])
+        if statistic == "mean":
+            found.append(values.mean())
+        else:
+            found.append(np.quantile(values, 0.5 if statistic == "median" else statistic))
+    return found
+
+
+@settings(deadline=None)
+@given(st.lists(_VALUES, min_size=2, max_size=8), st.sampled_from(_STATISTICS), st.integers(0, 99))
+def test_an_interval_is_that_of_samples_really_drawn(
+    clusters: list[list[float]], statistic: Statistic, seed: int
+) -> None:
+    found = bootstrap(clusters, statistic, resamples=40, seed=seed)
+    low, high = np.quantile(copied(clusters, statistic, 40, seed), [0.025, 0.975])
+    together = np.concatenate(clusters)
+    q = {"mean": None, "median": 0.5}.get(statistic, statistic) if isinstance(statistic, str) else statistic
+    assert found is not None
+    assert found.estimate == pytest.approx(together.mean() if q is None else np.quantile(together, q), abs=1e-9)
+    assert (found.low, found.high) == (pytest.approx(low, abs=1e-6), pytest.approx(high, abs=1e-6))
+    assert found.samples == len(together)
+
+
+@pytest.mark.parametrize("confidence", [0.95, 0.8])
+@pytest.mark.parametrize("statistic", ["median", "mean", 0.9])
+def test_with_one_value_a_cluster_it_is_scipys_percentile_bootstrap(statistic: Statistic, confidence: float) -> None:
+    """Both draw 20,000 resamples of their own: the ends may differ by a twentieth of the interval's width."""
+    values = np.random.default_rng(3).lognormal(0, 0.5, size=41)
+    found = bootstrap([[v] for v in values], statistic, confidence=confidence, resamples=20_000)
+
+    def theirs(x: np.ndarray, axis: int) -> np.ndarray:
+        if statistic == "mean":
+            return np.mean(x, axis=axis)
+        return np.quantile(x, 0.5 if statistic == "median" else statistic, axis=axis)
+
+    wanted = stats.bootstrap(
+        (values,), theirs, method="percentile", n_resamples=20_000, confidence_level=confidence, rng=5, batch=2000
+    ).confidence_interval
+    assert found is not None
+    near = (wanted.high - wanted.low) / 20
+    assert found.low == pytest.approx(wanted.low, abs=near)
+    assert found.high == pytest.approx(wanted.high, abs=near)
+
+
+def test_a_paired_ratio_is_scipys_paired_bootstrap() -> None:
+    random = np.random.default_rng(4)
+    base = random.lognormal(0, 0.6, size=37)
+    arm = base * random.normal(1.3, 0.1, size=37)
+    found = ratio({i: [v] for i, v in enumerate(arm)}, {i: [v] for i, v in enumerate(base)}, resamples=20_000)
+    wanted = stats.bootstrap(
+        (arm, base),
+        lambda a, b, axis: np.median(a, axis=axis) / np.median(b, axis=axis),
+        paired=True,
+        method="percentile",
+        n_resamples=20_000,
+        rng=5,
+        batch=2000,
+    ).confidence_interval
+    assert found is not None
+    assert found.estimate == pytest.approx(np.median(arm) / np.median(base))
+    near = (wanted.high - wanted.low) / 20
+    assert found.low == pytest.approx(wanted.low, abs=near)
+    assert found.high == pytest.approx(wanted.high, abs=near)
+
+
+def test_what_makes_a_prompt_slow_on_both_sides_falls_out_of_the_ratio() -> None:
+    base = {i: [10.0 * (i + 1)] for i in range(12)}
+    found = ratio({i: [2 * v[0]] for i, v in base.items()}, base)
+    assert found is not None
+    assert (found.estimate, found.low, found.high) == (2.0, pytest.approx(2.0), pytest.approx(2.0))
+
+
+def test_only_clusters_that_both_sides_have_are_compared() -> None:
+    found = ratio({"a": [2.0], "b": [4.0], "c": [900.0]}, {"a": [1.0], "b": [2.0], "d": [0.001]}, "mean")
+    assert found is not None
+    assert (found.estimate, found.samples) == (2.0, 2)
+
+
+def test_a_ratio_to_nothing_is_none() -> None:
+    assert ratio({"a": [1.0], "b": [1.0]}, {"a": [0.0], "b": [0.0]}) is None
+    # Its median is not 0, but of many a resample it is.
+    sides = {i: [1.0] for i in range(5)}, {i: [float(i > 1)] for i in range(5)}
+    assert ratio(*sides) is None
+
+
+def test_one_prompts_repetitions_are_resampled_for_themselves() -> None:
+    found = ratio({"a": [10.0, 11.0, 12.0, 13.0]}, {"a": [5.0, 5.0, 6.0]}, "mean")
+    assert found is not None
+    assert found.estimate == pytest.approx(11.5 / (16 / 3))
+    assert found.low < found.estimate < found.high
+    assert found.samples == 3
+    alone = bootstrap([[10.0, 11.0, 12.0, 13.0]], "mean")
+    assert alone is not None
+    assert alone.low < 11.5 < alone.high
+
+
+def test_of_a_single_value_nothing_more_is_claimed_than_how_many_there_are() -> None:
+    assert bootstrap([[4.0]]) == Interval(4.0, 4.0, 4.0, 1)
+
+
+def test_the_same_values_give_the_same_interval() -> None:
+    clusters = [[float(i), i / 3] for i in range(20)]
+    assert bootstrap(clusters) == bootstrap(clusters)
+    assert bootstrap(clusters, "mean", seed=1) != bootstrap(clusters, "mean", seed=2)
+
+
+def test_repetitions_are_not_taken_for_more_prompts() -> None:
+    """25 prompts of 8 repetitions, alike within a prompt: over 200 experiments the interval must hold the true mean in
+    at least 88 % (95 % is promised; 200 experiments see that give or take 3, and small samples cost some). An interval
+    that took every value for its own would hold it in well under three quarters."""
+    random = np.random.default_rng(8)
+    held = naive = 0
+    for seed in range(200):
+        values = random.normal(10, 1, size=(25, 1)) + random.normal(0, 0.3, size=(25, 8))
+        found = bootstrap(values.tolist(), "mean", resamples=400, seed=seed)
+        alone = bootstrap(values.reshape(-1, 1).tolist(), "mean", resamples=400, seed=seed)
+        assert found is not None
+        assert alone is not None
+        held += found.low <= 10 <= found.high
+        naive += alone.low <= 10 <= alone.high
+    assert held >= 176
+    assert naive < 150

@@ -1,0 +1,220 @@
+"""From ticks to figures by arm: which ticks count, what is paired with what, and that intervals hold what they must."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from draftd.acceptance.samples import Sample
+from draftd.acceptance.summary import (
+    METRICS,
+    against,
+    busy_seconds,
+    measure,
+    per_position,
+    select,
+    summarise,
+    total_throughput,
+)
+from draftd.acceptance.ticks import Served, Stage, Tick
+from draftd.core import DraftCounts, WorkloadClass
+from tests.ticking import drafted, paced, place, tick
+
+
+def test_only_those_that_count_are_chosen_and_by_all_that_is_named() -> None:
+    ticks = [
+        tick(place("ar", "a")),
+        tick(place("k4", "a")),
+        tick(place("k4", "b", group="prose", workload=WorkloadClass.PROSE)),
+        tick(place("k4", "c", warm_up=True)),
+        tick(place("k4", "d"), error="UNAVAILABLE"),
+    ]
+    assert select(ticks) == ticks[:3]
+    assert select(ticks, arm="k4") == ticks[1:3]
+    assert select(ticks, arm="k4", group="prose") == [ticks[2]]
+    assert select(ticks, workload=WorkloadClass.CHAT) == ticks[:2]
+
+
+def test_a_figure_is_over_all_requests_that_count_and_rests_on_so_many() -> None:
+    rates = [10.0, 20.0, 40.0, 50.0]
+    ticks = [paced(place("k4", f"p{i}"), rate) for i, rate in enumerate(rates)]
+    noise = [paced(place("k4", "p0", warm_up=True), 9000.0), tick(place("k4", "p1"), [(9.0, 1)], error="gone")]
+    found = measure(ticks + noise, "decode_tokens_per_second")
+    assert found is not None
+    assert (found.estimate, found.samples) == (pytest.approx(30.0), 4)
+    assert found.low < 30 < found.high
+
+
+def test_tokens_are_pooled_and_requests_are_the_samples() -> None:
+    """The 95th percentile of inter-token times is over tokens: a long answer has more of them."""
+    long = tick(place("ar", "long"), [(i / 10, 1) for i in range(41)])
+    short = tick(place("ar", "short"), [(0.0, 1), (5.0, 1)])
+    found = measure([long, short], "inter_token_p95")
+    assert found is not None
+    assert found.estimate == pytest.approx(np.quantile([0.1] * 40 + [5.0], 0.95))
+    assert found.samples == 2
+
+
+def test_repetitions_of_a_prompt_are_one_cluster() -> None:
+    """Four prompts, however often repeated, are four: the interval does not narrow with repetitions that say nothing
+    new."""
+    rates = {"a": 10.0, "b": 20.0, "c": 30.0, "d": 40.0}
+    once = [paced(place("k4", name), rate) for name, rate in rates.items()]
+    many = [paced(place("k4", name, repetition=r), rate) for r in range(20) for name, rate in rates.items()]
+    few, more = measure(once, "decode_tokens_per_second"), measure(many, "decode_tokens_per_second")
+    assert few is not None
+    assert more is not None
+    assert (more.low, more.high) == (pytest.approx(few.low, abs=1), pytest.approx(few.high, abs=1))
+
+
+def test_prompts_of_one_name_in_two_groups_are_two() -> None:
+    ticks = [paced(place("ar", "1", group=g), rate) for g, rate in (("x", 5.0), ("y", 9.0))]
+    ticks += [paced(place("k4", "1", group=g), rate) for g, rate in (("y", 18.0), ("z", 900.0))]
+    found = against(ticks, "k4", "ar", "decode_tokens_per_second")
+    assert found is not None
+    assert (found.estimate, found.samples) == (pytest.approx(2.0), 1)
+
+
+def two_arms(seed: int, gain: float) -> Iterator[Tick]:
+    """Prompts that differ by a factor of ten, each slowed alike on both arms; `gain` between the arms."""
+    draw = random.Random(seed)
+    for i in range(16):
+        pace = draw.uniform(10, 100)
+        for r in range(3):
+            yield paced(place("ar", f"p{i}", repetition=r), pace * draw.uniform(0.97, 1.03))
+            yield paced(place("k4", f"p{i}", repetition=r), gain * pace * draw.uniform(0.97, 1.03))
+
+
+def test_an_arm_is_held_against_another_on_the_same_prompts() -> None:
+    ticks = list(two_arms(1, 1.3))
+    found = against(ticks, "k4", "ar", "decode_tokens_per_second")
+    assert found is not None
+    assert 1.2 < found.low < 1.3 < found.high < 1.4
+    assert found.samples == 48
+    # Prompts that only one side has would move it, and are left out, of the samples too.
+    lonely = [paced(place("k4", f"lonely{i}"), 9000.0) for i in range(40)]
+    others = [paced(place("ar", f"other{i}"), 1.0) for i in range(40)]
+    assert against(ticks + lonely + others, "k4", "ar", "decode_tokens_per_second") == found
+    assert against(lonely, "k4", "ar", "decode_tokens_per_second") is None
+
+
+def test_an_arm_against_itself_is_one() -> None:
+    found = against(two_arms(2, 1.0), "ar", "ar", "inter_token_p95")
+    assert found is not None
+    assert (found.estimate, found.low, found.high) == (1.0, 1.0, 1.0)
+
+
+def test_every_metric_is_measured_and_named_as_its_key() -> None:
+    full = tick(
+        place("k2"),
+        [(0.1, 1), (0.2, 3), (0.3, 2)],
+        served=Served(0.01, 0.05, 0.08, 0.31),
+        counts=drafted(2, drafts=2, accepted=3, draft_seconds=0.01, verify_seconds=0.1),
+    )
+    for name, metric in METRICS.items():
+        assert metric.name == name
+        assert measure([full], name) is not None, name
+        assert metric.description.endswith(".")
+    assert {name for name, m in METRICS.items() if m.higher_is_better} == {
+        "decode_tokens_per_second",
+        "output_tokens_per_second",
+        "acceptance",
+        "acceptance_at_position_0",
+        "mean_accepted_length",
+    }
+
+
+def test_acceptance_by_position_is_over_all_tokens_of_the_position() -> None:
+    ticks = [
+        tick(place("k4", "a"), counts=DraftCounts(drafted_per_position=[10, 10, 10], accepted_per_position=[9, 6])),
+        tick(place("k4", "b"), counts=DraftCounts(drafted_per_position=[30], accepted_per_position=[15])),
+        tick(place("k4", "c"), error="gone", counts=DraftCounts(drafted_per_position=[9], accepted_per_position=[9])),
+    ]
+    assert per_position(ticks) == (24 / 40, 0.6, 0.0)
+    assert per_position([tick()]) == ()
+
+
+def together(session: int, start: float, prompts: str, *, seconds: float = 1.0, error: str = "") -> list[Tick]:
+    """Requests asked 10 ms apart, ten tokens each, the first ending last; `error` befalls the last."""
+    return [
+        tick(
+            place("k4-x2", name, session=session),
+            [(0.1, 10)],
+            elapsed=start + i / 100,
+            ended=seconds - i / 50,
+            error=error if i == len(prompts) - 1 else "",
+        )
+        for i, name in enumerate(prompts)
+    ]
+
+
+def test_requests_at_a_time_are_counted_together() -> None:
+    ticks = together(1, 0.0, "ab") + together(1, 1.5, "cd", seconds=2.0) + together(2, 0.0, "ab")
+    random.Random(1).shuffle(ticks)
+    found = total_throughput(ticks, "k4-x2")
+    assert found is not None
+    assert found.samples == 3
+    assert (found.low, found.estimate, found.high) == (pytest.approx(10), pytest.approx(20), pytest.approx(20))
+    assert busy_seconds(ticks) == pytest.approx(4.0)
+
+
+def test_a_request_that_outlasts_its_neighbours_holds_its_group_together() -> None:
+    ticks = [
+        tick(place("k4-x2", name), [(0.1, 10)], elapsed=elapsed, ended=seconds)
+        for name, elapsed, seconds in (("a", 0.0, 4.0), ("b", 0.1, 1.0), ("c", 2.0, 1.0))
+    ]
+    found = total_throughput(ticks, "k4-x2")
+    assert found is not None
+    assert (found.estimate, found.samples) == (pytest.approx(30 / 4), 1)
+
+
+def test_a_group_that_lost_a_request_is_left_out() -> None:
+    whole, broken = together(1, 0.0, "ab"), together(1, 5.0, "cd", error="gone")
+    found = total_throughput(whole + broken, "k4-x2")
+    assert found is not None
+    assert found.samples == 1
+    assert total_throughput(broken, "k4-x2") is None
+    assert total_throughput(whole, "ar") is None
+
+
+def sample(arm: str, **readings: float | None) -> Sample:
+    return Sample(Stage.SWEEP, 1, arm, 0.0, 0.0, **readings)  # type: ignore[arg-type]
+
+
+def test_a_summary_is_of_its_own_arm() -> None:
+    counts = drafted(4, drafts=5, accepted=10, draft_seconds=0.1, verify_seconds=0.5)
+    ticks = [
+        tick(place("k4", "a"), [(0.1, 1), (0.5, 9)], ended=0.6, counts=counts),
+        tick(place("k4", "b"), [(0.1, 1), (0.5, 9)], ended=0.6, elapsed=2.0, counts=counts),
+        tick(place("k4", "c"), error="gone"),
+        tick(place("k4", "a", warm_up=True), error="gone"),
+        tick(place("ar", "a")),
+    ]
+    samples = [
+        sample("k4", resident=500, mlx_active=300, watts=10.0),
+        sample("k4", resident=700, mlx_active=None, watts=30.0),
+        sample("ar", resident=9000, mlx_active=9000, watts=9000.0),
+        sample("k4", resident=None, watts=None),
+    ]
+    found = summarise(ticks, samples, "k4")
+    assert (found.requests, found.errors, found.output_tokens) == (2, 1, 20)
+    assert found.figures.keys() == METRICS.keys()
+    assert found.figures["acceptance"] == measure(ticks, "acceptance")
+    assert found.figures["queue"] is None
+    assert found.acceptance_per_position == per_position(ticks)
+    assert (found.target_forwards_per_token, found.draft_forwards_per_token) == (12 / 20, 40 / 20)
+    assert (found.peak_resident, found.peak_mlx) == (700, 300)
+    assert found.watts == 20.0
+    assert found.joules_per_token == pytest.approx(20.0 * 1.2 / 20)
+
+
+def test_what_was_not_read_is_not_nought() -> None:
+    found = summarise([tick(place("k4"))], [sample("k4")], "k4")
+    assert (found.peak_resident, found.peak_mlx, found.watts, found.joules_per_token) == (None, None, None, None)
+    nothing = summarise([], [], "k4")
+    assert (nothing.requests, nothing.output_tokens, nothing.target_forwards_per_token) == (0, 0, None)
+    assert set(nothing.figures.values()) == {None}
+    assert nothing.total_tokens_per_second is None

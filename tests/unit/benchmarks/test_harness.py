@@ -1,0 +1,48 @@
+"""From the ticks of the overhead benchmark to its verdict."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from benchmarks.harness import ARMS, MODES, compared, figures, holds
+from benchmarks.ratios import Tick
+
+
+def ticks(harness: float, *, noise: float = 0.02, tokens: int = 50) -> list[Tick]:
+    """Ten prompts of very different lengths, six times; the harness takes `harness` times as long as it should."""
+    draw, made = random.Random(3), []
+    for repetition in range(6):
+        for i in range(10):
+            for name in MODES:
+                for arm in ARMS:
+                    seconds = (1 + i) * draw.gauss(1, noise) * (harness if arm == "harness" else 1)
+                    made.append(Tick(repetition, f"{name}-{arm}", f"p{i}", "code", tokens, seconds))
+    return made
+
+
+def test_a_harness_that_costs_nothing_holds() -> None:
+    found = compared(ticks(1.0, noise=0.005))
+    assert found.keys() == {f"{name}_{arm}_vs_bare" for name in MODES for arm in ("again", "harness")}
+    assert all(one.estimate == pytest.approx(1, abs=0.005) and one.samples == 60 for one in found.values())
+    assert holds(found)
+    assert figures(found)["within_one_percent"] is True
+
+
+@pytest.mark.parametrize("harness", [1.02, 0.98])
+def test_one_that_is_two_percent_off_does_not_in_either_direction(harness: float) -> None:
+    found = compared(ticks(harness, noise=0.005))
+    assert found["ar_harness_vs_bare"].estimate == pytest.approx(1 / harness, abs=0.005)
+    assert not holds(found)
+
+
+def test_what_cannot_be_told_apart_is_not_held_to_be_the_same() -> None:
+    assert not holds(compared(ticks(1.0, noise=0.2)))
+
+
+def test_answers_of_different_lengths_are_no_comparison() -> None:
+    made = ticks(1.0)
+    made[-1] = Tick(5, "spec-harness", "p9", "code", 49, 1.0)
+    with pytest.raises(SystemExit, match="spec-.*: the greedy text of p9"):
+        compared(made)

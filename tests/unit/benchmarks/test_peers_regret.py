@@ -1,0 +1,154 @@
+"""Automatic depth against the best of a sweep: what follows from answers whose truth is known."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from rich.console import Console
+
+from benchmarks.arms import Prompt
+from benchmarks.peers.part import Context, Pair
+from benchmarks.peers.regret import CELLS, DEPTHS, WAYS, Asked, Regret, Sample, best_fixed, figure, figures
+from benchmarks.peers.streams import Chunk, Stream
+from benchmarks.peers.ways import AUTOMATIC, AUTOREGRESSIVE, Turn, fixed
+from benchmarks.ratios import CLASSES
+
+CURVE = {0: 100.0, 1: 120.0, 2: 140.0, 3: 150.0, 4: 145.0, 6: 130.0, 8: 110.0}
+
+
+def samples(automatic: float, noise: float = 0.0, repetitions: int = 12, seed: int = 1) -> list[Sample]:
+    """Answers of 100 tokens at the rates of `CURVE`, each time off by that relative standard deviation."""
+    draw = random.Random(seed)
+    rates = {**{str(depth): rate for depth, rate in CURVE.items()}, AUTOMATIC.name: automatic}
+    return [
+        Sample(repetition, way, 100, 100 / rate * max(0.1, draw.gauss(1, noise)))
+        for repetition in range(repetitions)
+        for way, rate in rates.items()
+    ]
+
+
+def test_a_ratio_is_to_the_best_fixed_depth() -> None:
+    found = figure("cell", samples(147.0))
+    assert best_fixed(samples(147.0)) == "3"
+    assert found.value == pytest.approx(147 / 150)
+    assert found.holds
+    assert not figure("cell", samples(140.0)).holds
+
+
+def test_luck_among_the_fixed_depths_is_not_asked_of_automatic_depth() -> None:
+    """All depths are equally good: the ratio is one in the mean, though the best of seven on the same is not."""
+    level = [
+        [Sample(one.repetition, one.way, one.tokens, one.seconds * CURVE.get(int(one.way), 100.0) / 100)
+         if one.way != AUTOMATIC.name else one for one in samples(100.0, noise=0.1, seed=seed)]
+        for seed in range(200)
+    ]  # fmt: skip
+    crossed = sum(figure("cell", some).value for some in level) / len(level)
+    naive = sum(float(figure("cell", some).detail.split("ratio ")[1][:-1]) for some in level) / len(level)
+    assert crossed == pytest.approx(1.0, abs=0.01)  # the mean of 200 has a standard error of 0.003
+    assert naive < 0.975
+
+
+def test_the_depth_is_chosen_on_the_other_half() -> None:
+    """Depth 8 is by far the best in even repetitions, and the worst in odd ones."""
+    lucky = [
+        Sample(one.repetition, one.way, one.tokens, one.seconds * (0.2 if one.repetition % 2 == 0 else 5.0))
+        if one.way == "8"
+        else one
+        for one in samples(150.0)
+    ]
+    found = figure("cell", lucky)
+    assert found.detail.split("best on the halves: ")[1].startswith("8, 3;")
+    # On even repetitions the comparison is with depth 3, on odd ones with depth 8, five times slower.
+    assert found.low == pytest.approx(1.0)
+    assert found.high == pytest.approx(150 / 22)
+
+
+def test_one_repetition_says_nothing() -> None:
+    with pytest.raises(ValueError, match="two or more"):
+        figure("cell", samples(150.0, repetitions=1))
+
+
+def test_figures_are_derived_from_the_records_of_every_cell() -> None:
+    def turn(rate: float) -> dict:
+        return Turn((Stream("p", 0.0, 100 / rate, (Chunk(0.01, 50), Chunk(100 / rate, 50)), text=""),), 40).record()
+
+    rates = {**{str(depth): CURVE[depth] for depth in DEPTHS}, AUTOMATIC.name: 160.0}
+    records = [
+        {"cell": cell.key, "repetition": repetition, "group": 0, "way": way, "turn": turn(rate)}
+        for cell in CELLS
+        for repetition in range(2)
+        for way, rate in rates.items()
+    ]
+    found = figures(records)
+    assert [one.key for one in found] == [cell.key for cell in CELLS]
+    assert len(found) == 16
+    assert {round(one.value, 3) for one in found} == {round(160 / 150, 3)}
+    assert {one.wanted for one in found} == {0.97}
+
+
+def test_depth_nought_is_autoregressive_decoding() -> None:
+    assert fixed(0) is AUTOREGRESSIVE
+    assert fixed(3).depth == 3
+
+
+def test_a_turn_survives_the_disk_and_knows_its_rates() -> None:
+    streams = (
+        Stream("a", 5.0, 7.0, (Chunk(5.5, 1), Chunk(6.9, 4)), 3, 0, 5),
+        Stream("b", 5.1, 7.5, (Chunk(5.6, 2), Chunk(7.4, 3)), 3, 0, 5),
+    )
+    turn = Turn(streams, 6)
+    assert (turn.tokens, turn.seconds, turn.tokens_a_round) == (10, 2.5, 2.0)
+    again = Turn.of_record(turn.record())
+    assert (again.tokens, again.seconds, again.tokens_a_round) == pytest.approx((10, 2.5, 2.0))
+
+
+def answered(context: Context, tokens: int, until: int = 10_000) -> tuple[list[Asked], dict]:
+    """Everything that one repetition asks for, where each answer has so many tokens; or the first of it."""
+    asked: list[Asked] = []
+    done: dict = {}
+    while missing := Regret()._missing(context, 0, done):
+        for one in missing:
+            if len(asked) == until:
+                return asked, done
+            asked.append(one)
+            done[one.key] = tokens * one.cell.batch
+    return asked, done
+
+
+@pytest.fixture
+def context() -> Context:
+    prompts = [Prompt(f"{name}-{i}", name, ()) for name in CLASSES for i in range(80)]
+    return Context(Pair("", ""), prompts, Console(), None, False, 1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("tokens", "alone", "together"), [(10, 16, 4), (96, 2, 1), (1, 16, 16)])
+def test_a_repetition_of_a_cell_goes_on_until_it_has_enough_tokens(
+    context: Context, tokens: int, alone: int, together: int
+) -> None:
+    asked, _ = answered(context, tokens)
+    for cell in CELLS:
+        groups = [one.group for one in asked if one.cell is cell and one.way is AUTOMATIC]
+        assert groups == list(range(alone if cell.batch == 1 else together))
+
+
+def test_every_way_is_asked_for_the_same_prompts_and_other_groups_for_others(context: Context) -> None:
+    asked, _ = answered(context, 20)
+    for cell in CELLS:
+        mine = [one for one in asked if one.cell is cell]
+        groups = {one.group: one.prompts for one in mine}
+        assert all(one.prompts == groups[one.group] for one in mine)
+        assert {one.way for one in mine if one.group == 0} == set(WAYS)
+        assert len({prompt.id for some in groups.values() for prompt in some}) == len(groups) * cell.batch
+
+
+def test_what_was_answered_before_an_interruption_is_not_asked_for_again(context: Context) -> None:
+    whole, _ = answered(context, 20)
+    begun, done = answered(context, 20, until=333)
+    rest: list[Asked] = []
+    while missing := Regret()._missing(context, 0, done):
+        for one in missing:
+            rest.append(one)
+            done[one.key] = 20 * one.cell.batch
+    assert len(begun) + len(rest) == len(whole)
+    assert {str(one.place) for one in begun + rest} == {str(one.place) for one in whole}

@@ -1,0 +1,174 @@
+"""The peer and the stretched pair: what is asked over HTTP, what is heard, what is said where it fails."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from benchmarks.arms import Prompt
+from benchmarks.peers.asking import AUTOREGRESSIVE, PEER, AskPeer, arms
+from benchmarks.peers.codec import Codec
+from benchmarks.peers.drawn import long_prompt
+from benchmarks.peers.load import closed_loop
+from benchmarks.peers.mlx_server import Peer, peer
+from benchmarks.peers.part import Pair
+from benchmarks.peers.prefix import history
+from benchmarks.peers.stretched import stretched
+from benchmarks.run import load_prompts
+
+NANO = files("draftd.models.nano")
+PAIR = Pair(str(NANO / "target"), str(NANO / "draft"))
+
+
+@pytest.fixture(scope="module")
+def codec() -> Codec:
+    return Codec(PAIR.model)
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[Prompt]:
+    return load_prompts(PAIR.model, 3)
+
+
+@contextmanager
+def answering(*said: str, status: int = 200) -> Iterator[tuple[Peer, list[dict]]]:
+    """A server that says this, as the peer does: HTTP/1.0, until it closes. Also gives the bodies that it was sent."""
+    asked: list[dict] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write("".join(said).encode())
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield Peer(server.server_address[1], "the peer"), asked
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def piece(text: str) -> str:
+    return f"data: {json.dumps({'choices': [{'text': text}]})}\n\n"
+
+
+def usage(prompt: int, completion: int, cached: int = 0) -> str:
+    said = {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+    return f"data: {json.dumps({'choices': [], 'usage': said})}\n\n"
+
+
+def test_an_answer_is_heard_piece_by_piece_and_counted_in_tokens(codec, prompts) -> None:
+    prompt, text = prompts[0], "    return list(set(data))"
+    tokens = len(codec.tokens(text))
+    said = [": keepalive 1/2\n\n", piece(text[:11]), piece(text[11:]), piece("")]
+    with answering(*said, usage(len(prompt.tokens), tokens + 1, cached=5), "data: [DONE]\n\n") as (server, asked):
+        stream = AskPeer(server, codec).ask(prompt, 64)
+    assert stream.error == ""
+    assert stream.text == text
+    assert (stream.output_tokens, stream.prompt_tokens, stream.cached_tokens) == (tokens + 1, len(prompt.tokens), 5)
+    assert sum(chunk.tokens for chunk in stream.chunks) == tokens + 1
+    assert stream.asked <= stream.chunks[0].at <= stream.ended
+    assert codec.tokens(asked[0]["prompt"]) == prompt.tokens
+    assert (asked[0]["max_tokens"], asked[0]["temperature"], asked[0]["stream"]) == (64, 0.0, True)
+
+
+def test_the_last_token_that_is_counted_twice_is_one(codec, prompts) -> None:
+    said = [piece("return"), usage(len(prompts[0].tokens), 2), "data: [DONE]\n\n"]
+    with answering(*said) as (server, _):
+        assert AskPeer(server, codec).ask(prompts[0], 1).output_tokens == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "error"),
+    [
+        ([usage(1, 1), "data: [DONE]\n\n"], 200, "the peer read 1 tokens, draftd"),
+        ([piece("a")], 200, "ended before its usage"),
+        (['{"error": "too long"}'], 404, "HTTP 404.*too long"),
+    ],
+)
+def test_what_goes_wrong_is_the_streams_error(codec, prompts, said, status, error) -> None:
+    with answering(*said, status=status) as (server, _):
+        stream = AskPeer(server, codec).ask(prompts[0], 4)
+
+    assert re.search(error, stream.error)
+
+
+def test_nobody_listening_is_an_error_too(codec, prompts) -> None:
+    with answering() as (server, _):
+        pass
+    assert "ConnectionRefusedError" in AskPeer(server, codec).ask(prompts[0], 4).error
+
+
+def test_every_held_out_prompt_has_a_text_that_gives_its_tokens(codec, prompts) -> None:
+    for prompt in prompts:
+        assert codec.tokens(codec.text(prompt.tokens)) == prompt.tokens
+    with pytest.raises(ValueError, match="other tokens"):
+        # Two tokens that are one when their text is read.
+        codec.text(codec.tokens("re") + codec.tokens("turn"))
+
+
+def test_long_prompts_are_as_long_as_asked_and_no_two_begin_alike(codec, prompts) -> None:
+
+    draw = random.Random(1)
+    made = [long_prompt(prompts, codec, 300, f"long-{i}", draw) for i in range(3)]
+    assert [len(one.tokens) for one in made] == [300] * 3
+    assert len({one.tokens[:60] for one in made}) == 3
+    messages = history(prompts, codec, 200, draw)
+    assert [one["role"] for one in messages[-2:]] == ["assistant", "user"]
+    assert 200 <= len(codec.chat(messages)) < 400
+
+
+def test_a_stretched_pair_has_the_same_weights_and_a_longer_context() -> None:
+    with stretched(PAIR, 4096) as longer:
+        for role in ("model", "draft"):
+            made, source = Path(getattr(longer, role)), Path(getattr(PAIR, role))
+            assert json.loads((made / "config.json").read_text())["max_position_embeddings"] == 4096
+            assert (made / "model.safetensors").samefile(source / "model.safetensors")
+            assert json.loads((source / "config.json").read_text())["max_position_embeddings"] == 1024
+    assert not Path(longer.model).exists()
+
+
+def test_an_endless_pair_ends_with_padding_which_must_be_a_token_of_its_own(tmp_path) -> None:
+    with stretched(PAIR, endless=True) as endless:
+        assert Codec(endless.model)._wrapper.eos_token_ids == {2}
+        config = Path(endless.model) / "tokenizer_config.json"
+        told = json.loads(config.read_text())
+        config.write_text(json.dumps(told | {"pad_token": told["eos_token"]}))
+        with pytest.raises(ValueError, match="pad_token"), stretched(endless, endless=True):
+            pass
+
+
+def test_a_peer_that_cannot_start_says_why(tmp_path) -> None:
+    with pytest.raises(RuntimeError, match="mlx_lm.server"), peer(Pair(str(tmp_path), ""), draft_depth=None, batch=1):
+        pass
+
+
+@pytest.mark.slow
+def test_draftd_and_the_peer_write_the_same(codec, prompts) -> None:
+    """The real servers under a real load, small: the whole way from processes to ratios' ticks."""
+    with arms(PAIR, codec, 2, (AUTOREGRESSIVE, PEER)) as askers:
+        loads = {name: closed_loop(asker, prompts[:4], 2, 24) for name, asker in askers.items()}
+    texts = {name: {s.prompt: (s.text, s.output_tokens) for s in load.streams} for name, load in loads.items()}
+    assert texts[AUTOREGRESSIVE] == texts[PEER]
+    assert all(load.tokens_per_second > 0 for load in loads.values())

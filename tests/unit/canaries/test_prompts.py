@@ -1,0 +1,118 @@
+"""The daemon's own prompts: what ships is sound, and what is broken is named."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from importlib import resources
+from typing import Any
+
+import pytest
+
+from draftd.canaries.fields import FrozenPromptError
+from draftd.canaries.prompts import MOST_PROMPTS, FrozenPrompts, parse_canaries, parse_probe
+from draftd.core import WorkloadClass
+
+PROMPT: dict[str, Any] = {
+    "id": "one",
+    "workload": "chat",
+    "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello?"}],
+    "max_tokens": 8,
+}
+CHECK: dict[str, Any] = {"kind": "tool_call", "allowed": ["ring"], "name": "ring", "arguments": {"times": 2}}
+
+
+def test_what_ships_can_be_read_and_has_all_that_it_is_for() -> None:
+    shipped = FrozenPrompts.shipped()
+    assert Counter(prompt.workload for prompt in shipped.probe) == dict.fromkeys(
+        (WorkloadClass.CODE, WorkloadClass.TOOL_CALL, WorkloadClass.CHAT, WorkloadClass.PROSE), 4
+    )
+    assert Counter(type(canary.check).__name__ for canary in shipped.canaries) == {
+        "JsonObject": 8,
+        "ToolCall": 10,
+        "NoToolCall": 6,
+    }
+    assert all(prompt.max_tokens <= 64 for prompt in (*shipped.probe, *(canary.prompt for canary in shipped.canaries)))
+
+
+def test_nothing_that_ships_is_among_the_prompts_that_speed_is_told_with() -> None:
+    held_out = {
+        json.loads(line)["messages"][-1]["content"]
+        for file in (resources.files("draftd.models.nano") / "prompts").iterdir()
+        for line in file.read_text(encoding="utf-8").splitlines()
+    }
+    shipped = FrozenPrompts.shipped()
+    asked = {prompt.messages[-1][1] for prompt in (*shipped.probe, *(canary.prompt for canary in shipped.canaries))}
+    assert not asked & held_out
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"id": ""}, "f.jsonl, line 1: id: got ''; allowed: a text that is not empty"),
+        ({"id": 7}, "f.jsonl, line 1: id: got 7"),
+        ({"workload": "poem"}, "line 1: workload: got 'poem'; allowed: unspecified, code, tool_call, chat, prose"),
+        ({"max_tokens": 0}, "line 1: max_tokens: got 0; allowed: a whole number from 1 to 256"),
+        ({"max_tokens": True}, "line 1: max_tokens: got True"),
+        ({"max_tokens": "8"}, "line 1: max_tokens: got '8'"),
+        ({"messages": []}, r"line 1: messages: got \[\]; allowed: a list of at least one object"),
+        ({"messages": ["Hello?"]}, r"line 1: messages\[0\]: got 'Hello\?'; allowed: an object"),
+        ({"messages": [{"role": "user"}]}, r"line 1: messages\[0\]\.content: got None"),
+        ({"messages": [{"role": "you", "content": "x"}]}, r"line 1: messages\[0\]\.role: got 'you'"),
+        ({"messages": [{"role": "assistant", "content": "x"}]}, "line 1: messages: got 'assistant'; allowed: a user's"),
+        ({"tokens": 8}, "line 1: tokens: got 8; allowed: no such field; there are id, max_tokens, messages, workload"),
+    ],
+)
+def test_a_broken_prompt_is_named_with_file_line_field_and_what_is_allowed(
+    changed: dict[str, object], named: str
+) -> None:
+    with pytest.raises(FrozenPromptError, match=named):
+        parse_probe(json.dumps({**PROMPT, **changed}), "f.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"kind": "poem"}, r"line 1: check\.kind: got 'poem'; allowed: json_object, tool_call, no_tool_call"),
+        ({"name": "sing"}, r"line 1: check\.name: got 'sing'; allowed: ring"),
+        ({"allowed": []}, r"line 1: check\.allowed: got \[\]"),
+        ({"arguments": [2]}, r"line 1: check\.arguments: got \[2\]; allowed: an object"),
+        ({"mentions": ["x"]}, r"line 1: check\.mentions: got \['x'\]; allowed: no such field"),
+        (
+            {"kind": "json_object", "keys": {"a": "text"}, "values": {}},
+            r"line 1: check\.allowed: .*no such field",
+        ),
+    ],
+)
+def test_a_broken_check_is_named_with_its_field(changed: dict[str, object], named: str) -> None:
+    line = json.dumps({**PROMPT, "check": {**CHECK, **changed}})
+    with pytest.raises(FrozenPromptError, match=named):
+        parse_canaries(line, "f.jsonl")
+
+
+def test_a_type_that_json_does_not_have_is_named() -> None:
+    line = json.dumps({**PROMPT, "check": {"kind": "json_object", "keys": {"a": "text"}, "values": {}}})
+    with pytest.raises(FrozenPromptError, match=r"line 1: check\.keys\.a: got 'text'; allowed: string, integer"):
+        parse_canaries(line, "f.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("", "f.jsonl: got '0 prompts'; allowed: 1 to 256"),
+        ("{", "f.jsonl, line 1: got '{'; allowed: a JSON object"),
+        ("[" * 100_000, "f.jsonl, line 1: got '.*…; allowed: a JSON object"),
+        ("\n7", "f.jsonl, line 2: got 7; allowed: a JSON object"),
+        (f"{json.dumps(PROMPT)}\n\n{json.dumps(PROMPT)}", "f.jsonl, line 3: id: got 'one'; allowed: one that no line"),
+    ],
+)
+def test_a_broken_file_is_named_with_its_line(text: str, named: str) -> None:
+    with pytest.raises(FrozenPromptError, match=named):
+        parse_probe(text, "f.jsonl")
+
+
+def test_a_file_cannot_have_more_prompts_than_are_kept_in_memory() -> None:
+    lines = [json.dumps({**PROMPT, "id": str(number)}) for number in range(MOST_PROMPTS + 1)]
+    assert len(parse_probe("\n".join(lines[:-1]), "f.jsonl")) == MOST_PROMPTS
+    with pytest.raises(FrozenPromptError, match="257 prompts"):
+        parse_probe("\n".join(lines), "f.jsonl")

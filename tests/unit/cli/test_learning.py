@@ -1,0 +1,109 @@
+"""Where what was learnt is kept, and whom it is of."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftd.cli import learning
+from draftd.cli.learning import Learning, identity, paths_of
+from draftd.core import DrafterKind, WorkloadClass
+from draftd.engine.costs import DEEPEST, Prices
+from draftd.engine.learnt import Learnt
+from draftd.errors import ConfigError
+from draftd.settings import EngineSettings, ModelSettings, Settings
+
+NONE = (0.0,) * DEEPEST
+LEARNT = Learnt(
+    Prices({1: 0.01, 2: 0.015}, {DrafterKind.DRAFT_MODEL: {(1, 1): 0.012}}, {0: 1e-6}, 64),
+    {(DrafterKind.DRAFT_MODEL, 1, False, 0): (0.1, 0.01)},
+    {(DrafterKind.DRAFT_MODEL, False, False, WorkloadClass.CODE): ((9.0, *NONE[1:]), (7.0, *NONE[1:]))},
+)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> ModelSettings:
+    for name in ("target", "draft"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+        (folder / "model.safetensors").write_bytes(name.encode())
+    return ModelSettings(path=str(tmp_path / "target"), draft_path=str(tmp_path / "draft"))
+
+
+def settings(pair: ModelSettings, **engine: Any) -> Settings:
+    return Settings(model=pair, engine=EngineSettings(**engine))
+
+
+def kept(chosen: Settings, folder: Path | None) -> Learning:
+    """A daemon that learnt, and ended."""
+    made = Learning(chosen, folder)
+    made.start(lambda: LEARNT)
+    assert made.close()
+    return made
+
+
+def test_the_next_daemon_of_the_same_pair_knows_it(pair: ModelSettings, tmp_path: Path) -> None:
+    assert kept(settings(pair), tmp_path).learnt is None
+    assert (tmp_path / "learnt.json").exists()
+    assert Learning(settings(pair), tmp_path).learnt == LEARNT
+
+
+def test_a_file_of_ones_own_is_taken_without_a_folder(pair: ModelSettings, tmp_path: Path) -> None:
+    chosen = settings(pair, learnt_file=tmp_path / "mine.json")
+    kept(chosen, None)
+    assert Learning(chosen, None).learnt == LEARNT
+    assert not (tmp_path / "learnt.json").exists()
+
+
+def test_without_any_place_nothing_is_kept(pair: ModelSettings, tmp_path: Path) -> None:
+    kept(settings(pair), None)
+    assert Learning(settings(pair), None).learnt is None
+
+
+def test_a_file_in_no_folder_is_asked_wrongly(pair: ModelSettings, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="engine.learnt_file.*a file in a folder that there is"):
+        Learning(settings(pair, learnt_file=tmp_path / "none" / "learnt.json"), tmp_path)
+
+
+def test_what_makes_a_pair_or_a_machine_another(
+    pair: ModelSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = identity(settings(pair))
+    assert json.loads(json.dumps(before)) == before == identity(settings(pair))
+    assert identity(settings(pair, max_batch=3)) != before
+    assert identity(settings(pair, max_draft_tokens=3)) != before
+    assert identity(Settings(model=pair.model_copy(update={"prompt_lookup": False}))) != before
+    assert identity(Settings(model=pair.model_copy(update={"draft_path": None}))) != before
+    weights = tmp_path / "draft" / "model.safetensors"
+    os.utime(weights, ns=(1, 1))
+    assert identity(settings(pair)) != before, "weights that were written anew"
+    touched = identity(settings(pair))
+    monkeypatch.setattr(learning, "load_blas", lambda: "another")
+    assert identity(settings(pair)) != touched
+
+
+def test_what_is_not_what_was_written_is_said_and_learnt_anew(
+    pair: ModelSettings, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept(settings(pair), tmp_path)
+    path = tmp_path / "learnt.json"
+    document = json.loads(path.read_text())
+    document["pairs"][0]["learnt"]["plain"] = [[1, -3]]
+    path.write_text(json.dumps(document))
+    assert Learning(settings(pair), tmp_path).learnt is None
+    (said,) = caplog.messages
+    assert "learnt.plain[0]" in said
+    assert "learnt anew" in said
+
+
+def test_nothing_named_is_the_embedded_pair() -> None:
+    target, draft = paths_of(ModelSettings())
+    assert (Path(target).name, Path(str(draft)).name) == ("target", "draft")
+    assert identity(Settings())["draft"]["files"]["model.safetensors"]
+    assert paths_of(ModelSettings(path="hub/id")) == ("hub/id", None)
+    assert identity(Settings(model=ModelSettings(path="hub/id")))["target"] == {"path": "hub/id", "files": {}}

@@ -1,0 +1,64 @@
+"""A daemon as a child process: heard while it starts, stopped when the block ends, explained when it fails."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import pytest
+
+from draftd.client.child import clean_environ, serving
+from draftd.errors import DraftdError
+
+ENVIRON = dict(os.environ)
+
+
+def python(program: str) -> list[str]:
+    return [sys.executable, "-c", program]
+
+
+def test_the_address_is_heard_and_the_child_stopped() -> None:
+    program = (
+        "import sys, time; print('draftd: loading', file=sys.stderr);"
+        "print('draftd: serving a model on 127.0.0.1:1234', file=sys.stderr, flush=True); time.sleep(60)"
+    )
+    heard: list[str] = []
+    began = time.monotonic()
+    with serving(python(program), ENVIRON, timeout=20, on_line=heard.append) as ready:
+        assert (ready.model, ready.address) == ("a model", "127.0.0.1:1234")
+    assert heard == ["loading"]
+    assert time.monotonic() - began < 20
+
+
+def test_a_child_that_fails_is_explained_by_its_last_line() -> None:
+    program = "import sys; print('draftd: no such model', file=sys.stderr); sys.exit(3)"
+    with pytest.raises(DraftdError, match="exit code 3: no such model"), serving(python(program), ENVIRON, timeout=20):
+        pass
+
+
+def test_a_silent_child_is_given_up() -> None:
+    program = "import time; time.sleep(60)"
+    with pytest.raises(DraftdError, match="said nothing"), serving(python(program), ENVIRON, timeout=0.5):
+        pass
+
+
+def test_a_talkative_child_does_not_block_while_it_serves() -> None:
+    program = (
+        "import sys; print('draftd: serving m on h:1', file=sys.stderr, flush=True);"
+        "[print('x' * 1000, file=sys.stderr) for _ in range(2000)]; sys.exit(0)"
+    )
+    with serving(python(program), ENVIRON, timeout=20) as ready:
+        deadline = time.monotonic() + 20
+        while ready.running() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert not ready.running()
+
+
+def test_the_demos_daemon_keeps_the_model_and_telemetry_settings_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DRAFTD_SERVER__HOST", "DRAFTD_CONFIG", "DRAFTD_FLAG__PROVIDER", "DRAFTD_LOG__FORMAT"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("DRAFTD_MODEL__PATH", "somewhere")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317")
+    kept = {name for name in clean_environ("/tmp/flags.json") if name.startswith(("DRAFTD_", "OTEL_"))}
+    assert kept == {"DRAFTD_MODEL__PATH", "DRAFTD_FLAG__FILE", "OTEL_EXPORTER_OTLP_ENDPOINT"}

@@ -1,0 +1,69 @@
+"""Prompts from files and from the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from draftd.cli.overrides import parse_assignments
+from draftd.client.prompts import PromptError, from_file, from_texts, held_out, shorten, spread
+from draftd.core import WorkloadClass
+from draftd.errors import ConfigError
+from tests.conftest import NanoPair
+
+
+def test_a_text_file_has_one_prompt_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_text("first\n\nsecond\n")
+    assert [prompt.messages for prompt in from_file(file)] == [(("user", "first"),), (("user", "second"),)]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 1.*JSON object"),
+        ("[]", "line 1.*JSON object"),
+        ('{"messages": []}', "messages"),
+        ('{"messages": [{"role": "user"}]}', "messages"),
+        ('{"messages": [{"role": "user", "content": "x"}], "workload": "poetry"}', "code, tool_call, chat, prose"),
+        ('{"messages": [{"role": "user", "content": "x"}], "max_tokens": "9"}', "whole number"),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path: Path, line: str, message: str) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text(line + "\n")
+    with pytest.raises(PromptError, match=message):
+        from_file(file)
+
+
+def test_an_empty_file_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_text("\n")
+    with pytest.raises(PromptError, match="no prompt"):
+        from_file(file)
+
+
+def test_long_prompts_are_named_by_their_beginning() -> None:
+    assert shorten("a  b\nc") == "a b c"
+    assert from_texts(["x" * 99])[0].name == "x" * 23 + "…"
+
+
+def test_a_spread_goes_from_first_to_last() -> None:
+    prompts = from_texts([str(i) for i in range(10)])
+    assert [p.name for p in spread(prompts, 3)] == ["0", "3", "6"]
+    assert spread(prompts, 20) == prompts
+
+
+@pytest.mark.parametrize("workload", ["code", "tool_call", "chat", "prose"])
+def test_the_package_has_held_out_prompts_of_every_class(nano_pair: NanoPair, workload: str) -> None:
+    prompts = held_out(WorkloadClass(workload))
+    assert len(prompts) >= 50
+    assert {p.workload for p in prompts} == {WorkloadClass(workload)}
+    assert len({p.name for p in prompts}) == len(prompts)
+
+
+def test_assignments_need_a_value() -> None:
+    assert parse_assignments(["a.b=1", "c.d = x=y"]) == {"a.b": "1", "c.d": "x=y"}
+    with pytest.raises(ConfigError, match="NAME=VALUE"):
+        parse_assignments(["a.b"])

@@ -1,0 +1,187 @@
+"""Requests begin where there is memory for them, in a fair order, and those that never would are refused."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from draftd.core import FinishReason
+from draftd.engine.admission import Admission, Layout, derived
+from draftd.engine.layouts import position_bytes
+from draftd.engine.newcomers import _OVERTAKEN
+from draftd.engine.scripted import scripted_models
+from draftd.errors import InvalidRequest
+from tests.rig import Rig, autoregressive, pair, request, speculative, tiny_llama
+
+MODELS = pair(tiny_llama(1), tiny_llama(2))
+EACH = position_bytes(MODELS.target) + position_bytes(MODELS.draft)
+
+
+def layout(batched: bool = True, each: int = EACH, rows: int = 8, context: int = 4096) -> Layout:
+    return Layout(each, batched, rows, context)
+
+
+def rig(limit: int, models=MODELS, each: int = EACH, **options) -> Rig:
+    return Rig(models, admission=Admission(layout(each=each), limit, **options))
+
+
+def positions(n: int) -> int:
+    return n * EACH
+
+
+def test_what_a_position_takes_is_measured():
+    assert EACH == 2 * (2 * 2 * 2 * 8 * 4)  # models of layers, keys and values, heads, dim, fp32
+    assert position_bytes(tiny_llama(4, sliding=16)) > 0
+
+
+def test_rows_reserve_what_they_can_come_to_need_as_wide_as_the_longest():
+    assert layout(each=1).held([100, 100, 600]) == 4 * 768
+    assert layout(each=1, rows=3).held([100, 100, 600]) == 3 * 768
+    assert layout(False, each=1).held([100, 100, 600]) == 256 + 256 + 768
+    assert layout(each=1).held([]) == 0
+
+
+def test_who_does_not_fit_waits_until_another_has_left_and_is_seen_to(caplog):
+    caplog.set_level(logging.INFO)
+    limit = positions(2 * 256 + 256)
+    one = rig(limit)
+    first = one.add(request([1, 2, 3], speculative(2), max_tokens=40))
+    one.scheduler.step()
+    second = one.add(request([4, 5], autoregressive(), max_tokens=40))
+    one.scheduler.step()
+    third = one.add(request([6], autoregressive(), max_tokens=40))
+    one.scheduler.step()
+    assert (one.scheduler.active, one.scheduler.waiting, one.scheduler.held_back) == (2, 1, 1)
+    while third.outcome is None:
+        assert one.scheduler.active <= 2
+        one.scheduler.step()
+    assert first.finishes == second.finishes == 1
+    assert one.scheduler.held_back == 0
+    told = [record.getMessage() for record in caplog.records if "memory" in record.getMessage()]
+    assert told == ["requests wait for memory", "no request waits for memory any more"]
+
+
+def test_who_is_held_back_is_overtaken_no_more_often_than_that():
+    one = rig(positions(4 * 512))
+    one.add(request([1] * 10, autoregressive(), max_tokens=400))
+    one.scheduler.step()
+    big = one.add(request([2] * 10, autoregressive(), max_tokens=900))
+    others = [one.add(request([3] * 5, autoregressive(), max_tokens=3)) for _ in range(3 * _OVERTAKEN)]
+    while not big.tokens:
+        one.scheduler.step()
+    assert sum(bool(other.tokens) for other in others) == _OVERTAKEN
+    one.drain()
+    assert all(other.done.reason is FinishReason.LENGTH for other in others)
+
+
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_caches_never_take_more_than_the_limit_and_texts_are_those_alone(data):
+    steps = data.draw(st.sampled_from([4, 6, 9, 16, 40]))
+    limit = positions(steps * 256)
+    one, sinks = rig(limit), []
+    admission = Admission(layout(), limit)
+    for i in range(data.draw(st.integers(1, 8))):
+        length = data.draw(st.sampled_from([1, 3, 20, 90, 230, 300]))
+        plan = data.draw(st.sampled_from([autoregressive(), speculative(2)]))
+        asked = request([(i + 3 * j) % 31 for j in range(length)], plan, max_tokens=data.draw(st.integers(1, 40)))
+        try:
+            admission.check(asked)
+        except InvalidRequest:
+            continue
+        sinks.append((asked, one.add(asked)))
+        for _ in range(data.draw(st.integers(0, 6))):
+            one.scheduler.step()
+            assert one.scheduler.kv_cache_bytes <= limit
+        if data.draw(st.integers(0, 4)) == 0:
+            one.scheduler.end({data.draw(st.sampled_from(sinks))[0].id: FinishReason.CANCELLED})
+    while not one.scheduler.idle:
+        one.scheduler.step()
+        assert one.scheduler.kv_cache_bytes <= limit
+    for asked, sink in sinks:
+        alone = Rig(MODELS).run([request(asked.prompt, autoregressive(), max_tokens=asked.max_tokens)])[0].tokens
+        assert sink.tokens == (alone if sink.done.reason is FinishReason.LENGTH else alone[: len(sink.tokens)])
+    assert one.scheduler.kv_cache_bytes == 0
+
+
+@pytest.mark.parametrize("prompt", [10, 300, 1000])
+def test_the_largest_that_is_allowed_is_allowed_and_one_more_is_refused(prompt):
+    admission = Admission(layout(), positions(8 * 256))
+    with pytest.raises(InvalidRequest) as refused:
+        admission.check(request([1] * prompt, autoregressive(), max_tokens=4000))
+    if prompt == 1000:
+        assert refused.value.field == "prompt"
+        assert refused.value.value == "1000 tokens"
+        most = int(refused.value.allowed.split()[2])
+        admission.check(request([1] * most, autoregressive(), max_tokens=1))
+        with pytest.raises(InvalidRequest, match="prompt"):
+            admission.check(request([1] * (most + 1), autoregressive(), max_tokens=1))
+        return
+    assert refused.value.field == "max_tokens"
+    assert f"{positions(8 * 256)} bytes (engine.kv_cache_bytes)" in refused.value.allowed
+    most = int(refused.value.allowed.split()[2])
+    admission.check(request([1] * prompt, autoregressive(), max_tokens=most))
+    with pytest.raises(InvalidRequest, match="max_tokens"):
+        admission.check(request([1] * prompt, autoregressive(), max_tokens=most + 1))
+
+
+def test_what_the_context_cuts_off_needs_no_memory():
+    admission = Admission(layout(context=400), positions(4 * 256))
+    admission.check(request([1] * 10, autoregressive(), max_tokens=100_000))
+
+
+def answering(value: int | None) -> Callable[[], int | None]:
+    return lambda: value
+
+
+@pytest.mark.parametrize(("headroom", "together"), [(None, True), (10**9, True), (1, False), (0, False), (-5, False)])
+def test_headroom_bounds_who_begins_beside_others_and_never_who_is_alone(headroom, together):
+    one = rig(0, headroom=answering(headroom))
+    sinks = [one.add(request([i, 2, 3], autoregressive(), max_tokens=20)) for i in range(2)]
+    most = 0
+    while not one.scheduler.idle:
+        one.scheduler.step()
+        most = max(most, one.scheduler.active)
+    assert (most == 2) is together
+    assert all(sink.done.reason is FinishReason.LENGTH for sink in sinks)
+
+
+def test_what_else_is_held_goes_first_where_memory_lacks():
+    asked = []
+
+    def shed(wanted: int) -> int:
+        asked.append(wanted)
+        return wanted
+
+    one = rig(0, headroom=answering(EACH), shed=shed)
+    one.add(request([1, 2, 3], autoregressive(), max_tokens=20))
+    one.scheduler.step()
+    one.add(request([4, 2, 3], autoregressive(), max_tokens=20))
+    one.scheduler.step()
+    assert one.scheduler.active == 2
+    assert len(asked) == 1
+    assert asked[0] > EACH
+
+
+def test_a_limit_that_nobody_set_follows_from_headroom_or_memory():
+    assert derived(layout(each=1), None, None) == 0
+    assert derived(layout(each=1, context=100), 4_000_000, 10**9) == 3_000_000
+    assert derived(layout(each=1, context=100), None, 8_000_000) == 1_000_000
+    one = layout(each=1).held([4096]) + layout(each=1).entering(4096)
+    assert derived(layout(each=1), 0, 10**9) == one, "a text as long as the context fits all the same"
+    assert derived(layout(each=1), 0, 8000) == 1000, "unless that is too much for the machine"
+
+
+def test_a_worker_refuses_shows_and_obeys_its_limit(running):
+    engine = running(lambda: scripted_models(0.8), kv_cache_bytes=8 * 256 * 16, max_batch=4)
+    assert engine.worker.status().kv_cache_limit_bytes == 8 * 256 * 16
+    with pytest.raises(InvalidRequest, match="max_tokens: got 3000; allowed: at most"):
+        engine.ask(request([1, 2, 3], speculative(2), max_tokens=3000))
+    texts = engine.answer(*[request([1, 2, i], speculative(2), max_tokens=200) for i in range(6)])
+    assert [len(text) for text in texts] == [200] * 6
+    derived_limit = running(lambda: scripted_models(0.8)).worker.status().kv_cache_limit_bytes
+    assert derived_limit > 0

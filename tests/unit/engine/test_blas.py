@@ -1,0 +1,63 @@
+"""Which BLAS multiplies is told with its version and its threads: both decide how fast."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+
+import pytest
+
+from draftd.engine import blas
+from draftd.engine.blas import described, load_blas
+from draftd.errors import ConfigError
+
+
+def test_the_library_in_use_tells_its_version_and_threads() -> None:
+    name = load_blas()
+    told = described(name)
+    if name == "openblas":
+        assert re.fullmatch(r"OpenBLAS \d+\.\d+\.\d+\S*, \S+, threads: \d+", told), told
+        library = ctypes.CDLL("libopenblas.so.0")
+        library.openblas_set_num_threads(3)
+        try:
+            assert described(name).endswith("threads: 3")
+        finally:
+            library.openblas_set_num_threads(int(told.rsplit(" ", 1)[1]))
+        assert described(name) == told
+    elif name == "metal":
+        assert told == ""
+    else:
+        assert told.startswith(("Intel", "oneAPI", "mkl", "reference"))
+
+
+class Mkl:
+    """As much of it as is asked."""
+
+    def MKL_Get_Version_String(self, buffer: ctypes.Array[ctypes.c_char], size: int) -> None:
+        buffer.value = b"Intel(R) oneAPI Math Kernel Library Version 2025.2  \n"[:size]
+
+    def MKL_Get_Max_Threads(self) -> int:
+        return 4
+
+
+def test_mkl_tells_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blas.ctypes, "CDLL", lambda library: Mkl())
+    assert described("mkl") == "Intel(R) oneAPI Math Kernel Library Version 2025.2, threads: 4"
+
+
+def test_one_that_does_not_tell_is_called_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blas.ctypes, "CDLL", lambda library: object())
+    assert described("openblas") == "openblas"
+    assert described("reference") == "reference"
+    assert described("metal") == ""
+
+
+def test_the_wheels_own_can_be_asked_for_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blas.sys, "platform", "linux")
+    monkeypatch.setattr(blas.ctypes, "CDLL", lambda library, mode=0: object())
+    assert load_blas() == "openblas"
+    monkeypatch.setenv("DRAFTD_BLAS", "reference")
+    assert load_blas() == "reference"
+    monkeypatch.setenv("DRAFTD_BLAS", "mkl")
+    with pytest.raises(ConfigError, match="DRAFTD_BLAS: got 'mkl'; allowed: reference, or unset"):
+        load_blas()

@@ -1,0 +1,261 @@
+"""A model's files are hashed whole, each once, and never in anybody's way."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from draftd.engine import fingerprint
+from draftd.engine.files import ModelFiles, model_files
+from draftd.engine.fingerprint import Fingerprints, quantization
+from draftd.errors import NotNow, NotServing
+
+TEMPLATE = "{% for m in messages %}{{ m['content'] }} ü{% endfor %}"
+
+
+def sha(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "pair"
+    made.mkdir()
+    for name, content in {
+        "model-00001-of-00002.safetensors": bytes(range(256)) * 9000,  # more than two pieces
+        "model-00002-of-00002.safetensors": b"",
+        "config.json": b'{"quantization": {"group_size": 64, "bits": 4}}',
+        "generation_config.json": b"{}",
+        "tokenizer.json": b"{}",
+        "tokenizer_config.json": json.dumps({"chat_template": TEMPLATE}).encode(),
+        "merges.txt": b"a b",
+        "chat_template.jinja": b"{{ bos }}",
+        "README.md": b"not read by anybody",
+        "consolidated.safetensors": b"nor is this",
+    }.items():
+        (made / name).write_bytes(content)
+    (made / "tokenizer_images").mkdir()
+    return made
+
+
+class Reading(Fingerprints):
+    """Notes which files it hashes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[str] = []
+
+    def _hashed(self, file: Path, size: int) -> str:
+        self.read.append(file.name)
+        return super()._hashed(file, size)
+
+
+def test_what_a_model_is_read_from_is_hashed_and_nothing_else(folder: Path) -> None:
+    taken = Fingerprints().of(folder)
+    assert taken.quantization == "4 bits, groups of 64"
+    kinds = {file.name: file.kind for file in taken.files}
+    assert kinds == {
+        "model-00001-of-00002.safetensors": "weights",
+        "model-00002-of-00002.safetensors": "weights",
+        "config.json": "config",
+        "generation_config.json": "config",
+        "chat_template.jinja": "chat_template",
+        "tokenizer.json": "tokenizer",
+        "tokenizer_config.json": "tokenizer",
+        "merges.txt": "tokenizer",
+        "tokenizer_config.json#chat_template": "chat_template",
+    }
+    for file in taken.files[:-1]:
+        content = (folder / file.name).read_bytes()
+        assert (file.bytes, file.sha256) == (len(content), sha(content)), file.name
+    embedded = taken.files[-1]
+    assert (embedded.bytes, embedded.sha256) == (len(TEMPLATE.encode()), sha(TEMPLATE.encode()))
+
+
+def test_each_file_is_hashed_once_until_it_is_another(folder: Path) -> None:
+    prints = Reading()
+    before = prints.of(folder)
+    assert len(prints.read) == 8
+    prints.read.clear()
+    assert prints.of(folder) == before
+    assert prints.read == []
+    os.utime(folder / "merges.txt", ns=(1, 1))
+    assert prints.of(folder) == before
+    assert prints.read == ["merges.txt"]
+
+
+def test_a_file_in_the_place_of_another_is_hashed_even_where_its_size_and_time_are_the_same(folder: Path) -> None:
+    prints, file = Fingerprints(), folder / "merges.txt"
+    before, stat, noted = prints.of(folder), file.stat(), ModelFiles.noted(folder)
+    fresh = folder / "fresh"
+    fresh.write_bytes(b"b a")
+    os.utime(fresh, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    fresh.replace(file)
+    assert (file.stat().st_size, file.stat().st_mtime_ns) == (stat.st_size, stat.st_mtime_ns)
+    after = prints.of(folder)
+    assert [a.name for a, b in zip(after.files, before.files, strict=True) if a != b] == ["merges.txt"]
+    assert noted.changed
+
+
+def test_files_that_went_are_neither_told_nor_remembered(folder: Path, tmp_path: Path) -> None:
+    prints = Fingerprints()
+    prints.of(folder)
+    (folder / "merges.txt").unlink()
+    assert "merges.txt" not in {file.name for file in prints.of(folder).files}
+    assert len(prints._known) == 7
+    folder.rename(tmp_path / "elsewhere")
+    assert prints.of(folder) == fingerprint.Fingerprint("none", ())
+    assert prints._known == {}
+
+
+def test_a_file_that_is_written_meanwhile_is_hashed_anew(folder: Path) -> None:
+    class Written(Reading):
+        def _hashed(self, file: Path, size: int) -> str:
+            found = super()._hashed(file, size)
+            if file.name == "merges.txt" and self.read.count("merges.txt") == 1:
+                file.write_bytes(b"c d e")
+            return found
+
+    prints = Written()
+    files = {file.name: file for file in prints.of(folder).files}
+    assert files["merges.txt"].sha256 == sha(b"c d e")
+    assert prints.read.count("merges.txt") == 2
+
+
+def test_a_file_that_never_comes_to_rest_is_refused_by_name(folder: Path) -> None:
+    class Growing(Fingerprints):
+        def _hashed(self, file: Path, size: int) -> str:
+            if file.name == "merges.txt":
+                with file.open("ab") as more:
+                    more.write(b"more")
+            return super()._hashed(file, size)
+
+    with pytest.raises(NotNow, match=r"merges\.txt is being written"):
+        Growing().of(folder)
+
+
+def test_no_more_is_read_of_a_file_than_it_had(folder: Path) -> None:
+    assert Fingerprints()._hashed(folder / "merges.txt", 2) == sha(b"a ")
+
+
+def test_what_cannot_be_read_is_refused_by_name_and_not_by_its_place(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Path.open
+
+    def refuse(path: Path, *args: object, **options: object) -> object:
+        if path.name == "tokenizer.json":
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, *args, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(NotNow) as refused:
+        Fingerprints().of(folder)
+    assert refused.value.message == "tokenizer.json: Permission denied"
+
+
+def test_closing_ends_it_within_a_piece(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is larger than any piece: it is not read to its end."""
+    prints, hashed = Fingerprints(), list[int]()
+
+    class Sha:
+        def update(self, piece: memoryview) -> None:
+            hashed.append(len(piece))
+            prints.close()
+
+    monkeypatch.setattr(hashlib, "sha256", Sha)
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            prints.of(folder)
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(10)
+    assert [type(error) for error in raised] == [NotServing]
+    assert len(hashed) == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"group_size": 64, "bits": 4}, "4 bits, groups of 64"),
+        ({"group_size": 64, "bits": 4, "mode": "affine"}, "4 bits, groups of 64"),
+        ({"group_size": 32, "bits": 4, "mode": "mxfp4"}, "4 bits, groups of 32, mxfp4"),
+        (
+            {"group_size": 64, "bits": 4, "lm_head": {"group_size": 64, "bits": 8}, "embed": False},
+            "4 bits, groups of 64, some layers otherwise",
+        ),
+        ({"quant_method": "fp8", "weight_block_size": [32, 32]}, "fp8"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128}, "4 bits, groups of 128, gptq"),
+        ({}, "unknown"),
+    ],
+)
+def test_a_quantisation_in_words(config: dict[str, object], words: str) -> None:
+    assert quantization(config) == words
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ('{"quantization_config": {"quant_method": "bitnet"}}', "bitnet"),
+        ('{"text_config": {"quantization": {"bits": 8, "group_size": 32}}}', "8 bits, groups of 32"),
+        ('{"torch_dtype": "bfloat16"}', "none"),
+        ('{"text_config": null, "quantization": null}', "none"),
+        ("[]", "none"),
+        ("{ this is no JSON", "none"),
+    ],
+)
+def test_the_quantisation_of_a_configuration(folder: Path, config: str, words: str) -> None:
+    (folder / "config.json").write_text(config)
+    assert Fingerprints().of(folder).quantization == words
+
+
+def test_several_chat_templates_in_one_configuration_are_one_text(folder: Path) -> None:
+    def template(found: list[dict[str, str]]) -> str:
+        (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": found}))
+        return Fingerprints().of(folder).files[-1].sha256
+
+    one = template([{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}])
+    assert template([{"template": "a", "name": "default"}, {"name": "tool_use", "template": "b"}]) == one
+    assert template([{"name": "default", "template": "a"}, {"name": "tool_use", "template": "c"}]) != one
+
+
+def test_files_are_as_they_were_until_one_is_not(folder: Path) -> None:
+    noted = ModelFiles.noted(folder)
+    assert not noted.changed
+    (folder / "README.md").write_text("rewritten")
+    assert not noted.changed
+    assert not ModelFiles(folder).changed
+    for change in (
+        lambda: os.utime(folder / "config.json", ns=(1, 1)),
+        lambda: (folder / "merges.txt").write_bytes(b"longer than it was"),
+        lambda: (folder / "vocab.json").write_bytes(b"{}"),
+        lambda: (folder / "model-00002-of-00002.safetensors").unlink(),
+    ):
+        noted = ModelFiles.noted(folder)
+        assert not noted.changed
+        change()
+        assert noted.changed
+    folder.rename(folder.with_name("gone"))
+    assert noted.changed
+
+
+def test_a_link_stands_for_what_it_leads_to(folder: Path, tmp_path: Path) -> None:
+    """As a hub's snapshot has them."""
+    snapshot = tmp_path / "snapshot"
+    snapshot.mkdir()
+    for file, _ in model_files(folder):
+        (snapshot / file.name).symlink_to(file)
+    assert Fingerprints().of(snapshot) == Fingerprints().of(folder)
+    noted = ModelFiles.noted(snapshot)
+    os.utime(folder / "config.json", ns=(1, 1))
+    assert noted.changed

@@ -1,0 +1,95 @@
+"""What was learnt outlives the process, and a document that is not what it should be is refused by name."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from draftd.core import DrafterKind, WorkloadClass
+from draftd.engine.depth import DepthControl
+from draftd.engine.learnt import Learnt
+from draftd.engine.scripted import scripted_models
+from draftd.errors import ConfigError
+from tests.rig import automatic, request
+from tests.simulated import Machine, Simulation
+from tests.unit.engine.test_depth import CODE, MOST, ask, mild
+
+
+def trained() -> tuple[Machine, Learnt]:
+    where = Machine(wider=mild, stands={CODE: [0.9, 0.8]}, dice=random.Random(3))
+    simulation = Simulation(where, MOST, prices=where.prices(MOST))
+    simulation.run([ask(800)])
+    return where, simulation.depth.learnt()
+
+
+def test_it_survives_being_written_and_read() -> None:
+    _, learnt = trained()
+    document = json.loads(json.dumps(learnt.to_document()))
+    again = Learnt.of_document(document)
+    assert again == learnt
+    assert again.to_document() == document
+
+
+def test_what_was_learnt_is_known_at_once_on_a_machine_of_another_tempo() -> None:
+    where, learnt = trained()
+    where.tempo = 3.0
+    costs = learnt.costs(3 * where.plain(1))
+    assert costs.plain(1) == pytest.approx(3 * where.plain(1), rel=0.05)
+    assert costs.drafted(DrafterKind.DRAFT_MODEL, 1, 4)[4] == pytest.approx(3 * where.round(1, 4), rel=0.1)
+    depth = DepthControl(costs, MOST, acceptance=learnt.counted(MOST + 1))
+    rates = depth.acceptance.rates((DrafterKind.DRAFT_MODEL, False, False, WorkloadClass.CODE))
+    assert rates[0] == pytest.approx(0.9, abs=0.06)
+    assert rates[1] == pytest.approx(0.8, abs=0.06)
+    first, _ = Simulation(where, MOST, depth=depth).run([ask(120)])
+    _, best = where.best(1, [0.9, 0.8], MOST)
+    assert 3 * first > 0.85 * best
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"version": 0}, "learnt.version"),
+        ({"plain": None}, "learnt.plain"),
+        ({"plain": [[1, -1.0]]}, "learnt.plain[0]"),
+        ({"plain": [[0, 1.0]]}, "learnt.plain[0]"),
+        ({"plain": [[1, True]]}, "learnt.plain[0]"),
+        ({"context": "long"}, "learnt.context"),
+        ({"drafted": [["nobody", 1, 1, 1.0]]}, "learnt.drafted[0]"),
+        ({"drafted": [["draft_model", 1, 99, 1.0]]}, "learnt.drafted[0]"),
+        ({"drafted": [["draft_model", 1]]}, "learnt.drafted[0]"),
+        ({"offsets": [[None, 1, False, 0, float("nan"), 0.1]]}, "learnt.offsets[0]"),
+        ({"acceptance": [["draft_model", False, False, "opera", [], []]]}, "learnt.acceptance[0]"),
+        ({"acceptance": [["draft_model", False, False, None, [1.0], [1.0]]]}, "learnt.acceptance[0]"),
+    ],
+)
+def test_what_is_not_such_a_document_is_refused_by_the_fields_name(change: dict[str, Any], field: str) -> None:
+    _, learnt = trained()
+    with pytest.raises(ConfigError) as refused:
+        Learnt.of_document(learnt.to_document() | change)
+    assert refused.value.field == field
+
+
+def test_no_document_at_all_is_refused() -> None:
+    with pytest.raises(ConfigError):
+        Learnt.of_document([])
+
+
+def test_an_engine_tells_what_it_learnt_and_takes_it_up(running) -> None:
+    models = scripted_models(0.9, step_seconds=0.002)
+    engine = running(lambda: models, max_draft_tokens=4)
+    engine.answer(request([1, 2, 3], automatic(4), max_tokens=60))
+    assert engine.worker.close()
+    learnt = engine.worker.learnt()
+    assert learnt is not None
+    assert learnt.acceptance
+    again = running(lambda: models, max_draft_tokens=4, learnt=learnt)
+    known = again.worker.learnt()
+    assert known is not None
+    assert known.prices == learnt.prices, "nothing but the tempo was measured again"
+    assert again.worker.close()
+    kept = again.worker.learnt()
+    assert kept is not None
+    assert set(kept.acceptance) == set(learnt.acceptance)

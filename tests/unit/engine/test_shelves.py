@@ -1,0 +1,298 @@
+"""What is kept of texts is found by how they begin, is exact, and is bounded: against a model that keeps every text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from draftd.engine.kept import Kept, Stretch
+from draftd.engine.layouts import make_caches
+from draftd.engine.prefix import PrefixCache
+from draftd.engine.ragged import RaggedCaches
+from draftd.engine.separate import SeparateCaches
+from draftd.engine.shelves import LEAST, Stretches
+from draftd.engine.trie import TokenTrie, alike, packed
+from tests.rig import tiny_llama
+
+EACH = 8  # bytes of a position: a key and a value, each one number
+TOKENS = st.integers(0, 2)
+
+
+class Texts:
+    """Caches in which the key and the value of a position are its token; one row."""
+
+    in_stretches = True
+    position_bytes = EACH
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self.tokens = list(tokens)
+        self.extracted: list[tuple[int, int]] = []
+
+    def extract(self, row: int, start: int, end: int) -> Kept:
+        self.extracted.append((start, end))
+        part = mx.array(self.tokens[start:end], dtype=mx.float32)[None, None, :, None]
+        return Stretch([part, part + 0], end - start)
+
+
+def told(kept: list[Kept]) -> list[int]:
+    """The tokens that what was found holds."""
+    for piece in kept:
+        assert isinstance(piece, Stretch)
+        assert piece.arrays[0].shape[2] == piece.length
+    return [int(t) for piece in kept for t in piece.arrays[1][0, 0, :, 0].tolist()]  # type: ignore[union-attr]
+
+
+def common(a: Sequence[int], b: Sequence[int]) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def beginnings(texts: Sequence[Sequence[int]]) -> int:
+    """Positions that texts hold which share what they have in common."""
+    return len({tuple(text[: i + 1]) for text in texts for i in range(len(text))})
+
+
+@st.composite
+def texts(draw):
+    """Some that begin alike: each goes on from a part of one before it."""
+    out: list[list[int]] = []
+    for _ in range(draw(st.integers(1, 7))):
+        base = draw(st.sampled_from(out)) if out and draw(st.booleans()) else []
+        runs = draw(st.lists(st.tuples(TOKENS, st.integers(1, 20)), min_size=1, max_size=5))
+        more = [token for token, n in runs for _ in range(n)]
+        out.append([*base[: draw(st.integers(len(base) // 2, len(base)))], *more])
+    return out
+
+
+@settings(max_examples=60, deadline=None)
+@given(texts(), texts())
+def test_the_longest_beginning_is_found_and_what_texts_share_is_held_once(kept, asked):
+    store = PrefixCache(1 << 30)
+    shelf = store.shelf(Texts([]))  # type: ignore[arg-type]
+    known: list[list[int]] = []
+    for text in kept:
+        shelf.keep(text, Texts(text), 0, len(text))  # type: ignore[arg-type]
+        if len(text) >= LEAST:
+            known.append(text)
+        assert store.bytes == EACH * beginnings(known)
+    for text in [*kept, *asked]:
+        longest = max((common(text, other) for other in known), default=0)
+        assert told(shelf.find(text, len(text))) == (text[:longest] if longest >= LEAST else [])
+        assert len(told(shelf.find(text, 20))) <= 20
+    ends = {tuple(t) for t in known if not any(len(o) > len(t) and o[: len(t)] == t for o in known)}
+    assert store.texts == len(ends)
+
+
+@settings(max_examples=60, deadline=None)
+@given(texts(), st.integers(0, 90), st.data())
+def test_the_bound_holds_at_any_time_and_what_is_found_stays_exact(kept, positions, data):
+    store = PrefixCache(EACH * positions)
+    shelves = [store.shelf(Texts([])) for _ in range(2)]  # type: ignore[arg-type]
+    for text in kept:
+        data.draw(st.sampled_from(shelves)).keep(text, Texts(text), 0, len(text))  # type: ignore[arg-type]
+        assert store.bytes <= store.bound
+        for shelf in shelves:
+            other = data.draw(st.sampled_from(kept))
+            found = told(shelf.find(other, len(other)))
+            assert found == other[: len(found)]
+        if data.draw(st.integers(0, 3)) == 0:
+            most = data.draw(st.integers(0, EACH * positions))
+            before = store.bytes
+            assert store.shed(most) == before - store.bytes
+            assert store.bytes <= most
+    assert store.bytes == sum(_held(shelf) for shelf in shelves)
+    for shelf in shelves:
+        store.give_up(shelf)
+    assert (store.bytes, store.texts) == (0, 0)
+
+
+def _held(shelf: object) -> int:
+    assert isinstance(shelf, Stretches)
+    return sum(node.value.nbytes for node in shelf._trie.nodes() if node.value is not None)
+
+
+def test_a_text_that_goes_on_adds_only_what_is_new():
+    store = PrefixCache(1 << 20)
+    text = [i % 7 for i in range(100)]
+    shelf, caches = store.shelf(Texts(text)), Texts(text)  # type: ignore[arg-type]
+    for length in (40, 40, 100, 70):
+        shelf.keep(text, caches, 0, length)  # type: ignore[arg-type]
+    assert caches.extracted == [(0, 40), (40, 100)]
+    assert (store.bytes, store.texts) == (100 * EACH, 1)
+
+
+def test_what_was_used_last_stays_and_the_end_of_a_text_goes_before_its_beginning():
+    store = PrefixCache(100 * EACH)
+    shelf = store.shelf(Texts([]))  # type: ignore[arg-type]
+    old, new = [1] * 20 + [2] * 20, [2] * 40
+    for text in (old[:20], old, new):
+        shelf.keep(text, Texts(text), 0, len(text))  # type: ignore[arg-type]
+    shelf.find(old[:30], 30)
+    shelf.keep([3] * 40, Texts([3] * 40), 0, 40)  # type: ignore[arg-type]
+    assert not shelf.find(new, 40)
+    assert len(told(shelf.find(old, 40))) == 40
+    shelf.find([3] * 40, 40)
+    store.shed(70 * EACH)
+    assert len(told(shelf.find(old, 40))) == 20
+    assert len(told(shelf.find([3] * 40, 40))) == 40
+
+
+def test_of_a_text_beyond_the_bound_the_beginning_is_kept():
+    store = PrefixCache(50 * EACH)
+    shelf = store.shelf(Texts([]))  # type: ignore[arg-type]
+    text = [i % 5 for i in range(80)]
+    shelf.keep(text, Texts(text), 0, 80)  # type: ignore[arg-type]
+    assert told(shelf.find(text, 80)) == text[:50]
+
+
+def test_less_may_be_held_while_memory_is_short_and_all_again_after():
+    store = PrefixCache(80 * EACH)
+    shelf = store.shelf(Texts([]))  # type: ignore[arg-type]
+    text = [1] * 40
+
+    def keep() -> None:
+        shelf.keep(text, Texts(text), 0, 40)  # type: ignore[arg-type]
+
+    keep()
+    store.allow(0.0)
+    assert (store.bytes, shelf.open) == (0, False)
+    keep()
+    assert store.bytes == 0
+    store.allow(1.0)
+    keep()
+    assert store.bytes == 40 * EACH
+
+
+def test_what_cannot_be_copied_is_not_kept_and_hurts_nobody():
+    class Broken(Texts):
+        def extract(self, row: int, start: int, end: int) -> Kept:
+            raise MemoryError("no more")
+
+    store = PrefixCache(1 << 20)
+    shelf = store.shelf(Texts([]))  # type: ignore[arg-type]
+    shelf.keep([1] * 40, Broken([1] * 40), 0, 40)  # type: ignore[arg-type]
+    assert (store.bytes, shelf.find([1] * 40, 40)) == (0, [])
+
+
+@given(st.lists(TOKENS, max_size=50), st.lists(TOKENS, max_size=50))
+def test_alike_counts_the_tokens_that_two_texts_begin_with(a, b):
+    assert alike(packed(a), packed(b)) == common(a, b)
+    assert alike(packed(a), packed(a + b)) == len(a)
+
+
+def test_a_trie_counts_its_ends_as_texts_come_and_go():
+    trie: TokenTrie[int] = TokenTrie(lambda value, n: (None, value))
+    nodes = [trie.grow(packed(text)) for text in ([1, 2, 3], [1, 2, 4], [1, 2, 3, 5], [6])]
+    assert trie.leaves == 3
+    for node, left in ((nodes[2], 3), (nodes[0], 2), (nodes[1], 2), (nodes[3], 1)):
+        trie.remove(node)
+        assert trie.leaves == left
+    assert [list(node.edge) for node in trie.nodes()] == [[1, 2]]
+
+
+@pytest.mark.parametrize("layout", [RaggedCaches, SeparateCaches])
+def test_rows_go_on_exactly_from_what_another_row_left(layout):
+    """In a batch, after rollbacks, and cut back to what two texts share."""
+    model = tiny_llama(3)
+    running = RaggedCaches(model, 2) if layout is RaggedCaches else SeparateCaches(model)
+    store = PrefixCache(1 << 20)
+    shelf = store.shelf(running)
+    base = [(i * 11) % 31 for i in range(300)]
+    lengths = [270, 40, 133]
+    for length in lengths:
+        new = running.fresh()
+        new.forward(mx.array([base[:length]]), [length])
+        running.join(new)
+    running.forward(mx.array([[5, 6, 7], [1, 2, 3], [9, 9, 9]]), [3, 2, 3])
+    running.truncate([271, 40, 135])
+    kept = [[*base[:270], 5], base[:40], [*base[:133], 9, 9]]
+    for row, text in enumerate(kept):
+        shelf.keep(text, running, row, len(text))
+    running.select([1])
+    asked = [[*kept[0], 8], [*kept[2], 4], [*base[:100], 30], [*kept[2][:134], 30]]
+    for text, known in zip(asked, [271, 135, 100, 134], strict=True):
+        caches = running.fresh()
+        caches.restore(shelf.find(text, len(text) - 1))
+        assert caches.lengths == [known]
+        logits = caches.forward(mx.array([text[known:]]), [len(text) - known])
+        assert mx.allclose(logits[0, -1], model(mx.array([text]))[0, -1], atol=2e-5)
+        running.join(caches)
+    logits = running.forward(mx.array([[3]] * 5), [1] * 5)
+    for i, text in enumerate([base[:40], *asked]):
+        assert mx.allclose(logits[i, -1], model(mx.array([[*text, 3]]))[0, -1], atol=2e-5)
+
+
+def test_a_ring_that_has_come_round_serves_only_texts_that_go_on_from_its_own():
+    model = tiny_llama(4, sliding=32)
+    running = make_caches(model)
+    assert isinstance(running, SeparateCaches)
+    shelf = PrefixCache(1 << 20).shelf(running)
+    base = [(i * 11) % 31 for i in range(60)]
+    caches = running.fresh()
+    for start, end in ((0, 20), (20, 50)):
+        caches.forward(mx.array([base[start:end]]), [end - start])
+        shelf.keep(base, caches, 0, end)
+    assert shelf.texts == 2, "a ring cannot give back what came before it was full"
+    shelf.keep(base, caches, 0, 45)
+    assert shelf.texts == 2, "nor be cut"
+    for text, known in ((base, 50), (base[:49], 20), ([*base[:30], 3], 20), (base[:18], 17)):
+        found = shelf.find(text, len(text) - 1)
+        again = running.fresh()
+        again.restore(found)
+        assert again.lengths == [known]
+        logits = again.forward(mx.array([text[known:]]), [len(text) - known])
+        assert mx.allclose(logits[0, -1], model(mx.array([text]))[0, -1], atol=2e-5)
+    assert len(shelf.find(base, 59)) == 1, "what was handed out was not written to"
+
+
+def test_a_whole_that_can_be_cut_takes_the_place_of_its_beginnings():
+    model = tiny_llama(3)
+    running = SeparateCaches(model)
+    store = PrefixCache(1 << 20)
+    shelf, caches = store.shelf(running), running.fresh()
+    base = [(i * 11) % 31 for i in range(60)]
+    for start, end in ((0, 20), (20, 40), (40, 60)):
+        caches.forward(mx.array([base[start:end]]), [end - start])
+        shelf.keep(base, caches, 0, end)
+    assert (shelf.texts, store.bytes) == (1, caches.nbytes)
+    store.shed(0)
+    assert (shelf.texts, store.bytes) == (0, 0)
+    assert not list(shelf._trie.nodes())  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("layout", [RaggedCaches, SeparateCaches])
+def test_memory_is_the_texts_own_and_comes_back(layout):
+    model = tiny_llama(3)
+    running = RaggedCaches(model, 2) if layout is RaggedCaches else SeparateCaches(model)
+    store = PrefixCache(64 << 20)
+    shelf = store.shelf(running)
+    before = mx.get_active_memory()
+    for first in range(3):
+        caches = running.fresh()
+        text = [first, *[(i * 11) % 31 for i in range(4000)]]
+        caches.forward(mx.array([text]), [len(text)])
+        mx.eval(caches.arrays())
+        shelf.keep(text, caches, 0, 3000 if layout is RaggedCaches else 4001)
+        shelf.keep(text[:2000] + [30] * 20, caches, 0, 2000)
+        caches.clear()
+        del caches
+    slack = 32 * 16384  # for each array, what MLX may leave at its end
+    assert 0 <= mx.get_active_memory() - before - store.bytes < slack
+    assert store.bytes == 3 * (3000 if layout is RaggedCaches else 4096) * 256
+    text = [0, *[(i * 11) % 31 for i in range(1000)], 17, 18]
+    assert shelf.find(text, 1003)
+    shelf.keep(text, _of(running, text), 0, 1003)  # cuts what is kept in two
+    assert mx.get_active_memory() - before - store.bytes < slack
+    store.shed(store.bytes // 2)
+    assert mx.get_active_memory() - before - store.bytes < slack
+    store.shed(0)
+    assert mx.get_active_memory() - before < slack
+
+
+def _of(running, text):
+    caches = running.fresh()
+    caches.forward(mx.array([text]), [len(text)])
+    return caches

@@ -1,0 +1,271 @@
+"""What a slice of a prompt may take while rows run, and whose slice is next."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from draftd.core import DrafterKind, FinishReason
+from draftd.engine.newcomers import _PATIENCE, MOST_ENTERING
+from draftd.engine.scripted import scripted_models
+from draftd.engine.slices import Slices
+from tests.rig import Collected, Rig, autoregressive, request, speculative
+
+
+def settled(slices: Slices, cost, round_seconds: float, slices_taken: int = 40) -> int:
+    for _ in range(slices_taken):
+        tokens = slices.tokens(round_seconds)
+        slices.took(tokens, cost(tokens))
+    return slices.tokens(round_seconds)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    fixed=st.floats(0.0005, 0.03),
+    each=st.floats(0.00001, 0.002),
+    round_seconds=st.floats(0.005, 0.2),
+    most=st.floats(0.01, 0.1),
+)
+def test_slices_come_to_take_what_they_may(fixed, each, round_seconds, most):
+    slices = Slices(512, most)
+    tokens = settled(slices, lambda n: fixed + n * each, round_seconds)
+    allowed = min(most, 0.7 * round_seconds)
+    assert slices.limit(round_seconds) == pytest.approx(allowed)
+    if 16 < tokens < 512:
+        assert fixed + tokens * each == pytest.approx(allowed, rel=0.1, abs=1.5 * each)
+    else:
+        assert tokens == (512 if fixed + 512 * each < allowed * 1.1 else 16)
+
+
+def test_the_first_slice_is_small_and_with_nobody_running_chunks_are_whole():
+    slices = Slices(512, 0.05)
+    assert slices.tokens(0.03) == 16
+    assert slices.tokens(None) == 512
+    assert Slices(8, 0.05).tokens(0.03) == 8
+
+
+def test_one_outlier_changes_little_and_is_forgotten():
+    slices = Slices(512, 1.0)
+    before = settled(slices, lambda n: n * 0.001, 0.05)
+    slices.took(before, 10.0)
+    assert slices.tokens(0.05) >= before * 0.74
+    slices.took(slices.tokens(0.05), 1e-6)
+    assert slices.tokens(0.05) <= before * 1.5
+    assert settled(slices, lambda n: n * 0.001, 0.05, 5) == pytest.approx(before, rel=0.05)
+
+
+class Machine:
+    """Time that passes only in forwards: some for each, some for every token of it, and for every token of it some for
+    every token that came before."""
+
+    def __init__(self, models, fixed: float = 0.01, each: float = 0.0005, deeper: float = 0.0) -> None:
+        self.now, self.prefills = 0.0, list[tuple[str, int]]()
+        self.running_at_prefill = list[bool]()
+        self._fixed, self._each, self._deeper = fixed, each, deeper
+        self._taken = Counter[str]()
+        self.rig = Rig(models, max_batch=8, timer=lambda: self.now, clock=lambda: self.now)
+        verifier = self.rig.scheduler.decoders.verifier
+        self._prefill, self._advance, self._verify = verifier.prefill, verifier.advance, verifier.verify
+        verifier.prefill, verifier.advance, verifier.verify = self.prefill, self.advance, self.verify
+        drafter = self.rig.scheduler.decoders.drafters.get(DrafterKind.DRAFT_MODEL)
+        if drafter is not None:
+            self._take_in, drafter.prefill = drafter.prefill, self.take_in
+        self.drafted = list[int]()
+
+    def prefill(self, row, chunk):
+        self.prefills.append((row.request.id, chunk))
+        self.running_at_prefill.append(bool(self.rig.scheduler._rows))
+        taken = self._taken[row.request.id]
+        tokens = min(chunk, len(row.tokens) - taken)
+        self.now += self._fixed + tokens * (self._each + self._deeper * taken)
+        self._taken[row.request.id] += tokens
+        return self._prefill(row, chunk)
+
+    def take_in(self, row, chunk):
+        self.drafted.append(chunk)
+        self.now += (self._fixed + self._each * min(chunk, len(row.tokens))) / 10
+        return self._take_in(row, chunk)
+
+    def advance(self, rows, sampling, ahead):
+        self.now += 0.03
+        return self._advance(rows, sampling, ahead)
+
+    def verify(self, rows, draft, sampling):
+        self.now += 0.04
+        return self._verify(rows, draft, sampling)
+
+
+def prompt(length: int, seed: int = 0) -> list[int]:
+    return [(7 * i + seed) % 200 for i in range(length)]
+
+
+class Gaps(Collected):
+    def __init__(self, machine: Machine) -> None:
+        super().__init__()
+        self._machine, self.times = machine, list[float]()
+
+    def on_tokens(self, emission) -> None:
+        super().on_tokens(emission)
+        self.times.append(self._machine.now)
+
+    @property
+    def gaps(self) -> list[float]:
+        return [b - a for a, b in zip(self.times, self.times[1:], strict=False)]
+
+
+def watched(machine: Machine, req) -> Gaps:
+    from draftd.engine.batch import Row
+
+    sink = Gaps(machine)
+    machine.rig.scheduler.add(Row.of(req, sink, 4096))
+    return sink
+
+
+@pytest.mark.parametrize("plan", [autoregressive(), speculative(3)])
+def test_prompts_that_arrive_faster_than_they_can_be_taken_in_do_not_double_a_running_rows_gaps(plan):
+    machine = Machine(scripted_models(0.7))
+    runs = watched(machine, request([1, 2, 3], plan, max_tokens=1000))
+    machine.rig.scheduler.step()
+    long = [machine.rig.add(request(prompt(1500, i), plan, max_tokens=4)) for i in range(6)]
+    while any(sink.outcome is None for sink in long):
+        machine.rig.scheduler.step()
+        if runs.outcome is not None:
+            break
+    undisturbed = 0.03 if plan.drafter is None else 0.04
+    assert len(machine.prefills) > 100
+    assert max(runs.gaps) <= 1.95 * undisturbed
+    rounds = [gap for gap in runs.gaps if gap > undisturbed + 1e-9]
+    assert sum(rounds) / len(rounds) > 1.5 * undisturbed, "what may be used is used"
+
+
+def test_prompts_of_which_more_and_less_is_taken_in_do_not_spoil_each_others_measure():
+    """What is read of one prompt by the hundredth slice takes four times as long as by another's first."""
+    machine = Machine(scripted_models(0.7), fixed=0.002, each=0.0002, deeper=4e-7)
+    runs = watched(machine, request([1, 2, 3], autoregressive(), max_tokens=1000))
+    machine.rig.scheduler.step()
+    for i in range(5):
+        machine.rig.add(request(prompt(1500, i), autoregressive(), max_tokens=4))
+        for _ in range(9):
+            machine.rig.scheduler.step()
+    while machine.rig.scheduler._newcomers.rows:
+        machine.rig.scheduler.step()
+    assert runs.outcome is None
+    assert max(runs.gaps) <= 1.95 * 0.03
+
+
+def test_with_nobody_running_a_prompt_is_taken_in_by_whole_chunks():
+    machine = Machine(scripted_models(0.7))
+    machine.rig.run([request(prompt(1500), speculative(3), max_tokens=2)])
+    assert [chunk for _, chunk in machine.prefills] == [512, 512, 512, 512]
+    assert set(machine.drafted) == {512}
+
+
+def test_a_short_prompt_behind_long_ones_starts_within_a_few_slices():
+    machine = Machine(scripted_models(0.7))
+    machine.rig.add(request([1, 2, 3], autoregressive(), max_tokens=2000))
+    machine.rig.scheduler.step()
+    for i in range(5):
+        machine.rig.add(request(prompt(1400, i), autoregressive()))
+    for _ in range(20):
+        machine.rig.scheduler.step()
+    short = machine.rig.add(request(prompt(40), autoregressive()))
+    steps = 0
+    while not short.tokens:
+        machine.rig.scheduler.step()
+        steps += 1
+    assert steps <= 3 + _PATIENCE
+
+
+def test_a_long_prompt_under_an_endless_stream_of_short_ones_has_its_share_of_slices():
+    machine = Machine(scripted_models(0.7))
+    machine.rig.add(request([1, 2, 3], autoregressive(), max_tokens=4000))
+    machine.rig.scheduler.step()
+    asked = request(prompt(600), autoregressive(), max_tokens=2)
+    long, steps = machine.rig.add(asked), 0
+    while not long.tokens:
+        while machine.rig.scheduler.waiting < 4:
+            machine.rig.add(request(prompt(60, steps), autoregressive(), max_tokens=2))
+        machine.rig.scheduler.step()
+        steps += 1
+        assert steps < 1000
+    order = [id for id, _ in machine.prefills[1:]]
+    mine = [i for i, id in enumerate(order) if id == asked.id]
+    assert len(order) > 3 * len(mine), "others were taken in meanwhile"
+    assert max(b - a for a, b in zip([-1, *mine], mine, strict=False)) <= _PATIENCE + MOST_ENTERING
+
+
+def test_equals_are_taken_in_in_the_order_in_which_they_came():
+    machine = Machine(scripted_models(0.7))
+    asked = [request(prompt(50, i), autoregressive(), max_tokens=3) for i in range(7)]
+    for one in asked:
+        machine.rig.add(one)
+    machine.rig.drain()
+    assert list(dict.fromkeys(id for id, _ in machine.prefills)) == [one.id for one in asked]
+
+
+def test_no_more_than_a_few_are_taken_in_at_a_time_and_no_more_than_may_run():
+    machine = Machine(scripted_models(0.7))
+    scheduler = machine.rig.scheduler
+    for i in range(12):
+        machine.rig.add(request(prompt(700 - 40 * i, i), speculative(2), max_tokens=30))
+    most = 0
+    while not scheduler.idle:
+        scheduler.step()
+        most = max(most, len(scheduler._newcomers.entering))
+        assert len(scheduler._newcomers.entering) <= MOST_ENTERING
+        assert scheduler.active <= 8
+    assert most == MOST_ENTERING
+
+
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_whatever_arrives_and_leaves_texts_are_those_alone_and_nothing_is_left_over(data):
+    models = scripted_models(0.7, context_length=1024)
+    machine = Machine(models)
+    scheduler = machine.rig.scheduler
+    sinks, gone = [], set()
+    for i in range(data.draw(st.integers(1, 7))):
+        length = data.draw(st.sampled_from([1, 3, 17, 40, 90, 300]))
+        plan = data.draw(st.sampled_from([autoregressive(), speculative(3), speculative(2, DrafterKind.PROMPT_LOOKUP)]))
+        asked = request(prompt(length, i), plan, max_tokens=data.draw(st.integers(1, 20)))
+        sinks.append((asked, machine.rig.add(asked)))
+        for _ in range(data.draw(st.integers(0, 8))):
+            scheduler.step()
+        if data.draw(st.integers(0, 3)) == 0:
+            victim = data.draw(st.sampled_from(sinks))[0]
+            gone.add(victim.id)
+            scheduler.end({victim.id: FinishReason.CANCELLED})
+    machine.rig.drain()
+    for asked, sink in sinks:
+        alone = Rig(models).run([request(asked.prompt, autoregressive(), max_tokens=asked.max_tokens)])[0].tokens
+        assert sink.finishes == 1
+        if sink.done.reason is FinishReason.CANCELLED:
+            assert asked.id in gone
+            assert sink.tokens == alone[: len(sink.tokens)]
+        else:
+            assert sink.tokens == alone
+    assert scheduler.kv_cache_bytes == 0
+    assert scheduler.active == scheduler.waiting == 0
+
+
+@pytest.mark.parametrize("state", ["waiting", "first slice", "last slice"])
+def test_a_deadline_acts_wherever_a_newcomer_is(state):
+    machine = Machine(scripted_models(0.7))
+    scheduler = machine.rig.scheduler
+    machine.rig.add(request([1, 2, 3], autoregressive(), max_tokens=400))
+    scheduler.step()
+    if state == "waiting":
+        for i in range(MOST_ENTERING):
+            machine.rig.add(request(prompt(500, i), autoregressive()))
+    deadline = machine.now + 0.5
+    late = machine.rig.add(request(prompt(900), speculative(2), deadline=deadline))
+    if state == "last slice":
+        machine.now += 0.4
+    while late.outcome is None:
+        scheduler.step()
+    assert late.done.reason is FinishReason.DEADLINE
+    assert late.tokens == []
+    assert machine.now <= deadline + 0.1

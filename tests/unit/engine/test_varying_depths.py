@@ -1,0 +1,110 @@
+"""Sampled text has exactly the target's distribution while depths vary, by row and by round, and drafts stop early.
+
+As tests/unit/engine/test_acceptance.py has it: the joint distribution of the first tokens is computed from the target
+alone and compared with what the engine emits, by Pearson's chi-squared test, whose p must exceed 1e-3. All dice are
+fixed, so a correct engine passes always. Depths are automatic, by prices that are drawn anew for each round; rows that
+may draft more, less, or not at all, and by prompt lookup, decode side by side in batches of 250. A depth may hang on
+what has been drawn, and on distributions: one that hangs on the very token that it keeps or leaves is told apart with
+the same samples, p falling below 1e-9.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import mlx.core as mx
+import pytest
+
+from draftd.core import DrafterKind
+from draftd.engine import drafting
+from draftd.engine.drafting import Draft, DraftModel
+from tests.rig import Rig, automatic, autoregressive, pair, request, speculative, tiny_llama
+from tests.unit.engine import test_acceptance as harness
+from tests.unit.engine.test_acceptance import BATCH, LENGTH, PARAMS, PROMPT, REPEATING, VOCAB, exact, p_value, tally
+from tests.whims import whims
+
+LOOKUP = DrafterKind.PROMPT_LOOKUP
+PLANS = [automatic(3), automatic(1), automatic(2), autoregressive()]
+SAMPLES = 4000
+
+_short_texts_in_small_caches = harness._short_texts_in_small_caches  # the harness's own fixture
+
+
+@pytest.fixture(scope="module")
+def models():
+    return pair(tiny_llama(1, vocab=VOCAB), tiny_llama(5, vocab=VOCAB), vocab=VOCAB)
+
+
+def sampled(models, params, plans=PLANS, prompt=PROMPT, samples=SAMPLES):
+    """What was emitted, and how each request was drafted for."""
+    asked = [request(prompt, plans[i % len(plans)], max_tokens=LENGTH, sampling=params) for i in range(samples)]
+    rig, sinks = Rig(models, depth=whims()), []
+    for start in range(0, samples, BATCH):
+        sinks += rig.run_together(asked[start : start + BATCH])
+    return sinks
+
+
+def p_of(models, params, sinks, prompt=PROMPT):
+    return p_value(tally(sinks), exact(models, params, prompt))
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_p"])
+def test_depths_that_vary_by_row_and_by_round_keep_it(models, name):
+    sinks = sampled(models, PARAMS[name])
+    assert p_of(models, PARAMS[name], sinks) > 1e-3
+    for i in range(len(PLANS)):  # and those of each plan by themselves, which are fewer
+        assert p_of(models, PARAMS[name], sinks[i :: len(PLANS)]) > 1e-3
+    counts = [sink.done.stats.counts for sink in sinks]
+    assert sum(c.parked_rounds for c in counts) > 0
+    drafted = {tuple(c.drafted_per_position) for c in counts}
+    assert len(drafted) > 4, "of one kind only: nothing was proven"
+
+
+def test_beside_rows_whose_depth_is_fixed_they_keep_it(models):
+    params = PARAMS["temperature"]
+    assert p_of(models, params, sampled(models, params, [automatic(3), speculative(2), autoregressive()])) > 1e-3
+
+
+def test_prompt_lookup_in_the_drafts_place_keeps_it(models):
+    params = PARAMS["temperature"]
+    plans = [automatic(2, DrafterKind.DRAFT_MODEL, LOOKUP), automatic(2, LOOKUP), automatic(3)]
+    sinks = sampled(models, params, plans, REPEATING, samples=2000)
+    assert p_of(models, params, sinks, REPEATING) > 1e-3
+
+
+def cut(monkeypatch, keeps) -> None:
+    """Has a draft end before its first token of which `keeps`, given all that was drawn and its distributions, says no:
+    a list of rows, each of booleans by place."""
+    propose = DraftModel.propose
+
+    def cautious(self, rows, depths, sampling) -> Draft:
+        draft = propose(self, rows, depths, sampling)
+        assert draft.q is not None
+        kept = keeps(draft.tokens, draft.q).tolist()
+        ends = [next((at for at, good in enumerate(row) if not good), len(row)) for row in kept]
+        return replace(draft, depths=[min(d, end) for d, end in zip(draft.depths, ends, strict=True)])
+
+    monkeypatch.setattr(drafting.DraftModel, "propose", cautious)
+
+
+def test_a_draft_that_stops_where_its_own_confidence_is_low_keeps_it(models, monkeypatch):
+    """Of the distribution that a token is to be drawn from, before it is."""
+    params = PARAMS["temperature"]
+    cut(monkeypatch, lambda tokens, q: q.max(axis=-1) > 0.35)
+    sinks = sampled(models, params, [speculative(3), automatic(3)])
+    assert p_of(models, params, sinks) > 1e-3
+    drafted = [sink.done.stats.counts.drafted_per_position for sink in sinks[::2]]
+    stopped = sum(len(one) < 2 for one in drafted)
+    assert 0.05 * len(drafted) < stopped < 0.95 * len(drafted), "all or none stopped early: nothing was proven"
+
+
+def test_the_test_notices_a_stop_that_hangs_on_the_token_that_it_stops_on(models, monkeypatch):
+    params = PARAMS["temperature"]
+    cut(monkeypatch, lambda tokens, q: mx.take_along_axis(q, tokens[..., None], axis=-1)[..., 0] > 0.25)
+    assert p_of(models, params, sampled(models, params, [speculative(2)])) < 1e-9
+
+
+def test_the_test_notices_a_depth_that_hangs_on_a_token_not_yet_drawn(models, monkeypatch):
+    params = PARAMS["temperature"]
+    cut(monkeypatch, lambda tokens, q: mx.repeat(tokens[:, :1] != 2, tokens.shape[1], axis=1))
+    assert p_of(models, params, sampled(models, params, [automatic(2)])) < 1e-9

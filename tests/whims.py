@@ -1,0 +1,32 @@
+"""Depths as no machine would have them: prices are drawn anew for each round, so that any depth may be the best."""
+
+from __future__ import annotations
+
+import random
+
+from draftd.core import DrafterKind
+from draftd.engine.costs import RoundCosts
+from draftd.engine.depth import DepthControl
+
+_PLAIN = 0.01
+
+
+class Whims(RoundCosts):
+    """What a round is said to cost has nothing to do with what it costs, nor with the texts."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._dice = random.Random(seed)
+
+    def drafted(
+        self, drafter: DrafterKind, batch: int, deepest: int, context: int = 0, sampled: bool = False
+    ) -> list[float]:
+        seconds, step = [_PLAIN], _PLAIN * 10 ** self._dice.uniform(-2.5, 0.3)
+        for _ in range(deepest):
+            seconds.append(seconds[-1] + step * self._dice.random())
+        return seconds
+
+
+def whims(seed: int = 1) -> DepthControl:
+    """Chooses depths by such prices, and is right in everything else."""
+    return DepthControl(Whims(seed), 16)
