@@ -128,7 +128,7 @@ class EngineSettings(Section):
         ge=0.001,
         le=60,
         description="Longest that running requests wait between two rounds for a prompt's prefill, 16 tokens at the "
-        "least; never more than 0.8 of what a round takes.",
+        "least; never more than 0.7 of what a round takes.",
     )
     kv_cache_bytes: int | None = Field(
         default=None,

@@ -1,7 +1,8 @@
 """waiting → prefill: requests that do not decode yet.
 
-A step is one slice of one prompt, so that a newcomer never stalls the running rows for longer (slices.py). A prompt's
-last slice gives the first token of its answer: it counts as a round without a draft.
+A step is one slice of one prompt, so that a newcomer never stalls the running rows for longer (slices.py), and, where
+that leaves time, what is left of others as far as it fits whole: short prompts that come together join together. A
+prompt's last slice gives the first token of its answer: it counts as a round without a draft.
 
 A few newcomers are taken in at a time, and each slice goes to the one with the least left, so that a short prompt need
 not wait for a long one. One that was passed over `_PATIENCE` times comes first: each has at least one slice in every
@@ -68,7 +69,7 @@ class Newcomers:
         self._first: dict[DrafterKind | None, Slices] = {}  # of prompts' first slices: what the next prompt begins with
         self._waiting: deque[Row] = deque()
         self._entering: list[_Entering] = []  # in the order in which they came
-        self._ready: Row | None = None
+        self._ready: list[Row] = []  # to join after the round
         self._joined = False  # a long one has joined since the last step
         self._overtaken = 0  # times that the first of those who wait was, for want of memory
         self.held_back = 0  # who might begin if there were memory for them
@@ -90,44 +91,31 @@ class Newcomers:
     def add(self, row: Row) -> None:
         self._waiting.append(row)
 
-    def step(self, room: int, round_seconds: float | None) -> bool:
-        """One slice, of rows that wait where there is `room` for that many more; True when one may join. What the
-        running rows' rounds take bounds the slice; None where no row runs."""
+    def step(self, room: int, round_seconds: float | None) -> None:
+        """A slice, of rows that wait where there is `room` for that many more, and others that fit beside it. What the
+        running rows' rounds take bounds it; None where no row runs."""
         self._enter(room)
         if not self._entering:
-            return False
+            return
         if self._joined and round_seconds is not None:  # that was a slice's worth of work
             self._joined = False
-            return False
-        chosen = self._next()
-        for newcomer in self._entering:
-            newcomer.passed = 0 if newcomer is chosen else newcomer.passed + 1
-        row = chosen.row
-        worked = bool(chosen.left)
-        if worked:
-            try:
-                self._slice(chosen, round_seconds)
-            except Exception as error:
-                row.end(FinishReason.ERROR, f"prefill failed: {error}")
-            if row.finish is not None or chosen.left:
-                return False
-        if row.drafter is not None and self._drafted_for(row):
-            if worked and round_seconds is not None:  # the drafter's turn is the next
-                return False
-            if not self._drafter_ready(chosen, row.drafter, round_seconds):
-                return False
-        self._ready = row
-        return True
+            return
+        began = self._timer()
+        self._turn(self._next(), round_seconds)
+        while round_seconds is not None:
+            fitting = self._fitting(round_seconds, self._timer() - began)
+            if fitting is None:
+                break
+            self._turn(fitting, round_seconds)
 
-    def joined(self) -> Row | None:
-        """The row that may join, which it now does; None where it has ended since."""
-        row, self._ready = self._ready, None
-        if row is None or row.finish is not None:
-            return None
-        self._entering = [newcomer for newcomer in self._entering if newcomer.row is not row]
-        self._decoders.verifier.join(row)
-        self._joined = len(row.tokens) >= _LONG
-        return row
+    def joined(self) -> list[Row]:
+        """The rows that are ready, which now run; none that has ended since."""
+        ready, self._ready = [row for row in self._ready if row.finish is None], []
+        self._entering = [newcomer for newcomer in self._entering if newcomer.row not in ready]
+        for row in ready:
+            self._decoders.verifier.join(row)
+            self._joined = self._joined or len(row.tokens) >= _LONG
+        return ready
 
     def retake(self, row: Row) -> bool:
         """Takes a row that ran in alone, at once; whether it runs again. Whoever fails here failed its round."""
@@ -145,7 +133,7 @@ class Newcomers:
     def restart(self) -> None:
         """The caches are gone: what had been taken in of newcomers is taken in again."""
         self._waiting.extendleft(reversed(self.entering))
-        self._entering, self._ready = [], None
+        self._entering, self._ready = [], []
 
     def reap(self) -> list[Row]:
         """Lets ended rows go; returns them."""
@@ -199,7 +187,39 @@ class Newcomers:
             return most
         return min(self._entering, key=lambda newcomer: newcomer.left)
 
+    def _fitting(self, round_seconds: float, spent: float) -> _Entering | None:
+        """Who has the least left, where that fits whole into what `spent` has left of a slice's time."""
+        for newcomer in sorted(self._entering, key=lambda newcomer: newcomer.left):
+            row = newcomer.row
+            if row in self._ready or row.finish is not None:
+                continue
+            kind = None if newcomer.left else row.drafter
+            slices = self._slices_of(newcomer, kind)
+            left = newcomer.left or len(row.tokens)  # a drafter takes all of it in
+            return newcomer if slices.fit(left, slices.limit(round_seconds) - spent) else None
+        return None
+
     # taking in
+
+    def _turn(self, chosen: _Entering, round_seconds: float | None) -> None:
+        """A slice of the target's, or once that has all of it the drafter's."""
+        for newcomer in self._entering:
+            newcomer.passed = 0 if newcomer is chosen else newcomer.passed + 1
+        row = chosen.row
+        worked = bool(chosen.left)
+        if worked:
+            try:
+                self._slice(chosen, round_seconds)
+            except Exception as error:
+                row.end(FinishReason.ERROR, f"prefill failed: {error}")
+            if row.finish is not None or chosen.left:
+                return
+        if row.drafter is not None and self._drafted_for(row):
+            if worked and round_seconds is not None:  # the drafter's is another
+                return
+            if not self._drafter_ready(chosen, row.drafter, round_seconds):
+                return
+        self._ready.append(row)
 
     def _slice(self, newcomer: _Entering, round_seconds: float | None) -> None:
         """One slice of the target's."""

@@ -1,7 +1,7 @@
 """waiting → prefill → running → finished: what the engine thread does next.
 
-One step is at most one slice of a prompt (newcomers.py) and one decode round, so that a cancellation or a deadline acts
-within a round.
+One step is slices of prompts, for a share of a round's time (newcomers.py), and one decode round, so that a
+cancellation or a deadline acts within a round.
 """
 
 from __future__ import annotations
@@ -133,26 +133,25 @@ class Scheduler:
                 row.end(reason)
 
     def step(self) -> None:
-        """Deadlines, then one slice of a prompt, then one round."""
+        """Deadlines, then slices of prompts, then one round."""
         now = self._clock()
         for row in self._all():
             if row.request.deadline is not None and now >= row.request.deadline:
                 row.end(FinishReason.DEADLINE)
         self._reap()
-        ready = False
         if self.depth.entering and not (self._took_in and self._newcomers.rows):  # by turns: both would be two slices
             self._took_in = True
             self._take_in()
         else:
             self._took_in = False
-            ready = self._prefill()
+            self._prefill()
         if self._rows:
             began = self._timer()
             self._round(ahead=not self._newcomers.entering)  # or a slice would wait for what was begun
             self._round_seconds += _RECENT * (self._timer() - began - self._round_seconds)
-        joined = self._newcomers.joined() if ready else None
-        if joined is not None:
-            self._rows.append(joined)
+        joined = self._newcomers.joined()
+        if joined:
+            self._rows += joined
             self._changed()
         self._reap()
 
@@ -187,13 +186,11 @@ class Scheduler:
         """Something else took time between two rounds: the next is not priced by it."""
         self._round_ended = None
 
-    def _prefill(self) -> bool:
-        """Whether a newcomer may join."""
+    def _prefill(self) -> None:
         rows = len(self._rows)
-        ready = self._newcomers.step(self._max_batch - rows, self._round_seconds if rows else None)
+        self._newcomers.step(self._max_batch - rows, self._round_seconds if rows else None)
         if self._newcomers.entering:
             self._round_ended = None
-        return ready
 
     def _fits(self, row: Row, entering: Sequence[Row]) -> bool:
         return self._admission is None or self._admission.fits(row, entering, self._rows, self.kv_cache_bytes)

@@ -32,6 +32,10 @@ class Slices:
             return min(_LEAST, self._chunk)
         return max(min(_LEAST, self._chunk), min(int(self._rate * self.limit(round_seconds)), self._chunk))
 
+    def fit(self, tokens: int, seconds: float) -> bool:
+        """Whether so many can be taken in at once in that time; fewer than `_LEAST` take as long as these."""
+        return self._rate is not None and tokens <= self._chunk and max(tokens, _LEAST) <= self._rate * seconds
+
     def limit(self, round_seconds: float) -> float:
         """Seconds that a slice may take."""
         return min(self._seconds, _SHARE * round_seconds)

@@ -197,6 +197,35 @@ def test_a_long_prompt_under_an_endless_stream_of_short_ones_has_its_share_of_sl
     assert max(b - a for a, b in zip([-1, *mine], mine, strict=False)) <= _PATIENCE + MOST_ENTERING
 
 
+@pytest.mark.parametrize("plan", [autoregressive(), speculative(3)])
+def test_short_prompts_that_fit_into_a_slices_time_join_together_and_no_row_waits_longer_for_it(plan):
+    machine = Machine(scripted_models(0.7), fixed=0.001, each=0.0001)
+    scheduler = machine.rig.scheduler
+    runs = watched(machine, request([1, 2, 3], plan, max_tokens=3000))
+    machine.rig.add(request(prompt(700, 99), plan, max_tokens=2))  # by which it is learnt how much fits
+    for _ in range(30):
+        scheduler.step()
+    assert scheduler.active == 1
+    for i in range(6):
+        machine.rig.add(request(prompt(40, i), plan, max_tokens=100))
+    steps = 0
+    while len(scheduler._rows) < 7:
+        scheduler.step()
+        steps += 1
+    assert steps <= 3, "each takes 5 ms, beside rounds of 30"
+    assert max(runs.gaps) <= 1.95 * (0.03 if plan.drafter is None else 0.04)
+
+
+def test_what_fits_into_a_time_is_known_once_a_slice_was_measured():
+    slices = Slices(512, 0.1)
+    assert not slices.fit(1, 1.0)
+    slices.took(100, 0.1)
+    assert slices.fit(20, 0.02)
+    assert not slices.fit(21, 0.02)
+    assert not slices.fit(1, 0.015), "fewer than the least take as long as these"
+    assert not slices.fit(513, 10.0), "more than a chunk are not taken in at once"
+
+
 def test_equals_are_taken_in_in_the_order_in_which_they_came():
     machine = Machine(scripted_models(0.7))
     asked = [request(prompt(50, i), autoregressive(), max_tokens=3) for i in range(7)]
