@@ -21,9 +21,14 @@ _CALLS = [
 
 @pytest.fixture
 def silent() -> Iterator[DraftdClient]:
-    """A client of somebody who takes connections, and never says a word."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        yield DraftdClient(f"127.0.0.1:{listening.getsockname()[1]}")
+    """A client of somebody who takes connections, and never says a word. Ctrl-C interrupts, which whoever runs the
+    tests in the background has it not do."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            yield DraftdClient(f"127.0.0.1:{listening.getsockname()[1]}")
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("call", [*_CALLS, pytest.param(DraftdClient.status, id="status")])

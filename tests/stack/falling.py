@@ -29,7 +29,7 @@ from tests.waiting import repeating, until
 FIXED = ("--depth-mode", "fixed")  # what the ladder notices by itself: automatic depth would park a damaged draft
 _CLIENTS = 2
 _PAUSE_SECONDS = 0.3  # of each client between two requests: a daemon that is idle now and then probes sooner
-_QUIETER_SECONDS = 2.5  # likewise, where nothing is to be noticed but what probes show: too few answers to judge by
+_QUIETER_SECONDS = 5.0  # likewise, where only probes are to show something: a window has too few answers to judge by
 _MAX_TOKENS = 40
 _LOOK_SECONDS = 0.1
 TOKEN, SECRET = "a-token-of-the-test", "a-secret-of-the-test"
@@ -40,7 +40,7 @@ ALERTING = Alerting(window_seconds=5, min_requests=2, min_drafts=20, speedup_flo
 #: The daemon's side of it, in seconds.
 SHORT = {
     "DRAFTD_FALLBACK__WINDOW_SECONDS": "4",
-    "DRAFTD_FALLBACK__LEAST_REQUESTS": "2",
+    "DRAFTD_FALLBACK__LEAST_REQUESTS": "3",  # more than the clients answer in a window where they are quiet
     "DRAFTD_FALLBACK__DWELL_SECONDS": "2",
     "DRAFTD_FALLBACK__LONGEST_WAIT_SECONDS": "8",
     "DRAFTD_FALLBACK__PROBE_SHARE": "0.5",

@@ -15,10 +15,10 @@ import pytest
 from tests.stack.falling import SECRET, TOKEN, Falling, falling
 from tests.webhook import bearer, payload, signed
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(800)]
 
 DOWN = ["full", "short_block 3", "short_block 2", "light_draft light_draft_model", "autoregressive"]
-_PATIENCE = 90.0
+_PATIENCE = 240.0  # on a busy machine a probe may find that no draft pays just now: the next one comes later
 _IGNORED_SECONDS = 4.0  # two dwells: what were to act would have acted by then
 
 
