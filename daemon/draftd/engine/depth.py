@@ -189,32 +189,31 @@ class DepthControl:
 
     # after a round
 
-    def break_even(self, rows: Sequence[Row], choice: Choice, done: Round, seconds: float) -> float:
-        """Tokens that the round would have had to accept to be as fast as a plain one; 0 where nobody drafted. To be
-        asked after `learn`, when both prices know of the machine's speed in this round."""
-        width = max(result.drafted for result in done.rows)
-        if not width:
-            return 0.0
-        size, context, sampled = len(rows), mean_held(rows), any_sampled(rows)
-        kind = _priced(choice, done)
-        if kind is not None:
-            seconds = self.costs.without_stall(kind, size, width, seconds, context, sampled)
-        return self.costs.break_even(size, seconds, context, sampled)
-
     def learn(
-        self, rows: Sequence[Row], choice: Choice, done: Round, seconds: float | None, began: bool, pipelined: bool
-    ) -> None:
-        """A round is over. `seconds`: from the last one's end to its own; None where something else took time between.
-        `began`: it was under way at the last one's end; `pipelined`: the next one is at its own."""
+        self,
+        rows: Sequence[Row],
+        choice: Choice,
+        done: Round,
+        seconds: float,
+        *,
+        timed: bool,
+        began: bool,
+        pipelined: bool,
+    ) -> float:
+        """A round is over: tokens that it would have had to accept to be as fast as a plain one, 0 where nobody
+        drafted; both prices know of the machine's speed in this round by then. `seconds`: from the last one's end to
+        its own; not `timed`: something else took time between, and it is no price. `began`: it was under way at the
+        last one's end; `pipelined`: the next one is at its own."""
         size = len(rows)
         drafting = choice.drafts or choice.measuring
-        measured = self._plain_rounds.told(seconds or 0.0, drafting, pipelined)
+        counted = seconds if timed else 0.0
+        measured = self._plain_rounds.told(counted, drafting, pipelined)
         context, sampled = mean_held(rows), any_sampled(rows)
         width = max(result.drafted for result in done.rows)
-        if seconds is not None:
-            kind = _priced(choice, done)
-            if kind is not None:
-                self.costs.learn(kind, size, width, seconds, context, sampled)
+        priced = _priced(choice, done, width)
+        if timed:
+            if priced is not None:
+                self.costs.learn(priced, size, width, seconds, context, sampled)
             elif not width and measured and began:
                 self.costs.learn(None, size, 0, seconds, context, sampled)
         for row, result, kind in zip(rows, done.rows, choice.drafters, strict=True):
@@ -225,7 +224,7 @@ class DepthControl:
                 self.acceptance.learn(key_of(kind, row.request), evidence, result.drafted, len(result.accepted))
         if width:
             self.acceptance.settle()
-        self._trying.passed(choice.trial, done, seconds or 0.0, self.costs.plain(size, context, sampled))
+        self._trying.passed(choice.trial, done, counted, self.costs.plain(size, context, sampled))
         if self.costs.upheavals != self._upheavals:
             self._upheavals = self.costs.upheavals
             self._trying.renew()
@@ -234,6 +233,11 @@ class DepthControl:
             for row in rows:
                 for evidence in row.evidence.values():
                     evidence.fade(_FADE)
+        if not width:
+            return 0.0
+        if priced is not None:
+            seconds = self.costs.without_stall(priced, size, width, seconds, context, sampled)
+        return self.costs.break_even(size, seconds, context, sampled)
 
     def ended(self, row: Row) -> None:
         """A request is over."""
@@ -253,9 +257,9 @@ class DepthControl:
             row.evidence.pop(kind, None)
 
 
-def _priced(choice: Choice, done: Round) -> DrafterKind | None:
-    """Whose price a drafted round tells: that of one drafter, which had not lagged behind. None for any other round."""
-    width = max(result.drafted for result in done.rows)
+def _priced(choice: Choice, done: Round, width: int) -> DrafterKind | None:
+    """Whose price a round tells that drafted `width` tokens at the most: that of one drafter, which had not lagged
+    behind. None for any other round."""
     kinds = {kind for kind, depth in zip(choice.drafters, choice.depths, strict=True) if kind and depth}
     steps = max(result.draft_forwards for result in done.rows)
     told = width and len(kinds) == 1 and not done.drafter_errors and done.lag <= _PRICED_LAG and steps in (0, width)

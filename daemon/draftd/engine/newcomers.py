@@ -189,15 +189,13 @@ class Newcomers:
 
     def _fitting(self, round_seconds: float, spent: float) -> _Entering | None:
         """Who has the least left, where that fits whole into what `spent` has left of a slice's time."""
-        for newcomer in sorted(self._entering, key=lambda newcomer: newcomer.left):
-            row = newcomer.row
-            if row in self._ready or row.finish is not None:
-                continue
-            kind = None if newcomer.left else row.drafter
-            slices = self._slices_of(newcomer, kind)
-            left = newcomer.left or len(row.tokens)  # a drafter takes all of it in
-            return newcomer if slices.fit(left, slices.limit(round_seconds) - spent) else None
-        return None
+        others = [one for one in self._entering if one.row not in self._ready and one.row.finish is None]
+        least = min(others, key=lambda newcomer: newcomer.left, default=None)
+        if least is None:
+            return None
+        slices = self._slices_of(least, None if least.left else least.row.drafter)
+        left = least.left or len(least.row.tokens)  # a drafter takes all of it in
+        return least if slices.fit(left, slices.limit(round_seconds) - spent) else None
 
     # taking in
 

@@ -215,8 +215,7 @@ class Scheduler:
         self._round_ended = self._timer()
         seconds = self._round_ended - started
         pipelined = self.decoders.verifier.pending
-        self.depth.learn(self._rows, choice, done, seconds if timed else None, began, pipelined)
-        break_even = self.depth.break_even(self._rows, choice, done, seconds)
+        break_even = self.depth.learn(self._rows, choice, done, seconds, timed=timed, began=began, pipelined=pipelined)
         for row, message in done.drafter_errors:
             self.decoders.drafter_failed(row, message)
         self._mark(self._cancelled())
