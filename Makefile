@@ -48,7 +48,7 @@ proto-check: $(DEV)
 
 docs-check: $(DEV)
 	$(BIN)/python -m draftd.telemetry.document docs/telemetry.md --check
-	$(BIN)/python -m draftd.cli.reference --check
+	$(BIN)/python -m draftd.settings.reference --check
 	$(BIN)/python -m dashboards.generate --check
 
 collector-check: # where there is a collector
@@ -60,9 +60,9 @@ collector-check: # where there is a collector
 proto: $(DEV) ## generate daemon/draftd/v1 from proto/
 	sh scripts/proto.sh
 
-docs: $(DEV) ## generate docs/telemetry.md, the README's table of settings, dashboards and alert rules
+docs: $(DEV) ## generate docs/telemetry.md, docs/configuration.md, dashboards and alert rules
 	$(BIN)/python -m draftd.telemetry.document docs/telemetry.md
-	$(BIN)/python -m draftd.cli.reference
+	$(BIN)/python -m draftd.settings.reference
 	$(BIN)/python -m dashboards.generate
 
 accept: $(RUN) ## is this pair fit for production? Sweep, soak, quality, gate and report (about half an hour)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import yaml
 
-from draftd.settings_fallback import WebhookSettings
+from draftd.settings import WebhookSettings
 
 ROOT = Path(__file__).parents[1]
 _READY_SECONDS = 120.0  # the daemon may have a large model to load

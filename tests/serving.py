@@ -12,7 +12,6 @@ from typing import Any
 
 import grpc
 
-from draftd.cli.serve import limits_of
 from draftd.client.client import CallError, DraftdClient
 from draftd.control.flag import FlagService
 from draftd.control.journal import Journal
@@ -95,7 +94,7 @@ class Served:
         self.worker = EngineWorker(
             lambda progress: models(),
             observer=self.telemetry.observer,
-            limits=limits_of(self.settings.engine),
+            limits=self.settings.engine.limits(),
         )
         self.lines: list[str] = []
         self.orderly: bool | None = None

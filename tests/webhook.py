@@ -18,7 +18,7 @@ from typing import Any
 
 from draftd.control.alerts.listener import Listener
 from draftd.policy.leases import Applied, Notice
-from draftd.settings_fallback import WebhookSettings
+from draftd.settings import WebhookSettings
 from draftd.telemetry.control import NullControlRecorder
 
 PAYLOADS = Path(__file__).parent / "payloads"

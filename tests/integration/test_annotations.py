@@ -25,7 +25,7 @@ from draftd.engine.blas import load_blas
 load_blas()
 from draftd.engine.scripted import scripted_models
 from draftd.settings import FallbackSettings, ServerSettings, Settings
-from draftd.settings_fallback import AnnotationSettings
+from draftd.settings import AnnotationSettings
 settings = Settings(
     server=ServerSettings(port=0, drain_seconds=2),
     fallback=FallbackSettings(canary_period_seconds=0),

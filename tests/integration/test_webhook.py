@@ -20,7 +20,7 @@ from draftd.cli.grafana.policy import OURS
 from draftd.control.alerts.poller import Poller
 from draftd.core import FallbackLevel
 from draftd.policy.leases import Leases, Notice
-from draftd.settings_fallback import WebhookSettings
+from draftd.settings import WebhookSettings
 from scripts.stack import Webhook as Told
 from scripts.stack import alertmanager_config
 from tests.conftest import missing

@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from draftd.config import Settings
+from draftd.settings import Settings
 
 _CONNECT_SECONDS = 2.0
 

@@ -23,8 +23,7 @@ from draftd.core import DrafterKind
 from draftd.engine.worker import EngineWorker
 from draftd.errors import ConfigError
 from draftd.hardware.state import HardwareView
-from draftd.settings import ModelSettings, Settings
-from draftd.settings_base import state_dir
+from draftd.settings import ModelSettings, Settings, state_dir
 from draftd.telemetry.setup import FallbackReadings, Telemetry
 
 _STATE, _HISTORY = "ladder.json", "transitions.jsonl"

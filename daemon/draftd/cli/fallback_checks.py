@@ -12,9 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from draftd.cli.checks import Finding, Verdict
-from draftd.config import Settings
-from draftd.settings_base import state_dir
-from draftd.settings_fallback import WebhookSettings
+from draftd.settings import Settings, WebhookSettings, state_dir
 
 _ASK_SECONDS = 2.0
 

@@ -20,8 +20,7 @@ from draftd.cli.overrides import parse_assignments
 from draftd.client.asking import connect
 from draftd.client.child import clean_environ, serve_command, serving
 from draftd.client.interrupts import answered
-from draftd.config import load_settings
-from draftd.settings import Settings
+from draftd.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from draftd.client.client import DraftdClient

@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from draftd import __version__
 from draftd.cli.fallback import Fallback, Kept
@@ -15,7 +15,6 @@ from draftd.control.flag import FlagService
 from draftd.control.intake import Intake
 from draftd.control.planner import Planner, ladder_of
 from draftd.core import ModelInfo
-from draftd.engine.limits import Limits
 from draftd.engine.memory import MlxMemory, mlx_memory
 from draftd.engine.model import LoadedModels, load_models
 from draftd.engine.observer import EngineStatus, FanOut
@@ -26,7 +25,7 @@ from draftd.hardware.state import memory_share, takeable
 from draftd.hardware.system import system_probe
 from draftd.server import logs
 from draftd.server.app import Daemon
-from draftd.settings import EngineSettings, ModelSettings, Settings
+from draftd.settings import ModelSettings, Settings
 from draftd.telemetry.setup import Decisions, FallbackReadings, Telemetry
 
 _HARDWARE_CLOSE_SECONDS = 1.0  # a reading that hangs longer is left behind
@@ -71,10 +70,8 @@ def run_daemon(
     worker = EngineWorker(
         load or models_of(settings.model),
         observer=FanOut(telemetry.observer, intake),
-        limits=replace(
-            limits_of(settings.engine),
-            memory_share=lambda: memory_share(hardware.state),
-            headroom=lambda: takeable(hardware.state),
+        limits=settings.engine.limits(
+            memory_share=lambda: memory_share(hardware.state), headroom=lambda: takeable(hardware.state)
         ),
         learnt=None if learning is None else learning.learnt,
     )
@@ -122,19 +119,6 @@ class _Parts:
 
     def flag_enabled(self) -> bool | None:
         return self.flags.default_value() if self.flags is not None else None
-
-
-def limits_of(engine: EngineSettings) -> Limits:
-    """What the settings say; what the machine has room for is not among it."""
-    return Limits(
-        queue_capacity=engine.queue_capacity,
-        max_batch=engine.max_batch,
-        max_draft_tokens=engine.max_draft_tokens,
-        prefill_chunk=engine.prefill_chunk,
-        prefill_slice_seconds=engine.prefill_slice_seconds,
-        prefix_cache_bytes=engine.prefix_cache_bytes,
-        kv_cache_bytes=engine.kv_cache_bytes,
-    )
 
 
 def models_of(settings: ModelSettings) -> Load:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from draftd.control.journal import Journal, Subject, Transition
 from draftd.control.seams import ControlTelemetry
-from draftd.settings_fallback import AnnotationSettings
+from draftd.settings import AnnotationSettings
 
 log = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from draftd.hardware.state import HardwareView
 from draftd.policy.guard import Guard
 from draftd.policy.leases import Applied, Notice
 from draftd.policy.reports import CanaryReport, ProbeReport
-from draftd.settings_fallback import FallbackSettings
+from draftd.settings import FallbackSettings
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from draftd.policy.guard import Kind
 from draftd.policy.ladder import Demand, Ladder, LadderSettings, Rung, Signal, lowest, to_probe
 from draftd.policy.probe import permits
 from draftd.policy.reports import CanaryReport, ProbeReport, Verdict
-from draftd.settings_fallback import FallbackSettings
+from draftd.settings import FallbackSettings
 
 log = logging.getLogger(__name__)
 

@@ -34,7 +34,7 @@ from draftd.policy.guard import Kind
 from draftd.policy.ladder import Rung
 from draftd.policy.probe import ProbeSettings
 from draftd.policy.reports import CanaryReport, ProbeReport, Verdict
-from draftd.settings_fallback import FallbackSettings
+from draftd.settings import FallbackSettings
 
 _STOPPING = "the daemon is stopping"
 

@@ -11,7 +11,7 @@ from draftd.policy.drift import Baseline
 from draftd.policy.floor import FloorSettings
 from draftd.policy.guard import GuardSettings, Kind
 from draftd.policy.ladder import LadderSettings
-from draftd.settings_fallback import FallbackSettings
+from draftd.settings import FallbackSettings
 
 _DWELLS, _WINDOWS = 6, 4  # so long after a step up a fall is a relapse: it takes two windows to see one
 _REACHED_PER_REQUEST = 20  # tokens of a draft that a request shows at least, on average, for a window to count

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from draftd.acceptance.cost import CostRates, per_answer, per_thousand_tokens, time_to_useful_answer
-from draftd.config import load_settings
 from draftd.errors import ConfigError
 from draftd.server.in_force import in_force
+from draftd.settings import load_settings
 
 
 def test_an_hour_costs_what_the_machine_and_its_power_do() -> None:

@@ -11,8 +11,8 @@ import pytest
 from draftd.cli import checks
 from draftd.cli.checks import Finding, Verdict
 from draftd.cli.commands.doctor import examine
-from draftd.config import Settings, load_settings
 from draftd.engine import blas
+from draftd.settings import Settings, load_settings
 
 
 def settings(**overrides: object) -> Settings:

@@ -11,8 +11,8 @@ from draftd.cli import fallback_checks
 from draftd.cli.checks import Verdict
 from draftd.cli.commands.doctor import examine
 from draftd.cli.fallback_checks import check_state, check_webhook
-from draftd.config import Settings, load_settings
 from draftd.control.store import StateFolder
+from draftd.settings import Settings, load_settings
 from tests.http_server import serving
 from tests.unit.control.alerts import conftest
 from tests.webhook import Webhook

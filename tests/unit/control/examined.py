@@ -15,7 +15,7 @@ from draftd.core import (
 )
 from draftd.policy.ladder import Rung, rungs
 from draftd.policy.reports import CanaryReport, ProbeReport
-from draftd.settings_fallback import FallbackSettings
+from draftd.settings import FallbackSettings
 from tests.answering import Answering, Told
 
 LADDER = rungs(4, (2,), DrafterKind.DRAFT_MODEL, (DrafterKind.PROMPT_LOOKUP,))

@@ -38,7 +38,7 @@ from draftd.errors import NotNow
 from draftd.hardware.state import FixedView
 from draftd.policy.ladder import Rung, rungs
 from draftd.policy.reports import CanaryOutcome, CanaryReport, ProbeReport, Verdict
-from draftd.settings_fallback import FallbackSettings
+from draftd.settings import FallbackSettings
 
 LADDER = rungs(4, (3, 2), DrafterKind.DRAFT_MODEL, (DrafterKind.PROMPT_LOOKUP,))
 TOP, SHORT, SHORTER, LIGHT, BOTTOM = range(5)

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from draftd.config import load_settings
 from draftd.control.annotations import Annotator
 from draftd.control.journal import Journal, Subject
 from draftd.errors import ConfigError
-from draftd.settings_fallback import AnnotationSettings
+from draftd.settings import AnnotationSettings, load_settings
 from tests.answering import Told
 from tests.http_server import Answer, Request, serving
 from tests.waiting import until
@@ -226,8 +225,8 @@ def test_something_broken_within_concerns_the_annotations_alone() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"url": "grafana.example.org"}, "annotations.grafana_url: got 'grafana.example.org'; allowed: http://"),
-        ({"url": "https://me:secret@grafana.example.org"}, "annotations.grafana_url: got '…@grafana.example.org'"),
+        ({"url": "grafana.example.org"}, "got 'grafana.example.org'; allowed: http://"),
+        ({"url": "https://me:secret@grafana.example.org"}, "got '…@grafana.example.org'"),
         ({"url": "http://grafana.example.org", "token": TOKEN}, "https beyond loopback, where grafana_token is sent"),
         ({"url": "https://grafana.example.org", "token": "two words"}, "annotations.grafana_token"),
     ],

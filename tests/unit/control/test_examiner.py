@@ -28,7 +28,7 @@ from draftd.errors import ModelLoadError, NotNow, NotServing, QueueFull
 from draftd.policy.drift import Baseline
 from draftd.policy.ladder import Rung
 from draftd.policy.reports import CanaryOutcome, Divergence, ProbeReport, Verdict
-from draftd.settings_fallback import FallbackSettings
+from draftd.settings import FallbackSettings
 from tests.answering import Answering, Told, counted
 from tests.unit.control.examined import (
     FULL,

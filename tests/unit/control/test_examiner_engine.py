@@ -27,7 +27,7 @@ from draftd.engine.verification import Verdict as RoundVerdict
 from draftd.engine.worker import EngineWorker
 from draftd.policy.ladder import Rung, rungs
 from draftd.policy.reports import Verdict
-from draftd.settings_fallback import FallbackSettings
+from draftd.settings import FallbackSettings
 from tests import rig
 from tests.answering import Told
 from tests.conftest import NanoPair

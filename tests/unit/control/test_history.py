@@ -10,8 +10,7 @@ import pytest
 from draftd.cli.fallback import Kept
 from draftd.control.history import History
 from draftd.control.journal import Journal, Subject, Transition
-from draftd.settings import Settings
-from draftd.settings_fallback import FallbackSettings
+from draftd.settings import FallbackSettings, Settings
 
 
 def opened(path: Path, capacity: int = 4) -> Journal:

@@ -12,8 +12,7 @@ import pytest
 from draftd.cli.fallback import Kept
 from draftd.control.store import FileStore, NoStore, StateFolder, sweep
 from draftd.errors import ConfigError
-from draftd.settings import ServerSettings, Settings
-from draftd.settings_fallback import FallbackSettings
+from draftd.settings import FallbackSettings, ServerSettings, Settings
 
 
 def test_what_is_saved_is_found_again_and_only_its_owner_may_read_it(tmp_path: Path) -> None:

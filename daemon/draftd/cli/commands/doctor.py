@@ -12,8 +12,8 @@ import typer
 from draftd.cli import checks, fallback_checks, options, terminal
 from draftd.cli.checks import Finding, Verdict
 from draftd.cli.overrides import parse_assignments
-from draftd.config import load_settings
 from draftd.errors import ConfigError
+from draftd.settings import load_settings
 
 _STYLES = {Verdict.OK: "green", Verdict.NOTE: "yellow", Verdict.BAD: "bold red"}
 

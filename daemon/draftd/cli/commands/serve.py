@@ -12,8 +12,8 @@ import typer
 
 from draftd.cli import options
 from draftd.cli.overrides import parse_assignments
-from draftd.config import load_settings
 from draftd.core import DepthMode, DrafterKind
+from draftd.settings import load_settings
 
 _MODEL = "What to serve"
 _LISTEN = "Where to listen"
@@ -59,7 +59,7 @@ def command(
 ) -> None:
     """Serve a model over gRPC until SIGTERM or Ctrl-C. Telemetry goes where OTEL_* variables say.
 
-    Settings come from flags, then DRAFTD_* variables, then the TOML file: the README lists them.
+    Settings come from flags, then DRAFTD_* variables, then the TOML file: docs/configuration.md lists them.
 
     [bold]Examples[/]
 

@@ -9,7 +9,7 @@ from draftd.cli.grafana.content import Content, Group
 from draftd.cli.grafana.datasources import Choice
 from draftd.cli.grafana.names import CONTACT_POINT, LABEL, LABEL_VALUE, TAG, Json
 from draftd.control.alerts.authentication import SIGNATURE_HEADER
-from draftd.settings_fallback import TIMESTAMP_HEADER
+from draftd.settings import TIMESTAMP_HEADER
 
 
 @dataclass(frozen=True, slots=True)

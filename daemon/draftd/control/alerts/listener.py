@@ -36,7 +36,7 @@ from draftd.control.alerts.tls import server_context
 from draftd.control.seams import ControlTelemetry
 from draftd.errors import ConfigError, InvalidRequest, NotServing, QueueFull
 from draftd.policy.leases import Applied, Notice
-from draftd.settings_fallback import WebhookSettings
+from draftd.settings import WebhookSettings
 
 log = logging.getLogger(__name__)
 

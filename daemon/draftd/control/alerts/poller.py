@@ -22,7 +22,7 @@ from draftd.control.alerts.saying import Saying
 from draftd.control.seams import ControlTelemetry
 from draftd.errors import InvalidRequest, NotServing, QueueFull
 from draftd.policy.leases import Notice
-from draftd.settings_fallback import WebhookSettings
+from draftd.settings import WebhookSettings
 
 log = logging.getLogger(__name__)
 

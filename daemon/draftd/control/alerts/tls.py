@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 
 from draftd.errors import ConfigError
-from draftd.settings_fallback import WebhookSettings
+from draftd.settings import WebhookSettings
 
 
 def server_context(settings: WebhookSettings) -> ssl.SSLContext | None:

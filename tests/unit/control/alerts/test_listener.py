@@ -19,7 +19,7 @@ from draftd.control.alerts.seen import Seen
 from draftd.core import FallbackLevel
 from draftd.errors import ConfigError, NotServing, QueueFull
 from draftd.policy.leases import Applied, Notice
-from draftd.settings_fallback import WebhookSettings
+from draftd.settings import WebhookSettings
 from tests.waiting import until
 from tests.webhook import PAYLOADS, Answered, Counting, Webhook, alert, bearer, notification, payload, signed
 

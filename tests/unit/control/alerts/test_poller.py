@@ -15,7 +15,7 @@ import pytest
 from draftd.control.alerts.poller import Poller
 from draftd.errors import QueueFull
 from draftd.policy.leases import Notice
-from draftd.settings_fallback import WebhookSettings
+from draftd.settings import WebhookSettings
 from tests.http_server import Answer, Request, serving
 from tests.waiting import until
 from tests.webhook import PAYLOADS, Counting

@@ -1,18 +1,24 @@
-"""Settings: who wins over whom, and what a wrong one says."""
+"""Settings: which source wins, what a wrong one says, and the page that lists them."""
 
 from __future__ import annotations
 
 import contextlib
+from dataclasses import fields
 from pathlib import Path
 
+import hypothesis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr, ValidationError
 
-from draftd.config import Settings, describe_settings, is_loopback, load_settings, state_dir
 from draftd.core import DrafterKind
+from draftd.engine.limits import Limits
 from draftd.errors import ConfigError
+from draftd.settings import EngineSettings, Settings, describe_settings, is_loopback, load_settings, state_dir
+from draftd.settings.reference import main, render
+
+ROOT = Path(__file__).parents[2]
 
 
 def toml(tmp_path: Path, text: str) -> Path:
@@ -29,7 +35,7 @@ def test_defaults_serve_the_embedded_pair_on_loopback() -> None:
     assert settings.flag.default_variant == "on"
 
 
-def test_flags_win_over_variables_over_the_file_over_defaults(tmp_path: Path) -> None:
+def test_flags_beat_variables_beat_the_file_beat_defaults(tmp_path: Path) -> None:
     file = toml(tmp_path, "[engine]\nmax_batch = 2\nqueue_capacity = 20\nprefill_chunk = 200\n")
     environ = {"DRAFTD_ENGINE__MAX_BATCH": "3", "DRAFTD_ENGINE__QUEUE_CAPACITY": "30"}
     engine = load_settings(file, {"engine.max_batch": 4}, environ).engine
@@ -37,7 +43,7 @@ def test_flags_win_over_variables_over_the_file_over_defaults(tmp_path: Path) ->
     assert engine.default_max_tokens == 256
 
 
-def test_a_flag_that_was_not_given_hides_nothing() -> None:
+def test_a_flag_not_given_hides_nothing() -> None:
     assert load_settings(None, {"server.port": None}, {"DRAFTD_SERVER__PORT": "7"}).server.port == 7
 
 
@@ -74,7 +80,7 @@ def test_construction_alone_reads_no_environment(monkeypatch: pytest.MonkeyPatch
         ("DRAFTD_HARDWARE__MEMORY_FLOOR_BYTES", "-1", f"a whole number from 0 to {2**50}"),
     ],
 )
-def test_a_wrong_variable_names_itself_its_value_and_what_is_allowed(variable: str, value: str, allowed: str) -> None:
+def test_a_wrong_variable_names_itself_value_and_allowed(variable: str, value: str, allowed: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_settings(None, {}, {variable: value})
     assert variable in caught.value.message
@@ -95,13 +101,13 @@ def test_an_unknown_variable_is_an_error_with_a_suggestion(name: str, suggestion
         load_settings(None, {}, {name: "secret"})
 
 
-def test_the_value_of_an_unknown_variable_stays_unsaid() -> None:
+def test_the_value_of_an_unknown_variable_is_hidden() -> None:
     with pytest.raises(ConfigError) as caught:
         load_settings(None, {}, {"DRAFTD_SERVER__TOKEM": "hunter2"})
     assert "hunter2" not in str(caught.value)
 
 
-def test_variables_of_the_commands_and_of_others_are_left_alone() -> None:
+def test_variables_of_commands_and_others_are_ignored() -> None:
     load_settings(None, {}, {"DRAFTD_TARGET": "x:1", "DRAFTD_TOKEN": "t", "PATH": "/bin", "XDRAFTD_A": "1"})
     # What a shell holds that Grafana's and the collector's set-up was read into.
     load_settings(
@@ -115,6 +121,7 @@ def test_variables_of_the_commands_and_of_others_are_left_alone() -> None:
         ("[serve]\nport = 1\n", "serve in .*did you mean server"),
         ("[server]\nprt = 1\n", "server.prt in .*did you mean server.port"),
         ("server = 1\n", "a table"),
+        ("prt = 1\n", "prt in .*a name that is not known"),
         ("[server\n", "valid TOML .*line 1"),
         ("[server]\nport = 'x'\n", r"server.port \(from .*draftd.toml\): got 'x'"),
     ],
@@ -140,7 +147,7 @@ def test_beyond_loopback_needs_tls_and_a_token(host: str) -> None:
         load_settings(None, {"server.host": host}, {})
 
 
-def test_beyond_loopback_with_tls_and_a_token_is_allowed(tmp_path: Path) -> None:
+def test_tls_and_a_token_allow_beyond_loopback(tmp_path: Path) -> None:
     pem = tmp_path / "x.pem"
     pem.write_text("-")
     overrides = {"server.host": "0.0.0.0", "server.tls_cert": pem, "server.tls_key": pem}
@@ -204,14 +211,33 @@ def test_state_lives_where_the_environment_says(tmp_path: Path) -> None:
 def test_every_setting_is_described_once() -> None:
     docs = list(describe_settings())
     assert len({doc.name for doc in docs}) == len(docs) >= 25
+    page = render()
     for doc in docs:
         assert doc.description.endswith("."), doc
         assert doc.allowed, doc
         assert doc.variable == "DRAFTD_" + doc.name.replace(".", "__").upper()
+        assert f"| `{doc.name}` |" in page
 
 
+def test_the_committed_page_is_what_the_settings_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8") == render(), "run make docs"
+    monkeypatch.chdir(tmp_path)
+    assert main(["--check"]) == 1
+    (tmp_path / "docs").mkdir()
+    assert main([]) == 0
+    assert main(["--check"]) == 0
+
+
+def test_the_engines_limits_are_the_settings_of_the_same_name() -> None:
+    asked = {field.name for field in fields(Limits)} - {"memory_share", "headroom"}
+    assert asked < set(EngineSettings.model_fields)
+    limits = EngineSettings(max_batch=3, kv_cache_bytes=7).limits(headroom=lambda: 5)
+    assert (limits.max_batch, limits.kv_cache_bytes, limits.headroom(), limits.memory_share()) == (3, 7, 5, 1.0)
+
+
+@hypothesis.settings(deadline=None)
 @given(st.dictionaries(st.text(max_size=12), st.text(max_size=12), max_size=4))
-def test_whatever_the_environment_holds_the_answer_is_settings_or_a_config_error(
+def test_any_environment_gives_settings_or_a_config_error(
     names: dict[str, str],
 ) -> None:
     environ = {f"DRAFTD_{name}": value for name, value in names.items()}
@@ -219,6 +245,56 @@ def test_whatever_the_environment_holds_the_answer_is_settings_or_a_config_error
         assert isinstance(load_settings(None, {}, environ), Settings)
 
 
-def test_a_list_is_spelt_with_commas_and_may_be_empty() -> None:
+def test_a_list_has_commas_and_may_be_empty() -> None:
     settings = load_settings(None, {}, {"DRAFTD_FALLBACK__BLOCKS": "5,3", "DRAFTD_FALLBACK__LIGHTER": ""})
     assert (settings.fallback.blocks, settings.fallback.lighter) == ((5, 3), ())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TOKEN", "two words"),
+        ("TOKEN", "schlüssel"),
+        ("SECRET", "line\nline"),
+        ("POLL_TOKEN", "two words"),
+        ("TIMESTAMP_HEADER", "X Time"),
+        ("TIMESTAMP_HEADER", "X-Time:"),
+        ("POLL_URL", "alertmanager:9093"),
+        ("POLL_URL", "ftp://alertmanager"),
+        ("POLL_URL", "http://"),
+        ("POLL_URL", "http://[::1"),
+        ("POLL_URL", "http://host:99999"),
+        ("POLL_URL", "http://user:password@host"),
+        ("POLL_URL", "http://host/?silenced=false"),
+        ("HOST", "0.0.0.0"),
+    ],
+)
+def test_an_unusable_webhook_setting_is_refused_by_name(name: str, value: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_settings(None, {}, {f"DRAFTD_WEBHOOK__{name}": value})
+    assert refused.value.field.split()[0] == f"webhook.{name.lower()}"
+    assert "password" not in str(refused.value)
+
+
+def test_the_poll_token_never_travels_unencrypted() -> None:
+    polled = {"DRAFTD_WEBHOOK__POLL_TOKEN": "t", "DRAFTD_WEBHOOK__POLL_URL": "http://alertmanager:9093"}
+    with pytest.raises(ConfigError, match="https beyond loopback") as refused:
+        load_settings(None, {}, polled)
+    assert refused.value.field == "webhook.poll_url"
+    for url in ("https://alertmanager:9093", "http://127.0.0.1:9093", "http://[::1]:9093"):
+        assert load_settings(None, {}, polled | {"DRAFTD_WEBHOOK__POLL_URL": url}).webhook.poll_url == url
+
+
+def test_the_webhook_listens_once_it_has_a_token_or_secret() -> None:
+    assert not load_settings(None, {}, {}).webhook.listens
+    empty = {"DRAFTD_WEBHOOK__TOKEN": "", "DRAFTD_WEBHOOK__SECRET": "", "DRAFTD_WEBHOOK__POLL_URL": ""}
+    assert not load_settings(None, {}, empty).webhook.listens
+    assert load_settings(None, {}, empty).webhook.poll_url is None
+    assert load_settings(None, {}, {"DRAFTD_WEBHOOK__SECRET": "s"}).webhook.listens
+    assert load_settings(None, {}, {"DRAFTD_WEBHOOK__TOKEN": "t"}).webhook.listens
+
+
+def test_a_final_slash_of_an_address_is_dropped(tmp_path: Path) -> None:
+    file = tmp_path / "draftd.toml"
+    file.write_text('[webhook]\npoll_url = "http://127.0.0.1:3000/api/alertmanager/grafana/"\n')
+    assert load_settings(file, {}, {}).webhook.poll_url == "http://127.0.0.1:3000/api/alertmanager/grafana"

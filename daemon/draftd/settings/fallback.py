@@ -1,0 +1,141 @@
+"""When the daemon steps down and back up, which alerts may tell it to, and where transitions are marked."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import Field, FiniteFloat, model_validator
+
+from draftd.core import DrafterKind
+from draftd.settings.kinds import (
+    Address,
+    BlockLengths,
+    Drafters,
+    ExistingFile,
+    HeaderName,
+    HomePath,
+    Seconds,
+    Section,
+    Token,
+    check_listener,
+    check_token_is_private,
+)
+
+TIMESTAMP_HEADER = "X-Grafana-Alerting-Timestamp"  # as draftd sets Grafana's contact point up
+
+
+class FallbackSettings(Section):
+    """How far, when and why the daemon steps down, and back up."""
+
+    guard: bool = Field(
+        default=True,
+        description="Judge acceptance, speed, errors, memory and heat in the daemon, and step down when one is bad.",
+    )
+    blocks: BlockLengths = Field(
+        default=(6, 4, 3, 2), description="Shorter block lengths to step through, those below engine.max_draft_tokens."
+    )
+    lighter: Drafters = Field(
+        default=(DrafterKind.LIGHT_DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP),
+        description="Lighter drafters to step through after them, those that there are.",
+    )
+    window_seconds: FiniteFloat = Field(
+        default=300.0, ge=0.5, le=86400, description="Window over which acceptance, speed and errors are judged."
+    )
+    acceptance_floor: FiniteFloat = Field(
+        default=0.40, ge=0, le=1, description="Least acceptance of reached draft tokens; less, for two windows, is bad."
+    )
+    least_requests: int = Field(
+        default=10, ge=1, le=1_000_000, description="Requests in a window below which it says nothing."
+    )
+    baseline: ExistingFile | None = Field(
+        default=None, description="Frozen acceptance baselines (JSON). Unset: learnt from the first requests."
+    )
+    errors: int = Field(
+        default=3, ge=1, le=1_000_000, description="Failed steps, or failed drafts, in a window that are bad."
+    )
+    dwell_seconds: FiniteFloat = Field(
+        default=300.0,
+        ge=0.1,
+        le=86400,
+        description="The cooldown: least time between two changes of level, hard signals down excepted.",
+    )
+    longest_wait_seconds: FiniteFloat = Field(
+        default=7200.0, ge=0.1, le=604800, description="Most that the wait for a step up grows to after relapses."
+    )
+    critical_seconds: Seconds = Field(
+        default=10.0, description="How long critical memory pressure lasts before the daemon steps down."
+    )
+    thermal_seconds: Seconds = Field(
+        default=60.0, description="How long heavy thermal pressure lasts before the daemon steps down."
+    )
+    swap_bytes: int = Field(
+        default=128 * 1024 * 1024, ge=1, le=2**50, description="Bytes read back from swap in a window that are bad."
+    )
+    probe_share: FiniteFloat = Field(
+        default=0.02, ge=0, le=0.5, description="Most of its time that a busy daemon spends on probes; 0 is never."
+    )
+    canary_period_seconds: FiniteFloat = Field(
+        default=3600.0, ge=0, le=604800, description="How often the quality canaries run; 0 is on demand only."
+    )
+    canary_tolerance: FiniteFloat = Field(
+        default=0.005, ge=0, le=1, description="How far the canaries' score may lie below the autoregressive one."
+    )
+    state_dir: HomePath | None = Field(
+        default=None,
+        description="Where the level and its history are kept. Unset: the user's state folder, by port; nothing is "
+        "kept where the port is 0.",
+    )
+
+
+class WebhookSettings(Section):
+    """Where Grafana and Alertmanager send alerts to the daemon. It listens once a token or a secret is set."""
+
+    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on. Beyond loopback needs TLS.")
+    port: int = Field(default=50552, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
+    token: Token | None = Field(default=None, description="Bearer token of the sender (Alertmanager, Grafana).")
+    secret: Token | None = Field(default=None, description="Key of the sender's HMAC-SHA256 signature (Grafana).")
+    timestamp_header: HeaderName = Field(
+        default=TIMESTAMP_HEADER,
+        description="Header with the signature's time, in seconds since 1970; a signature without it is refused.",
+    )
+    replay_seconds: FiniteFloat = Field(
+        default=300.0, ge=1, le=86400, description="How old a signature's time may be, and how far ahead."
+    )
+    max_body_bytes: int = Field(default=256 * 1024, ge=1024, le=16 * 1024 * 1024, description="Largest body accepted.")
+    max_per_second: FiniteFloat = Field(
+        default=20.0, ge=0.1, le=10_000, description="Notifications a second that are accepted; more are refused."
+    )
+    lease_seconds: FiniteFloat = Field(
+        default=1800.0, ge=1, le=604800, description="How long an alert holds without being repeated."
+    )
+    tls_cert: ExistingFile | None = Field(default=None, description="Certificate chain (PEM).")
+    tls_key: ExistingFile | None = Field(default=None, description="Private key of the certificate (PEM).")
+    poll_url: Address | None = Field(
+        default=None, description="Alertmanager's address, or Grafana's /api/alertmanager/grafana, to poll for alerts."
+    )
+    poll_token: Token | None = Field(default=None, description="Bearer token for poll_url.")
+    poll_seconds: FiniteFloat = Field(default=30.0, ge=0.1, le=3600, description="How often poll_url is asked.")
+
+    @property
+    def listens(self) -> bool:
+        return self.token is not None or self.secret is not None
+
+    @model_validator(mode="after")
+    def _tls(self) -> Self:
+        check_listener(
+            "webhook", self.host, self.tls_cert, self.tls_key, {"tls_cert": self.tls_cert, "tls_key": self.tls_key}
+        )
+        check_token_is_private("webhook.poll_url", self.poll_url, self.poll_token, "poll_token")
+        return self
+
+
+class AnnotationSettings(Section):
+    """Grafana, where each transition is marked on the dashboards."""
+
+    grafana_url: Address | None = Field(default=None, description="Grafana's address. Unset: no annotations.")
+    grafana_token: Token | None = Field(default=None, description="Service account token for it.")
+
+    @model_validator(mode="after")
+    def _token_is_private(self) -> Self:
+        check_token_is_private("annotations.grafana_url", self.grafana_url, self.grafana_token, "grafana_token")
+        return self

@@ -1,0 +1,134 @@
+"""What sections are made of: their base, the kinds of values, and rules that more than one section has."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from annotated_types import Ge, Le
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    FilePath,
+    FiniteFloat,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_settings import NoDecode
+
+from draftd.core import DrafterKind
+from draftd.errors import ConfigError
+
+
+class Section(BaseModel):
+    """A table of the TOML file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _empty_is_unset(cls, value: Any, info: ValidationInfo) -> Any:
+        """An empty variable or flag unsets what may be unset. Elsewhere it is a value, and wrong."""
+        assert info.field_name is not None
+        return None if value == "" and cls.model_fields[info.field_name].default is None else value
+
+
+def state_dir(environ: Mapping[str, str]) -> Path:
+    """Where draftd keeps what it writes, for this user and platform."""
+    base = environ.get("XDG_STATE_HOME", "")
+    if base.startswith("/"):
+        return Path(base) / "draftd"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "draftd"
+    return Path.home() / ".local" / "state" / "draftd"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a listener on `host`."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def check_listener(name: str, host: str, cert: Path | None, key: Path | None, needed: Mapping[str, object]) -> None:
+    """Rules for whatever listens, of the section `name`. `needed` is what must be set beyond loopback.
+
+    Raises ConfigError for half of a key pair, and for an address beyond loopback without what is needed there.
+    """
+    if (cert is None) != (key is None):
+        missing = "tls_key" if key is None else "tls_cert"
+        raise ConfigError(f"{name}.{missing}", None, f"{name}.tls_cert and {name}.tls_key together")
+    unset = [f"{name}.{part}" for part, value in needed.items() if value is None]
+    if unset and not is_loopback(host):
+        raise ConfigError(f"{name}.host", host, f"127.0.0.0/8, ::1 or localhost; elsewhere set {', '.join(unset)} too")
+
+
+def check_token_is_private(name: str, url: str | None, token: SecretStr | None, token_name: str) -> None:
+    """A token that is sent unencrypted could be read on the way. Raises ConfigError."""
+    if token is None or url is None:
+        return
+    parts = urlsplit(url)
+    if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
+        raise ConfigError(name, url, f"https beyond loopback, where {token_name} is sent")
+
+
+def _token(value: SecretStr) -> SecretStr:
+    text = value.get_secret_value()
+    if not text or not (text.isascii() and text.isprintable()) or " " in text:
+        raise ValueError("not a header value")
+    return value
+
+
+def _address(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+        raise ValueError("not an address")
+    if "@" in parts.netloc or parts.query:
+        raise ValueError("more than an address")
+    return value.rstrip("/")
+
+
+def _home(value: object) -> object:
+    return os.path.expanduser(value) if isinstance(value, (str, Path)) else value
+
+
+def _listed(value: object) -> object:
+    """`4, 3, 2` as variables and flags spell a list; empty is none."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def _allowed(text: str) -> Any:
+    """What error messages and the documentation say is allowed, where the type alone does not tell."""
+    return Field(json_schema_extra={"allowed": text})
+
+
+Seconds = Annotated[FiniteFloat, Ge(0), Le(3600)]
+ExistingFile = Annotated[FilePath, BeforeValidator(_home)]
+HomePath = Annotated[Path, BeforeValidator(_home)]
+ModelName = Annotated[str, BeforeValidator(_home), _allowed("a folder or a hub id")]
+Token = Annotated[SecretStr, AfterValidator(_token), _allowed("printable ASCII without spaces")]
+Address = Annotated[
+    str, AfterValidator(_address), _allowed("http:// or https://, a host, a path; a token has a setting of its own")
+]
+HeaderName = Annotated[
+    str, Field(pattern="^[0-9A-Za-z-]+$"), _allowed("the name of a header: letters, digits and hyphens")
+]
+BlockLengths = Annotated[
+    tuple[Annotated[int, Ge(1), Le(16)], ...],
+    NoDecode,
+    BeforeValidator(_listed),
+    _allowed("whole numbers from 1 to 16, with commas between them"),
+]
+Drafters = Annotated[
+    tuple[DrafterKind, ...], NoDecode, BeforeValidator(_listed), _allowed(f"none or some of {', '.join(DrafterKind)}")
+]

@@ -1,0 +1,217 @@
+"""Fills the settings: flags over DRAFTD_* variables over a TOML file over defaults.
+
+An unknown name is an error, never ignored: a misspelt limit that silently stays at its default is found in production.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import Field, ValidationError
+from pydantic_core import ErrorDetails
+from pydantic_settings import EnvSettingsSource
+
+from draftd.errors import ConfigError
+from draftd.settings.fallback import AnnotationSettings, FallbackSettings, WebhookSettings
+from draftd.settings.kinds import Section, state_dir
+from draftd.settings.machine import (
+    CAPTURE_CONTENT_VARIABLE,
+    CostSettings,
+    HardwareSettings,
+    LogSettings,
+    TelemetrySettings,
+)
+from draftd.settings.serving import EngineSettings, FlagSettings, ModelSettings, ServerSettings
+
+ENV_PREFIX = "DRAFTD_"
+_ENVIRONMENT = "the environment"
+#: Variables of the commands themselves, and of the pipeline around the daemon, which are not settings of the daemon.
+COMMAND_VARIABLES = {
+    "DRAFTD_CONFIG": "The TOML file of `draftd serve` and `draftd doctor`.",
+    "DRAFTD_TARGET": "The daemon's host:port, for commands that talk to one.",
+    "DRAFTD_TOKEN": "Bearer token, for commands that talk to a daemon.",
+    "DRAFTD_TLS_CA": "Authority (PEM) of the daemon's certificate, for commands that talk to one; turns TLS on.",
+    "DRAFTD_TLS_CERT": "The command's own certificate (PEM), for mutual TLS.",
+    "DRAFTD_TLS_KEY": "The private key (PEM) of that certificate.",
+    "DRAFTD_WEBHOOK_URL": "Where Grafana or Alertmanager sends alerts: read by their set-up, not by the daemon.",
+    "DRAFTD_WEBHOOK_SECRET": "Key or token that they send with them.",
+    "DRAFTD_TRACE_SHARE_PERCENT": "Share of ordinary traces that the collector keeps.",
+    "DRAFTD_BLAS": "`reference` keeps OpenBLAS and MKL from being loaded on Linux.",
+}
+
+
+class Settings(Section):
+    """All of it. Construction alone reads no file and no variable."""
+
+    model: ModelSettings = Field(default_factory=ModelSettings)
+    server: ServerSettings = Field(default_factory=ServerSettings)
+    engine: EngineSettings = Field(default_factory=EngineSettings)
+    flag: FlagSettings = Field(default_factory=FlagSettings)
+    telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)
+    hardware: HardwareSettings = Field(default_factory=HardwareSettings)
+    fallback: FallbackSettings = Field(default_factory=FallbackSettings)
+    webhook: WebhookSettings = Field(default_factory=WebhookSettings)
+    annotations: AnnotationSettings = Field(default_factory=AnnotationSettings)
+    cost: CostSettings = Field(default_factory=CostSettings)
+    log: LogSettings = Field(default_factory=LogSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class SettingDoc:
+    """One setting as a person needs it: dotted name, variable, default, what is allowed, what it does."""
+
+    name: str
+    variable: str
+    default: str
+    allowed: str
+    description: str
+    secret: bool
+
+
+def describe_settings() -> Iterator[SettingDoc]:
+    """Every setting there is, in order."""
+    schema = Settings.model_json_schema()
+    for section, table in schema["properties"].items():
+        for key, shape in _resolved(schema, table)["properties"].items():
+            value = next((one for one in shape.get("anyOf", ()) if one.get("type") != "null"), shape)
+            value = _resolved(schema, value)
+            yield SettingDoc(
+                name=f"{section}.{key}",
+                variable=_variable(f"{section}.{key}"),
+                default=_shown(shape["default"]) if "default" in shape else "in the user's state folder",
+                allowed=_allowed(value),
+                description=shape["description"],
+                secret=value.get("format") == "password",
+            )
+
+
+def _resolved(schema: Mapping[str, Any], part: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = schema["$defs"][part["$ref"].rpartition("/")[2]] if "$ref" in part else part
+    return found
+
+
+def _shown(default: object) -> str:
+    if default is None:
+        return "unset"
+    if isinstance(default, list):
+        return ", ".join(map(str, default))
+    return str(default).lower() if isinstance(default, bool) else str(default)
+
+
+def _allowed(value: Mapping[str, Any]) -> str:
+    """In words, from the JSON schema of one value."""
+    if "allowed" in value:
+        return str(value["allowed"])
+    if "enum" in value:
+        return ", ".join(value["enum"])
+    if value["type"] == "boolean":
+        return "true, false"
+    if value["type"] in ("integer", "number"):
+        noun = "whole number" if value["type"] == "integer" else "number"
+        return f"a {noun} from {value['minimum']} to {value['maximum']}"
+    return {"file-path": "an existing file", "path": "a path"}.get(value.get("format", ""), "text")
+
+
+def load_settings(file: Path | None, overrides: Mapping[str, object], environ: Mapping[str, str]) -> Settings:
+    """Settings from `overrides` (dotted names; None means not given), `environ`, `file` and defaults.
+
+    The first of these that has a value wins. Raises ConfigError, which names the setting, where the value
+    came from, and what is allowed.
+    """
+    names = _names()
+    variables = {_variable(name) for name in names}
+    _refuse_unknown(overrides, names)
+    _refuse_unknown((name for name in environ if name.startswith(ENV_PREFIX)), [*variables, *COMMAND_VARIABLES])
+    sources = (
+        ("", _nested({name: value for name, value in overrides.items() if value is not None}, "", ".")),
+        (_ENVIRONMENT, _nested({name: environ[name] for name in environ if name in variables}, ENV_PREFIX, "__")),
+        (str(file), _tables(file)),
+        (CAPTURE_CONTENT_VARIABLE, _of_other_variables(environ)),
+    )
+    merged: dict[str, Any] = {}
+    for _, tables in reversed(sources):
+        for section, values in tables.items():
+            merged[section] = merged.get(section, {}) | values
+    try:
+        return Settings(**merged)
+    except ValidationError as error:
+        raise _explained(error.errors()[0], sources) from None
+
+
+def _names() -> list[str]:
+    kinds = {section: cast(type[Section], info.annotation) for section, info in Settings.model_fields.items()}
+    return [f"{section}.{key}" for section, kind in kinds.items() for key in kind.model_fields]
+
+
+def _variable(name: str) -> str:
+    return ENV_PREFIX + name.replace(".", "__").upper()
+
+
+_Tables = Mapping[str, dict[str, object]]  # values by section and key
+
+
+def _nested(given: Mapping[str, object], prefix: str, delimiter: str) -> _Tables:
+    source = EnvSettingsSource(cast(Any, Settings), env_prefix=prefix, env_nested_delimiter=delimiter)
+    source.env_vars = {name.lower(): value for name, value in given.items()}  # type: ignore[misc]
+    return source()
+
+
+def _tables(file: Path | None) -> _Tables:
+    # pydantic-settings' own source of TOML passes over a file that is missing.
+    if file is None:
+        return {}
+    try:
+        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError("--config", str(file), f"a readable TOML file ({error.strerror})") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError("--config", str(file), f"valid TOML ({error})") from None
+    for section, table in tables.items():
+        if section not in Settings.model_fields:
+            raise _unknown(f"{section} in {file}", section, Settings.model_fields)
+        if not isinstance(table, dict):
+            raise ConfigError(f"{section} in {file}", table, f"a table: [{section}]")
+    return tables
+
+
+def _of_other_variables(environ: Mapping[str, str]) -> _Tables:
+    values: dict[str, dict[str, object]] = {"flag": {"file": state_dir(environ) / "flags.json"}}
+    if CAPTURE_CONTENT_VARIABLE in environ:
+        # The convention's newer values name where the content goes; only spans are a place that draftd writes to.
+        wanted = environ[CAPTURE_CONTENT_VARIABLE].strip().lower()
+        values["telemetry"] = {"capture_content": wanted in ("true", "1", "span_only", "span_and_event")}
+    return values
+
+
+def _explained(error: ErrorDetails, sources: Iterable[tuple[str, _Tables]]) -> ConfigError:
+    section, key = (str(part) for part in error["loc"][:2])
+    name = f"{section}.{key}"
+    source, value = next((label, tables[section][key]) for label, tables in sources if key in tables.get(section, ()))
+    if error["type"] == "extra_forbidden":
+        return _unknown(f"{name} in {source}", name, _names())
+    doc = next(doc for doc in describe_settings() if doc.name == name)
+    if isinstance(value, str) and "@" in value:
+        value = "…@" + value.rpartition("@")[2]  # what precedes it may be a password
+    place = doc.variable if source == _ENVIRONMENT else source
+    return ConfigError(f"{name} (from {place})" if place else name, "***" if doc.secret else value, doc.allowed)
+
+
+def _refuse_unknown(names: Iterable[str], known: Collection[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise _unknown(name, name, known)
+
+
+def _unknown(field: str, name: str, known: Collection[str]) -> ConfigError:
+    # The value stays unsaid: it may be a token whose name was misspelt.
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    prefix, dot, _ = name.rpartition(".")
+    siblings = [k for k in known if dot and k.startswith(prefix + dot)] or list(known)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    listed = ", ".join(siblings) if len(siblings) <= 12 else "a known setting"
+    return ConfigError(field, "a name that is not known", f"{listed}{hint}")

@@ -1,0 +1,63 @@
+"""How the machine is watched and what it costs, and what the daemon exports and logs."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, FiniteFloat, model_validator
+
+from draftd.errors import ConfigError
+from draftd.settings.kinds import Seconds, Section
+
+CAPTURE_CONTENT_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+
+
+class TelemetrySettings(Section):
+    """What OTEL_* variables do not cover: those work as in any OpenTelemetry program."""
+
+    shutdown_seconds: Seconds = Field(default=5.0, description="How long the last export may take at shutdown.")
+    capture_content: bool = Field(
+        default=False, description=f"Put prompts and answers on spans. Also {CAPTURE_CONTENT_VARIABLE}."
+    )
+
+
+class HardwareSettings(Section):
+    """How the machine is watched."""
+
+    period_seconds: FiniteFloat = Field(
+        default=5.0, ge=0.1, le=3600, description="How often memory, heat and power are read."
+    )
+    memory_floor_bytes: int | None = Field(
+        default=None,
+        ge=0,
+        le=2**50,
+        description="Memory that should stay available to all else; headroom is counted from it. "
+        "Unset: 10/24 of what there is, which is 10 GB of 24.",
+    )
+
+
+class CostSettings(Section):
+    """What the machine costs: by the hour, or by what it draws and what that costs, or both. Reports use it; nothing
+    that the daemon does depends on it."""
+
+    currency: str = Field(default="$", min_length=1, max_length=8, description="What prices are in: a sign or a code.")
+    per_hour: FiniteFloat | None = Field(
+        default=None, ge=0, le=1_000_000, description="Price of the machine for an hour, its power left out."
+    )
+    watts: FiniteFloat | None = Field(
+        default=None, ge=0, le=100_000, description="What it draws while it decodes. Unset: as measured, where it is."
+    )
+    tariff: FiniteFloat | None = Field(default=None, ge=0, le=1000, description="Price of a kilowatt-hour.")
+
+    @model_validator(mode="after")
+    def _power_has_a_price(self) -> Self:
+        if self.watts is not None and self.tariff is None:
+            raise ConfigError("cost.watts", self.watts, "only together with cost.tariff")
+        return self
+
+
+class LogSettings(Section):
+    """What is written to stderr."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least severity logged.")
+    format: Literal["text", "json"] = Field(default="text", description="One line of text, or of JSON, per event.")

@@ -1,0 +1,154 @@
+"""What is served, where the daemon listens, how much the engine takes on, and where the feature flag lives."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields
+from typing import Any, Literal, Self
+
+from pydantic import Field, FiniteFloat, model_validator
+
+from draftd.core import DepthMode, DrafterKind
+from draftd.engine.limits import Limits
+from draftd.errors import ConfigError
+from draftd.settings.kinds import ExistingFile, HomePath, ModelName, Seconds, Section, Token, check_listener, state_dir
+
+
+class ModelSettings(Section):
+    """What is served."""
+
+    path: ModelName | None = Field(
+        default=None, description="Model to serve: a folder or a hub id. Unset: the embedded nano pair."
+    )
+    draft_path: ModelName | None = Field(
+        default=None, description="Draft model: a folder or a hub id. Unset: the embedded one's own, or none."
+    )
+    light_draft_path: ModelName | None = Field(
+        default=None,
+        description="A lighter quantisation of the draft: a folder or a hub id. Unset: there is none between the draft "
+        "and prompt lookup.",
+    )
+    prompt_lookup: bool = Field(
+        default=True, description="Also offer drafting by looking up n-grams in the prompt and output."
+    )
+    drafter: DrafterKind | None = Field(
+        default=None, description="Drafter where the request names none. Unset: the draft model."
+    )
+
+    @model_validator(mode="after")
+    def _draft_needs_target(self) -> Self:
+        if self.draft_path is not None and self.path is None:
+            raise ConfigError("model.draft_path", self.draft_path, "only together with model.path")
+        if self.light_draft_path is not None and self.draft_path is None:
+            raise ConfigError("model.light_draft_path", self.light_draft_path, "only together with model.draft_path")
+        return self
+
+
+class ServerSettings(Section):
+    """Where and how the daemon listens."""
+
+    host: str = Field(
+        default="127.0.0.1", min_length=1, description="Address to listen on. Beyond loopback needs TLS and a token."
+    )
+    port: int = Field(default=50551, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
+    token: Token | None = Field(default=None, description="Bearer token that every call must carry.")
+    tls_cert: ExistingFile | None = Field(default=None, description="Certificate chain (PEM).")
+    tls_key: ExistingFile | None = Field(default=None, description="Private key of the certificate (PEM).")
+    tls_client_ca: ExistingFile | None = Field(
+        default=None, description="Authority (PEM) that client certificates must come from: mutual TLS."
+    )
+    max_message_bytes: int = Field(
+        default=4 * 1024 * 1024, ge=1024, le=256 * 1024 * 1024, description="Largest message accepted from a client."
+    )
+    max_concurrent_streams: int = Field(
+        default=256, ge=1, le=65536, description="Calls that one connection may have open at a time."
+    )
+    drain_seconds: Seconds = Field(default=20.0, description="On SIGTERM, how long running requests may go on.")
+    write_stall_seconds: Seconds = Field(
+        default=30.0, description="A client that reads no message for so long is cancelled; 0 waits for ever."
+    )
+    reflection: bool = Field(default=True, description="Offer gRPC server reflection.")
+
+    @model_validator(mode="after")
+    def _tls_and_token(self) -> Self:
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise ConfigError("server.tls_client_ca", self.tls_client_ca, "only with server.tls_cert")
+        needed = {"token": self.token, "tls_cert": self.tls_cert, "tls_key": self.tls_key}
+        check_listener("server", self.host, self.tls_cert, self.tls_key, needed)
+        return self
+
+
+class EngineSettings(Section):
+    """How much the engine takes on."""
+
+    queue_capacity: int = Field(
+        default=64, ge=1, le=65536, description="Requests that may wait; one more is RESOURCE_EXHAUSTED."
+    )
+    max_batch: int = Field(default=8, ge=1, le=256, description="Requests decoded together.")
+    prefill_chunk: int = Field(
+        default=512,
+        ge=1,
+        le=16384,
+        description="Most prompt tokens in one prefill forward; as many as that where nothing else runs.",
+    )
+    prefill_slice_seconds: FiniteFloat = Field(
+        default=0.1,
+        ge=0.001,
+        le=60,
+        description="Longest that running requests wait between two steps for a prompt's prefill, which is of at least "
+        "16 tokens; never more than 0.7 of what a step takes.",
+    )
+    kv_cache_bytes: int | None = Field(
+        default=None,
+        ge=1,
+        le=2**50,
+        description="Memory for the key-value caches of running requests: a request waits while its own, at its "
+        "longest, would not fit beside the others', and is refused where it never would. Unset: three quarters of the "
+        "headroom once the model is loaded, or an eighth of the machine's memory where that is not known.",
+    )
+    max_draft_tokens: int = Field(
+        default=4, ge=0, le=16, description="Most tokens drafted in a step; 0 turns speculation off."
+    )
+    depth_mode: DepthMode = Field(
+        default=DepthMode.AUTOMATIC,
+        description="How many tokens a step drafts where the request does not say: as many as pay, none included, or "
+        "always engine.max_draft_tokens.",
+    )
+    prefix_cache_bytes: int = Field(
+        default=256 * 2**20,
+        ge=0,
+        le=2**50,
+        description="Most memory for keys and values of finished requests, kept for those that begin with the same "
+        "tokens; 0 keeps nothing. Less is kept while the machine's memory is under pressure.",
+    )
+    learnt_file: HomePath | None = Field(
+        default=None,
+        description="Where the measured costs and acceptance rates of drafting are kept over a restart, for each pair "
+        "and machine. Unset: in the folder of fallback.state_dir.",
+    )
+    default_max_tokens: int = Field(
+        default=256, ge=1, le=1_048_576, description="Answer length where the request names none."
+    )
+
+    def limits(self, **asked: Any) -> Limits:
+        """The engine's own limits, which have the same names. `asked`: what it asks the machine while it runs."""
+        named = {field.name for field in fields(Limits)}
+        return Limits(**{name: value for name, value in self if name in named}, **asked)
+
+
+class FlagSettings(Section):
+    """Where the feature flag `speculative-decoding` lives."""
+
+    provider: Literal["file", "flagd"] = Field(
+        default="file", description="A file in flagd's format, or a flagd server."
+    )
+    file: HomePath = Field(
+        default_factory=lambda: state_dir(os.environ) / "flags.json",
+        description="The flag's file; written when missing.",
+    )
+    host: str = Field(default="localhost", min_length=1, description="Host of the flagd server.")
+    port: int = Field(default=8015, ge=1, le=65535, description="Port of the flagd server's sync service.")
+    tls: bool = Field(default=False, description="Speak TLS to the flagd server.")
+    default_variant: Literal["on", "off"] = Field(
+        default="on", description="Variant in a newly written file, and when the flag cannot be evaluated."
+    )
