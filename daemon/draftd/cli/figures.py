@@ -1,9 +1,8 @@
-"""Figures as people read them. None, which is nothing measured, is a dash."""
+"""Figures as people read and write them. None, which is nothing measured, is a dash."""
 
 from __future__ import annotations
 
-from draftd.client.asking import Answer
-from draftd.core import DecodeMode
+import re
 
 NOTHING = "–"
 
@@ -52,24 +51,15 @@ def span(seconds: int) -> str:
     return f"{seconds} s"
 
 
-def one_line(answer: Answer) -> str:
-    """What `draftd generate` says when the answer is complete."""
-    plan, counts = answer.started.plan, answer.counts
-    how = answer.mode.value
-    if answer.mode is DecodeMode.SPECULATIVE:
-        how += f", up to {plan.max_draft_tokens} a round"
-    parts = [
-        f"{answer.finished.usage.output_tokens} tokens ({how})",
-        f"{rate(answer.tokens_per_second)} tokens/s",
-        f"first after {milliseconds(answer.time_to_first_token)}",
-    ]
-    if counts.drafted:
-        parts.append(f"{counts.accepted} of {counts.drafted} drafted accepted ({percent(counts.acceptance)})")
-        parts.append(f"{length(counts.mean_accepted_length)} tokens a draft")
-    elif plan.reason and not counts.parked_rounds:
-        parts.append(plan.reason)
-    if counts.parked_rounds:
-        parts.append(f"{counts.parked_rounds} of {counts.rounds} rounds parked: drafting did not pay")
-    if answer.finished.degraded:
-        parts.append(f"went on autoregressively: {answer.finished.degraded}")
-    return " · ".join(parts)
+_UNITS = {"y": 31_536_000.0, "w": 604_800.0, "d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_PART = re.compile(r"(\d+)(ms|[ywdhms])")
+
+
+def seconds_of(text: str) -> float:
+    """Of a duration as Prometheus writes it ("1h30m", and 0). Raises ValueError where it is none."""
+    if text in ("", "0"):
+        return 0.0
+    parts = _PART.findall(text)
+    if "".join(number + unit for number, unit in parts) != text:
+        raise ValueError(f"not a duration: {text!r}")
+    return sum(int(number) * _UNITS[unit] for number, unit in parts)

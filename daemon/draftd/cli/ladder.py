@@ -1,33 +1,28 @@
-"""The fallback ladder in words: where it stands, who holds it, what asks for another level, and what comes next."""
+"""The fallback ladder in words: the level, who holds it, what asks for another level, and what comes next."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from draftd.cli.figures import span
 from draftd.core import FallbackLevel
-
-if TYPE_CHECKING:
-    from google.protobuf.timestamp_pb2 import Timestamp
-
-    from draftd.v1 import control_pb2 as pb
+from draftd.v1 import control_pb2 as pb
 
 _RANKS = {level.label: level.value for level in FallbackLevel}
 _DAY = 86_400
 
 
 def label(rung: pb.Rung) -> str:
-    """The level, and what tells this rung from others of it, as transitions call it."""
+    """The level, and what tells it from others of the same name, as transitions call it."""
     if rung.level == FallbackLevel.SHORT_BLOCK.label:
         return f"{rung.level} {rung.max_draft_tokens}"
-    if rung.level == FallbackLevel.LIGHT_DRAFT.label:
-        return f"{rung.level} {rung.drafter}"
-    return rung.level
+    return f"{rung.level} {rung.drafter}" if rung.level == FallbackLevel.LIGHT_DRAFT.label else rung.level
 
 
-def standing(state: pb.FallbackState) -> str:
-    """The rung's name; empty of a state that has no ladder."""
+def current(state: pb.FallbackState) -> str:
+    """The level in force; empty of a state that has no ladder."""
     return label(state.ladder[state.rung]) if state.rung < len(state.ladder) else ""
 
 
@@ -38,12 +33,27 @@ def rank(level: str) -> int:
 
 def place(state: pb.FallbackState) -> str:
     """How far down that is."""
-    below = len(state.ladder) - 1
-    return "the top" if not state.rung else f"{state.rung} of {below} down"
+    return "the top" if not state.rung else f"{state.rung} of {len(state.ladder) - 1} down"
+
+
+def fields(state: pb.FallbackState, now: datetime, *, whole: bool = False) -> list[tuple[str, str]]:
+    """Name and value of what there is to say; an empty name belongs to the one above. `whole`: leases too, and that
+    nothing asks."""
+    made = [("level", f"{current(state)} ({place(state)})")]
+    if state.cause:
+        made.append(("since", f"{span(_whole(now, moment(state.since)))} ago: {state.cause}"))
+    if until := held(state, now):
+        made.append(("held", until))
+    asked = [_demand(one) for one in state.demands] or ["nothing"] * whole
+    made += [("asked" if not i else "", text) for i, text in enumerate(asked)]
+    made += [("alerts" if not i else "", _lease(one, now)) for i, one in enumerate(state.leases) if whole]
+    if then := outlook(state, now):
+        made.append(("next", then))
+    return made
 
 
 def held(state: pb.FallbackState, now: datetime) -> str:
-    """Until when it is held; empty where nobody holds it."""
+    """Until when it is held; empty where it is not."""
     if not state.HasField("hold"):
         return ""
     if not state.hold.HasField("until"):
@@ -52,39 +62,25 @@ def held(state: pb.FallbackState, now: datetime) -> str:
     return f"until {clock(until, now)} ({span(_whole(until, now))} left)"
 
 
-def demand(one: pb.Demand) -> str:
-    """Who asks for what, with the figures."""
-    how = f"{one.signal} asks for {one.level}" + (" at once" if one.hard else "")
-    return f"{how}: {one.evidence}" if one.evidence else how
-
-
-def lease(one: pb.Lease, now: datetime) -> str:
-    until = moment(one.until)
-    return f"{one.alert} asks for {one.level}, until {clock(until, now)} unless it is repeated"
-
-
 def outlook(state: pb.FallbackState, now: datetime) -> str:
     """What would move it next; empty where it is at the top and nothing asks for another level."""
     asked = [(_leads(state, one), one) for one in state.demands]
-    lower = [(rung, one) for rung, one in asked if rung > state.rung]
     if state.HasField("hold"):
-        there = state.hold.rung == state.rung
-        return (
-            "stays: it is held" if there else f"on its way to {label(state.ladder[state.hold.rung])}: it is held there"
-        )
-    if lower:
+        if state.hold.rung == state.rung:
+            return "stays: it is held"
+        return f"on its way to {label(state.ladder[state.hold.rung])}: it is held there"
+    if lower := [(rung, one) for rung, one in asked if rung > state.rung]:
         rung, one = max(lower, key=lambda found: found[0])
         return f"on its way down to {label(state.ladder[rung])}: asked by {one.signal}"
     if not state.rung:
         return ""
-    barring = [one for rung, one in asked if rung >= state.rung]
-    if barring:
-        return f"not up while asked by {', '.join(sorted({one.signal for one in barring}))}"
+    if barring := {one.signal for rung, one in asked if rung >= state.rung}:
+        return f"not up while asked by {', '.join(sorted(barring))}"
     left = state.wait.ToTimedelta().total_seconds() - (now - moment(state.since)).total_seconds()
     when = f"in {span(max(1, round(left)))}, " if left >= 1 else ""
     if state.ladder[state.rung - 1].drafter in state.absent_drafters:
         return f"up {when.rstrip(', ') or 'now'}: nothing is drafted there, so there is nothing to probe"
-    return f"up {when}once a probe of a rung above is good"
+    return f"up {when}once a probe of a level above is good"
 
 
 def moment(at: Timestamp) -> datetime:
@@ -97,8 +93,14 @@ def clock(at: datetime, now: datetime) -> str:
     return local.strftime("%H:%M:%S" if abs((at - now).total_seconds()) < _DAY else "%Y-%m-%d %H:%M:%S")
 
 
-def ago(at: datetime, now: datetime) -> str:
-    return f"{span(_whole(now, at))} ago"
+def _demand(one: pb.Demand) -> str:
+    """Which signal asks for what, with the figures."""
+    how = f"{one.signal} asks for {one.level}" + (" at once" if one.hard else "")
+    return f"{how}: {one.evidence}" if one.evidence else how
+
+
+def _lease(one: pb.Lease, now: datetime) -> str:
+    return f"{one.alert} asks for {one.level}, until {clock(moment(one.until), now)} unless it is repeated"
 
 
 def _whole(later: datetime, earlier: datetime) -> int:
@@ -107,7 +109,7 @@ def _whole(later: datetime, earlier: datetime) -> int:
 
 
 def _leads(state: pb.FallbackState, one: pb.Demand) -> int:
-    """The rung that a demand leads to: the last one of its level, else the first one below."""
+    """The place on the ladder that a demand leads to: the last one of its level, else the first one below."""
     own = [i for i, rung in enumerate(state.ladder) if rung.level == one.level]
     below = (i for i, rung in enumerate(state.ladder) if rank(rung.level) < rank(one.level))
     return own[-1] if own else next(below, len(state.ladder) - 1)

@@ -1,41 +1,90 @@
-"""The `draftd` command: puts the commands together, and turns what goes wrong into one line."""
+"""The `draftd` command: finds the command that is asked for, and turns what goes wrong into one line."""
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from draftd import __version__
-from draftd.cli.commands import (
-    accept,
-    canary,
-    compare,
-    dashboards,
-    demo,
-    depth,
-    doctor,
-    draft,
-    events,
-    flag,
-    freeze,
-    gate,
-    generate,
-    level,
-    probe,
-    quality,
-    report,
-    serve,
-    soak,
-    status,
-    sweep,
-    top,
-)
 from draftd.cli.failures import explain
-from draftd.cli.terminal import complain
+from draftd.cli.output import complain
+
+#: Where each command is, in the order of the help: its module, the function there (`build_…` makes a group of
+#: commands), and its line in that list. A module is imported when its command is called.
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "serve": ("serve", "command", "Serve a model over gRPC until SIGTERM or Ctrl-C."),
+    "generate": ("generate", "command", "Stream one answer to stdout, then one line of figures to stderr."),
+    "compare": ("compare", "command", "Decode the same prompts both ways, in turn, and compare."),
+    "status": (
+        "status",
+        "command",
+        "Show what a running daemon serves, how busy it is, and how its drafts fare.",
+    ),
+    "top": ("top", "command", "Watch a running daemon: throughput, acceptance, depth, level, queue, memory, heat."),
+    "depth": ("drafts", "depth", "Show what drafting costs here and how often drafted tokens are accepted."),
+    "events": ("fallback", "events", "Show what changed of the feature flag and the fallback level, oldest first."),
+    "probe": (
+        "fallback",
+        "probe",
+        "Decode a few prompts as the level above would, and say whether the daemon may step up.",
+    ),
+    "doctor": ("doctor", "command", "Check BLAS or Metal, memory, model files, ports, folders and the collector."),
+    "demo": ("demo", "command", "Start a daemon on the embedded pair and watch it answer the same prompts both ways."),
+    "freeze": ("freeze", "command", "Take the manifest of a daemon: its models' files, programs, machine, settings."),
+    "accept": ("accept", "accept", "Freeze, sweep, soak, quality, gate and report, one after another."),
+    "sweep": ("sweep", "command", "Decode the same prompts in every way, in turn."),
+    "soak": ("soak", "command", "Decode without a pause, several requests at a time: does memory grow without bound?"),
+    "quality": ("quality", "command", "Ask the frozen JSON and tool-call prompts with and without drafts."),
+    "gate": ("accept", "gate", "Hold a run against a spec."),
+    "report": ("accept", "report", "Write a run's report.html and report.md."),
+    "flag": ("flag", "build_app", "Read or set the feature flag speculative-decoding. It acts on the next request."),
+    "level": ("fallback", "build_level", "Show the fallback level and why it is what it is, hold it, or release it."),
+    "canary": ("fallback", "build_canary", "Quality canaries: a frozen set of prompts with checks, decoded both ways."),
+    "draft": ("drafts", "build_draft", "The draft model of a running daemon."),
+    "dashboards": (
+        "dashboards",
+        "build_app",
+        "The dashboards and alert rules that come with draftd, and how to put them into a Grafana.",
+    ),
+}
+
+
+class _Commands(TyperGroup):
+    """Lists commands without importing them, and imports the one that is called."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = {name: TyperCommand(name, help=line) for name, (_, _, line) in COMMANDS.items()}
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, None if name is None else load(name), rest
+
+
+def load(name: str) -> Any:
+    """The command of that name, or group of commands."""
+    module, function, _ = COMMANDS[name]
+    found = getattr(importlib.import_module(f"draftd.cli.commands.{module}"), function)
+    if function.startswith("build_"):
+        return typer.main.get_command(found())
+    app = _app(add_completion=False)
+    app.command(name)(found)
+    return typer.main.get_command(app)
+
+
+def _app(**attributes: Any) -> typer.Typer:
+    return typer.Typer(
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        **attributes,
+    )
 
 
 def _version(wanted: bool) -> None:
@@ -57,40 +106,9 @@ def _root(
 
 
 def build_app() -> typer.Typer:
-    """All commands. Those of the flag, the level, the canaries, the draft and the dashboards are groups."""
-    app = typer.Typer(
-        name="draftd",
-        no_args_is_help=True,
-        rich_markup_mode="rich",
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.callback()(_root)
-    for name, module in (
-        ("serve", serve),
-        ("generate", generate),
-        ("compare", compare),
-        ("status", status),
-        ("top", top),
-        ("depth", depth),
-        ("events", events),
-        ("probe", probe),
-        ("doctor", doctor),
-        ("demo", demo),
-        ("freeze", freeze),
-        ("accept", accept),
-        ("sweep", sweep),
-        ("soak", soak),
-        ("quality", quality),
-        ("gate", gate),
-        ("report", report),
-    ):
-        app.command(name)(module.command)
-    app.add_typer(flag.build_app(), name="flag")
-    app.add_typer(level.build_app(), name="level")
-    app.add_typer(canary.build_app(), name="canary")
-    app.add_typer(draft.build_app(), name="draft")
-    app.add_typer(dashboards.build_app(), name="dashboards")
+    """All commands."""
+    app = _app(name="draftd", cls=_Commands, no_args_is_help=True)
+    app.callback(cls=_Commands, no_args_is_help=True)(_root)
     return app
 
 
@@ -99,7 +117,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character shows another
-    # gRPC's own chatter: what it says of failed connections, the error of the call says too.
+    # gRPC's own lines about failed connections: the error of the call has them too.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         build_app()()

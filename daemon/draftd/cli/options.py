@@ -1,27 +1,39 @@
-"""Options that several commands share, so that they read and behave the same everywhere."""
+"""Options that several commands share, each declared once, and `with_options`, which puts them into a command.
+
+A group of options is a frozen dataclass whose fields are annotated options. A command takes the group as one parameter.
+"""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from draftd.core import DepthMode, DrafterKind, ModePreference, WorkloadClass
+from draftd.core import DepthMode, DrafterKind, WorkloadClass
+from draftd.errors import ConfigError
+
+if TYPE_CHECKING:
+    from draftd.client.client import DraftdClient
 
 _INT32 = 2**31 - 1  # what the contract can carry; the daemon says what it allows
-
-DEFAULT_TARGET = "127.0.0.1:50551"
-
 _DAEMON = "Which daemon"
 _SAMPLING = "How to choose tokens"
 _DECODING = "How to decode"
 
-Target = Annotated[
-    str,
-    typer.Option(
-        "--target", envvar="DRAFTD_TARGET", help="Daemon's host:port.", rich_help_panel=_DAEMON, show_default=True
-    ),
+PATIENCE = 600.0
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+Patience = Annotated[
+    float,
+    typer.Option("--timeout", metavar="SECONDS", min=0.1, max=86_400.0, help="Wait no longer; what was begun goes on."),
+]
+Config = Annotated[Path | None, typer.Option("--config", "-c", envvar="DRAFTD_CONFIG", help="Settings in TOML.")]
+Assignments = Annotated[
+    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting; may be given again.")
 ]
 Token = Annotated[
     str | None,
@@ -39,65 +51,15 @@ TlsCa = Annotated[
         rich_help_panel=_DAEMON,
     ),
 ]
-Config = Annotated[Path | None, typer.Option("--config", "-c", envvar="DRAFTD_CONFIG", help="Settings in TOML.")]
-Assignments = Annotated[
-    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting; may be given again.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
-PATIENCE = 600.0
-Patience = Annotated[
-    float,
-    typer.Option("--timeout", metavar="SECONDS", min=0.1, max=86_400.0, help="Wait no longer; what was begun goes on."),
-]
-
 MaxTokens = Annotated[
     int | None, typer.Option("--max-tokens", "-n", max=_INT32, help="Longest answer.", rich_help_panel=_SAMPLING)
 ]
 Temperature = Annotated[float, typer.Option("--temperature", "-t", help="0 is greedy.", rich_help_panel=_SAMPLING)]
-TopP = Annotated[float, typer.Option("--top-p", help="1 is off.", rich_help_panel=_SAMPLING)]
-TopK = Annotated[int, typer.Option("--top-k", max=_INT32, help="0 is off.", rich_help_panel=_SAMPLING)]
-MinP = Annotated[float, typer.Option("--min-p", help="0 is off.", rich_help_panel=_SAMPLING)]
 Seed = Annotated[
     int | None,
     typer.Option("--seed", min=0, max=2**64 - 1, help="Same seed, same text, either way.", rich_help_panel=_SAMPLING),
 ]
-Stop = Annotated[
-    list[str] | None,
-    typer.Option("--stop", help="Text that ends the answer; may be given again.", rich_help_panel=_SAMPLING),
-]
-MaxDraftTokens = Annotated[
-    int | None,
-    typer.Option("--max-draft-tokens", max=_INT32, help="Most tokens drafted per round.", rich_help_panel=_DECODING),
-]
-DrafterOption = Annotated[
-    DrafterKind | None,
-    typer.Option(
-        "--drafter",
-        metavar="NAME",
-        help="draft_model, light_draft_model or prompt_lookup.",
-        rich_help_panel=_DECODING,
-    ),
-]
-DepthModeOption = Annotated[
-    DepthMode | None,
-    typer.Option(
-        "--depth-mode",
-        metavar="MODE",
-        help="automatic (as many a round as pay) or fixed (always the most).",
-        rich_help_panel=_DECODING,
-    ),
-]
-ModeOption = Annotated[
-    ModePreference,
-    typer.Option(
-        "--mode",
-        "-m",
-        metavar="MODE",
-        help="auto (the daemon decides), speculative or autoregressive.",
-        rich_help_panel=_DECODING,
-    ),
-]
-WorkloadOption = Annotated[
+Workload = Annotated[
     WorkloadClass,
     typer.Option(
         "--workload",
@@ -111,3 +73,135 @@ WorkloadOption = Annotated[
 Caller = Annotated[
     str, typer.Option("--caller", help="Key that the feature flag may target.", rich_help_panel=_DECODING)
 ]
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """A running daemon, and how to reach it."""
+
+    target: Annotated[
+        str, typer.Option("--target", envvar="DRAFTD_TARGET", help="Daemon's host:port.", rich_help_panel=_DAEMON)
+    ] = "127.0.0.1:50551"
+    token: Token = None
+    tls_ca: TlsCa = None
+
+    def connect(self) -> DraftdClient:
+        """A client; nothing is sent yet."""
+        from draftd.client.asking import connect
+
+        return connect(self.target, self.token, self.tls_ca)
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """How to draft. None leaves it to the daemon."""
+
+    max_draft_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--max-draft-tokens", max=_INT32, help="Most tokens drafted at a time.", rich_help_panel=_DECODING
+        ),
+    ] = None
+    drafter: Annotated[
+        DrafterKind | None,
+        typer.Option(
+            "--drafter",
+            metavar="NAME",
+            help="draft_model, light_draft_model or prompt_lookup.",
+            rich_help_panel=_DECODING,
+        ),
+    ] = None
+    depth_mode: Annotated[
+        DepthMode | None,
+        typer.Option(
+            "--depth-mode",
+            metavar="MODE",
+            help="automatic (as many tokens as pay) or fixed (always the most).",
+            rich_help_panel=_DECODING,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class Criteria:
+    """What a run is judged by."""
+
+    spec: Annotated[
+        Path | None, typer.Option("--spec", metavar="FILE", help="Criteria in TOML. Unset: production candidate.")
+    ] = None
+    baseline: Annotated[
+        Path | None, typer.Option("--baseline", metavar="FOLDER", help="Another run, for criteria against it.")
+    ] = None
+    may_differ: Annotated[
+        list[str] | None,
+        typer.Option("--may-differ", metavar="FIELD", help="May differ from the baseline's, such as models.draft."),
+    ] = None
+
+
+Junit = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML as well.")]
+
+
+def measured(name: str, metavar: str, text: str, panel: str = "What to measure") -> Any:
+    """An option of a stage of a run. Its default is the stage's own, or what the run began with: the help says it."""
+    return typer.Option(name, metavar=metavar, help=text, rich_help_panel=panel, show_default=False)
+
+
+def given(group: object) -> dict[str, Any]:
+    """A group's options by name, without those that were not given."""
+    chosen = {field.name: getattr(group, field.name) for field in fields(group)}  # type: ignore[arg-type]
+    return {name: value for name, value in chosen.items() if value is not None}
+
+
+def parse_assignments(assignments: Iterable[str] | None) -> dict[str, str]:
+    """Settings by dotted name from `--set NAME=VALUE`. Raises ConfigError for one without an equals sign; names and
+    values are checked where settings are loaded."""
+    made = {}
+    for text in assignments or ():
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigError("--set", text, "NAME=VALUE, as in engine.max_batch=4")
+        made[name.strip()] = value.strip()
+    return made
+
+
+def with_options(*examples: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorates a command: its groups of options become options of its own, and its help ends with `examples`."""
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        parameters, groups = _flattened(function)
+
+        def run(**values: Any) -> None:
+            for name, group in groups.items():
+                values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+            function(**values)
+
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__name__, run.__doc__ = function.__name__, _help(function.__doc__ or "", examples)
+        return run
+
+    return decorate
+
+
+def _flattened(function: Callable[..., None]) -> tuple[list[inspect.Parameter], dict[str, Any]]:
+    """The parameters of a command with its groups taken apart, and the groups by the names of their parameters."""
+    made: list[inspect.Parameter] = []
+    groups = {}
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    for parameter in inspect.signature(function, eval_str=True).parameters.values():
+        kind = parameter.annotation
+        if not is_dataclass(kind):
+            made.append(parameter.replace(kind=keyword))
+            continue
+        groups[parameter.name] = kind
+        hints = get_type_hints(kind, include_extras=True)
+        made += [
+            inspect.Parameter(field.name, keyword, default=field.default, annotation=hints[field.name])
+            for field in fields(kind)
+        ]
+    return made, groups
+
+
+def _help(text: str, examples: Sequence[str]) -> str:
+    """The docstring, then each example as a paragraph of its own, which keeps its line."""
+    lines = [f"[dim]$[/] {example.replace('[', chr(92) + '[')}" for example in examples]
+    return "\n\n".join([inspect.cleandoc(text), "[bold]Examples[/]", *lines] if lines else [inspect.cleandoc(text)])

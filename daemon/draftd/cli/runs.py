@@ -1,38 +1,176 @@
-"""Which run is worked on: one that is gone on with, or a new one."""
+"""Which daemon is measured, one that runs or one of its own, and which run keeps what was measured."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import signal
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
+from draftd.acceptance.cost import CostRates
 from draftd.acceptance.folder import RunError, RunFolder
 from draftd.acceptance.freezing import take_manifest
+from draftd.acceptance.holding import held
 from draftd.acceptance.manifest import differences
+from draftd.acceptance.session import Progress, Session
+from draftd.acceptance.soak.options import SoakOptions
+from draftd.acceptance.sweep.options import SweepOptions
 from draftd.acceptance.ticks import Stage
-from draftd.cli import terminal
-from draftd.cli.measuring import Measured, Which, measured
-from draftd.cli.progress import progress
+from draftd.cli import options, output
+from draftd.client.asking import connect
+from draftd.client.child import clean_environ, serve_command, serving
+from draftd.client.client import DraftdClient
+from draftd.client.interrupts import answered
+from draftd.settings import Settings, load_settings
+from draftd.v1 import inference_pb2 as pb
 
-if TYPE_CHECKING:
-    from draftd.acceptance.session import Progress, Session
-
+_DAEMON = "Which daemon"
 _RUNS = Path("draftd-runs")
+_SILENCE_SECONDS = 600.0  # a large model is read, or downloaded
+_READY_SECONDS = 60.0
 
 Run = Annotated[
     Path | None,
-    typer.Option("--run", metavar="FOLDER", help="Where the run is kept. One that is there is gone on with."),
+    typer.Option("--run", metavar="FOLDER", help="Where the run is kept. One that exists is continued."),
 ]
 
 
+@dataclass(frozen=True)
+class Which:
+    """The daemon to measure: a running one at `target`, or one of its own from the same settings as `draftd serve`."""
+
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target",
+            envvar="DRAFTD_TARGET",
+            help="host:port of a running daemon. Without it, one is started for the run.",
+            rich_help_panel=_DAEMON,
+        ),
+    ] = None
+    token: options.Token = None
+    tls_ca: options.TlsCa = None
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            help="Of a daemon of its own: folder or hub id. Unset: the embedded pair.",
+            rich_help_panel=_DAEMON,
+        ),
+    ] = None
+    draft_model: Annotated[
+        str | None, typer.Option("--draft-model", help="Its draft: folder or hub id.", rich_help_panel=_DAEMON)
+    ] = None
+    config: options.Config = None
+    assignments: options.Assignments = None
+
+    @property
+    def named(self) -> bool:
+        return any((self.target, self.model, self.draft_model, self.config, self.assignments))
+
+    def memory(self) -> dict[str, object]:
+        """For the run's own file: never the token."""
+        config = None if self.config is None else str(self.config)
+        return {
+            "target": self.target,
+            "model": self.model,
+            "draft_model": self.draft_model,
+            "config": config,
+            "assignments": list(self.assignments or ()),
+        }
+
+    def remembered(self, memory: Mapping[str, Any]) -> Which:
+        """The one that a run was begun with."""
+        config = memory.get("config")
+        return replace(
+            self,
+            target=memory.get("target"),
+            model=memory.get("model"),
+            draft_model=memory.get("draft_model"),
+            config=Path(config) if config else None,
+            assignments=list(memory.get("assignments") or ()),
+        )
+
+    def settings(self) -> Settings:
+        """Those of a daemon of its own; of costs in any case. Raises ConfigError."""
+        named = {"model.path": self.model, "model.draft_path": self.draft_model}
+        return load_settings(self.config, {**named, **options.parse_assignments(self.assignments)}, os.environ)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A daemon that serves, and may be measured. `own`: it was started for this."""
+
+    client: DraftdClient
+    model: pb.GetModelResponse
+    own: bool
+
+
+@contextlib.contextmanager
+def measured(which: Which, *, block_length: int = 0) -> Iterator[Measured]:
+    """`block_length` is the longest that will be asked for: a daemon of its own allows it."""
+    with contextlib.ExitStack() as stack:
+        # SIGTERM ends a run as Ctrl-C does, so that no daemon of its own is left behind; SIGINT also where a shell that
+        # put the command into the background had it ignored.
+        stack.enter_context(answered(dict.fromkeys((signal.SIGTERM, signal.SIGINT), signal.default_int_handler)))
+        if which.target is None:
+            address = stack.enter_context(_own(which.settings(), block_length))
+            client = connect(address, None, None)
+        else:
+            client = connect(which.target, which.token, which.tls_ca)
+        stack.callback(client.close)
+        client.status()  # no daemon at all is an error at once; one that loads is waited for
+        client.wait_ready(_READY_SECONDS)
+        if which.target is not None:
+            stack.enter_context(held(client))
+        yield Measured(client, client.model(), own=which.target is None)
+
+
+@contextlib.contextmanager
+def _own(settings: Settings, block_length: int) -> Iterator[str]:
+    """A daemon on a free port of loopback, by those of the settings that decide how it decodes. Neither its fallback
+    signals nor its canaries come between what is measured."""
+    chosen: dict[str, object] = {}
+    for section in ("model", "engine", "hardware", "cost"):
+        values = getattr(settings, section)
+        chosen |= {f"{section}.{name}": getattr(values, name) for name in values.model_fields_set}
+    chosen["engine.max_draft_tokens"] = max(settings.engine.max_draft_tokens, block_length)
+    chosen["hardware.period_seconds"] = min(settings.hardware.period_seconds, 0.5)
+    chosen |= {"fallback.guard": "false", "fallback.canary_period_seconds": 0, "fallback.probe_share": 0}
+    given = [f"--set={name}={value}" for name, value in chosen.items() if value is not None]
+    with tempfile.TemporaryDirectory(prefix="draftd-run-") as folder, contextlib.ExitStack() as stack:
+        with output.stderr().status("starting a daemon") as status:
+            child = stack.enter_context(
+                serving(
+                    serve_command("--host", "127.0.0.1", "--port", "0", "--log-level", "warning", *given),
+                    clean_environ(f"{folder}/flags.json"),
+                    timeout=_SILENCE_SECONDS,
+                    on_line=lambda line: status.update(escape(line)),
+                )
+            )
+        yield child.address
+
+
+def prices(settings: Settings) -> CostRates | None:
+    """What the machine costs, where the settings say."""
+    cost = settings.cost
+    if cost.per_hour is None and cost.tariff is None:
+        return None
+    return CostRates(cost.currency, cost.per_hour, cost.watts, cost.tariff)
+
+
 def open_run(path: Path | None, which: Which) -> tuple[RunFolder, Which]:
-    """The run at `path`, gone on with where it is there already, with the daemon that it was begun with where none is
-    named; else a new one, beside the others where none is named. Raises RunError."""
+    """The run at `path`, continued where it exists already, with the daemon that it was begun with where none is named;
+    else a new one, beside the others where no path is given. Raises RunError."""
     if path is not None and (path / "run.json").exists():
         folder = RunFolder.open(path)
         return folder, which if which.named else which.remembered(folder.daemon)
@@ -48,12 +186,8 @@ def by_stage(prompts: Mapping[Stage, Mapping[str, str]]) -> dict[str, str]:
 
 
 def begin(daemon: Measured, folder: RunFolder, prompts: Mapping[Stage, Mapping[str, str]]) -> Session:
-    """Freezes what is measured. Raises RunError where what matters is no longer what the run began with.
-
-    `prompts` is the checksum of each group's prompts.
-    """
-    from draftd.acceptance.session import Session
-
+    """Freezes what is measured. `prompts` is the checksum of each group's prompts. Raises RunError where what matters
+    is no longer what the run began with."""
     manifest = take_manifest(daemon.client, by_stage(prompts))
     for number, earlier in folder.manifests().items():
         for one in differences(earlier, manifest):
@@ -65,13 +199,26 @@ def begin(daemon: Measured, folder: RunFolder, prompts: Mapping[Stage, Mapping[s
 
 @contextlib.contextmanager
 def at_work(command: str, folder: RunFolder, which: Which, *, block_length: int) -> Iterator[tuple[Measured, Progress]]:
-    """The daemon, and whom to tell of the progress. Where it is stopped, `draftd command` goes on.
+    """The daemon, and what to call with the progress. Where it is stopped, `draftd command` continues.
 
     `block_length` is the longest that will be asked for.
     """
     try:
-        with measured(which, block_length=block_length) as daemon, progress() as say:
-            yield daemon, say
+        with measured(which, block_length=block_length) as daemon, output.progress() as advance:
+            yield daemon, advance
     except KeyboardInterrupt:
-        terminal.complain(f"stopped; what was measured is kept: go on with draftd {command} --run {folder.path}")
+        output.complain(f"stopped; what was measured is kept: continue with draftd {command} --run {folder.path}")
         raise
+
+
+def longest_block(folder: RunFolder, asked: int | None) -> int:
+    """What a daemon of its own must allow, to be the one that the run's sweep was measured with."""
+    plan = folder.plan(Stage.SWEEP)
+    swept = SweepOptions.from_plan(plan) if plan is not None else SweepOptions()
+    return max(asked or 0, swept.longest_block)
+
+
+def complete(folder: RunFolder, stage: Stage, done: bool, chosen: SweepOptions | SoakOptions | Any) -> bool:
+    """Whether a stage is measured already, as it is asked for now."""
+    plan = folder.plan(stage)
+    return plan is not None and done and type(chosen).from_plan(plan) == chosen

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from draftd import __version__
-from draftd.cli.fallback import Fallback, Kept
-from draftd.cli.learning import Learning, paths_of
+from draftd.cli.state import Kept, Learning, pair_of, paths_of
+from draftd.control.alerts.listener import Listener
+from draftd.control.alerts.poller import Poller
+from draftd.control.annotations import Annotator
+from draftd.control.controller import Controller
+from draftd.control.examiner import Examiner
 from draftd.control.flag import FlagService
 from draftd.control.intake import Intake
 from draftd.control.planner import Planner, ladder_of
+from draftd.control.residency import Residency
 from draftd.core import ModelInfo
 from draftd.engine.memory import MlxMemory, mlx_memory
 from draftd.engine.model import LoadedModels, load_models
@@ -21,7 +28,7 @@ from draftd.engine.observer import EngineStatus, FanOut
 from draftd.engine.worker import EngineState, EngineWorker
 from draftd.errors import NotServing
 from draftd.hardware.monitor import HardwareMonitor
-from draftd.hardware.state import memory_share, takeable
+from draftd.hardware.state import HardwareView, memory_share, takeable
 from draftd.hardware.system import system_probe
 from draftd.server import logs
 from draftd.server.app import Daemon
@@ -29,6 +36,8 @@ from draftd.settings import ModelSettings, Settings
 from draftd.telemetry.setup import Decisions, FallbackReadings, Telemetry
 
 _HARDWARE_CLOSE_SECONDS = 1.0  # a reading that hangs longer is left behind
+_FALLBACK_CLOSE_SECONDS = 5.0  # for all of it together; each part takes a fraction of a second where nothing hangs
+_ANNOTATIONS_SECONDS = 2.0  # of them, for what was not marked in Grafana yet
 
 Load = Callable[[Callable[[str], None]], LoadedModels]
 
@@ -119,6 +128,78 @@ class _Parts:
 
     def flag_enabled(self) -> bool | None:
         return self.flags.default_value() if self.flags is not None else None
+
+
+class Fallback:
+    """The controller, and all that it hears and tells."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        worker: EngineWorker,
+        planner: Planner,
+        intake: Intake,
+        kept: Kept,
+        telemetry: Telemetry,
+        hardware: HardwareView,
+    ) -> None:
+        """Raises ConfigError for settings that cannot be met. Nothing runs before `start`."""
+        recorder = telemetry.control_recorder()
+        residency = Residency(worker)
+        self._examiner = Examiner(worker, residency.borrow, settings.fallback, recorder, stands=planner)
+        self.controller = Controller(
+            planner,
+            worker,
+            examiner=self._examiner,
+            residency=residency,
+            intake=intake,
+            hardware=hardware,
+            settings=settings.fallback,
+            lease_seconds=settings.webhook.lease_seconds,
+            journal=kept.journal,
+            telemetry=recorder,
+            store=kept.store,
+            pair=pair_of(settings.model),
+        )
+        self._webhook = webhook = settings.webhook
+
+        def known_as() -> str:
+            return telemetry.instance
+
+        def marked_as() -> str:  # alerts know no host, but people do
+            return telemetry.instance or socket.gethostname()
+
+        controller = self.controller
+        self._listener = Listener(webhook, controller.notices, recorder, known_as) if webhook.listens else None
+        self._poller = Poller(webhook, controller.polled, recorder, known_as) if webhook.poll_url else None
+        marks = settings.annotations
+        self._annotator = Annotator(marks, kept.journal, recorder, marked_as) if marks.grafana_url else None
+
+    def start(self, announce: Callable[[str], None]) -> None:
+        """Raises ConfigError where the webhook cannot listen; then nothing runs."""
+        if self._listener is not None:
+            port = self._listener.start()
+            announce(f"alerts are taken on port {port} of {self._webhook.host}")
+        if self._annotator is not None:
+            self._annotator.start()
+        self._examiner.start()
+        self.controller.start()
+        if self._poller is not None:
+            self._poller.start()
+
+    def close(self) -> bool:
+        """Hears no more, moves no more, has told what it did. True when nothing of it is left."""
+        deadline = time.monotonic() + _FALLBACK_CLOSE_SECONDS
+        parts = (self._listener, self._poller, self._examiner, self.controller)
+        ended = [part.close(max(0.0, deadline - time.monotonic())) for part in parts if part is not None]
+        if self._annotator is not None:  # the last to hear; a Grafana that hangs is no fault of this daemon's
+            self._annotator.close(min(_ANNOTATIONS_SECONDS, max(0.0, deadline - time.monotonic())))
+        return all(ended)
+
+    def readings(self) -> FallbackReadings:
+        """For the gauges."""
+        found = self.controller.readings()
+        return FallbackReadings(**{field.name: getattr(found, field.name) for field in fields(FallbackReadings)})
 
 
 def models_of(settings: ModelSettings) -> Load:

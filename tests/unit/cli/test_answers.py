@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftd.cli.figures import both, milliseconds, one_line, size
-from draftd.cli.paired import Pair, by_group, rounded, summarise
-from draftd.cli.plain import plain
+from draftd.cli.commands.compare import Pair, by_group, rounded, summarise
+from draftd.cli.commands.generate import summary as one_line
+from draftd.cli.figures import both, milliseconds, size
+from draftd.cli.output import plain
 from draftd.client.asking import Answer, Piece, gather, split
 from draftd.core import DecodeMode
 from draftd.v1 import control_pb2 as control

@@ -16,7 +16,7 @@ def test_generate_prints_the_answer_and_one_line_of_figures(draftd: Run) -> None
     assert ran.code == 0
     assert len(ran.out.rstrip("\n")) > 0
     assert ran.err.count("\n") == 1
-    assert "24 tokens (speculative, up to 4 a round)" in ran.err
+    assert "24 tokens (speculative, up to 4 at a time)" in ran.err
     assert "drafted accepted" in ran.err
 
 
@@ -141,7 +141,7 @@ def test_status_tells_state_model_and_drafts(draftd: Run) -> None:
     assert said["state"].startswith("serving for ")
     assert said["telemetry"].startswith("not exporting")
     assert "tokens accepted" in said["drafts"]
-    assert said["speculation"].endswith("up to 4 draft tokens a round, depth fixed")
+    assert said["speculation"].endswith("up to 4 draft tokens at a time, depth fixed")
     assert json.loads(draftd("status", "--json").out)["state"] == "serving"
 
 
@@ -158,7 +158,7 @@ def test_depth_tells_what_drafting_costs_and_yields(draftd: Run) -> None:
 
 
 def test_the_flag_is_read_set_and_acts_on_the_next_request(draftd: Run) -> None:
-    assert "says      on" in draftd("flag", "get").out
+    assert "value     on" in draftd("flag", "get").out
     try:
         assert draftd("flag", "set", "off").out == "speculative-decoding: off (was on)\n"
         answer = json.loads(draftd("generate", "-n", "8", "--json", "hello").out)

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from draftd.cli import checks
-from draftd.cli.checks import Finding, Verdict
-from draftd.cli.commands.doctor import examine
+from draftd.cli.commands import doctor as checks
+from draftd.cli.commands.doctor import Finding, Verdict, examine
 from draftd.engine import blas
 from draftd.settings import Settings, load_settings
 

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from draftd.cli import fallback_checks
-from draftd.cli.checks import Verdict
-from draftd.cli.commands.doctor import examine
-from draftd.cli.fallback_checks import check_state, check_webhook
+from draftd.cli.commands import doctor
+from draftd.cli.commands.doctor import Verdict, check_state, check_webhook, examine
 from draftd.control.store import StateFolder
 from draftd.settings import Settings, load_settings
 from tests.http_server import serving
@@ -51,7 +49,7 @@ def test_one_with_a_certificate_is_a_daemons_too(certified: tuple[Path, Path]) -
 
 
 def test_who_says_nothing_there_keeps_no_doctor_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fallback_checks, "_ASK_SECONDS", 0.2)
+    monkeypatch.setattr(doctor, "_ANSWER_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         assert check_webhook(webhook(port=silent.getsockname()[1])).verdict is Verdict.BAD
 
@@ -69,7 +67,7 @@ def test_a_folder_for_the_state_is_there_will_be_made_or_cannot_be(tmp_path: Pat
 
 
 def test_one_that_cannot_be_written_is_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fallback_checks.os, "access", lambda path, mode: False)  # root may write anywhere
+    monkeypatch.setattr(doctor.os, "access", lambda path, mode: False)  # root may write anywhere
     assert check_state(settings(fallback__state_dir=tmp_path), {}).verdict is Verdict.BAD
 
 

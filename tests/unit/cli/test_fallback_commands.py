@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from draftd.cli.commands.events import _following
+from draftd.cli.commands.fallback import following
 from draftd.client.client import CallError
 from draftd.control.journal import Subject
 from draftd.core import DrafterKind, FallbackLevel
@@ -115,7 +115,7 @@ def test_a_level_is_held_and_released(run: Run, controller: FakeController) -> N
     assert controller.now.hold == Hold(0, None)
     assert "\nheld        until it is released\n" in run("level").out
     assert run("level", "release").out == "full, released\n"
-    assert run("level", "release").out == "full, nobody held it\n"
+    assert run("level", "release").out == "full, it was not held\n"
 
 
 def test_a_hold_on_a_level_without_a_rung_says_where_it_stands(run: Run, controller: FakeController) -> None:
@@ -123,7 +123,7 @@ def test_a_hold_on_a_level_without_a_rung_says_where_it_stands(run: Run, control
     ran = run("level", "hold", "short_block")
     assert ran.code == 0
     assert ran.out.startswith("autoregressive, held")
-    assert "no rung of short_block" in ran.err
+    assert "has no short_block" in ran.err
 
 
 def test_a_hold_further_up_says_where_it_stands_meanwhile(
@@ -134,7 +134,7 @@ def test_a_hold_further_up_says_where_it_stands_meanwhile(
 
     monkeypatch.setattr(controller, "hold", load)
     ran = run("level", "hold", "full")
-    assert ran.out == "full, held until it is released; autoregressive until its weights are there\n"
+    assert ran.out == "full, held until it is released; autoregressive until its weights are loaded\n"
     assert ran.err == ""
     assert "on its way to full: it is held there" in run("level").out
 
@@ -234,7 +234,7 @@ def test_who_followed_too_slowly_goes_on_after_the_last_one() -> None:
 
     client, found = Client(), list[int]()
     with pytest.raises(CallError):
-        found.extend(one.number for one in _following(client, 7))  # type: ignore[arg-type]
+        found.extend(one.number for one in following(client, 7))  # type: ignore[arg-type]
     assert client.asked == [7, 9, 11]
 
 
@@ -277,10 +277,10 @@ def test_canaries_are_a_table_and_a_verdict(run: Run, controller: FakeController
 def test_a_draft_is_read_anew(run: Run, controller: FakeController) -> None:
     ending(controller.reloads, 1_400_000)
     ran = run("draft", "reload")
-    assert (ran.code, ran.out) == (0, "scripted-draft: read anew (1 MB)\n")
+    assert (ran.code, ran.out) == (0, "scripted-draft: read again (1 MB)\n")
     ending(controller.reloads, 1_400_000)
     ran = run("draft", "reload", "--new")
-    said = "scripted-draft: read anew (1 MB); what was learnt of the old one is forgotten\n"
+    said = "scripted-draft: read again (1 MB); what was learnt of the old one is forgotten\n"
     assert (ran.code, ran.out) == (0, said)
     assert controller.forgets[-2:] == [False, True]
     ending(controller.reloads, ModelLoadError("/models/draft: no model.safetensors"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from draftd.cli.fallback import pair_of
+from draftd.cli.state import pair_of
 from draftd.core import DrafterKind
 from draftd.settings import ModelSettings
 

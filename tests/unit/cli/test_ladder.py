@@ -29,10 +29,10 @@ def demand(level: FallbackLevel, *, hard: bool = False, signal: Signal = Signal.
     ("fields", "said"),
     [
         ({}, ""),
-        ({"rung": 2}, "up in 3 min, once a probe of a rung above is good"),
-        ({"rung": 2, "wait": 130.0}, "up in 30 s, once a probe of a rung above is good"),
-        ({"rung": 1, "wait": 60.0}, "up once a probe of a rung above is good"),
-        ({"rung": 4}, "up in 3 min, once a probe of a rung above is good"),
+        ({"rung": 2}, "up in 3 min, once a probe of a level above is good"),
+        ({"rung": 2, "wait": 130.0}, "up in 30 s, once a probe of a level above is good"),
+        ({"rung": 1, "wait": 60.0}, "up once a probe of a level above is good"),
+        ({"rung": 4}, "up in 3 min, once a probe of a level above is good"),
         ({"demands": (demand(FallbackLevel.SHORT_BLOCK),)},
          "on its way down to short_block 2: asked by acceptance_floor"),
         (
@@ -43,7 +43,7 @@ def demand(level: FallbackLevel, *, hard: bool = False, signal: Signal = Signal.
         ({"rung": 2, "demands": (demand(FallbackLevel.SHORT_BLOCK),)}, "not up while asked by acceptance_floor"),
         (
             {"rung": 4, "demands": (demand(FallbackLevel.SHORT_BLOCK),)},
-            "up in 3 min, once a probe of a rung above is good",
+            "up in 3 min, once a probe of a level above is good",
         ),
         ({"rung": 2, "hold": Hold(2)}, "stays: it is held"),
         ({"rung": 2, "hold": Hold(0)}, "on its way to full: it is held there"),
@@ -57,9 +57,9 @@ def demand(level: FallbackLevel, *, hard: bool = False, signal: Signal = Signal.
         ),
         (
             {"rung": 4, "absent": {DrafterKind.DRAFT_MODEL: "no draft model is loaded"}},
-            "up in 3 min, once a probe of a rung above is good",
+            "up in 3 min, once a probe of a level above is good",
         ),
-        ({"rung": 1, "since": NOW + 5}, "up in 5 min, once a probe of a rung above is good"),
+        ({"rung": 1, "since": NOW + 5}, "up in 5 min, once a probe of a level above is good"),
     ],
 )  # fmt: skip
 def test_what_comes_next_is_said(fields: dict[str, Any], said: str) -> None:
@@ -80,8 +80,8 @@ def test_a_hold_says_until_when_and_how_long_that_is() -> None:
 def test_a_place_is_told_from_the_top() -> None:
     assert ladder.place(state()) == "the top"
     assert ladder.place(state(rung=4)) == "4 of 4 down"
-    assert ladder.standing(state(rung=3)) == "light_draft prompt_lookup"
+    assert ladder.current(state(rung=3)) == "light_draft prompt_lookup"
 
 
 def test_a_state_of_a_daemon_without_a_ladder_has_no_name() -> None:
-    assert ladder.standing(pb.FallbackState()) == ""
+    assert ladder.current(pb.FallbackState()) == ""

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from draftd.cli import learning
-from draftd.cli.learning import Learning, identity, paths_of
+from draftd.cli import state
+from draftd.cli.state import Learning, identity, paths_of
 from draftd.core import DrafterKind, WorkloadClass
 from draftd.engine.costs import DEEPEST, Prices
 from draftd.engine.learnt import Learnt
@@ -83,7 +83,7 @@ def test_what_makes_a_pair_or_a_machine_another(
     os.utime(weights, ns=(1, 1))
     assert identity(settings(pair)) != before, "weights that were written anew"
     touched = identity(settings(pair))
-    monkeypatch.setattr(learning, "load_blas", lambda: "another")
+    monkeypatch.setattr(state, "load_blas", lambda: "another")
     assert identity(settings(pair)) != touched
 
 

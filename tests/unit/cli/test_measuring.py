@@ -11,16 +11,15 @@ import pytest
 from draftd.acceptance.folder import RunError, RunFolder
 from draftd.acceptance.session import Advance
 from draftd.acceptance.ticks import Stage
-from draftd.cli import progress
-from draftd.cli.measuring import Measured, Which, measured
-from draftd.cli.progress import left
-from draftd.cli.runs import begin, open_run
+from draftd.cli import output
+from draftd.cli.output import time_left
+from draftd.cli.runs import Measured, Which, begin, measured, open_run
 from draftd.client.client import DraftdClient
 from draftd.engine.scripted import scripted_models
 from draftd.errors import ConfigError
 from tests.serving import serving
 
-PAIR = Which(model="models/big", draft_model="models/small", assignments=("engine.max_batch=2",))
+PAIR = Which(model="models/big", draft_model="models/small", assignments=["engine.max_batch=2"])
 
 
 def test_a_run_alone_says_which_daemon_to_go_on_with(tmp_path: Path) -> None:
@@ -49,12 +48,12 @@ def test_a_folder_with_something_else_in_it_is_no_run(tmp_path: Path) -> None:
 
 
 def test_a_setting_that_is_none_is_named_before_a_folder_is_made(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"engine\.max_bath"), measured(Which(assignments=("engine.max_bath=2",))):
+    with pytest.raises(ConfigError, match=r"engine\.max_bath"), measured(Which(assignments=["engine.max_bath=2"])):
         raise AssertionError
 
 
 def test_a_daemon_of_its_own_allows_what_is_measured_and_nothing_comes_between() -> None:
-    which = Which(assignments=("engine.max_batch=3", "engine.max_draft_tokens=2"))
+    which = Which(assignments=["engine.max_batch=3", "engine.max_draft_tokens=2"])
     with measured(which, block_length=6) as daemon:
         assert daemon.own
         assert daemon.model.max_draft_tokens == 6
@@ -87,8 +86,8 @@ def test_into_a_pipe_goes_a_line_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    with progress.progress() as advance:
+    monkeypatch.setattr(output.time, "monotonic", lambda: now[0])
+    with output.progress() as advance:
         for done in range(0, 100, 10):
             advance(Advance(Stage.SWEEP, done, 100, 10.0 * (100 - done), "k4"))
             now[0] += 10
@@ -112,4 +111,4 @@ def test_into_a_pipe_goes_a_line_now_and_then(
     ],
 )
 def test_the_time_left_is_no_more_exact_than_it_is_known(seconds: float | None, said: str) -> None:
-    assert left(seconds) == said
+    assert time_left(seconds) == said

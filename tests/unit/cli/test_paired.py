@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from draftd.acceptance import figures
-from draftd.cli.paired import Pair, run_pair, summarise
+from draftd.cli.commands.compare import Pair, run_pair, summarise
 from draftd.client.asking import Ask
 from draftd.client.client import CallError
 from draftd.core import DecodeMode, SamplingParams, WorkloadClass

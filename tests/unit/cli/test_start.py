@@ -9,22 +9,30 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from draftd.cli import main
 from draftd.cli.commands.serve import announcer
 from draftd.cli.main import build_app
 from draftd.server.logs import configure
 from draftd.settings import LogSettings
 
+GROUPS = {
+    "flag": ("get", "set"),
+    "level": ("get", "hold", "release"),
+    "canary": ("run",),
+    "draft": ("reload",),
+    "dashboards": ("push", "list", "export"),
+}
 COMMANDS = [
-    ["serve"], ["generate"], ["compare"], ["status"], ["doctor"], ["demo"], ["flag", "get"], ["flag", "set"],
-    ["level"], ["level", "get"], ["level", "hold"], ["level", "release"], ["events"], ["probe"], ["canary", "run"],
-    ["draft", "reload"], ["freeze"], ["gate"],
-]  # fmt: skip
+    *([name] for name in main.COMMANDS if name not in GROUPS or name == "level"),
+    *([group, name] for group, names in GROUPS.items() for name in names),
+]
+HEAVY = ("mlx", "mlx_lm", "grpc", "opentelemetry", "openfeature", "numpy", "scipy", "textual", "matplotlib")
 
 
 def test_building_the_commands_imports_nothing_heavy() -> None:
     program = (
         "import sys; from draftd.cli.main import build_app; build_app();"
-        "print([m for m in ('mlx', 'mlx_lm', 'grpc', 'opentelemetry', 'openfeature', 'numpy') if m in sys.modules])"
+        f"print([m for m in {HEAVY} if m in sys.modules])"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "[]"
@@ -34,8 +42,15 @@ def test_building_the_commands_imports_nothing_heavy() -> None:
 def test_every_command_has_help_with_examples(command: list[str]) -> None:
     result = CliRunner().invoke(build_app(), [*command, "--help"])
     assert result.exit_code == 0
-    assert "Examples" in result.output
-    assert f"$ draftd {' '.join(command)}" in result.output
+    assert "Example" in result.output
+    assert f"draftd {' '.join(command)}" in result.output.split("Example")[1]
+
+
+@pytest.mark.parametrize("name", main.COMMANDS)
+def test_a_listed_command_begins_its_help_alike(name: str) -> None:
+    line = main.COMMANDS[name][2]
+    whole = " ".join((main.load(name).help or "").split())
+    assert whole.startswith(line.rstrip(".?"))
 
 
 def test_no_arguments_show_the_commands() -> None:

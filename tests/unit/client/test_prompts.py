@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from draftd.cli.overrides import parse_assignments
+from draftd.cli.options import parse_assignments
 from draftd.client.prompts import PromptError, from_file, from_texts, held_out, shorten, spread
 from draftd.core import WorkloadClass
 from draftd.errors import ConfigError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from draftd.cli.fallback import Kept
+from draftd.cli.state import Kept
 from draftd.control.history import History
 from draftd.control.journal import Journal, Subject, Transition
 from draftd.settings import FallbackSettings, Settings

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from draftd.cli.fallback import Kept
+from draftd.cli.state import Kept
 from draftd.control.store import FileStore, NoStore, StateFolder, sweep
 from draftd.errors import ConfigError
 from draftd.settings import FallbackSettings, ServerSettings, Settings

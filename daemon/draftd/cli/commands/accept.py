@@ -1,77 +1,245 @@
-"""`draftd accept`: is this pair, on this machine, fit for production? Everything that answers it, by one command."""
+"""`draftd accept`, `draftd gate`, `draftd report`: is this pair, on this machine, fit for production, and why?"""
 
 from __future__ import annotations
 
 import json as jsonlib
-from typing import Annotated
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
-from draftd.cli import criteria, measuring, options, runs, terminal
+from draftd.acceptance.folder import RunFolder
+from draftd.acceptance.gate import shown
+from draftd.acceptance.gate.document import document, to_json
+from draftd.acceptance.gate.gating import judge_run, not_judged
+from draftd.acceptance.gate.junit import to_junit
+from draftd.acceptance.gate.spec import SpecError, load_spec, shipped
+from draftd.acceptance.gate.verdict import Decision, Outcome, Verdict
+from draftd.acceptance.quality.options import QualityOptions
+from draftd.acceptance.quality.run import quality_complete, quality_prompts, run_quality
+from draftd.acceptance.soak.options import SoakOptions
+from draftd.acceptance.soak.run import run_soak, soak_complete, soak_prompts
+from draftd.acceptance.sweep.knee import knee
+from draftd.acceptance.sweep.options import SweepOptions
+from draftd.acceptance.sweep.plan import chosen_prompts
+from draftd.acceptance.sweep.prompts import checksums
+from draftd.acceptance.sweep.run import run_sweep, sweep_complete
+from draftd.acceptance.ticks import Stage
+from draftd.cli import options, output, runs
 from draftd.cli.failures import explain
 from draftd.errors import DraftdError, FieldError
 
 NOT_JUDGED = 2
 
+_COLUMNS = ("criterion", "measured", "wanted", "samples", "outcome")
+_STYLES = {
+    Outcome.PASSED: "green",
+    Outcome.EXCUSED: "yellow",
+    Outcome.TOO_FEW_SAMPLES: "yellow",
+    Outcome.NOT_MEASURED: "yellow",
+    Outcome.FAILED: "bold red",
+}
+_COLOURS = {Decision.PROMOTED: "bold green", Decision.NOT_PROMOTED: "bold red", Decision.NOT_JUDGED: "bold yellow"}
 
-def command(
+
+@options.with_options(
+    "draftd accept",
+    "draftd accept --model ./Qwen3-8B-4bit --draft-model ./Qwen3-0.6B-4bit",
+    "draftd accept --target 127.0.0.1:50551 --junit accept.xml",
+    "draftd accept --run draftd-runs/20260131-120000-nano",
+)
+def accept(
+    criteria: options.Criteria,
+    which: runs.Which,
     repeat: Annotated[
-        int | None,
-        typer.Option("--repeat", metavar="COUNT", help="Times that the sweep asks each prompt; 3 if not given."),
+        int | None, options.measured("--repeat", "COUNT", "Times that the sweep asks each prompt; 3 if not given.")
     ] = None,
     duration: Annotated[
-        float | None, typer.Option("--duration", metavar="SECONDS", help="Of the soak; 600 if not given.")
+        float | None, options.measured("--duration", "SECONDS", "Of the soak; 600 if not given.")
     ] = None,
-    spec: criteria.Spec = None,
-    baseline: criteria.Baseline = None,
-    may_differ: criteria.MayDiffer = None,
-    junit: criteria.Junit = None,
+    junit: options.Junit = None,
     run: runs.Run = None,
     json: options.Json = False,
-    target: measuring.Target = None,
-    token: options.Token = None,
-    tls_ca: options.TlsCa = None,
-    model: measuring.Model = None,
-    draft_model: measuring.DraftModel = None,
-    config: options.Config = None,
-    assignments: options.Assignments = None,
 ) -> None:
     """Freeze, sweep, soak, quality, gate and report, one after another. Exit code 0: promoted; 1: not promoted; 2: not
     judged.
 
-    Takes about 25 minutes with the embedded pair, an hour or more with a large one; it says how long still.
-    Ctrl-C loses nothing that was measured: draftd accept --run FOLDER goes on.
-
-    [bold]Examples[/]
-
-    [dim]$[/] draftd accept
-
-    [dim]$[/] draftd accept --model ./Qwen3-8B-4bit --draft-model ./Qwen3-0.6B-4bit
-
-    [dim]$[/] draftd accept --target 127.0.0.1:50551 --junit accept.xml
-
-    [dim]$[/] draftd accept --run draftd-runs/20260131-120000-nano
+    Takes about 25 minutes with the embedded pair, an hour or more with a large one; it shows the time left.
+    Ctrl-C loses nothing that was measured: draftd accept --run FOLDER continues.
     """
-    from draftd.acceptance.gate.spec import load_spec  # what measures, derives and draws is heavy
-    from draftd.cli import accepting, gating
-
-    which = measuring.Which(target, token, tls_ca, model, draft_model, config, tuple(assignments or ()))
     try:
-        load_spec(spec)  # what is wrong with it is said now, not in an hour
+        load_spec(criteria.spec)  # an error in it is shown now, not in an hour
         folder, which = runs.open_run(run, which)
-        accepting.measure(folder, which, {"repetitions": repeat}, {"duration": duration})
-        verdict = gating.judge(folder.path, spec, baseline=baseline, may_differ=may_differ or (), junit=junit)
-        page = accepting.report(folder, which, verdict)
+        measure(folder, which, {"repetitions": repeat}, {"duration": duration})
+        verdict = judge(folder.path, criteria, junit)
+        page = _write_report(folder.path, verdict, which).html
     except FieldError:
         raise
     except (DraftdError, TimeoutError) as error:
         failure = explain(error)
-        terminal.complain(f"not judged: {failure.message if failure else error}")
+        output.complain(f"not judged: {failure.message if failure else error}")
         raise typer.Exit(NOT_JUDGED) from None
     if json:
-        print(jsonlib.dumps({"run": str(folder.path), "report": str(page)} | jsonlib.loads(gating.to_json(verdict))))
+        output.print_json({"run": str(folder.path), "report": str(page)} | jsonlib.loads(to_json(verdict)))
     else:
-        gating.show(verdict)
-        terminal.stdout().print(str(page), markup=False, soft_wrap=True)
+        show(verdict)
+        output.say(str(page))
+    _exit(verdict)
+
+
+@options.with_options(
+    "draftd gate --run draftd-runs/tonight",
+    "draftd gate --run draftd-runs/tonight --spec ours.toml --junit gate.xml",
+    "draftd gate --run draftd-runs/new --spec ours.toml --baseline draftd-runs/old --may-differ models.draft",
+)
+def gate(
+    criteria: options.Criteria,
+    run: Annotated[Path | None, typer.Option("--run", metavar="FOLDER", help="The run to judge.")] = None,
+    junit: options.Junit = None,
+    json: options.Json = False,
+    print_spec: Annotated[
+        bool, typer.Option("--print-spec", help="Print the shipped criteria, to begin one's own with.")
+    ] = False,
+) -> None:
+    """Hold a run against a spec. Exit code 0: promoted; 1: not promoted; 2: not judged.
+
+    Each criterion passes, fails, has too few samples, was not measured, or is excused where a machine cannot be asked
+    and the spec lets that pass. A run whose manifests differ in what matters is not judged. It all is in its gate.json.
+    """
+    if print_spec:
+        print(shipped(), end="")
+        return
+    verdict = judge(_existing(run), criteria, junit)
+    if json:
+        print(to_json(verdict))
+    else:
+        show(verdict)
+    _exit(verdict)
+
+
+@options.with_options(
+    "draftd report --run draftd-runs/tonight",
+    "draftd report --run draftd-runs/new --against draftd-runs/old",
+)
+def report(
+    criteria: options.Criteria,
+    run: Annotated[Path | None, typer.Option("--run", metavar="FOLDER", help="The run to report on.")] = None,
+    against: Annotated[
+        Path | None, typer.Option("--against", metavar="FOLDER", help="Another run, to set beside it.")
+    ] = None,
+    config: options.Config = None,
+    json: options.Json = False,
+) -> None:
+    """Write a run's report.html and report.md: the verdict, then what it rests on, all derived anew from its raw ticks.
+
+    The page is one file, without scripts, and fetches nothing. It says what was not measured. Prices are those
+    that the daemon had in its settings ([bold]cost.per_hour[/], or [bold]cost.watts[/] and [bold]cost.tariff[/]); where
+    it had none, those of --config and the environment.
+    """
+    folder = _existing(run)
+    verdict = judge_run(
+        folder, load_spec(criteria.spec), baseline=criteria.baseline, may_differ=criteria.may_differ or ()
+    )
+    written = _write_report(folder, verdict, runs.Which(config=config), against)
+    if json:
+        files = {"html": str(written.html), "markdown": str(written.markdown)}
+        output.print_json({**files, "verdict": document(verdict)})
+        return
+    for line in (verdict.sentence, str(written.html), str(written.markdown)):
+        output.say(line)
+
+
+def measure(folder: RunFolder, which: runs.Which, sweep: Mapping[str, Any], soak: Mapping[str, Any]) -> None:
+    """What is missing of sweep, soak and quality; without a daemon where nothing is. `sweep` and `soak` are what was
+    asked otherwise than it is by default, or than the run began with."""
+    swept = SweepOptions.resumed(folder.plan(Stage.SWEEP), **sweep)
+    soaked = SoakOptions.resumed(folder.plan(Stage.SOAK), **soak)
+    examined = QualityOptions.resumed(folder.plan(Stage.QUALITY))
+    if (
+        runs.complete(folder, Stage.SWEEP, sweep_complete(folder), swept)
+        and runs.complete(folder, Stage.SOAK, soak_complete(folder), soaked)
+        and quality_complete(folder)
+    ):
+        return
+    with runs.at_work("accept", folder, which, block_length=swept.longest_block) as (daemon, advance):
+        prompts = {
+            Stage.SWEEP: checksums(chosen_prompts(swept, daemon.model)),
+            Stage.SOAK: checksums(soak_prompts(daemon.model)),
+            Stage.QUALITY: checksums(quality_prompts()),
+        }
+        session = runs.begin(daemon, folder, prompts)
+        run_sweep(session, swept, daemon.model, advance)
+        block = candidate(folder, swept)
+        run_soak(session, SoakOptions.resumed(soaked.plan(), block_length=block), daemon.model, advance)
+        run_quality(session, QualityOptions.resumed(examined.plan(), block_length=block), daemon.model, advance)
+
+
+def candidate(folder: RunFolder, swept: SweepOptions) -> int:
+    """The block length that is soaked: the knee; the sweep's base where no block is shown to pay."""
+    found = knee(folder.ticks(Stage.SWEEP))
+    return found.block_length if found is not None and found.block_length else swept.block_length
+
+
+def judge(run: Path, criteria: options.Criteria, junit: Path | None) -> Verdict:
+    """The verdict, kept in the run and written for CI systems. Without a spec by the one that is shipped. Raises
+    FieldError where `junit` cannot be written."""
+    try:
+        spec = load_spec(criteria.spec)
+        verdict = judge_run(run, spec, baseline=criteria.baseline, may_differ=criteria.may_differ or ())
+    except SpecError as error:
+        verdict = not_judged(error.message, run=run.resolve().name)
+    _keep(run, verdict)
+    if junit is not None:
+        try:
+            junit.write_text(to_junit(verdict), encoding="utf-8")
+        except OSError as error:
+            raise FieldError("--junit", str(junit), f"a file that can be written ({error.strerror})") from None
+    return verdict
+
+
+def show(verdict: Verdict) -> None:
+    """A table, what is to be said of its lines, and the verdict last."""
+    out = output.stdout()
+    if verdict.judgements:
+        drawn = output.table(out, _COLUMNS, ())
+        drawn.columns[-1].justify = "left"
+        for one in verdict.judgements:
+            outcome = f"[{_STYLES[one.outcome]}]{shown.outcome(one)}[/]"
+            figures = (shown.measured(one), shown.wanted(one.criterion), str(one.reading.samples))
+            drawn.add_row(escape(one.criterion.name), *figures, outcome)
+        out.print(drawn)
+    for one in verdict.judgements:
+        if one.reason:
+            output.say(f"{one.criterion.name}: {one.reason}")
+    for line in (*verdict.notes, *(verdict.reasons if len(verdict.reasons) > 1 else ())):
+        output.say(line)
+    output.say(verdict.sentence, style=_COLOURS[verdict.decision])
+
+
+def _keep(run: Path, verdict: Verdict) -> None:
+    """In the run, in the place of an earlier verdict. A folder that takes no file keeps nobody from the verdict."""
+    if not (run / "run.json").is_file():
+        return
+    try:
+        RunFolder(run).write("gate.json", to_json(verdict, indent=2) + "\n")
+    except OSError as error:
+        output.complain(f"{run / 'gate.json'} was not written: {error.strerror}")
+
+
+def _write_report(run: Path, verdict: Verdict, which: runs.Which, against: Path | None = None) -> Any:
+    from draftd.acceptance.report.writing import write_report  # draws: slow to load for a gate
+
+    return write_report(run, verdict, against=against, prices=runs.prices(which.settings()))
+
+
+def _existing(run: Path | None) -> Path:
+    if run is None:
+        raise FieldError("--run", None, "the folder of a run, as draftd sweep, soak, quality and accept write it")
+    return run
+
+
+def _exit(verdict: Verdict) -> None:
     if verdict.decision.exit_code:
         raise typer.Exit(verdict.decision.exit_code)

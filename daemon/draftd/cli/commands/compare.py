@@ -1,26 +1,47 @@
-"""`draftd compare`: the same prompts both ways, and what it made of speed and text."""
+"""`draftd compare`: the same prompts both ways, in turn, and what it made of speed and text.
+
+A B A B, so that whatever else the machine does meets both. A quick look, of the acceptance harness's own captures and
+figures; `draftd sweep` is the thorough one.
+"""
 
 from __future__ import annotations
 
-import json as jsonlib
-from collections.abc import Sequence
-from dataclasses import replace
+import dataclasses
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from draftd.cli import options, terminal
-from draftd.cli.figures import both, length, percent, times
-from draftd.cli.paired import Pair, Summary, by_group, rounded, run_pair, summarise, warm_up
+from draftd.acceptance import figures
+from draftd.acceptance.arms import AUTOREGRESSIVE
+from draftd.acceptance.capture import Capture, capture
+from draftd.acceptance.statistics import quantile
+from draftd.acceptance.summary import counted
+from draftd.acceptance.ticks import Place, Stage, Tick
+from draftd.cli import options, output
+from draftd.cli.figures import NOTHING, both, length, percent, times
 from draftd.client import prompts
-from draftd.client.asking import Ask, connect
-from draftd.core import CLASSES, SamplingParams, WorkloadClass
+from draftd.client.asking import Answer, Ask
+from draftd.client.client import DraftdClient
+from draftd.core import CLASSES, ModePreference, SamplingParams, WorkloadClass
 
+_ANSWER_SECONDS = 600.0
+_SHOWN_PAIRS = 24  # more are shown by group only
 _COLUMNS = ("prompt", "TTFT ms", "tokens/s", "p95 ms", "speed-up", "accepted", "length", "same")
 
 
+@options.with_options(
+    "draftd compare",
+    "draftd compare -w code --each 10 --max-draft-tokens 6",
+    'draftd compare "Tell me a story." "List three fruits." --repeat 3',
+    "draftd compare --file prompts.jsonl --json | jq .summary.speedup",
+)
 def command(
+    daemon: options.Daemon,
+    drafting: options.Drafting,
     prompt: Annotated[
         list[str] | None, typer.Argument(help="Prompts. Without any: the held-out ones of the package.")
     ] = None,
@@ -29,40 +50,22 @@ def command(
     ] = None,
     each: Annotated[int, typer.Option("--each", min=1, help="Held-out prompts of each workload class.")] = 3,
     repeat: Annotated[int, typer.Option("--repeat", min=1, help="Times that each pair is run.")] = 1,
-    workload: options.WorkloadOption = WorkloadClass.UNSPECIFIED,
+    workload: options.Workload = WorkloadClass.UNSPECIFIED,
     max_tokens: options.MaxTokens = None,
     temperature: options.Temperature = 0.0,
     seed: options.Seed = None,
-    max_draft_tokens: options.MaxDraftTokens = None,
-    drafter: options.DrafterOption = None,
-    depth_mode: options.DepthModeOption = None,
     json: options.Json = False,
-    target: options.Target = options.DEFAULT_TARGET,
-    token: options.Token = None,
-    tls_ca: options.TlsCa = None,
 ) -> None:
     """Decode the same prompts both ways, in turn, and compare. Greedy pairs must be identical: exits 1 where not.
 
     Two figures are autoregressive → speculative. TTFT is the time to the first token, p95 that between chunks of
     tokens, accepted the share of drafted tokens, length the mean number of tokens that a draft yields.
-
-    [bold]Examples[/]
-
-    [dim]$[/] draftd compare
-
-    [dim]$[/] draftd compare -w code --each 10 --max-draft-tokens 6
-
-    [dim]$[/] draftd compare "Tell me a story." "List three fruits." --repeat 3
-
-    [dim]$[/] draftd compare --file prompts.jsonl --json | jq .summary.speedup
     """
     chosen = _choose(prompt, file, each, workload)
-    sampling = SamplingParams(temperature=temperature, seed=seed)
-    client = connect(target, token, tls_ca)
     pairs: list[Pair] = []
-    try:
+    with daemon.connect() as client:
         chat = client.model().chat_template
-        base = Ask(sampling=sampling, max_draft_tokens=max_draft_tokens, drafter=drafter, depth_mode=depth_mode)
+        base = Ask(sampling=SamplingParams(temperature=temperature, seed=seed), **asdict(drafting))
         asks = [
             replace(
                 base,
@@ -74,22 +77,123 @@ def command(
             for p in chosen
         ]
         warm_up(client, asks[0])
-        with terminal.steps(terminal.stderr(), repeat * len(chosen)) as step:
+        with output.steps(output.stderr(), repeat * len(chosen)) as step:
             for _ in range(repeat):
                 for p, ask in zip(chosen, asks, strict=True):
                     step(p.name)
                     pairs.append(run_pair(client, ask, p.name, ask.workload))
-    finally:
-        client.close()
     summary = summarise(pairs)
     if json:
-        print(_json(pairs, summary))
+        output.print_json(_document(pairs, summary))
     else:
-        out = terminal.stdout()
-        out.print(terminal.table(out, _COLUMNS, _rows(pairs, summary)))
+        output.print_table(_COLUMNS, _rows(pairs, summary))
     if summary.identical < summary.comparable:
-        terminal.complain(f"{summary.comparable - summary.identical} greedy pairs differ")
+        output.complain(f"{summary.comparable - summary.identical} greedy pairs differ")
         raise typer.Exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One prompt, answered both ways. `answer` is the speculative one, for people."""
+
+    name: str
+    group: str
+    greedy: bool
+    autoregressive: Tick
+    speculative: Tick
+    answer: Answer
+
+    @property
+    def identical(self) -> bool | None:
+        """Whether the token ids are the same; None where sampling makes no such promise."""
+        return self.autoregressive.digest == self.speculative.digest if self.greedy else None
+
+    @property
+    def speedup(self) -> float | None:
+        slow, fast = map(figures.decode_tokens_per_second, (self.autoregressive, self.speculative))
+        return fast / slow if slow and fast else None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Several pairs as one line. Rates and times are medians, acceptance is over all tokens."""
+
+    pairs: int
+    autoregressive_tokens_per_second: float | None
+    speculative_tokens_per_second: float | None
+    speedup: float | None
+    autoregressive_time_to_first_token: float | None
+    speculative_time_to_first_token: float | None
+    autoregressive_inter_chunk_p95: float | None
+    speculative_inter_chunk_p95: float | None
+    acceptance: float | None
+    mean_accepted_length: float | None
+    identical: int
+    comparable: int
+
+
+def run_pair(client: DraftdClient, ask: Ask, name: str, group: str) -> Pair:
+    """Autoregressive, then speculative, which is demanded: where it cannot be had, CallError is raised."""
+
+    def taken(mode: ModePreference) -> Capture:
+        found = capture(client, dataclasses.replace(ask, mode=mode), timeout=_ANSWER_SECONDS)
+        if found.failure is not None:
+            raise found.failure
+        return found
+
+    began = time.perf_counter()
+    slow, fast = taken(ModePreference.AUTOREGRESSIVE), taken(ModePreference.SPECULATIVE)
+    answer = fast.answer()
+    arms = AUTOREGRESSIVE.id, f"k{answer.started.plan.max_draft_tokens}"
+    places = [Place(Stage.SWEEP, 0, arm, 0, name, group, ask.workload) for arm in arms]
+    return Pair(name, group, ask.sampling.greedy, slow.tick(places[0], began), fast.tick(places[1], began), answer)
+
+
+def warm_up(client: DraftdClient, ask: Ask) -> None:
+    """The first pass through each path pays for things that later ones do not."""
+    run_pair(client, dataclasses.replace(ask, max_tokens=8), "", "")
+
+
+def summarise(pairs: Sequence[Pair]) -> Summary:
+    slow, fast = [p.autoregressive for p in pairs], [p.speculative for p in pairs]
+    counts = counted(fast)
+    return Summary(
+        pairs=len(pairs),
+        autoregressive_tokens_per_second=_median(map(figures.decode_tokens_per_second, slow)),
+        speculative_tokens_per_second=_median(map(figures.decode_tokens_per_second, fast)),
+        speedup=_median(p.speedup for p in pairs),
+        autoregressive_time_to_first_token=_median(map(figures.time_to_first_token, slow)),
+        speculative_time_to_first_token=_median(map(figures.time_to_first_token, fast)),
+        autoregressive_inter_chunk_p95=_median(map(_inter_chunk_p95, slow)),
+        speculative_inter_chunk_p95=_median(map(_inter_chunk_p95, fast)),
+        acceptance=counts.acceptance,
+        mean_accepted_length=counts.mean_accepted_length,
+        identical=sum(p.identical is True for p in pairs),
+        comparable=sum(p.identical is not None for p in pairs),
+    )
+
+
+def rounded(summary: Summary) -> dict[str, object]:
+    """For JSON: four significant digits are more than such figures hold."""
+    return {
+        key: float(f"{value:.4g}") if isinstance(value, float) else value
+        for key, value in dataclasses.asdict(summary).items()
+    }
+
+
+def by_group(pairs: Iterable[Pair]) -> dict[str, list[Pair]]:
+    groups: dict[str, list[Pair]] = {}
+    for pair in pairs:
+        groups.setdefault(pair.group, []).append(pair)
+    return groups
+
+
+def _inter_chunk_p95(tick: Tick) -> float | None:
+    return quantile(figures.inter_chunk(tick), 0.95)
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    return quantile([value for value in values if value is not None], 0.5)
 
 
 def _choose(texts: Sequence[str] | None, file: Path | None, each: int, workload: WorkloadClass) -> list[prompts.Prompt]:
@@ -104,7 +208,7 @@ def _choose(texts: Sequence[str] | None, file: Path | None, each: int, workload:
 
 def _rows(pairs: Sequence[Pair], summary: Summary) -> list[tuple[str, ...]]:
     groups = by_group(pairs)
-    rows = [_row(pair.name, summarise([pair])) for pair in pairs] if len(pairs) <= 24 else []
+    rows = [_row(pair.name, summarise([pair])) for pair in pairs] if len(pairs) <= _SHOWN_PAIRS else []
     if 1 < len(groups) < len(pairs):
         rows += [_row(f"{name} ({len(group)})", summarise(group)) for name, group in groups.items()]
     if len(pairs) > 1:
@@ -113,7 +217,7 @@ def _rows(pairs: Sequence[Pair], summary: Summary) -> list[tuple[str, ...]]:
 
 
 def _row(name: str, s: Summary) -> tuple[str, ...]:
-    same = "–" if not s.comparable else "yes" if s.identical == s.comparable else f"{s.identical}/{s.comparable}"
+    same = NOTHING if not s.comparable else "yes" if s.identical == s.comparable else f"{s.identical}/{s.comparable}"
     if s.pairs == 1 and s.identical < s.comparable:
         same = "NO"
     return (
@@ -128,12 +232,9 @@ def _row(name: str, s: Summary) -> tuple[str, ...]:
     )
 
 
-def _json(pairs: Sequence[Pair], summary: Summary) -> str:
-    return jsonlib.dumps(
-        {
-            "summary": rounded(summary),
-            "groups": {name: rounded(summarise(group)) for name, group in by_group(pairs).items()},
-            "pairs": [{"prompt": p.name, "workload": p.group} | rounded(summarise([p])) for p in pairs],
-        },
-        ensure_ascii=False,
-    )
+def _document(pairs: Sequence[Pair], summary: Summary) -> dict[str, Any]:
+    return {
+        "summary": rounded(summary),
+        "groups": {name: rounded(summarise(group)) for name, group in by_group(pairs).items()},
+        "pairs": [{"prompt": p.name, "workload": p.group} | rounded(summarise([p])) for p in pairs],
+    }

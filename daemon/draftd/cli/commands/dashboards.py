@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from draftd.cli import options, terminal
+from draftd.cli import options, output
 from draftd.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -158,13 +158,13 @@ def push(
         prune=prune,
         editable=editable,
     )
-    out = terminal.stdout()
+    out = output.stdout()
     if plan.refusals:
         if json:
             print(jsonlib.dumps(as_dict(plan, url=access.url, version=version, dry_run=dry_run)))
         for refusal in plan.refusals:
-            terminal.complain(refusal)
-        terminal.complain("nothing was changed")
+            output.complain(refusal)
+        output.complain("nothing was changed")
         raise typer.Exit(1)
     if not dry_run:
         carry_out(client, plan.changes, lambda change: None if json else out.print(change_line(change), markup=False))
@@ -222,7 +222,7 @@ def list_(source: _From = None, json: options.Json = False) -> None:
         print(jsonlib.dumps([{"kind": kind, "uid": uid, "title": title} for kind, uid, title in rows]))
         return
     for kind, uid, title in rows:
-        terminal.stdout().print(f"{kind:<9}  {uid:<40}  {title}", markup=False, soft_wrap=True)
+        output.stdout().print(f"{kind:<9}  {uid:<40}  {title}", markup=False, soft_wrap=True)
 
 
 def export(

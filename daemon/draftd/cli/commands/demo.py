@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import tempfile
 import time
 from collections.abc import Sequence
@@ -17,9 +16,9 @@ from rich.text import Text
 
 from draftd import __version__
 from draftd.acceptance.figures import acceptance, decode_tokens_per_second
-from draftd.cli import terminal
+from draftd.cli import options, output
+from draftd.cli.commands.compare import Pair, Summary, by_group, rounded, run_pair, summarise, warm_up
 from draftd.cli.figures import length, percent, rate, times
-from draftd.cli.paired import Pair, Summary, by_group, rounded, run_pair, summarise, warm_up
 from draftd.client import prompts
 from draftd.client.asking import Answer, Ask, connect
 from draftd.client.child import Serving, clean_environ, serve_command, serving
@@ -38,11 +37,16 @@ _COLUMNS = (
 )
 
 
+@options.with_options(
+    "draftd demo",
+    "draftd demo --each 8 --max-draft-tokens 6",
+    "draftd demo | tail -1 | jq .speedup",
+)
 def command(
     each: Annotated[int, typer.Option("--each", min=1, help="Prompts of each workload class.")] = 6,
     max_tokens: Annotated[int | None, typer.Option("--max-tokens", "-n", help="Longest answer.")] = None,
     max_draft_tokens: Annotated[
-        int | None, typer.Option("--max-draft-tokens", min=1, help="Most tokens drafted per round.")
+        int | None, typer.Option("--max-draft-tokens", min=1, help="Most tokens drafted at a time.")
     ] = None,
     model: Annotated[str | None, typer.Option("--model", help="Another target to show.")] = None,
     draft_model: Annotated[str | None, typer.Option("--draft-model", help="Its draft.")] = None,
@@ -51,19 +55,11 @@ def command(
     """Start a daemon on the embedded pair and watch it answer the same prompts both ways.
 
     Takes about half a minute. Ends with one line of JSON; exits 1 if any pair of texts differs.
-
-    [bold]Examples[/]
-
-    [dim]$[/] draftd demo
-
-    [dim]$[/] draftd demo --each 8 --max-draft-tokens 6
-
-    [dim]$[/] draftd demo | tail -1 | jq .speedup
     """
     chosen = [p for workload in CLASSES for p in prompts.spread(prompts.held_out(workload), each)]
     began = time.monotonic()
-    out = terminal.recording() if save is not None else terminal.stdout()
-    err = terminal.stderr()
+    out = output.recording() if save is not None else output.stdout()
+    err = output.stderr()
     arguments = ["--host", "127.0.0.1", "--port", "0"]
     for option, value in (("--model", model), ("--draft-model", draft_model)):
         arguments += [option, value] if value is not None else []
@@ -81,10 +77,10 @@ def command(
     summary = summarise(pairs)
     _show_table(out, pairs, summary)
     if save is not None:
-        terminal.save_picture(out, save, "make demo")
-    print(json.dumps(_figures(daemon.model, backend, pairs, summary, time.monotonic() - began)))
+        output.save_picture(save, out.export_svg(title="make demo"))
+    output.print_json(_figures(daemon.model, backend, pairs, summary, time.monotonic() - began))
     if summary.identical < summary.comparable:
-        terminal.complain(f"{summary.comparable - summary.identical} of {summary.comparable} pairs differ")
+        output.complain(f"{summary.comparable - summary.identical} of {summary.comparable} pairs differ")
         raise typer.Exit(1)
 
 
@@ -113,7 +109,7 @@ def _run(
         warm_up(client, asks[0])
         pairs: list[Pair] = []
         shown: set[str] = set()
-        with terminal.steps(err, len(chosen)) as step:
+        with output.steps(err, len(chosen)) as step:
             for p, ask in zip(chosen, asks, strict=True):
                 step(f"{p.name}, both ways")
                 pair = run_pair(client, ask, p.name, ask.workload)
@@ -131,7 +127,7 @@ def _introduce(out: Console, daemon: Serving, draft: str, backend: str) -> None:
     out.print("Each prompt is decoded autoregressively, then speculatively. Greedy: the texts must be the same.")
     out.print(
         Text.assemble(
-            "Text ", ("like this", terminal.DRAFTED), " was proposed by the draft and accepted by the target.\n"
+            "Text ", ("like this", output.DRAFTED), " was proposed by the draft and accepted by the target.\n"
         )
         if out.is_terminal
         else "Text ⟦like this⟧ was proposed by the draft and accepted by the target.\n",
@@ -155,14 +151,14 @@ def _show_answer(out: Console, prompt: prompts.Prompt, pair: Pair) -> None:
 
 def marked(answer: Answer) -> Text:
     """The answer, with what came from the draft marked."""
-    text = Text.assemble(*((p.text, terminal.DRAFTED if p.from_draft else "") for p in answer.pieces))
+    text = Text.assemble(*((p.text, output.DRAFTED if p.from_draft else "") for p in answer.pieces))
     text.rstrip()
     return text
 
 
 def _show_table(out: Console, pairs: Sequence[Pair], summary: Summary) -> None:
     rows = [_row(name, summarise(group)) for name, group in by_group(pairs).items()]
-    out.print(terminal.table(out, _COLUMNS, [*rows, _row("all", summary)]))
+    out.print(output.table(out, _COLUMNS, [*rows, _row("all", summary)]))
     out.print("")
 
 

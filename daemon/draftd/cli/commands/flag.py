@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from draftd.cli import options, terminal
-from draftd.client.asking import connect
+from draftd.cli import options, output
 from draftd.core import WorkloadClass
 
 
@@ -23,68 +22,44 @@ def build_app() -> typer.Typer:
     app = typer.Typer(
         no_args_is_help=True,
         rich_markup_mode="rich",
-        help="Read or set the feature flag [bold]speculative-decoding[/]. It acts on the next request.",
+        help="Read or set the feature flag speculative-decoding. It acts on the next request.",
     )
     app.command("get")(get)
     app.command("set")(set_)
     return app
 
 
+@options.with_options("draftd flag get", "draftd flag get --workload prose --caller nightly-batch")
 def get(
-    workload: Annotated[
-        WorkloadClass, typer.Option("--workload", "-w", help="Evaluate for this workload class.")
-    ] = WorkloadClass.UNSPECIFIED,
-    caller: Annotated[str, typer.Option("--caller", help="Evaluate for this caller.")] = "",
+    daemon: options.Daemon,
+    workload: options.Workload = WorkloadClass.UNSPECIFIED,
+    caller: options.Caller = "",
     json: options.Json = False,
-    target: options.Target = options.DEFAULT_TARGET,
-    token: options.Token = None,
-    tls_ca: options.TlsCa = None,
 ) -> None:
-    """Show the flag, and what it says for a given workload and caller.
-
-    [bold]Examples[/]
-
-    [dim]$[/] draftd flag get
-
-    [dim]$[/] draftd flag get --workload prose --caller nightly-batch
-    """
-    with connect(target, token, tls_ca) as client:
+    """Show the flag, and its value for a given workload and caller."""
+    with daemon.connect() as client:
         reply = client.get_flag(workload=workload, caller=caller)
     if json:
-        from draftd.cli.plain import as_json
-
-        print(as_json(reply))
+        output.print_json(reply)
         return
-    out = terminal.stdout()
     state = reply.flag
-    default = state.default_variant or "decided by the provider"
     rows = [
         ("flag", state.key),
-        ("says", f"{reply.evaluation.variant} ({reply.evaluation.reason.lower().replace('_', ' ')})"),
-        ("default", default),
+        ("value", f"{reply.evaluation.variant} ({reply.evaluation.reason.lower().replace('_', ' ')})"),
+        ("default", state.default_variant or "decided by the provider"),
         ("variants", ", ".join(state.variants)),
         ("provider", f"{state.provider}: {state.source}" + ("" if state.writable else " (read-only)")),
     ]
-    for name, value in rows:
-        out.print(f"[bold]{name:<9}[/]", end=" ")
-        out.print(value, markup=False, soft_wrap=True)
+    output.print_fields(rows, 9)
 
 
+@options.with_options("draftd flag set off", "draftd flag set on")
 def set_(
+    daemon: options.Daemon,
     variant: Annotated[Variant, typer.Argument(help="on or off.")],
-    target: options.Target = options.DEFAULT_TARGET,
-    token: options.Token = None,
-    tls_ca: options.TlsCa = None,
 ) -> None:
-    """Set the flag's default variant. Targeting rules in its file still win over it.
-
-    [bold]Examples[/]
-
-    [dim]$[/] draftd flag set off
-
-    [dim]$[/] draftd flag set on
-    """
-    with connect(target, token, tls_ca) as client:
+    """Set the flag's default variant. Targeting rules in its file still win over it."""
+    with daemon.connect() as client:
         reply = client.set_flag(variant.value)
     now, before = reply.flag.default_variant, reply.previous_variant
     print(f"{reply.flag.key}: {now} (was {before})" if now != before else f"{reply.flag.key}: {now} already")

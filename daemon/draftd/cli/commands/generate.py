@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from dataclasses import asdict
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
-from draftd.cli import options, terminal
-from draftd.cli.figures import one_line
-from draftd.client.asking import Answer, Ask, Message, Piece, connect, gather, send
+from draftd.cli import options, output
+from draftd.cli.figures import length, milliseconds, percent, rate
+from draftd.client.asking import Answer, Ask, Message, Piece, gather, send
 from draftd.client.prompts import PromptError
-from draftd.core import ModePreference, SamplingParams, WorkloadClass
+from draftd.core import DecodeMode, ModePreference, SamplingParams, WorkloadClass
+
+_SAMPLING = "How to choose tokens"
 
 
+@options.with_options(
+    'draftd generate "What is the capital of France?"',
+    'draftd generate --highlight -w code "Write a function that adds two numbers."',
+    'git diff | draftd generate --system "Say in one line what changed." -n 60',
+    'draftd generate --mode autoregressive --json "Hello" | jq .counts',
+)
 def command(
+    daemon: options.Daemon,
+    drafting: options.Drafting,
     prompt: Annotated[list[str] | None, typer.Argument(help="The prompt; without one, stdin is read.")] = None,
     system: Annotated[str | None, typer.Option("--system", help="A system message before it.")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Tokenise as it is, without chat template.")] = False,
@@ -25,37 +36,31 @@ def command(
     ] = False,
     max_tokens: options.MaxTokens = None,
     temperature: options.Temperature = 0.0,
-    top_p: options.TopP = 1.0,
-    top_k: options.TopK = 0,
-    min_p: options.MinP = 0.0,
+    top_p: Annotated[float, typer.Option("--top-p", help="1 is off.", rich_help_panel=_SAMPLING)] = 1.0,
+    top_k: Annotated[int, typer.Option("--top-k", max=2**31 - 1, help="0 is off.", rich_help_panel=_SAMPLING)] = 0,
+    min_p: Annotated[float, typer.Option("--min-p", help="0 is off.", rich_help_panel=_SAMPLING)] = 0.0,
     seed: options.Seed = None,
-    stop: options.Stop = None,
-    mode: options.ModeOption = ModePreference.AUTO,
-    max_draft_tokens: options.MaxDraftTokens = None,
-    drafter: options.DrafterOption = None,
-    depth_mode: options.DepthModeOption = None,
-    workload: options.WorkloadOption = WorkloadClass.UNSPECIFIED,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option("--stop", help="Text that ends the answer; may be given again.", rich_help_panel=_SAMPLING),
+    ] = None,
+    mode: Annotated[
+        ModePreference,
+        typer.Option(
+            "--mode",
+            "-m",
+            metavar="MODE",
+            help="auto (the daemon decides), speculative or autoregressive.",
+            rich_help_panel="How to decode",
+        ),
+    ] = ModePreference.AUTO,
+    workload: options.Workload = WorkloadClass.UNSPECIFIED,
     caller: options.Caller = "",
     json: options.Json = False,
-    target: options.Target = options.DEFAULT_TARGET,
-    token: options.Token = None,
-    tls_ca: options.TlsCa = None,
 ) -> None:
-    """Stream one answer to stdout, then one line of figures to stderr.
-
-    [bold]Examples[/]
-
-    [dim]$[/] draftd generate "What is the capital of France?"
-
-    [dim]$[/] draftd generate --highlight -w code "Write a function that adds two numbers."
-
-    [dim]$[/] git diff | draftd generate --system "Say in one line what changed." -n 60
-
-    [dim]$[/] draftd generate --mode autoregressive --json "Hello" | jq .counts
-    """
+    """Stream one answer to stdout, then one line of figures to stderr."""
     text = " ".join(prompt or []) or _stdin()
-    client = connect(target, token, tls_ca)
-    try:
+    with daemon.connect() as client:
         chat = not raw and client.model().chat_template
         asked = Ask(
             messages=_messages(system, text) if chat else None,
@@ -64,33 +69,25 @@ def command(
             sampling=SamplingParams(temperature, top_p, top_k, min_p, seed),
             stop=tuple(stop or ()),
             mode=mode,
-            max_draft_tokens=max_draft_tokens,
-            drafter=drafter,
-            depth_mode=depth_mode,
             workload=workload,
             caller=caller,
+            **asdict(drafting),
         )
         stream = send(client, asked)
         if json:
-            print(as_json(gather(stream)))
+            output.print_json(document(gather(stream)))
             return
         show = _highlighted if highlight and sys.stdout.isatty() else _bracketed if highlight else _plain
         answer = gather(stream, show)
-    finally:
-        client.close()
     if not answer.text.endswith("\n"):
         print()
-    terminal.stderr().print(one_line(answer), style="dim", markup=False, soft_wrap=True)
+    output.stderr().print(summary(answer), style="dim", markup=False, soft_wrap=True)
 
 
-def as_json(answer: Answer) -> str:
+def document(answer: Answer) -> dict[str, Any]:
     """Everything that was streamed, as one object."""
-    import json
-
-    from draftd.cli.plain import plain
-
-    whole = {"text": answer.text, "token_ids": answer.tokens, "started": plain(answer.started)}
-    return json.dumps(whole | plain(answer.finished), ensure_ascii=False)
+    whole = {"text": answer.text, "token_ids": answer.tokens, "started": output.plain(answer.started)}
+    return whole | output.plain(answer.finished)
 
 
 def _stdin() -> str:
@@ -119,6 +116,29 @@ def _bracketed(pieces: Sequence[Piece]) -> None:
 
 
 def _highlighted(pieces: Sequence[Piece]) -> None:
-    console = terminal.stdout()
+    console = output.stdout()
     for piece in pieces:
-        console.print(Text(piece.text, terminal.DRAFTED if piece.from_draft else ""), end="", soft_wrap=True)
+        console.print(Text(piece.text, output.DRAFTED if piece.from_draft else ""), end="", soft_wrap=True)
+
+
+def summary(answer: Answer) -> str:
+    """One line of figures of a whole answer."""
+    plan, counts = answer.started.plan, answer.counts
+    how = answer.mode.value
+    if answer.mode is DecodeMode.SPECULATIVE:
+        how += f", up to {plan.max_draft_tokens} at a time"
+    parts = [
+        f"{answer.finished.usage.output_tokens} tokens ({how})",
+        f"{rate(answer.tokens_per_second)} tokens/s",
+        f"first after {milliseconds(answer.time_to_first_token)}",
+    ]
+    if counts.drafted:
+        parts.append(f"{counts.accepted} of {counts.drafted} drafted accepted ({percent(counts.acceptance)})")
+        parts.append(f"{length(counts.mean_accepted_length)} tokens a draft")
+    elif plan.reason and not counts.parked_rounds:
+        parts.append(plan.reason)
+    if counts.parked_rounds:
+        parts.append(f"{counts.parked_rounds} of {counts.rounds} steps parked: drafting did not pay")
+    if answer.finished.degraded:
+        parts.append(f"went on autoregressively: {answer.finished.degraded}")
+    return " · ".join(parts)

@@ -2,72 +2,132 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import typer
 
+from draftd.acceptance.folder import RunFolder
+from draftd.acceptance.quality.options import QualityOptions
+from draftd.acceptance.quality.result import Comparison, PromptResult, QualityResult, quality_result
+from draftd.acceptance.quality.run import quality_complete, quality_prompts, run_quality
+from draftd.acceptance.sweep.prompts import checksums
 from draftd.acceptance.ticks import Stage
-from draftd.cli import measuring, options, runs, terminal
+from draftd.cli import options, output, runs
+from draftd.cli.figures import NOTHING
 
-_WHAT = "What to measure"
-
-
-def _option(name: str, metavar: str, text: str) -> Any:
-    return typer.Option(name, metavar=metavar, help=text, rich_help_panel=_WHAT, show_default=False)
+_COLUMNS = ("prompt", "autoregressive", "speculative", "texts")
+_option = options.measured
 
 
-def command(
-    block: Annotated[
-        int | None, _option("--block", "TOKENS", "Drafted a round; the daemon's own if not given.")
-    ] = None,
+@dataclass(frozen=True)
+class Asked:
+    """The options by the names of QualityOptions' fields."""
+
+    block_length: Annotated[
+        int | None, _option("--block", "TOKENS", "Drafted at a time; the daemon's own if not given.")
+    ] = None
     temperature: Annotated[
         float | None, _option("--temperature", "NUMBER", "Sampled answers besides the greedy ones; none if not given.")
-    ] = None,
-    repeat: Annotated[
-        int | None, _option("--repeat", "COUNT", "Sampled answers to each prompt; 3 if not given.")
-    ] = None,
-    seed: Annotated[int | None, _option("--seed", "NUMBER", "Of orders and sampled answers; 0 if not given.")] = None,
-    run: runs.Run = None,
-    json: options.Json = False,
-    target: measuring.Target = None,
-    token: options.Token = None,
-    tls_ca: options.TlsCa = None,
-    model: measuring.Model = None,
-    draft_model: measuring.DraftModel = None,
-    config: options.Config = None,
-    assignments: options.Assignments = None,
-) -> None:
+    ] = None
+    repeats: Annotated[int | None, _option("--repeat", "COUNT", "Sampled answers to each prompt; 3 if not given.")] = (
+        None
+    )
+    seed: Annotated[int | None, _option("--seed", "NUMBER", "Of orders and sampled answers; 0 if not given.")] = None
+
+
+@options.with_options(
+    "draftd quality",
+    "draftd quality --target 127.0.0.1:50551 --temperature 0.8 --repeat 5",
+    "draftd quality --run draftd-runs/mine --json | jq .difference",
+)
+def command(asked: Asked, which: runs.Which, run: runs.Run = None, json: options.Json = False) -> None:
     """Ask the frozen JSON and tool-call prompts with and without drafts: is the task done as often?
 
     Exits 1 where fewer pass with drafts than without, by more than 0.5 %; where an answer is missing; where none
     passes; and where a checker is broken: each is first held to answers that are right and to answers that are spoilt.
 
-    What was said is kept in the run, and checked anew whenever it is looked at.
-
-    [bold]Examples[/]
-
-    [dim]$[/] draftd quality
-
-    [dim]$[/] draftd quality --target 127.0.0.1:50551 --temperature 0.8 --repeat 5
-
-    [dim]$[/] draftd quality --run draftd-runs/mine --json | jq .difference
+    The answers are kept in the run, and checked anew whenever it is looked at.
     """
-    from draftd.acceptance.quality.options import QualityOptions
-    from draftd.acceptance.quality.result import quality_result
-    from draftd.cli import examining  # what measures and derives is heavy, and no other command needs it
-
-    given: dict[str, Any] = {"block_length": block, "temperature": temperature, "repeats": repeat, "seed": seed}
+    given = options.given(asked)
     QualityOptions.resumed(None, **given)  # what is asked wrongly leaves no folder behind
-    which = measuring.Which(target, token, tls_ca, model, draft_model, config, tuple(assignments or ()))
     folder, which = runs.open_run(run, which)
-    examining.measure(folder, which, QualityOptions.resumed(folder.plan(Stage.QUALITY), **given))
+    measure(folder, which, QualityOptions.resumed(folder.plan(Stage.QUALITY), **given))
     result = quality_result(folder)
     assert result is not None
     if json:
-        print(examining.to_json(folder, result))
+        output.print_json(document(folder, result))
     else:
-        examining.show(folder, result)
+        show(folder, result)
     for complaint in result.complaints:
-        terminal.complain(complaint)
+        output.complain(complaint)
     if result.complaints:
         raise typer.Exit(1)
+
+
+def measure(folder: RunFolder, which: runs.Which, chosen: QualityOptions) -> None:
+    """What is missing of it, with the daemon that it needs; without one where nothing is."""
+    if runs.complete(folder, Stage.QUALITY, quality_complete(folder), chosen):
+        return
+    longest = runs.longest_block(folder, chosen.block_length)
+    with runs.at_work("quality", folder, which, block_length=longest) as (daemon, advance):
+        session = runs.begin(daemon, folder, {Stage.QUALITY: checksums(quality_prompts())})
+        run_quality(session, chosen, daemon.model, advance)
+
+
+def show(folder: RunFolder, result: QualityResult) -> None:
+    """On the terminal."""
+    output.print_table(_COLUMNS, map(_cells, result.prompts), words=True)
+    for one in result.prompts:
+        for mode, said in (
+            ("autoregressive", one.autoregressive_complaint),
+            ("speculative", one.speculative_complaint),
+        ):
+            if said:
+                output.say(f"{one.prompt}, {mode}: {said}")
+    for comparison in (result.greedy, result.sampled):
+        if comparison is not None:
+            output.say(sentence(comparison))
+    output.say(f"{result.identical} of {len(result.prompts)} greedy texts are identical")
+    for error in result.error_examples:
+        output.say(f"failed: {error}")
+    output.say(f"run: {folder.path}")
+
+
+def sentence(found: Comparison) -> str:
+    """Both shares, and their difference with its interval."""
+    if found.autoregressive is None or found.speculative is None or found.difference is None:
+        return f"temperature {found.temperature:g}: nothing to compare"
+    low, high = found.difference.low, found.difference.high
+    return (
+        f"temperature {found.temperature:g}: {found.autoregressive:.1%} pass autoregressively, {found.speculative:.1%}"
+        f" speculatively; difference {found.difference.estimate:+.1%} ({low:+.1%} to {high:+.1%})"
+    )
+
+
+def document(folder: RunFolder, result: QualityResult) -> dict[str, Any]:
+    """For JSON."""
+    return {
+        "run": str(folder.path),
+        "success": {"autoregressive": result.autoregressive_success, "speculative": result.speculative_success},
+        "difference": None if result.difference is None else asdict(result.difference),
+        "identical": result.identical,
+        "checkers_sound": result.checkers_sound,
+        "complaints": result.complaints,
+    } | asdict(result)
+
+
+def _cells(one: PromptResult) -> tuple[str, ...]:
+    texts = NOTHING if one.identical is None else "identical" if one.identical else "differ"
+    return (
+        one.prompt,
+        _share(one.autoregressive_passed, one.autoregressive_asked),
+        _share(one.speculative_passed, one.speculative_asked),
+        texts,
+    )
+
+
+def _share(passed: int, asked: int) -> str:
+    if asked == 1:
+        return "passed" if passed else "failed"
+    return f"{passed} of {asked} passed" if asked else "no answer"

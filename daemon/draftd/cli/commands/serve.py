@@ -11,8 +11,6 @@ from typing import Annotated
 import typer
 
 from draftd.cli import options
-from draftd.cli.overrides import parse_assignments
-from draftd.core import DepthMode, DrafterKind
 from draftd.settings import load_settings
 
 _MODEL = "What to serve"
@@ -20,24 +18,19 @@ _LISTEN = "Where to listen"
 _DECODE = "How to decode"
 
 
+@options.with_options(
+    "draftd serve",
+    "draftd serve --model ./Qwen3-8B-4bit --draft-model ./Qwen3-0.6B-4bit --max-draft-tokens 3",
+    "OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4317 draftd serve --set engine.queue_capacity=16",
+)
 def command(
+    drafting: options.Drafting,
     model: Annotated[
         str | None,
         typer.Option("--model", help="Folder or hub id. Without one: the embedded pair.", rich_help_panel=_MODEL),
     ] = None,
     draft_model: Annotated[
         str | None, typer.Option("--draft-model", help="Folder or hub id of the draft.", rich_help_panel=_MODEL)
-    ] = None,
-    drafter: Annotated[
-        DrafterKind | None, typer.Option("--drafter", help="Default drafter.", rich_help_panel=_DECODE)
-    ] = None,
-    max_draft_tokens: Annotated[
-        int | None,
-        typer.Option("--max-draft-tokens", help="Most tokens drafted per round.", rich_help_panel=_DECODE),
-    ] = None,
-    depth_mode: Annotated[
-        DepthMode | None,
-        typer.Option("--depth-mode", help="As many a round as pay, or always the most.", rich_help_panel=_DECODE),
     ] = None,
     max_batch: Annotated[
         int | None, typer.Option("--max-batch", help="Requests decoded together.", rich_help_panel=_DECODE)
@@ -60,21 +53,13 @@ def command(
     """Serve a model over gRPC until SIGTERM or Ctrl-C. Telemetry goes where OTEL_* variables say.
 
     Settings come from flags, then DRAFTD_* variables, then the TOML file: docs/configuration.md lists them.
-
-    [bold]Examples[/]
-
-    [dim]$[/] draftd serve
-
-    [dim]$[/] draftd serve --model ./Qwen3-8B-4bit --draft-model ./Qwen3-0.6B-4bit --max-draft-tokens 3
-
-    [dim]$[/] OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4317 draftd serve --set engine.queue_capacity=16
     """
     overrides: dict[str, object] = {
         "model.path": model,
         "model.draft_path": draft_model,
-        "model.drafter": drafter,
-        "engine.max_draft_tokens": max_draft_tokens,
-        "engine.depth_mode": depth_mode,
+        "model.drafter": drafting.drafter,
+        "engine.max_draft_tokens": drafting.max_draft_tokens,
+        "engine.depth_mode": drafting.depth_mode,
         "engine.max_batch": max_batch,
         "server.host": host,
         "server.port": port,
@@ -83,10 +68,9 @@ def command(
         "flag.file": flag_file,
         "log.level": log_level,
     }
-    overrides |= parse_assignments(assignments or [])
-    settings = load_settings(config, overrides, os.environ)
+    settings = load_settings(config, overrides | options.parse_assignments(assignments), os.environ)
 
-    from draftd.cli.serve import run_daemon
+    from draftd.cli.serve import run_daemon  # brings MLX and all that serves in, which help does without
 
     raise typer.Exit(run_daemon(settings, announce=announcer()))
 

@@ -2,89 +2,155 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import typer
 
+from draftd.acceptance.folder import RunFolder
+from draftd.acceptance.soak.growth import Growth
+from draftd.acceptance.soak.options import SoakOptions
+from draftd.acceptance.soak.result import SoakResult, soak_result
+from draftd.acceptance.soak.run import run_soak, soak_complete, soak_prompts
+from draftd.acceptance.soak.windows import Window
+from draftd.acceptance.sweep.prompts import checksums
 from draftd.acceptance.ticks import Stage
-from draftd.cli import measuring, options, runs, terminal
+from draftd.cli import options, output, runs
+from draftd.cli.figures import NOTHING, milliseconds, percent, rate, size
 
-_WHAT = "What to measure"
+_WINDOWS = ("window", "tokens/s", "p95 ms", "accepted", "drafts", "requests", "failed")
+_UNREADABLE = "cannot be read"
+_option = options.measured
 
 
-def _option(name: str, metavar: str, text: str) -> Any:
-    return typer.Option(name, metavar=metavar, help=text, rich_help_panel=_WHAT, show_default=False)
+@dataclass(frozen=True)
+class Asked:
+    """The options by the names of SoakOptions' fields."""
 
-
-def command(
-    duration: Annotated[float | None, _option("--duration", "SECONDS", "For how long; 600 if not given.")] = None,
+    duration: Annotated[float | None, _option("--duration", "SECONDS", "For how long; 600 if not given.")] = None
     streams: Annotated[
         int | None,
         _option("--streams", "COUNT", "Requests at a time; 4 if not given, or as many as it decodes together."),
-    ] = None,
-    block: Annotated[
-        int | None, _option("--block", "TOKENS", "Drafted a round; the daemon's own if not given, 0: none.")
-    ] = None,
+    ] = None
+    block_length: Annotated[
+        int | None, _option("--block", "TOKENS", "Drafted at a time; the daemon's own if not given, 0: none.")
+    ] = None
     max_tokens: Annotated[
         int | None, _option("--max-tokens", "TOKENS", "Longest answer; lengths are mixed, from an eighth of it.")
-    ] = None,
-    window: Annotated[float | None, _option("--window", "SECONDS", "Of acceptance and speed; 60 if not given.")] = None,
-    every: Annotated[
+    ] = None
+    window_seconds: Annotated[
+        float | None, _option("--window", "SECONDS", "Of acceptance and speed; 60 if not given.")
+    ] = None
+    sample_seconds: Annotated[
         float | None, _option("--every", "SECONDS", "Between two readings of the machine; 1 if not given.")
-    ] = (None),
-    seed: Annotated[int | None, _option("--seed", "NUMBER", "Of the order of prompts; 0 if not given.")] = None,
-    run: runs.Run = None,
-    json: options.Json = False,
-    target: measuring.Target = None,
-    token: options.Token = None,
-    tls_ca: options.TlsCa = None,
-    model: measuring.Model = None,
-    draft_model: measuring.DraftModel = None,
-    config: options.Config = None,
-    assignments: options.Assignments = None,
-) -> None:
+    ] = None
+    seed: Annotated[int | None, _option("--seed", "NUMBER", "Of the order of prompts; 0 if not given.")] = None
+
+
+@options.with_options(
+    "draftd soak",
+    "draftd soak --target 127.0.0.1:50551 --duration 3600 --streams 8",
+    "draftd soak --run draftd-runs/mine --json | jq .resident.slope",
+)
+def command(asked: Asked, which: runs.Which, run: runs.Run = None, json: options.Json = False) -> None:
     """Decode without a pause, several requests at a time: does memory grow without bound, does acceptance hold?
 
     Exits 1 where memory grows so surely and so fast that it is exhausted within a week, where a request failed, or
-    where it was stopped before its time. Ctrl-C loses nothing: the run is gone on with, and what was soaked counts.
+    where it was stopped before its time. Ctrl-C loses nothing: the run is continued, and what was soaked counts.
 
     Growth is told with a 95 % interval after the first quarter of each session, in which caches fill; a window's
     accepted share counts from 50 drafts on.
-
-    [bold]Examples[/]
-
-    [dim]$[/] draftd soak
-
-    [dim]$[/] draftd soak --target 127.0.0.1:50551 --duration 3600 --streams 8
-
-    [dim]$[/] draftd soak --run draftd-runs/mine --json | jq .resident.slope
     """
-    from draftd.acceptance.soak.options import SoakOptions
-    from draftd.acceptance.soak.result import soak_result
-    from draftd.cli import soaking  # what measures and derives is heavy, and no other command needs it
-
-    given: dict[str, Any] = {
-        "duration": duration,
-        "streams": streams,
-        "block_length": block,
-        "max_tokens": max_tokens,
-        "window_seconds": window,
-        "sample_seconds": every,
-        "seed": seed,
-    }
+    given = options.given(asked)
     SoakOptions.resumed(None, **given)  # what is asked wrongly leaves no folder behind
-    which = measuring.Which(target, token, tls_ca, model, draft_model, config, tuple(assignments or ()))
     folder, which = runs.open_run(run, which)
-    soaking.measure(folder, which, SoakOptions.resumed(folder.plan(Stage.SOAK), **given))
+    measure(folder, which, SoakOptions.resumed(folder.plan(Stage.SOAK), **given))
     result = soak_result(folder)
     assert result is not None
     if json:
-        print(soaking.to_json(folder, result))
+        output.print_json(document(folder, result))
+        for complaint in result.complaints:
+            output.complain(complaint)
     else:
-        soaking.show(folder, result)
-    for complaint in result.complaints if json else ():
-        terminal.complain(complaint)
+        show(folder, result)
     if not result.complete:
-        terminal.complain(f"soaked for {result.seconds:.0f} s; go on with draftd soak --run {folder.path}")
+        output.complain(f"soaked for {result.seconds:.0f} s; continue with draftd soak --run {folder.path}")
     if result.complaints or not result.complete:
         raise typer.Exit(1)
+
+
+def measure(folder: RunFolder, which: runs.Which, chosen: SoakOptions) -> None:
+    """What is missing of it, with the daemon that it needs; without one where nothing is."""
+    if runs.complete(folder, Stage.SOAK, soak_complete(folder), chosen):
+        return
+    longest = runs.longest_block(folder, chosen.block_length)
+    with runs.at_work("soak", folder, which, block_length=longest) as (daemon, advance):
+        session = runs.begin(daemon, folder, {Stage.SOAK: checksums(soak_prompts(daemon.model))})
+        run_soak(session, chosen, daemon.model, advance)
+
+
+def show(folder: RunFolder, result: SoakResult) -> None:
+    """On the terminal."""
+    output.print_table(_WINDOWS, map(_cells, result.windows))
+    output.print_fields(_lines(result), 16)
+    for complaint in result.complaints:
+        output.say(complaint, style="bold red")
+    output.say(f"run: {folder.path}")
+
+
+def document(folder: RunFolder, result: SoakResult) -> dict[str, Any]:
+    """For JSON. Days without end are null, and `grows_without_bound` says what they mean."""
+    made: dict[str, Any] = {"run": str(folder.path), "complete": result.complete} | asdict(result)
+    if result.days_to_exhaustion is not None and math.isinf(result.days_to_exhaustion):
+        made["days_to_exhaustion"] = None
+    made |= {"tokens_per_second": result.tokens_per_second, "grows_without_bound": result.grows_without_bound}
+    return made | {"complaints": result.complaints}
+
+
+def _cells(window: Window) -> tuple[str, ...]:
+    accepted = percent(window.acceptance) if window.enough else f"{NOTHING} (few)"
+    return (
+        f"{window.start:.0f}–{window.start + window.seconds:.0f} s",
+        rate(window.tokens_per_second),
+        NOTHING if window.inter_token_p95 is None else milliseconds(window.inter_token_p95).removesuffix(" ms"),
+        accepted,
+        str(window.drafts),
+        str(window.requests),
+        str(window.errors),
+    )
+
+
+def _lines(result: SoakResult) -> list[tuple[str, str]]:
+    wanted = "" if result.complete or result.wanted_seconds is None else f" of {result.wanted_seconds:.0f}"
+    sessions = f", {result.sessions} sessions" if result.sessions > 1 else ""
+    made = [
+        ("soaked", f"{result.seconds:.0f} s{wanted}{sessions}, {result.requests} requests, {result.errors} failed"),
+        ("resident set", f"{_size(result.peak_resident)} at most, {_growth(result.resident)}"),
+        ("MLX's memory", _growth(result.mlx)),
+        ("exhausted", _days(result.days_to_exhaustion)),
+        ("headroom", f"{_size(result.least_headroom)} at least, over a floor of {_size(result.floor)}"),
+        ("swapped in", _size(result.swap_in)),
+        ("critical", _UNREADABLE if result.longest_critical is None else f"{result.longest_critical:.0f} s"),
+        ("throttled", _UNREADABLE if result.throttles is None else f"{result.throttles} times"),
+    ]
+    return [*made, *(("failed", example) for example in result.error_examples)]
+
+
+def _growth(found: Growth | None) -> str:
+    if found is None:
+        return "growth cannot be told"
+    low, high = (value * 3600 / 2**20 for value in (found.slope.low, found.slope.high))
+    return f"grows by {low:+.0f} to {high:+.0f} MiB an hour (95 %, over {found.seconds:.0f} s)"
+
+
+def _days(days: float | None) -> str:
+    if days is None:
+        return "cannot be told"
+    return "no growth is certain" if math.isinf(days) else f"in {days:.1f} days, at the least growth that is certain"
+
+
+def _size(count: int | None) -> str:
+    if count is None:
+        return _UNREADABLE
+    return f"-{size(-count)}" if count < 0 else size(count)

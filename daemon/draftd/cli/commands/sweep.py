@@ -3,132 +3,188 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 
 from draftd.acceptance.asked import OptionError
+from draftd.acceptance.folder import RunFolder
+from draftd.acceptance.statistics import Interval
 from draftd.acceptance.sweep.options import SweepOptions
+from draftd.acceptance.sweep.plan import chosen_prompts
+from draftd.acceptance.sweep.prompts import checksums
+from draftd.acceptance.sweep.result import SweepResult, SweepRow, sweep_result
+from draftd.acceptance.sweep.run import run_sweep, sweep_complete
 from draftd.acceptance.ticks import Stage
-from draftd.cli import measuring, options, runs, terminal
+from draftd.cli import options, output, runs
+from draftd.cli.figures import NOTHING, length, percent
 from draftd.client.prompts import from_file
 from draftd.core import DrafterKind
 
-_WHAT = "What to measure"
 _HOW = "How to measure"
+_COLUMNS = ("arm", "tokens/s", "× AR", "together", "TTFT ms", "p95 ms", "accepted", "length", "requests")
 _T = TypeVar("_T")
+_option = options.measured
 
 
-def _option(name: str, metavar: str, text: str, panel: str) -> Any:
-    return typer.Option(name, metavar=metavar, help=text, rich_help_panel=panel, show_default=False)
+@dataclass(frozen=True)
+class Asked:
+    """The options by the names of SweepOptions' fields."""
 
-
-def command(
-    blocks: Annotated[
-        str | None, _option("--blocks", "LIST", "Tokens drafted a round; 0,2,3,4,6 if not given.", _WHAT)
-    ] = None,
-    base: Annotated[
-        int | None, _option("--base", "TOKENS", "Block length while other knobs are turned; 4 if not given.", _WHAT)
-    ] = None,
+    block_lengths: Annotated[
+        str | None, _option("--blocks", "LIST", "Tokens drafted at a time; 0,2,3,4,6 if not given.")
+    ] = None
+    block_length: Annotated[
+        int | None, _option("--base", "TOKENS", "Block length while other knobs are turned; 4 if not given.")
+    ] = None
     drafters: Annotated[
-        str | None, _option("--drafters", "LIST", "The first is swept; all that there are if not given.", _WHAT)
-    ] = None,
+        str | None, _option("--drafters", "LIST", "The first is swept; all that there are if not given.")
+    ] = None
     temperatures: Annotated[
-        str | None, _option("--temperatures", "LIST", "Besides 0; 0.8 if not given. none: no other.", _WHAT)
-    ] = None,
+        str | None, _option("--temperatures", "LIST", "Besides 0; 0.8 if not given. none: no other.")
+    ] = None
     concurrency: Annotated[
-        str | None, _option("--concurrency", "LIST", "Requests at a time besides 1; 2,4 if not given.", _WHAT)
-    ] = None,
+        str | None, _option("--concurrency", "LIST", "Requests at a time besides 1; 2,4 if not given.")
+    ] = None
     groups: Annotated[
         str | None,
-        _option("--groups", "LIST", "Of the package's prompts; all if not given. none: only those of --file.", _WHAT),
-    ] = None,
-    each: Annotated[
-        int | None, _option("--each", "COUNT", "Prompts of each workload class; 4 if not given.", _WHAT)
-    ] = None,
-    file: Annotated[
-        list[Path] | None, _option("--file", "FILE", "Prompts of your own besides: .jsonl, or one a line.", _WHAT)
-    ] = None,
-    repeat: Annotated[int | None, _option("--repeat", "COUNT", "Times each is asked; 3 if not given.", _HOW)] = None,
+        _option("--groups", "LIST", "Of the package's prompts; all if not given. none: only --file's."),
+    ] = None
+    each: Annotated[int | None, _option("--each", "COUNT", "Prompts of each workload class; 4 if not given.")] = None
+    prompts: Annotated[
+        list[Path] | None, _option("--file", "FILE", "Prompts of your own besides: .jsonl, or one a line.")
+    ] = None
+    repetitions: Annotated[int | None, _option("--repeat", "COUNT", "Times each is asked; 3 if not given.", _HOW)] = (
+        None
+    )
     max_tokens: Annotated[
         int | None, _option("--max-tokens", "TOKENS", "Longest answer; each prompt's own if not given.", _HOW)
-    ] = None,
+    ] = None
     cool_down: Annotated[
         float | None, _option("--cool-down", "SECONDS", "Pause between requests; 0.1 if not given.", _HOW)
-    ] = None,
-    heat: Annotated[
+    ] = None
+    heat_seconds: Annotated[
         float | None, _option("--heat", "SECONDS", "Longest wait for a hot machine; 300 if not given.", _HOW)
-    ] = None,
+    ] = None
     seed: Annotated[int | None, _option("--seed", "NUMBER", "Of orders and sampled answers; 0 if not given.", _HOW)] = (
         None
-    ),
-    run: runs.Run = None,
-    json: options.Json = False,
-    target: measuring.Target = None,
-    token: options.Token = None,
-    tls_ca: options.TlsCa = None,
-    model: measuring.Model = None,
-    draft_model: measuring.DraftModel = None,
-    config: options.Config = None,
-    assignments: options.Assignments = None,
-) -> None:
+    )
+
+    def read(self) -> dict[str, Any]:
+        """What was given, each in its own type. Raises OptionError, PromptError."""
+        lists: dict[str, tuple[str, Callable[[str], Any], str]] = {
+            "block_lengths": ("--blocks", int, "whole numbers"),
+            "drafters": ("--drafters", DrafterKind, ", ".join(DrafterKind)),
+            "temperatures": ("--temperatures", float, "numbers"),
+            "concurrency": ("--concurrency", int, "whole numbers"),
+            "groups": ("--groups", str, "names"),
+        }
+        made = options.given(self)
+        for name, (option, kind, allowed) in lists.items():
+            if name in made:
+                made[name] = listed(option, made[name], kind, allowed)
+        if files := made.pop("prompts", None):
+            made["prompts"] = tuple(prompt for path in files for prompt in from_file(path))
+        return made
+
+
+@options.with_options(
+    "draftd sweep",
+    "draftd sweep --target 127.0.0.1:50551 --groups short_control,code --repeat 5",
+    "draftd sweep --run draftd-runs/mine --json | jq .knee.block_length",
+)
+def command(asked: Asked, which: runs.Which, run: runs.Run = None, json: options.Json = False) -> None:
     """Decode the same prompts in every way, in turn: block lengths, drafters, temperatures, requests at a time.
 
-    One knob is turned at a time. Ctrl-C loses nothing that was measured: the same run is gone on with, and what is not
+    One knob is turned at a time. Ctrl-C loses nothing that was measured: the same run is continued, and what is not
     given is then as it was. Exits 1 where requests have failed and are still missing.
 
     Figures are medians with 95 % intervals, × AR is over autoregressive decoding on the same prompts, together the
     tokens a second of all requests at a time, p95 is between tokens, length the tokens that a draft yields.
-
-    [bold]Examples[/]
-
-    [dim]$[/] draftd sweep
-
-    [dim]$[/] draftd sweep --target 127.0.0.1:50551 --groups short_control,code --repeat 5
-
-    [dim]$[/] draftd sweep --run draftd-runs/mine --json | jq .knee.block_length
     """
-    from draftd.cli import sweeping  # what measures and derives is heavy, and no other command needs it
-
-    given: dict[str, Any] = {
-        "block_lengths": listed("--blocks", blocks, int, "whole numbers"),
-        "block_length": base,
-        "drafters": listed("--drafters", drafters, DrafterKind, ", ".join(DrafterKind)),
-        "temperatures": listed("--temperatures", temperatures, float, "numbers"),
-        "concurrency": listed("--concurrency", concurrency, int, "whole numbers"),
-        "groups": listed("--groups", groups, str, "names"),
-        "each": each,
-        "prompts": tuple(prompt for path in file for prompt in from_file(path)) if file else None,
-        "repetitions": repeat,
-        "max_tokens": max_tokens,
-        "cool_down": cool_down,
-        "heat_seconds": heat,
-        "seed": seed,
-    }
+    given = asked.read()
     SweepOptions.resumed(None, **given)  # what is asked wrongly leaves no folder behind
-    which = measuring.Which(target, token, tls_ca, model, draft_model, config, tuple(assignments or ()))
     folder, which = runs.open_run(run, which)
-    chosen = SweepOptions.resumed(folder.plan(Stage.SWEEP), **given)
-    sweeping.measure(folder, which, chosen)
-    result = sweeping.sweep_result(folder)
+    measure(folder, which, SweepOptions.resumed(folder.plan(Stage.SWEEP), **given))
+    result = sweep_result(folder)
     assert result is not None
     if json:
-        print(sweeping.to_json(folder, result))
+        output.print_json(document(folder, result))
     else:
-        sweeping.show(folder, result)
+        show(folder, result)
     if result.missing:
-        terminal.complain(f"{result.missing} requests are missing; go on with draftd sweep --run {folder.path}")
+        output.complain(f"{result.missing} requests are missing; continue with draftd sweep --run {folder.path}")
         raise typer.Exit(1)
 
 
-def listed(name: str, text: str | None, kind: Callable[[str], _T], allowed: str) -> tuple[_T, ...] | None:
+def measure(folder: RunFolder, which: runs.Which, chosen: SweepOptions) -> None:
+    """What is missing of it, with the daemon that it needs; without one where nothing is."""
+    if runs.complete(folder, Stage.SWEEP, sweep_complete(folder), chosen):
+        return
+    with runs.at_work("sweep", folder, which, block_length=chosen.longest_block) as (daemon, advance):
+        session = runs.begin(daemon, folder, {Stage.SWEEP: checksums(chosen_prompts(chosen, daemon.model))})
+        run_sweep(session, chosen, daemon.model, advance)
+
+
+def listed(name: str, text: str, kind: Callable[[str], _T], allowed: str) -> tuple[_T, ...]:
     """A list with commas; `none` is an empty one. Raises OptionError."""
-    if text is None:
-        return None
     if text.strip() in ("", "none"):
         return ()
     try:
         return tuple(kind(part.strip()) for part in text.split(","))
     except ValueError:
         raise OptionError(name, text, f"{allowed}, with commas between; or none") from None
+
+
+def show(folder: RunFolder, result: SweepResult) -> None:
+    """On the terminal."""
+    output.print_table(_COLUMNS, map(_cells, result.rows))
+    if result.knee is not None:
+        output.say(result.knee.sentence)
+    for what, reason in result.left_out.items():
+        output.say(f"left out: {what}: {reason}")
+    for error, count in result.errors.items():
+        output.say(f"failed {count} times: {error}")
+    output.say(f"run: {folder.path}")
+
+
+def document(folder: RunFolder, result: SweepResult) -> dict[str, Any]:
+    """For JSON."""
+    arms = {row.arm.id: {"speedup": row.speedup and asdict(row.speedup)} | asdict(row.summary) for row in result.rows}
+    return {
+        "run": str(folder.path),
+        "knee": result.knee and asdict(result.knee),
+        "arms": arms,
+        "left_out": result.left_out,
+        "errors": result.errors,
+        "missing": result.missing,
+    }
+
+
+def _cells(row: SweepRow) -> tuple[str, ...]:
+    found = row.summary.figures
+    together = row.summary.total_tokens_per_second if row.arm.concurrency > 1 else None
+    acceptance, mean = found["acceptance"], found["mean_accepted_length"]
+    return (
+        row.arm.id,
+        _interval(found["decode_tokens_per_second"], "{:.0f}"),
+        _interval(row.speedup, "{:.2f}"),
+        _estimate(together, 1, "{:.0f}"),
+        _estimate(found["time_to_first_token"], 1000, "{:.1f}"),
+        _estimate(found["inter_token_p95"], 1000, "{:.1f}"),
+        percent(None if acceptance is None else acceptance.estimate),
+        length(None if mean is None else mean.estimate),
+        f"{row.summary.requests}" + (f" ({row.summary.errors} failed)" if row.summary.errors else ""),
+    )
+
+
+def _interval(found: Interval | None, form: str) -> str:
+    if found is None:
+        return NOTHING
+    return f"{form} ({form}–{form})".format(found.estimate, found.low, found.high)
+
+
+def _estimate(found: Interval | None, factor: float, form: str) -> str:
+    return NOTHING if found is None else form.format(found.estimate * factor)

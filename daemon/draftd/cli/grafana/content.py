@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from draftd.cli.grafana.durations import seconds
+from draftd.cli.figures import seconds_of as seconds
 from draftd.cli.grafana.names import MAX_UID, UID_PREFIX, Json
 from draftd.errors import ConfigError
 

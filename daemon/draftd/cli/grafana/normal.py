@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 
-from draftd.cli.grafana.durations import seconds
+from draftd.cli.figures import seconds_of as seconds
 from draftd.cli.grafana.names import FOLDER_UID, Json
 
 REDACTED = "[REDACTED]"  # what Grafana shows instead of a secret

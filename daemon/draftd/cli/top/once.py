@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from draftd.cli import figures
-from draftd.cli.plain import plain
+from draftd.cli.output import plain
 from draftd.cli.top import rows
 from draftd.cli.top.history import History
 from draftd.cli.top.machine import machine

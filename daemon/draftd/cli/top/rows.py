@@ -194,7 +194,7 @@ def _flag(status: pb.GetStatusResponse) -> Text:
 
 def _level(status: pb.GetStatusResponse, now: datetime, *, brief: bool) -> Text:
     state = status.fallback
-    name = ladder.standing(state) or status.level or NOTHING
+    name = ladder.current(state) or status.level or NOTHING
     told = [status.level_cause] if status.level_cause else []
     if brief:
         asked = [f"asked by {_strongest(state).signal}"] if state.demands else []

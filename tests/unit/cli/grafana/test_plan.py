@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from draftd.cli.figures import seconds_of as seconds
 from draftd.cli.grafana import normal, policy
 from draftd.cli.grafana.content import Content
 from draftd.cli.grafana.datasources import Choice, Source, choose
-from draftd.cli.grafana.durations import seconds
 from draftd.cli.grafana.found import Found
 from draftd.cli.grafana.lines import diff, lines
 from draftd.cli.grafana.plan import make_plan

@@ -1,4 +1,4 @@
-"""Where what was learnt of drafting is kept, and what it is learnt of: the pair as it lies on disk, and the machine."""
+"""What a daemon keeps over a restart: the fallback's state and events, and what it has learnt of drafting."""
 
 from __future__ import annotations
 
@@ -9,21 +9,59 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from draftd.control.history import History
+from draftd.control.journal import Journal
 from draftd.control.learning import Keeper, LearntFile
-from draftd.control.store import FileStore, sweep
+from draftd.control.store import FileStore, NoStore, StateFolder, StateStore, sweep
+from draftd.core import DrafterKind
 from draftd.engine.blas import load_blas
 from draftd.engine.files import Stamp, model_files
 from draftd.engine.learnt import Learnt
 from draftd.errors import ConfigError
 from draftd.hardware.device import device
 from draftd.server.manifest import versions
-from draftd.settings import ModelSettings, Settings
+from draftd.settings import ModelSettings, Settings, state_dir
 
-_NAME = "learnt.json"
+_LADDER, _HISTORY, _LEARNT = "ladder.json", "transitions.jsonl", "learnt.json"
 _CLOSE_SECONDS = 2.0
 _PACKAGES = ("mlx", "mlx-cpu", "mlx-metal", "mlx-lm")
 
 log = logging.getLogger(__name__)
+
+
+class Kept:
+    """What outlives a run: the ladder's state and the transitions, or neither."""
+
+    def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
+        """Raises ConfigError for a folder that is named and cannot be used. The user's own folder is done without."""
+        self._folder: StateFolder | None = None
+        self.store: StateStore = NoStore()
+        self.journal = Journal()
+        path = settings.fallback.state_dir
+        if path is None and not settings.server.port:
+            return
+        try:
+            self._folder = StateFolder.open(path or state_dir(environ) / str(settings.server.port))
+        except ConfigError as error:
+            if path is not None:
+                raise
+            log.warning("the level is not kept over a restart: %s", error.message)
+            return
+        folder = self._folder.path
+        sweep(folder, _LADDER)
+        self.store = FileStore(folder / _LADDER)
+        history = History(folder / _HISTORY)
+        self.journal = Journal(restored=history.restore())
+        self.journal.listen(history.append)
+
+    @property
+    def folder(self) -> Path | None:
+        """Where it lies; None where nothing is kept."""
+        return None if self._folder is None else self._folder.path
+
+    def close(self) -> None:
+        if self._folder is not None:
+            self._folder.close()
 
 
 class Learning:
@@ -41,7 +79,7 @@ class Learning:
         if path is None:
             if folder is None:
                 return
-            path = folder / _NAME
+            path = folder / _LEARNT
         sweep(path.parent, path.name)
         self._file = LearntFile(FileStore(path), lambda: identity(settings))
         document = self._file.load()
@@ -108,3 +146,14 @@ def _model(path: str | None) -> dict[str, Any] | None:
             stamp = Stamp.of(file)
             files[file.name] = [stamp.bytes, stamp.modified_ns]
     return {"path": path, "files": files}
+
+
+def pair_of(model: ModelSettings) -> str:
+    """Names what is learnt of. A part that is not set has no place in it: what was learnt by a daemon that did not know
+    it yet stays."""
+    named = [f"{model.path} {model.draft_path}"]
+    if model.light_draft_path is not None:
+        named.append(f"light_draft={model.light_draft_path}")
+    if model.drafter not in (None, DrafterKind.DRAFT_MODEL):
+        named.append(f"drafter={model.drafter}")
+    return " ".join(named)

@@ -1,0 +1,85 @@
+"""`draftd draft reload`, `draftd depth`: the drafts of a running daemon, and what it has learnt of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from draftd.cli import options, output
+from draftd.cli.figures import NOTHING, milliseconds, percent, size
+from draftd.protocol import DRAFTERS, WORKLOADS
+from draftd.v1 import control_pb2 as pb
+
+_FEW = 0.5  # trials: what is known of a position that was hardly reached is a guess
+
+
+def build_draft() -> typer.Typer:
+    app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="The draft model of a running daemon.")
+    app.callback()(lambda: None)  # without it one command alone would take the group's place
+    app.command("reload")(reload)
+    return app
+
+
+@options.with_options("draftd draft reload", "draftd draft reload --new")
+def reload(
+    daemon: options.Daemon,
+    new: Annotated[
+        bool, typer.Option("--new", help="This is another draft: what was learnt of the old one is forgotten.")
+    ] = False,
+    json: options.Json = False,
+    timeout: options.Patience = options.PATIENCE,
+) -> None:
+    """Read the draft's weights again from where they were loaded, without a gap in service.
+
+    Weights that cannot be read are refused with the reason, and the ones in use stay.
+
+    A draft that was repaired must be as good as it was: acceptance is compared with what was learnt before. A draft
+    that was exchanged on purpose is not compared, with --new; baselines that a file froze stay.
+    """
+    with daemon.connect() as client:
+        reply = client.reload_draft(forget=new, timeout=timeout)
+    if json:
+        output.print_json(reply)
+        return
+    forgotten = "; what was learnt of the old one is forgotten" if new else ""
+    print(f"{reply.draft_model}: read again ({size(reply.draft_weight_bytes)}){forgotten}")
+
+
+@options.with_options("draftd depth", "draftd depth --json | jq '.yields[] | {workload, depth}'")
+def depth(daemon: options.Daemon, json: options.Json = False) -> None:
+    """Show what drafting costs here and how often drafted tokens are accepted, as the daemon has learnt it.
+
+    The first table has the time of a speculative step by tokens drafted, over that of a step without drafts. The second
+    has the share of drafted tokens that were accepted where all before them were, by place in the draft, and the depth
+    that follows for a request of that kind alone: 0 is parked. Each request is also judged by its own text.
+    """
+    with daemon.connect() as client:
+        found = client.depth()
+    if json:
+        output.print_json(found)
+        return
+    deepest = max((len(one.ratios) for one in found.costs), default=0)
+    depths = [str(depth) for depth in range(1, deepest + 1)]
+    output.print_table(("cost of a step", "sequences", "none", *depths), _costs(found))
+    if not found.yields:
+        print("Nothing was drafted yet.")
+        return
+    print()
+    output.print_table(("tokens accepted", "how", "depth", *depths), _yields(found))
+
+
+def _costs(found: pb.GetDepthResponse) -> Iterator[tuple[str, ...]]:
+    for one in found.costs:
+        plain = milliseconds(one.plain.ToNanoseconds() / 1e9)
+        yield str(DRAFTERS.get(one.drafter)), str(one.batch), plain, *(f"{ratio:.2f}×" for ratio in one.ratios)
+
+
+def _yields(found: pb.GetDepthResponse) -> Iterator[tuple[str, ...]]:
+    for one in found.yields:
+        how = "seeded" if one.seeded else "sampled" if one.sampled else "greedy"
+        rates = (
+            percent(rate) if tried >= _FEW else NOTHING for rate, tried in zip(one.acceptance, one.tried, strict=True)
+        )
+        yield f"{WORKLOADS.get(one.workload)} by {DRAFTERS.get(one.drafter)}", how, str(one.depth), *rates

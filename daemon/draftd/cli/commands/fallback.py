@@ -1,0 +1,277 @@
+"""`draftd level`, `draftd events`, `draftd probe`, `draftd canary run`: the fallback ladder of a running daemon."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from draftd.cli import ladder, options, output
+from draftd.cli.figures import NOTHING, percent, seconds_of, size, times
+from draftd.client.client import CallError, DraftdClient
+from draftd.core import FallbackLevel
+from draftd.errors import InvalidRequest
+from draftd.v1 import control_pb2 as pb
+
+_ALLOWED = "a time such as 30s, 30m, 2h or 1d, at most 30d"
+_LONGEST_HOLD = 30 * 86_400
+_NAME = 11  # columns
+
+
+class Level(enum.StrEnum):
+    """What it can be held on: the daemon's levels, as it spells them."""
+
+    FULL = FallbackLevel.FULL.label
+    SHORT_BLOCK = FallbackLevel.SHORT_BLOCK.label
+    LIGHT_DRAFT = FallbackLevel.LIGHT_DRAFT.label
+    AUTOREGRESSIVE = FallbackLevel.AUTOREGRESSIVE.label
+
+
+def build_level() -> typer.Typer:
+    app = typer.Typer(rich_markup_mode="rich", invoke_without_command=True)
+    app.callback()(_level)
+    app.command("get")(get)
+    app.command("hold")(hold)
+    app.command("release")(release)
+    return app
+
+
+@options.with_options("draftd level", "draftd level hold autoregressive --for 30m", "draftd level release")
+def _level(context: typer.Context, daemon: options.Daemon, json: options.Json = False) -> None:
+    """Show the fallback level and why it is what it is, hold it, or release it. Alone it is [bold]get[/]."""
+    if context.invoked_subcommand is None:
+        _show(daemon, json=json)
+        return
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            option = "--" + name.replace("_", "-")
+            raise typer.BadParameter(f"give {option} after `{context.invoked_subcommand}`", param_hint=option)
+
+
+@options.with_options("draftd level get", "draftd level get --json | jq .demands")
+def get(daemon: options.Daemon, json: options.Json = False) -> None:
+    """Show the level, since when and why, what asks for another level, and what comes next."""
+    _show(daemon, json=json)
+
+
+@options.with_options("draftd level hold autoregressive --for 30m", "draftd level hold full")
+def hold(
+    daemon: options.Daemon,
+    level: Annotated[Level, typer.Argument(metavar="LEVEL", help="full, short_block, light_draft or autoregressive.")],
+    for_: Annotated[
+        str | None, typer.Option("--for", metavar="TIME", help="30s, 30m, 2h, 1d … Unset: until it is released.")
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Put the ladder on a level and keep it there, whatever asks for another one.
+
+    It acts on the next request. Only the flag outranks a hold; it outlasts a restart of the daemon.
+    """
+    seconds = None if for_ is None else lasting(for_)
+    with daemon.connect() as client:
+        state = client.hold_level(FallbackLevel[level.name], seconds)
+    if json:
+        output.print_json(state)
+        return
+    held = state.ladder[state.hold.rung]
+    until = ladder.held(state, _now())
+    meanwhile = "" if state.rung == state.hold.rung else f"; {ladder.current(state)} until its weights are loaded"
+    print(f"{ladder.label(held)}, held {until}{meanwhile}")
+    if held.level != level:
+        output.complain(f"the daemon's ladder has no {level}: this is the nearest level below it")
+
+
+@options.with_options("draftd level release")
+def release(daemon: options.Daemon, json: options.Json = False) -> None:
+    """End a hold. The level changes from there: down when a signal asks, up when the cooldown is over."""
+    with daemon.connect() as client:
+        reply = client.release_level()
+    if json:
+        output.print_json(reply.fallback)
+        return
+    print(f"{ladder.current(reply.fallback)}, " + ("released" if reply.was_held else "it was not held"))
+
+
+def _show(daemon: options.Daemon, *, json: bool) -> None:
+    with daemon.connect() as client:
+        state = client.level()
+    if json:
+        output.print_json(state)
+        return
+    output.print_fields(lines(state, _now()), _NAME)
+    out = output.stdout()
+    for number, rung in enumerate(state.ladder):  # from the top, with a mark at the current level
+        here = number == state.rung
+        what = f"up to {rung.max_draft_tokens} from {rung.drafter}" if rung.drafter else "no drafts"
+        out.print(f"[bold]{'' if number else 'ladder':<{_NAME}}[/]", end=" ")
+        out.print(f"{'▸' if here else ' '} {rung.level:<15} {what}", markup=False, style="bold" if here else "dim")
+
+
+def lines(state: pb.FallbackState, now: datetime) -> list[tuple[str, str]]:
+    """Name and value; a name that is empty belongs to the one above."""
+    made = ladder.fields(state, now, whole=True)
+    made += [("relapses", str(state.relapses))] * bool(state.relapses)
+    absent = sorted(state.absent_drafters.items())
+    made += [("absent" if not i else "", f"{drafter}: {why}") for i, (drafter, why) in enumerate(absent)]
+    made.append(("in memory", f"{', '.join(state.loaded_drafters) or 'no drafter'} ({size(state.draft_weight_bytes)})"))
+    made.append(("kept in", state.state_file or "nothing: a restart begins at the top"))
+    return made
+
+
+def lasting(text: str) -> float:
+    """Seconds. Raises InvalidRequest where it is no time, or none at all."""
+    try:
+        seconds = seconds_of(text.strip())
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= _LONGEST_HOLD:
+        raise InvalidRequest("--for", text, _ALLOWED)
+    return seconds
+
+
+@options.with_options(
+    "draftd events",
+    "draftd events --follow --since 41",
+    """draftd events --limit 100 --json | jq 'select(.subject == "level")'""",
+)
+def events(
+    daemon: options.Daemon,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what happens, until Ctrl-C.")] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="The latest so many.")] = 20,
+    since: Annotated[
+        int, typer.Option("--since", metavar="NUMBER", min=0, help="Only those after the event of this number.")
+    ] = 0,
+    json: Annotated[bool, typer.Option("--json", help="A line of JSON for each instead.")] = False,
+) -> None:
+    """Show what changed of the feature flag and the fallback level, oldest first: when, from what to what, and why."""
+    show: Callable[[pb.Transition], None] = output.print_json if json else _print_event
+    with daemon.connect() as client:
+        last = since
+        for one in client.transitions(limit, after=since):
+            show(one)
+            last = one.number
+        if follow:
+            for one in following(client, last):
+                show(one)
+        elif not last and not json:
+            output.stderr().print("nothing has changed yet", style="dim")
+
+
+def following(client: DraftdClient, last: int) -> Iterator[pb.Transition]:
+    """What happens after the number `last`. Where the daemon drops a client that fell behind, it continues there."""
+    while True:
+        try:
+            for one in client.watch(last):
+                yield one
+                last = one.number
+        except CallError as error:
+            if error.code.name != "ABORTED":
+                raise
+
+
+def _print_event(one: pb.Transition) -> None:
+    """On one line."""
+    why = one.cause
+    if one.evidence and one.evidence not in one.cause:
+        why = f"{why} ({one.evidence})" if why else one.evidence
+    line = Text.assemble(
+        (f"{one.number:>4}", "dim"),
+        f"  {ladder.clock(ladder.moment(one.at), _now())}  ",
+        (f"{one.subject:<5}", "dim"),
+        "  " if one.previous == one.current else f"  {one.previous or NOTHING} → ",  # some events move nothing
+        (one.current or NOTHING, "bold"),
+        f"  {why}" if why else "",
+    )
+    output.stdout().print(line, soft_wrap=True)
+
+
+@options.with_options("draftd probe", "draftd probe --json | jq .speedup")
+def probe(daemon: options.Daemon, json: options.Json = False, timeout: options.Patience = options.PATIENCE) -> None:
+    """Decode a few prompts as the level above would, and say whether the daemon may step up to it.
+
+    The daemon does so by itself before each step up. A level whose drafter failed its probe is skipped for one further
+    up. Exit code 1 unless the verdict is good.
+    """
+    with daemon.connect() as client:
+        reply = client.probe(timeout=timeout)
+    good = reply.verdict == "good"
+    if json:
+        output.print_json(reply)
+    else:
+        out = output.stdout()
+        out.print(f"[bold]{'tried':<{_NAME}}[/] {ladder.label(reply.rung)}")
+        out.print(f"[bold]{'verdict':<{_NAME}}[/]", end=" ")
+        out.print(reply.verdict.replace("_", " "), style="green" if good else "bold red")
+        rows = [
+            ("because", reply.reason),
+            ("acceptance", percent(reply.acceptance if reply.HasField("acceptance") else None)),
+            ("speed-up", times(reply.speedup if reply.HasField("speedup") else None)),
+            ("took", f"{reply.took.ToTimedelta().total_seconds():.1f} s"),
+        ]
+        output.print_fields(rows, _NAME)
+    if not good:
+        raise typer.Exit(1)
+
+
+def build_canary() -> typer.Typer:
+    app = typer.Typer(
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        help="Quality canaries: a frozen set of prompts with checks, decoded both ways.",
+    )
+    app.callback()(lambda: None)  # without it one command alone would take the group's place
+    app.command("run")(run_canaries)
+    return app
+
+
+@options.with_options("draftd canary run", "draftd canary run --json | jq '.results[] | select(.diverged)'")
+def run_canaries(
+    daemon: options.Daemon, json: options.Json = False, timeout: options.Patience = options.PATIENCE
+) -> None:
+    """Run the quality canaries now: each prompt autoregressively and speculatively, each text checked and compared.
+
+    The daemon does so on a schedule too; a bad run steps it down. Exit code 1 unless the verdict is good.
+    """
+    with daemon.connect() as client:
+        reply = client.canaries(timeout=timeout)
+    good = reply.verdict == "good"
+    if json:
+        output.print_json(reply)
+    else:
+        if reply.results:
+            columns = ("canary", "autoregressive", "speculative", "texts")
+            output.print_table(columns, map(_canary_cells, reply.results), words=True)
+        for result in reply.results:
+            if result.complaint:
+                output.say(f"{result.id}: {result.complaint}")
+        output.stdout().print(reply.verdict, style="green" if good else "bold red", end="")
+        output.say(f": {_canary_summary(reply)}")
+    if not good:
+        raise typer.Exit(1)
+
+
+def _canary_cells(result: pb.CanaryResult) -> tuple[str, str, str, str]:
+    texts = "identical"
+    if result.diverged:
+        gap = f", gap {result.logit_gap:.3g}" if result.HasField("logit_gap") else ""
+        texts = f"differ at {result.diverged_at}{gap}" if result.HasField("diverged_at") else "differ"
+    passed = ("passed" if one else "failed" for one in (result.passed_autoregressive, result.passed_speculative))
+    return (result.id, *passed, texts)  # type: ignore[return-value]
+
+
+def _canary_summary(reply: pb.RunCanariesResponse) -> str:
+    took = f"{reply.took.ToTimedelta().total_seconds():.1f} s"
+    if not reply.results:
+        return f"{reply.reason} ({took})"
+    scores = f"{percent(reply.score_autoregressive)} autoregressive, {percent(reply.score_speculative)} speculative"
+    differ = sum(result.diverged for result in reply.results)
+    return f"{reply.reason} ({len(reply.results)} canaries, {scores}, {differ} differ, {took})"
+
+
+def _now() -> datetime:
+    return datetime.now().astimezone()

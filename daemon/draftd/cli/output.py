@@ -1,0 +1,205 @@
+"""Where output goes, and how: plain words into a pipe, colours and boxes on a terminal, JSON where it is asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from draftd.acceptance.session import Advance, Progress
+
+DRAFTED = "#10240f on #a6d189"  # text that the draft proposed and the target accepted
+_PIPE_WIDTH = 240  # wide enough that no line of a table breaks in a file
+_REPORT_SECONDS = 30.0  # between two lines of progress where there is no terminal
+
+
+def stdout() -> Console:
+    return _console(stderr=False)
+
+
+def stderr() -> Console:
+    return _console(stderr=True)
+
+
+def _console(*, stderr: bool) -> Console:
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else _PIPE_WIDTH
+    return Console(stderr=stderr, width=width, highlight=False, soft_wrap=False)
+
+
+def say(line: str, **style: Any) -> None:
+    """One line on stdout, never wrapped."""
+    stdout().print(line, markup=False, soft_wrap=True, **style)
+
+
+def complain(message: str) -> None:
+    """One line on stderr."""
+    stderr().print(f"draftd: {message}", style="red", markup=False, soft_wrap=True)
+
+
+def print_fields(fields: Iterable[tuple[str, str]], width: int) -> None:
+    """A line for each name and value, names padded to `width` columns. An empty name belongs to the one above."""
+    out = stdout()
+    for name, value in fields:
+        out.print(f"[bold]{name:<{width}}[/]", end=" ")
+        out.print(value, markup=False, soft_wrap=True)
+
+
+def table(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]], *, words: bool = False) -> Table:
+    """The first column names, the others are figures, or `words`. A line break in a heading counts on a terminal
+    only."""
+    made = Table(
+        box=box.SIMPLE_HEAD if console.is_terminal else None,
+        header_style="bold",
+        pad_edge=False,
+        padding=(0, 1 if console.is_terminal else 2, 0, 0),
+    )
+    for i, name in enumerate(columns):
+        heading = name if console.is_terminal else name.replace("\n", " ")
+        made.add_column(
+            heading, justify="right" if i and not words else "left", no_wrap=i > 0 or words, overflow="ellipsis"
+        )
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, words: bool = False) -> None:
+    out = stdout()
+    out.print(table(out, columns, rows, words=words))
+
+
+def recording() -> Console:
+    """A terminal of 112 columns that also remembers what was drawn on it, for a picture."""
+    return Console(record=True, width=112, force_terminal=True, color_system="truecolor", highlight=False)
+
+
+def save_picture(path: Path, svg: str) -> None:
+    """Writes an SVG, less the fonts that it would fetch from elsewhere."""
+    path.write_text(re.sub(r"\s*@font-face \{.*?\n    \}", "", svg, flags=re.DOTALL), encoding="utf-8")
+
+
+def print_json(value: Message | dict[str, Any] | list[Any]) -> None:
+    """One line of JSON."""
+    made = plain(value) if isinstance(value, Message) else value
+    print(json.dumps(made, ensure_ascii=False), flush=True)
+
+
+def plain(message: Message) -> dict[str, Any]:
+    """A protobuf message for JSON: numbers as numbers, durations in seconds, times in ISO 8601, enums by their short
+    name, None for a message or optional field that is not set. Protobuf's own JSON writes 64-bit counts as strings,
+    which no filter can compare or add."""
+    return {field.name: _field(message, field) for field in message.DESCRIPTOR.fields}
+
+
+def _field(message: Message, field: Any) -> Any:
+    value = getattr(message, field.name)
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        return dict(value)
+    if field.is_repeated:
+        return [_value(item, field) for item in value]
+    if field.has_presence and not message.HasField(field.name):
+        return None
+    return _value(value, field)
+
+
+def _value(value: Any, field: Any) -> Any:
+    if isinstance(value, Duration):
+        return value.ToNanoseconds() / 1e9
+    if isinstance(value, Timestamp):
+        return value.ToJsonString()
+    if isinstance(value, Message):
+        return plain(value)
+    return enum_name(field.enum_type, value) if field.enum_type is not None else value
+
+
+def enum_name(kind: Any, number: int) -> str | int:
+    """`code` for WORKLOAD_CLASS_CODE; a number that this version does not know stays one."""
+    names = kind.values_by_number
+    if number not in names:
+        return number
+    prefix = names[0].name.removesuffix("UNSPECIFIED")
+    return str(names[number].name.removeprefix(prefix).lower())
+
+
+# Progress is drawn when a step is told and never by itself: a thread would take time from what is measured.
+
+
+@contextlib.contextmanager
+def steps(console: Console, total: int) -> Iterator[Callable[[str], None]]:
+    """A line that says which step of how many is under way; on a terminal only. Call it when a step begins."""
+    columns = (TextColumn("{task.completed} of {task.total}"), BarColumn(), TextColumn("{task.description}"))
+    if not console.is_terminal:
+        yield lambda line: None
+        return
+    with Bar(*columns, console=console, transient=True, auto_refresh=False) as bar:
+        task = bar.add_task("", total=total)
+        bar.update(task, completed=-1)
+
+        def step(line: str) -> None:
+            bar.update(task, advance=1, description=escape(line), refresh=True)
+
+        yield step
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Progress]:
+    """How far a run is: a bar on a terminal, a line now and then elsewhere."""
+    console = stderr()
+    if not console.is_terminal:
+        yield _progress_lines()
+        return
+    columns = (TextColumn("{task.fields[stage]}"), BarColumn(), TextColumn("{task.description}"))
+    with Bar(*columns, console=console, transient=True, auto_refresh=False) as bar:
+        task = bar.add_task("", stage="")
+
+        def draw(advance: Advance) -> None:
+            description = escape(f"{time_left(advance.remaining)} · {advance.doing}")
+            bar.update(
+                task,
+                completed=advance.done,
+                total=advance.total,
+                stage=advance.stage,
+                description=description,
+                refresh=True,
+            )
+
+        yield draw
+
+
+def _progress_lines() -> Progress:
+    last: dict[object, float] = {}
+
+    def write(advance: Advance) -> None:
+        now = time.monotonic()
+        if now - last.get(advance.stage, -_REPORT_SECONDS) >= _REPORT_SECONDS:
+            last[advance.stage] = now
+            share = advance.done / advance.total if advance.total else 1.0
+            stderr().print(f"{advance.stage}: {share:.0%}, {time_left(advance.remaining)}", markup=False)
+
+    return write
+
+
+def time_left(seconds: float | None) -> str:
+    """No more exact than it is known."""
+    if seconds is None:
+        return "time left not known yet"
+    if seconds < 90:
+        return f"about {max(5, 5 * round(seconds / 5)):.0f} s left"
+    return f"about {seconds / 60:.0f} min left" if seconds < 5400 else f"about {seconds / 3600:.1f} h left"
