@@ -9,7 +9,7 @@ import json
 import sys
 import time
 
-from draftd.engine.blas import load_blas
+from draftd.models.blas import load_blas
 
 
 def main(target: str, draft: str) -> None:

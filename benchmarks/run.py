@@ -30,7 +30,7 @@ from benchmarks.arms import Answer, Draftd, MlxLm, Prompt, daemon, helper
 from benchmarks.ratios import CLAIMS, CLASSES, Tick, claims, ratio
 from draftd.client.client import DraftdClient
 from draftd.core import ModePreference
-from draftd.engine.blas import load_blas
+from draftd.models.blas import load_blas
 
 _STREAMS = 4
 _SETTLE_SECONDS = 25.0  # a daemon that has just started and is idle tries its draft out first
@@ -122,7 +122,7 @@ def _tick(repetition: int, arm: str, prompt: Prompt, found: Answer, group: int =
 def load_prompts(model: str, per_class: int) -> list[Prompt]:
     """The first `per_class` held-out prompts of each class, interleaved, through the model's own chat template."""
     load_blas()
-    from draftd.engine.model import load_tokenizer
+    from draftd.engine.pair import load_tokenizer
 
     tokenizer = load_tokenizer(model)
     folder = files("draftd.models.nano") / "prompts"

@@ -48,8 +48,8 @@ esac
 say "installing into .venv (a minute or two the first time)"
 .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e "$package"
 
-# Without a fast BLAS the Linux wheel of MLX multiplies some fifty times slower: see daemon/draftd/engine/blas.py.
-blas() { .venv/bin/python -c 'from draftd.engine.blas import load_blas; print(load_blas())'; }
+# Without a fast BLAS the Linux wheel of MLX multiplies some fifty times slower: see daemon/draftd/models/blas.py.
+blas() { .venv/bin/python -c 'from draftd.models.blas import load_blas; print(load_blas())'; }
 if [ "$(blas)" = reference ]; then
     apt_install libopenblas0-pthread || true
     if [ "$(blas)" = reference ]; then

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from draftd.engine.blas import load_blas
+from draftd.models.blas import load_blas
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Workers share the cores: a thread each and no more. Read when the library is loaded.

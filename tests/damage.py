@@ -8,7 +8,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from draftd.engine.blas import load_blas
+from draftd.models.blas import load_blas
 from tests.unit.engine.drafts import quantised
 
 _WEIGHTS = "model.safetensors"

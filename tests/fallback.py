@@ -6,11 +6,11 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from draftd.control.snapshot import FallbackState
 from draftd.core import DrafterKind, FallbackLevel
-from draftd.policy.ladder import Hold, highest, rungs
-from draftd.policy.leases import Lease, Notice
-from draftd.policy.reports import CanaryReport, ProbeReport
+from draftd.fallback.ladder import Hold, highest, rungs
+from draftd.fallback.leases import Lease, Notice
+from draftd.fallback.reports import CanaryReport, ProbeReport
+from draftd.fallback.snapshot import FallbackState
 
 T = TypeVar("T")
 

@@ -24,21 +24,23 @@ from draftd.core import (
     StopMatcher,
 )
 from draftd.engine.admission import Admission
-from draftd.engine.batch import Row
-from draftd.engine.cache import Caches
-from draftd.engine.costs import RoundCosts
-from draftd.engine.depth import DepthControl
-from draftd.engine.drafting import Drafter, DraftModel, PromptLookup
-from draftd.engine.exploration import Exploration
-from draftd.engine.model import LoadedModels, assemble
+from draftd.engine.cache.base import Caches
+from draftd.engine.cache.batched import RaggedCaches
+from draftd.engine.cache.prefix_store import PrefixCache
+from draftd.engine.depth.controller import DepthControl
+from draftd.engine.depth.costs import RoundCosts
+from draftd.engine.depth.explorer import Exploration
+from draftd.engine.drafters.base import Drafter
+from draftd.engine.drafters.draft_model import DraftModel
+from draftd.engine.drafters.prompt_lookup import PromptLookup
 from draftd.engine.observer import EngineObserver, NullObserver
-from draftd.engine.prefix import PrefixCache
-from draftd.engine.ragged import RaggedCaches
-from draftd.engine.round import Round, RowRound
-from draftd.engine.sampling import Sampling
+from draftd.engine.pair import LoadedModels, assemble
+from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.scheduler import Scheduler
 from draftd.engine.scripted import ByteTokenizer
-from draftd.engine.verification import LocalVerifier
+from draftd.engine.sequence import Row
+from draftd.engine.step import Round, RowRound
+from draftd.engine.targets.local import LocalVerifier
 
 _ids = itertools.count()
 

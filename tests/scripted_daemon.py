@@ -19,8 +19,8 @@ from typing import Any
 
 from draftd.cli.serve import run_daemon
 from draftd.core import DepthMode
-from draftd.engine.blas import load_blas
-from draftd.engine.model import LoadedModels
+from draftd.engine.pair import LoadedModels
+from draftd.models.blas import load_blas
 from draftd.settings import EngineSettings, FlagSettings, HardwareSettings, ServerSettings, Settings
 
 

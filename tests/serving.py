@@ -13,17 +13,17 @@ from typing import Any
 import grpc
 
 from draftd.client.client import CallError, DraftdClient
-from draftd.control.flag import FlagService
-from draftd.control.journal import Journal
-from draftd.control.planner import Planner, ladder_of
 from draftd.core import DepthMode, Outcome
-from draftd.engine.model import LoadedModels
+from draftd.engine.loop import EngineWorker
+from draftd.engine.pair import LoadedModels
 from draftd.engine.scripted import scripted_models
-from draftd.engine.worker import EngineWorker
 from draftd.errors import DraftdError
+from draftd.fallback.journal import Journal
+from draftd.fronts.grpc.app import Daemon
+from draftd.fronts.grpc.seams import FallbackControl, NullTelemetry
 from draftd.hardware.state import HardwareView
-from draftd.server.app import Daemon
-from draftd.server.seams import FallbackControl, NullTelemetry
+from draftd.planning.flag import FlagService
+from draftd.planning.planner import Planner, ladder_of
 from draftd.settings import EngineSettings, FlagSettings, ServerSettings, Settings
 from draftd.telemetry.spans import InferenceSpan, InferenceStart, NullInferenceSpan
 from draftd.v1 import inference_pb2 as pb

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 import mlx.core as mx
 
 from draftd.core import DecodeRequest, DrafterKind, WorkloadClass
-from draftd.engine.batch import Row
-from draftd.engine.costs import Prices, RoundCosts
-from draftd.engine.depth import DepthControl
-from draftd.engine.drafting import Draft, Drafter
+from draftd.engine.depth.controller import DepthControl
+from draftd.engine.depth.costs import Prices, RoundCosts
+from draftd.engine.drafters.base import Draft, Drafter
 from draftd.engine.observer import EngineObserver, NullObserver
-from draftd.engine.sampling import Sampling
+from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.scheduler import Scheduler
-from draftd.engine.verification import Verdict
+from draftd.engine.sequence import Row
+from draftd.engine.targets.base import Verdict
 from tests.rig import Collected
 
 DRAFT = DrafterKind.DRAFT_MODEL

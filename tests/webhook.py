@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from draftd.control.alerts.listener import Listener
-from draftd.policy.leases import Applied, Notice
+from draftd.fallback.alerts.webhook import Listener
+from draftd.fallback.leases import Applied, Notice
 from draftd.settings import WebhookSettings
 from draftd.telemetry.control import NullControlRecorder
 

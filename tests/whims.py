@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 from draftd.core import DrafterKind
-from draftd.engine.costs import RoundCosts
-from draftd.engine.depth import DepthControl
+from draftd.engine.depth.controller import DepthControl
+from draftd.engine.depth.costs import RoundCosts
 
 _PLAIN = 0.01
 

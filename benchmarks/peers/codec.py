@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from draftd.engine.blas import load_blas
-from draftd.engine.tokenizer import MlxTokenizer
+from draftd.models.blas import load_blas
+from draftd.models.tokenizer import MlxTokenizer
 
 
 class Codec:
@@ -16,7 +16,7 @@ class Codec:
 
     def __init__(self, model: str) -> None:
         load_blas()
-        from draftd.engine.folder import ModelFolder
+        from draftd.models.folder import ModelFolder
 
         self._wrapper: Any = ModelFolder(model).tokenizer()
 

@@ -13,7 +13,7 @@ import sys
 import threading
 from typing import Any
 
-from draftd.engine.blas import load_blas
+from draftd.models.blas import load_blas
 
 _CONNECTIONS = 128
 

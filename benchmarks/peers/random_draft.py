@@ -9,7 +9,7 @@ from pathlib import Path
 
 def random_draft(like: str, folder: Path, *, hidden: int, layers: int, inner: int) -> Path:
     """A Llama with random weights in halves, and the tokenizer of the draft `like`."""
-    from draftd.engine.blas import load_blas
+    from draftd.models.blas import load_blas
 
     load_blas()
     import mlx.core as mx

@@ -19,7 +19,7 @@ def stretched(pair: Pair, context: int = 4096, *, endless: bool = False) -> Iter
     """A copy of `pair` that says it takes `context` tokens, for as long as the block lasts; the weights are the same
     files. `endless`: what ends a text is taken for a word like any other, so that answers are as long as they may be.
     """
-    from draftd.engine.folder import ModelFolder
+    from draftd.models.folder import ModelFolder
 
     with tempfile.TemporaryDirectory(prefix="draftd-stretched-") as folder:
         made = []

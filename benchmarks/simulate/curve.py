@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from benchmarks.simulate.traffic import ROUNDS, SPREAD, Floats
-from draftd.policy.drift import CusumSettings
+from draftd.fallback.drift import CusumSettings
 
 NORM, FALLS = 0.7, (0.6, 0.5)
 DEPTH = 4
@@ -108,7 +108,7 @@ def measure(seed: int, streams: int = STREAMS, quiet: int = QUIET, fallen: int =
 
 def cusum_alarms(streams: Streams, mean: Floats, spread: Floats, slack: float, limits: Sequence[float]) -> list[Floats]:
     """By limit, the request at which each stream first alarmed, counted from 1; infinity where it did not. What
-    draftd.policy.drift.Cusum does, for many streams at once."""
+    draftd.fallback.drift.Cusum does, for many streams at once."""
     level = np.zeros(streams.reached.shape[1])
     first = [np.full(len(level), np.inf) for _ in limits]
     for number, step in enumerate(_steps(streams, mean, spread, slack), start=1):

@@ -10,14 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from draftd.core import DrafterKind
-from draftd.policy import probe
-from draftd.policy.drift import Baseline, Sample
-from draftd.policy.guard import Finished, Guard, GuardSettings
-from draftd.policy.ladder import Demand, Ladder, LadderSettings, Rung, Step, lowest, move, rungs, to_probe
-from draftd.policy.leases import Applied, Leases, Notice
-from draftd.policy.machine import Machine
-from draftd.policy.reports import ProbeReport, Verdict
-from draftd.policy.saved import Saved, document, parse
+from draftd.fallback import probes as probe
+from draftd.fallback.drift import Baseline, Sample
+from draftd.fallback.ladder import Demand, Ladder, LadderSettings, Rung, Step, lowest, move, rungs, to_probe
+from draftd.fallback.leases import Applied, Leases, Notice
+from draftd.fallback.reports import ProbeReport, Verdict
+from draftd.fallback.signals import Finished, Guard, GuardSettings, Machine
+from draftd.fallback.state import Saved, document, parse
 
 LADDER = rungs(4, (6, 4, 3, 2), DrafterKind.DRAFT_MODEL, (DrafterKind.LIGHT_DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP))
 PROBE_SECONDS = 10.0

@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from benchmarks.simulate.world import Run
-from draftd.policy.flaps import flaps
-from draftd.policy.ladder import Step
+from draftd.fallback.ladder import Step, flaps
 
 
 @dataclass(frozen=True, slots=True)

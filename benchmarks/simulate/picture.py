@@ -8,7 +8,7 @@ import matplotlib
 from matplotlib.axes import Axes
 
 from benchmarks.simulate.curve import ALTERNATIVE, FALLS, HELD, LONG_WINDOW, NORM, SHORT_WINDOW, Curve, Point
-from draftd.policy.drift import CusumSettings
+from draftd.fallback.drift import CusumSettings
 
 _COLOURS = {0.25: "#4c78a8", 0.5: "#d1495b", 0.75: "#54a24b"}
 _LEAST = 0.008  # false alarms that as many requests as are drawn can show

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.simulate.traffic import ROUNDS, SPREAD
-from draftd.policy.drift import Baseline, Sample
+from draftd.fallback.drift import Baseline, Sample
 
 PROBE_PROMPTS = 8
 

@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.simulate.fault import Cause, Fault
 from benchmarks.simulate.scenario import Post
 from draftd.core import FallbackLevel
-from draftd.policy.leases import Notice
+from draftd.fallback.leases import Notice
 
 EPOCH = 1_700_000_000.0  # the sender's wall clock at simulated time 0
 WAIT, REPEAT = 30.0, 600.0  # group_wait, and how often it repeats what still fires

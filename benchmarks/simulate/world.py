@@ -17,10 +17,9 @@ from benchmarks.simulate.scenario import Mix, Scenario
 from benchmarks.simulate.sender import Sender
 from benchmarks.simulate.traffic import LOOKUP_MEANS, MEANS, ROUNDS, Floats, Ints, Seen, arrivals, drafted
 from draftd.core import DrafterKind, WorkloadClass
-from draftd.policy.guard import Finished
-from draftd.policy.ladder import Rung, Step
-from draftd.policy.leases import Notice
-from draftd.policy.machine import Machine
+from draftd.fallback.ladder import Rung, Step
+from draftd.fallback.leases import Notice
+from draftd.fallback.signals import Finished, Machine
 
 SERVICE_SECONDS = 3.0  # from a request's plan to its end
 READING_SECONDS = 5.0

@@ -23,10 +23,10 @@ from draftd.acceptance.sweep.options import SweepOptions
 from draftd.acceptance.sweep.run import run_sweep
 from draftd.client.client import DraftdClient
 from draftd.core import DrafterKind
-from draftd.engine.batch import Row
-from draftd.engine.model import LoadedModels, assemble, load_models
+from draftd.engine.pair import LoadedModels, assemble, load_models
 from draftd.engine.scripted import ScriptedModel, scripted_models
-from draftd.engine.verification import LocalVerifier
+from draftd.engine.sequence import Row
+from draftd.engine.targets.local import LocalVerifier
 from tests.damage import Draft
 from tests.serving import serving
 from tests.unit.cli.conftest import Ran, in_process

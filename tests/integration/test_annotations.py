@@ -21,7 +21,7 @@ from tests.waiting import until
 DAEMON = """
 import sys
 from draftd.cli.serve import run_daemon
-from draftd.engine.blas import load_blas
+from draftd.models.blas import load_blas
 load_blas()
 from draftd.engine.scripted import scripted_models
 from draftd.settings import FallbackSettings, ServerSettings, Settings

@@ -20,7 +20,7 @@ import pytest
 
 from draftd.client.client import CallError, DraftdClient
 from draftd.core import FinishReason
-from draftd.engine.model import LoadedModels
+from draftd.engine.pair import LoadedModels
 from draftd.engine.scripted import scripted_models
 from draftd.errors import DraftdError
 from draftd.v1 import inference_pb2 as pb

@@ -15,10 +15,10 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from draftd.client.client import CallError, DraftdClient
-from draftd.control.journal import Subject
 from draftd.core import FallbackLevel
 from draftd.errors import ModelLoadError, NotNow
-from draftd.policy.reports import CanaryOutcome, CanaryReport, ProbeReport, Verdict
+from draftd.fallback.journal import Subject
+from draftd.fallback.reports import CanaryOutcome, CanaryReport, ProbeReport, Verdict
 from draftd.v1 import control_pb2 as pb
 from draftd.v1 import control_pb2_grpc
 from tests.fallback import LADDER, NOW, FakeController

@@ -13,7 +13,7 @@ from tests.otlp import OtlpReceiver
 
 DAEMON = """
 import sys
-from draftd.engine.blas import load_blas
+from draftd.models.blas import load_blas
 load_blas()
 from draftd.cli.serve import run_daemon
 from draftd.engine.scripted import scripted_models

@@ -29,7 +29,7 @@ WIDEST = 5  # a round's forward: four drafted and the one before; all prompts ar
 DAEMON = f"""
 import sys
 import time
-from draftd.engine.blas import load_blas
+from draftd.models.blas import load_blas
 load_blas()
 from draftd.cli.serve import run_daemon
 from draftd.engine.scripted import ScriptedModel, scripted_models

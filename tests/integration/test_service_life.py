@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from draftd.client.client import CallError
 from draftd.core import FinishReason
-from draftd.engine.model import LoadedModels
+from draftd.engine.pair import LoadedModels
 from draftd.engine.scheduler import Scheduler
 from draftd.engine.scripted import scripted_models
 from draftd.errors import ModelLoadError

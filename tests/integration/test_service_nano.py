@@ -11,7 +11,7 @@ from importlib import resources
 import pytest
 
 from draftd.core import ModePreference, WorkloadClass
-from draftd.engine.model import load_models
+from draftd.engine.pair import load_models
 from draftd.v1 import inference_pb2 as pb
 from tests.conftest import NanoPair
 from tests.serving import Answer, Served, collect, serving

@@ -10,7 +10,7 @@ import pytest
 
 from draftd.client.client import CallError
 from draftd.core import FinishReason, ModePreference, WorkloadClass
-from draftd.engine.model import LoadedModels
+from draftd.engine.pair import LoadedModels
 from draftd.engine.scripted import scripted_models
 from draftd.hardware.sample import HardwareSample
 from draftd.hardware.state import FixedView, HardwareState

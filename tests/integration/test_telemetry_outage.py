@@ -34,7 +34,7 @@ MODES = (ModePreference.AUTO, ModePreference.SPECULATIVE, ModePreference.AUTOREG
 DAEMON = f"""
 import logging, sys
 logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
-from draftd.engine.blas import load_blas
+from draftd.models.blas import load_blas
 load_blas()
 from draftd.cli.serve import run_daemon
 from draftd.engine.scripted import scripted_models

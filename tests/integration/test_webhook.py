@@ -17,9 +17,9 @@ import pytest
 import yaml
 
 from draftd.cli.grafana.policy import OURS
-from draftd.control.alerts.poller import Poller
 from draftd.core import FallbackLevel
-from draftd.policy.leases import Leases, Notice
+from draftd.fallback.alerts.poller import Poller
+from draftd.fallback.leases import Leases, Notice
 from draftd.settings import WebhookSettings
 from scripts.stack import Webhook as Told
 from scripts.stack import alertmanager_config

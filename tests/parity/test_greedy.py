@@ -22,7 +22,7 @@ import mlx.core as mx
 import pytest
 
 from draftd.core import DecodePlan, DepthMode, DrafterKind
-from draftd.engine.model import LoadedModels, load_models
+from draftd.engine.pair import LoadedModels, load_models
 from tests.rig import Rig, automatic, autoregressive, request, speculative
 from tests.whims import whims
 

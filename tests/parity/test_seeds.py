@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from draftd.core import DecodePlan, DrafterKind, SamplingParams
-from draftd.engine.model import load_models
+from draftd.engine.pair import load_models
 from tests.rig import Rig, automatic, autoregressive, request, speculative
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow, pytest.mark.timeout(300)]

@@ -23,7 +23,7 @@ _POLL_SECONDS = 0.2
 # The scripted draft is wrong on a share of positions. The share follows the file that ACCEPTANCE names.
 DAEMON = """
 import os, pathlib, sys, threading, time
-from draftd.engine.blas import load_blas
+from draftd.models.blas import load_blas
 load_blas()
 from draftd.cli.serve import run_daemon
 from draftd.engine.scripted import scripted_models

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(180)
 # The daemon as `draftd serve` composes it, on models that need no weights.
 DAEMON = """
 import sys
-from draftd.engine.blas import load_blas
+from draftd.models.blas import load_blas
 load_blas()
 from draftd.cli.serve import run_daemon
 from draftd.engine.scripted import scripted_models

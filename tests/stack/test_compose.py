@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from dashboards.external import EXTERNALS
-from draftd.control.alerts.authentication import SIGNATURE_HEADER
+from draftd.fallback.alerts.authentication import SIGNATURE_HEADER
 from draftd.settings import WebhookSettings
 from draftd.telemetry.catalog import METRICS
 from tests.stack.components import CONFIG, ROOT, collector_binary, promtool_binary

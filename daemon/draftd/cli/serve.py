@@ -12,26 +12,26 @@ from dataclasses import dataclass, fields
 
 from draftd import __version__
 from draftd.cli.state import Kept, Learning, pair_of, paths_of
-from draftd.control.alerts.listener import Listener
-from draftd.control.alerts.poller import Poller
-from draftd.control.annotations import Annotator
-from draftd.control.controller import Controller
-from draftd.control.examiner import Examiner
-from draftd.control.flag import FlagService
-from draftd.control.intake import Intake
-from draftd.control.planner import Planner, ladder_of
-from draftd.control.residency import Residency
 from draftd.core import ModelInfo
+from draftd.engine.loop import EngineState, EngineWorker
 from draftd.engine.memory import MlxMemory, mlx_memory
-from draftd.engine.model import LoadedModels, load_models
 from draftd.engine.observer import EngineStatus, FanOut
-from draftd.engine.worker import EngineState, EngineWorker
+from draftd.engine.pair import LoadedModels, load_models
 from draftd.errors import NotServing
+from draftd.fallback.alerts.poller import Poller
+from draftd.fallback.alerts.webhook import Listener
+from draftd.fallback.annotations import Annotator
+from draftd.fallback.controller import Controller
+from draftd.fallback.probe_runner import Examiner
+from draftd.fallback.signal_feed import Intake
+from draftd.fallback.weights import Residency
+from draftd.fronts.grpc import logs
+from draftd.fronts.grpc.app import Daemon
 from draftd.hardware.monitor import HardwareMonitor
 from draftd.hardware.state import HardwareView, memory_share, takeable
 from draftd.hardware.system import system_probe
-from draftd.server import logs
-from draftd.server.app import Daemon
+from draftd.planning.flag import FlagService
+from draftd.planning.planner import Planner, ladder_of
 from draftd.settings import ModelSettings, Settings
 from draftd.telemetry.setup import Decisions, FallbackReadings, Telemetry
 

@@ -9,17 +9,16 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from draftd.control.history import History
-from draftd.control.journal import Journal
-from draftd.control.learning import Keeper, LearntFile
-from draftd.control.store import FileStore, NoStore, StateFolder, StateStore, sweep
 from draftd.core import DrafterKind
-from draftd.engine.blas import load_blas
-from draftd.engine.files import Stamp, model_files
-from draftd.engine.learnt import Learnt
+from draftd.engine.depth.saved import Learnt
 from draftd.errors import ConfigError
+from draftd.fallback.journal import History, Journal
+from draftd.fallback.learning import Keeper, LearntFile
+from draftd.fallback.store import FileStore, NoStore, StateFolder, StateStore, sweep
+from draftd.fronts.grpc.manifest import versions
 from draftd.hardware.device import device
-from draftd.server.manifest import versions
+from draftd.models.blas import load_blas
+from draftd.models.folder import Stamp, model_files
 from draftd.settings import ModelSettings, Settings, state_dir
 
 _LADDER, _HISTORY, _LEARNT = "ladder.json", "transitions.jsonl", "learnt.json"

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from draftd.core import DecodeRequest
-from draftd.engine.batch import Row
-from draftd.engine.room import MARGIN, STEP, slots, stepped
+from draftd.engine.cache.base import MARGIN, STEP, slots, stepped
+from draftd.engine.sequence import Row
 from draftd.errors import InvalidRequest
 
 _HEADROOM_SHARE = 0.75  # of what may still be taken when the model is loaded: drafts and forwards need some as well

@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 from draftd.core import FinishReason, ModelInfo
 from draftd.engine.admission import Admission, Layout, derived
-from draftd.engine.calibration import measure, tempo
-from draftd.engine.costs import RoundCosts
-from draftd.engine.depth import DepthControl
-from draftd.engine.drafters import Drafters
-from draftd.engine.layouts import position_bytes
+from draftd.engine.cache.layouts import position_bytes
+from draftd.engine.cache.prefix_store import PrefixCache
+from draftd.engine.depth.calibration import measure, tempo
+from draftd.engine.depth.controller import DepthControl
+from draftd.engine.depth.costs import RoundCosts
+from draftd.engine.drafters.loaded import Drafters
+from draftd.engine.jobs import Upkeep
 from draftd.engine.memory import machine_memory
-from draftd.engine.model import LoadedModels
-from draftd.engine.noise import compile_ahead
 from draftd.engine.observer import EngineObserver
-from draftd.engine.prefix import PrefixCache
+from draftd.engine.pair import LoadedModels
+from draftd.engine.sampling.noise import compile_ahead
 from draftd.engine.scheduler import Scheduler
-from draftd.engine.upkeep import Upkeep
-from draftd.engine.verification import LocalVerifier
+from draftd.engine.targets.local import LocalVerifier
 
 if TYPE_CHECKING:
-    from draftd.engine.learnt import Learnt
+    from draftd.engine.depth.saved import Learnt
     from draftd.engine.limits import Limits
 
 _log = logging.getLogger(__name__)

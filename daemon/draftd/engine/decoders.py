@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from draftd.core import DrafterKind
-from draftd.engine.batch import Row
-from draftd.engine.drafting import Drafter
+from draftd.engine.drafters.base import Drafter
 from draftd.engine.observer import EngineObserver
-from draftd.engine.verification import Verifier
+from draftd.engine.sequence import Row
+from draftd.engine.targets.base import Verifier
 
 
 class Decoders:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 
 from draftd.core import Emission, FinishReason, Outcome, RoundResult
-from draftd.engine.batch import Row
 from draftd.engine.observer import EngineObserver
-from draftd.engine.round import Round, RowRound
+from draftd.engine.sequence import Row
+from draftd.engine.step import Round, RowRound
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from draftd.core import DecodeRequest, FinishReason, Origin, TokenSink
-from draftd.engine.orders import Lower, Order, refuse
+from draftd.engine.jobs import Lower, Order, refuse
 from draftd.errors import NotServing, QueueFull
 
 _IDLE_SECONDS = 0.5  # how long an idle engine sleeps when nobody wakes it

@@ -13,19 +13,19 @@ import mlx.core as mx
 
 from draftd.core import DrafterKind, FinishReason, Origin
 from draftd.engine.admission import Admission
-from draftd.engine.batch import Row
-from draftd.engine.cache import left
-from draftd.engine.costs import DEEPEST, RoundCosts
+from draftd.engine.cache.base import left
 from draftd.engine.decoders import Decoders
 from draftd.engine.delivery import Delivery
-from draftd.engine.depth import DepthControl
-from draftd.engine.drafting import Drafter
-from draftd.engine.newcomers import Newcomers
+from draftd.engine.depth.controller import DepthControl
+from draftd.engine.depth.costs import DEEPEST, RoundCosts
+from draftd.engine.depth.estimate import automatic
+from draftd.engine.drafters.base import Drafter
 from draftd.engine.observer import EngineObserver
-from draftd.engine.outlook import automatic
-from draftd.engine.round import decode_round
-from draftd.engine.sampling import Sampling
-from draftd.engine.verification import Verifier
+from draftd.engine.prefilling import Newcomers
+from draftd.engine.sampling.transforms import Sampling
+from draftd.engine.sequence import Row
+from draftd.engine.step import decode_round
+from draftd.engine.targets.base import Verifier
 
 _KEPT_PIECE = 128  # tokens
 _RECENT = 0.25  # weight of the latest round in what rounds take of late

@@ -16,9 +16,9 @@ import mlx.nn as nn
 from mlx_lm.models.cache import KVCache
 
 from draftd.core import DrafterKind
-from draftd.engine.model import LoadedModels, assemble
-from draftd.engine.source import DraftSource, HeldDraft
-from draftd.engine.tokenizer import Detokenizer
+from draftd.engine.drafters.source import DraftSource, HeldDraft
+from draftd.engine.pair import LoadedModels, assemble
+from draftd.models.tokenizer import Detokenizer
 
 _PEAK = 12.0  # logit of the chosen token over all others
 

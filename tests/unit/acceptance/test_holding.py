@@ -12,7 +12,7 @@ from draftd.acceptance import holding
 from draftd.acceptance.holding import NotMeasurable, held
 from draftd.core import FallbackLevel
 from draftd.engine.scripted import scripted_models
-from draftd.policy.ladder import Hold
+from draftd.fallback.ladder import Hold
 from tests.fallback import NOW, FakeController
 from tests.serving import Served, serving
 from tests.waiting import until

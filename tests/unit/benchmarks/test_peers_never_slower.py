@@ -86,7 +86,7 @@ def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
 
 
 def test_a_random_draft_is_read_as_any_other(nano_pair: Any, tmp_path: Path) -> None:
-    from draftd.engine.model import load_models
+    from draftd.engine.pair import load_models
 
     folder = random_draft(nano_pair.draft, tmp_path / "draft", hidden=64, layers=1, inner=64)
     models = load_models(nano_pair.target, str(folder), progress=lambda line: None)

@@ -14,8 +14,8 @@ from benchmarks.simulate.fault import Cause, Fault, quality
 from benchmarks.simulate.outcome import Outcome, outcome
 from benchmarks.simulate.scenario import Scenario, scenarios
 from benchmarks.simulate.world import Run, World
-from draftd.policy.drift import Baseline, Cusum, CusumSettings, DriftVerdict, Sample
-from draftd.policy.ladder import Step
+from draftd.fallback.drift import Baseline, Cusum, CusumSettings, DriftVerdict, Sample
+from draftd.fallback.ladder import Step
 
 KNOWN = {scenario.name: scenario for scenario in scenarios()}
 DWELL = Settings().ladder.dwell

@@ -10,7 +10,7 @@ import pytest
 
 from draftd.cli.commands import doctor as checks
 from draftd.cli.commands.doctor import Finding, Verdict, examine
-from draftd.engine import blas
+from draftd.models import blas
 from draftd.settings import Settings, load_settings
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from draftd.cli.commands import doctor
 from draftd.cli.commands.doctor import Verdict, check_state, check_webhook, examine
-from draftd.control.store import StateFolder
+from draftd.fallback.store import StateFolder
 from draftd.settings import Settings, load_settings
 from tests.http_server import serving
 from tests.unit.control.alerts import conftest

@@ -13,12 +13,12 @@ import pytest
 
 from draftd.cli.commands.fallback import following
 from draftd.client.client import CallError
-from draftd.control.journal import Subject
 from draftd.core import DrafterKind, FallbackLevel
 from draftd.engine.scripted import scripted_models
 from draftd.errors import ModelLoadError, NotNow
-from draftd.policy.ladder import Demand, Hold, Signal
-from draftd.policy.reports import CanaryOutcome, CanaryReport, Divergence, ProbeReport, Verdict
+from draftd.fallback.journal import Subject
+from draftd.fallback.ladder import Demand, Hold, Signal
+from draftd.fallback.reports import CanaryOutcome, CanaryReport, Divergence, ProbeReport, Verdict
 from draftd.v1 import control_pb2 as pb
 from tests.fallback import LADDER, LEASE, NOW, FakeController, standing
 from tests.serving import Served, serving

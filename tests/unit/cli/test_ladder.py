@@ -9,8 +9,8 @@ import pytest
 
 from draftd.cli import ladder
 from draftd.core import DrafterKind, FallbackLevel
-from draftd.policy.ladder import Demand, Hold, Signal
-from draftd.server import fallback
+from draftd.fallback.ladder import Demand, Hold, Signal
+from draftd.fronts.grpc import fallback
 from draftd.v1 import control_pb2 as pb
 from tests.fallback import NOW, standing
 

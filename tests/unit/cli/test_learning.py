@@ -12,8 +12,8 @@ import pytest
 from draftd.cli import state
 from draftd.cli.state import Learning, identity, paths_of
 from draftd.core import DrafterKind, WorkloadClass
-from draftd.engine.costs import DEEPEST, Prices
-from draftd.engine.learnt import Learnt
+from draftd.engine.depth.costs import DEEPEST, Prices
+from draftd.engine.depth.saved import Learnt
 from draftd.errors import ConfigError
 from draftd.settings import EngineSettings, ModelSettings, Settings
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from draftd.cli import main
 from draftd.cli.commands.serve import announcer
 from draftd.cli.main import build_app
-from draftd.server.logs import configure
+from draftd.fronts.grpc.logs import configure
 from draftd.settings import LogSettings
 
 GROUPS = {

@@ -8,13 +8,13 @@ from typing import Any
 
 from draftd.canaries.checkers import NoToolCall
 from draftd.canaries.prompts import Canary, FrozenPrompt, FrozenPrompts
-from draftd.control.examiner import Examiner, ExaminerLimits
 from draftd.core import (
     DrafterKind,
     WorkloadClass,
 )
-from draftd.policy.ladder import Rung, rungs
-from draftd.policy.reports import CanaryReport, ProbeReport
+from draftd.fallback.ladder import Rung, rungs
+from draftd.fallback.probe_runner import Examiner, ExaminerLimits
+from draftd.fallback.reports import CanaryReport, ProbeReport
 from draftd.settings import FallbackSettings
 from tests.answering import Answering, Told
 

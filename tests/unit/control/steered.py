@@ -12,13 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from draftd.control.clock import SteadyClock
-from draftd.control.controller import Controller
-from draftd.control.intake import Intake
-from draftd.control.journal import Journal
-from draftd.control.planner import FixedFlag, Planner
-from draftd.control.residency import Residency
-from draftd.control.store import NoStore, StateStore
 from draftd.core import (
     DecodeMode,
     DecodePlan,
@@ -35,9 +28,16 @@ from draftd.core import (
 )
 from draftd.engine.observer import EngineStatus
 from draftd.errors import NotNow
+from draftd.fallback.clock import SteadyClock
+from draftd.fallback.controller import Controller
+from draftd.fallback.journal import Journal
+from draftd.fallback.ladder import Rung, rungs
+from draftd.fallback.reports import CanaryOutcome, CanaryReport, ProbeReport, Verdict
+from draftd.fallback.signal_feed import Intake
+from draftd.fallback.store import NoStore, StateStore
+from draftd.fallback.weights import Residency
 from draftd.hardware.state import FixedView
-from draftd.policy.ladder import Rung, rungs
-from draftd.policy.reports import CanaryOutcome, CanaryReport, ProbeReport, Verdict
+from draftd.planning.planner import FixedFlag, Planner
 from draftd.settings import FallbackSettings
 
 LADDER = rungs(4, (3, 2), DrafterKind.DRAFT_MODEL, (DrafterKind.PROMPT_LOOKUP,))

@@ -8,7 +8,7 @@ import pytest
 
 from draftd.core import DrafterKind
 from draftd.errors import NotNow, NotServing
-from draftd.policy.reports import Verdict
+from draftd.fallback.reports import Verdict
 from tests.answering import INFO, Answering
 from tests.unit.control.examined import FULL, SOON, Standing, examining
 from tests.unit.control.examined import LIGHT as LOOKUP

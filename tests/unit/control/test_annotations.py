@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from draftd.control.annotations import Annotator
-from draftd.control.journal import Journal, Subject
 from draftd.errors import ConfigError
+from draftd.fallback.annotations import Annotator
+from draftd.fallback.journal import Journal, Subject
 from draftd.settings import AnnotationSettings, load_settings
 from tests.answering import Told
 from tests.http_server import Answer, Request, serving

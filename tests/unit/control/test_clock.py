@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from draftd.control.clock import SteadyClock
+from draftd.fallback.clock import SteadyClock
 
 
 def test_a_wall_clock_that_is_set_meanwhile_changes_nothing() -> None:

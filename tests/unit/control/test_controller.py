@@ -9,9 +9,9 @@ import pytest
 
 from draftd.core import DecodeMode, DrafterKind, Origin
 from draftd.errors import NotServing
+from draftd.fallback.leases import Applied
+from draftd.fallback.reports import CanaryReport, Verdict
 from draftd.hardware.sample import MemoryPressure, ThermalLevel
-from draftd.policy.leases import Applied
-from draftd.policy.reports import CanaryReport, Verdict
 from tests.unit.control.steered import (
     BOTTOM,
     DWELL,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from draftd.errors import ModelLoadError, NotNow
-from draftd.policy.reports import Verdict
+from draftd.fallback.reports import Verdict
 from tests.unit.control.steered import (
     BOTTOM,
     DWELL,

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from draftd.control.journal import Journal, Subject
-from draftd.control.store import FileStore
 from draftd.core import DrafterKind, FallbackLevel
 from draftd.errors import ConfigError
-from draftd.policy.leases import Notice
-from draftd.policy.reports import Verdict
+from draftd.fallback.journal import Journal, Subject
+from draftd.fallback.leases import Notice
+from draftd.fallback.reports import Verdict
+from draftd.fallback.store import FileStore
 from tests.unit.control.steered import (
     BOTTOM,
     DWELL,

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from draftd.control.intake import Intake
 from draftd.core import FallbackLevel
 from draftd.errors import NotServing, QueueFull
-from draftd.policy.leases import Applied, Notice
+from draftd.fallback.leases import Applied, Notice
+from draftd.fallback.signal_feed import Intake
 from tests.unit.control.steered import BOTTOM, LIGHT, PLAIN, SHORT_BLOCK, START, TOP, MemoryStore, Steered, a_request
 from tests.waiting import until
 
@@ -110,7 +110,7 @@ def test_who_asks_while_too_many_wait_is_told_to_come_again() -> None:
 
 
 def test_a_disk_that_hangs_keeps_a_sender_no_longer_than_a_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("draftd.control.inbox._ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr("draftd.fallback.controller._ANSWER_SECONDS", 0.2)
     store = Stuck()
     with Running(store) as running:
         assert store.entered.wait(10)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from draftd.control.journal import Subject
 from draftd.errors import ModelLoadError
-from draftd.policy.leases import Applied
-from draftd.policy.reports import Verdict
+from draftd.fallback.journal import Subject
+from draftd.fallback.leases import Applied
+from draftd.fallback.reports import Verdict
 from tests.unit.control.steered import (
     BOTTOM,
     DWELL,

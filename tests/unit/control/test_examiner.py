@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from draftd.control.examiner import Examiner, ExaminerLimits
 from draftd.core import (
     DecodeMode,
     DecodeRequest,
@@ -25,9 +24,10 @@ from draftd.core import (
     WorkloadClass,
 )
 from draftd.errors import ModelLoadError, NotNow, NotServing, QueueFull
-from draftd.policy.drift import Baseline
-from draftd.policy.ladder import Rung
-from draftd.policy.reports import CanaryOutcome, Divergence, ProbeReport, Verdict
+from draftd.fallback.drift import Baseline
+from draftd.fallback.ladder import Rung
+from draftd.fallback.probe_runner import Examiner, ExaminerLimits
+from draftd.fallback.reports import CanaryOutcome, Divergence, ProbeReport, Verdict
 from draftd.settings import FallbackSettings
 from tests.answering import Answering, Told, counted
 from tests.unit.control.examined import (
@@ -282,7 +282,7 @@ def test_what_could_not_be_run_is_a_failed_report_that_says_why(engine: Answerin
 
 
 def test_an_engine_that_says_nothing_is_given_up_and_the_request_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("draftd.control.asking._GRACE_SECONDS", 0.0)
+    monkeypatch.setattr("draftd.fallback.probe_runner._GRACE_SECONDS", 0.0)
     engine = Answering(silent=True)
     report = probed(engine, limits=ExaminerLimits(answer=0.05))
     assert (report.verdict, report.reason) == (Verdict.FAILED, "p0 had no answer within 0.05 s")

@@ -13,20 +13,20 @@ import pytest
 
 from draftd.canaries.checkers import NoToolCall
 from draftd.canaries.prompts import Canary, FrozenPrompts
-from draftd.control.examiner import Examiner
-from draftd.control.residency import Residency
 from draftd.core import DrafterKind, FallbackLevel
-from draftd.engine.drafting import Draft
+from draftd.engine.drafters.base import Draft
 from draftd.engine.limits import Limits
-from draftd.engine.model import LoadedModels, load_models
+from draftd.engine.loop import EngineWorker
 from draftd.engine.observer import NullObserver
-from draftd.engine.sampling import Sampling
+from draftd.engine.pair import LoadedModels, load_models
+from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.scripted import scripted_models
-from draftd.engine.verification import LocalVerifier
-from draftd.engine.verification import Verdict as RoundVerdict
-from draftd.engine.worker import EngineWorker
-from draftd.policy.ladder import Rung, rungs
-from draftd.policy.reports import Verdict
+from draftd.engine.targets.base import Verdict as RoundVerdict
+from draftd.engine.targets.local import LocalVerifier
+from draftd.fallback.ladder import Rung, rungs
+from draftd.fallback.probe_runner import Examiner
+from draftd.fallback.reports import Verdict
+from draftd.fallback.weights import Residency
 from draftd.settings import FallbackSettings
 from tests import rig
 from tests.answering import Told

@@ -17,12 +17,12 @@ from openfeature.flag_evaluation import FlagEvaluationDetails
 from openfeature.hook import Hook, HookContext, HookHints
 from openfeature.schemas.protobuf.flagd.sync.v1 import sync_pb2, sync_pb2_grpc
 
-from draftd.control.flag import FlagService
-from draftd.control.journal import Journal
-from draftd.control.planner import FlagContext
 from draftd.core import WorkloadClass
 from draftd.errors import ConfigError, FlagReadOnly, InvalidRequest
-from draftd.policy.flag import FLAG_KEY
+from draftd.fallback.journal import Journal
+from draftd.planning.flag import FlagService
+from draftd.planning.flag_format import FLAG_KEY
+from draftd.planning.plan import FlagContext
 from draftd.settings import FlagSettings
 from tests.waiting import until
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from draftd.control.intake import Ended, Intake
 from draftd.core import DepthMode, DraftCounts, DrafterKind, FinishReason, Origin, Outcome, RequestStats, RoundResult
+from draftd.fallback.signal_feed import Ended, Intake
 from tests.unit.control.steered import a_request
 
 LOOKUP = DrafterKind.PROMPT_LOOKUP

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from draftd.control.learning import Keeper, LearntFile
-from draftd.control.store import FileStore
+from draftd.fallback.learning import Keeper, LearntFile
+from draftd.fallback.store import FileStore
 from tests.waiting import until
 
 HERE = {"target": {"path": "t", "files": {"model.safetensors": [7, 1]}}, "draft": None, "device": "M4", "cores": 10}

@@ -8,10 +8,10 @@ import logging
 import pytest
 
 from draftd.canaries.prompts import FrozenPrompt
-from draftd.control.lessons import Lessons
 from draftd.core import DrafterKind, WorkloadClass
-from draftd.policy.drift import Baseline
-from draftd.policy.reports import Verdict
+from draftd.fallback.drift import Baseline
+from draftd.fallback.probe_runner import Lessons
+from draftd.fallback.reports import Verdict
 from tests.answering import Answering, counted
 from tests.unit.control.examined import FULL, SOON, examining, prompts
 from tests.unit.control.steered import LADDER, LIGHT, TOP, MemoryStore, Steered

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from draftd.control.machine import MachineFeed
+from draftd.fallback.signal_feed import MachineFeed
+from draftd.fallback.signals import Machine
 from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel
 from draftd.hardware.state import HardwareState
-from draftd.policy.machine import Machine
 
 
 @dataclass

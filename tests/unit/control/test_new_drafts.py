@@ -9,7 +9,7 @@ import pytest
 
 from draftd.core import DecodeRequest, DrafterKind
 from draftd.errors import ModelLoadError
-from draftd.policy.reports import Verdict
+from draftd.fallback.reports import Verdict
 from tests.answering import Answering, counted
 from tests.unit.control.examined import FULL, LIGHT, SOON, examining
 from tests.unit.control.steered import DWELL, LADDER, SHORT, TOP, MemoryStore, Steered

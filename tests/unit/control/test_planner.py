@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from draftd.control.journal import Journal, Subject
-from draftd.control.planner import FixedFlag, FlagContext, PlanAsk, Planner, Standing
 from draftd.core import DecodeMode, DepthMode, DrafterKind, FallbackLevel, ModelInfo, ModePreference, WorkloadClass
-from draftd.policy.flag import FlagResolution
-from draftd.policy.ladder import rungs
-from draftd.policy.plan import Wish
+from draftd.fallback.journal import Journal, Subject
+from draftd.fallback.ladder import rungs
+from draftd.planning.flag_format import FlagResolution
+from draftd.planning.plan import FlagContext, Wish
+from draftd.planning.planner import FixedFlag, PlanAsk, Planner, Standing
 
 LADDER = rungs(4, (3, 2), DrafterKind.DRAFT_MODEL, (DrafterKind.PROMPT_LOOKUP,))
 MODEL = ModelInfo("m", "d", 4096, 256, tuple(DrafterKind), "", 0, 0, "cpu")

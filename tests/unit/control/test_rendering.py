@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from draftd.canaries.prompts import FrozenPrompt
-from draftd.control.rendering import render
 from draftd.core import WorkloadClass
+from draftd.fallback.probe_runner import render
 
 PROMPT = FrozenPrompt("one", WorkloadClass.CHAT, (("system", "Be brief."), ("user", "Hello?")), 8)
 

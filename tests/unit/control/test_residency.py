@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from draftd.control.residency import Residency, needed
 from draftd.core import DrafterKind, FallbackLevel
 from draftd.errors import ModelLoadError, NotServing
-from draftd.policy.ladder import Rung
+from draftd.fallback.ladder import Rung
+from draftd.fallback.weights import Residency, needed
 from tests.unit.control.steered import BOTTOM, LADDER, LIGHT, SHORTER, TOP, FakeEngine
 from tests.waiting import until
 

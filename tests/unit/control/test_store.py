@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from draftd.cli.state import Kept
-from draftd.control.store import FileStore, NoStore, StateFolder, sweep
 from draftd.errors import ConfigError
+from draftd.fallback.store import FileStore, NoStore, StateFolder, sweep
 from draftd.settings import FallbackSettings, ServerSettings, Settings
 
 
@@ -88,7 +88,7 @@ def test_a_folder_is_one_daemons_until_it_is_closed(tmp_path: Path) -> None:
 
 def test_a_process_that_is_killed_frees_its_folder(tmp_path: Path) -> None:
     held = (
-        "import sys, time; from pathlib import Path; from draftd.control.store import StateFolder\n"
+        "import sys, time; from pathlib import Path; from draftd.fallback.store import StateFolder\n"
         "StateFolder.open(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", held, str(tmp_path)], stdout=subprocess.PIPE)

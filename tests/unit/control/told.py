@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from draftd.core import FallbackLevel
+from draftd.fallback.leases import Applied, Notice
 from draftd.hardware.sample import HardwareSample
 from draftd.hardware.state import HardwareState
-from draftd.policy.leases import Applied, Notice
 from tests.unit.control.steered import (
     START,
     Steered,

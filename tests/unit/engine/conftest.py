@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from draftd.core import DecodeRequest
-from draftd.engine.learnt import Learnt
+from draftd.engine.depth.saved import Learnt
 from draftd.engine.limits import Limits
-from draftd.engine.model import LoadedModels, load_models
+from draftd.engine.loop import EngineWorker
 from draftd.engine.observer import EngineObserver, NullObserver
-from draftd.engine.worker import EngineWorker
+from draftd.engine.pair import LoadedModels, load_models
 from tests.rig import Collected
 from tests.waiting import until
 
@@ -86,7 +86,7 @@ def nano(nano_pair, tmp_path) -> Callable[..., LoadedModels]:
 @pytest.fixture(scope="session")
 def prompts(nano_pair) -> list[list[int]]:
     """One prompt of each workload class, as tokens."""
-    from draftd.engine.model import load_tokenizer
+    from draftd.engine.pair import load_tokenizer
 
     tokenizer = load_tokenizer(nano_pair.target)
     folder = Path(nano_pair.target).parent / "prompts"

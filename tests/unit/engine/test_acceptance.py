@@ -19,10 +19,11 @@ import pytest
 from scipy import stats
 
 from draftd.core import DrafterKind, SamplingParams
-from draftd.engine import room, verification
-from draftd.engine import sampling as sampling_module
-from draftd.engine.noise import Noise
-from draftd.engine.sampling import Sampling
+from draftd.engine.cache import base as room
+from draftd.engine.sampling import acceptance as acceptance_rule
+from draftd.engine.sampling.noise import Noise
+from draftd.engine.sampling.transforms import Sampling
+from draftd.engine.targets import local as verification
 from tests.rig import Rig, autoregressive, pair, request, speculative, tiny_llama
 
 VOCAB, LENGTH, SAMPLES, BATCH = 6, 4, 4000, 250
@@ -150,7 +151,7 @@ def _always(p, q, drafted, depths, u_accept, u_next):
 
 def _no_residual(p, q, drafted, depths, u_accept, u_next):
     n, _ = accept(p, q, drafted, depths, u_accept, u_next)
-    return n, sampling_module.draw(mx.take_along_axis(p, n[:, None, None], axis=1)[:, 0], u_next)
+    return n, acceptance_rule.draw(mx.take_along_axis(p, n[:, None, None], axis=1)[:, 0], u_next)
 
 
 def _untransformed_draft(p, q, drafted, depths, u_accept, u_next):
@@ -158,7 +159,7 @@ def _untransformed_draft(p, q, drafted, depths, u_accept, u_next):
     return accept(p, flat, drafted, depths, u_accept, u_next)
 
 
-accept = sampling_module.accept
+accept = acceptance_rule.accept
 
 
 @pytest.mark.parametrize("broken", [_always, _no_residual, _untransformed_draft])

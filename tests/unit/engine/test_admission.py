@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from draftd.core import FinishReason
 from draftd.engine.admission import Admission, Layout, derived
-from draftd.engine.layouts import position_bytes
-from draftd.engine.newcomers import _OVERTAKEN
+from draftd.engine.cache.layouts import position_bytes
+from draftd.engine.prefilling import _OVERTAKEN
 from draftd.engine.scripted import scripted_models
 from draftd.errors import InvalidRequest
 from tests.rig import Rig, autoregressive, pair, request, speculative, tiny_llama

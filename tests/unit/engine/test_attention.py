@@ -14,10 +14,10 @@ import pytest
 from mlx_lm.models import base
 from mlx_lm.models.cache import make_prompt_cache
 
-from draftd.engine import attention
-from draftd.engine.attention import Run, runs
-from draftd.engine.model import load_models
-from draftd.engine.ragged import RaggedCaches
+from draftd.engine.cache import attention
+from draftd.engine.cache.attention import Run, runs
+from draftd.engine.cache.batched import RaggedCaches
+from draftd.engine.pair import load_models
 
 
 @pytest.mark.parametrize(

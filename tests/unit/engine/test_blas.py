@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from draftd.engine import blas
-from draftd.engine.blas import described, load_blas
 from draftd.errors import ConfigError
+from draftd.models import blas
+from draftd.models.blas import described, load_blas
 
 
 def test_the_library_in_use_tells_its_version_and_threads() -> None:

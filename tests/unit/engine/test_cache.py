@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftd.engine.cache import RollbackFailed
-from draftd.engine.layouts import cannot_trim, make_caches, rollback_limit
-from draftd.engine.ragged import RaggedCaches
-from draftd.engine.separate import SeparateCaches
+from draftd.engine.cache.base import RollbackFailed
+from draftd.engine.cache.batched import RaggedCaches
+from draftd.engine.cache.layouts import cannot_trim, make_caches, rollback_limit
+from draftd.engine.cache.per_sequence import SeparateCaches
 from tests.rig import tiny_llama
 
 MODEL = tiny_llama(3)

@@ -9,9 +9,10 @@ import statistics
 import pytest
 
 from draftd.core import DrafterKind, RoundResult
-from draftd.engine.calibration import measure
-from draftd.engine.costs import Prices, RoundCosts
-from draftd.engine.drafting import DraftModel, PromptLookup
+from draftd.engine.depth.calibration import measure
+from draftd.engine.depth.costs import Prices, RoundCosts
+from draftd.engine.drafters.draft_model import DraftModel
+from draftd.engine.drafters.prompt_lookup import PromptLookup
 from draftd.engine.observer import NullObserver
 from draftd.engine.scripted import scripted_models
 from tests.rig import Rig, autoregressive, request, speculative

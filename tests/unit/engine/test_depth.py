@@ -10,12 +10,11 @@ from itertools import pairwise
 import pytest
 
 from draftd.core import DecodePlan, DecodeRequest, DrafterKind, Origin, RoundResult, WorkloadClass
-from draftd.engine.costs import RoundCosts
-from draftd.engine.depth import DepthControl
-from draftd.engine.exploration import Exploration
+from draftd.engine.depth.controller import DepthControl
+from draftd.engine.depth.costs import RoundCosts
+from draftd.engine.depth.explorer import Exploration, Trials
 from draftd.engine.observer import NullObserver
 from draftd.engine.scripted import scripted_models
-from draftd.engine.trials import Trials
 from tests.rig import Rig, automatic, autoregressive, request, speculative
 from tests.simulated import DRAFT, Machine, Simulation
 
@@ -289,7 +288,7 @@ def test_texts_are_the_targets_own_whatever_is_chosen() -> None:
 
 def test_prompt_lookup_takes_the_drafts_place_where_the_text_recurs_and_is_counted_as_itself() -> None:
     """A target that says the same four tokens again and again, a draft that is always wrong."""
-    from draftd.engine.drafting import PromptLookup
+    from draftd.engine.drafters.prompt_lookup import PromptLookup
     from tests.simulated import SimulatedVerifier
 
     where, heard = machine(mild, 0.0), Heard()

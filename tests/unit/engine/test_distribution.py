@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from draftd.core import SamplingParams
-from draftd.engine.sampling import Sampling
+from draftd.engine.sampling.transforms import Sampling
 
 
 def plainly(logits: np.ndarray, params: SamplingParams) -> np.ndarray:

@@ -6,7 +6,7 @@ import mlx.core as mx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftd.engine.drafting import Draft, _NgramIndex, merge
+from draftd.engine.drafters.base import Draft, _NgramIndex, merge
 
 
 def naive(tokens: list[int], depth: int, sizes: tuple[int, ...]) -> list[int]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from draftd.core import RoundResult
-from draftd.engine.exploration import Exploration
+from draftd.engine.depth.explorer import Exploration
 from draftd.engine.observer import NullObserver
 from draftd.engine.scripted import scripted_models
 from tests.rig import Rig, request, speculative

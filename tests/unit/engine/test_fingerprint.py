@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from draftd.engine import fingerprint
-from draftd.engine.files import ModelFiles, model_files
-from draftd.engine.fingerprint import Fingerprints, quantization
 from draftd.errors import NotNow, NotServing
+from draftd.models import fingerprint
+from draftd.models.fingerprint import Fingerprints, quantization
+from draftd.models.folder import ModelFiles, model_files
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }} ü{% endfor %}"
 

@@ -162,8 +162,8 @@ def test_orders_are_bounded(running):
 
 
 def test_before_anything_is_loaded_there_is_nothing_to_keep():
+    from draftd.engine.loop import EngineWorker
     from draftd.engine.observer import NullObserver
-    from draftd.engine.worker import EngineWorker
 
     worker = EngineWorker(lambda progress: slow(), observer=NullObserver())
     for ask in (lambda: worker.keep(NONE), worker.reload_draft, lambda: worker.logit_gap((1,), 2, 3)):

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from draftd.core import DrafterKind, WorkloadClass
-from draftd.engine.depth import DepthControl
-from draftd.engine.learnt import Learnt
+from draftd.engine.depth.controller import DepthControl
+from draftd.engine.depth.saved import Learnt
 from draftd.engine.scripted import scripted_models
 from draftd.errors import ConfigError
 from tests.rig import automatic, request

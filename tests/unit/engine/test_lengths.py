@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from draftd.core import FinishReason, Origin, WorkloadClass
-from draftd.engine.batch import Row
-from draftd.engine.lengths import AnswerLengths
+from draftd.engine.depth.estimate import AnswerLengths
+from draftd.engine.sequence import Row
 from tests.rig import Collected, autoregressive, request
 
 CODE, CHAT = WorkloadClass.CODE, WorkloadClass.CHAT

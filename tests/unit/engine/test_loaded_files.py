@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from draftd.core import DrafterKind
-from draftd.engine.files import ModelFiles, PairFiles
 from draftd.engine.scripted import scripted_models
 from draftd.errors import ModelLoadError, NotServing
+from draftd.models.folder import ModelFiles, PairFiles
 
 DRAFT, LIGHT = DrafterKind.DRAFT_MODEL, DrafterKind.LIGHT_DRAFT_MODEL
 NONE: frozenset[DrafterKind] = frozenset()
@@ -130,8 +130,8 @@ def test_how_long_loading_took_is_known_once_it_is_done(engine):
 
 
 def test_before_the_models_are_loaded_no_files_are_known():
+    from draftd.engine.loop import EngineWorker
     from draftd.engine.observer import NullObserver
-    from draftd.engine.worker import EngineWorker
 
     worker = EngineWorker(lambda progress: scripted_models(0.7), observer=NullObserver())
     assert worker.load_seconds is None

@@ -8,8 +8,8 @@ import threading
 import psutil
 import pytest
 
-from draftd.engine.blas import load_blas
 from draftd.engine.memory import MlxMemory, give_back, mlx_memory
+from draftd.models.blas import load_blas
 
 
 def test_an_array_is_counted_whichever_thread_asks() -> None:

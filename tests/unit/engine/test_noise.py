@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 
 from draftd.core import SamplingParams
-from draftd.engine.noise import Noise
-from draftd.engine.sampling import Sampling
+from draftd.engine.sampling.noise import Noise
+from draftd.engine.sampling.transforms import Sampling
 
 FIXED = [[0.424626, 0.499203, -1.070412], [0.818059, 0.064776, -0.241157]]
 

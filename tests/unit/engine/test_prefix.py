@@ -13,11 +13,11 @@ from dataclasses import replace
 import pytest
 
 from draftd.core import DecodePlan, DrafterKind, FinishReason, Origin, SamplingParams
-from draftd.engine.batch import Row
-from draftd.engine.drafting import DraftModel
-from draftd.engine.model import LoadedModels
+from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.observer import PrefixStatus
+from draftd.engine.pair import LoadedModels
 from draftd.engine.scripted import ScriptedModel, scripted_models
+from draftd.engine.sequence import Row
 from tests.rig import Collected, Rig, autoregressive, pair, request, speculative, tiny_llama
 from tests.waiting import until
 

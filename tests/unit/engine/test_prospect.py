@@ -8,8 +8,8 @@ from itertools import product
 import pytest
 
 from draftd.core import DrafterKind
-from draftd.engine.batch import Row
-from draftd.engine.prospect import Best, Candidate, Prospect, best
+from draftd.engine.depth.estimate import Best, Candidate, Prospect, best
+from draftd.engine.sequence import Row
 from tests.rig import Collected, automatic, request
 
 DRAFT = DrafterKind.DRAFT_MODEL

@@ -10,11 +10,10 @@ import mlx.core as mx
 import pytest
 
 from draftd.core import DrafterKind
-from draftd.engine import folder
-from draftd.engine.drafters import Drafters
-from draftd.engine.orders import Keep, Reload
-from draftd.engine.upkeep import Upkeep
+from draftd.engine.drafters.loaded import Drafters
+from draftd.engine.jobs import Keep, Reload, Upkeep
 from draftd.errors import ModelLoadError
+from draftd.models import folder
 from tests.rig import Rig, autoregressive, request, speculative
 from tests.unit.engine.drafts import change_tokenizer, change_weights, quantised
 

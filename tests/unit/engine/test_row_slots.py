@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftd.engine.cache import left
-from draftd.engine.ragged import RaggedCaches
+from draftd.engine.cache.base import left
+from draftd.engine.cache.batched import RaggedCaches
 from tests.rig import tiny_llama
 
 MODEL = tiny_llama(3, layers=4)

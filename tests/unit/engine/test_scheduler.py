@@ -165,7 +165,7 @@ class FailingDrafter:
 
 
 def test_a_failing_drafter_costs_speculation_and_no_token():
-    from draftd.engine.drafting import DraftModel
+    from draftd.engine.drafters.draft_model import DraftModel
 
     models = scripted_models(0.8)
     failing = FailingDrafter(DraftModel(models.draft, models.info.vocab_size), after=4)

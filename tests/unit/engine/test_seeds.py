@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from draftd.core import DecodePlan, DrafterKind, SamplingParams
-from draftd.engine.batch import Row
-from draftd.engine.drafting import Draft, DraftModel, PromptLookup
-from draftd.engine.exploration import Exploration
-from draftd.engine.sampling import Sampling
+from draftd.engine.depth.explorer import Exploration
+from draftd.engine.drafters.base import Draft
+from draftd.engine.drafters.draft_model import DraftModel
+from draftd.engine.drafters.prompt_lookup import PromptLookup
+from draftd.engine.sampling.transforms import Sampling
+from draftd.engine.sequence import Row
 from tests.rig import Rig, automatic, autoregressive, pair, request, speculative, tiny_llama
 
 PROMPT, TOKENS = [1, 5, 2, 5, 2, 1, 5, 2], 40

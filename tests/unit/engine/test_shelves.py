@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftd.engine.kept import Kept, Stretch
-from draftd.engine.layouts import make_caches
-from draftd.engine.prefix import PrefixCache
-from draftd.engine.ragged import RaggedCaches
-from draftd.engine.separate import SeparateCaches
-from draftd.engine.shelves import LEAST, Stretches
-from draftd.engine.trie import TokenTrie, alike, packed
+from draftd.engine.cache.base import Kept, Stretch
+from draftd.engine.cache.batched import RaggedCaches
+from draftd.engine.cache.layouts import make_caches
+from draftd.engine.cache.per_sequence import SeparateCaches
+from draftd.engine.cache.prefix_store import LEAST, PrefixCache, Stretches
+from draftd.engine.cache.trie import TokenTrie, alike, packed
 from tests.rig import tiny_llama
 
 EACH = 8  # bytes of a position: a key and a value, each one number

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftd.core import DrafterKind, FinishReason
-from draftd.engine.newcomers import _PATIENCE, MOST_ENTERING
+from draftd.engine.prefilling import _PATIENCE, MOST_ENTERING, Slices
 from draftd.engine.scripted import scripted_models
-from draftd.engine.slices import Slices
 from tests.rig import Collected, Rig, autoregressive, request, speculative
 
 
@@ -117,7 +116,7 @@ class Gaps(Collected):
 
 
 def watched(machine: Machine, req) -> Gaps:
-    from draftd.engine.batch import Row
+    from draftd.engine.sequence import Row
 
     sink = Gaps(machine)
     machine.rig.scheduler.add(Row.of(req, sink, 4096))

@@ -20,7 +20,7 @@ class _Pair:
     """Greedy answers of the target, and which of its tokens the draft would have chosen."""
 
     def __init__(self, folder: Path) -> None:
-        from draftd.engine.blas import load_blas
+        from draftd.models.blas import load_blas
 
         load_blas()
         import mlx.core as mx

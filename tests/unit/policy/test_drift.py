@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftd.policy.drift import Baseline, Cusum, CusumSettings, DriftVerdict, Sample
-from draftd.policy.floor import Floor, FloorSettings
+from draftd.fallback.drift import Baseline, Cusum, CusumSettings, DriftVerdict, Floor, FloorSettings, Sample
 
 CUSUM, FLOOR = CusumSettings(), FloorSettings()
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from draftd.errors import FlagReadOnly, InvalidRequest
-from draftd.policy import flag
+from draftd.planning import flag_format as flag
 
 TARGETED = {
     "flags": {

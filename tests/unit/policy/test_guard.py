@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftd.core import DrafterKind, FallbackLevel, WorkloadClass
-from draftd.policy.drift import Baseline
-from draftd.policy.guard import Finished, Guard, GuardSettings, Kind
-from draftd.policy.ladder import Signal
-from draftd.policy.machine import Machine
-from draftd.policy.reports import CanaryReport, Verdict
+from draftd.fallback.drift import Baseline
+from draftd.fallback.ladder import Signal
+from draftd.fallback.reports import CanaryReport, Verdict
+from draftd.fallback.signals import Finished, Guard, GuardSettings, Kind, Machine
 
 SETTINGS = GuardSettings()
 CODE: Kind = (DrafterKind.DRAFT_MODEL, WorkloadClass.CODE)

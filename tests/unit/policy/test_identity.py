@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftd.policy.identity import NEAR_TIE, broken, complaint, described, tolerated
-from draftd.policy.reports import CanaryOutcome, Divergence
+from draftd.fallback.reports import CanaryOutcome, Divergence
+from draftd.fallback.signals import NEAR_TIE, broken, complaint, described, tolerated
 
 gaps = st.floats(allow_nan=False, allow_infinity=False)
 

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftd.core import DrafterKind, FallbackLevel
-from draftd.policy.flaps import flaps
-from draftd.policy.ladder import (
+from draftd.fallback.ladder import (
     Demand,
     Hold,
     Ladder,
@@ -19,6 +18,7 @@ from draftd.policy.ladder import (
     Rung,
     Signal,
     Step,
+    flaps,
     held,
     highest,
     lowest,

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftd.core import FallbackLevel
-from draftd.policy.ladder import Demand, Signal
-from draftd.policy.leases import Applied, Leases, Notice
+from draftd.fallback.ladder import Demand, Signal
+from draftd.fallback.leases import Applied, Leases, Notice
 
 SHORT, LIGHT, PLAIN = FallbackLevel.SHORT_BLOCK, FallbackLevel.LIGHT_DRAFT, FallbackLevel.AUTOREGRESSIVE
 BEGAN = 1_700_000_000.0

@@ -9,9 +9,9 @@ import pytest
 
 from draftd.core import DecodeMode, DepthMode, DrafterKind, FallbackLevel, ModelInfo, ModePreference
 from draftd.errors import SpeculationUnavailable
-from draftd.policy.flag import FlagResolution
-from draftd.policy.ladder import Rung, highest, rungs
-from draftd.policy.plan import Ceiling, Wish, decide
+from draftd.fallback.ladder import Rung, highest, rungs
+from draftd.planning.flag_format import FlagResolution
+from draftd.planning.plan import Ceiling, Wish, decide
 
 ON = FlagResolution("on", True, "STATIC")
 OFF = FlagResolution("off", False, "TARGETING_MATCH")

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from draftd.core import DrafterKind
-from draftd.policy import quality
-from draftd.policy.drift import Baseline, Sample
-from draftd.policy.ladder import Ladder, LadderSettings, rungs
-from draftd.policy.probe import Judgement, ProbeSettings, judge, permits
-from draftd.policy.reports import CanaryOutcome, Divergence, ProbeReport, Verdict
+from draftd.fallback import signals as quality
+from draftd.fallback.drift import Baseline, Sample
+from draftd.fallback.ladder import Ladder, LadderSettings, rungs
+from draftd.fallback.probes import Judgement, ProbeSettings, judge, permits
+from draftd.fallback.reports import CanaryOutcome, Divergence, ProbeReport, Verdict
 
 DRAFT, LOOKUP = DrafterKind.DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP
 LADDER = rungs(6, (4,), DRAFT, (LOOKUP,))

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftd.core import DrafterKind, FallbackLevel, WorkloadClass
-from draftd.policy import baselines
-from draftd.policy.drift import Baseline
-from draftd.policy.ladder import Hold, Ladder, rungs
-from draftd.policy.leases import Lease, Leases, Notice
-from draftd.policy.saved import Saved, document, parse, safer
+from draftd.fallback import baselines
+from draftd.fallback.drift import Baseline
+from draftd.fallback.ladder import Hold, Ladder, rungs
+from draftd.fallback.leases import Lease, Leases, Notice
+from draftd.fallback.state import Saved, document, parse, safer
 
 DRAFT, LIGHT, LOOKUP = DrafterKind.DRAFT_MODEL, DrafterKind.LIGHT_DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP
 LADDER = rungs(6, (4, 3, 2), DRAFT, (LIGHT, LOOKUP))

@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 
 from benchmarks.simulate.daemon import LADDER, Daemon, ProbeResult, Settings
 from draftd.core import DrafterKind, FallbackLevel, WorkloadClass
-from draftd.policy.drift import Baseline, CusumSettings, Sample
-from draftd.policy.flaps import flaps
-from draftd.policy.guard import Finished, GuardSettings
-from draftd.policy.ladder import LadderSettings, Rung
-from draftd.policy.leases import Notice
-from draftd.policy.machine import Machine
+from draftd.fallback.drift import Baseline, CusumSettings, Sample
+from draftd.fallback.ladder import LadderSettings, Rung, flaps
+from draftd.fallback.leases import Notice
+from draftd.fallback.signals import Finished, GuardSettings, Machine
 
 LIMITS = LadderSettings(dwell=300.0, longest_wait=2400.0)
 SETTINGS = Settings(GuardSettings(cusum=CusumSettings(learn=5)), LIMITS, lease_seconds=900.0)

@@ -14,8 +14,8 @@ import opentelemetry.metrics
 import opentelemetry.trace
 import pytest
 
-from draftd.control.journal import Subject, Transition
 from draftd.engine.observer import NullObserver
+from draftd.fallback.journal import Subject, Transition
 from draftd.telemetry import sdk
 from draftd.telemetry.exporters import Signal, propagator, wanted
 from draftd.telemetry.link import Quiet

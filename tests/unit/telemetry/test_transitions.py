@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from draftd.control.journal import Journal, Subject
+from draftd.fallback.journal import Journal, Subject
 from draftd.telemetry import catalog
 from tests.otlp import OtlpReceiver
 from tests.unit.telemetry.scene import Scene

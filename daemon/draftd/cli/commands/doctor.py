@@ -25,9 +25,9 @@ import psutil
 import typer
 
 from draftd.cli import options, output
-from draftd.control.alerts.connections import listening_socket
-from draftd.engine import blas
 from draftd.errors import ConfigError
+from draftd.fallback.alerts.webhook import listening_socket
+from draftd.models import blas
 from draftd.settings import Settings, WebhookSettings, load_settings, state_dir
 
 _CONNECT_SECONDS = 2.0
@@ -179,7 +179,7 @@ def check_memory(settings: Settings) -> Finding:
         if path and Path(path).is_dir():
             needed += sum(file.stat().st_size for file in Path(path).glob("*.safetensors"))
     if sys.platform == "linux":
-        needed *= 2  # half-precision weights are widened to fp32: see draftd.engine.folder
+        needed *= 2  # half-precision weights are widened to fp32: see draftd.models.folder
     memory = psutil.virtual_memory()
     found = f"{memory.available / 1e9:.1f} of {memory.total / 1e9:.1f} GB free"
     if needed:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from draftd.cli.grafana.content import Content, Group
 from draftd.cli.grafana.datasources import Choice
 from draftd.cli.grafana.names import CONTACT_POINT, LABEL, LABEL_VALUE, TAG, Json
-from draftd.control.alerts.authentication import SIGNATURE_HEADER
+from draftd.fallback.alerts.authentication import SIGNATURE_HEADER
 from draftd.settings import TIMESTAMP_HEADER
 
 

@@ -24,7 +24,7 @@ from draftd.acceptance.sweep.prompts import (
     tokens_of,
 )
 from draftd.client.prompts import Prompt, from_texts
-from draftd.engine.model import load_tokenizer
+from draftd.engine.pair import load_tokenizer
 from tests.conftest import NanoPair
 from tests.unit.acceptance.sweep.conftest import model
 

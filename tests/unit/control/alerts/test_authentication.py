@@ -9,8 +9,8 @@ import re
 import pytest
 from multidict import CIMultiDict
 
-from draftd.control.alerts.authentication import Authentication
-from draftd.control.alerts.results import Refused
+from draftd.fallback.alerts.authentication import Authentication
+from draftd.fallback.alerts.payload import Refused
 from tests.webhook import SECRET, SIGNATURE, TIMESTAMP, TOKEN, bearer, signed
 
 NOW = 1769860800.0

@@ -8,16 +8,12 @@ import pytest
 
 from dashboards.alerts import alert_rules
 from dashboards.settings import Alerting
-from draftd.control.alerts.choosing import BadLevel, Ignored, asked
-from draftd.control.alerts.known import KNOWN_ALERTS
-from draftd.control.alerts.limits import Rate
-from draftd.control.alerts.payload import Alert
-from draftd.control.alerts.results import Result
-from draftd.control.alerts.saying import Saying
-from draftd.control.alerts.seen import Seen
 from draftd.core import FallbackLevel
 from draftd.errors import InvalidRequest
-from draftd.policy.leases import Notice
+from draftd.fallback.alerts.authentication import Seen
+from draftd.fallback.alerts.payload import KNOWN_ALERTS, Alert, BadLevel, Ignored, Result, asked
+from draftd.fallback.alerts.webhook import Rate, Saying
+from draftd.fallback.leases import Notice
 
 NOW = 1769860800.0
 

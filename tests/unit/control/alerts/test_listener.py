@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from draftd.control.alerts.connections import listening_socket
-from draftd.control.alerts.listener import Listener
-from draftd.control.alerts.seen import Seen
 from draftd.core import FallbackLevel
 from draftd.errors import ConfigError, NotServing, QueueFull
-from draftd.policy.leases import Applied, Notice
+from draftd.fallback.alerts.authentication import Seen
+from draftd.fallback.alerts.webhook import Listener, listening_socket
+from draftd.fallback.leases import Applied, Notice
 from draftd.settings import WebhookSettings
 from tests.waiting import until
 from tests.webhook import PAYLOADS, Answered, Counting, Webhook, alert, bearer, notification, payload, signed

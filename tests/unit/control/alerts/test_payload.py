@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from draftd.control.alerts.payload import Malformed, parse_alerts, parse_notification
 from draftd.errors import InvalidRequest
+from draftd.fallback.alerts.payload import Malformed, parse_alerts, parse_notification
 from tests.webhook import PAYLOADS, alert, notification, payload
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from draftd.control.alerts.poller import Poller
 from draftd.errors import QueueFull
-from draftd.policy.leases import Notice
+from draftd.fallback.alerts.poller import Poller
+from draftd.fallback.leases import Notice
 from draftd.settings import WebhookSettings
 from tests.http_server import Answer, Request, serving
 from tests.waiting import until

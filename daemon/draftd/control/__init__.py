@@ -1,1 +1,0 @@
-"""Applies policy: the flag's provider, the planner."""

@@ -1,0 +1,165 @@
+"""Key-value caches of the running rows, and the rollback that speculation needs: what every layout of them does.
+
+After a forward of width w a row is w longer; `truncate` takes back what the target turned down. `ragged.py` and
+`separate.py` are the layouts, `layouts.py` chooses."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import mlx.core as mx
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Keys and values of successive positions, for each layer: 1 × heads × length × dim."""
+
+    arrays: list[mx.array]
+    length: int
+
+    @property
+    def nbytes(self) -> int:
+        return sum(a.nbytes for a in self.arrays)
+
+    def split(self, n: int) -> tuple[Stretch, Stretch]:
+        """The first `n` positions and the rest, each in memory of its own."""
+        return stretch(self.arrays, 0, 0, n), stretch(self.arrays, 0, n, self.length)
+
+
+def stretch(arrays: Sequence[mx.array], row: int, start: int, end: int) -> Stretch:
+    """Copies positions `start` to `end` of one row of `arrays`, each rows × heads × capacity × dim."""
+    copies = [mx.contiguous(a[row : row + 1, :, start:end]) for a in arrays]
+    mx.eval(copies)
+    return Stretch(copies, end - start)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """mlx-lm's own caches of one row, after its first `length` tokens."""
+
+    caches: list[Any]
+    length: int
+
+    @property
+    def nbytes(self) -> int:
+        return sum(cache.nbytes for cache in self.caches)
+
+    def cut(self, length: int) -> Snapshot | None:
+        """One that holds the first `length` tokens only, and that can be written to; None where that is not to be had:
+        some caches do not give tokens back."""
+        surplus = self.length - length
+        if surplus and not self.can_be_cut:
+            return None
+        caches = copy.deepcopy(self.caches)  # the arrays are shared until one is written to
+        if surplus and not all(cache.trim(surplus) == surplus for cache in caches):
+            return None
+        return Snapshot(caches, length)
+
+    @property
+    def can_be_cut(self) -> bool:
+        """A ring that has come round, or a state, holds the whole text or nothing of it."""
+        return all(cache.is_trimmable() for cache in self.caches)
+
+
+Kept = Stretch | Snapshot
+
+
+STEP = 256  # capacity grows by this many positions, as mlx-lm's caches do
+
+
+MARGIN = 64  # positions before capacity is used up when arrays begin to grow
+
+
+def stepped(positions: int) -> int:
+    return -(-positions // STEP) * STEP
+
+
+def slots(rows: int, most_rows: int | None) -> int:
+    """Doubled from one on, so that what is copied for a newcomer's sake stays in proportion."""
+    doubled = 1 << (rows - 1).bit_length() if rows else 0
+    return doubled if most_rows is None else max(rows, min(doubled, most_rows))
+
+
+class RollbackFailed(Exception):
+    """A cache did not give back what it was asked to: its row's text can no longer be trusted."""
+
+
+class Caches(Protocol):
+    """The caches of one model for a list of rows."""
+
+    lengths: list[int]  # tokens held, per row
+
+    def forward(self, tokens: mx.array, widths: Sequence[int]) -> mx.array:
+        """Runs the model on `tokens` (rows × width). Row i's first `widths[i]` are real, the rest is padding.
+
+        Returns logits, rows × width × vocabulary, lazily; those of padding mean nothing.
+        """
+        ...
+
+    def truncate(self, lengths: Sequence[int]) -> None:
+        """Rolls each row back to `lengths[i]`. Raises RollbackFailed where a cache does not comply."""
+        ...
+
+    def refusal(self, row: int, width: int) -> str:
+        """Why a forward of `width` could not be rolled back for this row; empty when it could."""
+        ...
+
+    def fresh(self, length: int = 0) -> Caches:
+        """New caches of the same model, holding one empty row that will come to hold `length` tokens."""
+        ...
+
+    def expect(self, lengths: Sequence[int]) -> None:
+        """Rows of these lengths will join: room for them may be made beforehand. Replaces what was said before."""
+        ...
+
+    def join(self, newcomer: Caches) -> None:
+        """Appends the rows of another of the same layout; that one is used up."""
+        ...
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keeps these rows, in this order. One that stays in its place costs nothing: see `left`."""
+        ...
+
+    def clear(self) -> None:
+        """Lets go of rows and model, whoever still refers to this."""
+        ...
+
+    def extract(self, row: int, start: int, end: int) -> Kept | None:
+        """A copy of positions `start` to `end` of a row, in memory of its own; None where they are not to be had.
+        Unless caches can be kept in stretches, `start` is 0."""
+        ...
+
+    def restore(self, kept: Sequence[Kept]) -> None:
+        """Puts what was extracted into the one empty row of fresh caches, in order, from position 0 on."""
+        ...
+
+    @property
+    def in_stretches(self) -> bool:
+        """Whether any stretch of a row can be kept by itself."""
+        ...
+
+    @property
+    def position_bytes(self) -> int:
+        """Bytes that one position of one row takes; 0 while nothing is held, or where that is not a number."""
+        ...
+
+    def arrays(self) -> list[Any]:
+        """What must be evaluated for the caches to be up to date."""
+        ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+def left(rows: int, gone: Sequence[int]) -> list[int]:
+    """Who is in each place after those in `gone`, in ascending order, have left `rows` rows one after the other, and
+    the last one has each time moved into the gap: few move, where closing ranks would move all behind a gap."""
+    places = list(range(rows))
+    for row in gone:
+        last = places.pop()
+        if last != row:
+            places[places.index(row)] = last
+    return places

@@ -1,0 +1,270 @@
+"""All rows of a plain-KV-cache model in one set of arrays, each row at its own length.
+
+One forward serves every row, and a rollback only lowers a number, since what lies beyond a row's length is masked and
+later overwritten. Rows begin at position 0 and are padded on the right: there is no left padding to reclaim.
+
+Rows lie in the first slots of the arrays, in order; more slots and positions are kept than are used, so that a round
+and a newcomer write in place. MLX does that where nobody else refers to an array: nothing here may keep a view of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+from mlx_lm.models.cache import create_attention_mask
+
+from draftd.engine.cache.attention import Run, runs
+from draftd.engine.cache.base import MARGIN, Caches, Kept, Stretch, slots, stepped, stretch
+
+_FORWARDS = 16  # over which they change their size, some layers in each: all at once would hold the rows up
+_WASTE = 2  # times what is needed may be held before it is given back
+
+
+class Room(NamedTuple):
+    """The size of the arrays: rows and positions that fit."""
+
+    slots: int
+    capacity: int
+
+
+class RaggedCaches:
+    """All rows of a plain-KV-cache model, right-padded, each at its own length."""
+
+    def __init__(self, model: Any, layers: int, most_rows: int | None = None, *, apart: bool = False) -> None:
+        """`most_rows`: as many will there be at most, so that no room is made for more. `apart`: the model's attention
+        may take rows of unlike length apart."""
+        self._model = model
+        self._most_rows = most_rows
+        self._apart = apart
+        self._layers = [_RaggedLayer(self) for _ in range(layers)]
+        self._positions: mx.array | None = None  # rows × width, where this forward writes; None when rows are level
+        self._runs: list[Run] = []  # rows that this forward's attention takes together; none where it takes all
+        self._expected: list[int] = []  # lengths of rows that will join
+        self.room = Room(0, 0)  # what arrays are made for; those of some layers may lag behind
+        self.offset: int | mx.array = 0
+        self.lengths: list[int] = []
+
+    def forward(self, tokens: mx.array, widths: Sequence[int]) -> mx.array:
+        first = self.lengths[0]
+        if all(n == first for n in self.lengths):
+            self.offset, self._positions, self._runs = first, None, []
+        else:
+            self._runs = runs(self.lengths) if self._apart else []
+            self.offset = mx.array(self.lengths)
+            self._positions = self.offset[:, None] + mx.arange(tokens.shape[1])
+        self._resize(max(self.lengths) + tokens.shape[1])
+        logits: mx.array = self._model(tokens, cache=self._layers)
+        self.lengths = [n + w for n, w in zip(self.lengths, widths, strict=True)]
+        return logits
+
+    def truncate(self, lengths: Sequence[int]) -> None:
+        assert all(new <= old for new, old in zip(lengths, self.lengths, strict=True)), (
+            lengths,
+            self.lengths,
+        )
+        self.lengths = list(lengths)
+
+    def refusal(self, row: int, width: int) -> str:
+        return ""
+
+    def fresh(self, length: int = 0) -> RaggedCaches:
+        new = RaggedCaches(self._model, len(self._layers))
+        new.lengths = [0]
+        if length:
+            new.room = Room(1, stepped(length + MARGIN))  # which it does not grow beyond before it joins
+        return new
+
+    def expect(self, lengths: Sequence[int]) -> None:
+        self._expected = list(lengths)
+
+    def join(self, newcomer: Caches) -> None:
+        assert isinstance(newcomer, RaggedCaches)
+        rows, longest = len(self.lengths), max(newcomer.lengths, default=0)
+        if rows:
+            expected = max(len(newcomer.lengths), len(self._expected))  # the newcomer is among them
+            self._make_room(rows + expected, max(longest, *self.lengths, *self._expected) + MARGIN)
+            for mine, theirs in zip(self._layers, newcomer._layers, strict=True):
+                mine.take(rows, theirs, len(newcomer.lengths), longest)
+        else:
+            self.room = newcomer.room
+            for mine, theirs in zip(self._layers, newcomer._layers, strict=True):
+                mine.keys, mine.values = theirs.keys, theirs.values
+        self.lengths = self.lengths + newcomer.lengths
+        newcomer.clear()
+
+    def select(self, rows: Sequence[int]) -> None:
+        moved = [(place, row) for place, row in enumerate(rows) if place != row]
+        self.lengths = [self.lengths[i] for i in rows]
+        if not rows:
+            self.room = Room(0, 0)
+            for layer in self._layers:
+                layer.keys = layer.values = None
+        elif moved:
+            for layer in self._layers:
+                layer.move(moved)
+
+    def clear(self) -> None:
+        # Layers refer to their owner: without this they would keep each other, and the weights, until the collector.
+        self._model, self._layers, self.lengths = None, [], []
+
+    def extract(self, row: int, start: int, end: int) -> Kept:
+        assert end <= self.lengths[row]
+        return stretch(self.arrays(), row, start, end)
+
+    def restore(self, kept: Sequence[Kept]) -> None:
+        assert self.lengths == [0]
+        pieces = [piece for piece in kept if isinstance(piece, Stretch)]
+        length = sum(piece.length for piece in pieces)
+        self.room = Room(1, max(self.room.capacity, stepped(length)))
+        for i, layer in enumerate(self._layers):
+            layer.keys = _joined([piece.arrays[2 * i] for piece in pieces], self.room.capacity)
+            layer.values = _joined([piece.arrays[2 * i + 1] for piece in pieces], self.room.capacity)
+        self.lengths = [length]
+
+    @property
+    def in_stretches(self) -> bool:
+        return True
+
+    @property
+    def position_bytes(self) -> int:
+        return sum(a.shape[1] * a.shape[3] * a.itemsize for a in self.arrays())
+
+    def arrays(self) -> list[Any]:
+        return [a for layer in self._layers for a in (layer.keys, layer.values) if a is not None]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(a.nbytes for a in self.arrays())
+
+    def _resize(self, end: int) -> None:
+        """Before a forward that writes up to `end`: arrays that are too small grow, and a few others take the size
+        that all shall have."""
+        rows, few = len(self.lengths), -(-len(self._layers) // _FORWARDS)
+        expected = rows + len(self._expected)
+        longest = max(end + (MARGIN if end < self.room.capacity else 0), *self._expected, 0)
+        self._make_room(expected, longest)
+        need = Room(slots(expected, self._most_rows), stepped(longest))
+        if self.room.slots * self.room.capacity > _WASTE * need.slots * need.capacity:
+            self.room = need
+        for layer in self._layers:
+            if layer.keys is not None and layer.room != self.room:
+                short = layer.room.slots < rows or layer.room.capacity < end
+                if short or few:
+                    layer.resize(self.room)
+                few -= not short and few > 0
+
+    def _make_room(self, rows: int, positions: int) -> None:
+        """Where there is too little, exactly as much as is needed: all is copied anyway."""
+        if rows > self.room.slots or positions > self.room.capacity:
+            self.room = Room(slots(rows, self._most_rows), stepped(positions))
+
+
+class _RaggedLayer:
+    """One layer's keys and values, slots × heads × capacity × dim. To mlx-lm's models it is a KV cache."""
+
+    def __init__(self, owner: RaggedCaches) -> None:
+        self._owner = owner
+        self.keys: mx.array | None = None
+        self.values: mx.array | None = None
+
+    @property
+    def offset(self) -> int | mx.array:
+        return self._owner.offset
+
+    @property
+    def runs(self) -> Sequence[Run]:
+        return self._owner._runs
+
+    @property
+    def room(self) -> Room:
+        return Room(0, 0) if self.keys is None else Room(self.keys.shape[0], self.keys.shape[2])
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        rows, _, width, _ = keys.shape
+        end = max(self._owner.lengths) + width
+        if self.keys is None or self.values is None:
+            self.keys, self.values = _zeros(keys, self._owner.room), _zeros(values, self._owner.room)
+        held_keys, held_values = self.keys, self.values
+        positions = self._owner._positions
+        if positions is None:
+            held_keys[:rows, :, end - width : end] = keys
+            held_values[:rows, :, end - width : end] = values
+        else:
+            spare = held_keys.shape[0] - rows
+            if spare:  # what is written into slots without a row, nobody reads
+                positions = mx.pad(positions, [(0, spare), (0, 0)])
+                keys, values = (mx.pad(new, [(0, spare), (0, 0), (0, 0), (0, 0)]) for new in (keys, values))
+            at = positions[:, None, :, None]
+            held_keys = mx.put_along_axis(held_keys, mx.broadcast_to(at, keys.shape), keys, axis=2)
+            held_values = mx.put_along_axis(held_values, mx.broadcast_to(at, values.shape), values, axis=2)
+        self.keys, self.values = held_keys, held_values
+        return held_keys[:rows, :, :end], held_values[:rows, :, :end]
+
+    def make_mask(self, n: int, return_array: bool = False, window_size: int | None = None) -> Any:
+        positions = self._owner._positions
+        if positions is None:
+            return create_attention_mask(n, self._owner.offset, return_array, window_size)
+        keys = mx.arange(max(self._owner.lengths) + n)
+        mask = keys <= positions[:, :, None]
+        if window_size is not None:
+            mask = mask & (keys > positions[:, :, None] - window_size)
+        return mask[:, None]
+
+    def resize(self, room: Room) -> None:
+        """Keeps what fits. One copy."""
+        if self.keys is not None and self.values is not None:
+            self.keys, self.values = _resized(self.keys, room), _resized(self.values, room)
+
+    def take(self, place: int, other: _RaggedLayer, rows: int, length: int) -> None:
+        """Copies the first `length` positions of another's rows to the slots from `place` on."""
+        like_keys, like_values = self.keys, self.values
+        if like_keys is None:
+            like_keys, like_values = other.keys, other.values
+        if like_keys is None or like_values is None:
+            return
+        room, need = self.room, self._owner.room
+        if self.keys is None or self.values is None:
+            self.keys, self.values = _zeros(like_keys, need), _zeros(like_values, need)
+        elif room.slots < place + rows or room.capacity < length:
+            self.resize(need)
+        if other.keys is not None and other.values is not None and length:
+            self.keys[place : place + rows, :, :length] = other.keys[:rows, :, :length]
+            self.values[place : place + rows, :, :length] = other.values[:rows, :, :length]
+
+    def move(self, places: Sequence[tuple[int, int]]) -> None:
+        """Copies slots: (to, from)."""
+        if self.keys is None or self.values is None:
+            return
+        source = mx.array([row for _, row in places])
+        keys, values = self.keys[source], self.values[source]
+        mx.eval(keys, values)  # or these would still refer to the arrays that are written next
+        for i, (place, _) in enumerate(places):
+            self.keys[place : place + 1] = keys[i : i + 1]
+            self.values[place : place + 1] = values[i : i + 1]
+
+    # mlx-lm's models ask no more of a cache than the above; some check these.
+    def is_trimmable(self) -> bool:
+        return True
+
+    def empty(self) -> bool:
+        return self.keys is None
+
+
+def _joined(pieces: Sequence[mx.array], capacity: int) -> mx.array:
+    """One array of successive stretches, with room to grow."""
+    rows, heads, _, dim = pieces[0].shape
+    spare = mx.zeros((rows, heads, capacity - sum(piece.shape[2] for piece in pieces), dim), pieces[0].dtype)
+    return mx.concatenate([*pieces, spare], axis=2)
+
+
+def _zeros(like: mx.array, room: Room) -> mx.array:
+    return mx.zeros((room.slots, like.shape[1], room.capacity, like.shape[3]), like.dtype)
+
+
+def _resized(held: mx.array, room: Room) -> mx.array:
+    rows, capacity = min(held.shape[0], room.slots), min(held.shape[2], room.capacity)
+    new = _zeros(held, room)  # in any case: a part of the old would hold all of its memory
+    new[:rows, :, :capacity] = held[:rows, :, :capacity]
+    return new

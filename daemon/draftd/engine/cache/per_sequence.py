@@ -1,0 +1,106 @@
+"""mlx-lm's own caches, one list per row: any architecture works, each row is a forward of its own, and what cannot be
+rolled back says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models.cache import make_prompt_cache
+
+from draftd.engine.cache.base import Caches, Kept, RollbackFailed, Snapshot
+
+
+def flat(caches: Sequence[Any]) -> list[Any]:
+    """Opens mlx-lm's CacheList, which bundles several caches of one layer."""
+    return [leaf for c in caches for leaf in (flat(c.caches) if hasattr(c, "caches") else [c])]
+
+
+class SeparateCaches:
+    """mlx-lm's own caches, one list per row: for every architecture that the ragged layout does not cover."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._rows: list[list[Any]] = []
+        self.lengths: list[int] = []
+
+    def forward(self, tokens: mx.array, widths: Sequence[int]) -> mx.array:
+        width = tokens.shape[1]
+        out: list[mx.array | None] = []
+        for i, (row, real) in enumerate(zip(self._rows, widths, strict=True)):
+            logits = self._model(tokens[i : i + 1, :real], cache=row) if real else None
+            if logits is not None and real < width:
+                logits = mx.pad(logits, [(0, 0), (0, width - real), (0, 0)])
+            out.append(logits)
+        self.lengths = [n + w for n, w in zip(self.lengths, widths, strict=True)]
+        blank = next(mx.zeros_like(logits) for logits in out if logits is not None)
+        return mx.concatenate([blank if logits is None else logits for logits in out], axis=0)
+
+    def truncate(self, lengths: Sequence[int]) -> None:
+        for i, (row, new, old) in enumerate(zip(self._rows, lengths, self.lengths, strict=True)):
+            surplus = old - new
+            if not surplus:
+                continue
+            for cache in row:
+                if not cache.is_trimmable() or cache.trim(surplus) != surplus:
+                    raise RollbackFailed(f"row {i}: {type(cache).__name__} did not give back {surplus} tokens")
+        self.lengths = list(lengths)
+
+    def refusal(self, row: int, width: int) -> str:
+        for cache in self._rows[row]:
+            if not cache.is_trimmable():
+                return f"the cache cannot be rolled back ({type(cache).__name__})"
+        for cache in flat(self._rows[row]):
+            size = getattr(cache, "max_size", None)
+            if size is not None and self.lengths[row] + width >= size:  # a ring is trimmable only while it is not full
+                return f"the rotating cache of {size} tokens is full ({type(cache).__name__})"
+        return ""
+
+    def fresh(self, length: int = 0) -> SeparateCaches:
+        new = SeparateCaches(self._model)
+        new._rows, new.lengths = [make_prompt_cache(self._model)], [0]
+        return new
+
+    def expect(self, lengths: Sequence[int]) -> None:
+        return None  # each row has arrays of its own
+
+    def join(self, newcomer: Caches) -> None:
+        assert isinstance(newcomer, SeparateCaches)
+        self._rows = self._rows + newcomer._rows
+        self.lengths = self.lengths + newcomer.lengths
+
+    def select(self, rows: Sequence[int]) -> None:
+        self._rows = [self._rows[i] for i in rows]
+        self.lengths = [self.lengths[i] for i in rows]
+
+    def clear(self) -> None:
+        self._model, self._rows, self.lengths = None, [], []
+
+    def extract(self, row: int, start: int, end: int) -> Kept | None:
+        assert start == 0
+        whole = Snapshot(self._rows[row], self.lengths[row]).cut(end)
+        if whole is not None:
+            mx.eval([cache.state for cache in whole.caches if not cache.empty()])
+        return whole
+
+    def restore(self, kept: Sequence[Kept]) -> None:
+        (whole,) = kept
+        assert self.lengths == [0]
+        assert isinstance(whole, Snapshot)
+        self._rows, self.lengths = [whole.caches], [whole.length]
+
+    @property
+    def in_stretches(self) -> bool:
+        return False
+
+    @property
+    def position_bytes(self) -> int:
+        return 0
+
+    def arrays(self) -> list[Any]:
+        return [cache.state for row in self._rows for cache in row if not cache.empty()]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(cache.nbytes for row in self._rows for cache in row)

@@ -1,0 +1,183 @@
+"""A short measurement at load: what a round costs, by how much it drafts and how many rows it has.
+
+It runs what decoding runs, on the machine that decodes, so that the first round already knows what would pay. What is
+measured in the time that there is comes in the order of its use; the rest is read between (costs.py).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import mlx.core as mx
+
+from draftd.core import (
+    DecodeMode,
+    DecodePlan,
+    DecodeRequest,
+    DrafterKind,
+    Emission,
+    FallbackLevel,
+    Outcome,
+    SamplingParams,
+)
+from draftd.engine.cache.base import Caches
+from draftd.engine.cache.batched import RaggedCaches
+from draftd.engine.depth.costs import Prices
+from draftd.engine.drafters.base import Draft, Drafter
+from draftd.engine.sampling.transforms import Sampling
+from draftd.engine.sequence import Row
+from draftd.engine.targets.local import LocalVerifier
+
+_PROMPT = 32  # tokens of each row
+_WARM_UP, _ROUNDS = 2, 6
+_DRAFTED_ROUNDS = 3
+_LONG = 512  # tokens of context to compare the short one with
+_LONG_ROWS = 4
+_PLAN = DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, FallbackLevel.FULL, "", "calibration")
+
+
+def measure(
+    model: Any,
+    vocabulary: int,
+    max_batch: int,
+    seconds: float,
+    *,
+    drafters: Mapping[DrafterKind, Drafter] | None = None,
+    deepest: int = 0,
+    context_length: int = 1 << 30,
+) -> Prices:
+    """Seconds of a round, the least of several, which the rest of the machine did not disturb: plain for 1 row, then
+    doubled up to `max_batch`; for each size with 1, 2, 4, … up to `deepest` drafted tokens of each of `drafters`, which
+    must know no rows and are closed. Ends when `seconds` are used up; plain rounds of one row are measured in any case.
+    Engine thread only."""
+    return _Calibration(model, vocabulary, drafters or {}, deepest, context_length).run(max_batch, seconds)
+
+
+def tempo(model: Any, vocabulary: int) -> float:
+    """Seconds of a plain round of one row. Engine thread only."""
+    return _Calibration(model, vocabulary, {}, 0, 1 << 30).run(1, 0.0).plain[1]
+
+
+class _Calibration:
+    def __init__(
+        self, model: Any, vocabulary: int, drafters: Mapping[DrafterKind, Drafter], deepest: int, context_length: int
+    ) -> None:
+        self._verifier, self._vocabulary = LocalVerifier(model, vocabulary), vocabulary
+        self._drafters = {kind: d for kind, d in drafters.items() if kind is not DrafterKind.PROMPT_LOOKUP}
+        self._depths = [d for d in (1, 2, 4, 8, 16) if d < deepest] + [deepest] * (deepest > 0)
+        self._rows: list[Row] = []
+        self._context_length = context_length
+        self._plain: dict[int, float] = {}
+        self._drafted: dict[DrafterKind, dict[tuple[int, int], float]] = {}
+        self._growth: dict[int, float] = {}
+        self._taking_in: dict[DrafterKind, float] = {}
+
+    def run(self, max_batch: int, seconds: float) -> Prices:
+        ends, size = time.perf_counter() + seconds, 1
+        try:
+            while True:
+                while len(self._rows) < size:
+                    self._join()
+                self._plain[size] = self._plain_rounds()
+                if time.perf_counter() < ends:
+                    self._drafted_rounds(size)
+                if not self._growth and size >= min(_LONG_ROWS, max_batch) and time.perf_counter() < ends:
+                    self._longer(size)
+                if size >= max_batch or time.perf_counter() >= ends:
+                    break
+                size = min(2 * size, max_batch)
+        finally:
+            for drafter in self._drafters.values():
+                drafter.close()
+        return Prices(self._plain, self._drafted, self._growth, _PROMPT, self._taking_in)
+
+    def _join(self) -> None:
+        index = len(self._rows)
+        prompt = tuple((7 * i + index) % self._vocabulary for i in range(_PROMPT))
+        request = DecodeRequest(f"calibration-{index}", prompt, 1 << 20, _PLAN, 0.0)
+        row = Row.of(request, _Nobody(), 1 << 30)
+        token = self._verifier.prefill(row, _PROMPT)
+        while token is None:
+            token = self._verifier.prefill(row, _PROMPT)
+        row.tokens.append(token)
+        self._verifier.join(row)
+        for kind, drafter in self._drafters.items():
+            began = time.perf_counter()
+            while not drafter.prefill(row, _PROMPT):
+                pass
+            self._taking_in[kind] = (time.perf_counter() - began) / _PROMPT  # the last: the first warms up
+        self._rows.append(row)
+
+    def _sampling(self) -> Sampling:
+        return Sampling([SamplingParams()] * len(self._rows))
+
+    def _plain_rounds(self, rounds: int = _ROUNDS) -> float:
+        """Pipelined as decoding is. The last is not, so that a newcomer can join after it, and is not measured."""
+        sampling, ticks = self._sampling(), list[float]()
+        for i in range(_WARM_UP + rounds + 2):
+            last = i == _WARM_UP + rounds + 1
+            for row, token in zip(
+                self._rows, self._verifier.advance(self._rows, sampling, ahead=not last), strict=True
+            ):
+                row.tokens.append(token)
+            ticks.append(time.perf_counter())
+        measured = ticks[_WARM_UP:-1]
+        return min(after - before for before, after in pairwise(measured))
+
+    def _drafted_rounds(self, size: int) -> None:
+        """All depths in turn, again and again, so that a busy moment of the machine falls on all of them."""
+        alone, steps = dict[int, float](), dict[DrafterKind, float]()
+        for _ in range(_DRAFTED_ROUNDS if self._depths else 0):
+            for kind, drafter in self._drafters.items():
+                steps[kind] = min(self._step(drafter), steps.get(kind, math.inf))
+            for depth in self._depths:
+                alone[depth] = min(self._verify_round(size, depth), alone.get(depth, math.inf))
+        for depth, seconds in alone.items():
+            self._drafted.setdefault(DrafterKind.PROMPT_LOOKUP, {})[size, depth] = seconds
+            for drafts, step in steps.items():
+                self._drafted.setdefault(drafts, {})[size, depth] = seconds + depth * step
+
+    def _step(self, drafter: Drafter) -> float:
+        """Seconds of one step of a draft model."""
+        began, deepest = time.perf_counter(), self._depths[-1]
+        draft = drafter.propose(self._rows, [deepest] * len(self._rows), self._sampling())
+        mx.eval(draft.tokens)
+        return (time.perf_counter() - began) / deepest
+
+    def _verify_round(self, size: int, depth: int) -> float:
+        """Seconds of a verdict on `depth` tokens of each row, of which few stand."""
+        began = time.perf_counter()
+        draft = Draft(mx.full((size, depth), 1, dtype=mx.uint32), [depth] * size, None, [0] * size)
+        verdict = self._verifier.verify(self._rows, draft, self._sampling())
+        for row, accepted, following in zip(self._rows, verdict.accepted, verdict.following, strict=True):
+            row.tokens += [*accepted, following]
+        return time.perf_counter() - began
+
+    def _longer(self, size: int) -> None:
+        """What context adds: the same rows, told that they hold more, which costs the same whatever it is."""
+        long = min(_LONG, self._context_length - 2 * max(self._depths, default=0) - 64)
+        caches: Caches = self._verifier._caches
+        if not isinstance(caches, RaggedCaches) or long < 4 * _PROMPT:
+            return
+        short = {0: self._plain[size]}
+        for depth in self._depths:
+            short[depth] = self._drafted[DrafterKind.PROMPT_LOOKUP][size, depth]
+        held = list(caches.lengths)
+        caches.lengths = [long] * size
+        for depth in [0, *self._depths]:
+            again = [self._verify_round(size, depth) for _ in range(_DRAFTED_ROUNDS)] if depth else []
+            seconds = min(again, default=0.0) or self._plain_rounds(_DRAFTED_ROUNDS)
+            self._growth[depth] = max(0.0, seconds - short[depth]) / (size * (long - _PROMPT))
+        caches.truncate(held)
+
+
+class _Nobody:
+    def on_tokens(self, emission: Emission) -> None:
+        return None
+
+    def on_finish(self, outcome: Outcome) -> None:
+        return None

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from draftd.engine.cache.base import Caches, left
+from draftd.engine.cache.layouts import make_caches
+from draftd.engine.cache.prefix_store import PrefixCache
+from draftd.engine.drafters.base import Draft
+from draftd.engine.sampling.acceptance import draw
+from draftd.engine.sampling.transforms import Sampling, uniforms
+from draftd.engine.sequence import Row
+from draftd.engine.targets.local import Prefill
+
+
+class DraftModel:
+    """Drafts with a small model, whose caches follow the rows' texts.
+
+    A row's cache may lag behind its text (by the last accepted token after full acceptance, by more after rounds
+    without a draft): each proposal first catches up in the same forward that drafts the first token.
+    """
+
+    def __init__(
+        self, model: Any, vocabulary: int, most_rows: int | None = None, prefix: PrefixCache | None = None
+    ) -> None:
+        self._vocabulary = vocabulary  # of the target: the pair may pad their embeddings differently
+        self._caches: Caches = make_caches(model, most_rows)
+        self._rows: list[Row] = []
+        self._prefix = prefix or PrefixCache()
+        self._places: dict[int, int] = {}  # of the rows, by id
+        self._shelf = self._prefix.shelf(self._caches)
+        self._prefill = Prefill(self._caches, self._shelf)
+        self._proposed: dict[int, tuple[int, int]] = {}  # by a row's id: its place in `_drafted`, its length then
+        self._drafted: mx.array | None = None  # the last proposals
+
+    def behind(self, row: Row) -> int | None:
+        place = self._places.get(id(row))
+        return None if place is None else max(0, len(row.tokens) - 1 - self._caches.lengths[place])
+
+    def reach(self, row: Row, most: int) -> int:
+        return most
+
+    def follow(self, rows: Sequence[Row], chunk: int) -> None:
+        unknown = next((row for row in rows if id(row) not in self._places), None)
+        if unknown is not None:
+            self.prefill(unknown, chunk)
+            return
+        self._roll_back()
+        wanted = {self._places[id(row)] for row in rows}
+        pieces: list[list[int]] = []
+        for i, (row, n) in enumerate(zip(self._rows, self._caches.lengths, strict=True)):
+            pieces.append(row.tokens[n : min(n + chunk, len(row.tokens) - 1)] if i in wanted else [])
+        width = max(map(len, pieces))
+        if width:
+            padded = mx.array([p + [0] * (width - len(p)) for p in pieces], dtype=mx.uint32)
+            self._caches.forward(padded, [len(p) for p in pieces])
+            mx.eval(self._caches.arrays())
+
+    def prefill(self, row: Row, chunk: int) -> bool:
+        whole = len(row.tokens) - 1  # what `propose` catches up with
+        self._prefill.advance(row, whole, chunk)
+        if not self._prefill.done(row, whole):
+            return False
+        self._prefill.settle(row)
+        self._prefill.join(row)
+        self._places[id(row)] = len(self._rows)
+        self._rows.append(row)
+        return True
+
+    def propose(self, rows: Sequence[Row], depths: Sequence[int], sampling: Sampling) -> Draft:
+        caches, members = self._caches, self._rows
+        at = [self._places[id(row)] for row in rows]
+        whole = at == list(range(len(members)))
+        self._roll_back()
+        lag = max(len(row.tokens) - caches.lengths[i] for i, row in zip(at, rows, strict=True))
+        asked = [int(i in at) for i in range(len(members))]
+        spread = None if whole else mx.array([at.index(i) if asked[i] else 0 for i in range(len(members))])
+        chosen = None if whole else mx.array(at)
+
+        k = max(depths)
+        starts = [row.emitted for row in rows]
+        dice = None if sampling.settled else uniforms([row.generator for row in rows], depths)
+        tokens: list[mx.array] = []
+        distributions: list[mx.array] = []
+        for step in range(k):
+            if step == 0:
+                logits = self._catch_up(asked)
+            else:
+                feed = tokens[-1] if spread is None else tokens[-1][spread]
+                logits = caches.forward(feed[:, None], asked)[:, -1]
+            logits = self._fitted(logits if chosen is None else logits[chosen])
+            if dice is None:
+                token = sampling.choose(logits[:, None], starts, step, more=k - step)[:, 0]
+            else:
+                q = sampling.distribution(logits[:, None], starts, step, more=k - step)
+                distributions.append(q)
+                token = draw(q[:, 0], dice[:, step])
+            mx.async_eval(token)
+            tokens.append(token)
+        drafted = mx.stack(tokens, axis=1)
+        self._drafted = drafted
+        self._proposed = {id(row): (i, len(row.tokens)) for i, row in enumerate(rows)}
+        return Draft(
+            tokens=drafted,
+            depths=list(depths),
+            q=mx.concatenate(distributions, axis=1) if distributions else None,
+            forwards=list(depths),
+            lag=lag,
+        )
+
+    def leave(self, row: Row) -> None:
+        trusted = not row.degraded  # drafting may have failed in the middle of a forward
+        self._prefill.drop(row, keep=trusted)
+        if id(row) in self._places:
+            at = self._places[id(row)]
+            if trusted and row.shares and row.finish is not None:
+                self._roll_back()
+                self._shelf.keep(row.tokens, self._caches, at, self._caches.lengths[at])
+            self._proposed.pop(id(row), None)
+            keep = left(len(self._rows), [at])
+            self._caches.select(keep)
+            self._rows = [self._rows[i] for i in keep]
+            self._places = {id(other): i for i, other in enumerate(self._rows)}
+
+    def close(self) -> None:
+        self._prefill.clear()
+        self._caches.clear()
+        self._prefix.give_up(self._shelf)
+        self._rows, self._places, self._proposed, self._drafted = [], {}, {}, None
+
+    @property
+    def nbytes(self) -> int:
+        return self._caches.nbytes + self._prefill.nbytes
+
+    def _roll_back(self) -> None:
+        """Takes back what was drafted and does not stand. The text says so, but not by its length: it may have grown
+        beyond the draft since, in rounds that drafted nothing."""
+        drafted: list[list[int]] = [] if self._drafted is None else self._drafted.tolist()
+        lengths = list[int]()
+        for row, held in zip(self._rows, self._caches.lengths, strict=True):
+            stands = min(held, len(row.tokens) - 1)
+            if id(row) in self._proposed:
+                i, end = self._proposed[id(row)]
+                for token in drafted[i]:
+                    if end >= stands or token != row.tokens[end]:
+                        break
+                    end += 1
+                stands = min(stands, end)
+            lengths.append(stands)
+        self._proposed, self._drafted = {}, None
+        self._caches.truncate(lengths)
+
+    def _catch_up(self, asked: Sequence[int]) -> mx.array:
+        """Feeds what each row's text has and its cache has not; returns logits after the text, rows × vocabulary."""
+        behind = zip(self._rows, self._caches.lengths, asked, strict=True)
+        pending = [row.tokens[n:] if wanted else [] for row, n, wanted in behind]
+        widths = [len(p) for p in pending]
+        width = max(widths)
+        padded = mx.array([p + [0] * (width - len(p)) for p in pending], dtype=mx.uint32)
+        logits = self._caches.forward(padded, widths)
+        if min(widths) == width:
+            return logits[:, -1]
+        return logits[mx.arange(len(pending)), mx.array([max(w, 1) - 1 for w in widths])]
+
+    def _fitted(self, logits: mx.array) -> mx.array:
+        """Cuts or pads the vocabulary axis to the target's."""
+        have = logits.shape[-1]
+        if have > self._vocabulary:
+            return logits[:, : self._vocabulary]
+        if have < self._vocabulary:
+            return mx.pad(logits, [(0, 0), (0, self._vocabulary - have)], constant_values=-mx.inf)
+        return logits

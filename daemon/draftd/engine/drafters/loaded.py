@@ -1,0 +1,104 @@
+"""The drafters whose weights are held now, and how to hold others. Engine thread only, but for `held`."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from draftd.core import DrafterKind
+from draftd.engine.cache.prefix_store import PrefixCache
+from draftd.engine.drafters.base import Drafter
+from draftd.engine.drafters.draft_model import DraftModel
+from draftd.engine.drafters.prompt_lookup import PromptLookup
+from draftd.engine.drafters.source import DraftSource, parameters, weight_bytes
+from draftd.engine.memory import give_back
+from draftd.engine.pair import LoadedModels
+from draftd.errors import ModelLoadError
+from draftd.models.folder import ModelFiles, read
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Draft weights in memory. `sizes` and `files` are of each draft that was held at some time, as it was last: bytes,
+    and what it was read from."""
+
+    drafters: frozenset[DrafterKind] = frozenset()
+    weight_bytes: int = 0
+    sizes: Mapping[DrafterKind, int] = field(default_factory=dict)
+    files: Mapping[DrafterKind, ModelFiles] = field(default_factory=dict)
+
+
+class Drafters:
+    """Owns the draft models. What it lets go of is gone: it must be the only one that refers to them."""
+
+    def __init__(self, models: LoadedModels, most_rows: int | None = None, prefix: PrefixCache | None = None) -> None:
+        """Drafts for at most `most_rows` rows at a time; what they leave is kept in `prefix`."""
+        self._prefix = prefix
+        self._vocabulary, self._most_rows = models.info.vocab_size, most_rows
+        self._lookup = DrafterKind.PROMPT_LOOKUP in models.info.drafters
+        self._sources = dict(models.sources)
+        self._models: dict[DrafterKind, Any] = {}
+        if models.draft is not None:
+            self._models[DrafterKind.DRAFT_MODEL] = models.draft
+        self._files = dict(models.files.drafts)
+        self._read: dict[DrafterKind, ModelFiles] = {}  # of weights that were read and are not held yet
+        self._sizes: dict[DrafterKind, int] = {}
+        self.loadable = frozenset(self._sources)
+        self.held = self._count()
+
+    def make(self) -> dict[DrafterKind, Drafter]:
+        """All drafters that can draft now, knowing no rows."""
+        made: dict[DrafterKind, Drafter] = {kind: self.drafter(model) for kind, model in self._models.items()}
+        if self._lookup:
+            made[DrafterKind.PROMPT_LOOKUP] = PromptLookup(self._vocabulary)
+        return made
+
+    def drafter(self, model: Any) -> DraftModel:
+        return DraftModel(model, self._vocabulary, self._most_rows, self._prefix)
+
+    def load(self, kind: DrafterKind) -> Generator[None, None, Any]:
+        """Reads a draft's weights anew, in pieces; returns the model. Raises ModelLoadError where they are not to be
+        had, or do not fit the target."""
+        source = self._source(kind)
+        files, model = source.files(), source.open()
+        yield from read(parameters(model), source.name)
+        if files is not None:
+            self._read[kind] = files
+        return model
+
+    def check(self, kind: DrafterKind) -> Generator[None, None, int]:
+        """The same, but no more than a piece is held at a time; returns their bytes."""
+        model = self._source(kind).open()
+        arrays, size = parameters(model), weight_bytes(model)
+        del model
+        yield from read(arrays, self._sources[kind].name)
+        give_back()
+        return size
+
+    def hold(self, kind: DrafterKind, model: Any) -> None:
+        """From now on this is the draft of that kind; the one before is let go."""
+        self._models[kind] = model
+        if kind in self._read:
+            self._files[kind] = self._read.pop(kind)
+        self.held = self._count()
+        give_back()
+
+    def release(self, kind: DrafterKind) -> None:
+        """Lets the weights go, back to the system where it takes them."""
+        self._models.pop(kind, None)
+        if kind in self._files:
+            self._files[kind] = replace(self._files[kind], stamps=None)
+        self.held = self._count()
+        give_back()
+
+    def _source(self, kind: DrafterKind) -> DraftSource:
+        source = self._sources.get(kind)
+        if source is None:
+            raise ModelLoadError(f"no {kind.value.replace('_', ' ')} is configured that goes with the target")
+        return source
+
+    def _count(self) -> Held:
+        sizes = {kind: weight_bytes(model) for kind, model in self._models.items()}
+        self._sizes |= sizes
+        return Held(frozenset(sizes), sum(sizes.values()), dict(self._sizes), dict(self._files))

@@ -1,0 +1,250 @@
+"""What the engine thread does besides decoding: drafts come and go, and a question to the target is answered.
+
+All of it in pieces, one between two rounds, so that nobody waits for a whole model to be read. A piece is a few
+megabytes of weights, or a prefill chunk."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Generator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from draftd.core import DrafterKind
+from draftd.engine.drafters.loaded import Drafters
+from draftd.engine.drafters.source import weight_bytes
+from draftd.engine.scheduler import Scheduler
+from draftd.engine.sequence import Row
+from draftd.engine.targets.local import logit_gap
+from draftd.errors import DraftdError, EngineFailure, ModelLoadError
+
+
+def _promise() -> Future[Any]:
+    """One that its holder cannot cancel: the engine ends it."""
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
+    return future
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Hold exactly these drafters' weights; ends with their bytes."""
+
+    drafters: frozenset[DrafterKind]
+    done: Future[int] = field(default_factory=_promise)
+
+
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """Read the drafts' weights anew; ends with their bytes."""
+
+    done: Future[int] = field(default_factory=_promise)
+
+
+@dataclass(frozen=True, slots=True)
+class LogitGap:
+    """The target's logit of `chosen` less that of `other`, after `tokens`."""
+
+    tokens: tuple[int, ...]
+    chosen: int
+    other: int
+    done: Future[float] = field(default_factory=_promise)
+
+
+@dataclass(frozen=True, slots=True)
+class Lower:
+    """Bind the rows in hand: those admitted, and the first `arrivals` of those that wait to be."""
+
+    max_draft_tokens: int
+    drafters: frozenset[DrafterKind]
+    reason: str
+    arrivals: int
+
+
+Order = Keep | Reload | LogitGap | Lower
+
+
+def refuse(order: Order, error: Exception) -> None:
+    """Ends the order's future, where it has one."""
+    done: Future[Any] | None = getattr(order, "done", None)
+    if done is not None:
+        done.set_exception(error)
+
+
+_log = logging.getLogger(__name__)
+
+
+_LEAST_CHUNK = 64  # tokens: more than a row can grow by between two pieces, or taking it in would never end
+
+
+@dataclass(slots=True)
+class _Job:
+    """Work under way. `kind`: the draft that it loads, if it does; `done`: who waits for it; `failure`: what an error
+    of another kind becomes."""
+
+    work: Generator[None, None, Any]
+    kind: DrafterKind | None = None
+    done: Future[Any] | None = None
+    failure: type[DraftdError] = ModelLoadError
+
+
+class Upkeep:
+    """Carries orders out. Engine thread only."""
+
+    def __init__(self, scheduler: Scheduler, drafters: Drafters, target: Any, chunk: int) -> None:
+        self._scheduler, self._drafters, self._target, self._chunk = scheduler, drafters, target, chunk
+        self._wanted = drafters.held.drafters
+        self._keeping: list[Future[int]] = []  # who waits until what is held is what is wanted
+        self._orders: deque[Reload | LogitGap] = deque()
+        self._job: _Job | None = None
+        self.busy = False  # read every round
+
+    def take(self, order: Order) -> None:
+        """Obeys at once, or in the pieces that follow."""
+        match order:
+            case Lower():
+                self._scheduler.lower(order.max_draft_tokens, order.drafters, order.reason)
+            case Keep():
+                self._wanted = order.drafters & self._drafters.loadable
+                self._keeping.append(order.done)
+                job = self._job
+                if job is not None and job.kind is not None and job.kind not in self._wanted:
+                    job.work.close()
+                    self._job = None
+                self._settle()
+            case _:
+                self._orders.append(order)
+        self._review()
+
+    def step(self) -> bool:
+        """One piece; False where all that is left to do waits for rows to end."""
+        worked = self._release()
+        if not worked:
+            job = self._job = self._job or self._next()
+            if job is not None:
+                worked = True
+                self._advance(job)
+        self._review()
+        return worked
+
+    def close(self, error: Exception) -> None:
+        """Ends whatever is under way or waits."""
+        if self._job is not None:
+            self._job.work.close()
+            if self._job.done is not None:
+                self._job.done.set_exception(error)
+        for done in self._keeping:
+            done.set_exception(error)
+        for order in self._orders:
+            refuse(order, error)
+        self._job, self._keeping = None, []
+        self._orders.clear()
+        self.busy = False
+
+    def _review(self) -> None:
+        self.busy = self._job is not None or bool(self._orders) or self._wanted != self._drafters.held.drafters
+
+    def _next(self) -> _Job | None:
+        for kind in sorted(self._wanted - self._drafters.held.drafters):
+            return _Job(self._load(kind), kind)
+        if not self._orders:
+            return None
+        order = self._orders.popleft()
+        if isinstance(order, Reload):
+            return _Job(self._reload(), done=order.done)
+        gap = logit_gap(self._target, order.tokens, order.chosen, order.other, self._chunk)
+        return _Job(gap, done=order.done, failure=EngineFailure)
+
+    def _advance(self, job: _Job) -> None:
+        try:
+            next(job.work)
+        except StopIteration as end:
+            self._job = None
+            if job.done is not None:
+                job.done.set_result(end.value)
+        except Exception as error:
+            self._job = None
+            told = error if isinstance(error, DraftdError) else job.failure(f"{type(error).__name__}: {error}")
+            # Its traceback refers to frames that hold weights, and whoever is told may keep it.
+            told.__traceback__ = told.__cause__ = told.__context__ = None
+            if job.done is not None:
+                job.done.set_exception(told)
+            if job.kind is not None:
+                _log.warning("the %s could not be loaded: %s", job.kind, told)
+                self._wanted -= {job.kind}
+                self._settle(told)
+
+    # holding drafts
+
+    def _release(self) -> bool:
+        """Lets go of one draft that is not wanted, and that no row drafts with any more."""
+        for kind in self._drafters.held.drafters - self._wanted:
+            if not self._scheduler.uses(kind):
+                self._scheduler.decoders.remove(kind)
+                self._drafters.release(kind)
+                self._settle()
+                return True
+        return False
+
+    def _load(self, kind: DrafterKind) -> Generator[None, None, None]:
+        model = yield from self._drafters.load(kind)
+        self._drafters.hold(kind, model)
+        self._scheduler.decoders.put(kind, self._drafters.drafter(model))
+        self._settle()
+
+    def _settle(self, error: Exception | None = None) -> None:
+        """Who waits for what is wanted to be held is told when it is, or that it will not be."""
+        held = self._drafters.held
+        self._scheduler.decoders.barred = held.drafters - self._wanted
+        if error is None and held.drafters != self._wanted:
+            return
+        keeping, self._keeping = self._keeping, []
+        for done in keeping:
+            if error is None:
+                done.set_result(held.weight_bytes)
+            else:
+                done.set_exception(error)
+
+    # reading a draft anew
+
+    def _reload(self) -> Generator[None, None, int]:
+        """All are read before one is used. The draft is read even where it is not held: then it is only checked."""
+        total, fresh = 0, dict[DrafterKind, Any]()
+        held = self._drafters.held.drafters
+        for kind in sorted({DrafterKind.DRAFT_MODEL} | held):
+            if kind in held:
+                fresh[kind] = yield from self._drafters.load(kind)
+                total += weight_bytes(fresh[kind])
+            else:
+                total += yield from self._drafters.check(kind)
+        for kind in list(fresh):
+            yield from self._exchange(kind, fresh.pop(kind))
+        return total
+
+    def _exchange(self, kind: DrafterKind, model: Any) -> Generator[None, None, None]:
+        """The new draft takes the rows in, one chunk at a time, while the old one goes on drafting for them."""
+        drafter = self._drafters.drafter(model)
+        known, inside = list[Row](), set[Row]()
+        try:
+            while True:
+                rows = self._scheduler.drafting(kind)
+                for row in [row for row in known if row not in rows]:
+                    known.remove(row)
+                    inside.discard(row)
+                    drafter.leave(row)
+                outside = [row for row in rows if row not in inside]
+                if not outside:
+                    break
+                row = outside[0]
+                if row not in known:
+                    known.append(row)
+                if drafter.prefill(row, max(self._chunk, _LEAST_CHUNK)):
+                    inside.add(row)
+                yield
+            self._scheduler.decoders.put(kind, drafter)
+            self._drafters.hold(kind, model)  # if it is no longer wanted, the next step lets it go again
+        except BaseException:
+            drafter.close()
+            raise

@@ -1,0 +1,347 @@
+"""The one thread that owns MLX: it loads, prefills, decodes and closes.
+
+Other threads talk to it through a bounded inbox and read its state; they never touch an MLX array.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from draftd.core import DecodeRequest, DrafterKind, FinishReason, ModelInfo, Outcome, RequestStats, TokenSink
+from draftd.engine.inbox import Inbox, Taken
+from draftd.engine.jobs import Keep, LogitGap, Lower, Reload
+from draftd.engine.limits import Limits
+from draftd.engine.observer import EngineObserver, EngineStatus, FanOut, Totals
+from draftd.engine.pair import LoadedModels
+from draftd.engine.sequence import Row
+from draftd.errors import DraftdError, InvalidRequest, ModelLoadError, NotServing
+from draftd.models.folder import PairFiles
+from draftd.models.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from draftd.engine.assembly import Engine
+    from draftd.engine.depth.saved import Learnt
+    from draftd.engine.jobs import Upkeep
+    from draftd.engine.scheduler import Scheduler
+
+_JOIN_SECONDS = 10.0  # a round, even a slow one, is over by then
+_MEASURE_ROUNDS = 32  # cache sizes are read this often
+_LEARNT_SECONDS = 1.0  # between two snapshots of what was learnt
+
+_ENDED = "the daemon is draining and takes no more orders"
+
+
+class EngineState(enum.StrEnum):
+    LOADING = "loading"
+    READY = "ready"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class EngineWorker:
+    """Runs the engine. `load(progress)` is called on the engine thread; `progress` takes a line for people."""
+
+    def __init__(
+        self,
+        load: Callable[[Callable[[str], None]], LoadedModels],
+        *,
+        observer: EngineObserver,
+        limits: Limits | None = None,
+        learnt: Learnt | None = None,
+    ) -> None:
+        """`learnt`: of the same pair on the same machine, from before; then only the machine's tempo is measured."""
+        self._load = load
+        self._totals = Totals()
+        self._observer = FanOut(self._totals, observer)
+        self._limits = limits or Limits()
+        self._learnt, self._learnt_at = learnt, time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="draftd-engine", daemon=True)
+        self._inbox = Inbox(self._limits.queue_capacity, self._limits.max_batch)
+        self._settled = threading.Event()
+        # What follows the engine thread writes, whole, and any thread reads.
+        self._state = EngineState.LOADING
+        self._progress, self._error = "", ""
+        self._engine: Engine | None = None
+        self._kv_bytes = self._held_back = 0
+        self._load_seconds: float | None = None
+
+    # any thread
+
+    def start(self) -> None:
+        """Starts the thread; loading begins. Returns at once."""
+        self._thread.start()
+
+    def wait_ready(self, timeout: float) -> ModelInfo:
+        """Waits for the models. Raises ModelLoadError with the reason, TimeoutError after `timeout` seconds."""
+        if not self._settled.wait(timeout):
+            raise TimeoutError(f"the model was not loaded within {timeout:g} s ({self.progress})")
+        if self.state is EngineState.FAILED:
+            raise ModelLoadError(self.error)
+        return self.info
+
+    @property
+    def state(self) -> EngineState:
+        return self._state
+
+    @property
+    def progress(self) -> str:
+        return self._progress
+
+    @property
+    def error(self) -> str:
+        return self._error
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._loaded().models.info
+
+    @property
+    def load_seconds(self) -> float | None:
+        """From the thread's start until requests were taken; None until then."""
+        return self._load_seconds
+
+    @property
+    def files(self) -> PairFiles:
+        """What the models in use were read from. Raises NotServing until they are."""
+        engine = self._loaded()
+        files = engine.models.files
+        return replace(files, drafts={**files.drafts, **engine.drafters.held.files})
+
+    @property
+    def draft_bytes(self) -> Mapping[DrafterKind, int]:
+        """Of the weights of each draft, as it was held last."""
+        return {} if self._engine is None else self._engine.drafters.held.sizes
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._loaded().models.tokenizer
+
+    def submit(self, request: DecodeRequest, sink: TokenSink) -> None:
+        """Queues a request. After this returns, `sink.on_finish` is called exactly once.
+
+        Raises NotServing, QueueFull (with a retry delay) or InvalidRequest; then the sink hears nothing.
+        """
+        engine = self._loaded()
+        _check(request, engine.models.info)
+        engine.admission.check(request)
+        self._inbox.submit(request, sink)
+
+    def cancel(self, request_id: str, reason: FinishReason = FinishReason.CANCELLED) -> None:
+        """Ends a request within one round. Ids that have ended already are ignored."""
+        self._inbox.end(request_id, reason)
+
+    def keep(self, drafters: frozenset[DrafterKind]) -> Future[int]:
+        """Holds exactly these drafters' weights; ends with the bytes of draft weights then held.
+
+        Weights that are wanted are read in pieces between rounds. Others go once no running request drafts with them;
+        meanwhile newcomers no longer get them. A request whose drafter is not held goes on autoregressively, and says
+        why. Unknown kinds are ignored. A call that another overtakes ends together with it. The future raises
+        ModelLoadError where weights cannot be had: then that drafter is not held. All orders raise NotServing and
+        QueueFull, and all futures end with NotServing when the engine ends.
+        """
+        self._loaded()
+        order = Keep(drafters)
+        self._inbox.order(order)
+        return order.done
+
+    def reload_draft(self) -> Future[int]:
+        """Reads the draft's weights anew, and the light draft's if they are held; ends with their bytes.
+
+        Both are in memory until the new draft has taken in the texts of the rows that draft, which go on drafting with
+        the old one meanwhile. Weights that are not held are read and checked, and not kept. The future raises
+        ModelLoadError where the new ones cannot be had or do not fit: then the old ones stay.
+        """
+        self._loaded()
+        order = Reload()
+        self._inbox.order(order)
+        return order.done
+
+    def lower(self, max_draft_tokens: int, drafters: frozenset[DrafterKind], reason: str) -> None:
+        """From the next round on no request that is here now drafts more, or with another drafter: one whose drafter is
+        not allowed changes to prompt lookup where that is, or goes on autoregressively. Probes are bound as well."""
+        self._loaded()
+        if max_draft_tokens < 0:
+            raise InvalidRequest("max_draft_tokens", max_draft_tokens, "0 or more")
+        self._inbox.lower(max_draft_tokens=max_draft_tokens, drafters=drafters, reason=reason)
+
+    def logit_gap(self, tokens: tuple[int, ...], chosen: int, other: int) -> Future[float]:
+        """The target's logit of `chosen` less that of `other` after `tokens`, by a forward of its own."""
+        _check_tokens("tokens", tokens, self.info)
+        _check_tokens("chosen", (chosen,), self.info)
+        _check_tokens("other", (other,), self.info)
+        order = LogitGap(tokens, chosen, other)
+        self._inbox.order(order)
+        return order.done
+
+    def status(self) -> EngineStatus:
+        """A snapshot; never waits for the engine."""
+        engine = self._engine
+        active, queued = self._inbox.counts
+        status = self._totals.status(
+            active=active,
+            queued=queued,
+            queue_capacity=self._limits.queue_capacity,
+            kv_cache_bytes=self._kv_bytes,
+            observer_errors=self._observer.errors,
+            held_back=self._held_back,
+        )
+        if engine is None:
+            return status
+        held, prefix = engine.drafters.held, engine.prefix
+        return replace(
+            status,
+            weight_bytes=engine.models.info.weight_bytes + held.weight_bytes,
+            loaded=frozenset(held.drafters),
+            draft_weight_bytes=held.weight_bytes,
+            prefix=replace(status.prefix, bytes=prefix.bytes, limit_bytes=prefix.bound, entries=prefix.texts),
+            kv_cache_limit_bytes=engine.admission.limit,
+        )
+
+    def learnt(self) -> Learnt | None:
+        """What is known of costs and acceptance, as of about a second ago, or of the end; None before it is."""
+        return self._learnt
+
+    def close(self, drain_seconds: float = 0.0) -> bool:
+        """Takes no more requests, lets running ones go on for `drain_seconds`, ends the rest as CANCELLED, joins.
+
+        False when the thread did not end in time (it is a daemon thread: the process can still exit).
+        """
+        self._inbox.close(time.monotonic() + drain_seconds)
+        if not self._thread.is_alive():
+            return True
+        self._thread.join(drain_seconds + _JOIN_SECONDS)
+        return not self._thread.is_alive()
+
+    def _loaded(self) -> Engine:
+        engine = self._engine
+        if engine is None:
+            raise NotServing(self._error or f"the model is still loading ({self._progress})", retry_after=1.0)
+        return engine
+
+    # the engine thread
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        try:
+            engine = self._engine = self._assembled()
+        except Exception as error:
+            self._error = error.message if isinstance(error, DraftdError) else f"{type(error).__name__}: {error}"
+            self._state = EngineState.FAILED
+            self._settled.set()
+            return
+        self._progress, self._load_seconds = "ready", time.monotonic() - began
+        self._inbox.open()
+        self._state = EngineState.READY
+        self._settled.set()
+        try:
+            self._serve(engine)
+        except BaseException as error:
+            self._error = f"the engine stopped: {type(error).__name__}: {error}"
+            engine.scheduler.abort(FinishReason.ERROR, self._error)
+            engine.upkeep.close(NotServing(self._error))
+            self._refuse(FinishReason.ERROR, self._error)
+            self._state = EngineState.FAILED
+            return
+        self._state = EngineState.STOPPED
+
+    def _serve(self, engine: Engine) -> None:
+        scheduler, upkeep, context_length = engine.scheduler, engine.upkeep, engine.models.info.context_length
+        steps, share = 0, 1.0
+        while True:
+            if (allowed := self._limits.memory_share()) != share:
+                engine.prefix.allow(allowed)
+                share = allowed
+                scheduler.interrupted()
+            taken = self._inbox.take(idle=scheduler.idle and not upkeep.busy)
+            if taken is not None:
+                _hand_over(taken, scheduler, upkeep, context_length)
+                if taken.closing and (scheduler.idle or time.monotonic() >= taken.drain_until):
+                    scheduler.abort(FinishReason.CANCELLED)
+                    self._measure(scheduler, scheduler.kv_cache_bytes)
+                    self._learnt = scheduler.depth.learnt()
+                    self._inbox.shut(NotServing(_ENDED))
+                    return
+            if upkeep.busy and upkeep.step():
+                scheduler.interrupted()
+            if scheduler.idle:
+                self._measure(scheduler, scheduler.kv_cache_bytes)
+                continue
+            members = scheduler.active
+            scheduler.step()
+            steps += 1
+            changed = scheduler.active != members or steps % _MEASURE_ROUNDS == 0
+            self._measure(scheduler, scheduler.kv_cache_bytes if changed else self._kv_bytes)
+
+    def _measure(self, scheduler: Scheduler, kv_bytes: int) -> None:
+        self._kv_bytes, self._held_back = kv_bytes, scheduler.held_back
+        now = time.monotonic()
+        if now - self._learnt_at >= _LEARNT_SECONDS:
+            self._learnt, self._learnt_at = scheduler.depth.learnt(), now
+        self._inbox.report(*scheduler.clients, scheduler.own, self._totals.seconds_per_request)
+
+    def _refuse(self, reason: FinishReason, error: str) -> None:
+        for request, sink in self._inbox.shut(NotServing(error)):
+            stats = RequestStats(prompt_tokens=len(request.prompt), arrival=request.arrival, finished=time.monotonic())
+            outcome = Outcome(reason, stats, error=error)
+            self._observer.on_finish(request, outcome)
+            sink.on_finish(outcome)
+
+    def _report(self, line: str) -> None:
+        self._progress = line
+
+    def _assembled(self) -> Engine:
+        models = self._load(self._report)
+        from draftd.engine.assembly import assemble_engine  # brings MLX in: after the BLAS that loading chose
+
+        return assemble_engine(
+            models,
+            self._limits,
+            learnt=self._learnt,
+            observer=self._observer,
+            cancelled=self._inbox.endings,
+            report=self._report,
+        )
+
+
+def _hand_over(taken: Taken, scheduler: Scheduler, upkeep: Upkeep, context_length: int) -> None:
+    """Requests and orders in the order in which they came, then who leaves."""
+    admitted = 0
+    for order in taken.orders:
+        if isinstance(order, Lower):
+            _admit(taken, admitted, order.arrivals, scheduler, context_length)
+            admitted = order.arrivals
+        upkeep.take(order)
+    _admit(taken, admitted, len(taken.arrivals), scheduler, context_length)
+    if taken.endings:
+        scheduler.end(taken.endings)
+    if taken.closing:
+        upkeep.close(NotServing(_ENDED))
+
+
+def _admit(taken: Taken, first: int, end: int, scheduler: Scheduler, context_length: int) -> None:
+    for request, sink in taken.arrivals[first:end]:
+        scheduler.add(Row.of(request, sink, context_length))
+
+
+def _check(request: DecodeRequest, info: ModelInfo) -> None:
+    """The engine's own guard: what would corrupt a batch never enters it."""
+    _check_tokens("prompt", request.prompt, info)
+    if request.max_tokens < 1:
+        raise InvalidRequest("max_tokens", request.max_tokens, "at least 1")
+    drafter = request.plan.drafter
+    if drafter is not None and drafter not in info.drafters:
+        raise InvalidRequest("plan.drafter", drafter.value, ", ".join(d.value for d in info.drafters) or "none")
+
+
+def _check_tokens(field: str, tokens: Sequence[int], info: ModelInfo) -> None:
+    if not 0 < len(tokens) < info.context_length:
+        raise InvalidRequest(field, f"{len(tokens)} tokens", f"1 to {info.context_length - 1} tokens")
+    if not all(0 <= token < info.vocab_size for token in tokens):
+        bad = next(token for token in tokens if not 0 <= token < info.vocab_size)
+        raise InvalidRequest(field, bad, f"token ids from 0 to {info.vocab_size - 1}")

@@ -1,0 +1,193 @@
+"""Loads the pair through mlx-lm, and says what it can do.
+
+Runs on the engine thread: weights built lazily on another thread cannot be evaluated here (mlx#3727).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from draftd.core import DrafterKind, ModelInfo
+from draftd.engine.drafters.source import DraftFolder, DraftSource, HeldDraft, Unfit, parameters, weight_bytes
+from draftd.models.blas import load_blas
+from draftd.models.folder import ModelFiles, ModelFolder, PairFiles, read
+from draftd.models.tokenizer import MlxTokenizer, Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModels:
+    """A target, perhaps a draft, and what they can do together. `target` and `draft` are mlx-lm models; `sources` are
+    where the drafts come from that can be let go and loaded anew; `files` those that are configured were read from."""
+
+    target: Any
+    draft: Any | None
+    tokenizer: Tokenizer
+    info: ModelInfo
+    sources: Mapping[DrafterKind, DraftSource] = field(default_factory=dict)
+    files: PairFiles = field(default_factory=PairFiles)
+
+
+def load_models(
+    model: str,
+    draft_model: str | None = None,
+    light_draft_model: str | None = None,
+    *,
+    prompt_lookup: bool = True,
+    progress: Callable[[str], None] = print,
+) -> LoadedModels:
+    """Loads a local folder or a hub id, and its draft. Raises ModelLoadError with what is wrong and where.
+
+    A light draft is checked and not loaded yet. On Linux, floating-point weights are cast to fp32: other types do not
+    go through BLAS there.
+    """
+    backend = load_blas()
+    progress(f"loading {model}")
+    folder = ModelFolder(model)
+    target_files = folder.files()
+    target, tokenizer, config = _load(folder)
+    draft: Any | None = None
+    drafts: dict[DrafterKind, DraftFolder] = {}
+    files: dict[DrafterKind, ModelFiles] = {}
+    reasons = {DrafterKind.DRAFT_MODEL: "", DrafterKind.LIGHT_DRAFT_MODEL: ""}
+    if draft_model is not None:
+        progress(f"loading draft {draft_model}")
+        source = DraftFolder(draft_model, "draft model", tokenizer)
+        drafts[DrafterKind.DRAFT_MODEL] = source
+        noted = source.files()
+        draft, reasons[DrafterKind.DRAFT_MODEL] = _opened(source)
+        if draft is not None:
+            for _ in read(parameters(draft), source.name):
+                pass
+        files[DrafterKind.DRAFT_MODEL] = source.files(noted=False) if draft is None else noted
+    if light_draft_model is not None:
+        source = DraftFolder(light_draft_model, "light draft model", tokenizer)
+        drafts[DrafterKind.LIGHT_DRAFT_MODEL] = source
+        files[DrafterKind.LIGHT_DRAFT_MODEL] = source.files(noted=False)
+        _, reasons[DrafterKind.LIGHT_DRAFT_MODEL] = _opened(source)
+    progress("checking what the pair can do")
+    return assemble(
+        target,
+        draft,
+        MlxTokenizer(tokenizer),
+        model=folder.name,
+        draft_model=_label(drafts.get(DrafterKind.DRAFT_MODEL)),
+        context_length=_context_length(config, tokenizer),
+        backend=backend if backend == "metal" else f"cpu ({backend})",
+        prompt_lookup=prompt_lookup,
+        mismatch=reasons[DrafterKind.DRAFT_MODEL],
+        sources={kind: source for kind, source in drafts.items() if not reasons[kind]},
+        light_draft_model=_label(drafts.get(DrafterKind.LIGHT_DRAFT_MODEL)),
+        light_draft_reason=reasons[DrafterKind.LIGHT_DRAFT_MODEL],
+        files=PairFiles(target_files, files),
+    )
+
+
+def load_tokenizer(model: str) -> Tokenizer:
+    """The tokenizer alone, of a local folder or a hub id."""
+    load_blas()
+    return MlxTokenizer(ModelFolder(model).tokenizer())
+
+
+def assemble(
+    target: Any,
+    draft: Any | None,
+    tokenizer: Tokenizer,
+    *,
+    model: str,
+    draft_model: str | None,
+    context_length: int,
+    backend: str,
+    prompt_lookup: bool = True,
+    mismatch: str = "",
+    sources: Mapping[DrafterKind, DraftSource] | None = None,
+    light_draft_model: str | None = None,
+    light_draft_reason: str = "",
+    files: PairFiles | None = None,
+) -> LoadedModels:
+    """Checks what models already in memory can do together. `mismatch` says why a draft was turned away. A draft
+    without a source in `sources` stays in memory; a light draft is what has one."""
+    from draftd.engine.cache.batched import RaggedCaches
+    from draftd.engine.cache.layouts import cannot_trim, make_caches, rollback_limit
+
+    drafters: list[DrafterKind] = []
+    found = dict(sources or {})
+    reason = mismatch
+    if fixed := cannot_trim(target):
+        reason = f"the model's cache cannot be rolled back ({fixed})"
+    else:
+        if draft is not None and (fixed := cannot_trim(draft)):
+            reason = f"the draft model's cache cannot be rolled back ({fixed})"
+        elif draft is not None:
+            drafters.append(DrafterKind.DRAFT_MODEL)
+            found.setdefault(DrafterKind.DRAFT_MODEL, HeldDraft(draft))
+        elif not reason:
+            reason = "no draft model is loaded"
+        if DrafterKind.LIGHT_DRAFT_MODEL in found:
+            drafters.append(DrafterKind.LIGHT_DRAFT_MODEL)
+        if prompt_lookup:
+            drafters.append(DrafterKind.PROMPT_LOOKUP)
+    limits = [limit for m in (target, draft) if m is not None and (limit := rollback_limit(m)) is not None]
+    info = ModelInfo(
+        model=model,
+        draft_model=draft_model,
+        context_length=context_length,
+        vocab_size=_vocabulary(target, tokenizer),
+        drafters=tuple(drafters),
+        speculation_reason="" if DrafterKind.DRAFT_MODEL in drafters else reason,
+        weight_bytes=weight_bytes(target),
+        draft_weight_bytes=0 if draft is None else weight_bytes(draft),
+        backend=backend,
+        batched=isinstance(make_caches(target), RaggedCaches),
+        rollback_limit=min(limits) if limits else None,
+        light_draft_model=light_draft_model,
+        light_draft_reason=light_draft_reason,
+    )
+    return LoadedModels(
+        target,
+        draft if DrafterKind.DRAFT_MODEL in drafters else None,
+        tokenizer,
+        info,
+        {kind: source for kind, source in found.items() if kind in drafters},
+        files or PairFiles(),
+    )
+
+
+def _load(folder: ModelFolder) -> tuple[Any, Any, dict[str, Any]]:
+    import mlx.core as mx
+
+    model, config = folder.open()
+    try:
+        mx.eval(model.parameters())
+    except Exception as error:
+        raise folder.failed(error) from error
+    return model, folder.tokenizer(config), config
+
+
+def _opened(source: DraftFolder) -> tuple[Any | None, str]:
+    """The model, or why it does not go with the target."""
+    try:
+        return source.open(), ""
+    except Unfit as unfit:
+        return None, unfit.message
+
+
+def _label(source: DraftFolder | None) -> str | None:
+    return None if source is None else source.label
+
+
+def _context_length(config: Mapping[str, Any], tokenizer: Any) -> int:
+    text = config.get("text_config", {})
+    for source in (config, text):
+        value = source.get("max_position_embeddings")
+        if isinstance(value, int) and value > 0:
+            return value
+    declared = getattr(tokenizer, "model_max_length", 0)
+    return int(declared) if 0 < declared < 10**7 else 4096
+
+
+def _vocabulary(target: Any, tokenizer: Tokenizer) -> int:
+    args = getattr(target, "args", None)
+    size = getattr(args, "vocab_size", None)
+    return int(size) if isinstance(size, int) else tokenizer.vocab_size

@@ -1,0 +1,154 @@
+"""Sampling parameters as distributions; what a row chooses; speculative acceptance and its residual.
+
+A row without a seed works on the *transformed* distributions of both models: p of the target, q of the draft, after the
+same top_p, min_p, top_k and temperature (in mlx-lm's order). A drafted x stands with probability min(1, p(x)/q(x)); the
+first that falls is replaced by a draw from max(0, p - q), normalised (Leviathan et al. 2023, arXiv 2211.17192, theorem
+1), so that the text has exactly the target's distribution. Randomness comes as uniforms drawn on the host from one
+generator per row. A draw is the inverse of the cumulative distribution at its uniform.
+
+All other rows are *settled*: whoever is asked, and whenever, the token at a place in the text is one and the same. A
+greedy row takes the maximum; one with a seed the maximum of log p + noise (`noise.py`), which is a draw from p. A
+drafted token stands where it is the target's own choice: less often than by the rule above, but the text does not
+depend on what was drafted. Beside rows without a seed, settled ones have all their mass on what they choose."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+
+import mlx.core as mx
+
+from draftd.core import SamplingParams
+from draftd.engine.sampling.noise import Noise
+
+_LOG2_E = math.log2(math.e)
+
+
+_BELOW_ONE = 1.0 - 2.0**-22  # a float32 uniform must never round up to 1
+
+
+def uniforms(generators: Sequence[random.Random], counts: Sequence[int]) -> mx.array:
+    """rows × max(counts) uniforms in [0, 1): `counts[i]` from row i's own generator, then zeros.
+
+    A row draws what its own depth needs and no more, so that its text does not depend on the depths of the others.
+    """
+    width = max(counts)
+    rows = zip(generators, counts, strict=True)
+    drawn = [[min(g.random(), _BELOW_ONE) for _ in range(n)] + [0.0] * (width - n) for g, n in rows]
+    return mx.array(drawn, dtype=mx.float32)
+
+
+class Sampling:
+    """The sampling parameters of a list of rows, as arrays that broadcast over rows × positions × vocabulary.
+
+    Below, `starts` and `first` say where in the rows' outputs these positions lie: row i's are preceded by
+    `starts[i] + first` tokens. `more`: so many positions beyond will be asked for next, with the same `starts`.
+    """
+
+    def __init__(self, params: Sequence[SamplingParams]) -> None:
+        self.settled = all(p.greedy or p.seed is not None for p in params)
+        self._greedy = all(p.greedy for p in params)
+        self._top_p = any(p.top_p < 1 for p in params if not p.greedy)
+        self._min_p = any(p.min_p > 0 for p in params if not p.greedy)
+        self._top_k = any(p.top_k > 0 for p in params if not p.greedy)
+        self._params = params
+        self._selected: tuple[list[int], Sampling] | None = None
+        if self._greedy:
+            return
+        self._inverse_temperature = _column([1.0 if p.greedy else 1.0 / p.temperature for p in params])
+        # Neutral values keep every token: a threshold above all mass, a floor below every probability.
+        self._nucleus = _column([p.top_p if p.top_p < 1 else 2.0 for p in params])
+        self._floor = mx.log(_column([p.min_p if p.min_p > 0 else 0.0 for p in params]))
+        self._kept = _column([float(p.top_k) for p in params])
+        settled = [p.greedy or p.seed is not None for p in params]
+        self._any_settled, self._settled_rows = any(settled), _rows(settled)
+        seeds = {i: p.seed for i, p in enumerate(params) if not p.greedy and p.seed is not None}
+        self._seeded = list(seeds)
+        self._noise = Noise(list(seeds.values())) if seeds else None
+        # The others get the noise of one that has a seed; it is not used.
+        place = {row: n for n, row in enumerate(seeds)}
+        self._spread = mx.array([place.get(i, 0) for i in range(len(params))]) if len(seeds) < len(params) else None
+        self._noisy_rows = _rows([i in seeds for i in range(len(params))])
+
+    def select(self, rows: Sequence[int]) -> Sampling:
+        """The parameters of these rows. The same rows draft for many rounds: the last answer is kept."""
+        asked = list(rows)
+        if self._selected is None or self._selected[0] != asked:
+            self._selected = asked, Sampling([self._params[i] for i in asked])
+        return self._selected[1]
+
+    def choose(self, logits: mx.array, starts: Sequence[int], first: int = 0, more: int = 0) -> mx.array:
+        """What settled rows choose: rows × positions, from `logits`, rows × positions × vocabulary. What it is of other
+        rows means nothing."""
+        if self._greedy:
+            return mx.argmax(logits, axis=-1)
+        logits = logits.astype(mx.float32)
+        return self._choose(logits, self._scaled(logits), starts, first, more)
+
+    def distribution(self, logits: mx.array, starts: Sequence[int], first: int = 0, more: int = 0) -> mx.array:
+        """Probabilities, shaped as `logits`: rows × positions × vocabulary. Settled rows have all on their choice."""
+        vocabulary = logits.shape[-1]
+        if self.settled:
+            return one_hot(self.choose(logits, starts, first, more), vocabulary)
+        logits = logits.astype(mx.float32)
+        scaled = self._scaled(logits)
+        p = _softmax(scaled)
+        if self._any_settled:
+            p = mx.where(self._settled_rows, one_hot(self._choose(logits, scaled, starts, first, more), vocabulary), p)
+        return p
+
+    def _choose(self, logits: mx.array, scaled: mx.array, starts: Sequence[int], first: int, more: int) -> mx.array:
+        if self._noise is None:
+            return mx.argmax(logits, axis=-1)
+        noise = self._noise.block([starts[i] for i in self._seeded], first, logits.shape[1], logits.shape[2], more)
+        if self._spread is None:
+            return mx.argmax(scaled + noise, axis=-1)
+        return mx.argmax(mx.where(self._noisy_rows, scaled + noise[self._spread], logits), axis=-1)
+
+    def _scaled(self, logits: mx.array) -> mx.array:
+        """What the softmax is taken of. A row's own values, to the last bit, whatever the others ask for."""
+        kept = self._filtered(logits) if self._top_p or self._min_p or self._top_k else logits
+        return kept * self._inverse_temperature
+
+    def _filtered(self, logits: mx.array) -> mx.array:
+        """`logits` where top_p, min_p and top_k keep a token, else -inf."""
+        logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+        if self._top_p:
+            ordered = mx.sort(logprobs, axis=-1)
+            mass = mx.exp(ordered)
+            above = mx.cumsum(mass, axis=-1, reverse=True, inclusive=False)
+            total = above[..., :1] + mass[..., :1]
+            dropped = (above >= self._nucleus * total).sum(axis=-1, keepdims=True)
+            logprobs = mx.where(logprobs < mx.take_along_axis(ordered, dropped, axis=-1), -mx.inf, logprobs)
+        if self._min_p:
+            floor = mx.max(logprobs, axis=-1, keepdims=True) + self._floor
+            logprobs = mx.where(logprobs < floor, -mx.inf, logprobs)
+        if self._top_k:
+            vocabulary = logprobs.shape[-1]
+            rank = mx.where(self._kept > 0, vocabulary - mx.minimum(self._kept, vocabulary), 0).astype(mx.int32)
+            rank = mx.broadcast_to(rank, (*logprobs.shape[:-1], 1))
+            threshold = mx.take_along_axis(mx.sort(logprobs, axis=-1), rank, axis=-1)
+            logprobs = mx.where(logprobs < threshold, -mx.inf, logprobs)
+        return mx.where(logprobs > -mx.inf, logits, -mx.inf)
+
+
+def _softmax(x: mx.array) -> mx.array:
+    """Over the vocabulary. MLX's `exp` on an x86 CPU takes three times as long as its `power`."""
+    if mx.default_device() != mx.cpu:
+        return mx.softmax(x, axis=-1)
+    mass = mx.power(2.0, (x - mx.max(x, axis=-1, keepdims=True)) * _LOG2_E)
+    return mass / mx.sum(mass, axis=-1, keepdims=True)
+
+
+def _column(values: Sequence[float]) -> mx.array:
+    return mx.array(values, dtype=mx.float32)[:, None, None]
+
+
+def _rows(values: Sequence[bool]) -> mx.array:
+    return mx.array(values)[:, None, None]
+
+
+def one_hot(tokens: mx.array, vocabulary: int) -> mx.array:
+    """float32, shape of `tokens` × vocabulary."""
+    return (mx.arange(vocabulary, dtype=tokens.dtype) == tokens[..., None]).astype(mx.float32)

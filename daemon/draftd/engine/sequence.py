@@ -1,0 +1,119 @@
+"""The running rows: one row is one request being decoded."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+from draftd.core import DecodeRequest, DrafterKind, FinishReason, Origin, RequestStats, TokenSink
+from draftd.engine.depth.acceptance_rates import RowEvidence
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """One request's state on the engine thread. `tokens` is prompt and output; the last one is not yet in any cache."""
+
+    request: DecodeRequest
+    sink: TokenSink
+    stats: RequestStats
+    tokens: list[int]
+    max_tokens: int  # the request's own, cut to the model's context
+    generator: random.Random  # what a sampled row without a seed draws from
+    most: int  # tokens to draft in a round: the plan's, or fewer since it was lowered
+    degraded: str = ""
+    lowered: str = ""
+    finish: FinishReason | None = None
+    error: str = ""
+    rebuilt_at: int = -1  # output length when the row's caches were last rebuilt after a failure
+    lookup: object | None = field(default=None)
+    kept: int = 0  # tokens of its text that the target has kept, or tried to
+    evidence: dict[DrafterKind, RowEvidence] = field(default_factory=dict)  # how its own drafts fared
+    home: DrafterKind | None = None  # the plan's own drafter, whoever drafts now
+    wanted: bool | None = None  # whether its drafter takes it in before it joins; None before that is decided
+    told_cap: int = -1  # the bound that was last told to be lower than what would pay
+    _asked_as: dict[DrafterKind, DecodeRequest] = field(default_factory=dict)  # the request, by who drafts
+
+    @classmethod
+    def of(cls, request: DecodeRequest, sink: TokenSink, context_length: int) -> Row:
+        return cls(
+            request=request,
+            sink=sink,
+            stats=RequestStats(prompt_tokens=len(request.prompt), arrival=request.arrival),
+            tokens=list(request.prompt),
+            max_tokens=min(request.max_tokens, context_length - len(request.prompt)),
+            generator=random.Random(),
+            most=request.plan.max_draft_tokens,
+            home=request.plan.drafter,
+        )
+
+    @property
+    def emitted(self) -> int:
+        return self.stats.counts.emitted
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that may still be emitted."""
+        return self.max_tokens - self.emitted
+
+    @property
+    def shares(self) -> bool:
+        """Whether it uses what is kept of other texts, and its own is kept. What the daemon asks itself is to be
+        computed; what failed is not to be believed."""
+        return self.request.origin is Origin.CLIENT and self.finish is not FinishReason.ERROR
+
+    @property
+    def drafter(self) -> DrafterKind | None:
+        """Who drafts for this row now; None decodes autoregressively."""
+        return None if self.degraded else self.request.plan.drafter
+
+    @property
+    def depth(self) -> int:
+        """How many tokens to draft next: never past the last token that may be emitted."""
+        return 0 if self.degraded else min(self.most, self.remaining - 1)
+
+    def draft_with(self, kind: DrafterKind) -> None:
+        """In the plan itself: what is counted from here on is counted as this drafter's. Of the plan's own drafter and
+        its alternatives only."""
+        plan = self.request.plan
+        if plan.drafter is kind or plan.drafter is None:
+            return
+        self._asked_as[plan.drafter] = self.request
+        request = self._asked_as.get(kind)
+        if request is None:
+            others = (plan.alternatives | {plan.drafter}) - {kind}
+            request = replace(self.request, plan=replace(plan, drafter=kind, alternatives=others))
+        self.request = request
+
+    def degrade(self, reason: str) -> None:
+        """From now on this row decodes autoregressively. The first reason stands."""
+        self.degraded = self.degraded or reason
+
+    def lower(self, most: int, drafters: Collection[DrafterKind], reason: str) -> None:
+        """From now on this row drafts at most `most` tokens at a time, with one of `drafters` or not at all."""
+        if self.drafter is None or self.home is None:
+            return
+        self.draft_with(self.home)
+        self._asked_as.clear()
+        plan = self.request.plan
+        if plan.alternatives - set(drafters):
+            plan = replace(plan, alternatives=plan.alternatives.intersection(drafters))
+            self.request = replace(self.request, plan=plan)
+        if not most:
+            self.degrade(reason)
+        elif self.drafter in drafters:
+            if most < self.most:
+                self.most, self.lowered = most, self.lowered or reason
+        elif DrafterKind.PROMPT_LOOKUP in drafters:  # which needs nothing but the text
+            # In the plan itself: what it counts from here on is counted as this drafter's.
+            self.home = DrafterKind.PROMPT_LOOKUP
+            plan = replace(plan, drafter=self.home, alternatives=frozenset())
+            self.request = replace(self.request, plan=plan)
+            self.most, self.lowered = min(most, self.most), self.lowered or reason
+        else:
+            self.degrade(reason)
+
+    def end(self, reason: FinishReason, error: str = "") -> None:
+        """Marks the row as ended; the first reason stands."""
+        if self.finish is None:
+            self.finish, self.error = reason, error

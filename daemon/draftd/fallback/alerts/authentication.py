@@ -1,0 +1,154 @@
+"""Who sends: a bearer token, or Grafana's signature with its time.
+
+Grafana signs `TIMESTAMP:BODY` with HMAC-SHA256 and sends lowercase hex. It can leave the time out, and sign the body
+alone; such a signature is good for ever, to whoever has once seen it, so it is refused. With its time it is good for a
+window, and within that once. A token proves the sender of each request anew; whoever can repeat a request has the token
+and could make up another. What it repeats is a lease that is held already.
+
+Comparisons take the same time however much of a guess is right."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from draftd.fallback.alerts.payload import Refused, Result
+
+
+class Seen:
+    """Forgets by time, never for lack of room. One thread.
+
+    `seconds` is how long one could be repeated: twice the window of a timestamp, which may lie ahead as well. A restart
+    forgets all of them; what is repeated then meets the lease that it once got, or the remembered end of it.
+    """
+
+    def __init__(self, seconds: float, capacity: int = 16_384, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._capacity = capacity
+        self._clock = clock
+        self._until: dict[bytes, float] = {}  # in the order in which they are forgotten
+
+    def __contains__(self, signature: bytes) -> bool:
+        self._forget()
+        return signature in self._until
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def wait(self) -> float:
+        """Seconds until there is room: 0 now."""
+        self._forget()
+        if len(self._until) < self._capacity:
+            return 0.0
+        return next(iter(self._until.values())) - self._clock()
+
+    def add(self, signature: bytes) -> None:
+        """Only where there is room."""
+        assert len(self._until) < self._capacity
+        self._until[signature] = self._clock() + self._seconds
+
+    def discard(self, signature: bytes) -> None:
+        """It was not acted on: it may come again."""
+        self._until.pop(signature, None)
+
+    def _forget(self) -> None:
+        now = self._clock()
+        while self._until and (first := next(iter(self._until.items())))[1] <= now:
+            del self._until[first[0]]
+
+
+SIGNATURE_HEADER = "X-Grafana-Alerting-Signature"
+
+
+class Headers(Protocol):
+    """An HTTP message's headers, by name in any case."""
+
+    def getall(self, key: str, default: Sequence[str]) -> Sequence[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """A signature that is not proven yet: its body has to be read first."""
+
+    timestamp: bytes
+    signature: bytes
+
+
+class Authentication:
+    """`token` and `secret` as configured; where both are, either will do."""
+
+    def __init__(self, token: str | None, secret: str | None, timestamp_header: str, replay_seconds: float) -> None:
+        self._token = None if token is None else token.encode()
+        self._secret = None if secret is None else secret.encode()
+        self._timestamp_header = timestamp_header
+        self._replay_seconds = replay_seconds
+        ways = [] if token is None else ["a bearer token in Authorization"]
+        if secret is not None:
+            ways.append(f"a signature in {SIGNATURE_HEADER} with its time in {timestamp_header}")
+        self._ways = ", or ".join(ways)
+
+    def claim(self, headers: Headers, now: float) -> Signed | None:
+        """None where the headers prove the sender; what the body must prove otherwise. `now`: seconds since 1970.
+
+        Raises Refused.
+        """
+        given = [_bytes(value) for value in headers.getall("Authorization", ())]
+        if self._token is not None and len(given) == 1 and self._is_token(given[0]):
+            return None
+        signatures = [_bytes(value) for value in headers.getall(SIGNATURE_HEADER, ())]
+        if self._secret is not None and signatures:
+            return self._signed(signatures, headers, now)
+        if self._token is not None and given:
+            raise _unauthorised(Result.BAD_TOKEN, f"the token is wrong; allowed: {self._ways}")
+        raise _unauthorised(Result.NO_CREDENTIALS, f"no sender is known; allowed: {self._ways}")
+
+    def prove(self, claim: Signed, body: bytes) -> None:
+        """Raises Refused where the signature is not of this body at that time."""
+        assert self._secret is not None
+        made = hmac.new(self._secret, claim.timestamp + b":", hashlib.sha256)
+        made.update(body)
+        if not hmac.compare_digest(made.hexdigest().encode(), claim.signature):
+            raise _unauthorised(
+                Result.BAD_SIGNATURE,
+                f"{SIGNATURE_HEADER}: not the lowercase hex of HMAC-SHA256 over TIMESTAMP:BODY with webhook.secret",
+            )
+
+    def _is_token(self, given: bytes) -> bool:
+        assert self._token is not None
+        scheme, _, token = given.partition(b" ")
+        return hmac.compare_digest(token.strip(), self._token) and scheme.lower() == b"bearer"
+
+    def _signed(self, signatures: list[bytes], headers: Headers, now: float) -> Signed:
+        times = [_bytes(value) for value in headers.getall(self._timestamp_header, ())]
+        if not times:
+            raise _unauthorised(
+                Result.NO_TIMESTAMP,
+                f"{self._timestamp_header}: missing; without its time a signature could be repeated for ever: set the "
+                "timestamp header in Grafana's contact point",
+            )
+        if len(times) > 1 or re.fullmatch(rb"[0-9]{1,12}", times[0]) is None:
+            raise _unauthorised(Result.BAD_TIMESTAMP, f"{self._timestamp_header}: allowed: seconds since 1970, once")
+        if abs(now - int(times[0])) > self._replay_seconds:
+            raise _unauthorised(
+                Result.STALE,
+                f"{self._timestamp_header}: got {int(times[0])}, {now - int(times[0]):+.0f} s ago; allowed: at most "
+                f"{self._replay_seconds:g} s before or after this machine's time",
+            )
+        if len(signatures) > 1:
+            raise _unauthorised(Result.BAD_SIGNATURE, f"{SIGNATURE_HEADER}: got {len(signatures)}; allowed: one")
+        return Signed(times[0], signatures[0])
+
+
+def _unauthorised(result: Result, message: str) -> Refused:
+    return Refused(401, result, message)
+
+
+def _bytes(value: str) -> bytes:
+    """A header as it came. What is not UTF-8 arrives as surrogates; comparing text with those, or with any letter
+    beyond ASCII, would raise."""
+    return value.encode("utf-8", "surrogateescape")

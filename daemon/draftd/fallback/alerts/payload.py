@@ -1,0 +1,290 @@
+"""What Grafana and Alertmanager say: notifications to a webhook, and the answers of their alerts API.
+
+Alertmanager's notifications have version "4", Grafana's "1" with more fields; what is not needed here is not looked at.
+The API is Alertmanager's v2, which Grafana has as well. All three become `Alert`s."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, TypeAdapter, ValidationError
+
+from draftd.core import FallbackLevel
+from draftd.errors import InvalidRequest
+from draftd.fallback.leases import Notice
+
+MOST_ALERTS = 1000  # in a notification
+
+
+MOST_POLLED = 10_000  # in an answer
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+_RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """One alert. `starts_at`: seconds since 1970; `where` names it in what it came in."""
+
+    labels: Mapping[str, str]
+    fingerprint: str
+    starts_at: float
+    firing: bool
+    where: str
+
+
+class Malformed(InvalidRequest):
+    """What came is no JSON."""
+
+
+def _seconds(value: object) -> float:
+    """RFC 3339, in whole milliseconds: a webhook tells nanoseconds, the API cuts them off, and it is one alert."""
+    if not isinstance(value, str) or _RFC3339.fullmatch(value) is None:
+        raise ValueError
+    since = datetime.fromisoformat(value.upper()) - _EPOCH
+    if since < timedelta(0):
+        raise ValueError
+    return since // timedelta(milliseconds=1) / 1000
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
+class _Any(_Part):
+    labels: dict[str, str]
+    fingerprint: str = Field(pattern=r"^[0-9A-Za-z]{1,64}$")
+    starts_at: Annotated[float, PlainValidator(_seconds)] = Field(alias="startsAt")
+
+
+class _Told(_Any):
+    status: Literal["firing", "resolved"]
+
+
+class _State(_Part):
+    state: Literal["unprocessed", "active", "suppressed"]
+
+
+class _Listed(_Any):
+    status: _State
+
+
+class _Notification(_Part):
+    version: Literal["4", "1"]
+    status: Literal["firing", "resolved"]
+    alerts: list[_Told] = Field(min_length=1, max_length=MOST_ALERTS)
+
+
+_ANSWER = TypeAdapter(Annotated[list[_Listed], Field(max_length=MOST_POLLED)])
+
+
+_ALLOWED = {
+    "version": '"4" (Alertmanager) or "1" (Grafana)',
+    "alerts": f"a list of 1 to {MOST_ALERTS} alerts",
+    "startsAt": "a time since 1970, as 2026-01-31T12:00:00.123Z",
+    "fingerprint": "1 to 64 letters and digits",
+    "labels": "an object of texts",
+    "state": "unprocessed, active or suppressed",
+}
+
+
+_STATUS = "firing or resolved"
+
+
+def parse_notification(body: bytes) -> tuple[Alert, ...]:
+    """Raises Malformed where it is no JSON, InvalidRequest where it is no notification."""
+    try:
+        found = _Notification.model_validate_json(body)
+    except ValidationError as error:
+        raise _explained(error, body, "") from None
+    return tuple(_alert(one, one.status == "firing", f"alerts[{i}]") for i, one in enumerate(found.alerts))
+
+
+def parse_alerts(body: bytes) -> tuple[Alert, ...]:
+    """The alerts of the API's answer that fire and are not silenced or inhibited. Raises as `parse_notification`."""
+    try:
+        found = _ANSWER.validate_json(body)
+    except ValidationError as error:
+        raise _explained(error, body, "alerts") from None
+    firing = ((i, one) for i, one in enumerate(found) if one.status.state != "suppressed")
+    return tuple(_alert(one, True, f"alerts[{i}]") for i, one in firing)
+
+
+def _alert(one: _Any, firing: bool, where: str) -> Alert:
+    return Alert(one.labels, one.fingerprint, one.starts_at, firing, where)
+
+
+def _explained(error: ValidationError, body: bytes, root: str) -> InvalidRequest:
+    """The first thing that is wrong."""
+    first = error.errors(include_url=False, include_context=True)[0]
+    if first["type"] == "json_invalid":
+        shown = body[:40].decode("utf-8", "replace")
+        return Malformed("body", shown, f"JSON in UTF-8 ({first['msg'].removeprefix('Invalid JSON: ')})")
+    path = root
+    for step in first["loc"]:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
+    names = [step for step in first["loc"] if isinstance(step, str)]
+    if first["type"] == "missing":
+        return InvalidRequest(path, None, _allowed(names, first["loc"]))
+    return InvalidRequest(path or "body", _short(first["input"]), _allowed(names, first["loc"]))
+
+
+def _allowed(names: list[str], loc: tuple[int | str, ...]) -> str:
+    last = names[-1] if names else ""
+    if "labels" in names[:-1]:
+        return "a text"
+    if last == "alerts" and isinstance(loc[-1], int):
+        return "an alert: an object"
+    if last == "status":
+        return _STATUS
+    return _ALLOWED.get(last, "an object, as Alertmanager or Grafana sends it" if not loc else "a valid value")
+
+
+def _short(value: object) -> object:
+    """What can be shown in a line without writing all of it out first."""
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    return f"an object of {len(value)}" if isinstance(value, dict) else value
+
+
+class Result(enum.StrEnum):
+    """What became of one notification, or of what came instead of one."""
+
+    ACCEPTED = "accepted"
+    DUPLICATE = "duplicate"  # all of it was known
+    OUT_OF_ORDER = "out_of_order"  # all of it is older than what is known
+    FULL = "full"  # as many alerts hold as may
+    NO_LEVEL = "no_level"  # none of it asks for a level: for people
+    OTHER_INSTANCE = "other_instance"  # none of it is about this daemon
+
+    NO_CREDENTIALS = "no_credentials"
+    BAD_TOKEN = "bad_token"
+    BAD_SIGNATURE = "bad_signature"
+    NO_TIMESTAMP = "no_timestamp"
+    BAD_TIMESTAMP = "bad_timestamp"
+    STALE = "stale"
+    REPLAYED = "replayed"
+
+    BAD_HTTP = "bad_http"
+    BAD_PATH = "bad_path"
+    BAD_METHOD = "bad_method"
+    BAD_ENCODING = "bad_encoding"
+    TOO_LARGE = "too_large"
+    SLOW = "slow"
+    CUT_SHORT = "cut_short"  # its sender hung up
+    CROWDED_OUT = "crowded_out"  # it was the oldest of too many connections
+
+    MALFORMED = "malformed"  # no JSON
+    INVALID = "invalid"  # JSON, but no notification
+    BAD_LEVEL = "bad_level"
+    UNKNOWN_ALERT = "unknown_alert"
+
+    RATE_LIMITED = "rate_limited"
+    BUSY = "busy"  # 503: the sender tries again
+    FAILED = "failed"  # 500: a bug
+
+
+class PollResult(enum.StrEnum):
+    """What became of one poll."""
+
+    OK = "ok"
+    UNREACHABLE = "unreachable"
+    SLOW = "slow"
+    REFUSED = "refused"  # a status that is not 200
+    TOO_LARGE = "too_large"
+    INVALID = "invalid"
+    BUSY = "busy"  # what was found could not be taken
+    FAILED = "failed"  # a bug
+
+
+class Refused(Exception):
+    """A notification that is not taken: HTTP status, what is counted, what its sender is told."""
+
+    def __init__(self, status: int, result: Result, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.result = result
+        self.message = message
+        self.retry_after = retry_after
+
+
+AHEAD_SECONDS = 86_400.0  # that an alert may begin ahead of this machine's clock: later ones would look old beside it
+
+
+_LEVELS = {level.label: level for level in FallbackLevel if level is not FallbackLevel.FULL}
+
+
+class BadLevel(InvalidRequest):
+    """A level that no alert can ask for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """An alert that asks nothing of this daemon."""
+
+    alert: Alert
+    result: Result
+
+    def __str__(self) -> str:
+        name = self.alert.labels.get("alertname", "")
+        return f"{self.alert.where}: {self.result} ({_shown(name)})"
+
+
+def asked(alert: Alert, known: Set[str], instance: str, now: float) -> Notice | Ignored:
+    """`instance` is this daemon's own name; while it has none, alerts of any instance are taken for its own.
+
+    A level is a ceiling: nothing in here can raise one. Raises BadLevel for any other, and InvalidRequest
+    where the alert begins too far ahead.
+    """
+    labels = alert.labels
+    name = labels.get("alertname", "")
+    if name not in known:
+        return Ignored(alert, Result.UNKNOWN_ALERT)
+    if instance and labels.get("instance") and labels["instance"] != instance:
+        return Ignored(alert, Result.OTHER_INSTANCE)
+    if not (asks := labels.get("fallback_level")):
+        return Ignored(alert, Result.NO_LEVEL)
+    if asks not in _LEVELS:
+        allowed = ", ".join(sorted(_LEVELS)) + ": an alert can lower the level, and not raise it"
+        raise BadLevel(f"{alert.where}.labels.fallback_level", asks, allowed)
+    if alert.starts_at > now + AHEAD_SECONDS:
+        allowed = "a time that is not more than a day ahead of this machine's"
+        raise InvalidRequest(f"{alert.where}.startsAt", alert.starts_at, allowed)
+    return Notice(
+        name=name,
+        fingerprint=alert.fingerprint,
+        firing=alert.firing,
+        starts_at=alert.starts_at,
+        level=_LEVELS[asks],
+        hard=labels.get("severity") == "critical",
+    )
+
+
+def _shown(name: str) -> str:
+    shown = repr(name)
+    return shown if len(shown) <= 80 else f"{shown[:77]}…"
+
+
+# As in dashboards/alerts.py, which the daemon does not import; a test holds both equal.
+KNOWN_ALERTS = frozenset(
+    {
+        "DraftdAbsent",
+        "DraftdAcceptanceBelowFloor",
+        "DraftdAcceptanceDrift",
+        "DraftdMemoryPressureCritical",
+        "DraftdSlowerThanBreakEven",
+        "DraftdSwapRising",
+        "DraftdTelemetryDropped",
+        "DraftdThermalHeavy",
+        "DraftdTimeToFirstTokenRegression",
+        "DraftdVerifierErrors",
+    }
+)

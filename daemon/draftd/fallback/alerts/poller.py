@@ -1,0 +1,160 @@
+"""Asks Alertmanager or Grafana which alerts fire, for those whose webhook was lost, and after a restart.
+
+What it finds is told whole: what it listed before and lists no more is over. So a poll that fails in any way tells
+nothing, and leases run out by themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence, Set
+
+import aiohttp
+
+from draftd.errors import InvalidRequest, NotServing, QueueFull
+from draftd.fallback.alerts.payload import KNOWN_ALERTS, PollResult, asked, parse_alerts
+from draftd.fallback.alerts.webhook import LoopThread, Saying
+from draftd.fallback.leases import Notice
+from draftd.fallback.seams import ControlTelemetry
+from draftd.settings import WebhookSettings
+
+log = logging.getLogger(__name__)
+
+_PATH = "/api/v2/alerts"
+_WANTED = (
+    ("active", "true"),
+    ("unprocessed", "true"),  # so new that nobody has been told yet
+    ("silenced", "false"),
+    ("inhibited", "false"),
+    ("filter", 'fallback_level=~".+"'),
+)
+_SECONDS = 10.0
+_MOST_BYTES = 8 * 1024 * 1024
+_LONGEST_WAIT_SECONDS = 300.0  # between polls that fail, unless polls are further apart anyway
+
+
+class PollFailed(Exception):
+    """A poll that tells nothing."""
+
+    def __init__(self, result: PollResult, message: str) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class Poller:
+    """`polled` takes all that fires, an empty list as well; it raises QueueFull or NotServing when it cannot now.
+
+    `instance` and `known` as for the listener.
+    """
+
+    def __init__(
+        self,
+        settings: WebhookSettings,
+        polled: Callable[[Sequence[Notice]], object],
+        telemetry: ControlTelemetry,
+        instance: Callable[[], str],
+        known: Set[str] = KNOWN_ALERTS,
+        *,
+        wall: Callable[[], float] = time.time,
+        seconds: float = _SECONDS,
+    ) -> None:
+        assert settings.poll_url is not None
+        self._url = settings.poll_url + _PATH
+        self._token = settings.poll_token
+        self._period = settings.poll_seconds
+        self._polled = polled
+        self._telemetry = telemetry
+        self._instance = instance
+        self._known = known
+        self._wall = wall
+        self._seconds = seconds
+        self._saying = Saying(log, seconds=3600.0)
+        self._failures = 0
+        self._thread = LoopThread("draftd-alert-poll", self._run)
+
+    def start(self) -> None:
+        """Polls at once, and from then on."""
+        self._thread.start()
+
+    def close(self, seconds: float) -> bool:
+        """True when its thread has ended within `seconds`."""
+        return self._thread.close(seconds)
+
+    async def _run(self) -> None:
+        timeout = aiohttp.ClientTimeout(total=self._seconds)
+        token = {} if self._token is None else {"Authorization": f"Bearer {self._token.get_secret_value()}"}
+        # No cookies, and a connection for each poll: what was wrong with the last one is not kept.
+        connector = aiohttp.TCPConnector(force_close=True)
+        async with aiohttp.ClientSession(
+            timeout=timeout, headers=token, connector=connector, cookie_jar=aiohttp.DummyCookieJar()
+        ) as session:
+            while True:
+                await self._poll(session)
+                await asyncio.sleep(self._wait())
+
+    def _wait(self) -> float:
+        """Doubles with each failure in a row, up to a bound."""
+        longest = max(self._period, _LONGEST_WAIT_SECONDS)
+        return min(self._period * 2.0 ** min(self._failures, 30), longest)
+
+    async def _poll(self, session: aiohttp.ClientSession) -> None:
+        try:
+            firing = self._understood(await self._answer(session))
+            await asyncio.to_thread(self._polled, firing)
+        except PollFailed as failure:
+            self._failed(failure.result, str(failure))
+        except (QueueFull, NotServing) as error:
+            self._failed(PollResult.BUSY, error.message)
+        except Exception as error:
+            self._failed(PollResult.FAILED, repr(error), error)
+        else:
+            if self._failures:
+                log.warning("alerts are polled at %s again, after %d failures", self._url, self._failures)
+            self._failures = 0
+            self._telemetry.poll(PollResult.OK)
+
+    def _failed(self, result: PollResult, why: str, error: Exception | None = None) -> None:
+        """Said once, until it works again."""
+        self._telemetry.poll(result)
+        if not self._failures:
+            text = "alerts cannot be polled at %s: %s; until they can, those that hold run out unless they are repeated"
+            log.warning(text, self._url, why, exc_info=error)
+        self._failures += 1
+
+    async def _answer(self, session: aiohttp.ClientSession) -> bytes:
+        """Raises PollFailed."""
+        try:
+            # A redirect would take the token elsewhere.
+            async with session.get(self._url, params=_WANTED, allow_redirects=False) as response:
+                if response.status != 200:
+                    raise PollFailed(PollResult.REFUSED, f"status {response.status}; wanted: 200")
+                body = bytearray()
+                async for part in response.content.iter_any():
+                    body += part
+                    if len(body) > _MOST_BYTES:
+                        raise PollFailed(PollResult.TOO_LARGE, f"an answer of more than {_MOST_BYTES} bytes")
+                return bytes(body)
+        except TimeoutError:
+            raise PollFailed(PollResult.SLOW, f"no answer within {self._seconds:g} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise PollFailed(PollResult.UNREACHABLE, str(error) or type(error).__name__) from None
+
+    def _understood(self, body: bytes) -> list[Notice]:
+        """What of it asks this daemon for a level. Raises PollFailed."""
+        try:
+            alerts = parse_alerts(body)
+        except InvalidRequest as error:
+            raise PollFailed(PollResult.INVALID, error.message) from None
+        instance, now = self._instance(), self._wall()
+        notices = []
+        for alert in alerts:
+            try:
+                found = asked(alert, self._known, instance, now)
+            except InvalidRequest as error:  # somebody's own rule: no reason to miss the others
+                self._saying.say(logging.WARNING, "ignored", f"polled alert ignored: {error.message}")
+                continue
+            if isinstance(found, Notice):
+                notices.append(found)
+        return notices

@@ -1,0 +1,183 @@
+"""Marks each transition in Grafana, as an annotation of the whole organisation: any dashboard can show it by its tags.
+
+On a thread of its own, behind a bounded queue: a Grafana that is slow, refuses or is away delays nobody and fails
+nothing. What could not be sent is tried again, for it carries its own time; what Grafana will not take is left.
+"""
+
+from __future__ import annotations
+
+import html
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+from draftd.fallback.journal import Journal, Subject, Transition
+from draftd.fallback.seams import ControlTelemetry
+from draftd.settings import AnnotationSettings
+
+log = logging.getLogger(__name__)
+
+SENT, FAILED, REFUSED, DROPPED = "sent", "failed", "refused", "dropped"
+
+_CAPACITY = 64
+_ANSWER_SECONDS = 5.0
+_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 1.0, 60.0  # until what failed is tried again
+_MOST_TEXT = 2_000
+_TITLES = {Subject.LEVEL: "Fallback level", Subject.FLAG: "Feature flag"}
+
+
+class Annotator:
+    """Hears of transitions on any thread, from `start` to `close`. `instance` says which daemon this is."""
+
+    def __init__(
+        self,
+        settings: AnnotationSettings,
+        journal: Journal,
+        telemetry: ControlTelemetry,
+        instance: Callable[[], str],
+        *,
+        capacity: int = _CAPACITY,
+        answer_seconds: float = _ANSWER_SECONDS,
+        first_wait: float = _FIRST_WAIT_SECONDS,
+    ) -> None:
+        """`settings` names a Grafana. `capacity`: annotations that may wait; the oldest makes room."""
+        assert settings.grafana_url is not None
+        self._grafana = Grafana(settings, answer_seconds)
+        self._journal, self._telemetry, self._instance = journal, telemetry, instance
+        self._capacity, self._first_wait = capacity, first_wait
+        self._changed = threading.Condition()  # guards the queue and what closes it
+        self._waiting: deque[Transition] = deque()
+        self._until: float | None = None  # set: it closes, and has until then
+        self._deaf: Callable[[], None] = lambda: None
+        self._away = False  # a spell in which nothing can be sent
+        self._thread = threading.Thread(target=self._run, name="draftd-annotations", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        self._deaf = self._journal.listen(self._heard)
+
+    def close(self, seconds: float) -> bool:
+        """Sends what still waits, each once, for so many seconds; what is left is dropped. False where the thread did
+        not end in time."""
+        self._deaf()
+        with self._changed:
+            self._until = time.monotonic() + seconds
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(seconds)
+        with self._changed:
+            left, self._waiting = len(self._waiting), deque()
+        for _ in range(left):
+            self._telemetry.annotation(DROPPED)
+        return not self._thread.is_alive()
+
+    def _heard(self, transition: Transition) -> None:
+        with self._changed:
+            full = len(self._waiting) >= self._capacity
+            if full:
+                self._waiting.popleft()
+            self._waiting.append(transition)
+            self._changed.notify_all()
+        if full:
+            self._telemetry.annotation(DROPPED)
+
+    # its own thread
+
+    def _run(self) -> None:
+        wait = self._first_wait
+        while (transition := self._next()) is not None:
+            result = self._send(transition)
+            self._telemetry.annotation(result)
+            if result != FAILED:
+                wait = self._first_wait
+                continue
+            with self._changed:
+                if self._until is None and len(self._waiting) < self._capacity:
+                    self._waiting.appendleft(transition)  # it was the oldest, and is again
+                    lost = False
+                else:
+                    lost = True
+                self._changed.wait_for(lambda: self._until is not None, wait)
+            if lost:
+                self._telemetry.annotation(DROPPED)
+            wait = min(wait * 2, _LONGEST_WAIT_SECONDS)
+
+    def _next(self) -> Transition | None:
+        """What waits longest; None once there is nothing left to do."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._waiting) or self._until is not None)
+            if not self._waiting or (self._until is not None and time.monotonic() >= self._until):
+                return None
+            return self._waiting.popleft()
+
+    def _send(self, transition: Transition) -> str:
+        title = _TITLES[transition.subject]
+        lines = (f"{title}: {transition.previous} → {transition.current}", transition.cause, transition.evidence)
+        text = "\n".join(html.escape(line, quote=False) for line in lines if line)[:_MOST_TEXT]
+        try:
+            tags = ["draftd", transition.subject.value, *([named] if (named := self._instance()) else [])]
+            self._grafana.annotate(round(transition.at.timestamp() * 1000), tags, text)
+        except Exception as error:  # whatever it is, it concerns this thread alone
+            result, why = self._grafana.explained(error)
+            if not self._away:
+                log.warning("transitions are not marked in Grafana for now: %s", why)
+            self._away = True
+            return result
+        if self._away:
+            log.info("transitions are marked in Grafana again")
+        self._away = False
+        return SENT
+
+
+class Grafana:
+    """The one call that is needed of it, through grafana-client. One thread."""
+
+    def __init__(self, settings: AnnotationSettings, seconds: float) -> None:
+        self._settings, self._seconds = settings, seconds
+        self._api: Any = None
+
+    def annotate(self, at: int, tags: list[str], text: str) -> None:
+        """`at` in milliseconds since 1970. Raises what grafana-client and what is below it raise."""
+        if self._api is None:
+            self._api = self._connected()
+        self._api.annotations.add_annotation(time_from=at, tags=tags, text=text)
+
+    def explained(self, error: Exception) -> tuple[str, str]:
+        """Whether it was refused for good or failed for now, and a line for people, without the token in it."""
+        from niquests.exceptions import TooManyRedirects
+
+        status = int(getattr(error, "status_code", 0) or 0)
+        url = self._settings.grafana_url
+        if isinstance(error, TooManyRedirects):
+            return REFUSED, f"{url} sends elsewhere: the address it ends up at is wanted"
+        if not status:
+            return FAILED, f"{url} gives no answer ({type(error).__name__})"
+        said = str(getattr(error, "message", error))
+        if token := self._token():
+            said = said.replace(token, "…")
+        final = 400 <= status < 500 and status not in (408, 429)
+        return REFUSED if final else FAILED, f"{url} answers {status} ({said[:200]})"
+
+    def _token(self) -> str | None:
+        token = self._settings.grafana_token
+        return None if token is None else token.get_secret_value()
+
+    def _connected(self) -> Any:
+        from grafana_client.api import GrafanaApi  # here, for it takes a while to import
+
+        parts = urlsplit(self._settings.grafana_url or "")
+        host, path = parts.hostname or "", parts.path.strip("/")
+        api: Any = GrafanaApi(
+            auth=self._token(),
+            protocol=parts.scheme,
+            host=f"[{host}]" if ":" in host else host,
+            port=parts.port,
+            url_path_prefix=f"{path}/" if path else "",
+            timeout=self._seconds,
+        )
+        api.client.s.max_redirects = 0  # one could carry the token elsewhere
+        return api

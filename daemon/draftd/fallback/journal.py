@@ -1,0 +1,182 @@
+"""What changed of what the daemon allows, when, and why: the flag's default variant, the fallback level."""
+
+from __future__ import annotations
+
+import enum
+import json
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+log = logging.getLogger(__name__)
+
+
+class Subject(enum.StrEnum):
+    FLAG = "flag"
+    LEVEL = "level"
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One change. `at` is the wall clock, in UTC; `number` counts all there ever were, from 1. `evidence` are the
+    figures behind it and their window, for people."""
+
+    at: datetime
+    subject: Subject
+    previous: str
+    current: str
+    cause: str
+    evidence: str = ""
+    number: int = 0
+
+
+Listener = Callable[[Transition], None]
+
+
+class Recorder(Protocol):
+    """What those who change something need of the journal. Any thread; never raises."""
+
+    def record(self, subject: Subject, previous: str, current: str, cause: str, evidence: str = "") -> None: ...
+
+
+class Journal:
+    """The latest transitions. Any thread. `restored` are those of earlier runs, oldest first: numbers go on."""
+
+    def __init__(
+        self,
+        capacity: int = 1024,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        restored: Sequence[Transition] = (),
+    ) -> None:
+        self._clock = clock
+        self._lock = threading.RLock()  # a listener may look into the journal
+        self._kept: deque[Transition] = deque(restored, maxlen=capacity)
+        self._listeners: list[Listener] = []
+        self._number = max((transition.number for transition in restored), default=0)
+
+    def record(self, subject: Subject, previous: str, current: str, cause: str, evidence: str = "") -> None:
+        with self._lock:
+            self._number += 1
+            made = Transition(self._clock(), subject, previous, current, cause, evidence, self._number)
+            self._kept.append(made)
+            for listener in tuple(self._listeners):
+                try:
+                    listener(made)
+                except Exception:
+                    log.warning("a listener to the journal failed", exc_info=True)
+
+    def latest(self, count: int) -> tuple[Transition, ...]:
+        """The last `count` that are still kept, oldest first."""
+        with self._lock:
+            return tuple(self._kept)[-count:] if count > 0 else ()
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Tells `listener` of each transition from now on, in order, on the thread that made it: it must not block.
+
+        What it raises is logged. Returns what ends it.
+        """
+        with self._lock:
+            self._listeners.append(listener)
+
+        def end() -> None:
+            with self._lock:
+                if listener in self._listeners:
+                    self._listeners.remove(listener)
+
+        return end
+
+
+class History:
+    """`append` is called under the journal's lock; the rest before it. Two files of at most `capacity` lines each: the
+    present one, and the one before it, as `NAME.1`. A line that cannot be read is left out."""
+
+    def __init__(self, path: Path, capacity: int = 4096) -> None:
+        self._path, self._before = path, path.with_name(f"{path.name}.1")
+        self._capacity = capacity
+        self._lines = 0
+        self._failing = False
+
+    def restore(self) -> tuple[Transition, ...]:
+        """All that is kept, oldest first."""
+        found = [*_read(self._before), *_read(self._path)]
+        self._lines = self._mend()
+        return tuple(sorted(found, key=lambda transition: transition.number))
+
+    def append(self, transition: Transition) -> None:
+        """Adds one. What cannot be written is logged once, until it can be again; a listener must not raise."""
+        try:
+            if self._lines >= self._capacity:
+                os.replace(self._path, self._before)
+                self._lines = 0
+            with open(os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab") as file:
+                file.write(json.dumps(_document(transition)).encode() + b"\n")
+            self._lines += 1
+        except OSError as error:
+            if not self._failing:
+                log.warning("%s cannot be written: %s; events are lost in a restart", self._path, error.strerror)
+            self._failing = True
+        else:
+            self._failing = False
+
+    def _mend(self) -> int:
+        """Cuts off a torn last line, so that the next one is whole. How many lines there are."""
+        try:
+            with self._path.open("r+b") as file:
+                raw = file.read()
+                whole = raw.rfind(b"\n") + 1
+                if whole != len(raw):
+                    file.truncate(whole)
+        except FileNotFoundError:
+            return 0
+        except OSError as error:
+            log.warning("%s cannot be mended: %s", self._path, error.strerror)
+            return 0
+        return raw.count(b"\n")
+
+
+def _read(path: Path) -> Iterator[Transition]:
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        log.warning("%s cannot be read (%s): earlier events are not known", path, error.strerror)
+        return
+    lines = raw.split(b"\n")
+    lost = 0
+    for line in lines[:-1]:  # what follows the last end of a line is torn, or nothing
+        try:
+            yield _transition(json.loads(line))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            lost += 1
+    if lost:
+        log.warning("%s: %d lines cannot be read and are left out", path, lost)
+
+
+def _document(transition: Transition) -> dict[str, Any]:
+    return {
+        "number": transition.number,
+        "at": transition.at.astimezone(UTC).isoformat(),
+        "subject": transition.subject.value,
+        "previous": transition.previous,
+        "current": transition.current,
+        "cause": transition.cause,
+        "evidence": transition.evidence,
+    }
+
+
+def _transition(document: dict[str, Any]) -> Transition:
+    at = datetime.fromisoformat(document["at"])
+    if at.tzinfo is None:
+        raise ValueError("at: no time zone")
+    previous, current, cause, evidence = (document[name] for name in ("previous", "current", "cause", "evidence"))
+    number = document["number"]
+    if type(number) is not int or not all(isinstance(text, str) for text in (previous, current, cause, evidence)):
+        raise ValueError("not a transition")
+    return Transition(at.astimezone(UTC), Subject(document["subject"]), previous, current, cause, evidence, number)

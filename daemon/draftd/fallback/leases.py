@@ -1,0 +1,130 @@
+"""Alerts that ask for a level, each for a time: what is not repeated runs out, what has no lease asks for nothing.
+
+Notifications come late, twice, in the wrong order or not at all. An alert is known by its fingerprint, and each time
+that it begins to fire by when that was: whatever is older than what is already known is stale.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from draftd.core import FallbackLevel
+from draftd.fallback.ladder import Demand, Signal
+
+_MOST = 256  # leases held, and ends remembered
+
+
+class Applied(enum.StrEnum):
+    """What became of a notification."""
+
+    ACCEPTED = "accepted"
+    RENEWED = "renewed"
+    RESOLVED = "resolved"
+    DUPLICATE = "duplicate"
+    STALE = "stale"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One alert of a notification. `starts_at` is the sender's clock, in seconds since 1970."""
+
+    name: str
+    fingerprint: str
+    firing: bool
+    starts_at: float
+    level: FallbackLevel
+    hard: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """`until` is the ladder's clock. `polled`: the source itself has listed the alert."""
+
+    notice: Notice
+    until: float
+    polled: bool = False
+
+    @property
+    def demand(self) -> Demand:
+        evidence = f"{self.notice.name} fires since {_date(self.notice.starts_at)}"
+        return Demand(Signal.ALERT, self.notice.level, evidence, self.notice.hard)
+
+
+@dataclass(frozen=True, slots=True)
+class Leases:
+    """By fingerprint: the leases, and when an alert that has ended began. 256 of each at most."""
+
+    held: Mapping[str, Lease] = field(default_factory=dict)
+    ended: Mapping[str, float] = field(default_factory=dict)
+
+    def apply(
+        self, notice: Notice, now: float, lease_seconds: float, *, polled: bool = False
+    ) -> tuple[Leases, Applied]:
+        """The next state, and what became of the notice. The same notice twice changes nothing but the lease's end.
+
+        What the source itself lists now (`polled`) is not old news, although it was gone for a while: a silence was
+        lifted, or Alertmanager has started anew. It is told with the beginning that it always had.
+        """
+        state = self.expire(now)
+        lease, ended = state.held.get(notice.fingerprint), state.ended.get(notice.fingerprint)
+        if lease is not None and notice.starts_at < lease.notice.starts_at:
+            return state, Applied.STALE
+        if not notice.firing:
+            if lease is None and ended is not None and notice.starts_at <= ended:
+                return state, Applied.DUPLICATE
+            return state._end(notice.fingerprint, notice.starts_at), Applied.RESOLVED
+        if ended is not None and notice.starts_at <= ended:
+            if not polled:
+                return state, Applied.STALE
+            state = replace(state, ended={name: at for name, at in state.ended.items() if name != notice.fingerprint})
+        if lease is None and len(state.held) >= _MOST:
+            return state, Applied.FULL
+        renewed = Lease(notice, now + lease_seconds, polled or (lease is not None and lease.polled))
+        if renewed == lease:
+            return state, Applied.DUPLICATE
+        again = lease is not None and lease.notice == notice
+        state = replace(state, held={**state.held, notice.fingerprint: renewed})
+        return state, Applied.RENEWED if again else Applied.ACCEPTED
+
+    def reconcile(self, firing: Sequence[Notice], now: float, lease_seconds: float) -> Leases:
+        """What the source lists as firing now. Ends what it listed before and lists no more; an alert that it never
+        listed may be another sender's, and runs out by itself."""
+        state = self.expire(now)
+        for notice in firing:
+            state, _ = state.apply(replace(notice, firing=True), now, lease_seconds, polled=True)
+        listed = {notice.fingerprint for notice in firing}
+        gone = {name: lease for name, lease in state.held.items() if lease.polled and name not in listed}
+        for name, lease in gone.items():
+            state = state._end(name, lease.notice.starts_at)
+        return state
+
+    def expire(self, now: float) -> Leases:
+        """Without what has run out."""
+        if all(lease.until > now for lease in self.held.values()):
+            return self
+        return replace(self, held={name: lease for name, lease in self.held.items() if lease.until > now})
+
+    def demands(self) -> tuple[Demand, ...]:
+        """What the alerts ask for, the lowest level first."""
+        ordered = sorted(self.held.values(), key=lambda lease: (lease.notice.level, not lease.notice.hard))
+        return tuple(lease.demand for lease in ordered)
+
+    def _end(self, fingerprint: str, starts_at: float) -> Leases:
+        held = {name: lease for name, lease in self.held.items() if name != fingerprint}
+        ended = {name: began for name, began in self.ended.items() if name != fingerprint}
+        ended[fingerprint] = max(starts_at, self.ended.get(fingerprint, starts_at))
+        while len(ended) > _MOST:
+            del ended[next(iter(ended))]  # the one that ended first
+        return Leases(held, ended)
+
+
+def _date(seconds: float) -> str:
+    """A sender may have any clock, and not every one of its times has a date."""
+    try:
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError, OSError):
+        return "a time that has no date"

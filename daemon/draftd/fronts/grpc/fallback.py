@@ -1,0 +1,160 @@
+"""The fallback to protobuf and back: its state, transitions and reports; the levels and times of those who ask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from draftd.core import FallbackLevel
+from draftd.errors import InvalidRequest
+from draftd.fallback.journal import Transition
+from draftd.fallback.ladder import Demand, Hold, Rung
+from draftd.fallback.leases import Lease
+from draftd.fallback.reports import CanaryOutcome, CanaryReport, ProbeReport
+from draftd.fallback.snapshot import FallbackState
+from draftd.fronts.grpc import reply
+from draftd.protocol import duration
+from draftd.v1 import control_pb2 as pb
+
+LONGEST_HOLD_DAYS = 30
+MOST_LISTED, LISTED = 1000, 100  # transitions in one answer: at most, and where no limit is given
+
+_DAY = 86_400
+_NANOS = 1_000_000_000
+_LEVELS = {level.label: level for level in sorted(FallbackLevel, reverse=True)}
+
+
+def level(name: str) -> FallbackLevel:
+    """Raises InvalidRequest for a name that is no level's."""
+    if name not in _LEVELS:
+        raise InvalidRequest("level", name, ", ".join(_LEVELS))
+    return _LEVELS[name]
+
+
+def expires_in(given: Duration) -> float:
+    """Seconds. Raises InvalidRequest where a hold cannot last so long."""
+    nanos = given.seconds * _NANOS + given.nanos
+    if not 0 < nanos <= LONGEST_HOLD_DAYS * _DAY * _NANOS:
+        allowed = f"more than 0 s, at most {LONGEST_HOLD_DAYS * _DAY} s ({LONGEST_HOLD_DAYS} days); unset: no end"
+        raise InvalidRequest("expires_in", f"{nanos / _NANOS:g} s", allowed)
+    return nanos / _NANOS
+
+
+def limit(given: int) -> int:
+    """Raises InvalidRequest where nobody lists so many."""
+    if not 0 <= given <= MOST_LISTED:
+        raise InvalidRequest("limit", given, f"1 to {MOST_LISTED}; 0 is {LISTED}")
+    return given or LISTED
+
+
+def after(given: int, last: int) -> int:
+    """`last` is the latest number there is. Raises InvalidRequest for one that is yet to come: nothing after it would
+    ever be missed, because it was counted elsewhere."""
+    if not 0 <= given <= last:
+        raise InvalidRequest("after_number", given, f"0 to {last}, the latest transition's")
+    return given
+
+
+def state(found: FallbackState) -> pb.FallbackState:
+    return pb.FallbackState(
+        ladder=map(rung, found.ladder),
+        rung=found.rung,
+        since=_at(found.since),
+        cause=found.cause,
+        hold=None if found.hold is None else _hold(found.hold),
+        demands=map(_demand, found.demands),
+        leases=map(_lease, found.leases),
+        wait=duration(found.wait),
+        relapses=found.relapses,
+        loaded_drafters=sorted(kind.value for kind in found.loaded_drafters),
+        draft_weight_bytes=found.draft_weight_bytes,
+        state_file="" if found.state_file is None else str(found.state_file),
+        absent_drafters={kind.value: why for kind, why in found.absent.items()},
+    )
+
+
+def rung(one: Rung) -> pb.Rung:
+    return pb.Rung(
+        level=one.level.label,
+        max_draft_tokens=one.max_draft_tokens,
+        drafter="" if one.drafter is None else one.drafter.value,
+    )
+
+
+def transition(one: Transition) -> pb.Transition:
+    return pb.Transition(
+        at=reply.timestamp(one.at),
+        subject=one.subject.value,
+        previous=one.previous,
+        current=one.current,
+        cause=one.cause,
+        evidence=one.evidence,
+        number=one.number,
+    )
+
+
+def listed(kept: Sequence[Transition], most: int, number: int) -> pb.ListTransitionsResponse:
+    """The latest `most` of those after `number`."""
+    later = [one for one in kept if one.number > number]
+    return pb.ListTransitionsResponse(transitions=map(transition, later[-most:]))
+
+
+def probed(report: ProbeReport) -> pb.RunProbeResponse:
+    return pb.RunProbeResponse(
+        rung=rung(report.rung),
+        verdict=report.verdict.value,
+        reason=report.reason,
+        acceptance=report.acceptance,
+        speedup=report.speedup,
+        took=duration(report.seconds),
+    )
+
+
+def canaries(report: CanaryReport) -> pb.RunCanariesResponse:
+    return pb.RunCanariesResponse(
+        verdict=report.verdict.value,
+        reason=report.reason,
+        score_autoregressive=report.score_autoregressive,
+        score_speculative=report.score_speculative,
+        results=map(_canary, report.outcomes),
+        took=duration(report.seconds),
+    )
+
+
+def _canary(outcome: CanaryOutcome) -> pb.CanaryResult:
+    found = outcome.divergence
+    return pb.CanaryResult(
+        id=outcome.id,
+        passed_autoregressive=outcome.passed_autoregressive,
+        passed_speculative=outcome.passed_speculative,
+        diverged=found is not None,
+        diverged_at=None if found is None else found.at,
+        logit_gap=None if found is None else found.logit_gap,
+        complaint=outcome.complaint,
+    )
+
+
+def _hold(hold: Hold) -> pb.Hold:
+    return pb.Hold(until=None if hold.until is None else _at(hold.until), rung=hold.rung)
+
+
+def _demand(demand: Demand) -> pb.Demand:
+    return pb.Demand(signal=demand.signal.value, level=demand.level.label, hard=demand.hard, evidence=demand.evidence)
+
+
+def _lease(lease: Lease) -> pb.Lease:
+    notice = lease.notice
+    return pb.Lease(
+        alert=notice.name,
+        fingerprint=notice.fingerprint,
+        level=notice.level.label,
+        started=_at(notice.starts_at),
+        until=_at(lease.until),
+    )
+
+
+def _at(seconds: float) -> Timestamp:
+    return reply.timestamp(datetime.fromtimestamp(seconds, UTC))

@@ -1,0 +1,112 @@
+"""The daemon's own account of what it serves, by what and on what."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import platform
+import re
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from draftd.core import DrafterKind, ModelInfo
+from draftd.engine.loop import EngineWorker
+from draftd.fronts.grpc.in_force import in_force
+from draftd.hardware.device import device
+from draftd.hardware.state import HardwareView
+from draftd.models.blas import described
+from draftd.models.fingerprint import Fingerprints
+from draftd.models.folder import ModelFiles
+from draftd.protocol import duration
+from draftd.settings import Settings
+from draftd.v1 import control_pb2 as pb
+
+# What decides tokens and times besides draftd itself: those that are installed are told.
+_PACKAGES = ("mlx", "mlx-cpu", "mlx-metal", "mlx-lm", "mkl", "tokenizers", "transformers", "grpcio")
+
+_POWER = {None: "", True: "mains", False: "battery"}
+
+
+class Manifests:
+    """Made one at a time, on a thread of their own: hashing large files takes long, and neither the event loop nor the
+    engine waits for it."""
+
+    def __init__(self, worker: EngineWorker, hardware: HardwareView, settings: Settings, *, version: str) -> None:
+        self._worker, self._hardware, self._settings, self._version = worker, hardware, settings, version
+        self._fingerprints = Fingerprints()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-manifest")
+
+    async def take(self) -> pb.GetManifestResponse:
+        """Raises NotServing while the models load, NotNow where a file of theirs cannot be read. A caller that goes
+        leaves it to be finished: what was hashed is not hashed again."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._made)
+
+    def close(self) -> None:
+        """Does not wait: a file that is being hashed is given up soon."""
+        self._fingerprints.close()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _made(self) -> pb.GetManifestResponse:
+        worker = self._worker
+        info, machine = worker.info, device()
+        state = self._hardware.state
+        sample = state.sample if state is not None else None
+        library = re.fullmatch(r"cpu \((.+)\)", info.backend)
+        labels = {
+            "model.path": info.model,
+            "model.draft_path": info.draft_model or "",
+            "model.light_draft_path": info.light_draft_model or "",
+        }
+        return pb.GetManifestResponse(
+            version=self._version,
+            packages=versions(_PACKAGES),
+            python=platform.python_version(),
+            os=platform.platform(),
+            device=machine.name,
+            cores=machine.cores,
+            memory_bytes=machine.memory_bytes,
+            backend=info.backend,
+            blas=described(library[1]) if library else "",
+            power_source=_POWER[sample.plugged_in] if sample is not None else "",
+            low_power=sample.low_power if sample is not None else None,
+            models=self._models(info),
+            settings=in_force(self._settings, labels),
+            load_time=duration(worker.load_seconds),
+        )
+
+    def _models(self, info: ModelInfo) -> Mapping[str, pb.ModelManifest]:
+        files, sizes = self._worker.files, self._worker.draft_bytes
+        found = {"target": self._model(info.model, info.weight_bytes, files.target)}
+        for role, name, kind in (
+            ("draft", info.draft_model, DrafterKind.DRAFT_MODEL),
+            ("light_draft", info.light_draft_model, DrafterKind.LIGHT_DRAFT_MODEL),
+        ):
+            if name:
+                found[role] = self._model(name, sizes.get(kind, 0), files.drafts.get(kind))
+        return found
+
+    def _model(self, name: str, weight_bytes: int, files: ModelFiles | None) -> pb.ModelManifest:
+        if files is None:
+            return pb.ModelManifest(name=name, quantization="none", weight_bytes=weight_bytes)
+        fingerprint = self._fingerprints.of(files.folder)
+        return pb.ModelManifest(
+            name=name,
+            quantization=fingerprint.quantization,
+            weight_bytes=weight_bytes,
+            files=[
+                pb.ModelFile(name=file.name, kind=file.kind, bytes=file.bytes, sha256=file.sha256)
+                for file in fingerprint.files
+            ],
+            changed_since_load=files.changed,
+        )
+
+
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """Of those that are installed."""
+    found = {}
+    for name in packages:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,136 @@
+"""A model to the last byte: the SHA-256 of each of its files, and the quantisation that its configuration names.
+
+Files are hashed where they lie, in pieces, and each once: again only when it is another file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from draftd.errors import NotNow, NotServing
+from draftd.models.folder import Stamp, model_files
+
+_PIECE_BYTES = 1 << 20  # hashed at a time, without Python's lock: others run meanwhile
+_ATTEMPTS = 3  # at a file that changes while it is read
+
+_TOKENIZER_CONFIG = "tokenizer_config.json"
+
+
+@dataclass(frozen=True, slots=True)
+class FileFingerprint:
+    """`kind`: weights, config, tokenizer, chat_template."""
+
+    name: str
+    kind: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """Of one model. `quantization` reads "4 bits, groups of 64", or "none"."""
+
+    quantization: str
+    files: tuple[FileFingerprint, ...]
+
+
+class Fingerprints:
+    """Takes them, and remembers what it has hashed. On one thread; `close` from any."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[Stamp, str]] = {}
+        self._closing = threading.Event()
+
+    def of(self, folder: Path) -> Fingerprint:
+        """Raises NotNow, naming the file, where one cannot be read or is being written; NotServing once closed."""
+        try:
+            found = model_files(folder)
+            self._forget(folder, {file for file, _ in found})
+            files = [self._file(file, kind) for file, kind in found]
+            template = _template(folder)
+            return Fingerprint(_quantization(folder), (*files, template) if template else tuple(files))
+        except OSError as error:
+            raise NotNow(f"{Path(error.filename or folder).name}: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Gives up what it is at, within a piece."""
+        self._closing.set()
+
+    def _file(self, file: Path, kind: str) -> FileFingerprint:
+        for _ in range(_ATTEMPTS):
+            stamp = Stamp.of(file)
+            known = self._known.get(file)
+            if known is None or known[0] != stamp:
+                known = stamp, self._hashed(file, stamp.bytes)
+                if Stamp.of(file) != stamp:
+                    continue
+                self._known[file] = known
+            return FileFingerprint(file.name, kind, stamp.bytes, known[1])
+        raise NotNow(f"{file.name} is being written: ask again when it is whole")
+
+    def _hashed(self, file: Path, size: int) -> str:
+        """Of its first `size` bytes: one that goes on growing would have no end."""
+        digest, piece = hashlib.sha256(), memoryview(bytearray(_PIECE_BYTES))
+        with file.open("rb", buffering=0) as source:
+            while size > 0 and (read := source.readinto(piece[: min(size, _PIECE_BYTES)])):
+                digest.update(piece[:read])
+                size -= read
+                if self._closing.is_set():
+                    raise NotServing("the daemon is stopping", retry_after=1.0)
+        return digest.hexdigest()
+
+    def _forget(self, folder: Path, kept: set[Path]) -> None:
+        for file in [file for file in self._known if file.parent == folder and file not in kept]:
+            del self._known[file]
+
+
+def _template(folder: Path) -> FileFingerprint | None:
+    """The chat template where it lies within the tokenizer's configuration: several, with their names, as JSON."""
+    found = _json(folder / _TOKENIZER_CONFIG).get("chat_template")
+    if not found:
+        return None
+    text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, sort_keys=True)
+    content = text.encode()
+    name = f"{_TOKENIZER_CONFIG}#chat_template"
+    return FileFingerprint(name, "chat_template", len(content), hashlib.sha256(content).hexdigest())
+
+
+def _quantization(folder: Path) -> str:
+    config = _json(folder / "config.json")
+    text = config.get("text_config")
+    for place in (config, text if isinstance(text, dict) else {}):
+        for key in ("quantization", "quantization_config"):
+            if isinstance(found := place.get(key), dict):
+                return quantization(found)
+    return "none"
+
+
+def quantization(config: Mapping[str, Any]) -> str:
+    """In words. MLX's own form has `bits` and `group_size`, and an entry for each layer that is treated otherwise; that
+    of others names its method."""
+    said = []
+    if "bits" in config:
+        said.append(f"{config['bits']} bits")
+    if "group_size" in config:
+        said.append(f"groups of {config['group_size']}")
+    method = config.get("mode") or config.get("quant_method")
+    if method and method != "affine":
+        said.append(str(method))
+    if any(isinstance(one, dict) and "bits" in one for one in config.values()):
+        said.append("some layers otherwise")
+    return ", ".join(said) or "unknown"
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """Empty where there is no such file, or none that says anything."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,198 @@
+"""A model as it lies on disk: a folder, or what a hub id stands for.
+
+Weights are read lazily: opening a model checks its files against its configuration and costs milliseconds. What reads
+them is their first evaluation, in the caller's own pieces."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Self
+
+from draftd.core import DrafterKind
+from draftd.errors import ModelLoadError
+
+TOKENIZER_FILES = ("tokenizer*", "vocab*", "merges*", "special_tokens_map.json", "added_tokens.json", "*.tiktoken")
+
+
+# Those that mlx-lm reads. The first kind that a name fits is its own.
+_KINDS = (
+    ("weights", ("model*.safetensors",)),
+    ("config", ("config.json", "generation_config.json", "hf_quant_config.json")),
+    ("chat_template", ("chat_template.*",)),
+    ("tokenizer", TOKENIZER_FILES),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Enough of a file to notice that it is another, without reading it."""
+
+    bytes: int
+    modified_ns: int
+    inode: int
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """Raises OSError."""
+        found = path.stat()
+        return cls(found.st_size, found.st_mtime_ns, found.st_ino)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """Where a model lies. `stamps`: its files by name when it was read; None where it is not in memory."""
+
+    folder: Path
+    stamps: Mapping[str, Stamp] | None = None
+
+    @classmethod
+    def noted(cls, folder: Path) -> Self:
+        """As they are now. Note them before they are read: one that changes meanwhile is then seen to have."""
+        return cls(folder, _stamps(folder))
+
+    @property
+    def changed(self) -> bool:
+        """Whether what lies there is no longer what was read. Looks at the disk."""
+        return self.stamps is not None and self.stamps != _stamps(self.folder)
+
+
+@dataclass(frozen=True, slots=True)
+class PairFiles:
+    """Of all models that are configured. One that was made in memory has none."""
+
+    target: ModelFiles | None = None
+    drafts: Mapping[DrafterKind, ModelFiles] = field(default_factory=dict)
+
+
+def model_files(folder: Path) -> list[tuple[Path, str]]:
+    """The files that a model is read from, by name, each with its kind: weights, config, chat_template, tokenizer."""
+    try:
+        names = sorted(file.name for file in folder.iterdir() if file.is_file())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [(folder / name, kind) for name in names if (kind := _kind(name))]
+
+
+def _kind(name: str) -> str:
+    return next((kind for kind, patterns in _KINDS if any(fnmatchcase(name, one) for one in patterns)), "")
+
+
+def _stamps(folder: Path) -> dict[str, Stamp]:
+    found = {}
+    for file, _ in model_files(folder):
+        with contextlib.suppress(FileNotFoundError):  # it went since the folder was listed
+            found[file.name] = Stamp.of(file)
+    return found
+
+
+_PIECE_BYTES = 8 << 20  # read at a time; an array that is larger is read whole
+
+
+class ModelFolder:
+    """`path` is a local folder or a hub id, which is downloaded if it must be. Raises ModelLoadError for neither."""
+
+    def __init__(self, path: str, role: str = "model") -> None:
+        """`role` is how errors call it."""
+        self._path, self._role = path, role
+        self._folder = self._found(path)
+
+    @property
+    def name(self) -> str:
+        """A label of low cardinality: a hub id as it is, a folder by its last one or two parts."""
+        local = Path(self._path).expanduser()
+        if not local.is_dir():
+            return self._path
+        local = local.resolve()
+        generic = {"target", "draft", "model"}
+        return f"{local.parent.name}/{local.name}" if local.name in generic else local.name
+
+    def files(self, *, noted: bool = True) -> ModelFiles:
+        """Its files as they are now, or only where they lie."""
+        return ModelFiles.noted(self._folder) if noted else ModelFiles(self._folder)
+
+    def open(self) -> tuple[Any, dict[str, Any]]:
+        """The model and its configuration; its weights are not read yet. Raises ModelLoadError.
+
+        On Linux, floating-point weights become fp32: other types do not go through BLAS there.
+        """
+        import mlx.core as mx
+        from mlx_lm.utils import load_model
+
+        try:
+            model, config = load_model(self._folder, lazy=True)
+        except Exception as error:
+            raise self.failed(error) from error
+        if mx.default_device() == mx.Device(mx.cpu):
+            model.set_dtype(mx.float32)
+        model.eval()
+        return model, config
+
+    def tokenizer(self, config: dict[str, Any] | None = None) -> Any:
+        """mlx-lm's tokenizer. `config`: the model's, which may name more tokens that end a text."""
+        from mlx_lm.utils import load_tokenizer
+
+        try:
+            return load_tokenizer(self._folder, eos_token_ids=(config or {}).get("eos_token_id"))
+        except Exception as error:
+            raise self.failed(error) from error
+
+    def tokenizer_digest(self) -> str:
+        """Differs when the tokenizer's files do: reading them is cheap, making a tokenizer of them is not."""
+        digest = hashlib.sha256()
+        try:
+            for file in sorted({file for pattern in TOKENIZER_FILES for file in self._folder.glob(pattern)}):
+                digest.update(file.name.encode() + b"\0" + file.read_bytes())
+        except OSError as error:
+            raise self.failed(error) from error
+        return digest.hexdigest()
+
+    def failed(self, error: Exception) -> ModelLoadError:
+        return ModelLoadError(f"{self._role}: {self._path}: {type(error).__name__}: {error}")
+
+    def _found(self, path: str) -> Path:
+        folder = Path(path).expanduser()
+        if folder.is_dir():
+            for pattern in ("config.json", "*.safetensors"):
+                if not list(folder.glob(pattern)):
+                    raise ModelLoadError(f"{self._role}: {path}: no {pattern} in this folder")
+            return folder
+        if path.startswith((".", "/", "~")) or path.count("/") > 1:
+            raise ModelLoadError(f"{self._role}: {path}: no such folder")
+        return self._downloaded(path)
+
+    def _downloaded(self, path: str) -> Path:
+        from huggingface_hub import snapshot_download
+        from mlx_lm.utils import DEFAULT_ALLOW_PATTERNS
+
+        try:
+            return Path(snapshot_download(path, allow_patterns=DEFAULT_ALLOW_PATTERNS))
+        except Exception as error:
+            raise self.failed(error) from error
+
+
+def read(arrays: list[Any], what: str) -> Iterator[None]:
+    """Reads weights a piece at a time, and takes each array from the list then: whoever wants them holds them besides.
+
+    Raises ModelLoadError, naming `what`, where one cannot be read or is not finite.
+    """
+    import mlx.core as mx
+
+    while arrays:
+        piece, size = [], 0
+        while arrays and size < _PIECE_BYTES:
+            piece.append(arrays.pop())
+            size += piece[-1].nbytes
+        try:
+            finite = [mx.isfinite(array).all() for array in piece if mx.issubdtype(array.dtype, mx.floating)]
+            mx.eval(piece, finite)
+            sound = all(bool(one.item()) for one in finite)
+        except Exception as error:
+            raise ModelLoadError(f"{what}: {type(error).__name__}: {error}") from error
+        if not sound:
+            raise ModelLoadError(f"{what}: some of its weights are not finite")
+        yield

@@ -1,0 +1,356 @@
+"""The feature flag through OpenFeature: flagd's provider, on a file by default, on a flagd server by configuration.
+
+Evaluation is in the process in both cases (a server's flags are synced over a stream), so it never waits. What a
+request gets when the source is broken: the last good state, reason STALE. When there never was a good one, or the flag
+is not in it: the configured default variant, reason ERROR."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from openfeature import api
+from openfeature.contrib.provider.flagd import FlagdProvider
+from openfeature.contrib.provider.flagd.config import ResolverType
+from openfeature.evaluation_context import EvaluationContext
+from openfeature.event import EventDetails, ProviderEvent
+from openfeature.flag_evaluation import FlagEvaluationDetails
+from openfeature.hook import Hook
+from openfeature.provider import ProviderStatus
+from openfeature.provider.no_op_provider import NoOpProvider
+
+from draftd.errors import ConfigError, DeadlineExceeded, FlagReadOnly
+from draftd.fallback.journal import Journal, Recorder, Subject
+from draftd.planning import flag_format as policy
+from draftd.planning.flag_format import FLAG_KEY, VARIANTS, FlagResolution
+from draftd.planning.plan import FlagContext
+from draftd.settings import FlagSettings
+
+
+class FlagFile:
+    """A flagd file in JSON. `path` may be a symbolic link: its target is replaced, the link stays."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def create_if_missing(self, default_variant: str) -> bool:
+        """Whether it was written. Raises ConfigError where it cannot be."""
+        if self.path.exists():
+            return False
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._replace(policy.dump(policy.new_document(default_variant)))
+        except OSError as error:
+            raise ConfigError("flag.file", str(self.path), f"a path that can be written ({error.strerror})") from None
+        return True
+
+    def read(self) -> policy.Document:
+        """Raises ValueError with what is wrong."""
+        try:
+            return policy.parse(self.path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ValueError(f"cannot be read ({error.strerror})") from None
+        except UnicodeDecodeError:
+            raise ValueError("not UTF-8") from None
+
+    @property
+    def writable(self) -> bool:
+        # YAML is flagd's other format; rewriting it would drop the operator's comments.
+        return self.path.suffix != ".yaml" and os.access(self.path.resolve().parent, os.W_OK)
+
+    def set_default(self, variant: str) -> str:
+        """Changes `defaultVariant` only, and returns the previous one; empty where the file was missing.
+
+        Raises InvalidRequest for an unknown variant, FlagReadOnly where the file cannot be rewritten faithfully.
+        """
+        if not self.writable:
+            raise FlagReadOnly(f"{self.path} cannot be rewritten by the daemon: edit it by hand")
+        if self.create_if_missing(variant):
+            return ""
+        try:
+            document = self.read()
+        except ValueError as error:
+            raise FlagReadOnly(f"{self.path} is broken and is left as it is: {error}") from None
+        previous = policy.default_variant(document)
+        changed = policy.with_default_variant(document, variant)
+        if changed != document:
+            try:
+                self._replace(policy.dump(changed))
+            except OSError as error:
+                raise FlagReadOnly(f"{self.path} cannot be written: {error.strerror}") from None
+        return previous
+
+    def _replace(self, text: str) -> None:
+        target = self.path.resolve()
+        try:
+            before = target.stat()
+        except FileNotFoundError:
+            before = None
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(name, before.st_mode & 0o777 if before else 0o644)
+            if before is not None:
+                # flagd's watcher reloads on a later modification time: two writes within a clock tick must differ.
+                now = os.stat(name).st_mtime_ns
+                later = max(now, before.st_mtime_ns + 1_000_000)
+                os.utime(name, ns=(later, later))
+            os.replace(name, target)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)
+            raise
+
+
+_POLL_SECONDS = 0.1  # how often the provider looks at the file's modification time
+
+
+_SETTLE_SECONDS = 5.0  # how long a change may take to be in force
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FlagState:
+    """Where the flag lives and what its default is. `error` says why the source is broken, empty when it is not."""
+
+    key: str
+    default_variant: str
+    variants: tuple[str, ...]
+    provider: str
+    writable: bool
+    source: str
+    error: str
+
+
+class FlagService:
+    """Owns one provider, in an OpenFeature domain of its own. Any thread."""
+
+    def __init__(
+        self,
+        provider: FlagdProvider,
+        *,
+        file: FlagFile | None,
+        name: str,
+        source: str,
+        default: bool,
+        journal: Recorder,
+    ) -> None:
+        self._provider = provider
+        self._file = file
+        self._name, self._source, self._default = name, source, default
+        self._domain = f"draftd-{uuid.uuid4().hex}"
+        self._client = api.get_client(self._domain)
+        self._looking = api.get_client(self._domain)  # without hooks: a look at the flag is no request's evaluation
+        self._writing = threading.Lock()
+        self._journal = journal
+        self._noting = threading.Lock()
+        self._noted = ""  # the default variant that the journal knows of
+        self._changed = threading.Event()
+        self._error = ""
+        self._quiet = _Quiet()
+
+    @classmethod
+    def open(cls, settings: FlagSettings, *, hook: Hook | None = None, journal: Recorder | None = None) -> FlagService:
+        """Writes the file when it is missing. A broken file, or a server that is away, is logged and waited for.
+
+        Raises ConfigError where the file cannot be written.
+        """
+        default = VARIANTS[settings.default_variant]
+        journal = journal if journal is not None else Journal()
+        if settings.provider == "file":
+            file = FlagFile(settings.file)
+            if file.create_if_missing(settings.default_variant):
+                log.info("wrote the flag file %s", settings.file)
+            provider = FlagdProvider(
+                resolver_type=ResolverType.FILE,
+                offline_flag_source_path=str(settings.file),
+                deadline_ms=round(_POLL_SECONDS * 1000),
+            )
+            service = cls(
+                provider,
+                file=file,
+                name="flagd (file)",
+                source=str(settings.file),
+                default=default,
+                journal=journal,
+            )
+        else:
+            provider = FlagdProvider(
+                resolver_type=ResolverType.IN_PROCESS, host=settings.host, port=settings.port, tls=settings.tls
+            )
+            source = f"{settings.host}:{settings.port}"
+            service = cls(provider, file=None, name="flagd (server)", source=source, default=default, journal=journal)
+        service._begin([] if hook is None else [hook])
+        return service
+
+    def evaluate(self, context: FlagContext) -> FlagResolution:
+        """About 0.1 ms. Never raises."""
+        attributes = {"model": context.model, "workload": context.workload.value, "caller": context.caller}
+        return self._resolved(
+            self._client.get_boolean_details(
+                FLAG_KEY, self._default, EvaluationContext(context.caller or None, attributes)
+            )
+        )
+
+    def default_value(self) -> bool | None:
+        """What the flag says where nothing is known of a request; None while its source has told nothing."""
+        said = self._look()
+        return None if said.reason == "ERROR" else said.value
+
+    def _look(self) -> FlagResolution:
+        return self._resolved(self._looking.get_boolean_details(FLAG_KEY, self._default))
+
+    def _resolved(self, details: FlagEvaluationDetails[bool]) -> FlagResolution:
+        variant = details.variant or policy.variant_of(details.value)
+        reason = str(details.reason or "UNKNOWN")
+        if details.error_code is not None:
+            return FlagResolution(variant, details.value, "ERROR", details.error_message or details.error_code.value)
+        error = self._error
+        return FlagResolution(variant, details.value, "STALE" if error else reason, error)
+
+    def state(self) -> FlagState:
+        """The source as it is now, even where that is not in force yet."""
+        error = self._error
+        variants, writable = tuple(VARIANTS), False
+        if self._file is not None and self._file.writable:
+            try:
+                document = self._file.read()
+                variants, default = policy.variants(document), policy.default_variant(document)
+                writable = True
+            except ValueError as broken:
+                error, default = str(broken), self._look().variant
+        else:
+            default = self._look().variant
+        return FlagState(FLAG_KEY, default, variants, self._name, writable, self._source, error)
+
+    def set_variant(self, variant: str) -> str:
+        """Makes `variant` the default and returns the previous one, once the change is in force. Blocks: not for the
+        event loop.
+
+        Raises InvalidRequest, FlagReadOnly, or DeadlineExceeded when the provider did not take the change up.
+        """
+        if self._file is None:
+            raise FlagReadOnly(f"the flag is served by flagd at {self._source}: set it there")
+        with self._writing:
+            self._changed.clear()
+            with self._noting:  # the provider's own notice of this change comes after it
+                previous = self._file.set_default(variant)
+                self._note(previous or self._noted, self._edited)
+                self._note(variant, "set over gRPC")
+            if previous != variant and not self._settled(variant):
+                raise DeadlineExceeded(
+                    f"{self._source} was written, and is not in force after {_SETTLE_SECONDS:g} s: {self._error}"
+                )
+        return previous
+
+    def close(self) -> None:
+        """Stops the provider and its watcher."""
+        for event, handler in self._handlers():
+            self._client.remove_handler(event, handler)
+        api.set_provider(NoOpProvider(), self._domain)
+        logging.getLogger("openfeature.contrib").removeFilter(self._quiet)
+
+    def _begin(self, hooks: list[Hook]) -> None:
+        self._client.add_hooks(hooks)
+        logging.getLogger("openfeature.contrib").addFilter(self._quiet)
+        if self._file is None:
+            api.set_provider(self._provider, self._domain)  # connects in the background
+        else:
+            try:
+                api.set_provider_and_wait(self._provider, self._domain)
+            except Exception:
+                self._broken(self._reason())
+        self._noted = self.state().default_variant
+        # Only now: a handler is told at once of the state of the provider in place, which was another one before.
+        for event, handler in self._handlers():
+            self._client.add_handler(event, handler)
+
+    def _handlers(self) -> tuple[tuple[ProviderEvent, Callable[[EventDetails], None]], ...]:
+        return (
+            (ProviderEvent.PROVIDER_CONFIGURATION_CHANGED, self._on_changed),
+            (ProviderEvent.PROVIDER_READY, self._on_ready),
+            (ProviderEvent.PROVIDER_ERROR, self._on_error),
+            (ProviderEvent.PROVIDER_STALE, self._on_error),
+        )
+
+    def _on_changed(self, details: EventDetails) -> None:
+        self._changed.set()
+        self._notice()
+
+    def _notice(self) -> None:
+        with self._noting:
+            self._note(self.state().default_variant, self._edited)
+
+    def _note(self, variant: str, cause: str) -> None:
+        """Holds `_noting`."""
+        if variant == self._noted:
+            return
+        log.info("flag %s: default variant %s, was %s (%s)", FLAG_KEY, variant, self._noted, cause)
+        self._journal.record(Subject.FLAG, self._noted, variant, cause)
+        self._noted = variant
+
+    @property
+    def _edited(self) -> str:
+        return "changed on the flagd server" if self._file is None else "its file was edited"
+
+    def _on_ready(self, details: EventDetails) -> None:
+        self._notice()
+        if self._error:
+            self._error = ""
+            log.info("flag source %s: in order again", self._source)
+
+    def _on_error(self, details: EventDetails) -> None:
+        # Repeated at every poll while the file is broken: said once. Handlers run on a pool: this one may be late.
+        if self._client.get_provider_status() is ProviderStatus.READY:
+            return
+        self._broken(self._reason() or details.message or "unknown error")
+
+    def _broken(self, reason: str) -> None:
+        if reason and reason != self._error:
+            self._error = reason
+            log.warning(
+                "flag source %s: %s; the last good state, or else the default, is in force", self._source, reason
+            )
+
+    def _reason(self) -> str:
+        if self._file is None:
+            return ""
+        try:
+            self._file.read()
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    def _settled(self, variant: str) -> bool:
+        """Waits until the provider answers with the new default."""
+        deadline = time.monotonic() + _SETTLE_SECONDS
+        while self._changed.wait(max(0.0, deadline - time.monotonic())):
+            details = self._looking.get_boolean_details(FLAG_KEY, self._default)
+            if details.variant == variant:
+                return True
+            if details.reason == "TARGETING_MATCH":
+                # A rule hides the default. An event may have been of an earlier edit; a whole poll later it is ours.
+                time.sleep(2 * _POLL_SECONDS)
+                return True
+            self._changed.clear()
+        return False
+
+
+class _Quiet(logging.Filter):
+    """Drops the file watcher's own tracebacks, one a poll: `FlagService` says it once, in a line."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.funcName != "handle_error"

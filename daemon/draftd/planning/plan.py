@@ -1,0 +1,136 @@
+"""How one request will be decoded: the flag's word, the caller's wish, the ladder's ceiling and the model's capability.
+
+They are asked in that order, and each can only lower the last. The reason travels with the plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from draftd.core import (
+    DecodeMode,
+    DecodePlan,
+    DepthMode,
+    DrafterKind,
+    FallbackLevel,
+    ModelInfo,
+    ModePreference,
+    WorkloadClass,
+)
+from draftd.errors import SpeculationUnavailable
+from draftd.fallback.ladder import Rung
+from draftd.planning.flag_format import FlagResolution
+
+
+@dataclass(frozen=True, slots=True)
+class FlagContext:
+    """What targeting rules can match on. `caller` is the targeting key."""
+
+    model: str = ""
+    workload: WorkloadClass = WorkloadClass.UNSPECIFIED
+    caller: str = ""
+
+
+_WEIGHT = (DrafterKind.DRAFT_MODEL, DrafterKind.LIGHT_DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP)  # heaviest first
+
+
+_WEIGHTLESS = frozenset({DrafterKind.PROMPT_LOOKUP})  # to be had whatever weights are in memory
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the caller asked for. `max_draft_tokens` None means no cap of the caller's own, `depth_mode` None the
+    daemon's default."""
+
+    preference: ModePreference = ModePreference.AUTO
+    max_draft_tokens: int | None = None
+    drafter: DrafterKind | None = None
+    depth_mode: DepthMode | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """What the daemon allows: the rung that the ladder stands on, and how depth is chosen where the request does not
+    say. The first rung is all that is configured."""
+
+    rung: Rung
+    depth_mode: DepthMode = DepthMode.AUTOMATIC
+
+    @property
+    def level(self) -> FallbackLevel:
+        return self.rung.level
+
+    @property
+    def depth(self) -> int:
+        """Most tokens that a round may draft; 0 is autoregressive."""
+        return self.rung.max_draft_tokens
+
+
+def decide(wish: Wish, flag: FlagResolution, ceiling: Ceiling, model: ModelInfo, prompt_tokens: int = 0) -> DecodePlan:
+    """The plan. Raises SpeculationUnavailable, with the reason, where speculation was demanded and cannot be had."""
+    said = f"flag: {flag.reason}" + (f" ({flag.error})" if flag.error else "")
+    if not flag.value:
+        return _lowered(wish, flag, ceiling, f"{said}, variant {flag.variant}")
+    if wish.preference is ModePreference.AUTOREGRESSIVE:
+        return _lowered(wish, flag, ceiling, "request: autoregressive")
+    if wish.max_draft_tokens == 0:
+        return _lowered(wish, flag, ceiling, "request: max_draft_tokens is 0")
+    if ceiling.level is FallbackLevel.AUTOREGRESSIVE:
+        return _lowered(wish, flag, ceiling, "ladder: autoregressive")
+    if ceiling.depth == 0:
+        return _lowered(wish, flag, ceiling, "configuration: max_draft_tokens is 0")
+    drafter = _drafter(wish, ceiling)
+    if drafter not in model.drafters:
+        return _lowered(wish, flag, ceiling, _missing(drafter, wish, model))
+    limit = model.rollback_limit
+    if limit is not None and prompt_tokens + 1 >= limit:
+        # The engine would find the same in its first round; here a demand can still be refused.
+        reason = f"model: its rotating cache of {limit} tokens is full after a prompt of {prompt_tokens}"
+        return _lowered(wish, flag, ceiling, reason)
+
+    notes = [said]
+    depth = ceiling.depth
+    if ceiling.level < FallbackLevel.FULL:
+        notes.append(f"ladder: {ceiling.level.label}")
+    if wish.max_draft_tokens is not None and wish.max_draft_tokens > depth:
+        notes.append(f"request: max_draft_tokens {wish.max_draft_tokens} lowered to the daemon's {depth}")
+    elif wish.max_draft_tokens is not None:
+        depth = wish.max_draft_tokens
+    mode = wish.depth_mode or ceiling.depth_mode
+    others = _alternatives(wish, drafter, model) if mode is DepthMode.AUTOMATIC else frozenset()
+    reason = "; ".join(notes)
+    return DecodePlan(DecodeMode.SPECULATIVE, depth, drafter, ceiling.level, flag.variant, reason, mode, others)
+
+
+def _drafter(wish: Wish, ceiling: Ceiling) -> DrafterKind:
+    """The one drafter that a rung and the caller allow for. Where it is not to be had, none takes its place."""
+    allowed = ceiling.rung.drafter
+    assert allowed is not None, ceiling
+    if wish.drafter is None:
+        return allowed
+    if ceiling.level is FallbackLevel.LIGHT_DRAFT and _WEIGHT.index(wish.drafter) < _WEIGHT.index(allowed):
+        return allowed
+    return wish.drafter
+
+
+def _alternatives(wish: Wish, drafter: DrafterKind, model: ModelInfo) -> frozenset[DrafterKind]:
+    """What may draft in the drafter's place in rounds where it pays more: only what is lighter, so that no rung of the
+    ladder excludes it, and needs no weights beside those that the rung holds. A caller who names a drafter gets it."""
+    if wish.drafter is not None:
+        return frozenset()
+    lighter = frozenset(_WEIGHT[_WEIGHT.index(drafter) + 1 :])
+    return lighter & _WEIGHTLESS & frozenset(model.drafters)
+
+
+def _missing(drafter: DrafterKind, wish: Wish, model: ModelInfo) -> str:
+    why = f" ({model.speculation_reason})" if model.speculation_reason else ""
+    if wish.drafter is not None:
+        return f"request: drafter {drafter} is not available{why}"
+    if drafter is DrafterKind.DRAFT_MODEL and model.speculation_reason:
+        return f"model: {model.speculation_reason}"
+    return f"model: drafter {drafter} is not available{why}"
+
+
+def _lowered(wish: Wish, flag: FlagResolution, ceiling: Ceiling, reason: str) -> DecodePlan:
+    if wish.preference is ModePreference.SPECULATIVE:
+        raise SpeculationUnavailable(f"speculation was demanded, and is not available: {reason}")
+    return DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, ceiling.level, flag.variant, reason)

@@ -1,0 +1,110 @@
+"""Text on one side, token ids on the other: tokenising what came in, detokenising what goes out, stop strings.
+
+Text that may yet become a stop string is held back, so that a client never sees a part of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from draftd.models.tokenizer import Tokenizer
+
+
+class StopScanner:
+    """Finds the first stop string to be complete in a text that arrives in pieces.
+
+    Of strings complete at the same character, the longest counts. The text ends before it. Knuth–Morris–Pratt, one
+    state for each string: work per character does not depend on how long the strings are.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        assert all(stops), "an empty stop string matches everywhere"
+        self._stops = sorted(stops, key=len, reverse=True)
+        self._failures = [_failures(stop) for stop in self._stops]
+        self._states = [0] * len(self._stops)
+        self._held = ""
+        self.matched = ""
+
+    def feed(self, text: str) -> str:
+        """The text that is now known to be outside of any stop string. After a match, nothing."""
+        if self.matched:
+            return ""
+        whole = self._held + text
+        for i, character in enumerate(text, len(self._held) + 1):
+            for n, stop in enumerate(self._stops):
+                state, failures = self._states[n], self._failures[n]
+                while state and stop[state] != character:
+                    state = failures[state - 1]
+                if stop[state] == character:
+                    state += 1
+                if state == len(stop):
+                    self.matched, self._held = stop, ""
+                    return whole[: i - len(stop)]
+                self._states[n] = state
+        keep = max(self._states, default=0)
+        self._held = whole[len(whole) - keep :]
+        return whole[: len(whole) - keep]
+
+    def finish(self) -> str:
+        """What was held back: the text ended without the rest of a stop string."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _failures(pattern: str) -> list[int]:
+    """For each prefix, the length of its longest proper prefix that is also its suffix."""
+    table = [0] * len(pattern)
+    length = 0
+    for i in range(1, len(pattern)):
+        while length and pattern[i] != pattern[length]:
+            length = table[length - 1]
+        if pattern[i] == pattern[length]:
+            length += 1
+        table[i] = length
+    return table
+
+
+class TextStream:
+    """The text of one answer, as its tokens arrive. End-of-text tokens have no text."""
+
+    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str] = ()) -> None:
+        self._detokenizer = tokenizer.detokenizer()
+        self._silent = tokenizer.eos_ids
+        self._scanner = StopScanner(stops) if stops else None
+
+    @property
+    def stop(self) -> str:
+        """The stop string that ended the text; empty while none did."""
+        return "" if self._scanner is None else self._scanner.matched
+
+    def add(self, tokens: Iterable[int]) -> list[str]:
+        """The text that became certain with each token; empty while a character or a stop string is unfinished."""
+        return [self._piece(token) for token in tokens]
+
+    def finish(self) -> str:
+        """The rest of the text."""
+        text = self._detokenizer.finish()
+        if self._scanner is None:
+            return text
+        return self._scanner.feed(text) + self._scanner.finish()
+
+    def _piece(self, token: int) -> str:
+        if token in self._silent:
+            return ""
+        text = self._detokenizer.add(token)
+        return text if self._scanner is None else self._scanner.feed(text)
+
+
+class StopStrings:
+    """`core.StopMatcher` over stop strings. Decodes the answer a second time, on the engine thread, where the decision
+    must be made: requests without stop strings have none."""
+
+    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str]) -> None:
+        self._text = TextStream(tokenizer, stops)
+
+    def feed(self, tokens: Sequence[int]) -> int | None:
+        for i, token in enumerate(tokens):
+            self._text.add((token,))
+            if self._text.stop:
+                return i + 1
+        return None

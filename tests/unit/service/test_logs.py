@@ -1,0 +1,48 @@
+"""Log lines."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from draftd.fronts.grpc import logs
+from draftd.settings import LogSettings
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    root, own = logging.getLogger(), logging.getLogger("draftd")
+    handlers, level, own_level = root.handlers[:], root.level, own.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    own.setLevel(own_level)
+
+
+def test_text_is_a_line_with_the_level_where_it_matters() -> None:
+    out = io.StringIO()
+    logs.configure(LogSettings(), out)
+    log = logging.getLogger("draftd.x")
+    log.debug("unseen")
+    log.info("seen")
+    log.warning("took %d s", 3)
+    logging.getLogger("other").info("unseen")
+    assert out.getvalue() == "draftd: seen\ndraftd: warning: took 3 s\n"
+
+
+def test_json_is_an_object_a_line_with_the_exception() -> None:
+    out = io.StringIO()
+    logs.configure(LogSettings(format="json", level="error"), out)
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        logging.getLogger("draftd.x").exception("it failed")
+    logging.getLogger("draftd.x").warning("unseen")
+    (line,) = out.getvalue().splitlines()
+    event = json.loads(line)
+    assert (event["level"], event["logger"], event["message"]) == ("error", "draftd.x", "it failed")
+    assert "ValueError: broken" in event["exception"]

@@ -1,0 +1,268 @@
+"""The account that a daemon gives of itself: of two that differ in one thing, exactly that is said to differ."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import json
+import os
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from draftd.acceptance.freezing import take_manifest
+from draftd.acceptance.manifest import Manifest, differences
+from draftd.core import DrafterKind, ModelInfo
+from draftd.errors import NotServing
+from draftd.fronts.grpc import manifest as server_manifest
+from draftd.fronts.grpc.manifest import Manifests
+from draftd.hardware import device
+from draftd.hardware.sample import HardwareSample
+from draftd.hardware.state import FixedView, HardwareState
+from draftd.models.fingerprint import Fingerprints
+from draftd.models.folder import ModelFiles, PairFiles
+from draftd.settings import Settings
+
+DRAFT, LIGHT = DrafterKind.DRAFT_MODEL, DrafterKind.LIGHT_DRAFT_MODEL
+INFO = ModelInfo(
+    model="pair/target",
+    draft_model="pair/draft",
+    context_length=1024,
+    vocab_size=256,
+    drafters=(DRAFT,),
+    speculation_reason="",
+    weight_bytes=4000,
+    draft_weight_bytes=400,
+    backend="cpu (openblas)",
+)
+
+
+@dataclass
+class Engine:
+    """As much of one as a manifest asks."""
+
+    info: ModelInfo
+    files: PairFiles
+    draft_bytes: Mapping[DrafterKind, int] = field(default_factory=lambda: {DRAFT: 400})
+    load_seconds: float | None = 1.5
+
+
+@dataclass
+class World:
+    """All that one daemon's account is taken from."""
+
+    root: Path
+    engine: Engine
+    settings: Settings = field(default_factory=Settings)
+    sample: HardwareSample = field(default_factory=lambda: HardwareSample(plugged_in=True, low_power=False))
+    version: str = "1.2.3"
+
+    def manifest(self) -> Manifest:
+        hardware = FixedView(HardwareState(self.sample, 0.0))
+        made = Manifests(self.engine, hardware, self.settings, version=self.version)  # type: ignore[arg-type]
+        try:
+            found = asyncio.run(made.take())
+        finally:
+            made.close()
+
+        class Client:
+            def manifest(self, *, timeout: float) -> Any:
+                return found
+
+        return take_manifest(Client())  # type: ignore[arg-type]
+
+    def set(self, name: str, value: object) -> None:
+        section, key = name.split(".")
+        within: BaseModel = getattr(self.settings, section)
+        self.settings = self.settings.model_copy(update={section: within.model_copy(update={key: value})})
+
+
+def model(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    for name, text in {
+        "model.safetensors": "weights",
+        "config.json": json.dumps({"quantization": {"bits": 4, "group_size": 64}}),
+        "tokenizer.json": "{}",
+        "tokenizer_config.json": json.dumps({"chat_template": "{{ a }}"}),
+    }.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def world(root: Path) -> World:
+    files = PairFiles(
+        ModelFiles.noted(model(root / "target")),
+        {DRAFT: ModelFiles.noted(model(root / "draft"))},
+    )
+    return World(root, Engine(INFO, files))
+
+
+def deploy(world: World, role: str, name: str, text: str) -> None:
+    """Another file, and loaded."""
+    (world.root / role / name).write_text(text)
+    noted = ModelFiles.noted(world.root / role)
+    files = world.engine.files
+    world.engine.files = (
+        replace(files, target=noted) if role == "target" else replace(files, drafts={**files.drafts, DRAFT: noted})
+    )
+
+
+def info(**changes: Any) -> Callable[[World], None]:
+    def change(world: World) -> None:
+        world.engine.info = replace(world.engine.info, **changes)
+
+    return change
+
+
+def light(world: World) -> None:
+    info(light_draft_model="pair/light")(world)
+    folder = model(world.root / "light")
+    world.engine.files = replace(world.engine.files, drafts={**world.engine.files.drafts, LIGHT: ModelFiles(folder)})
+
+
+def touch(world: World) -> None:
+    os.utime(world.root / "draft" / "model.safetensors", ns=(1, 1))
+
+
+ONE_THING: list[tuple[Callable[[World], None], list[str]]] = [
+    (lambda w: setattr(w, "version", "1.2.4"), ["draftd"]),
+    (info(backend="cpu (reference)"), ["backend", "blas"]),  # one thing under two names
+    (lambda w: setattr(w, "sample", replace(w.sample, plugged_in=False)), ["power_source"]),
+    (lambda w: setattr(w, "sample", replace(w.sample, low_power=True)), ["low_power"]),
+    (lambda w: w.set("engine.max_batch", 4), ["settings.engine.max_batch"]),
+    (lambda w: w.set("fallback.guard", False), ["settings.fallback.guard"]),
+    (lambda w: w.set("hardware.memory_floor_bytes", 1), ["settings.hardware.memory_floor_bytes"]),
+    (lambda w: w.set("model.drafter", DrafterKind.PROMPT_LOOKUP), ["settings.model.drafter"]),
+    (lambda w: deploy(w, "draft", "model.safetensors", "wEights"), ["models.draft.files.model.safetensors.sha256"]),
+    (lambda w: deploy(w, "target", "model.safetensors", "more"), ["models.target.files.model.safetensors.sha256"]),
+    (lambda w: deploy(w, "target", "tokenizer.json", "[]"), ["models.target.files.tokenizer.json.sha256"]),
+    (lambda w: deploy(w, "draft", "chat_template.jinja", "{{ b }}"), ["models.draft.files.chat_template.jinja"]),
+    (
+        lambda w: deploy(w, "draft", "tokenizer_config.json", '{"chat_template": "{{ b }}"}'),
+        [
+            "models.draft.files.tokenizer_config.json#chat_template.sha256",
+            "models.draft.files.tokenizer_config.json.sha256",
+        ],
+    ),
+    (
+        lambda w: deploy(w, "draft", "config.json", '{"quantization": {"bits": 8, "group_size": 64}}'),
+        ["models.draft.files.config.json.sha256", "models.draft.quantization"],
+    ),
+    (touch, ["models.draft.changed_since_load"]),
+    (info(draft_model=None), ["models.draft"]),
+    (light, ["models.light_draft"]),
+]
+NO_MATTER: list[tuple[Callable[[World], None], list[str]]] = [
+    (lambda w: w.set("server.port", 1), ["settings.server.port"]),
+    (lambda w: setattr(w.engine, "load_seconds", 9.0), ["load_seconds"]),
+    (lambda w: setattr(w.engine, "draft_bytes", {}), ["models.draft.weight_bytes"]),
+    (info(model="elsewhere/target"), ["models.target.name"]),
+]
+
+
+@pytest.mark.parametrize(("change", "fields"), ONE_THING, ids=[one[1][0] for one in ONE_THING])
+def test_two_daemons_that_differ_in_one_thing_differ_in_that_field(
+    tmp_path: Path, change: Callable[[World], None], fields: list[str]
+) -> None:
+    one, other = world(tmp_path / "a" / "pair"), world(tmp_path / "b" / "pair")
+    change(other)
+    found = [d for d in differences(one.manifest(), other.manifest()) if d.field != "created"]
+    assert [d.field for d in found] == fields
+    assert all(d.matters for d in found)
+
+
+@pytest.mark.parametrize(("change", "fields"), NO_MATTER, ids=[one[1][0] for one in NO_MATTER])
+def test_what_decides_no_figure_keeps_none_from_being_compared(
+    tmp_path: Path, change: Callable[[World], None], fields: list[str]
+) -> None:
+    one, other = world(tmp_path / "a" / "pair"), world(tmp_path / "b" / "pair")
+    change(other)
+    found = [d for d in differences(one.manifest(), other.manifest()) if d.field != "created"]
+    assert [(d.field, d.matters) for d in found] == [(name, False) for name in fields]
+
+
+def test_another_machine_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = world(tmp_path / "a" / "pair")
+    before = one.manifest()
+    real = device.device()
+    assert (before.device, before.cores, before.memory_bytes) == (real.name, real.cores, real.memory_bytes)
+    for name, fake in (
+        ("device", replace(real, name="Apple M9")),
+        ("cores", replace(real, cores=real.cores + 1)),
+        ("memory_bytes", replace(real, memory_bytes=1)),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(server_manifest, "device", lambda fake=fake: fake)
+            assert [d.field for d in differences(before, one.manifest()) if d.matters] == [name]
+    for name, function in (("os", "platform"), ("python", "python_version")):
+        with monkeypatch.context() as patch:
+            patch.setattr(platform, function, lambda: "another")
+            assert [d.field for d in differences(before, one.manifest()) if d.matters] == [name]
+
+
+def test_other_packages_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = world(tmp_path / "pair")
+    before, real = one.manifest(), importlib.metadata.version
+    for name in ("mlx", "mlx-lm", "tokenizers", "transformers", "grpcio"):
+        assert before.packages[name] == real(name)
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                importlib.metadata, "version", lambda asked, name=name: "0.0" if asked == name else real(asked)
+            )
+            assert [d.field for d in differences(before, one.manifest()) if d.matters] == [f"packages.{name}"]
+
+
+def test_a_model_made_in_memory_has_a_name_and_no_files(tmp_path: Path) -> None:
+    one = world(tmp_path / "pair")
+    one.engine.files = PairFiles()
+    assert [(m.name, m.files, m.changed_since_load) for m in one.manifest().models.values()] == [
+        ("pair/draft", (), False),
+        ("pair/target", (), False),
+    ]
+
+
+def test_on_metal_there_is_no_library_and_a_machine_without_a_battery_has_no_power_source(tmp_path: Path) -> None:
+    one = world(tmp_path / "pair")
+    info(backend="metal")(one)
+    one.sample = HardwareSample()
+    found = one.manifest()
+    assert (found.blas, found.power_source, found.low_power) == ("", "", None)
+
+
+def test_before_the_models_are_loaded_there_is_none(tmp_path: Path) -> None:
+    class Loading:
+        @property
+        def info(self) -> ModelInfo:
+            raise NotServing("the model is still loading")
+
+    one = world(tmp_path / "pair")
+    one.engine = Loading()  # type: ignore[assignment]
+    with pytest.raises(NotServing, match="still loading"):
+        one.manifest()
+
+
+async def test_closing_ends_who_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is at a file, the next has not begun: neither is left waiting, nor is the thread left at work."""
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def hashed(self: Fingerprints, file: Path, size: int) -> str:
+        loop.call_soon_threadsafe(begun.set)
+        assert self._closing.wait(10)
+        raise NotServing("the daemon is stopping")
+
+    monkeypatch.setattr(Fingerprints, "_hashed", hashed)
+    one = world(tmp_path / "pair")
+    made = Manifests(one.engine, FixedView(), one.settings, version="1")  # type: ignore[arg-type]
+    first, second = asyncio.ensure_future(made.take()), asyncio.ensure_future(made.take())
+    await asyncio.wait_for(begun.wait(), 10)
+    made.close()
+    ended = await asyncio.wait_for(asyncio.gather(first, second, return_exceptions=True), 10)
+    assert isinstance(ended[0], NotServing)
+    assert isinstance(ended[1], asyncio.CancelledError)
+    await asyncio.to_thread(made._thread.shutdown)

@@ -1,0 +1,148 @@
+"""The bridge from the engine thread: nothing lost, nothing doubled, one wake-up, merging for slow clients."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+
+import pytest
+
+from draftd.core import Emission, FinishReason, Outcome, RequestStats
+from draftd.service.stream import Mailbox, TokenStream
+
+
+def outcome() -> Outcome:
+    return Outcome(FinishReason.STOP, RequestStats(prompt_tokens=1, arrival=0.0))
+
+
+def emission(*tokens: int) -> Emission:
+    return Emission(tokens, tuple(token % 2 == 0 for token in tokens))
+
+
+def stream() -> TokenStream:
+    return TokenStream(Mailbox(asyncio.get_running_loop()), lambda outcome: None)
+
+
+async def test_what_the_engine_says_arrives_whole_and_in_order() -> None:
+    mailbox = Mailbox(asyncio.get_running_loop())
+    streams = [TokenStream(mailbox, lambda outcome: None) for _ in range(4)]
+
+    def engine() -> None:
+        for i in range(500):
+            for s in streams:
+                s.on_tokens(emission(i))
+        for s in streams:
+            s.on_finish(outcome())
+
+    thread = threading.Thread(target=engine)
+    thread.start()
+    for s in streams:
+        got: list[int] = []
+        while (taken := await s.take()) is not None:
+            assert taken.from_draft == tuple(token % 2 == 0 for token in taken.tokens)
+            got += taken.tokens
+        assert got == list(range(500))
+        assert s.exhausted
+    thread.join()
+
+
+async def test_a_round_wakes_the_loop_once_for_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    mailbox = Mailbox(asyncio.get_running_loop())
+    written: list[bytes] = []
+    real = mailbox._write
+
+    def counting(descriptor: int, data: bytes, size: int) -> int:
+        written.append(data)
+        return real(descriptor, data, size)
+
+    monkeypatch.setattr(mailbox, "_write", counting)
+    streams = [TokenStream(mailbox, lambda outcome: None) for _ in range(8)]
+    for s in streams:
+        s.on_tokens(emission(1))
+    assert len(written) == 1
+    assert [await s.take() for s in streams] == [emission(1)] * 8
+
+
+async def test_the_engine_does_not_give_up_the_interpreter_lock_to_post() -> None:
+    """The loop's thread, blocked in its selector, must not run between two posts of one round."""
+    mailbox = Mailbox(asyncio.get_running_loop())
+    heard: list[object] = []
+
+    class Heard(TokenStream):
+        def receive(self, item: Emission | Outcome) -> None:
+            heard.append(item)
+
+    def engine() -> None:
+        sys.setswitchinterval(10.0)  # nobody takes the lock: it can only be given
+        try:
+            for i in range(200):
+                before = len(heard)
+                Heard(mailbox, lambda outcome: None).on_tokens(emission(i))
+                spin = time.perf_counter() + 0.0005
+                while time.perf_counter() < spin:
+                    pass
+                assert len(heard) == before
+                time.sleep(0.001)  # gives it up, as waiting for MLX does
+        finally:
+            sys.setswitchinterval(0.005)
+
+    await asyncio.to_thread(engine)
+    assert len(heard) == 200
+
+
+async def test_a_slow_client_gets_what_has_gathered_in_one_message() -> None:
+    s = stream()
+    for i in range(100):
+        s.on_tokens(emission(i))
+    await asyncio.sleep(0.01)
+    taken = await s.take()
+    assert taken == emission(*range(100))
+
+
+async def test_a_message_is_bounded() -> None:
+    s = stream()
+    for i in range(5000):
+        s.on_tokens(emission(i))
+    s.on_finish(outcome())
+    await asyncio.sleep(0.01)
+    first, second = await s.take(), await s.take()
+    assert first is not None
+    assert second is not None
+    assert len(first.tokens) == 4096
+    assert first.tokens + second.tokens == tuple(range(5000))
+    assert await s.take() is None
+
+
+async def test_the_end_is_heard_late_when_the_handler_has_gone() -> None:
+    late: list[Outcome] = []
+    s = TokenStream(Mailbox(asyncio.get_running_loop()), late.append)
+    s.on_tokens(emission(1))
+    await asyncio.sleep(0.01)
+    s.abandon()
+    s.on_tokens(emission(2))
+    s.on_finish(end := outcome())
+    await asyncio.sleep(0.01)
+    assert late == [end]
+    assert s.exhausted  # nothing is kept for nobody
+
+
+async def test_a_cancelled_wait_leaves_the_stream_usable() -> None:
+    s = stream()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await s.take()
+    s.on_tokens(emission(7))
+    assert await s.take() == emission(7)
+
+
+async def test_posting_to_a_closed_mailbox_is_nothing() -> None:
+    mailbox = Mailbox(asyncio.get_running_loop())
+    s = TokenStream(mailbox, lambda outcome: None)
+    mailbox.close()
+    mailbox.close()
+    s.on_tokens(emission(1))
+    s.on_finish(outcome())
+    await asyncio.sleep(0.01)
+    assert s.outcome is None

@@ -1,0 +1,123 @@
+"""Incremental text: characters split over tokens, stop strings split over tokens, nothing shown too early."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from draftd.engine.scripted import ByteTokenizer
+from draftd.service.text import StopScanner, StopStrings, TextStream
+
+SMALL = st.text(alphabet="ab\n", max_size=40)  # a small alphabet: overlaps and false starts are the rule
+STOPS = st.lists(st.text(alphabet="ab\n", min_size=1, max_size=5), min_size=1, max_size=4)
+
+
+def first_stop(text: str, stops: Sequence[str]) -> tuple[str, str]:
+    """By brute force: the text before the first stop string to be complete, and that string."""
+    for end in range(1, len(text) + 1):
+        complete = [stop for stop in stops if text[:end].endswith(stop)]
+        if complete:
+            longest = max(complete, key=len)
+            return text[: end - len(longest)], longest
+    return text, ""
+
+
+def pieces(text: str, cuts: Sequence[int]) -> list[str]:
+    bounds = [0, *sorted({min(cut, len(text)) for cut in cuts}), len(text)]
+    return [text[a:b] for a, b in itertools.pairwise(bounds)]
+
+
+@given(SMALL, STOPS, st.lists(st.integers(0, 40), max_size=8))
+def test_text_ends_before_the_first_stop_string_however_it_was_cut(
+    text: str, stops: list[str], cuts: list[int]
+) -> None:
+    scanner = StopScanner(stops)
+    shown = "".join(scanner.feed(piece) for piece in pieces(text, cuts)) + scanner.finish()
+    assert (shown, scanner.matched) == first_stop(text, stops)
+
+
+@given(SMALL, STOPS)
+def test_no_more_is_held_back_than_may_become_a_stop_string(text: str, stops: list[str]) -> None:
+    scanner = StopScanner(stops)
+    shown = ""
+    for i, character in enumerate(text, 1):
+        shown += scanner.feed(character)
+        if scanner.matched:
+            break
+        held = text[len(shown) : i]
+        assert not held or any(stop.startswith(held) for stop in stops)
+
+
+@given(st.text(max_size=60), st.lists(st.text(min_size=1, max_size=3), max_size=3))
+def test_any_text_survives_being_split_into_bytes(text: str, stops: list[str]) -> None:
+    tokenizer = ByteTokenizer(257)
+    stream = TextStream(tokenizer, stops)
+    parts = stream.add(tokenizer.encode(text))
+    assert len(parts) == len(tokenizer.encode(text))
+    assert "".join(parts) + stream.finish() == first_stop(text, stops)[0]
+
+
+@given(SMALL, STOPS, st.integers(1, 6))
+def test_the_engines_matcher_and_the_stream_agree(text: str, stops: list[str], width: int) -> None:
+    tokenizer = ByteTokenizer(257)
+    tokens = tokenizer.encode(text)
+    matcher, stream = StopStrings(tokenizer, stops), TextStream(tokenizer, stops)
+    shown, emitted = "", 0
+    for start in range(0, len(tokens), width):
+        round_ = tokens[start : start + width]
+        kept = matcher.feed(round_)
+        round_ = round_ if kept is None else round_[:kept]
+        emitted += len(round_)
+        shown += "".join(stream.add(round_))
+        if kept is not None:
+            break
+    shown += stream.finish()
+    before, stop = first_stop(text, stops)
+    assert (shown, stream.stop) == (before, stop)
+    assert emitted == (len(before) + len(stop) if stop else len(text))
+
+
+def test_a_character_of_four_bytes_appears_with_its_last_byte() -> None:
+    tokenizer = ByteTokenizer(257)
+    stream = TextStream(tokenizer)
+    assert stream.add("🦙".encode()) == ["", "", "", "🦙"]
+
+
+def test_an_unfinished_character_ends_as_a_replacement() -> None:
+    stream = TextStream(ByteTokenizer(257))
+    assert stream.add("é".encode()[:1]) == [""]
+    assert stream.finish() == "\ufffd"
+    assert stream.finish() == ""
+
+
+def test_end_of_text_has_no_text() -> None:
+    stream = TextStream(ByteTokenizer(257))
+    assert stream.add([104, 105, 256]) == ["h", "i", ""]
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 7])
+def test_a_stop_string_over_token_boundaries_is_never_shown_in_part(width: int) -> None:
+    tokenizer = ByteTokenizer(257)
+    tokens = tokenizer.encode("one\nUser: two")
+    stream = TextStream(tokenizer, ["\nUser:"])
+    shown = ""
+    for start in range(0, len(tokens), width):
+        shown += "".join(stream.add(tokens[start : start + width]))
+        assert not shown.endswith("\n")
+    assert (shown, stream.stop) == ("one", "\nUser:")
+
+
+def test_what_only_looked_like_a_stop_string_is_shown_at_the_end() -> None:
+    stream = TextStream(ByteTokenizer(257), ["<end>"])
+    assert "".join(stream.add(b"text <en")) == "text "
+    assert stream.finish() == "<en"
+
+
+def test_the_matcher_counts_the_token_that_completes_the_stop() -> None:
+    matcher = StopStrings(ByteTokenizer(257), ["cd"])
+    assert matcher.feed(b"ab") is None
+    assert matcher.feed(b"cdef") == 2
