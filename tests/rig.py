@@ -38,7 +38,7 @@ from draftd.engine.pair import LoadedModels, assemble
 from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.scheduler import Scheduler
 from draftd.engine.scripted import ByteTokenizer
-from draftd.engine.sequence import Row
+from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import Round, RowRound
 from draftd.engine.targets.local import LocalVerifier
 
@@ -157,9 +157,9 @@ class Rig:
         self.scheduler.add(self._row(req, sink))
         return sink
 
-    def _row(self, req: DecodeRequest, sink: Collected) -> Row:
+    def _row(self, req: DecodeRequest, sink: Collected) -> DecodeSequence:
         """What it draws without a seed is the same in every run of the tests."""
-        row = Row.of(req, sink, self.models.info.context_length)
+        row = DecodeSequence.of(req, sink, self.models.info.context_length)
         row.generator = random.Random(next(self._dice))
         return row
 
@@ -202,7 +202,7 @@ class Rig:
         raise AssertionError(f"not finished after {steps} steps")
 
 
-def _taken_in(caches: Caches, rows: Sequence[Row], but: int = 0) -> mx.array:
+def _taken_in(caches: Caches, rows: Sequence[DecodeSequence], but: int = 0) -> mx.array:
     """Fills empty caches with the texts of all rows, less their last `but` tokens; the logits."""
     assert isinstance(caches, RaggedCaches)
     assert caches.lengths == []

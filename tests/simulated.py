@@ -19,7 +19,7 @@ from draftd.engine.drafters.base import Draft, Drafter
 from draftd.engine.observer import EngineObserver, NullObserver
 from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.scheduler import Scheduler
-from draftd.engine.sequence import Row
+from draftd.engine.sequence import DecodeSequence
 from draftd.engine.targets.base import Verdict
 from tests.rig import Collected
 
@@ -77,17 +77,17 @@ class Machine:
 
 class SimulatedVerifier:
     def __init__(self, machine: Machine) -> None:
-        self._machine, self._rows = machine, list[Row]()
+        self._machine, self._rows = machine, list[DecodeSequence]()
         self._ahead = False
 
-    def prefill(self, row: Row, chunk: int) -> int | None:
+    def prefill(self, row: DecodeSequence, chunk: int) -> int | None:
         return 1
 
-    def join(self, row: Row) -> None:
+    def join(self, row: DecodeSequence) -> None:
         assert not self._ahead
         self._rows.append(row)
 
-    def verify(self, rows: Sequence[Row], draft: Draft, sampling: Sampling) -> Verdict:
+    def verify(self, rows: Sequence[DecodeSequence], draft: Draft, sampling: Sampling) -> Verdict:
         assert not self._ahead
         machine = self._machine
         depth = max(draft.depths)
@@ -101,16 +101,16 @@ class SimulatedVerifier:
             accepted.append([2] * n)
         return Verdict(accepted, [self._next(row, 3, len(kept)) for row, kept in zip(rows, accepted, strict=True)])
 
-    def advance(self, rows: Sequence[Row], sampling: Sampling, ahead: bool) -> list[int]:
+    def advance(self, rows: Sequence[DecodeSequence], sampling: Sampling, ahead: bool) -> list[int]:
         machine = self._machine
         machine.spend(machine.plain(len(rows)) + (0.0 if self._ahead else machine.overhead))
         self._ahead = ahead
         return [self._next(row, 4) for row in rows]
 
-    def _next(self, row: Row, token: int, accepted: int = 0) -> int:
+    def _next(self, row: DecodeSequence, token: int, accepted: int = 0) -> int:
         return END if row.emitted + accepted + 1 >= self._machine.ends else token
 
-    def keep(self, row: int, text: Row) -> None:
+    def keep(self, row: int, text: DecodeSequence) -> None:
         return None
 
     def refusal(self, row: int, width: int) -> str:
@@ -120,7 +120,7 @@ class SimulatedVerifier:
         self._rows = [self._rows[i] for i in rows]
         self._ahead = self._ahead and bool(rows)
 
-    def drop(self, row: Row) -> None:
+    def drop(self, row: DecodeSequence) -> None:
         return None
 
     @property
@@ -143,7 +143,7 @@ class SimulatedDrafter:
         self._entering: dict[int, int] = {}
         self.longest_slice = 0
 
-    def prefill(self, row: Row, chunk: int) -> bool:
+    def prefill(self, row: DecodeSequence, chunk: int) -> bool:
         whole, had = len(row.tokens) - 1, self._entering.get(id(row), 0)
         now = min(whole, had + chunk)
         self._take(now - had)
@@ -153,10 +153,10 @@ class SimulatedDrafter:
         self.held[id(row)] = self._entering.pop(id(row))
         return True
 
-    def behind(self, row: Row) -> int | None:
+    def behind(self, row: DecodeSequence) -> int | None:
         return None if id(row) not in self.held else max(0, len(row.tokens) - 1 - self.held[id(row)])
 
-    def follow(self, rows: Sequence[Row], chunk: int) -> None:
+    def follow(self, rows: Sequence[DecodeSequence], chunk: int) -> None:
         unknown = next((row for row in rows if id(row) not in self.held), None)
         if unknown is not None:
             self.prefill(unknown, chunk)
@@ -166,10 +166,10 @@ class SimulatedDrafter:
         for row, lag in zip(rows, lags, strict=True):
             self.held[id(row)] += lag
 
-    def reach(self, row: Row, most: int) -> int:
+    def reach(self, row: DecodeSequence, most: int) -> int:
         return most
 
-    def propose(self, rows: Sequence[Row], depths: Sequence[int], sampling: Sampling) -> Draft:
+    def propose(self, rows: Sequence[DecodeSequence], depths: Sequence[int], sampling: Sampling) -> Draft:
         lag = max(len(row.tokens) - self.held[id(row)] for row in rows)
         self._take(lag - 1)
         self._machine.spend(self._machine.step(len(rows)) * max(depths))
@@ -177,7 +177,7 @@ class SimulatedDrafter:
             self.held[id(row)] = len(row.tokens)
         return Draft(mx.zeros((len(rows), max(depths)), mx.uint32), list(depths), None, list(depths), lag)
 
-    def leave(self, row: Row) -> None:
+    def leave(self, row: DecodeSequence) -> None:
         self.held.pop(id(row), None)
         self._entering.pop(id(row), None)
 
@@ -221,7 +221,7 @@ class Simulation:
 
     def add(self, request: DecodeRequest) -> Collected:
         sink = Collected()
-        self.scheduler.add(Row.of(request, sink, 1 << 20))
+        self.scheduler.add(DecodeSequence.of(request, sink, 1 << 20))
         return sink
 
     def run(self, requests: Sequence[DecodeRequest]) -> tuple[float, list[Collected]]:

@@ -25,7 +25,7 @@ from draftd.client.client import DraftdClient
 from draftd.core import DrafterKind
 from draftd.engine.pair import LoadedModels, assemble, load_models
 from draftd.engine.scripted import ScriptedModel, scripted_models
-from draftd.engine.sequence import Row
+from draftd.engine.sequence import DecodeSequence
 from draftd.engine.targets.local import LocalVerifier
 from tests.damage import Draft
 from tests.serving import serving
@@ -196,7 +196,7 @@ def test_a_first_token_that_waits_for_the_draft_fails(
     """As by an engine that has the draft read the prompt first."""
     prefill = LocalVerifier.prefill
 
-    def late(self: LocalVerifier, row: Row, chunk: int) -> int | None:
+    def late(self: LocalVerifier, row: DecodeSequence, chunk: int) -> int | None:
         if row.drafter is not None:
             time.sleep(SLOW_SECONDS)
         return prefill(self, row, chunk)

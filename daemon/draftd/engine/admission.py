@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from draftd.core import DecodeRequest
 from draftd.engine.cache.base import MARGIN, STEP, slots, stepped
-from draftd.engine.sequence import Row
+from draftd.engine.sequence import DecodeSequence
 from draftd.errors import InvalidRequest
 
 _HEADROOM_SHARE = 0.75  # of what may still be taken when the model is loaded: drafts and forwards need some as well
@@ -86,7 +86,9 @@ class Admission:
             raise InvalidRequest("prompt", f"{prompt} tokens", f"at most {longest} tokens: {why}")
         raise InvalidRequest("max_tokens", request.max_tokens, f"at most {most} after {prompt} tokens: {why}")
 
-    def fits(self, row: Row, entering: Sequence[Row], running: Sequence[Row], held: int) -> bool:
+    def fits(
+        self, row: DecodeSequence, entering: Sequence[DecodeSequence], running: Sequence[DecodeSequence], held: int
+    ) -> bool:
         """Whether one more may begin beside the others, whose caches take `held` bytes now. Alone it may: nobody would
         make room for it."""
         if not entering and not running:
@@ -103,5 +105,5 @@ class Admission:
         return 0 < headroom >= more
 
 
-def _whole(row: Row) -> int:
+def _whole(row: DecodeSequence) -> int:
     return len(row.request.prompt) + row.max_tokens

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from draftd.core import DrafterKind
 from draftd.engine.drafters.base import Drafter
 from draftd.engine.observer import EngineObserver
-from draftd.engine.sequence import Row
+from draftd.engine.sequence import DecodeSequence
 from draftd.engine.targets.base import Verifier
 
 
@@ -49,12 +49,12 @@ class Decoders:
         if drafter is not None:
             drafter.close()
 
-    def leave(self, row: Row) -> None:
+    def leave(self, row: DecodeSequence) -> None:
         """No drafter has to know this row any more."""
         for drafter in self.drafters.values():
             drafter.leave(row)
 
-    def drafter_failed(self, row: Row, message: str) -> None:
+    def drafter_failed(self, row: DecodeSequence, message: str) -> None:
         """The row goes on autoregressively."""
         row.degrade(f"the drafter failed: {message}")
         self.leave(row)

@@ -6,7 +6,7 @@ import logging
 
 from draftd.core import Emission, FinishReason, Outcome, RoundResult
 from draftd.engine.observer import EngineObserver
-from draftd.engine.sequence import Row
+from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import Round, RowRound
 
 _log = logging.getLogger(__name__)
@@ -18,7 +18,7 @@ class Delivery:
     def __init__(self, eos: frozenset[int], observer: EngineObserver) -> None:
         self._eos, self._observer = eos, observer
 
-    def tokens(self, row: Row, result: RowRound, done: Round, now: float, break_even: float = 0.0) -> None:
+    def tokens(self, row: DecodeSequence, result: RowRound, done: Round, now: float, break_even: float = 0.0) -> None:
         """Cuts the round's tokens where the text ends, counts what was really emitted, and sends it."""
         tokens = [*result.accepted, result.following]
         kept, reason = self._cut(row, tokens)
@@ -53,7 +53,7 @@ class Delivery:
         if reason is not None:
             row.end(reason)
 
-    def end(self, row: Row, now: float) -> None:
+    def end(self, row: DecodeSequence, now: float) -> None:
         """Tells of the end of a row that has a reason to."""
         assert row.finish is not None
         row.stats.finished = now
@@ -64,7 +64,7 @@ class Delivery:
         except Exception as error:
             _log.warning("the receiver of request %s failed at its end", row.request.id, exc_info=error)
 
-    def _cut(self, row: Row, tokens: list[int]) -> tuple[int, FinishReason | None]:
+    def _cut(self, row: DecodeSequence, tokens: list[int]) -> tuple[int, FinishReason | None]:
         """How many of `tokens` belong to the text, and whether it ends with them."""
         kept, reason = len(tokens), None
         if kept >= row.remaining:

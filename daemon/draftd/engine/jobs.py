@@ -16,7 +16,7 @@ from draftd.core import DrafterKind
 from draftd.engine.drafters.loaded import Drafters
 from draftd.engine.drafters.source import weight_bytes
 from draftd.engine.scheduler import Scheduler
-from draftd.engine.sequence import Row
+from draftd.engine.sequence import DecodeSequence
 from draftd.engine.targets.local import logit_gap
 from draftd.errors import DraftdError, EngineFailure, ModelLoadError
 
@@ -226,7 +226,7 @@ class Upkeep:
     def _exchange(self, kind: DrafterKind, model: Any) -> Generator[None, None, None]:
         """The new draft takes the rows in, one chunk at a time, while the old one goes on drafting for them."""
         drafter = self._drafters.drafter(model)
-        known, inside = list[Row](), set[Row]()
+        known, inside = list[DecodeSequence](), set[DecodeSequence]()
         try:
             while True:
                 rows = self._scheduler.drafting(kind)

@@ -19,7 +19,7 @@ from draftd.engine.jobs import Keep, LogitGap, Lower, Reload
 from draftd.engine.limits import Limits
 from draftd.engine.observer import EngineObserver, EngineStatus, FanOut, Totals
 from draftd.engine.pair import LoadedModels
-from draftd.engine.sequence import Row
+from draftd.engine.sequence import DecodeSequence
 from draftd.errors import DraftdError, InvalidRequest, ModelLoadError, NotServing
 from draftd.models.folder import PairFiles
 from draftd.models.tokenizer import Tokenizer
@@ -326,7 +326,7 @@ def _hand_over(taken: Taken, scheduler: Scheduler, upkeep: Upkeep, context_lengt
 
 def _admit(taken: Taken, first: int, end: int, scheduler: Scheduler, context_length: int) -> None:
     for request, sink in taken.arrivals[first:end]:
-        scheduler.add(Row.of(request, sink, context_length))
+        scheduler.add(DecodeSequence.of(request, sink, context_length))
 
 
 def _check(request: DecodeRequest, info: ModelInfo) -> None:

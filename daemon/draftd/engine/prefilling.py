@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from draftd.core import DrafterKind, FinishReason
 from draftd.engine.decoders import Decoders
 from draftd.engine.delivery import Delivery
-from draftd.engine.sequence import Row
+from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import Round, RowRound
 
 _LEAST = 16  # tokens: a forward of fewer costs about as much
@@ -101,7 +101,7 @@ _LONG = 256  # tokens: to copy so many into the running rows' caches takes about
 class _Entering:
     """A row whose prompt is being taken in."""
 
-    row: Row
+    row: DecodeSequence
     left: int  # tokens that the target has not taken in
     passed: int = 0  # slices that others had since it had one
     slices: dict[DrafterKind | None, Slices] = field(default_factory=dict)  # by who takes it in; None is the target
@@ -120,8 +120,8 @@ class Newcomers:
         clock: Callable[[], float],
         timer: Callable[[], float],
         cancelled: Callable[[], Mapping[str, FinishReason]],
-        drafted_for: Callable[[Row], bool] = lambda row: True,
-        fits: Callable[[Row, Sequence[Row]], bool] = lambda row, entering: True,
+        drafted_for: Callable[[DecodeSequence], bool] = lambda row: True,
+        fits: Callable[[DecodeSequence, Sequence[DecodeSequence]], bool] = lambda row, entering: True,
     ) -> None:
         """`slice_seconds`: the longest that running rows wait for a slice. `timer`: what slices are timed by.
         `drafted_for`: whether a row that is ready to join is worth taking into its drafter's caches first. `fits`:
@@ -131,28 +131,28 @@ class Newcomers:
         self._clock, self._timer, self._cancelled = clock, timer, cancelled
         self._slice_seconds = slice_seconds
         self._first: dict[DrafterKind | None, Slices] = {}  # of prompts' first slices: what the next prompt begins with
-        self._waiting: deque[Row] = deque()
+        self._waiting: deque[DecodeSequence] = deque()
         self._entering: list[_Entering] = []  # in the order in which they came
-        self._ready: list[Row] = []  # to join after the round
+        self._ready: list[DecodeSequence] = []  # to join after the round
         self._joined = False  # a long one has joined since the last step
         self._overtaken = 0  # times that the first of those who wait was, for want of memory
         self.held_back = 0  # who might begin if there were memory for them
 
     @property
-    def waiting(self) -> list[Row]:
+    def waiting(self) -> list[DecodeSequence]:
         """Those of whom nothing has been taken in."""
         return list(self._waiting)
 
     @property
-    def entering(self) -> list[Row]:
+    def entering(self) -> list[DecodeSequence]:
         """Those whose prompts are being taken in."""
         return [newcomer.row for newcomer in self._entering]
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[DecodeSequence]:
         return [*self.entering, *self._waiting]
 
-    def add(self, row: Row) -> None:
+    def add(self, row: DecodeSequence) -> None:
         self._waiting.append(row)
 
     def step(self, room: int, round_seconds: float | None) -> None:
@@ -172,7 +172,7 @@ class Newcomers:
                 break
             self._turn(fitting, round_seconds)
 
-    def joined(self) -> list[Row]:
+    def joined(self) -> list[DecodeSequence]:
         """The rows that are ready, which now run; none that has ended since."""
         ready, self._ready = [row for row in self._ready if row.finish is None], []
         self._entering = [newcomer for newcomer in self._entering if newcomer.row not in ready]
@@ -181,7 +181,7 @@ class Newcomers:
             self._joined = self._joined or len(row.tokens) >= _LONG
         return ready
 
-    def retake(self, row: Row) -> bool:
+    def retake(self, row: DecodeSequence) -> bool:
         """Takes a row that ran in alone, at once; whether it runs again. Whoever fails here failed its round."""
         try:
             while row.finish is None and not self._take_in(row, self._chunk):
@@ -199,7 +199,7 @@ class Newcomers:
         self._waiting.extendleft(reversed(self.entering))
         self._entering, self._ready = [], []
 
-    def reap(self) -> list[Row]:
+    def reap(self) -> list[DecodeSequence]:
         """Lets ended rows go; returns them."""
         ended = [row for row in self.rows if row.finish is not None]
         for row in ended:
@@ -237,7 +237,7 @@ class Newcomers:
             _log.info("requests wait for memory" if rows else "no request waits for memory any more")
         self.held_back = rows
 
-    def _begin(self, row: Row) -> None:
+    def _begin(self, row: DecodeSequence) -> None:
         row.stats.scheduled = self._clock()
         kind = row.drafter
         if kind is not None and kind not in self._decoders.offered:
@@ -321,7 +321,7 @@ class Newcomers:
             self._first[kind].took(tokens, seconds)
         slices.took(tokens, seconds)
 
-    def _take_in(self, row: Row, size: int) -> bool:
+    def _take_in(self, row: DecodeSequence, size: int) -> bool:
         """Up to `size` tokens, by the target; True once the text is taken in, and the token that follows is sent."""
         started = time.perf_counter()
         token = self._decoders.verifier.prefill(row, size)

@@ -23,7 +23,7 @@ from draftd.engine.drafters.base import Drafter
 from draftd.engine.observer import EngineObserver
 from draftd.engine.prefilling import Newcomers
 from draftd.engine.sampling.transforms import Sampling
-from draftd.engine.sequence import Row
+from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import decode_round
 from draftd.engine.targets.base import Verifier
 
@@ -76,7 +76,7 @@ class Scheduler:
         self._round_seconds = 0.0  # of late, without what newcomers took
         self.depth = depth or DepthControl(RoundCosts(), DEEPEST - 1)
         self._round_ended: float | None = None  # the last round's end, where the next follows at once
-        self._rows: list[Row] = []
+        self._rows: list[DecodeSequence] = []
         self._sampling: Sampling | None = None  # of the running rows; None when they have changed
         self._rounds = 0
         self._own = 0  # of the daemon's own requests in hand
@@ -115,7 +115,7 @@ class Scheduler:
         """Requests that wait for memory."""
         return self._newcomers.held_back
 
-    def add(self, row: Row) -> None:
+    def add(self, row: DecodeSequence) -> None:
         self._own += row.request.origin is not Origin.CLIENT
         self._newcomers.add(row)
 
@@ -172,7 +172,7 @@ class Scheduler:
             if before is not None and (row.home is not before or row.degraded) and before in self.decoders.drafters:
                 self.decoders.drafters[before].leave(row)
 
-    def drafting(self, kind: DrafterKind) -> list[Row]:
+    def drafting(self, kind: DrafterKind) -> list[DecodeSequence]:
         """The running rows that draft with it, but for those that it does not know: nobody drafts for them now."""
         drafter = self.decoders.drafters.get(kind)
         rows = [row for row in self._rows if row.drafter is not None and row.home is kind]
@@ -192,7 +192,7 @@ class Scheduler:
         if self._newcomers.entering:
             self._round_ended = None
 
-    def _fits(self, row: Row, entering: Sequence[Row]) -> bool:
+    def _fits(self, row: DecodeSequence, entering: Sequence[DecodeSequence]) -> bool:
         return self._admission is None or self._admission.fits(row, entering, self._rows, self.kv_cache_bytes)
 
     def _changed(self) -> None:
@@ -251,7 +251,7 @@ class Scheduler:
 
     # leaving
 
-    def _all(self) -> list[Row]:
+    def _all(self) -> list[DecodeSequence]:
         return [*self._rows, *self._newcomers.rows]
 
     def _reap(self) -> None:
@@ -269,7 +269,7 @@ class Scheduler:
             self.decoders.leave(row)
             self._tell(row)
 
-    def _tell(self, row: Row) -> None:
+    def _tell(self, row: DecodeSequence) -> None:
         self.depth.ended(row)
         self._own -= row.request.origin is not Origin.CLIENT
         if row.home is not None:

@@ -11,7 +11,7 @@ from draftd.engine.depth.acceptance_rates import RowEvidence
 
 
 @dataclass(slots=True, eq=False)
-class Row:
+class DecodeSequence:
     """One request's state on the engine thread. `tokens` is prompt and output; the last one is not yet in any cache."""
 
     request: DecodeRequest
@@ -35,7 +35,7 @@ class Row:
     _asked_as: dict[DrafterKind, DecodeRequest] = field(default_factory=dict)  # the request, by who drafts
 
     @classmethod
-    def of(cls, request: DecodeRequest, sink: TokenSink, context_length: int) -> Row:
+    def of(cls, request: DecodeRequest, sink: TokenSink, context_length: int) -> DecodeSequence:
         return cls(
             request=request,
             sink=sink,

@@ -11,7 +11,7 @@ from draftd.core import DrafterKind
 from draftd.engine.decoders import Decoders
 from draftd.engine.drafters.base import Draft, merge
 from draftd.engine.sampling.transforms import Sampling
-from draftd.engine.sequence import Row
+from draftd.engine.sequence import DecodeSequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Trial:
 
     keys: tuple[Hashable, ...]
     kind: DrafterKind
-    rows: tuple[Row, ...]
+    rows: tuple[DecodeSequence, ...]
     depth: int
     paid_from: int
     expected: float
@@ -52,13 +52,15 @@ class Choice:
     trial: Trial | None = None
 
     @classmethod
-    def plain(cls, rows: Sequence[Row], ahead: bool, *, parked: Sequence[bool] = (), measuring: bool = False) -> Choice:
+    def plain(
+        cls, rows: Sequence[DecodeSequence], ahead: bool, *, parked: Sequence[bool] = (), measuring: bool = False
+    ) -> Choice:
         """Nobody drafts."""
         none = [False] * len(rows)
         return cls([0] * len(rows), [None] * len(rows), list(parked) or none, none, ahead, measuring)
 
     @classmethod
-    def fixed(cls, rows: Sequence[Row]) -> Choice:
+    def fixed(cls, rows: Sequence[DecodeSequence]) -> Choice:
         """Each row drafts as many as its plan says."""
         none = [False] * len(rows)
         drafters = [row.drafter for row in rows]
@@ -88,12 +90,12 @@ class Round:
     rows: list[RowRound]
     draft_seconds: float
     verify_seconds: float
-    drafter_errors: list[tuple[Row, str]]
+    drafter_errors: list[tuple[DecodeSequence, str]]
     lag: int = 0
 
 
 def decode_round(
-    rows: Sequence[Row],
+    rows: Sequence[DecodeSequence],
     sampling: Sampling,
     decoders: Decoders,
     vocabulary: int,
@@ -129,12 +131,12 @@ def decode_round(
 
 
 def _draft(
-    rows: Sequence[Row],
+    rows: Sequence[DecodeSequence],
     sampling: Sampling,
     decoders: Decoders,
     vocabulary: int,
     choice: Choice,
-) -> tuple[Draft | None, list[tuple[Row, str]]]:
+) -> tuple[Draft | None, list[tuple[DecodeSequence, str]]]:
     """Asks each drafter for its rows. A row that cannot be rolled back, or whose drafter fails, is degraded here."""
     groups: dict[DrafterKind, list[int]] = {}
     for i, row in enumerate(rows):
@@ -147,7 +149,7 @@ def _draft(
                 row.draft_with(kind)
                 groups.setdefault(kind, []).append(i)
     parts: list[tuple[list[int], Draft]] = []
-    errors: list[tuple[Row, str]] = []
+    errors: list[tuple[DecodeSequence, str]] = []
     for kind, members in groups.items():
         asked = [rows[i] for i in members]
         own = sampling if len(asked) == len(rows) else sampling.select(members)

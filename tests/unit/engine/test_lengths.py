@@ -8,15 +8,17 @@ import pytest
 
 from draftd.core import FinishReason, Origin, WorkloadClass
 from draftd.engine.depth.estimate import AnswerLengths
-from draftd.engine.sequence import Row
+from draftd.engine.sequence import DecodeSequence
 from tests.rig import Collected, autoregressive, request
 
 CODE, CHAT = WorkloadClass.CODE, WorkloadClass.CHAT
 
 
-def row(kind: WorkloadClass = CODE, emitted: int = 0, allowed: int = 1000, origin: Origin = Origin.CLIENT) -> Row:
+def row(
+    kind: WorkloadClass = CODE, emitted: int = 0, allowed: int = 1000, origin: Origin = Origin.CLIENT
+) -> DecodeSequence:
     asked = replace(request([1], autoregressive(), max_tokens=allowed), workload=kind, origin=origin)
-    made = Row.of(asked, Collected(), 4096)
+    made = DecodeSequence.of(asked, Collected(), 4096)
     made.stats.counts.emitted = emitted
     assert made.emitted == emitted
     return made

@@ -17,7 +17,7 @@ from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.observer import PrefixStatus
 from draftd.engine.pair import LoadedModels
 from draftd.engine.scripted import ScriptedModel, scripted_models
-from draftd.engine.sequence import Row
+from draftd.engine.sequence import DecodeSequence
 from tests.rig import Collected, Rig, autoregressive, pair, request, speculative, tiny_llama
 from tests.waiting import until
 
@@ -278,7 +278,7 @@ def test_what_failed_is_not_kept():
             raise RuntimeError("gone")
 
     sink = Broken()
-    rig.scheduler.add(Row.of(request(words(1, 100), autoregressive()), sink, 4096))
+    rig.scheduler.add(DecodeSequence.of(request(words(1, 100), autoregressive()), sink, 4096))
     rig.drain()
     assert sink.done.reason is FinishReason.ERROR
     assert rig.prefix.bytes == 0

@@ -9,7 +9,7 @@ import pytest
 
 from draftd.core import DrafterKind
 from draftd.engine.depth.estimate import Best, Candidate, Prospect, best
-from draftd.engine.sequence import Row
+from draftd.engine.sequence import DecodeSequence
 from tests.rig import Collected, automatic, request
 
 DRAFT = DrafterKind.DRAFT_MODEL
@@ -26,7 +26,7 @@ def expected(*stands: float) -> list[float]:
 
 
 def candidate(model: list[float], lookup: list[float] | None = None, ready: bool = True, most: int = 5) -> Candidate:
-    row = Row.of(request([1], automatic(most)), Collected(), 100)
+    row = DecodeSequence.of(request([1], automatic(most)), Collected(), 100)
     return Candidate(0, row, most, DRAFT, None, ready, model, lookup or [1.0])
 
 

@@ -14,7 +14,7 @@ from draftd.engine.drafters.base import Draft
 from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.drafters.prompt_lookup import PromptLookup
 from draftd.engine.sampling.transforms import Sampling
-from draftd.engine.sequence import Row
+from draftd.engine.sequence import DecodeSequence
 from tests.rig import Rig, automatic, autoregressive, pair, request, speculative, tiny_llama
 
 PROMPT, TOKENS = [1, 5, 2, 5, 2, 1, 5, 2], 40
@@ -105,7 +105,7 @@ class Fickle(DraftModel):
 
     rounds = 0
 
-    def propose(self, rows: Sequence[Row], depths: Sequence[int], sampling: Sampling) -> Draft:
+    def propose(self, rows: Sequence[DecodeSequence], depths: Sequence[int], sampling: Sampling) -> Draft:
         self.rounds += 1
         return super().propose(
             rows, [max(1, (self.rounds * 7 + 3 * i) % (d + 1)) for i, d in enumerate(depths)], sampling
@@ -137,7 +137,7 @@ class Failing(PromptLookup):
 
     left = 3
 
-    def propose(self, rows: Sequence[Row], depths: Sequence[int], sampling: Sampling) -> Draft:
+    def propose(self, rows: Sequence[DecodeSequence], depths: Sequence[int], sampling: Sampling) -> Draft:
         if not self.left:
             raise RuntimeError("planted")
         self.left -= 1

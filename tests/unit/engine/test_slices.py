@@ -116,10 +116,10 @@ class Gaps(Collected):
 
 
 def watched(machine: Machine, req) -> Gaps:
-    from draftd.engine.sequence import Row
+    from draftd.engine.sequence import DecodeSequence
 
     sink = Gaps(machine)
-    machine.rig.scheduler.add(Row.of(req, sink, 4096))
+    machine.rig.scheduler.add(DecodeSequence.of(req, sink, 4096))
     return sink
 
 

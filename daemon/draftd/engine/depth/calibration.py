@@ -29,7 +29,7 @@ from draftd.engine.cache.batched import RaggedCaches
 from draftd.engine.depth.costs import Prices
 from draftd.engine.drafters.base import Draft, Drafter
 from draftd.engine.sampling.transforms import Sampling
-from draftd.engine.sequence import Row
+from draftd.engine.sequence import DecodeSequence
 from draftd.engine.targets.local import LocalVerifier
 
 _PROMPT = 32  # tokens of each row
@@ -69,7 +69,7 @@ class _Calibration:
         self._verifier, self._vocabulary = LocalVerifier(model, vocabulary), vocabulary
         self._drafters = {kind: d for kind, d in drafters.items() if kind is not DrafterKind.PROMPT_LOOKUP}
         self._depths = [d for d in (1, 2, 4, 8, 16) if d < deepest] + [deepest] * (deepest > 0)
-        self._rows: list[Row] = []
+        self._rows: list[DecodeSequence] = []
         self._context_length = context_length
         self._plain: dict[int, float] = {}
         self._drafted: dict[DrafterKind, dict[tuple[int, int], float]] = {}
@@ -99,7 +99,7 @@ class _Calibration:
         index = len(self._rows)
         prompt = tuple((7 * i + index) % self._vocabulary for i in range(_PROMPT))
         request = DecodeRequest(f"calibration-{index}", prompt, 1 << 20, _PLAN, 0.0)
-        row = Row.of(request, _Nobody(), 1 << 30)
+        row = DecodeSequence.of(request, _Nobody(), 1 << 30)
         token = self._verifier.prefill(row, _PROMPT)
         while token is None:
             token = self._verifier.prefill(row, _PROMPT)

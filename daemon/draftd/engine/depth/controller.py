@@ -34,7 +34,7 @@ from draftd.engine.depth.estimate import (
 from draftd.engine.depth.explorer import Exploration, Trials, Trying
 from draftd.engine.depth.saved import Learnt
 from draftd.engine.drafters.base import Drafter
-from draftd.engine.sequence import Row
+from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import Choice, Round, Trial
 
 _log = logging.getLogger(__name__)
@@ -65,12 +65,14 @@ class DepthControl:
         self._trying = Trying(costs, self.acceptance, self._outlook, trials or Trials())
         self._plain_rounds = exploration or Exploration()
         self._lengths = AnswerLengths()
-        self._entering: list[Row] = []  # rows worth drafting for, that their drafter does not know well enough
+        self._entering: list[
+            DecodeSequence
+        ] = []  # rows worth drafting for, that their drafter does not know well enough
         self._upheavals, self._rounds = costs.upheavals, 0
 
     # before a round
 
-    def choose(self, rows: Sequence[Row], drafters: Mapping[DrafterKind, Drafter], pending: bool) -> Choice:
+    def choose(self, rows: Sequence[DecodeSequence], drafters: Mapping[DrafterKind, Drafter], pending: bool) -> Choice:
         """Who drafts how much next. `pending`: the next round's forward is under way, so that it drafts nothing; then
         the choice is whether the one after it may be started ahead as well."""
         if pending and self._plain_rounds.plain(rows, True):
@@ -83,13 +85,17 @@ class DepthControl:
             return Choice.plain(rows, self._plain_rounds.ahead, measuring=True)
         return wanted
 
-    def wants(self, row: Row, rows: Sequence[Row], drafters: Mapping[DrafterKind, Drafter]) -> bool:
+    def wants(
+        self, row: DecodeSequence, rows: Sequence[DecodeSequence], drafters: Mapping[DrafterKind, Drafter]
+    ) -> bool:
         """Whether a newcomer is worth taking into its drafter's caches before it joins `rows`."""
         if row.wanted is None:  # asked again for each slice of it
             row.wanted = not automatic(row) or row.drafter is _LOOKUP or self._wants(row, rows, drafters)
         return row.wanted
 
-    def _wants(self, row: Row, rows: Sequence[Row], drafters: Mapping[DrafterKind, Drafter]) -> bool:
+    def _wants(
+        self, row: DecodeSequence, rows: Sequence[DecodeSequence], drafters: Mapping[DrafterKind, Drafter]
+    ) -> bool:
         prospect = self._outlook.prospect([*rows, row], drafters)
         newcomer = None if prospect is None else next((c for c in prospect.candidates if c.row is row), None)
         if prospect is None or newcomer is None or newcomer.kind is None:
@@ -101,7 +107,7 @@ class DepthControl:
             return self._pays(without, found, [newcomer], drafters, len(rows) + 1)
         return self._trying.wants(prospect, found, newcomer, [*rows, row], drafters)
 
-    def _wanted(self, rows: Sequence[Row], drafters: Mapping[DrafterKind, Drafter]) -> Choice:
+    def _wanted(self, rows: Sequence[DecodeSequence], drafters: Mapping[DrafterKind, Drafter]) -> Choice:
         self._entering = []
         self._trying.begin()
         prospect = self._outlook.prospect(rows, drafters)
@@ -117,7 +123,7 @@ class DepthControl:
         self._entering = self._trying.entering or self._entering
         return self._chosen(rows, prospect, found, trial)
 
-    def _chosen(self, rows: Sequence[Row], prospect: Prospect, found: Best, trial: Trial | None) -> Choice:
+    def _chosen(self, rows: Sequence[DecodeSequence], prospect: Prospect, found: Best, trial: Trial | None) -> Choice:
         choice = Choice.fixed(rows)
         choice.parked, choice.capped = [False] * len(rows), [False] * len(rows)
         depth = trial.depth if trial is not None else found.depth
@@ -139,7 +145,7 @@ class DepthControl:
             choice.uncertain = self._uncertain(prospect, found, rows)
         return choice
 
-    def _uncertain(self, prospect: Prospect, found: Best, rows: Sequence[Row]) -> bool:
+    def _uncertain(self, prospect: Prospect, found: Best, rows: Sequence[DecodeSequence]) -> bool:
         """Whether drafting would not pay if its price were what it may be."""
         width = max(found.depth, found.lookup)
         kind = next((c.kind for c in prospect.candidates if c.kind is not None), None) if found.depth else _LOOKUP
@@ -171,7 +177,7 @@ class DepthControl:
     # who must be known to a drafter
 
     @property
-    def entering(self) -> list[Row]:
+    def entering(self) -> list[DecodeSequence]:
         """Rows that are worth taking into their drafter's caches now."""
         return self._entering
 
@@ -198,7 +204,7 @@ class DepthControl:
 
     def learn(
         self,
-        rows: Sequence[Row],
+        rows: Sequence[DecodeSequence],
         choice: Choice,
         done: Round,
         seconds: float,
@@ -246,7 +252,7 @@ class DepthControl:
             seconds = self.costs.without_stall(priced, size, width, seconds, context, sampled)
         return self.costs.break_even(size, seconds, context, sampled)
 
-    def ended(self, row: Row) -> None:
+    def ended(self, row: DecodeSequence) -> None:
         """A request is over."""
         self._lengths.ended(row)
 
@@ -254,7 +260,7 @@ class DepthControl:
         """To be kept."""
         return Learnt.of(self.costs, self.acceptance)
 
-    def renewed(self, kind: DrafterKind, rows: Sequence[Row]) -> None:
+    def renewed(self, kind: DrafterKind, rows: Sequence[DecodeSequence]) -> None:
         """Other weights draft under this name: nothing that was learnt about them holds."""
         self.acceptance.forget(kind)
         self.costs.forget(kind)

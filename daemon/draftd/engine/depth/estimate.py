@@ -9,7 +9,7 @@ from draftd.core import DepthMode, DrafterKind, FinishReason, Origin, WorkloadCl
 from draftd.engine.depth.acceptance_rates import Acceptance, Key, emitted, key_of
 from draftd.engine.depth.costs import DEEPEST, RoundCosts
 from draftd.engine.drafters.base import Drafter
-from draftd.engine.sequence import Row
+from draftd.engine.sequence import DecodeSequence
 
 WORTH = 1.01  # by how much more a second something has to be better, at least, that takes time to come by
 
@@ -21,7 +21,7 @@ class Candidate:
     propose. `ready`: the drafter with weights, `kind`, knows the row's text."""
 
     at: int
-    row: Row
+    row: DecodeSequence
     most: int
     kind: DrafterKind | None
     key: Key | None
@@ -113,7 +113,7 @@ class AnswerLengths:
     def __init__(self) -> None:
         self._sums: dict[WorkloadClass, tuple[float, float]] = {}  # answers, and their tokens
 
-    def ended(self, row: Row) -> None:
+    def ended(self, row: DecodeSequence) -> None:
         """One is over. It tells only where nobody broke it off."""
         if row.request.origin is not Origin.CLIENT or row.finish not in (FinishReason.STOP, FinishReason.LENGTH):
             return
@@ -121,13 +121,13 @@ class AnswerLengths:
         keep = 1 - 1 / _MEMORY
         self._sums[row.request.workload] = (answers * keep + 1, tokens * keep + row.emitted)
 
-    def left(self, row: Row) -> float:
+    def left(self, row: DecodeSequence) -> float:
         """Tokens that it is expected to write yet: as many as its kind has in the mean, however many it has, since
         lengths scatter as widely as that; never more than it may."""
         answers, tokens = self._seen(row)
         return min(float(row.remaining), tokens / answers)
 
-    def _seen(self, row: Row) -> tuple[float, float]:
+    def _seen(self, row: DecodeSequence) -> tuple[float, float]:
         return self._sums.get(row.request.workload, (_WEIGHT, _WEIGHT * _GUESS))
 
 
@@ -144,7 +144,7 @@ class Outlook:
         """`deepest`: the most tokens that any plan lets a round draft."""
         self._costs, self._acceptance, self._deepest = costs, acceptance, deepest
 
-    def prospect(self, rows: Sequence[Row], drafters: Mapping[DrafterKind, Drafter]) -> Prospect | None:
+    def prospect(self, rows: Sequence[DecodeSequence], drafters: Mapping[DrafterKind, Drafter]) -> Prospect | None:
         """What is expected of the batch; None where no row's depth is to be chosen."""
         if not any(map(automatic, rows)):
             return None
@@ -183,7 +183,7 @@ class Outlook:
             total += tokens * self._costs.prices.taking_in.get(c.kind, self._costs.plain(1) / 64)
         return total
 
-    def _candidate(self, at: int, row: Row, most: int, drafters: Mapping[DrafterKind, Drafter]) -> Candidate:
+    def _candidate(self, at: int, row: DecodeSequence, most: int, drafters: Mapping[DrafterKind, Drafter]) -> Candidate:
         plan = row.request.plan
         kind: DrafterKind | None = row.home
         if kind is _LOOKUP:
@@ -204,25 +204,25 @@ class Outlook:
                 lookup = emitted(self._rates(row, _LOOKUP), odds(row, _LOOKUP), reach)
         return Candidate(at, row, most, kind, key, ready, model, lookup)
 
-    def _rates(self, row: Row, kind: DrafterKind) -> list[float]:
+    def _rates(self, row: DecodeSequence, kind: DrafterKind) -> list[float]:
         return self._acceptance.rates(key_of(kind, row.request))
 
 
-def odds(row: Row, kind: DrafterKind) -> float:
+def odds(row: DecodeSequence, kind: DrafterKind) -> float:
     """By which the odds of its class are multiplied for this row."""
     found = row.evidence.get(kind)
     return 1.0 if found is None else found.odds
 
 
-def automatic(row: Row) -> bool:
+def automatic(row: DecodeSequence) -> bool:
     """Whether the row's depth is to be chosen."""
     return row.depth > 0 and row.drafter is not None and row.request.plan.depth_mode is DepthMode.AUTOMATIC
 
 
-def mean_held(rows: Sequence[Row]) -> int:
+def mean_held(rows: Sequence[DecodeSequence]) -> int:
     """Tokens of context that a row has in the mean: what a round costs depends on the sum of all."""
     return sum(len(row.tokens) for row in rows) // len(rows)
 
 
-def any_sampled(rows: Sequence[Row]) -> bool:
+def any_sampled(rows: Sequence[DecodeSequence]) -> bool:
     return any(not row.request.sampling.greedy for row in rows)

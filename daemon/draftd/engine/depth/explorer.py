@@ -13,7 +13,7 @@ from draftd.engine.depth.acceptance_rates import Acceptance, emitted, key_of
 from draftd.engine.depth.costs import RoundCosts
 from draftd.engine.depth.estimate import WORTH, Best, Candidate, Outlook, Prospect, any_sampled, odds
 from draftd.engine.drafters.base import Drafter
-from draftd.engine.sequence import Row
+from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import Round, Trial
 
 SHARE = 0.01  # of the time
@@ -92,7 +92,7 @@ class Exploration:
         self._drafting = 0.0
         self._left = 0
 
-    def plain(self, rows: Sequence[Row], pending: bool, urgent: bool = False) -> bool:
+    def plain(self, rows: Sequence[DecodeSequence], pending: bool, urgent: bool = False) -> bool:
         """Whether the next round is to draft nothing. `pending`: its forward is under way already; `urgent`: much hangs
         on a price that is not known well."""
         if pending:
@@ -124,7 +124,7 @@ class Exploration:
         return measured
 
 
-def _indifferent(row: Row) -> bool:
+def _indifferent(row: DecodeSequence) -> bool:
     """Whether it has a few tokens to go."""
     return row.remaining > _ROUNDS + 1
 
@@ -150,7 +150,9 @@ class Trying:
         self._done: Trial | None = None  # which is over; whether it paid shows when the next round is chosen
         self._surpassed = False  # it did better than was expected
         self._idle: list[Hashable] = []  # what might have been tried in the round that was chosen last
-        self.entering: list[Row] = []  # rows that a trial waits for: their drafter does not know them well enough
+        self.entering: list[
+            DecodeSequence
+        ] = []  # rows that a trial waits for: their drafter does not know them well enough
 
     # before a round
 
@@ -159,7 +161,7 @@ class Trying:
         self._idle, self.entering = [], []
 
     def choose(
-        self, prospect: Prospect, found: Best, rows: Sequence[Row], drafters: Mapping[DrafterKind, Drafter]
+        self, prospect: Prospect, found: Best, rows: Sequence[DecodeSequence], drafters: Mapping[DrafterKind, Drafter]
     ) -> Trial | None:
         """What to try in the next round instead of `found`, if anything."""
         self._settle(found)
@@ -173,7 +175,7 @@ class Trying:
         prospect: Prospect,
         found: Best,
         newcomer: Candidate,
-        rows: Sequence[Row],
+        rows: Sequence[DecodeSequence],
         drafters: Mapping[DrafterKind, Drafter],
     ) -> bool:
         """Whether a draft is to be tried soon, and this is the first row that it could be tried for: later there would
@@ -209,7 +211,7 @@ class Trying:
         return trial
 
     def _draft_at_all(
-        self, prospect: Prospect, found: Best, rows: Sequence[Row], drafters: Mapping[DrafterKind, Drafter]
+        self, prospect: Prospect, found: Best, rows: Sequence[DecodeSequence], drafters: Mapping[DrafterKind, Drafter]
     ) -> Trial | None:
         """All rows are parked: whether to draft for them, or for one of them, to see what that gives."""
         able = [c for c in prospect.candidates if c.kind is not None and c.row.remaining > _LAST_TOKENS]
@@ -235,7 +237,9 @@ class Trying:
             return None
         return trial
 
-    def _might_pay(self, prospect: Prospect, found: Best, able: Sequence[Candidate], rows: Sequence[Row]) -> bool:
+    def _might_pay(
+        self, prospect: Prospect, found: Best, able: Sequence[Candidate], rows: Sequence[DecodeSequence]
+    ) -> bool:
         """Whether drafts that nearly always stand would pay, if they cost as little as they may."""
         kind = able[0].kind
         assert kind is not None
@@ -266,7 +270,7 @@ class Trying:
                 return depth
         return 1
 
-    def _neighbour(self, prospect: Prospect, found: Best, rows: Sequence[Row]) -> Trial | None:
+    def _neighbour(self, prospect: Prospect, found: Best, rows: Sequence[DecodeSequence]) -> Trial | None:
         """One token more or less than what seems best, where that might be better for all that is known."""
         asked = [c for c in prospect.candidates if c.kind is not None and c.ready]
         sampled = any_sampled(rows)

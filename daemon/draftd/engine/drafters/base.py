@@ -12,7 +12,7 @@ from typing import Protocol
 import mlx.core as mx
 
 from draftd.engine.sampling.transforms import Sampling, one_hot
-from draftd.engine.sequence import Row
+from draftd.engine.sequence import DecodeSequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,25 +34,25 @@ class Draft:
 class Drafter(Protocol):
     """Called on the engine thread only. What it raises costs its rows their speculation, never their text."""
 
-    def prefill(self, row: Row, chunk: int) -> bool:
+    def prefill(self, row: DecodeSequence, chunk: int) -> bool:
         """Takes in up to `chunk` more tokens of the prompt of a newcomer; True once there are none left."""
         ...
 
-    def propose(self, rows: Sequence[Row], depths: Sequence[int], sampling: Sampling) -> Draft: ...
+    def propose(self, rows: Sequence[DecodeSequence], depths: Sequence[int], sampling: Sampling) -> Draft: ...
 
-    def behind(self, row: Row) -> int | None:
+    def behind(self, row: DecodeSequence) -> int | None:
         """Tokens of the row's text that it has not taken in, the last aside; None where it does not know the row."""
         ...
 
-    def follow(self, rows: Sequence[Row], chunk: int) -> None:
+    def follow(self, rows: Sequence[DecodeSequence], chunk: int) -> None:
         """Takes in up to `chunk` tokens of running rows that it does not know, or lags behind."""
         ...
 
-    def reach(self, row: Row, most: int) -> int:
+    def reach(self, row: DecodeSequence, most: int) -> int:
         """How many tokens, up to `most`, it could propose now for a row that it knows."""
         ...
 
-    def leave(self, row: Row) -> None:
+    def leave(self, row: DecodeSequence) -> None:
         """Forgets a row; one that it never knew is no error."""
         ...
 

@@ -11,7 +11,7 @@ from draftd.engine.cache.prefix_store import PrefixCache
 from draftd.engine.drafters.base import Draft
 from draftd.engine.sampling.acceptance import draw
 from draftd.engine.sampling.transforms import Sampling, uniforms
-from draftd.engine.sequence import Row
+from draftd.engine.sequence import DecodeSequence
 from draftd.engine.targets.local import Prefill
 
 
@@ -27,7 +27,7 @@ class DraftModel:
     ) -> None:
         self._vocabulary = vocabulary  # of the target: the pair may pad their embeddings differently
         self._caches: Caches = make_caches(model, most_rows)
-        self._rows: list[Row] = []
+        self._rows: list[DecodeSequence] = []
         self._prefix = prefix or PrefixCache()
         self._places: dict[int, int] = {}  # of the rows, by id
         self._shelf = self._prefix.shelf(self._caches)
@@ -35,14 +35,14 @@ class DraftModel:
         self._proposed: dict[int, tuple[int, int]] = {}  # by a row's id: its place in `_drafted`, its length then
         self._drafted: mx.array | None = None  # the last proposals
 
-    def behind(self, row: Row) -> int | None:
+    def behind(self, row: DecodeSequence) -> int | None:
         place = self._places.get(id(row))
         return None if place is None else max(0, len(row.tokens) - 1 - self._caches.lengths[place])
 
-    def reach(self, row: Row, most: int) -> int:
+    def reach(self, row: DecodeSequence, most: int) -> int:
         return most
 
-    def follow(self, rows: Sequence[Row], chunk: int) -> None:
+    def follow(self, rows: Sequence[DecodeSequence], chunk: int) -> None:
         unknown = next((row for row in rows if id(row) not in self._places), None)
         if unknown is not None:
             self.prefill(unknown, chunk)
@@ -58,7 +58,7 @@ class DraftModel:
             self._caches.forward(padded, [len(p) for p in pieces])
             mx.eval(self._caches.arrays())
 
-    def prefill(self, row: Row, chunk: int) -> bool:
+    def prefill(self, row: DecodeSequence, chunk: int) -> bool:
         whole = len(row.tokens) - 1  # what `propose` catches up with
         self._prefill.advance(row, whole, chunk)
         if not self._prefill.done(row, whole):
@@ -69,7 +69,7 @@ class DraftModel:
         self._rows.append(row)
         return True
 
-    def propose(self, rows: Sequence[Row], depths: Sequence[int], sampling: Sampling) -> Draft:
+    def propose(self, rows: Sequence[DecodeSequence], depths: Sequence[int], sampling: Sampling) -> Draft:
         caches, members = self._caches, self._rows
         at = [self._places[id(row)] for row in rows]
         whole = at == list(range(len(members)))
@@ -110,7 +110,7 @@ class DraftModel:
             lag=lag,
         )
 
-    def leave(self, row: Row) -> None:
+    def leave(self, row: DecodeSequence) -> None:
         trusted = not row.degraded  # drafting may have failed in the middle of a forward
         self._prefill.drop(row, keep=trusted)
         if id(row) in self._places:

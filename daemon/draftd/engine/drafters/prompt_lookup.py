@@ -6,7 +6,7 @@ import mlx.core as mx
 
 from draftd.engine.drafters.base import Draft, _NgramIndex
 from draftd.engine.sampling.transforms import Sampling, one_hot
-from draftd.engine.sequence import Row
+from draftd.engine.sequence import DecodeSequence
 
 
 class PromptLookup:
@@ -16,22 +16,22 @@ class PromptLookup:
         self._vocabulary = vocabulary
         self._sizes = sizes
 
-    def prefill(self, row: Row, chunk: int) -> bool:
+    def prefill(self, row: DecodeSequence, chunk: int) -> bool:
         row.lookup = _NgramIndex(self._sizes)
         return True
 
-    def behind(self, row: Row) -> int | None:
+    def behind(self, row: DecodeSequence) -> int | None:
         return 0
 
-    def follow(self, rows: Sequence[Row], chunk: int) -> None:
+    def follow(self, rows: Sequence[DecodeSequence], chunk: int) -> None:
         return None
 
-    def reach(self, row: Row, most: int) -> int:
+    def reach(self, row: DecodeSequence, most: int) -> int:
         if not isinstance(row.lookup, _NgramIndex):
             row.lookup = _NgramIndex(self._sizes)
         return len(row.lookup.continuation(row.tokens, most))
 
-    def propose(self, rows: Sequence[Row], depths: Sequence[int], sampling: Sampling) -> Draft:
+    def propose(self, rows: Sequence[DecodeSequence], depths: Sequence[int], sampling: Sampling) -> Draft:
         found: list[list[int]] = []
         for row, depth in zip(rows, depths, strict=True):
             if not isinstance(row.lookup, _NgramIndex):
@@ -42,7 +42,7 @@ class PromptLookup:
         q = None if sampling.settled else one_hot(tokens, self._vocabulary)
         return Draft(tokens=tokens, depths=[len(f) for f in found], q=q, forwards=[0] * len(rows))
 
-    def leave(self, row: Row) -> None:
+    def leave(self, row: DecodeSequence) -> None:
         row.lookup = None
 
     def close(self) -> None:

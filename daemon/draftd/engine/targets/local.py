@@ -17,7 +17,7 @@ from draftd.engine.cache.prefix_store import PrefixCache, Shelf
 from draftd.engine.drafters.base import Draft
 from draftd.engine.sampling.acceptance import accept, draw
 from draftd.engine.sampling.transforms import Sampling, uniforms
-from draftd.engine.sequence import Row
+from draftd.engine.sequence import DecodeSequence
 from draftd.engine.targets.base import Verdict
 
 _PIECE = 128  # tokens: what is taken in is kept in pieces of at least so many, so that none takes long
@@ -33,7 +33,7 @@ class Prefill:
         self._lengths: dict[int, int] = {}  # that their caches will have
         self._kept: dict[int, int] = {}  # tokens of theirs that were found or kept
 
-    def begin(self, row: Row, whole: int) -> int | None:
+    def begin(self, row: DecodeSequence, whole: int) -> int | None:
         """How many tokens of a newcomer's text were found; None where it has begun before, or none were looked for."""
         if id(row) in self._newcomers:
             return None
@@ -48,7 +48,7 @@ class Prefill:
         self._kept[id(row)] = caches.lengths[0]
         return caches.lengths[0]
 
-    def advance(self, row: Row, whole: int, chunk: int, last: int = 0) -> mx.array | None:
+    def advance(self, row: DecodeSequence, whole: int, chunk: int, last: int = 0) -> mx.array | None:
         """Takes in up to `chunk` more tokens; where that is more than `last`, the last so many in a forward of their
         own. Once there are none left, the logits of the last forward, 1 × width × vocabulary, which cost nothing unless
         they are read; None before, and where there was nothing to take in."""
@@ -65,21 +65,21 @@ class Prefill:
             self._keep(row, caches)
         return None
 
-    def settle(self, row: Row, *more: mx.array) -> None:
+    def settle(self, row: DecodeSequence, *more: mx.array) -> None:
         """Computes what the last forward left to be computed."""
         mx.eval(self._newcomers[id(row)].arrays(), *more)
 
-    def done(self, row: Row, whole: int) -> bool:
+    def done(self, row: DecodeSequence, whole: int) -> bool:
         return self._newcomers[id(row)].lengths[0] == whole
 
-    def join(self, row: Row) -> None:
+    def join(self, row: DecodeSequence) -> None:
         """Makes a ready row the last of the running ones."""
         caches = self._newcomers.pop(id(row))
         self._keep(row, caches)
         self._running.join(caches)
         self._gone(row)
 
-    def drop(self, row: Row, keep: bool = True) -> None:
+    def drop(self, row: DecodeSequence, keep: bool = True) -> None:
         """Forgets a newcomer; a row that is none is no error. What was taken in of it may serve whoever asks again."""
         caches = self._newcomers.pop(id(row), None)
         if caches is not None:
@@ -97,17 +97,17 @@ class Prefill:
         self._kept.clear()
         self._running.expect([])
 
-    def _caches(self, row: Row, whole: int) -> Caches:
+    def _caches(self, row: DecodeSequence, whole: int) -> Caches:
         self.begin(row, whole)
         return self._newcomers[id(row)]
 
-    def _keep(self, row: Row, caches: Caches) -> None:
+    def _keep(self, row: DecodeSequence, caches: Caches) -> None:
         if row.shares:
             length = min(caches.lengths[0], len(row.tokens))
             self._shelf.keep(row.tokens, caches, 0, length)
             self._kept[id(row)] = length
 
-    def _gone(self, row: Row) -> None:
+    def _gone(self, row: DecodeSequence) -> None:
         self._lengths.pop(id(row), None)
         self._kept.pop(id(row), None)
         self._running.expect(list(self._lengths.values()))
@@ -138,7 +138,7 @@ class LocalVerifier:
         self._prefill = Prefill(self._caches, self._shelf)
         self._ahead: mx.array | None = None  # rows × 1: tokens already on their way
 
-    def prefill(self, row: Row, chunk: int) -> int | None:
+    def prefill(self, row: DecodeSequence, chunk: int) -> int | None:
         found = self._prefill.begin(row, len(row.tokens))
         if found is not None and not row.emitted:
             row.stats.looked_up, row.stats.cached_tokens = True, found
@@ -149,11 +149,11 @@ class LocalVerifier:
         self._prefill.settle(row, token)
         return int(token.item())
 
-    def join(self, row: Row) -> None:
+    def join(self, row: DecodeSequence) -> None:
         assert self._ahead is None, "a newcomer joins between forwards"
         self._prefill.join(row)
 
-    def verify(self, rows: Sequence[Row], draft: Draft, sampling: Sampling) -> Verdict:
+    def verify(self, rows: Sequence[DecodeSequence], draft: Draft, sampling: Sampling) -> Verdict:
         assert self._ahead is None, "a draft continues the text that was read"
         last = mx.array([[row.tokens[-1]] for row in rows], dtype=mx.uint32)
         before = self._caches.lengths
@@ -177,7 +177,7 @@ class LocalVerifier:
         self._caches.truncate([length + 1 + len(tokens) for length, tokens in kept])
         return verdict
 
-    def advance(self, rows: Sequence[Row], sampling: Sampling, ahead: bool) -> list[int]:
+    def advance(self, rows: Sequence[DecodeSequence], sampling: Sampling, ahead: bool) -> list[int]:
         current = self._ahead
         if current is None:
             current = self._step(mx.array([[row.tokens[-1]] for row in rows], dtype=mx.uint32), rows, sampling)
@@ -194,13 +194,13 @@ class LocalVerifier:
         if self._ahead is not None:
             self._ahead = self._ahead[mx.array(list(rows))] if rows else None
 
-    def keep(self, at: int, row: Row) -> None:
+    def keep(self, at: int, row: DecodeSequence) -> None:
         if row.finish is None and not self._caches.in_stretches:
             return
         # After the text's end the cache may hold more: tokens that stood beyond it, or one that nobody was sent.
         self._shelf.keep(row.tokens, self._caches, at, min(self._caches.lengths[at], len(row.tokens)))
 
-    def drop(self, row: Row) -> None:
+    def drop(self, row: DecodeSequence) -> None:
         self._prefill.drop(row)
 
     def close(self) -> None:
@@ -217,14 +217,14 @@ class LocalVerifier:
     def nbytes(self) -> int:
         return self._caches.nbytes + self._prefill.nbytes
 
-    def _step(self, tokens: mx.array, rows: Sequence[Row], sampling: Sampling, after: int = 0) -> mx.array:
+    def _step(self, tokens: mx.array, rows: Sequence[DecodeSequence], sampling: Sampling, after: int = 0) -> mx.array:
         """Dispatches one forward over `tokens`, rows × 1; returns the tokens it chooses, likewise. `after`: so many
         that precede those are not known yet."""
         chosen = self._choose(self._caches.forward(tokens, [1] * len(rows)), rows, sampling, after)
         mx.async_eval(chosen)
         return chosen
 
-    def _choose(self, logits: mx.array, rows: Sequence[Row], sampling: Sampling, after: int = 0) -> mx.array:
+    def _choose(self, logits: mx.array, rows: Sequence[DecodeSequence], sampling: Sampling, after: int = 0) -> mx.array:
         """One token for each row from `logits`, rows × 1 × vocabulary; returns rows × 1."""
         starts = [row.emitted for row in rows]
         if sampling.settled:
