@@ -13,7 +13,7 @@ from dashboards.rule import AlertRule, Figure, OnError, RecordingRule, Severity
 from dashboards.settings import Alerting
 from draftd.core import DrafterKind, FallbackLevel
 from draftd.telemetry import attributes as a
-from draftd.telemetry import catalog, machine
+from draftd.telemetry import catalog
 
 _AT_ONCE = "0s"
 _SPECULATION, _LATENCY, _MACHINE = "draftd-speculation", "draftd-latency", "draftd-machine"
@@ -111,9 +111,9 @@ def _speculation(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
 
 
 def _machine(settings: Alerting) -> tuple[AlertRule, ...]:
-    swap_ins = f"increase({machine.MEMORY_SWAP_INS.prometheus}[{settings.window}])"
-    used = f'{machine.SYSTEM_PAGING_USAGE.prometheus}{{{label(a.PAGING_STATE)}="used"}}'
-    critical = f"increase({machine.MEMORY_CRITICAL.prometheus}[{settings.window}])"
+    swap_ins = f"increase({catalog.MEMORY_SWAP_INS.prometheus}[{settings.window}])"
+    used = f'{catalog.SYSTEM_PAGING_USAGE.prometheus}{{{label(a.PAGING_STATE)}="used"}}'
+    critical = f"increase({catalog.MEMORY_CRITICAL.prometheus}[{settings.window}])"
     return (
         AlertRule(
             name="DraftdSwapRising",
@@ -147,7 +147,7 @@ def _machine(settings: Alerting) -> tuple[AlertRule, ...]:
         ),
         AlertRule(
             name="DraftdThermalHeavy",
-            value=f"max by ({INSTANCE}) ({machine.THERMAL_LEVEL.prometheus})",
+            value=f"max by ({INSTANCE}) ({catalog.THERMAL_LEVEL.prometheus})",
             fires=">",
             threshold=settings.thermal_level - 1,
             hold=settings.machine_hold,

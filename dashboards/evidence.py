@@ -13,7 +13,7 @@ from dashboards.ratios import BY_WORKLOAD, INSTANCE, acceptance_per_token, label
 from dashboards.settings import Alerting
 from draftd.core import DecodeMode, FallbackLevel
 from draftd.telemetry import attributes as a
-from draftd.telemetry import catalog, sdk
+from draftd.telemetry import catalog
 
 # The baseline of acceptance is the pair's on a kind of text: it survives a restart, after which `instance` is new.
 BY_PAIR: tuple[str, ...] = tuple(name for name in BY_WORKLOAD if name != INSTANCE)
@@ -91,7 +91,7 @@ def grown(settings: Alerting, series: str) -> str:
 
 
 # What the daemon tells of itself with each export: while it grows, the daemon lives and its telemetry arrives.
-_HEARTBEAT = sdk.DATA_POINTS_EXPORTED.prometheus
+_HEARTBEAT = catalog.DATA_POINTS_EXPORTED.prometheus
 
 
 def missing_hosts(settings: Alerting) -> str:
@@ -119,10 +119,10 @@ def dropped(settings: Alerting) -> str:
     failed = f'{label(a.ERROR_TYPE)}!=""'
     stages = {
         "daemon_error": catalog.TELEMETRY_ERRORS.prometheus,
-        "daemon_span_queue": f"{sdk.SPANS_PROCESSED.prometheus}{{{failed}}}",
-        "daemon_log_queue": f"{sdk.LOGS_PROCESSED.prometheus}{{{failed}}}",
-        "daemon_span_export": f"{sdk.SPANS_EXPORTED.prometheus}{{{failed}}}",
-        "daemon_log_export": f"{sdk.LOGS_EXPORTED.prometheus}{{{failed}}}",
+        "daemon_span_queue": f"{catalog.SPANS_PROCESSED.prometheus}{{{failed}}}",
+        "daemon_log_queue": f"{catalog.LOGS_PROCESSED.prometheus}{{{failed}}}",
+        "daemon_span_export": f"{catalog.SPANS_EXPORTED.prometheus}{{{failed}}}",
+        "daemon_log_export": f"{catalog.LOGS_EXPORTED.prometheus}{{{failed}}}",
     }
     for signal, queued, sent in zip(external.SIGNALS, external.ENQUEUE_FAILED, external.SEND_FAILED, strict=True):
         if signal != "metric_points":

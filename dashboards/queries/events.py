@@ -6,7 +6,7 @@ from dashboards.queries.query import DRAFT, ENGINE, LOADED, MODEL, RATE, WORKLOA
 from dashboards.ratios import INSTANCE, label
 from draftd.core import FallbackLevel
 from draftd.telemetry import attributes as a
-from draftd.telemetry import catalog, fallback
+from draftd.telemetry import catalog
 from draftd.telemetry.catalog import Metric
 
 TO = "to"  # made here: what a gauge changed to, in words
@@ -26,7 +26,7 @@ def changed(metric: Metric, words: dict[int, str]) -> str:
     return expression
 
 
-LEVEL_CHANGES = changed(fallback.FALLBACK_LEVEL, LEVELS)
+LEVEL_CHANGES = changed(catalog.FALLBACK_LEVEL, LEVELS)
 FLAG_CHANGES = changed(catalog.FLAG_ENABLED, FLAG)
 
 _LOGS = '{service_name="draftd"}'  # in Loki, where the attributes of a log event are its structured metadata

@@ -17,43 +17,43 @@ from dashboards.queries.query import (
 )
 from dashboards.ratios import INSTANCE, label
 from draftd.telemetry import attributes as a
-from draftd.telemetry import fallback
+from draftd.telemetry import catalog
 
 SIGNAL, RESULT, LEVEL = label(a.SIGNAL), label(a.RESULT), label(a.PLAN_LEVEL)
 FROM, TO = label(a.TRANSITION_FROM), label(a.TRANSITION_TO)
 
-RUNGS_NOW = Query(grouped(gauge(fallback.FALLBACK_RUNG, ENGINE), function="max"), "rungs below full", instant=True)
-HELD_NOW = Query(grouped(gauge(fallback.FALLBACK_HOLD, ENGINE), function="max"), "held", instant=True)
-LEASES_NOW = Query(grouped(gauge(fallback.ALERT_LEASES, ENGINE)), "alerts", instant=True)
-STEPS_NOW = Query(or_nought(counted(fallback.FALLBACK_TRANSITIONS, ENGINE, RANGE)), "steps", instant=True)
-DIVERGENCES_NOW = Query(or_nought(counted(fallback.CANARY_DIVERGENCES, ENGINE, RANGE)), "texts", instant=True)
+RUNGS_NOW = Query(grouped(gauge(catalog.FALLBACK_RUNG, ENGINE), function="max"), "rungs below full", instant=True)
+HELD_NOW = Query(grouped(gauge(catalog.FALLBACK_HOLD, ENGINE), function="max"), "held", instant=True)
+LEASES_NOW = Query(grouped(gauge(catalog.ALERT_LEASES, ENGINE)), "alerts", instant=True)
+STEPS_NOW = Query(or_nought(counted(catalog.FALLBACK_TRANSITIONS, ENGINE, RANGE)), "steps", instant=True)
+DIVERGENCES_NOW = Query(or_nought(counted(catalog.CANARY_DIVERGENCES, ENGINE, RANGE)), "texts", instant=True)
 
-RUNGS = Query(grouped(gauge(fallback.FALLBACK_RUNG, ENGINE), (INSTANCE,), "max"), shown(INSTANCE))
-HOLDS = Query(grouped(gauge(fallback.FALLBACK_HOLD, ENGINE), (INSTANCE,), "max"), f"hold · {shown(INSTANCE)}")
+RUNGS = Query(grouped(gauge(catalog.FALLBACK_RUNG, ENGINE), (INSTANCE,), "max"), shown(INSTANCE))
+HOLDS = Query(grouped(gauge(catalog.FALLBACK_HOLD, ENGINE), (INSTANCE,), "max"), f"hold · {shown(INSTANCE)}")
 DEMANDS = Query(
-    grouped(gauge(fallback.FALLBACK_DEMAND, ENGINE), (SIGNAL, INSTANCE), "min"),
+    grouped(gauge(catalog.FALLBACK_DEMAND, ENGINE), (SIGNAL, INSTANCE), "min"),
     f"{shown(SIGNAL)} · {shown(INSTANCE)}",
 )
-TRANSITIONS = Query(counted(fallback.FALLBACK_TRANSITIONS, ENGINE, RATE, (SIGNAL,)), shown(SIGNAL))
+TRANSITIONS = Query(counted(catalog.FALLBACK_TRANSITIONS, ENGINE, RATE, (SIGNAL,)), shown(SIGNAL))
 TRANSITIONS_BY_WAY = Query(
-    counted(fallback.FALLBACK_TRANSITIONS, ENGINE, RANGE, (FROM, TO)), f"{shown(FROM)} → {shown(TO)}", instant=True
+    counted(catalog.FALLBACK_TRANSITIONS, ENGINE, RANGE, (FROM, TO)), f"{shown(FROM)} → {shown(TO)}", instant=True
 )
 DRIFT = Query(
-    grouped(gauge(fallback.DRIFT_SUM, ENGINE), (WORKLOAD, INSTANCE), "max"), f"{shown(WORKLOAD)} · {shown(INSTANCE)}"
+    grouped(gauge(catalog.DRIFT_SUM, ENGINE), (WORKLOAD, INSTANCE), "max"), f"{shown(WORKLOAD)} · {shown(INSTANCE)}"
 )
-LEASES = Query(grouped(gauge(fallback.ALERT_LEASES, ENGINE), (INSTANCE,)), shown(INSTANCE))
+LEASES = Query(grouped(gauge(catalog.ALERT_LEASES, ENGINE), (INSTANCE,)), shown(INSTANCE))
 
-PROBES = Query(counted(fallback.PROBES, ENGINE, RATE, (LEVEL, RESULT)), f"{shown(LEVEL)}, {shown(RESULT)}")
+PROBES = Query(counted(catalog.PROBES, ENGINE, RATE, (LEVEL, RESULT)), f"{shown(LEVEL)}, {shown(RESULT)}")
 PROBE_ACCEPTANCE = Query(
-    grouped(gauge(fallback.PROBE_ACCEPTANCE, ENGINE), (INSTANCE,), "min"), f"acceptance · {shown(INSTANCE)}"
+    grouped(gauge(catalog.PROBE_ACCEPTANCE, ENGINE), (INSTANCE,), "min"), f"acceptance · {shown(INSTANCE)}"
 )
-PROBE_SPEEDUP = Query(grouped(gauge(fallback.PROBE_SPEEDUP, ENGINE), (INSTANCE,), "min"), shown(INSTANCE))
-CANARY_SCORE = Query(grouped(gauge(fallback.CANARY_SCORE, ENGINE), (MODE, INSTANCE), "min"),
+PROBE_SPEEDUP = Query(grouped(gauge(catalog.PROBE_SPEEDUP, ENGINE), (INSTANCE,), "min"), shown(INSTANCE))
+CANARY_SCORE = Query(grouped(gauge(catalog.CANARY_SCORE, ENGINE), (MODE, INSTANCE), "min"),
                      f"{shown(MODE)} · {shown(INSTANCE)}")  # fmt: skip
-CANARIES = Query(counted(fallback.CANARIES, ENGINE, RATE, (RESULT,)), shown(RESULT))
-DIVERGENCES = Query(or_nought(counted(fallback.CANARY_DIVERGENCES, ENGINE, RATE)), "texts that differ")
+CANARIES = Query(counted(catalog.CANARIES, ENGINE, RATE, (RESULT,)), shown(RESULT))
+DIVERGENCES = Query(or_nought(counted(catalog.CANARY_DIVERGENCES, ENGINE, RATE)), "texts that differ")
 
-NOTIFICATIONS = Query(counted(fallback.ALERT_NOTIFICATIONS, ENGINE, RATE, (RESULT,)), shown(RESULT))
-POLLS = Query(counted(fallback.ALERT_POLLS, ENGINE, RATE, (RESULT,)), shown(RESULT))
-ANNOTATIONS = Query(counted(fallback.ANNOTATIONS, ENGINE, RATE, (RESULT,)), f"annotations {shown(RESULT)}")
-SAVE_ERRORS = Query(or_nought(counted(fallback.FALLBACK_SAVE_ERRORS, ENGINE, RATE)), "not saved")
+NOTIFICATIONS = Query(counted(catalog.ALERT_NOTIFICATIONS, ENGINE, RATE, (RESULT,)), shown(RESULT))
+POLLS = Query(counted(catalog.ALERT_POLLS, ENGINE, RATE, (RESULT,)), shown(RESULT))
+ANNOTATIONS = Query(counted(catalog.ANNOTATIONS, ENGINE, RATE, (RESULT,)), f"annotations {shown(RESULT)}")
+SAVE_ERRORS = Query(or_nought(counted(catalog.FALLBACK_SAVE_ERRORS, ENGINE, RATE)), "not saved")

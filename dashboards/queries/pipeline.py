@@ -22,7 +22,7 @@ from dashboards.queries.query import (
 from dashboards.queries.serving import FRESH
 from dashboards.ratios import INSTANCE, label, matching, summed
 from draftd.telemetry import attributes as a
-from draftd.telemetry import catalog, machine, sdk
+from draftd.telemetry import catalog
 from draftd.telemetry.catalog import Metric
 
 ERROR, PART = label(a.ERROR_TYPE), label(a.TELEMETRY_PART)
@@ -38,12 +38,12 @@ SCRAPE_SECONDS = Query(gauge(external.SCRAPE_DURATION, _TARGETS), f"{shown('job'
 SCRAPE_SAMPLES = Query(gauge(external.SCRAPED_SAMPLES, _TARGETS), f"{shown('job')} · {shown('instance')}")
 
 # Its count has grown of late, and it is there now: what Prometheus cannot read is gone at once.
-_fresh = f"sum by ({INSTANCE}) (rate({gauge(sdk.DATA_POINTS_EXPORTED, MACHINE)}[{FRESH}])) > bool 0"
-_arriving = f"({_fresh}) and on ({INSTANCE}) {gauge(machine.MEMORY_FLOOR, MACHINE)}"
+_fresh = f"sum by ({INSTANCE}) (rate({gauge(catalog.DATA_POINTS_EXPORTED, MACHINE)}[{FRESH}])) > bool 0"
+_arriving = f"({_fresh}) and on ({INSTANCE}) {gauge(catalog.MEMORY_FLOOR, MACHINE)}"
 ARRIVING = Query(_arriving, shown(INSTANCE))
 EXPORTING_NOW = Query(or_nought(f"count(({_arriving}) > 0)"), "daemons", instant=True)
 COVERAGE = Query(f"avg_over_time({or_nought(f'max({_arriving})')}[{RANGE}:])", "of the time shown", instant=True)
-POINTS = Query(summed(sdk.DATA_POINTS_EXPORTED, MACHINE, RATE, (INSTANCE,)), shown(INSTANCE))
+POINTS = Query(summed(catalog.DATA_POINTS_EXPORTED, MACHINE, RATE, (INSTANCE,)), shown(INSTANCE))
 
 
 def _lost(metric: Metric, window: str) -> str:
@@ -53,26 +53,26 @@ def _lost(metric: Metric, window: str) -> str:
 LOST_NOW = tuple(
     Query(f"{or_nought(_lost(dropped, RANGE))} + {or_nought(_lost(exported, RANGE))}", what, instant=True)
     for what, dropped, exported in (
-        ("spans", sdk.SPANS_PROCESSED, sdk.SPANS_EXPORTED),
-        ("log events", sdk.LOGS_PROCESSED, sdk.LOGS_EXPORTED),
+        ("spans", catalog.SPANS_PROCESSED, catalog.SPANS_EXPORTED),
+        ("log events", catalog.LOGS_PROCESSED, catalog.LOGS_EXPORTED),
     )
 )
 EXPORTED = (
-    Query(summed(sdk.SPANS_EXPORTED, matching(MACHINE, f'{ERROR}=""'), RATE), "spans delivered"),
-    Query(summed(sdk.LOGS_EXPORTED, matching(MACHINE, f'{ERROR}=""'), RATE), "log events delivered"),
+    Query(summed(catalog.SPANS_EXPORTED, matching(MACHINE, f'{ERROR}=""'), RATE), "spans delivered"),
+    Query(summed(catalog.LOGS_EXPORTED, matching(MACHINE, f'{ERROR}=""'), RATE), "log events delivered"),
 )
 LOST = (
-    Query(or_nought(_lost(sdk.SPANS_PROCESSED, RATE)), "spans dropped, queue full"),
-    Query(or_nought(_lost(sdk.LOGS_PROCESSED, RATE)), "log events dropped, queue full"),
-    Query(or_nought(_lost(sdk.SPANS_EXPORTED, RATE)), "spans not delivered"),
-    Query(or_nought(_lost(sdk.LOGS_EXPORTED, RATE)), "log events not delivered"),
-    Query(or_nought(_lost(sdk.DATA_POINTS_EXPORTED, RATE)), "data points not delivered"),
+    Query(or_nought(_lost(catalog.SPANS_PROCESSED, RATE)), "spans dropped, queue full"),
+    Query(or_nought(_lost(catalog.LOGS_PROCESSED, RATE)), "log events dropped, queue full"),
+    Query(or_nought(_lost(catalog.SPANS_EXPORTED, RATE)), "spans not delivered"),
+    Query(or_nought(_lost(catalog.LOGS_EXPORTED, RATE)), "log events not delivered"),
+    Query(or_nought(_lost(catalog.DATA_POINTS_EXPORTED, RATE)), "data points not delivered"),
 )
 SDK_QUEUES = (
-    Query(over(grouped(gauge(sdk.SPAN_QUEUE_SIZE, MACHINE), (INSTANCE,)),
-               grouped(gauge(sdk.SPAN_QUEUE_CAPACITY, MACHINE), (INSTANCE,))), f"spans · {shown(INSTANCE)}"),
-    Query(over(grouped(gauge(sdk.LOG_QUEUE_SIZE, MACHINE), (INSTANCE,)),
-               grouped(gauge(sdk.LOG_QUEUE_CAPACITY, MACHINE), (INSTANCE,))), f"log events · {shown(INSTANCE)}"),
+    Query(over(grouped(gauge(catalog.SPAN_QUEUE_SIZE, MACHINE), (INSTANCE,)),
+               grouped(gauge(catalog.SPAN_QUEUE_CAPACITY, MACHINE), (INSTANCE,))), f"spans · {shown(INSTANCE)}"),
+    Query(over(grouped(gauge(catalog.LOG_QUEUE_SIZE, MACHINE), (INSTANCE,)),
+               grouped(gauge(catalog.LOG_QUEUE_CAPACITY, MACHINE), (INSTANCE,))), f"log events · {shown(INSTANCE)}"),
 )  # fmt: skip
 TELEMETRY_ERRORS_NOW = Query(or_nought(counted(catalog.TELEMETRY_ERRORS, MACHINE, RANGE)), "failures", instant=True)
 TELEMETRY_ERRORS = Query(counted(catalog.TELEMETRY_ERRORS, MACHINE, RATE, (PART,)), shown(PART))

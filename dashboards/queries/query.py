@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dashboards.external import External
 from dashboards.ratios import INSTANCE, label, matching
 from draftd.telemetry import attributes as a
-from draftd.telemetry import machine
+from draftd.telemetry import catalog
 from draftd.telemetry.catalog import Metric
 
 RATE = "$__rate_interval"
@@ -54,7 +54,7 @@ def gauge(metric: Metric | External, selector: str = "") -> str:
 
 def of_draftd(metric: Metric) -> str:
     """A gauge under a name that others use too, as `system.memory.usage`: only from machines that run draftd."""
-    return f"{gauge(metric, MACHINE)} and on ({INSTANCE}) {gauge(machine.MEMORY_FLOOR, MACHINE)}"
+    return f"{gauge(metric, MACHINE)} and on ({INSTANCE}) {gauge(catalog.MEMORY_FLOOR, MACHINE)}"
 
 
 def grouped(expression: str, by: Sequence[str] = (), function: str = "sum") -> str:

@@ -24,7 +24,7 @@ from dashboards.queries.query import (
 )
 from dashboards.ratios import INSTANCE, label, matching, summed
 from draftd.telemetry import attributes as a
-from draftd.telemetry import catalog, sdk
+from draftd.telemetry import catalog
 from draftd.telemetry.catalog import Metric
 
 OUTCOME, ERROR, TOKEN_TYPE = label(a.OUTCOME), label(a.ERROR_TYPE), label(a.TOKEN_TYPE)
@@ -37,7 +37,7 @@ _REFUSED = f'{OUTCOME}="refused"'
 _INPUT = f'{TOKEN_TYPE}="input"'
 _OUTPUT = f'{TOKEN_TYPE}="output"'
 
-_exporting = f"sum by ({INSTANCE}) (rate({sdk.DATA_POINTS_EXPORTED.prometheus}[{FRESH}])) > 0"
+_exporting = f"sum by ({INSTANCE}) (rate({catalog.DATA_POINTS_EXPORTED.prometheus}[{FRESH}])) > 0"
 SERVING = Query(
     or_nought(
         f"count(({grouped(gauge(catalog.QUEUE_CAPACITY, ENGINE), (INSTANCE,))}) and on ({INSTANCE}) ({_exporting}))"

@@ -25,7 +25,7 @@ from dashboards.ratios import INSTANCE, label, matching, summed
 from dashboards.settings import Alerting
 from draftd.core import DecodeMode, DrafterKind
 from draftd.telemetry import attributes as a
-from draftd.telemetry import catalog, fallback
+from draftd.telemetry import catalog
 from draftd.telemetry.catalog import Metric
 
 POSITION, LEVEL = label(a.POSITION), label(a.PLAN_LEVEL)
@@ -134,8 +134,8 @@ TOKENS_BY_LEVEL = Query(
     summed(catalog.TOKENS, matching(REQUESTS, f'{label(a.TOKEN_TYPE)}="output"'), RATE, (LEVEL,)), shown(LEVEL)
 )
 
-LEVEL_NOW = Query(grouped(gauge(fallback.FALLBACK_LEVEL, ENGINE), function="min"), "lowest", instant=True)
-LEVELS = Query(grouped(gauge(fallback.FALLBACK_LEVEL, ENGINE), (MODEL, INSTANCE), "min"), f"level · {shown(INSTANCE)}")
+LEVEL_NOW = Query(grouped(gauge(catalog.FALLBACK_LEVEL, ENGINE), function="min"), "lowest", instant=True)
+LEVELS = Query(grouped(gauge(catalog.FALLBACK_LEVEL, ENGINE), (MODEL, INSTANCE), "min"), f"level · {shown(INSTANCE)}")
 FLAG_NOW = Query(grouped(gauge(catalog.FLAG_ENABLED, ENGINE), function="min"), "lowest", instant=True)
 FLAGS = Query(grouped(gauge(catalog.FLAG_ENABLED, ENGINE), (MODEL, INSTANCE), "min"), f"flag · {shown(INSTANCE)}")
 

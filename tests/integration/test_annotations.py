@@ -12,7 +12,7 @@ import pytest
 from draftd.client.client import DraftdClient
 from draftd.core import FallbackLevel
 from draftd.telemetry import attributes as a
-from draftd.telemetry import fallback
+from draftd.telemetry import catalog
 from tests.composed import composed
 from tests.http_server import Answer, Request, serving
 from tests.otlp import OtlpReceiver
@@ -63,8 +63,8 @@ def test_transitions_are_marked_and_what_is_tried_out_is_answered(tmp_path: Path
         client.set_flag("off")
         until(lambda: len(marks) == 2, 20.0, "both marks")
         sent = {a.RESULT.name: "sent"}
-        assert receiver.wait_for(lambda: receiver.total(fallback.ANNOTATIONS.name, sent) == 2)
-        assert receiver.total(fallback.CANARIES.name, {a.RESULT.name: "good"}) == 1
+        assert receiver.wait_for(lambda: receiver.total(catalog.ANNOTATIONS.name, sent) == 2)
+        assert receiver.total(catalog.CANARIES.name, {a.RESULT.name: "good"}) == 1
         assert not any(client.status().finished_requests.values())  # nothing of its own is among callers' requests
     assert [mark.body["tags"] for mark in marks] == [["draftd", "level", "mini-7"], ["draftd", "flag", "mini-7"]]
     assert marks[0].body["text"].startswith("Fallback level: full → short_block 3\n")

@@ -22,7 +22,7 @@ from dashboards.queries.speculation import DEEPEST
 from dashboards.render.asking import Series, Shown, Source
 from dashboards.render.reading import Dashboard, Panel, Target, parsed, read
 from dashboards.settings import Alerting
-from draftd.telemetry import machine
+from draftd.telemetry import catalog
 from draftd.telemetry.catalog import Metric
 from tests.conftest import NanoPair
 from tests.stack.traffic import CLASSES, Traffic, flag_off
@@ -44,21 +44,21 @@ PACKAGED = Path(__file__).parents[2] / "daemon" / "draftd" / "grafana" / "dashbo
 
 # What a machine may lack: the figure is there if and only if the metric is.
 SENSORS: Mapping[str, tuple[Metric, str]] = {
-    "draftd-overview/Thermal level": (machine.THERMAL_LEVEL, "only macOS tells its thermal level"),
-    "draftd-overview/Pressure and heat/thermal": (machine.THERMAL_LEVEL, "only macOS tells its thermal level"),
-    "draftd-machine/Heat": (machine.THERMAL_LEVEL, "only macOS tells its thermal level"),
-    "draftd-machine/Thermal level": (machine.THERMAL_LEVEL, "only macOS tells its thermal level"),
-    "draftd-machine/Throttle events": (machine.THERMAL_THROTTLES, "only macOS tells its thermal level"),
-    "draftd-machine/Throttles": (machine.THERMAL_THROTTLES, "only macOS tells its thermal level"),
-    "draftd-machine/MLX/recommended at most": (machine.MEMORY_WORKING_SET, "a working set is Metal's"),
-    "draftd-machine/MLX/GPU, all processes": (machine.MEMORY_GPU, "only macOS tells what the GPU holds"),
-    "draftd-machine/Shares of memory/free by macOS's rule": (machine.MEMORY_FREE, "a rule of macOS"),
-    "draftd-machine/GPU busy": (machine.GPU_UTILIZATION, "only macOS tells how busy the GPU is"),
-    "draftd-machine/Temperature": (machine.HW_TEMPERATURE, "a virtual machine has no thermal zones"),
-    "draftd-machine/Fans": (machine.HW_FAN_SPEED, "a virtual machine has no fans"),
-    "draftd-machine/Power": (machine.HW_POWER, "power is told by macmon"),
-    "draftd-machine/Power source/low-power mode": (machine.POWER_LOW_MODE, "a mode of macOS"),
-    "draftd-machine/Power source/on mains": (machine.POWER_PLUGGED_IN, "a machine without a battery does not tell"),
+    "draftd-overview/Thermal level": (catalog.THERMAL_LEVEL, "only macOS tells its thermal level"),
+    "draftd-overview/Pressure and heat/thermal": (catalog.THERMAL_LEVEL, "only macOS tells its thermal level"),
+    "draftd-machine/Heat": (catalog.THERMAL_LEVEL, "only macOS tells its thermal level"),
+    "draftd-machine/Thermal level": (catalog.THERMAL_LEVEL, "only macOS tells its thermal level"),
+    "draftd-machine/Throttle events": (catalog.THERMAL_THROTTLES, "only macOS tells its thermal level"),
+    "draftd-machine/Throttles": (catalog.THERMAL_THROTTLES, "only macOS tells its thermal level"),
+    "draftd-machine/MLX/recommended at most": (catalog.MEMORY_WORKING_SET, "a working set is Metal's"),
+    "draftd-machine/MLX/GPU, all processes": (catalog.MEMORY_GPU, "only macOS tells what the GPU holds"),
+    "draftd-machine/Shares of memory/free by macOS's rule": (catalog.MEMORY_FREE, "a rule of macOS"),
+    "draftd-machine/GPU busy": (catalog.GPU_UTILIZATION, "only macOS tells how busy the GPU is"),
+    "draftd-machine/Temperature": (catalog.HW_TEMPERATURE, "a virtual machine has no thermal zones"),
+    "draftd-machine/Fans": (catalog.HW_FAN_SPEED, "a virtual machine has no fans"),
+    "draftd-machine/Power": (catalog.HW_POWER, "power is told by macmon"),
+    "draftd-machine/Power source/low-power mode": (catalog.POWER_LOW_MODE, "a mode of macOS"),
+    "draftd-machine/Power source/on mains": (catalog.POWER_PLUGGED_IN, "a machine without a battery does not tell"),
 }
 # What did not happen, on any machine.
 NOT_HAPPENED: Mapping[str, str] = {
@@ -214,6 +214,6 @@ def test_every_alert_judges_by_what_there_is(run: Run) -> None:
             texts = " ".join(str(text) for text in rule.annotations(".Value").values())
             for label in re.findall(r"(?:\$labels|\.Labels)\.(\w+)", texts):
                 assert label in one.labels, (rule.name, label)
-    lacking = {"DraftdThermalHeavy"} if machine.THERMAL_LEVEL.prometheus not in run.names() else set()
+    lacking = {"DraftdThermalHeavy"} if catalog.THERMAL_LEVEL.prometheus not in run.names() else set()
     # The daemon is there, but one that had no processor for three seconds is missed for a moment.
     assert silent - {"DraftdAbsent"} == lacking | {"DraftdTelemetryDropped"}, "none was dropped"

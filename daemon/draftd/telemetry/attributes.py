@@ -1,10 +1,11 @@
-"""Every attribute that draftd puts on a metric, a span or a log event: data, no code.
+"""What the catalog is made of: metrics, spans, log events, and every attribute that one of them has.
 
 Names from the OpenTelemetry conventions are used as they stand; what those do not cover lives under `draftd.`.
 """
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 
 
@@ -15,6 +16,61 @@ class Attribute:
     name: str
     type: str
     brief: str
+
+
+class Kind(enum.StrEnum):
+    """Kinds of instrument. The observable ones are read when metrics are collected."""
+
+    COUNTER = "counter"
+    OBSERVABLE_COUNTER = "observable counter"
+    GAUGE = "observable gauge"
+    UP_DOWN_COUNTER = "observable up-down counter"  # a gauge whose series may be added up
+    HISTOGRAM = "histogram"
+
+
+# How the collector spells units in Prometheus: https://github.com/prometheus/otlptranslator
+_SUFFIXES = {"s": "_seconds", "By": "_bytes", "Cel": "_celsius", "W": "_watts", "rpm": "_rpm"}
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric. `buckets` are a histogram's upper bounds, in its unit."""
+
+    name: str
+    kind: Kind
+    unit: str
+    brief: str
+    attributes: tuple[Attribute, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def prometheus(self) -> str:
+        """The name in Prometheus, as the OpenTelemetry collector writes it."""
+        name = self.name.replace(".", "_")
+        suffix = _SUFFIXES.get(self.unit, "")
+        if self.unit == "1" and self.kind is Kind.GAUGE:
+            suffix = "_ratio"
+        total = "_total" if self.kind in (Kind.COUNTER, Kind.OBSERVABLE_COUNTER) else ""
+        return name + suffix + total
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One kind of span. `name` shows attributes in braces."""
+
+    name: str
+    kind: str
+    brief: str
+    attributes: tuple[Attribute, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One log event."""
+
+    name: str
+    brief: str
+    attributes: tuple[Attribute, ...] = ()
 
 
 # Common to the GenAI span and the metrics.
@@ -42,15 +98,13 @@ WORKLOAD = Attribute(
     "draftd.workload", "string", "Workload class: `code`, `tool_call`, `chat`, `prose` or `unspecified`"
 )
 CONTEXT_TIER = Attribute(
-    "draftd.context_tier",
-    "string",
-    "Prompt length: `short` below 512 tokens, `medium` below 4,096, `long` from there",
+    "draftd.context_tier", "string", "Prompt length: `short` below 512 tokens, `medium` below 4,096, `long` from there"
 )
 OUTCOME = Attribute("draftd.outcome", "string", "`stop`, `length`, `cancelled`, `deadline`, `error` or `refused`")
 
 # Metrics only.
 TOKEN_TYPE = Attribute("gen_ai.token.type", "string", "`input` or `output`")
-POSITION = Attribute("draftd.position", "int", "Place in the draft, counted from 0")
+POSITION = Attribute("draftd.position", "int", "Position in the draft, counted from 0")
 TELEMETRY_PART = Attribute("draftd.telemetry.part", "string", "Where telemetry itself failed, as `observer` or `span`")
 READING = Attribute("draftd.hardware.reading", "string", "The reading that failed, as `gpu` or `macmon`")
 MLX_STATE = Attribute(
@@ -75,9 +129,7 @@ MEMORY_HEADROOM = Attribute(
     "draftd.memory.headroom", "int", "Bytes available beyond the floor, negative below it; absent where not known"
 )
 THERMAL_LEVEL = Attribute(
-    "draftd.thermal.level",
-    "int",
-    "0 nominal, 1 moderate, 2 heavy, 3 trapping, 4 sleeping; absent where not known",
+    "draftd.thermal.level", "int", "0 nominal, 1 moderate, 2 heavy, 3 trapping, 4 sleeping; absent where not known"
 )
 
 # The request, on the inference span.
@@ -91,7 +143,7 @@ REQUEST_STOP = Attribute("gen_ai.request.stop_sequences", "string[]", "Stop stri
 REQUEST_STREAM = Attribute("gen_ai.request.stream", "boolean", "Always true")
 
 # The answer, on the inference span.
-RESPONSE_ID = Attribute("gen_ai.response.id", "string", "The request's id, as the client was told it")
+RESPONSE_ID = Attribute("gen_ai.response.id", "string", "The request's id, as the client received it")
 RESPONSE_MODEL = Attribute("gen_ai.response.model", "string", "The target model")
 RESPONSE_FINISH = Attribute("gen_ai.response.finish_reasons", "string[]", "One reason, as in `draftd.outcome`")
 RESPONSE_TTFC = Attribute(
@@ -101,7 +153,7 @@ USAGE_INPUT = Attribute("gen_ai.usage.input_tokens", "int", "Prompt tokens")
 USAGE_CACHE_READ = Attribute(
     "gen_ai.usage.cache_read.input_tokens",
     "int",
-    "Prompt tokens, among the input tokens, that were not computed: an earlier request had left their keys and values",
+    "Input tokens that were not computed: their keys and values were cached by an earlier request",
 )
 USAGE_OUTPUT = Attribute("gen_ai.usage.output_tokens", "int", "Emitted tokens, the end-of-text token included")
 INPUT_MESSAGES = Attribute(
@@ -114,56 +166,54 @@ PLAN_REASON = Attribute("draftd.plan.reason", "string", "Why the request was dec
 PLAN_LEVEL = Attribute("draftd.plan.level", "string", "Fallback level in force, as `full`")
 PLAN_VARIANT = Attribute("draftd.plan.variant", "string", "Variant of the feature flag")
 PLAN_DRAFTER = Attribute("draftd.plan.drafter", "string", "`draft_model`, `prompt_lookup` or `none`")
-PLAN_MAX_DRAFT = Attribute("draftd.plan.max_draft_tokens", "int", "Most tokens to draft in a round; 0 is none")
+PLAN_MAX_DRAFT = Attribute("draftd.plan.max_draft_tokens", "int", "Most tokens to draft in a step; 0 is none")
 PLAN_DEPTH_MODE = Attribute(
     "draftd.plan.depth_mode",
     "string",
-    "`automatic` (each round drafts as much as pays), `fixed` (as much as the plan allows) or `none`",
+    "`automatic` (each step drafts as much as pays), `fixed` (as much as the plan allows) or `none`",
 )
 PLAN_ALTERNATIVES = Attribute(
     "draftd.plan.alternatives",
     "string[]",
-    "Drafters that might take the plan's place in rounds where they paid more; absent where there were none",
+    "Drafters that might be used in place of the plan's in steps where they paid more; absent where there were none",
 )
 DEGRADED = Attribute(
-    "draftd.degraded_reason",
-    "string",
-    "Why a speculative request went on autoregressively; absent where it did not",
+    "draftd.degraded_reason", "string", "Why a speculative request went on autoregressively; absent where it did not"
 )
 
 # The counts, on the inference span.
-ROUNDS = Attribute("draftd.rounds", "int", "Decode rounds of any depth")
-DRAFTS = Attribute("draftd.spec_decode.drafts", "int", "Rounds with at least one drafted token")
+ROUNDS = Attribute("draftd.rounds", "int", "Decode steps of any depth")
+DRAFTS = Attribute("draftd.spec_decode.drafts", "int", "Steps with at least one drafted token")
 DRAFT_TOKENS = Attribute("draftd.spec_decode.draft_tokens", "int", "Drafted tokens")
-ACCEPTED_TOKENS = Attribute("draftd.spec_decode.accepted_tokens", "int", "Drafted tokens that stand in the text")
+ACCEPTED_TOKENS = Attribute("draftd.spec_decode.accepted_tokens", "int", "Accepted draft tokens")
 ACCEPTED_PER_POS = Attribute(
-    "draftd.spec_decode.accepted_tokens_per_pos", "int[]", "The same by place in the draft, from 0"
+    "draftd.spec_decode.accepted_tokens_per_pos", "int[]", "The same by position in the draft, from 0"
 )
-DRAFTED_PER_POS = Attribute("draftd.spec_decode.draft_tokens_per_pos", "int[]", "Drafted tokens by place, from 0")
-ROLLBACKS = Attribute("draftd.spec_decode.rollbacks", "int", "Rounds in which the target turned a drafted token down")
-ROLLED_BACK = Attribute("draftd.spec_decode.rolled_back_tokens", "int", "Drafted tokens that do not stand")
+DRAFTED_PER_POS = Attribute("draftd.spec_decode.draft_tokens_per_pos", "int[]", "Drafted tokens by position, from 0")
+ROLLBACKS = Attribute("draftd.spec_decode.rollbacks", "int", "Steps in which the target rejected a drafted token")
+ROLLED_BACK = Attribute("draftd.spec_decode.rolled_back_tokens", "int", "Rejected draft tokens")
 DRAFT_FORWARDS = Attribute("draftd.spec_decode.draft_forwards", "int", "Forward passes of the draft model")
 TARGET_FORWARDS = Attribute(
     "draftd.spec_decode.target_forwards",
     "int",
     "Forward passes of the target; of prefill, the one that gives the first token",
 )
-DRAFT_TIME = Attribute("draftd.spec_decode.draft.time", "double", "Seconds its rounds spent drafting")
+DRAFT_TIME = Attribute("draftd.spec_decode.draft.time", "double", "Seconds its steps spent drafting")
 VERIFY_TIME = Attribute(
-    "draftd.spec_decode.verify.time", "double", "Seconds its rounds spent in the target's forward pass"
+    "draftd.spec_decode.verify.time", "double", "Seconds its steps spent in the target's forward pass"
 )
 BREAK_EVEN_TOKENS = Attribute(
     "draftd.spec_decode.break_even_tokens",
     "double",
-    "Accepted tokens that would have made its drafted rounds just as fast as autoregressive ones",
+    "Accepted tokens that would have made its speculative steps just as fast as autoregressive ones",
 )
 PARKED_ROUNDS = Attribute(
-    "draftd.spec_decode.parked_rounds", "int", "Rounds that drafted nothing because it did not pay"
+    "draftd.spec_decode.parked_rounds", "int", "Steps that drafted nothing because it did not pay"
 )
 CAPPED_ROUNDS = Attribute(
     "draftd.spec_decode.capped_rounds",
     "int",
-    "Rounds in which more drafted tokens would have paid than the plan allowed",
+    "Steps in which more drafted tokens would have paid than the plan allowed",
 )
 ACCEPTANCE = Attribute(
     "draftd.spec_decode.acceptance", "double", "accepted / drafted; absent where nothing was drafted"
@@ -177,7 +227,7 @@ MEAN_ACCEPTED = Attribute(
 SPEEDUP = Attribute(
     "draftd.spec_decode.speedup",
     "double",
-    "(drafts + accepted) / (drafts + break-even tokens): its drafted rounds against autoregressive ones, as measured; "
+    "(drafts + accepted) / (drafts + break-even tokens): its speculative steps against autoregressive ones, measured; "
     "absent where nothing was drafted",
 )
 
@@ -192,7 +242,9 @@ PREFILL_SECONDS = Attribute("draftd.prefill.duration", "double", "Seconds from s
 # The RPC.
 RPC_SYSTEM = Attribute("rpc.system.name", "string", "Always `grpc`")
 RPC_METHOD = Attribute(
-    "rpc.method", "string", "Full name, as `draftd.v1.InferenceService/Generate`; `_OTHER` where there is none such"
+    "rpc.method",
+    "string",
+    "Full name, as `draftd.v1.InferenceService/Generate`; `_OTHER` where there is no such method",
 )
 RPC_STATUS = Attribute("rpc.response.status_code", "string", "gRPC status by name, as `OK` or `CANCELLED`")
 
@@ -211,8 +263,8 @@ TRANSITION_EVIDENCE = Attribute("draftd.transition.evidence", "string", "The fig
 
 # The fallback.
 SIGNAL = Attribute("draftd.signal", "string", "What asks for a level, as `acceptance_floor`, `memory` or `alert`")
-RESULT = Attribute("draftd.result", "string", "What came of it")
-ORIGIN = Attribute("draftd.origin", "string", "`probe` or `canary`: who asked, where it was no client")
+RESULT = Attribute("draftd.result", "string", "The result")
+ORIGIN = Attribute("draftd.origin", "string", "`probe` or `canary`: the daemon's own requests")
 
 # The feature flag.
 FLAG_KEY = Attribute("feature_flag.key", "string", "The flag's key")

@@ -5,16 +5,17 @@ Instruments are made from it, `docs/telemetry.md` is written from it, and dashbo
 
 from __future__ import annotations
 
+from functools import partial
+
 from draftd.telemetry import attributes as a
-from draftd.telemetry import fallback, machine
-from draftd.telemetry.kinds import Event as Event
-from draftd.telemetry.kinds import Kind as Kind
-from draftd.telemetry.kinds import Metric as Metric
-from draftd.telemetry.kinds import Span as Span
+from draftd.telemetry.attributes import Attribute
+from draftd.telemetry.attributes import Event as Event
+from draftd.telemetry.attributes import Kind as Kind
+from draftd.telemetry.attributes import Metric as Metric
+from draftd.telemetry.attributes import Span as Span
 
 SCOPE = "draftd"  # name of the instrumentation scope
 PROVIDER_NAME = "draftd"  # value of gen_ai.provider.name
-
 
 LABELS = (a.MODEL, a.DRAFT_MODEL, a.MODE, a.WORKLOAD, a.CONTEXT_TIER, a.PLAN_LEVEL)
 _GEN_AI = (a.OPERATION, a.PROVIDER, *LABELS)
@@ -28,295 +29,362 @@ _GAP = (
     0.001, 0.002, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0,
 )  # fmt: skip
 
-REQUEST_DURATION = Metric(
-    "gen_ai.server.request.duration",
-    Kind.HISTOGRAM,
-    "s",
-    "From a request's arrival until its end; `error.type` tells failures apart",
-    (*_GEN_AI, a.ERROR_TYPE),
-    _DURATION,
-)
-TIME_TO_FIRST_TOKEN = Metric(
-    "gen_ai.server.time_to_first_token",
-    Kind.HISTOGRAM,
-    "s",
-    "From arrival until the first token; successes only",
-    _GEN_AI,
-    _TTFT,
-)
-TIME_PER_OUTPUT_TOKEN = Metric(
-    "gen_ai.server.time_per_output_token",
-    Kind.HISTOGRAM,
-    "s",
-    "(duration - time to first token) / (output tokens - 1); successes only",
-    _GEN_AI,
-    _TPOT,
-)
-RPC_DURATION = Metric(
-    "rpc.server.call.duration",
-    Kind.HISTOGRAM,
-    "s",
-    "Calls on the gRPC server, health checks and reflection left out",
-    (a.RPC_SYSTEM, a.RPC_METHOD, a.RPC_STATUS, a.ERROR_TYPE),
-    _RPC,
-)
-QUEUE_DURATION = Metric("draftd.queue.duration", Kind.HISTOGRAM, "s", "From arrival until scheduled", LABELS, _WAIT)
-PREFILL_DURATION = Metric(
-    "draftd.prefill.duration",
-    Kind.HISTOGRAM,
-    "s",
-    "From scheduled until the whole prompt was in the cache",
-    LABELS,
-    _WAIT,
-)
-INTER_CHUNK_DURATION = Metric(
-    "draftd.inter_chunk.duration",
-    Kind.HISTOGRAM,
-    "s",
-    "Between successive chunks of one request: one per round, which may hold several tokens",
-    LABELS,
-    _GAP,
-)
 
-DRAFTS = Metric(
-    "draftd.spec_decode.drafts",
-    Kind.OBSERVABLE_COUNTER,
-    "{draft}",
-    "Rounds with at least one drafted token",
-    LABELS,
+def _metric(kind: Kind, name: str, unit: str, brief: str, *attributes: Attribute) -> Metric:
+    return Metric(name, kind, unit, brief, attributes)
+
+
+_counter = partial(_metric, Kind.COUNTER)
+_observed = partial(_metric, Kind.OBSERVABLE_COUNTER)
+_gauge = partial(_metric, Kind.GAUGE)
+_up_down = partial(_metric, Kind.UP_DOWN_COUNTER)
+
+
+def _sum(name: str, unit: str, brief: str, *more: Attribute) -> Metric:
+    """What requests add up to."""
+    return Metric(name, Kind.OBSERVABLE_COUNTER, unit, brief, (*LABELS, *more))
+
+
+def _histogram(name: str, brief: str, buckets: tuple[float, ...], *attributes: Attribute) -> Metric:
+    return Metric(name, Kind.HISTOGRAM, "s", brief, attributes, buckets)
+
+
+# Requests, and what speculation does for them.
+REQUEST_DURATION = _histogram(
+    "gen_ai.server.request.duration",
+    "From a request's arrival until its end; `error.type` tells failures apart",
+    _DURATION,
+    *_GEN_AI,
+    a.ERROR_TYPE,
 )
-DRAFT_TOKENS = Metric("draftd.spec_decode.draft_tokens", Kind.OBSERVABLE_COUNTER, "{token}", "Drafted tokens", LABELS)
-ACCEPTED_TOKENS = Metric(
-    "draftd.spec_decode.accepted_tokens",
-    Kind.OBSERVABLE_COUNTER,
-    "{token}",
-    "Drafted tokens that stand in the text",
-    LABELS,
+TIME_TO_FIRST_TOKEN = _histogram(
+    "gen_ai.server.time_to_first_token", "From arrival until the first token; successes only", _TTFT, *_GEN_AI
 )
-ACCEPTED_PER_POS = Metric(
+TIME_PER_OUTPUT_TOKEN = _histogram(
+    "gen_ai.server.time_per_output_token",
+    "(duration - time to first token) / (output tokens - 1); successes only",
+    _TPOT,
+    *_GEN_AI,
+)
+DRAFTS = _sum("draftd.spec_decode.drafts", "{draft}", "Steps with at least one drafted token")
+DRAFT_TOKENS = _sum("draftd.spec_decode.draft_tokens", "{token}", "Drafted tokens")
+ACCEPTED_TOKENS = _sum("draftd.spec_decode.accepted_tokens", "{token}", "Accepted draft tokens")
+ACCEPTED_PER_POS = _sum(
     "draftd.spec_decode.accepted_tokens_per_pos",
-    Kind.OBSERVABLE_COUNTER,
     "{token}",
-    "Drafted tokens that stand in the text, by place in the draft; over those of "
-    "`draftd.spec_decode.draft_tokens_per_pos` it is the acceptance at that place",
-    (*LABELS, a.POSITION),
+    "Accepted draft tokens by position in the draft; over those of "
+    "`draftd.spec_decode.draft_tokens_per_pos` it is the acceptance at that position",
+    a.POSITION,
 )
-DRAFTED_PER_POS = Metric(
-    "draftd.spec_decode.draft_tokens_per_pos",
-    Kind.OBSERVABLE_COUNTER,
-    "{token}",
-    "Drafted tokens, by place in the draft",
-    (*LABELS, a.POSITION),
+DRAFTED_PER_POS = _sum(
+    "draftd.spec_decode.draft_tokens_per_pos", "{token}", "Drafted tokens by position in the draft", a.POSITION
 )
-ROLLBACKS = Metric(
-    "draftd.spec_decode.rollbacks",
-    Kind.OBSERVABLE_COUNTER,
-    "{rollback}",
-    "Rounds in which the target turned a drafted token down",
-    LABELS,
+ROLLBACKS = _sum("draftd.spec_decode.rollbacks", "{rollback}", "Steps in which the target rejected a drafted token")
+ROLLED_BACK_TOKENS = _sum(
+    "draftd.spec_decode.rolled_back_tokens", "{token}", "Rejected draft tokens: drafted less accepted"
 )
-ROLLED_BACK_TOKENS = Metric(
-    "draftd.spec_decode.rolled_back_tokens",
-    Kind.OBSERVABLE_COUNTER,
-    "{token}",
-    "Drafted tokens that do not stand in the text: drafted less accepted",
-    LABELS,
-)
-DRAFT_FORWARDS = Metric(
+DRAFT_FORWARDS = _sum(
     "draftd.spec_decode.draft_forwards",
-    Kind.OBSERVABLE_COUNTER,
     "{forward}",
     "Forward passes of the draft model, counted for each request that took part",
-    LABELS,
 )
-TARGET_FORWARDS = Metric(
+TARGET_FORWARDS = _sum(
     "draftd.spec_decode.target_forwards",
-    Kind.OBSERVABLE_COUNTER,
     "{forward}",
-    "Forward passes of the target in decode rounds of either mode, counted for each request that took part",
-    LABELS,
+    "Forward passes of the target in decode steps of either mode, counted for each request that took part",
 )
-DRAFT_TIME = Metric(
-    "draftd.spec_decode.draft.time",
-    Kind.OBSERVABLE_COUNTER,
-    "s",
-    "Time that rounds spent drafting, counted for each request that took part",
-    LABELS,
+DRAFT_TIME = _sum(
+    "draftd.spec_decode.draft.time", "s", "Time that steps spent drafting, counted for each request that took part"
 )
-VERIFY_TIME = Metric(
+VERIFY_TIME = _sum(
     "draftd.spec_decode.verify.time",
-    Kind.OBSERVABLE_COUNTER,
     "s",
-    "Time that rounds of either mode spent in the target's forward pass, counted for each request that took part",
-    LABELS,
+    "Time that steps of either mode spent in the target's forward pass, counted for each request that took part",
 )
-BREAK_EVEN_TOKENS = Metric(
+BREAK_EVEN_TOKENS = _sum(
     "draftd.spec_decode.break_even_tokens",
-    Kind.OBSERVABLE_COUNTER,
     "{token}",
-    "Accepted tokens that would have made the drafted rounds just as fast as autoregressive ones, both measured at the "
-    "same batch size",
-    LABELS,
+    "Accepted tokens that would have made the speculative steps just as fast as autoregressive ones, both measured at "
+    "the same batch size",
 )
-PARKED_ROUNDS = Metric(
+PARKED_ROUNDS = _sum(
     "draftd.spec_decode.parked_rounds",
-    Kind.OBSERVABLE_COUNTER,
     "{round}",
-    "Rounds that drafted nothing, although a drafter was to be had, because it did not pay",
-    LABELS,
+    "Steps that drafted nothing because it did not pay, although a drafter was available",
 )
-CAPPED_ROUNDS = Metric(
+CAPPED_ROUNDS = _sum(
     "draftd.spec_decode.capped_rounds",
-    Kind.OBSERVABLE_COUNTER,
     "{round}",
-    "Rounds in which more drafted tokens would have paid than the plan allowed",
-    LABELS,
+    "Steps in which more drafted tokens would have paid than the plan allowed",
 )
-TOKENS = Metric(
-    "draftd.tokens",
-    Kind.OBSERVABLE_COUNTER,
-    "{token}",
-    "Tokens: output as they are emitted, input when their request ends",
-    (*LABELS, a.TOKEN_TYPE),
+TOKENS = _sum(
+    "draftd.tokens", "{token}", "Tokens: output as they are emitted, input when their request ends", a.TOKEN_TYPE
 )
-DRAFTER_ERRORS = Metric(
-    "draftd.drafter.errors",
-    Kind.OBSERVABLE_COUNTER,
-    "{error}",
-    "Requests for which drafting failed; they went on autoregressively",
-    LABELS,
+REQUESTS = _counter(
+    "draftd.requests", "{request}", "Requests that ended, refused ones included", *LABELS, a.OUTCOME, a.ERROR_TYPE
 )
-VERIFIER_ERRORS = Metric(
+DRAFTER_ERRORS = _sum(
+    "draftd.drafter.errors", "{error}", "Requests for which drafting failed; they went on autoregressively"
+)
+VERIFIER_ERRORS = _sum(
     "draftd.verifier.errors",
-    Kind.OBSERVABLE_COUNTER,
     "{error}",
-    "Requests that were in a decode round that failed; they were taken in anew and went on autoregressively, or ended "
+    "Requests that were in a decode step that failed; they were prefilled again and went on autoregressively, or ended "
     "in an error",
-    LABELS,
-)
-REQUESTS = Metric(
-    "draftd.requests",
-    Kind.COUNTER,
-    "{request}",
-    "Requests that ended, refused ones included",
-    (*LABELS, a.OUTCOME, a.ERROR_TYPE),
 )
 
-FLAG_ENABLED = Metric(
+# The fallback: levels, signals, alerts, probes, canaries.
+FALLBACK_LEVEL = _gauge(
+    "draftd.fallback.level",
+    "{level}",
+    "Fallback level in force: 3 full, 2 short block, 1 light draft, 0 autoregressive",
+    a.MODEL,
+)
+FALLBACK_RUNG = _gauge("draftd.fallback.rung", "{rung}", "Levels of the ladder below the top; 0 is full", a.MODEL)
+FALLBACK_HOLD = _gauge("draftd.fallback.hold", "{hold}", "1 while an operator holds the level, else 0", a.MODEL)
+FALLBACK_DEMAND = _gauge(
+    "draftd.fallback.demand",
+    "{level}",
+    "Fallback level that a signal asks for, as in draftd.fallback.level; 3 once it no longer asks for one",
+    a.MODEL,
+    a.SIGNAL,
+)
+FALLBACK_TRANSITIONS = _counter(
+    "draftd.fallback.transitions",
+    "{transition}",
+    "Steps down and up the ladder",
+    a.MODEL,
+    a.TRANSITION_FROM,
+    a.TRANSITION_TO,
+    a.SIGNAL,
+)
+FALLBACK_SAVE_ERRORS = _counter(
+    "draftd.fallback.save.errors", "{error}", "The ladder's state could not be saved", a.MODEL
+)
+DRIFT_SUM = _gauge(
+    "draftd.drift.sum",
+    "1",
+    "CUSUM of acceptance below its baseline, over the limit at which it is drift: 1 and more is drift",
+    a.MODEL,
+    a.WORKLOAD,
+)
+ALERT_NOTIFICATIONS = _counter(
+    "draftd.alert.notifications", "{notification}", "Notifications at the webhook, by result", a.MODEL, a.RESULT
+)
+ALERT_LEASES = _gauge("draftd.alert.leases", "{alert}", "Alerts that now ask for a level", a.MODEL)
+ALERT_POLLS = _counter("draftd.alert.polls", "{poll}", "Times that the source of alerts was asked", a.MODEL, a.RESULT)
+PROBES = _counter(
+    "draftd.probe.runs", "{probe}", "Probes of the level above, by verdict", a.MODEL, a.PLAN_LEVEL, a.RESULT
+)
+PROBE_ACCEPTANCE = _gauge(
+    "draftd.probe.acceptance",
+    "1",
+    "Acceptance of the drafted tokens that the last probe reached: accepted / (accepted + rollbacks)",
+    a.MODEL,
+)
+PROBE_SPEEDUP = _gauge("draftd.probe.speedup", "1", "Speed-up over autoregressive decoding in the last probe", a.MODEL)
+CANARIES = _counter("draftd.canary.runs", "{run}", "Runs of the quality canaries, by verdict", a.MODEL, a.RESULT)
+CANARY_SCORE = _gauge(
+    "draftd.canary.score", "1", "Share of the quality canaries that passed in the last run", a.MODEL, a.MODE
+)
+CANARY_DIVERGENCES = _counter(
+    "draftd.canary.divergences",
+    "{divergence}",
+    "Greedy canaries whose speculative text was not the autoregressive one",
+    a.MODEL,
+)
+ANNOTATIONS = _counter("draftd.annotation.sends", "{annotation}", "Annotations sent to Grafana", a.MODEL, a.RESULT)
+
+# The flag, and the engine: its queue, its memory, its cached prefixes.
+FLAG_ENABLED = _gauge(
     "draftd.flag.enabled",
-    Kind.GAUGE,
     "{flag}",
     "1 where the feature flag's default variant lets requests speculate, else 0; targeting may decide otherwise",
-    (a.MODEL,),
+    a.MODEL,
 )
-ACTIVE_REQUESTS = Metric(
-    "draftd.engine.active_requests", Kind.GAUGE, "{request}", "Requests in prefill or decoding", (a.MODEL,)
+QUEUE_DURATION = _histogram("draftd.queue.duration", "From arrival until scheduled", _WAIT, *LABELS)
+PREFILL_DURATION = _histogram(
+    "draftd.prefill.duration", "From scheduled until the whole prompt was in the cache", _WAIT, *LABELS
 )
-QUEUED_REQUESTS = Metric(
-    "draftd.engine.queued_requests", Kind.GAUGE, "{request}", "Requests that wait to be scheduled", (a.MODEL,)
+INTER_CHUNK_DURATION = _histogram(
+    "draftd.inter_chunk.duration",
+    "Between successive chunks of one request: one per step, which may hold several tokens",
+    _GAP,
+    *LABELS,
 )
-QUEUE_CAPACITY = Metric(
-    "draftd.engine.queue_capacity", Kind.GAUGE, "{request}", "Requests that may wait; beyond it, refused", (a.MODEL,)
+ACTIVE_REQUESTS = _gauge("draftd.engine.active_requests", "{request}", "Requests in prefill or decoding", a.MODEL)
+QUEUED_REQUESTS = _gauge("draftd.engine.queued_requests", "{request}", "Requests that wait to be scheduled", a.MODEL)
+QUEUE_CAPACITY = _gauge(
+    "draftd.engine.queue_capacity", "{request}", "Requests that may wait; beyond it, refused", a.MODEL
 )
-KV_CACHE = Metric("draftd.engine.kv_cache", Kind.GAUGE, "By", "MLX arrays held by key-value caches", (a.MODEL,))
-KV_CACHE_LIMIT = Metric(
-    "draftd.engine.kv_cache_limit", Kind.GAUGE, "By", "What key-value caches may take; 0 without a limit", (a.MODEL,)
+KV_CACHE = _gauge("draftd.engine.kv_cache", "By", "MLX arrays held by key-value caches", a.MODEL)
+KV_CACHE_LIMIT = _gauge(
+    "draftd.engine.kv_cache_limit", "By", "Most memory for key-value caches; 0 without a limit", a.MODEL
 )
-HELD_BACK_REQUESTS = Metric(
+HELD_BACK_REQUESTS = _gauge(
     "draftd.engine.held_back_requests",
-    Kind.GAUGE,
     "{request}",
-    "Requests that wait although the batch has a place, because there is no memory for their key-value caches",
-    (a.MODEL,),
+    "Requests that wait although the batch has room, because there is no memory for their key-value caches",
+    a.MODEL,
 )
-WEIGHTS = Metric(
-    "draftd.engine.weights", Kind.GAUGE, "By", "MLX arrays held by the weights, draft included", (a.MODEL,)
-)
-PREFIX_USAGE = Metric(
+WEIGHTS = _gauge("draftd.engine.weights", "By", "MLX arrays held by the weights, draft included", a.MODEL)
+PREFIX_USAGE = _gauge(
     "draftd.prefix_cache.usage",
-    Kind.GAUGE,
     "By",
-    "MLX arrays held by keys and values of finished requests, kept for those that begin with the same tokens",
-    (a.MODEL,),
+    "MLX arrays held by cached prefixes: keys and values of finished requests, kept for requests that begin with the "
+    "same tokens",
+    a.MODEL,
 )
-PREFIX_LIMIT = Metric(
+PREFIX_LIMIT = _gauge(
     "draftd.prefix_cache.limit",
-    Kind.GAUGE,
     "By",
-    "The most that they may hold now: less than was set while the machine's memory is under pressure",
-    (a.MODEL,),
+    "Most memory for them now: less than was set while the machine's memory is under pressure",
+    a.MODEL,
 )
-PREFIX_ENTRIES = Metric(
-    "draftd.prefix_cache.entries", Kind.GAUGE, "{entry}", "Texts of which they are kept", (a.MODEL,)
-)
-PREFIX_LOOKUPS = Metric(
+PREFIX_ENTRIES = _gauge("draftd.prefix_cache.entries", "{entry}", "Cached prefixes", a.MODEL)
+PREFIX_LOOKUPS = _observed(
     "draftd.prefix_cache.lookups",
-    Kind.OBSERVABLE_COUNTER,
     "{request}",
-    "Requests that looked for what was kept of their prompts' beginnings, counted when they end",
-    (a.MODEL,),
+    "Requests that looked for a cached prefix of their prompt, counted when they end",
+    a.MODEL,
 )
-PREFIX_HITS = Metric(
-    "draftd.prefix_cache.hits", Kind.OBSERVABLE_COUNTER, "{request}", "Of those, the requests that found it", (a.MODEL,)
-)
-PREFIX_READ = Metric(
+PREFIX_HITS = _observed("draftd.prefix_cache.hits", "{request}", "Of those, the requests that found one", a.MODEL)
+PREFIX_READ = _observed(
     "draftd.prefix_cache.read_tokens",
-    Kind.OBSERVABLE_COUNTER,
     "{token}",
     "Prompt tokens that were not computed because of it; they are among the input tokens",
-    (a.MODEL,),
-)
-TELEMETRY_ERRORS = Metric(
-    "draftd.telemetry.errors",
-    Kind.OBSERVABLE_COUNTER,
-    "{error}",
-    "Failures of telemetry itself, caught before they reached a request",
-    (a.TELEMETRY_PART,),
+    a.MODEL,
 )
 
-METRICS: tuple[Metric, ...] = (
-    REQUEST_DURATION,
-    TIME_TO_FIRST_TOKEN,
-    TIME_PER_OUTPUT_TOKEN,
-    DRAFTS,
-    DRAFT_TOKENS,
-    ACCEPTED_TOKENS,
-    ACCEPTED_PER_POS,
-    DRAFTED_PER_POS,
-    ROLLBACKS,
-    ROLLED_BACK_TOKENS,
-    DRAFT_FORWARDS,
-    TARGET_FORWARDS,
-    DRAFT_TIME,
-    VERIFY_TIME,
-    BREAK_EVEN_TOKENS,
-    PARKED_ROUNDS,
-    CAPPED_ROUNDS,
-    TOKENS,
-    REQUESTS,
-    DRAFTER_ERRORS,
-    VERIFIER_ERRORS,
-    *fallback.METRICS,
-    FLAG_ENABLED,
-    QUEUE_DURATION,
-    PREFILL_DURATION,
-    INTER_CHUNK_DURATION,
-    ACTIVE_REQUESTS,
-    QUEUED_REQUESTS,
-    QUEUE_CAPACITY,
-    KV_CACHE,
-    KV_CACHE_LIMIT,
-    HELD_BACK_REQUESTS,
-    WEIGHTS,
-    PREFIX_USAGE,
-    PREFIX_LIMIT,
-    PREFIX_ENTRIES,
-    PREFIX_LOOKUPS,
-    PREFIX_HITS,
-    PREFIX_READ,
-    *machine.METRICS,
-    RPC_DURATION,
-    TELEMETRY_ERRORS,
+# The machine: memory, paging, heat, power. OpenTelemetry's names where it has them.
+MEMORY_HEADROOM = _gauge(
+    "draftd.memory.headroom",
+    "By",
+    "Memory available beyond `draftd.memory.floor`, negative below it; a control group's limit counts as well",
+)
+MEMORY_FLOOR = _gauge("draftd.memory.floor", "By", "Memory that should stay available: `hardware.memory_floor_bytes`")
+MEMORY_PRESSURE = _gauge(
+    "draftd.memory.pressure",
+    "{level}",
+    "0 normal, 1 warn, 2 critical. macOS: the kernel's level. Linux: warn from 10 % of ten seconds with some task "
+    "stalled for memory, critical from 10 % with all of them",
+)
+MEMORY_CRITICAL = _observed(
+    "draftd.memory.critical.duration", "s", "Time in critical memory pressure since the daemon started"
+)
+MEMORY_SWAP_INS = _observed(
+    "draftd.memory.swap_ins", "By", "Memory of the whole machine read back from swap since the daemon started"
+)
+MEMORY_MLX = _gauge("draftd.memory.mlx", "By", "MLX's own count of its memory", a.MLX_STATE)
+MEMORY_WORKING_SET = _gauge("draftd.memory.working_set", "By", "Most memory that Metal recommends to hold; macOS only")
+MEMORY_GPU = _gauge("draftd.memory.gpu", "By", "System memory that the GPU uses for all processes; macOS only")
+MEMORY_FREE = _gauge("draftd.memory.free", "1", "Share of memory that macOS counts as free by its own rule; macOS only")
+THERMAL_LEVEL = _gauge(
+    "draftd.thermal.level",
+    "{level}",
+    "0 nominal, 1 moderate, 2 heavy, 3 trapping, 4 sleeping; macOS only. From 2 on the system is throttled",
+)
+THERMAL_THROTTLES = _observed(
+    "draftd.thermal.throttles",
+    "{event}",
+    "Changes of `draftd.thermal.level` from below 2 to 2 or more since the daemon started",
+)
+POWER_LOW_MODE = _gauge(
+    "draftd.power.low_mode", "{mode}", "1 in low-power mode, which slows decoding, else 0; macOS only"
+)
+POWER_PLUGGED_IN = _gauge(
+    "draftd.power.plugged_in", "{source}", "1 on mains, 0 on battery; absent on a machine without one"
+)
+SYSTEM_MEMORY_USAGE = _up_down(
+    "system.memory.usage", "By", "The machine's memory by what it is used for", a.MEMORY_STATE
+)
+SYSTEM_MEMORY_LIMIT = _up_down("system.memory.limit", "By", "All memory of the machine")
+SYSTEM_MEMORY_UTILIZATION = _gauge(
+    "system.memory.utilization", "1", "`system.memory.usage` over `system.memory.limit`", a.MEMORY_STATE
+)
+SYSTEM_PAGING_USAGE = _up_down("system.paging.usage", "By", "Swap; macOS makes more when it needs more", a.PAGING_STATE)
+SYSTEM_PAGING_OPERATIONS = _observed(
+    "system.paging.operations", "{operation}", "Pages read back from swap since the machine started", a.PAGING_DIRECTION
+)
+PROCESS_MEMORY = _up_down("process.memory.usage", "By", "The daemon's resident memory")
+GPU_UTILIZATION = _gauge(
+    "hw.gpu.utilization", "1", "Share of time that the GPU is busy, for all processes; macOS only", a.HW_ID
+)
+HW_TEMPERATURE = _gauge(
+    "hw.temperature",
+    "Cel",
+    "macOS: averages of processor and GPU, with macmon installed. Linux: thermal zones",
+    a.HW_ID,
+)
+HW_FAN_SPEED = _gauge("hw.fan.speed", "rpm", "Fans; on macOS with macmon installed", a.HW_ID)
+HW_POWER = _gauge(
+    "hw.power",
+    "W",
+    "Power drawn, on macOS with macmon installed; that of the `enclosure` contains the others",
+    a.HW_ID,
+    a.HW_TYPE,
+)
+HARDWARE_ERRORS = _observed(
+    "draftd.hardware.errors", "{error}", "Readings that failed or took too long; their values are absent", a.READING
+)
+
+RPC_DURATION = _histogram(
+    "rpc.server.call.duration",
+    "Calls on the gRPC server, health checks and reflection left out",
+    _RPC,
+    a.RPC_SYSTEM,
+    a.RPC_METHOD,
+    a.RPC_STATUS,
+    a.ERROR_TYPE,
+)
+TELEMETRY_ERRORS = _observed(
+    "draftd.telemetry.errors",
+    "{error}",
+    "Failures of telemetry itself, caught before they reached a request",
+    a.TELEMETRY_PART,
+)
+
+# What the OpenTelemetry SDK counts of itself: what was queued, dropped and not delivered. The SDK makes these; the
+# dashboards and the reference read their names. https://opentelemetry.io/docs/specs/semconv/otel/sdk-metrics/
+_QUEUE = (a.COMPONENT_TYPE, a.COMPONENT_NAME)
+_PROCESSED = (*_QUEUE, a.ERROR_TYPE)
+_EXPORTED = (*_PROCESSED, a.SERVER_ADDRESS, a.SERVER_PORT)
+
+SPANS_PROCESSED = _counter(
+    "otel.sdk.processor.span.processed",
+    "{span}",
+    "Spans that left the daemon's queue; with `error.type` `queue_full` those that were dropped because it was full",
+    *_PROCESSED,
+)
+LOGS_PROCESSED = _counter(
+    "otel.sdk.processor.log.processed",
+    "{log_record}",
+    "Log events that left the daemon's queue; `error.type` as for spans",
+    *_PROCESSED,
+)
+SPAN_QUEUE_SIZE = _up_down("otel.sdk.processor.span.queue.size", "{span}", "Spans that wait to be sent", *_QUEUE)
+SPAN_QUEUE_CAPACITY = _up_down("otel.sdk.processor.span.queue.capacity", "{span}", "Spans that may wait", *_QUEUE)
+LOG_QUEUE_SIZE = _up_down("otel.sdk.processor.log.queue.size", "{log}", "Log events that wait to be sent", *_QUEUE)
+LOG_QUEUE_CAPACITY = _up_down(
+    "otel.sdk.processor.log.queue.capacity", "{log_record}", "Log events that may wait", *_QUEUE
+)
+SPANS_EXPORTED = _counter(
+    "otel.sdk.exporter.span.exported",
+    "{span}",
+    "Spans whose export ended; with `error.type` those that were not delivered",
+    *_EXPORTED,
+)
+LOGS_EXPORTED = _counter(
+    "otel.sdk.exporter.log.exported",
+    "{log_record}",
+    "Log events whose export ended; `error.type` as for spans",
+    *_EXPORTED,
+)
+DATA_POINTS_EXPORTED = _counter(
+    "otel.sdk.exporter.metric_data_point.exported",
+    "{data_point}",
+    "Data points whose export ended; `error.type` as for spans. The next export carries all that they said",
+    *_EXPORTED,
 )
 
 RPC_SPAN = Span(
@@ -346,19 +414,17 @@ INFERENCE_SPAN = Span(
         a.QUEUE_SECONDS, a.PREFILL_SECONDS, a.MEMORY_PRESSURE, a.MEMORY_HEADROOM, a.THERMAL_LEVEL,
     ),
 )  # fmt: skip
-QUEUE_SPAN = Span("queue", "INTERNAL", "From arrival until scheduled, or until the end of what never was")
+QUEUE_SPAN = Span("queue", "INTERNAL", "From arrival until scheduled, or until the end of a request that never was")
 PREFILL_SPAN = Span(
     "prefill", "INTERNAL", "From scheduled until the prompt was cached", (a.USAGE_INPUT, a.USAGE_CACHE_READ)
 )
 PROBE_SPAN = Span(
     "probe {draftd.plan.level}",
     "INTERNAL",
-    "One probe of a rung, or one run of the canaries: the daemon's own requests, which no metric of requests counts",
+    "One probe of a level, or one run of the canaries: the daemon's own requests, which no metric of requests counts",
     (a.ORIGIN, a.PLAN_LEVEL, a.RESULT, a.ACCEPTANCE, a.SPEEDUP),
 )
 DECODE_SPAN = Span("decode", "INTERNAL", "From then until the end", (a.USAGE_OUTPUT, a.ROUNDS))
-
-SPANS: tuple[Span, ...] = (RPC_SPAN, INFERENCE_SPAN, QUEUE_SPAN, PREFILL_SPAN, DECODE_SPAN, PROBE_SPAN)
 
 FLAG_EVALUATION = Event(
     "feature_flag.evaluation",
@@ -375,4 +441,8 @@ TRANSITION = Event(
     (a.TRANSITION_SUBJECT, a.TRANSITION_FROM, a.TRANSITION_TO, a.TRANSITION_CAUSE, a.TRANSITION_EVIDENCE),
 )
 
-EVENTS: tuple[Event, ...] = (FLAG_EVALUATION, TRANSITION)
+_METRICS = [found for found in list(globals().values()) if isinstance(found, Metric)]
+METRICS = tuple(metric for metric in _METRICS if not metric.name.startswith("otel.sdk."))  # those that draftd makes
+SDK_METRICS = tuple(metric for metric in _METRICS if metric.name.startswith("otel.sdk."))
+SPANS = tuple(found for found in list(globals().values()) if isinstance(found, Span))
+EVENTS = tuple(found for found in list(globals().values()) if isinstance(found, Event))

@@ -9,9 +9,9 @@ from opentelemetry.trace import SpanKind, Tracer
 
 from draftd.core import FallbackLevel, Origin
 from draftd.telemetry import attributes as a
-from draftd.telemetry import catalog, fallback
+from draftd.telemetry import catalog
+from draftd.telemetry.attributes import Metric
 from draftd.telemetry.guard import Guard
-from draftd.telemetry.kinds import Metric
 from draftd.telemetry.labels import Naming
 from draftd.telemetry.metrics import Metrics
 
@@ -25,33 +25,33 @@ class ControlRecorder:
     def transition(self, previous: FallbackLevel, current: FallbackLevel, signal: str) -> None:
         """One step of the ladder; `signal` is what asked for it."""
         labels = {a.TRANSITION_FROM.name: previous.label, a.TRANSITION_TO.name: current.label, a.SIGNAL.name: signal}
-        self._count(fallback.FALLBACK_TRANSITIONS, **labels)
+        self._count(catalog.FALLBACK_TRANSITIONS, **labels)
 
     def save_failed(self) -> None:
-        self._count(fallback.FALLBACK_SAVE_ERRORS)
+        self._count(catalog.FALLBACK_SAVE_ERRORS)
 
     def notification(self, result: str) -> None:
         """One notification at the webhook; `result` is `accepted`, or why it was not."""
-        self._count(fallback.ALERT_NOTIFICATIONS, **{a.RESULT.name: result})
+        self._count(catalog.ALERT_NOTIFICATIONS, **{a.RESULT.name: result})
 
     def poll(self, result: str) -> None:
-        self._count(fallback.ALERT_POLLS, **{a.RESULT.name: result})
+        self._count(catalog.ALERT_POLLS, **{a.RESULT.name: result})
 
     def annotation(self, result: str) -> None:
-        self._count(fallback.ANNOTATIONS, **{a.RESULT.name: result})
+        self._count(catalog.ANNOTATIONS, **{a.RESULT.name: result})
 
     def probe(
         self, level: FallbackLevel, verdict: str, acceptance: float | None, speedup: float | None, seconds: float
     ) -> None:
         """One probe, which has just ended and took `seconds`."""
-        self._count(fallback.PROBES, **{a.PLAN_LEVEL.name: level.label, a.RESULT.name: verdict})
+        self._count(catalog.PROBES, **{a.PLAN_LEVEL.name: level.label, a.RESULT.name: verdict})
         self._span(Origin.PROBE, level, verdict, acceptance, speedup, seconds)
 
     def canaries(self, level: FallbackLevel, verdict: str, divergences: int, seconds: float) -> None:
         """One run of the quality canaries, which has just ended and took `seconds`."""
-        self._count(fallback.CANARIES, **{a.RESULT.name: verdict})
+        self._count(catalog.CANARIES, **{a.RESULT.name: verdict})
         for _ in range(divergences):
-            self._count(fallback.CANARY_DIVERGENCES)
+            self._count(catalog.CANARY_DIVERGENCES)
         self._span(Origin.CANARY, level, verdict, None, None, seconds)
 
     def _count(self, metric: Metric, **labels: str) -> None:

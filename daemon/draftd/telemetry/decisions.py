@@ -9,7 +9,7 @@ from opentelemetry.metrics import Observation
 
 from draftd.core import FallbackLevel
 from draftd.telemetry import attributes as a
-from draftd.telemetry import catalog, fallback
+from draftd.telemetry import catalog
 from draftd.telemetry.labels import Naming
 
 
@@ -67,15 +67,15 @@ def observed_decisions(decisions: Decisions, naming: Naming) -> dict[str, Callab
         return [(int(level), {a.SIGNAL.name: signal}) for signal, level in {**asked, **readings.demands}.items()]
 
     return {
-        fallback.FALLBACK_LEVEL.name: one(lambda r: int(r.level)),
-        fallback.FALLBACK_RUNG.name: one(lambda r: r.rung),
-        fallback.FALLBACK_HOLD.name: one(lambda r: int(r.held)),
-        fallback.ALERT_LEASES.name: one(lambda r: r.leases),
-        fallback.PROBE_ACCEPTANCE.name: one(lambda r: r.probe_acceptance),
-        fallback.PROBE_SPEEDUP.name: one(lambda r: r.probe_speedup),
-        fallback.FALLBACK_DEMAND.name: shown(demands),
-        fallback.DRIFT_SUM.name: shown(lambda r: [(v, {a.WORKLOAD.name: name}) for name, v in r.drift.items()]),
-        fallback.CANARY_SCORE.name: shown(lambda r: [(v, {a.MODE.name: mode}) for mode, v in r.canary_scores.items()]),
+        catalog.FALLBACK_LEVEL.name: one(lambda r: int(r.level)),
+        catalog.FALLBACK_RUNG.name: one(lambda r: r.rung),
+        catalog.FALLBACK_HOLD.name: one(lambda r: int(r.held)),
+        catalog.ALERT_LEASES.name: one(lambda r: r.leases),
+        catalog.PROBE_ACCEPTANCE.name: one(lambda r: r.probe_acceptance),
+        catalog.PROBE_SPEEDUP.name: one(lambda r: r.probe_speedup),
+        catalog.FALLBACK_DEMAND.name: shown(demands),
+        catalog.DRIFT_SUM.name: shown(lambda r: [(v, {a.WORKLOAD.name: name}) for name, v in r.drift.items()]),
+        catalog.CANARY_SCORE.name: shown(lambda r: [(v, {a.MODE.name: mode}) for mode, v in r.canary_scores.items()]),
         catalog.FLAG_ENABLED.name: lambda: observations([(_number(decisions.flag_enabled()), {})]),
     }
 

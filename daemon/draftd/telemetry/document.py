@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from draftd.telemetry import catalog, sdk
+from draftd.telemetry import catalog
 from draftd.telemetry.attributes import Attribute
 from draftd.telemetry.catalog import Event, Metric, Span
 
@@ -64,7 +64,12 @@ single export.
 
 def render() -> str:
     """The whole page."""
-    described: tuple[Metric | Span | Event, ...] = (*catalog.METRICS, *sdk.SDK_METRICS, *catalog.SPANS, *catalog.EVENTS)
+    described: tuple[Metric | Span | Event, ...] = (
+        *catalog.METRICS,
+        *catalog.SDK_METRICS,
+        *catalog.SPANS,
+        *catalog.EVENTS,
+    )
     attributes = {attribute.name: attribute for thing in described for attribute in thing.attributes}
     parts = [
         _HEAD,
@@ -85,7 +90,7 @@ def render() -> str:
             ("Metric", "Prometheus", "Instrument", "What it counts", "Attributes"),
             (
                 (f"`{m.name}`", f"`{m.prometheus}`", m.kind.value, m.brief, _names(m.attributes))
-                for m in sdk.SDK_METRICS
+                for m in catalog.SDK_METRICS
             ),
         ),
         _RATIOS,

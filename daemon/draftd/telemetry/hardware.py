@@ -8,7 +8,7 @@ from opentelemetry.metrics import Observation
 
 from draftd.hardware.state import HardwareState, HardwareView
 from draftd.telemetry import attributes as a
-from draftd.telemetry import machine
+from draftd.telemetry import catalog
 from draftd.telemetry.attributes import Attribute
 from draftd.telemetry.catalog import Metric
 
@@ -16,39 +16,39 @@ Value = Callable[[HardwareState], float | None]
 Series = Callable[[HardwareState], Mapping[str, float | None] | None]
 
 _VALUES: tuple[tuple[Metric, Value], ...] = (
-    (machine.MEMORY_HEADROOM, lambda s: s.headroom),
-    (machine.MEMORY_FLOOR, lambda s: s.floor),
-    (machine.MEMORY_PRESSURE, lambda s: s.sample.memory_pressure),
-    (machine.MEMORY_CRITICAL, lambda s: s.critical_seconds),
-    (machine.MEMORY_SWAP_INS, lambda s: s.swap_ins),
-    (machine.MEMORY_WORKING_SET, lambda s: s.sample.mlx_working_set),
-    (machine.MEMORY_GPU, lambda s: s.sample.gpu_memory),
-    (machine.MEMORY_FREE, lambda s: s.sample.memory_free_share),
-    (machine.POWER_LOW_MODE, lambda s: _flag(s.sample.low_power)),
-    (machine.POWER_PLUGGED_IN, lambda s: _flag(s.sample.plugged_in)),
-    (machine.THERMAL_LEVEL, lambda s: s.thermal_level),
-    (machine.THERMAL_THROTTLES, lambda s: s.throttles),
-    (machine.SYSTEM_MEMORY_LIMIT, lambda s: s.sample.memory_total),
-    (machine.PROCESS_MEMORY, lambda s: s.sample.process_resident),
+    (catalog.MEMORY_HEADROOM, lambda s: s.headroom),
+    (catalog.MEMORY_FLOOR, lambda s: s.floor),
+    (catalog.MEMORY_PRESSURE, lambda s: s.sample.memory_pressure),
+    (catalog.MEMORY_CRITICAL, lambda s: s.critical_seconds),
+    (catalog.MEMORY_SWAP_INS, lambda s: s.swap_ins),
+    (catalog.MEMORY_WORKING_SET, lambda s: s.sample.mlx_working_set),
+    (catalog.MEMORY_GPU, lambda s: s.sample.gpu_memory),
+    (catalog.MEMORY_FREE, lambda s: s.sample.memory_free_share),
+    (catalog.POWER_LOW_MODE, lambda s: _flag(s.sample.low_power)),
+    (catalog.POWER_PLUGGED_IN, lambda s: _flag(s.sample.plugged_in)),
+    (catalog.THERMAL_LEVEL, lambda s: s.thermal_level),
+    (catalog.THERMAL_THROTTLES, lambda s: s.throttles),
+    (catalog.SYSTEM_MEMORY_LIMIT, lambda s: s.sample.memory_total),
+    (catalog.PROCESS_MEMORY, lambda s: s.sample.process_resident),
 )
 # The attribute tells the values of one metric apart.
 _SERIES: tuple[tuple[Metric, Attribute, Series], ...] = (
-    (machine.SYSTEM_MEMORY_USAGE, a.MEMORY_STATE, lambda s: s.sample.memory_states),
-    (machine.SYSTEM_MEMORY_UTILIZATION, a.MEMORY_STATE, lambda s: _shares(s)),
+    (catalog.SYSTEM_MEMORY_USAGE, a.MEMORY_STATE, lambda s: s.sample.memory_states),
+    (catalog.SYSTEM_MEMORY_UTILIZATION, a.MEMORY_STATE, lambda s: _shares(s)),
     (
-        machine.SYSTEM_PAGING_USAGE,
+        catalog.SYSTEM_PAGING_USAGE,
         a.PAGING_STATE,
         lambda s: {"used": s.sample.swap_used, "free": s.sample.swap_free},
     ),
-    (machine.SYSTEM_PAGING_OPERATIONS, a.PAGING_DIRECTION, lambda s: {"in": s.sample.swap_in_pages}),
+    (catalog.SYSTEM_PAGING_OPERATIONS, a.PAGING_DIRECTION, lambda s: {"in": s.sample.swap_in_pages}),
     (
-        machine.MEMORY_MLX,
+        catalog.MEMORY_MLX,
         a.MLX_STATE,
         lambda s: {"active": s.sample.mlx_active, "cache": s.sample.mlx_cache, "peak": s.sample.mlx_peak},
     ),
-    (machine.GPU_UTILIZATION, a.HW_ID, lambda s: {"gpu": s.sample.gpu_utilization}),
-    (machine.HW_TEMPERATURE, a.HW_ID, lambda s: s.sample.temperatures),
-    (machine.HW_FAN_SPEED, a.HW_ID, lambda s: s.sample.fans),
+    (catalog.GPU_UTILIZATION, a.HW_ID, lambda s: {"gpu": s.sample.gpu_utilization}),
+    (catalog.HW_TEMPERATURE, a.HW_ID, lambda s: s.sample.temperatures),
+    (catalog.HW_FAN_SPEED, a.HW_ID, lambda s: s.sample.fans),
 )
 # The conventions' names for what draws power, where they have one.
 _TYPES = {"ram": "memory", "system": "enclosure"}
@@ -61,8 +61,8 @@ def observed_hardware(hardware: HardwareView) -> dict[str, Callable[[], Iterable
         found[metric.name] = lambda v=value: _observe(hardware, v)  # type: ignore[misc]
     for metric, attribute, series in _SERIES:
         found[metric.name] = lambda name=attribute.name, s=series: _observe_series(hardware, name, s)  # type: ignore[misc]
-    found[machine.HW_POWER.name] = lambda: _observe_power(hardware)
-    found[machine.HARDWARE_ERRORS.name] = lambda: (
+    found[catalog.HW_POWER.name] = lambda: _observe_power(hardware)
+    found[catalog.HARDWARE_ERRORS.name] = lambda: (
         Observation(count, {a.READING.name: reading}) for reading, count in hardware.errors.items()
     )
     return found

@@ -23,11 +23,16 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import NoOpTracerProvider, TracerProvider
 
-from draftd.telemetry import exporters, sdk
+from draftd.telemetry import exporters
 from draftd.telemetry.exporters import Signal
 from draftd.telemetry.link import Link, Quiet, Watched
 
 _log = logging.getLogger("draftd.telemetry")
+
+# The SDK counts what it queues, drops and delivers where this variable says so. Whoever sets it has the last word.
+_SDK_METRICS_VARIABLE = "OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED"
+# What else the SDK counts changes with every span, and draftd's own metrics tell it better.
+_DROPPED = ("otel.sdk.span.*", "otel.sdk.log.*", "otel.sdk.exporter.*.inflight", "otel.sdk.*.duration")
 
 
 @dataclass(slots=True)
@@ -117,7 +122,7 @@ def build(environ: Mapping[str, str], service_version: str) -> Pipeline | None:
     pipeline = Pipeline(NoOpTracerProvider(), NoOpMeterProvider(), NoOpLoggerProvider(), Link(quiet), quiet)
     quiet.install()
     try:
-        with exporters.environment({sdk.VARIABLE: "true", **environ}):
+        with exporters.environment({_SDK_METRICS_VARIABLE: "true", **environ}):
             resource = _resource(service_version)
             pipeline.instance = str(resource.attributes["service.instance.id"])
             _fill(pipeline, makers, resource)
@@ -132,7 +137,7 @@ def _fill(pipeline: Pipeline, makers: Mapping[Signal, list[exporters.Maker]], re
     if makers[Signal.METRICS]:
         made = [make(NoOpMeterProvider()) for make in makers[Signal.METRICS]]
         readers = [_reader(one, pipeline) for one in made]
-        views = [View(instrument_name=name, aggregation=DropAggregation()) for name in sdk.LEFT_OUT]
+        views = [View(instrument_name=name, aggregation=DropAggregation()) for name in _DROPPED]
         pipeline.meters = sdk_metrics.MeterProvider(readers, resource, shutdown_on_exit=False, views=views)
         for one in made:
             if hasattr(one, "set_meter_provider"):

@@ -16,7 +16,7 @@ from dashboards.queries import events
 from dashboards.queries.query import counted, over, per_minute
 from dashboards.render.reading import Dashboard, parsed
 from dashboards.settings import Alerting
-from draftd.telemetry import catalog, sdk
+from draftd.telemetry import catalog
 from draftd.telemetry.catalog import Metric
 from tests.unit.dashboards.promql import Use, closing, uses
 
@@ -43,7 +43,7 @@ def expressions(dashboards: Iterable[Dashboard]) -> Iterator[tuple[str, str]]:
 def declared() -> dict[str, set[str]]:
     """Each name in Prometheus, and the labels that its series may have."""
     found = {one.prometheus: EVERY_SERIES | set(one.labels) for one in (*EXTERNALS, TARGET_INFO)}
-    for metric in (*catalog.METRICS, *sdk.SDK_METRICS):
+    for metric in (*catalog.METRICS, *catalog.SDK_METRICS):
         labels = EVERY_SERIES | {attribute.name.replace(".", "_") for attribute in metric.attributes}
         found[metric.prometheus] = labels
         if metric.buckets:
@@ -86,7 +86,7 @@ def test_every_alert_names_what_is_declared() -> None:
 
 def test_every_metric_is_on_a_dashboard_or_deliberately_not(dashboards: list[Dashboard]) -> None:
     named = {re.sub("_(bucket|count|sum)$", "", use.name) for _, text in expressions(dashboards) for use in uses(text)}
-    missing = {metric for metric in (*catalog.METRICS, *sdk.SDK_METRICS) if metric.prometheus not in named}
+    missing = {metric for metric in (*catalog.METRICS, *catalog.SDK_METRICS) if metric.prometheus not in named}
     assert {metric.name for metric in missing} == {metric.name for metric in DELIBERATELY_NOT}
     assert {one.name for one in EXTERNALS} <= named
 

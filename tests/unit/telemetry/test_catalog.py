@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from draftd.telemetry import catalog, document, machine
+from draftd.telemetry import catalog, document
 from draftd.telemetry.catalog import Kind, Metric
 
 PAGE = Path(__file__).parents[3] / "docs" / "telemetry.md"
@@ -68,12 +68,12 @@ def test_no_metric_carries_an_id() -> None:
         (catalog.TIME_TO_FIRST_TOKEN, "gen_ai_server_time_to_first_token_seconds"),
         (catalog.KV_CACHE, "draftd_engine_kv_cache_bytes"),
         (catalog.ACTIVE_REQUESTS, "draftd_engine_active_requests"),
-        (machine.HW_TEMPERATURE, "hw_temperature_celsius"),
-        (machine.HW_POWER, "hw_power_watts"),
-        (machine.HW_FAN_SPEED, "hw_fan_speed_rpm"),
-        (machine.SYSTEM_MEMORY_USAGE, "system_memory_usage_bytes"),
-        (machine.SYSTEM_MEMORY_UTILIZATION, "system_memory_utilization_ratio"),
-        (machine.MEMORY_CRITICAL, "draftd_memory_critical_duration_seconds_total"),
+        (catalog.HW_TEMPERATURE, "hw_temperature_celsius"),
+        (catalog.HW_POWER, "hw_power_watts"),
+        (catalog.HW_FAN_SPEED, "hw_fan_speed_rpm"),
+        (catalog.SYSTEM_MEMORY_USAGE, "system_memory_usage_bytes"),
+        (catalog.SYSTEM_MEMORY_UTILIZATION, "system_memory_utilization_ratio"),
+        (catalog.MEMORY_CRITICAL, "draftd_memory_critical_duration_seconds_total"),
         (Metric("draftd.some.share", Kind.GAUGE, "1", ""), "draftd_some_share_ratio"),
         (Metric("draftd.some.share", Kind.COUNTER, "1", ""), "draftd_some_share_total"),
     ],

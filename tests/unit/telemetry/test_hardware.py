@@ -9,7 +9,7 @@ import pytest
 from draftd.errors import NotServing
 from draftd.hardware.sample import HardwareSample, MemoryPressure
 from draftd.hardware.state import FixedView, HardwareState
-from draftd.telemetry import machine
+from draftd.telemetry import catalog
 from draftd.telemetry.setup import Telemetry
 from tests.otlp import OtlpReceiver
 from tests.unit.telemetry.scene import INFO, STATUS, Scene, Settings
@@ -20,24 +20,24 @@ SPAN_ATTRIBUTES = {"draftd.memory.pressure", "draftd.memory.headroom", "draftd.t
 @pytest.mark.parametrize(
     ("metric", "value"),
     [
-        (machine.MEMORY_HEADROOM, 3_000),
-        (machine.MEMORY_FLOOR, 10_000),
-        (machine.MEMORY_PRESSURE, 1),
-        (machine.MEMORY_CRITICAL, 2.5),
-        (machine.MEMORY_SWAP_INS, 4_096),
-        (machine.MEMORY_WORKING_SET, 17_000),
-        (machine.MEMORY_GPU, 1_000),
-        (machine.MEMORY_FREE, 0.37),
-        (machine.POWER_LOW_MODE, 0),
-        (machine.POWER_PLUGGED_IN, 1),
-        (machine.THERMAL_LEVEL, 2),
-        (machine.THERMAL_THROTTLES, 4),
-        (machine.SYSTEM_MEMORY_LIMIT, 24_000),
-        (machine.PROCESS_MEMORY, 900),
+        (catalog.MEMORY_HEADROOM, 3_000),
+        (catalog.MEMORY_FLOOR, 10_000),
+        (catalog.MEMORY_PRESSURE, 1),
+        (catalog.MEMORY_CRITICAL, 2.5),
+        (catalog.MEMORY_SWAP_INS, 4_096),
+        (catalog.MEMORY_WORKING_SET, 17_000),
+        (catalog.MEMORY_GPU, 1_000),
+        (catalog.MEMORY_FREE, 0.37),
+        (catalog.POWER_LOW_MODE, 0),
+        (catalog.POWER_PLUGGED_IN, 1),
+        (catalog.THERMAL_LEVEL, 2),
+        (catalog.THERMAL_THROTTLES, 4),
+        (catalog.SYSTEM_MEMORY_LIMIT, 24_000),
+        (catalog.PROCESS_MEMORY, 900),
     ],
     ids=lambda given: getattr(given, "name", ""),
 )
-def test_single_values(scene: Scene, receiver: OtlpReceiver, metric: machine.Metric, value: float) -> None:
+def test_single_values(scene: Scene, receiver: OtlpReceiver, metric: catalog.Metric, value: float) -> None:
     scene.telemetry.shutdown(5.0)
     (point,) = receiver.points(metric.name)
     assert point.value == value
@@ -47,22 +47,22 @@ def test_single_values(scene: Scene, receiver: OtlpReceiver, metric: machine.Met
 @pytest.mark.parametrize(
     ("metric", "attribute", "values"),
     [
-        (machine.SYSTEM_MEMORY_USAGE, "system.memory.state", {"free": 6_000, "wired": 18_000}),
-        (machine.SYSTEM_MEMORY_UTILIZATION, "system.memory.state", {"free": 0.25, "wired": 0.75}),
-        (machine.SYSTEM_PAGING_USAGE, "system.paging.state", {"used": 700, "free": 0}),
-        (machine.SYSTEM_PAGING_OPERATIONS, "system.paging.direction", {"in": 33}),
-        (machine.MEMORY_MLX, "draftd.memory.mlx.state", {"active": 500, "cache": 0, "peak": 600}),
-        (machine.GPU_UTILIZATION, "hw.id", {"gpu": 0.25}),
-        (machine.HW_TEMPERATURE, "hw.id", {"cpu": 43.5, "gpu": 36.5}),
-        (machine.HW_FAN_SPEED, "hw.id", {"fan0": 999}),
-        (machine.HW_POWER, "hw.id", {"cpu": 3.5, "gpu": 0, "ram": 0.5, "system": 9.5}),
-        (machine.HW_POWER, "hw.type", {"cpu": 3.5, "gpu": 0, "memory": 0.5, "enclosure": 9.5}),
-        (machine.HARDWARE_ERRORS, "draftd.hardware.reading", {"macmon": 2}),
+        (catalog.SYSTEM_MEMORY_USAGE, "system.memory.state", {"free": 6_000, "wired": 18_000}),
+        (catalog.SYSTEM_MEMORY_UTILIZATION, "system.memory.state", {"free": 0.25, "wired": 0.75}),
+        (catalog.SYSTEM_PAGING_USAGE, "system.paging.state", {"used": 700, "free": 0}),
+        (catalog.SYSTEM_PAGING_OPERATIONS, "system.paging.direction", {"in": 33}),
+        (catalog.MEMORY_MLX, "draftd.memory.mlx.state", {"active": 500, "cache": 0, "peak": 600}),
+        (catalog.GPU_UTILIZATION, "hw.id", {"gpu": 0.25}),
+        (catalog.HW_TEMPERATURE, "hw.id", {"cpu": 43.5, "gpu": 36.5}),
+        (catalog.HW_FAN_SPEED, "hw.id", {"fan0": 999}),
+        (catalog.HW_POWER, "hw.id", {"cpu": 3.5, "gpu": 0, "ram": 0.5, "system": 9.5}),
+        (catalog.HW_POWER, "hw.type", {"cpu": 3.5, "gpu": 0, "memory": 0.5, "enclosure": 9.5}),
+        (catalog.HARDWARE_ERRORS, "draftd.hardware.reading", {"macmon": 2}),
     ],
     ids=lambda given: getattr(given, "name", ""),
 )
 def test_values_with_parts(
-    scene: Scene, receiver: OtlpReceiver, metric: machine.Metric, attribute: str, values: dict[str, float]
+    scene: Scene, receiver: OtlpReceiver, metric: catalog.Metric, attribute: str, values: dict[str, float]
 ) -> None:
     scene.telemetry.shutdown(5.0)
     assert receiver.by(metric.name, attribute) == values
@@ -77,7 +77,7 @@ def test_what_is_absent_is_not_exported(
     scene = open_scene(receiver.environ(), hardware=FixedView(state))
     scene.serve()
     scene.telemetry.shutdown(5.0)
-    assert receiver.metric_names() & {metric.name for metric in machine.METRICS} == set()
+    assert receiver.metric_names() & {metric.name for metric in catalog.METRICS} == set()
     assert "draftd.tokens" in receiver.metric_names()
     (span,) = receiver.spans("chat nano")
     assert span.attributes.keys() & SPAN_ATTRIBUTES == set()
@@ -90,7 +90,7 @@ def test_zero_is_exported(open_scene: Callable[..., Scene], receiver: OtlpReceiv
     scene.serve()
     scene.telemetry.shutdown(5.0)
     names = {"draftd.memory.pressure", "draftd.memory.headroom", "draftd.thermal.throttles"}
-    assert receiver.metric_names() & {metric.name for metric in machine.METRICS} == names
+    assert receiver.metric_names() & {metric.name for metric in catalog.METRICS} == names
     assert [receiver.total(name) for name in names] == [0, 0, 0]
     (span,) = receiver.spans("chat nano")
     assert (span.attributes["draftd.memory.pressure"], span.attributes["draftd.memory.headroom"]) == (0, 0)
@@ -115,4 +115,4 @@ def test_without_a_view_of_the_machine_telemetry_tells_nothing_of_it(receiver: O
     )
     found.shutdown(5.0)
     assert "draftd.engine.weights" in receiver.metric_names()
-    assert receiver.metric_names() & {metric.name for metric in machine.METRICS} == set()
+    assert receiver.metric_names() & {metric.name for metric in catalog.METRICS} == set()

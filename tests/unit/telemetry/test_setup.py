@@ -16,7 +16,7 @@ import pytest
 
 from draftd.engine.observer import NullObserver
 from draftd.fallback.journal import Subject, Transition
-from draftd.telemetry import sdk
+from draftd.telemetry import catalog
 from draftd.telemetry.exporters import Signal, propagator, wanted
 from draftd.telemetry.link import Quiet
 from draftd.telemetry.setup import Telemetry
@@ -137,8 +137,8 @@ def test_the_sdk_tells_what_it_queued_and_delivered(open_scene: Callable[..., Sc
     until(lambda: receiver.total("otel.sdk.exporter.log.exported") >= 1, 10, "the event's export is counted")
     assert scene.telemetry.shutdown(5.0)
     found = {name for name in receiver.metric_names() if name.startswith("otel.")}
-    assert found == {metric.name for metric in sdk.SDK_METRICS}
-    for metric in sdk.SDK_METRICS:
+    assert found == {metric.name for metric in catalog.SDK_METRICS}
+    for metric in catalog.SDK_METRICS:
         for point in receiver.points(metric.name):
             assert point.unit == metric.unit
             assert set(point.attributes) <= {attribute.name for attribute in metric.attributes}
