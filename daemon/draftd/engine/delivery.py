@@ -7,7 +7,7 @@ import logging
 from draftd.core import Emission, FinishReason, Outcome, RoundResult
 from draftd.engine.observer import EngineObserver
 from draftd.engine.sequence import DecodeSequence
-from draftd.engine.step import Round, RowRound
+from draftd.engine.step import DraftState, Round, RowRound
 
 _log = logging.getLogger(__name__)
 
@@ -33,8 +33,8 @@ class Delivery:
             draft_seconds=done.draft_seconds,
             verify_seconds=done.verify_seconds,
             break_even=break_even,
-            parked=result.parked,
-            capped=result.capped,
+            parked=result.state is DraftState.PARKED,
+            capped=result.state is DraftState.CAPPED,
         )
         row.tokens.extend(emitted)
         stats = row.stats

@@ -67,7 +67,7 @@ class Scheduler:
             clock=clock,
             timer=timer,
             cancelled=cancelled,
-            drafted_for=lambda row: self.depth.wants(row, self._rows, self.decoders.drafters),
+            drafted_for=lambda row: self.depth.worth_prefilling(row, self._rows, self.decoders.drafters),
             fits=self._fits,
         )
         self._admission = admission
@@ -139,7 +139,9 @@ class Scheduler:
             if row.request.deadline is not None and now >= row.request.deadline:
                 row.end(FinishReason.DEADLINE)
         self._reap()
-        if self.depth.entering and not (self._took_in and self._newcomers.rows):  # by turns: both would be two slices
+        if self.depth.catching_up and not (
+            self._took_in and self._newcomers.rows
+        ):  # by turns: both would be two slices
             self._took_in = True
             self._take_in()
         else:
@@ -204,18 +206,16 @@ class Scheduler:
     def _round(self, ahead: bool) -> None:
         if self._sampling is None:
             self._sampling = Sampling([row.request.sampling for row in self._rows])
-        timed, started = self._round_ended is not None, self._round_ended or self._timer()
-        began = self.decoders.verifier.pending
-        choice = self.depth.choose(self._rows, self.decoders.drafters, began)
+        before, drafters = self._round_ended, self.decoders.drafters
+        plan = self.depth.plan(self._rows, drafters, started=self.decoders.verifier.pending, may_run_ahead=ahead)
         try:
-            done = decode_round(self._rows, self._sampling, self.decoders, self._vocabulary, choice, ahead)
+            done = decode_round(self._rows, self._sampling, self.decoders, self._vocabulary, plan)
         except Exception as error:
             self._rebuild(error)
             return
         self._round_ended = self._timer()
-        seconds = self._round_ended - started
-        pipelined = self.decoders.verifier.pending
-        break_even = self.depth.learn(self._rows, choice, done, seconds, timed=timed, began=began, pipelined=pipelined)
+        seconds = None if before is None else self._round_ended - before
+        break_even = self.depth.learn(self._rows, plan, done, seconds)
         for row, message in done.drafter_errors:
             self.decoders.drafter_failed(row, message)
         self._mark(self._cancelled())
@@ -238,16 +238,16 @@ class Scheduler:
 
     def _take_in(self) -> None:
         """A slice of a running row's text, for its drafter."""
-        rows = self.depth.entering
+        rows = self.depth.catching_up
         try:
-            self.depth.take_in(self.decoders.drafters, self._chunk)
+            self.depth.catch_up(self.decoders.drafters, self._chunk)
         except Exception as error:
             for row in rows:
                 self.decoders.drafter_failed(row, str(error))
         self.interrupted()
 
     def _renewed(self, kind: DrafterKind) -> None:
-        self.depth.renewed(kind, self._rows)
+        self.depth.drafter_replaced(kind, self._rows)
 
     # leaving
 
@@ -270,7 +270,7 @@ class Scheduler:
             self._tell(row)
 
     def _tell(self, row: DecodeSequence) -> None:
-        self.depth.ended(row)
+        self.depth.finished(row)
         self._own -= row.request.origin is not Origin.CLIENT
         if row.home is not None:
             row.draft_with(row.home)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import enum
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,72 +15,46 @@ from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.sequence import DecodeSequence
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """A draft that is tried although it is not expected to pay: what it tells of, the rows and the depth it is for.
+class StepMode(enum.Enum):
+    """What a decode step does."""
 
-    It has paid where a depth from `paid_from` on is best after it; `expected` tokens were to stand. `pace`: seconds
-    that a token takes as it is; `entry`: those that were spent on making the drafter know the rows.
-    """
-
-    keys: tuple[Hashable, ...]
-    kind: DrafterKind
-    rows: tuple[DecodeSequence, ...]
-    depth: int
-    paid_from: int
-    expected: float
-    pace: float
-    entry: float
+    PLAIN = "plain"  # drafts nothing; the step after it may draft
+    PLAIN_AHEAD = "plain ahead"  # nor will the step after it: that one's forward starts before this one is read
+    SPECULATIVE = "speculative"  # at least one sequence drafts
 
 
-@dataclass(slots=True)
-class Choice:
-    """For each row: tokens to draft, with whom, whether it drafts nothing because that does not pay (`parked`), and
-    whether its plan's bound is lower than what would pay (`capped`).
+class DraftState(enum.Enum):
+    """Why a sequence drafts as much as it does in a step."""
 
-    `ahead`: the round after this one will draft nothing either, so that it may be started ahead. `measuring`: nothing
-    is drafted in order to see what that costs. `uncertain`: whether drafting pays hangs on prices that are not known
-    well.
-    """
+    NONE = "none"  # it has no drafter, or no step may draft now
+    DRAFTING = "drafting"
+    CAPPED = "capped"  # it drafts all that its plan allows; more would pay
+    PARKED = "parked"  # it drafts nothing, because that does not pay
 
-    depths: list[int]
-    drafters: list[DrafterKind | None]
-    parked: list[bool]
-    capped: list[bool]
-    ahead: bool = False
-    measuring: bool = False
-    uncertain: bool = False
-    trial: Trial | None = None
 
-    @classmethod
-    def plain(
-        cls, rows: Sequence[DecodeSequence], ahead: bool, *, parked: Sequence[bool] = (), measuring: bool = False
-    ) -> Choice:
-        """Nobody drafts."""
-        none = [False] * len(rows)
-        return cls([0] * len(rows), [None] * len(rows), list(parked) or none, none, ahead, measuring)
+class SequenceDraft(NamedTuple):
+    """What one sequence drafts in a step: so many tokens, with which drafter, and why."""
 
-    @classmethod
-    def fixed(cls, rows: Sequence[DecodeSequence]) -> Choice:
-        """Each row drafts as many as its plan says."""
-        none = [False] * len(rows)
-        drafters = [row.drafter for row in rows]
-        return cls([row.depth for row in rows], drafters, none, none, all(kind is None for kind in drafters))
+    depth: int = 0
+    drafter: DrafterKind | None = None
+    state: DraftState = DraftState.NONE
 
-    @property
-    def drafts(self) -> bool:
-        return any(self.depths)
+
+class DraftPlan(NamedTuple):
+    """What depth control decided for a step; `sequences` in the order of the running ones."""
+
+    mode: StepMode
+    sequences: Sequence[SequenceDraft]
 
 
 class RowRound(NamedTuple):
-    """What the round decided for one row, before the text is cut at an end: `accepted` tokens, then one more."""
+    """What the step decided for one sequence, before the text is cut at an end: `accepted` tokens, then one more."""
 
     drafted: int
     accepted: list[int]
     following: int
     draft_forwards: int
-    parked: bool = False
-    capped: bool = False
+    state: DraftState = DraftState.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,33 +74,21 @@ def decode_round(
     sampling: Sampling,
     decoders: Decoders,
     vocabulary: int,
-    choice: Choice,
-    ahead: bool,
+    plan: DraftPlan,
 ) -> Round:
-    """Decodes at least one token for every row; drafts as `choice` says. `ahead` allows pipelining into the next round
-    where that is not to draft either."""
+    """Decodes at least one token for every sequence; drafts as planned."""
     started = time.perf_counter()
-    draft, errors = _draft(rows, sampling, decoders, vocabulary, choice) if choice.drafts else (None, [])
+    speculative = plan.mode is StepMode.SPECULATIVE
+    draft, errors = _draft(rows, sampling, decoders, vocabulary, plan) if speculative else (None, [])
     drafted_at = time.perf_counter()
+    states = [one.state for one in plan.sequences]
     if draft is None:
-        # A row about to reach its end, or one that will draft next, must not be decoded beyond what is read here.
-        ahead = ahead and choice.ahead and any(row.remaining > 1 for row in rows)
-        tokens = decoders.verifier.advance(rows, sampling, ahead)
-        results = [RowRound(0, [], token, 0, parked) for token, parked in zip(tokens, choice.parked, strict=True)]
+        tokens = decoders.verifier.advance(rows, sampling, plan.mode is StepMode.PLAIN_AHEAD)
+        results = [RowRound(0, [], token, 0, state) for token, state in zip(tokens, states, strict=True)]
     else:
         verdict = decoders.verifier.verify(rows, draft, sampling)
-        results = [
-            RowRound(*values)
-            for values in zip(
-                draft.depths,
-                verdict.accepted,
-                verdict.following,
-                draft.forwards,
-                choice.parked,
-                choice.capped,
-                strict=True,
-            )
-        ]
+        decided = zip(draft.depths, verdict.accepted, verdict.following, draft.forwards, states, strict=True)
+        results = [RowRound(*values) for values in decided]
     lag = 0 if draft is None else draft.lag
     return Round(results, drafted_at - started, time.perf_counter() - drafted_at, errors, lag)
 
@@ -135,12 +98,11 @@ def _draft(
     sampling: Sampling,
     decoders: Decoders,
     vocabulary: int,
-    choice: Choice,
+    plan: DraftPlan,
 ) -> tuple[Draft | None, list[tuple[DecodeSequence, str]]]:
     """Asks each drafter for its rows. A row that cannot be rolled back, or whose drafter fails, is degraded here."""
     groups: dict[DrafterKind, list[int]] = {}
-    for i, row in enumerate(rows):
-        kind, depth = choice.drafters[i], choice.depths[i]
+    for i, (row, (depth, kind, _)) in enumerate(zip(rows, plan.sequences, strict=True)):
         if depth > 0 and kind is not None:
             refusal = decoders.verifier.refusal(i, depth + 1)
             if refusal:
@@ -154,7 +116,8 @@ def _draft(
         asked = [rows[i] for i in members]
         own = sampling if len(asked) == len(rows) else sampling.select(members)
         try:
-            parts.append((members, decoders.drafters[kind].propose(asked, [choice.depths[i] for i in members], own)))
+            depths = [plan.sequences[i].depth for i in members]
+            parts.append((members, decoders.drafters[kind].propose(asked, depths, own)))
         except Exception as error:
             for row in asked:
                 row.degrade(f"the drafter failed: {error}")

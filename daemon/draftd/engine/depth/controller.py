@@ -31,11 +31,11 @@ from draftd.engine.depth.estimate import (
     best,
     mean_held,
 )
-from draftd.engine.depth.explorer import Exploration, Trials, Trying
+from draftd.engine.depth.explorer import Exploration, Trial, Trials, Trying
 from draftd.engine.depth.saved import Learnt
 from draftd.engine.drafters.base import Drafter
 from draftd.engine.sequence import DecodeSequence
-from draftd.engine.step import Choice, Round, Trial
+from draftd.engine.step import DraftPlan, DraftState, Round, SequenceDraft, StepMode
 
 _log = logging.getLogger(__name__)
 
@@ -68,24 +68,46 @@ class DepthControl:
         self._entering: list[
             DecodeSequence
         ] = []  # rows worth drafting for, that their drafter does not know well enough
+        self._started = self._measuring = False  # of the step that was planned last
+        self._trial: Trial | None = None  # likewise
         self._upheavals, self._rounds = costs.upheavals, 0
 
     # before a round
 
-    def choose(self, rows: Sequence[DecodeSequence], drafters: Mapping[DrafterKind, Drafter], pending: bool) -> Choice:
-        """Who drafts how much next. `pending`: the next round's forward is under way, so that it drafts nothing; then
-        the choice is whether the one after it may be started ahead as well."""
-        if pending and self._plain_rounds.plain(rows, True):
-            return Choice.plain(rows, self._plain_rounds.ahead, measuring=True)
-        wanted = self._wanted(rows, drafters)
-        if pending:
-            parked = [automatic(row) for row in rows]
-            return Choice.plain(rows, wanted.ahead, parked=parked)
-        if wanted.drafts and wanted.trial is None and self._plain_rounds.plain(rows, False, wanted.uncertain):
-            return Choice.plain(rows, self._plain_rounds.ahead, measuring=True)
-        return wanted
+    def plan(
+        self,
+        sequences: Sequence[DecodeSequence],
+        drafters: Mapping[DrafterKind, Drafter],
+        *,
+        started: bool,
+        may_run_ahead: bool,
+    ) -> DraftPlan:
+        """Who drafts how much in the next step. `started`: its forward is under way already, so that it drafts nothing.
+        `may_run_ahead`: whether the forward of the step after it may be started early, where that drafts nothing."""
+        self._started, self._trial, self._measuring = started, None, False
+        ahead = may_run_ahead and any(one.remaining > 1 for one in sequences)  # or what follows would be in vain
+        if started and self._plain_rounds.plain(sequences, True):
+            return self._measure(sequences, ahead)
+        drafts, trial, uncertain = self._wanted(sequences, drafters)
+        speculative = any(one.depth for one in drafts)
+        if started:
+            parked, none = SequenceDraft(state=DraftState.PARKED), SequenceDraft()
+            drafts = [parked if automatic(one) else none for one in sequences]
+        elif speculative:
+            if trial is None and self._plain_rounds.plain(sequences, False, uncertain):
+                return self._measure(sequences, ahead)
+            self._trial = trial
+            return DraftPlan(StepMode.SPECULATIVE, drafts)
+        ahead = ahead and not speculative and all(automatic(one) or one.drafter is None for one in sequences)
+        return DraftPlan(StepMode.PLAIN_AHEAD if ahead else StepMode.PLAIN, drafts)
 
-    def wants(
+    def _measure(self, sequences: Sequence[DecodeSequence], ahead: bool) -> DraftPlan:
+        """Nothing is drafted in order to see what that costs."""
+        self._measuring = True
+        mode = StepMode.PLAIN_AHEAD if ahead and self._plain_rounds.ahead else StepMode.PLAIN
+        return DraftPlan(mode, [SequenceDraft()] * len(sequences))
+
+    def worth_prefilling(
         self, row: DecodeSequence, rows: Sequence[DecodeSequence], drafters: Mapping[DrafterKind, Drafter]
     ) -> bool:
         """Whether a newcomer is worth taking into its drafter's caches before it joins `rows`."""
@@ -107,12 +129,15 @@ class DepthControl:
             return self._pays(without, found, [newcomer], drafters, len(rows) + 1)
         return self._trying.wants(prospect, found, newcomer, [*rows, row], drafters)
 
-    def _wanted(self, rows: Sequence[DecodeSequence], drafters: Mapping[DrafterKind, Drafter]) -> Choice:
+    def _wanted(
+        self, rows: Sequence[DecodeSequence], drafters: Mapping[DrafterKind, Drafter]
+    ) -> tuple[list[SequenceDraft], Trial | None, bool]:
+        """What each is to draft, what is tried with that, and whether it hangs on prices that are not known well."""
         self._entering = []
         self._trying.begin()
         prospect = self._outlook.prospect(rows, drafters)
         if prospect is None:
-            return Choice.fixed(rows)
+            return fixed(rows), None, False
         found = best(prospect)
         waiting = [c for c in prospect.candidates if c.kind is not None and not c.ready]
         if waiting:
@@ -121,14 +146,20 @@ class DepthControl:
                 self._entering = [c.row for c in waiting]
         trial = self._trying.choose(prospect, found, rows, drafters)
         self._entering = self._trying.entering or self._entering
-        return self._chosen(rows, prospect, found, trial)
+        drafts = self._drafts(rows, prospect, found, trial)
+        uncertain = False
+        if trial is None and any(one.depth for one in drafts):
+            self._note_caps(prospect, found, drafts)
+            uncertain = self._uncertain(prospect, found, rows)
+        return drafts, trial, uncertain
 
-    def _chosen(self, rows: Sequence[DecodeSequence], prospect: Prospect, found: Best, trial: Trial | None) -> Choice:
-        choice = Choice.fixed(rows)
-        choice.parked, choice.capped = [False] * len(rows), [False] * len(rows)
+    def _drafts(
+        self, rows: Sequence[DecodeSequence], prospect: Prospect, found: Best, trial: Trial | None
+    ) -> list[SequenceDraft]:
+        drafts = fixed(rows)
         depth = trial.depth if trial is not None else found.depth
         for c in prospect.candidates:
-            kind, drafted, parked = None, 0, False
+            kind, drafted, state = None, 0, DraftState.DRAFTING
             tried = trial is None or c.row in trial.rows
             if c.kind is not None and c.ready and depth and tried:
                 kind, drafted = c.kind, min(depth, c.most)
@@ -136,14 +167,9 @@ class DepthControl:
             if looked and c.lookup[looked] > (c.model[drafted] if kind is not None else 1.0):
                 kind, drafted = _LOOKUP, looked
             if kind is None:
-                parked = c.kind is not None or len(c.lookup) > 1
-            choice.depths[c.at], choice.drafters[c.at], choice.parked[c.at] = drafted, kind, parked
-        choice.trial = trial
-        choice.ahead = not choice.drafts and all(automatic(row) or row.drafter is None for row in rows)
-        if choice.drafts and trial is None:
-            self._note_caps(prospect, found, choice)
-            choice.uncertain = self._uncertain(prospect, found, rows)
-        return choice
+                state = DraftState.PARKED if c.kind is not None or len(c.lookup) > 1 else DraftState.NONE
+            drafts[c.at] = SequenceDraft(drafted, kind, state)
+        return drafts
 
     def _uncertain(self, prospect: Prospect, found: Best, rows: Sequence[DecodeSequence]) -> bool:
         """Whether drafting would not pay if its price were what it may be."""
@@ -155,11 +181,11 @@ class DepthControl:
         doubt = self.costs.doubt(kind, len(rows), width, sampled)
         return found.rate * prospect.seconds(0) < len(rows) * math.exp(2 * doubt)
 
-    def _note_caps(self, prospect: Prospect, found: Best, choice: Choice) -> None:
+    def _note_caps(self, prospect: Prospect, found: Best, drafts: list[SequenceDraft]) -> None:
         """Whose plan's bound was lower than what would pay."""
         depth, bound, more = found.depth, list[Candidate](), 0.0
         for c in prospect.candidates:
-            if choice.drafters[c.at] is c.kind and c.kind is not None and choice.depths[c.at] == c.row.most:
+            if c.kind is not None and drafts[c.at][:2] == (c.row.most, c.kind):
                 bound.append(c)
                 more += c.model[c.most + 1] - c.model[c.most] if len(c.model) > c.most + 1 else 0.0
         if not bound:
@@ -168,7 +194,8 @@ class DepthControl:
         further = prospect.seconds(min(width + 1, len(prospect.priced) - 1)) - prospect.seconds(width)
         for c in bound:
             capped = c.most < width or more > further * found.rate
-            choice.capped[c.at] = capped
+            if capped:
+                drafts[c.at] = drafts[c.at]._replace(state=DraftState.CAPPED)
             if capped and c.row.told_cap != c.row.most:
                 c.row.told_cap = c.row.most
                 why = c.row.lowered or c.row.request.plan.reason
@@ -177,11 +204,11 @@ class DepthControl:
     # who must be known to a drafter
 
     @property
-    def entering(self) -> list[DecodeSequence]:
+    def catching_up(self) -> list[DecodeSequence]:
         """Rows that are worth taking into their drafter's caches now."""
         return self._entering
 
-    def take_in(self, drafters: Mapping[DrafterKind, Drafter], chunk: int) -> None:
+    def catch_up(self, drafters: Mapping[DrafterKind, Drafter], chunk: int) -> None:
         """A slice of that, of about the time of a round."""
         kind = self._entering[0].home
         if kind is None or kind not in drafters:
@@ -202,34 +229,22 @@ class DepthControl:
 
     # after a round
 
-    def learn(
-        self,
-        rows: Sequence[DecodeSequence],
-        choice: Choice,
-        done: Round,
-        seconds: float,
-        *,
-        timed: bool,
-        began: bool,
-        pipelined: bool,
-    ) -> float:
-        """A round is over: tokens that it would have had to accept to be as fast as a plain one, 0 where nobody
-        drafted; both prices know of the machine's speed in this round by then. `seconds`: from the last one's end to
-        its own; not `timed`: something else took time between, and it is no price. `began`: it was under way at the
-        last one's end; `pipelined`: the next one is at its own."""
+    def learn(self, rows: Sequence[DecodeSequence], plan: DraftPlan, done: Round, seconds: float | None) -> float:
+        """The planned step is over: tokens that it would have had to accept to be as fast as a plain one, 0 where
+        nothing was drafted; both prices know of the machine's speed in this step by then. `seconds`: from the end of
+        the step before to its own; None where something else took time between, so that they are no price."""
         size = len(rows)
-        drafting = choice.drafts or choice.measuring
-        counted = seconds if timed else 0.0
-        measured = self._plain_rounds.told(counted, drafting, pipelined)
+        drafting = self._measuring or any(one.depth for one in plan.sequences)
+        measured = self._plain_rounds.told(seconds or 0.0, drafting, plan.mode is StepMode.PLAIN_AHEAD)
         context, sampled = mean_held(rows), any_sampled(rows)
         width = max(result.drafted for result in done.rows)
-        priced = _priced(choice, done, width)
-        if timed:
+        priced = _priced(plan, done, width)
+        if seconds is not None:
             if priced is not None:
                 self.costs.learn(priced, size, width, seconds, context, sampled)
-            elif not width and measured and began:
+            elif not width and measured and self._started:
                 self.costs.learn(None, size, 0, seconds, context, sampled)
-        for row, result, kind in zip(rows, done.rows, choice.drafters, strict=True):
+        for row, result, (_, kind, _) in zip(rows, done.rows, plan.sequences, strict=True):
             if result.drafted and kind is not None and row.request.origin is Origin.CLIENT:
                 evidence = row.evidence.get(kind)
                 if evidence is None:
@@ -237,7 +252,7 @@ class DepthControl:
                 self.acceptance.learn(key_of(kind, row.request), evidence, result.drafted, len(result.accepted))
         if width:
             self.acceptance.settle()
-        self._trying.passed(choice.trial, done, counted, self.costs.plain(size, context, sampled))
+        self._trying.passed(self._trial, done, seconds or 0.0, self.costs.plain(size, context, sampled))
         if self.costs.upheavals != self._upheavals:
             self._upheavals = self.costs.upheavals
             self._trying.renew()
@@ -248,11 +263,13 @@ class DepthControl:
                     evidence.fade(_FADE)
         if not width:
             return 0.0
+        if seconds is None:
+            seconds = done.draft_seconds + done.verify_seconds
         if priced is not None:
             seconds = self.costs.without_stall(priced, size, width, seconds, context, sampled)
         return self.costs.break_even(size, seconds, context, sampled)
 
-    def ended(self, row: DecodeSequence) -> None:
+    def finished(self, row: DecodeSequence) -> None:
         """A request is over."""
         self._lengths.ended(row)
 
@@ -260,7 +277,7 @@ class DepthControl:
         """To be kept."""
         return Learnt.of(self.costs, self.acceptance)
 
-    def renewed(self, kind: DrafterKind, rows: Sequence[DecodeSequence]) -> None:
+    def drafter_replaced(self, kind: DrafterKind, rows: Sequence[DecodeSequence]) -> None:
         """Other weights draft under this name: nothing that was learnt about them holds."""
         self.acceptance.forget(kind)
         self.costs.forget(kind)
@@ -270,10 +287,18 @@ class DepthControl:
             row.evidence.pop(kind, None)
 
 
-def _priced(choice: Choice, done: Round, width: int) -> DrafterKind | None:
+def fixed(sequences: Sequence[DecodeSequence]) -> list[SequenceDraft]:
+    """Each drafts as many as its plan says."""
+    return [
+        SequenceDraft(one.depth, one.drafter, DraftState.DRAFTING if one.depth and one.drafter else DraftState.NONE)
+        for one in sequences
+    ]
+
+
+def _priced(plan: DraftPlan, done: Round, width: int) -> DrafterKind | None:
     """Whose price a round tells that drafted `width` tokens at the most: that of one drafter, which had not lagged
     behind. None for any other round."""
-    kinds = {kind for kind, depth in zip(choice.drafters, choice.depths, strict=True) if kind and depth}
+    kinds = {kind for depth, kind, _ in plan.sequences if kind and depth}
     steps = max(result.draft_forwards for result in done.rows)
     told = width and len(kinds) == 1 and not done.drafter_errors and done.lag <= _PRICED_LAG and steps in (0, width)
     return next(iter(kinds)) if told else None

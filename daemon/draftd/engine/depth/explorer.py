@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from draftd.core import DrafterKind
 from draftd.engine.depth.acceptance_rates import Acceptance, emitted, key_of
@@ -14,7 +15,7 @@ from draftd.engine.depth.costs import RoundCosts
 from draftd.engine.depth.estimate import WORTH, Best, Candidate, Outlook, Prospect, any_sampled, odds
 from draftd.engine.drafters.base import Drafter
 from draftd.engine.sequence import DecodeSequence
-from draftd.engine.step import Round, Trial
+from draftd.engine.step import Round
 
 SHARE = 0.01  # of the time
 
@@ -139,6 +140,24 @@ _LAST_TOKENS = 8  # a row this near to its end is no ground for trials
 
 
 _OLD = 64  # rounds after which what was known counts half
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A draft that is tried although it is not expected to pay: what it tells of, the rows and the depth it is for.
+
+    It has paid where a depth from `paid_from` on is best after it; `expected` tokens were to stand. `pace`: seconds
+    that a token takes as it is; `entry`: those that were spent on making the drafter know the rows.
+    """
+
+    keys: tuple[Hashable, ...]
+    kind: DrafterKind
+    rows: tuple[DecodeSequence, ...]
+    depth: int
+    paid_from: int
+    expected: float
+    pace: float
+    entry: float
 
 
 class Trying:
