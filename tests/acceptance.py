@@ -9,11 +9,10 @@ from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
-from draftd.acceptance.arms import AUTOREGRESSIVE, Arm
 from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.manifest import Manifest, ModelFile, ModelManifest
 from draftd.acceptance.samples import Sample
-from draftd.acceptance.ticks import Place, Stage, Tick
+from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Place, Stage, Tick
 from draftd.core import DrafterKind, WorkloadClass
 from tests.decoded import BEGAN, Truth, request
 

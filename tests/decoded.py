@@ -6,8 +6,7 @@ import hashlib
 import random
 from dataclasses import dataclass
 
-from draftd.acceptance.arms import AUTOREGRESSIVE, Arm
-from draftd.acceptance.ticks import Chunk, Granted, Place, Served, Tick
+from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Chunk, Granted, Place, Served, Tick
 from draftd.core import DecodeMode, DraftCounts, DrafterKind, FinishReason, RoundResult
 
 BEGAN = 1_760_000_000.0  # Unix time of a run's beginning

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from draftd.acceptance.arms import AUTOREGRESSIVE, Arm
-from draftd.acceptance.ticks import Chunk, Granted, Place, Served, Stage, Tick
+from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Chunk, Granted, Place, Served, Stage, Tick
 from draftd.core import DecodeMode, DraftCounts, DrafterKind, FinishReason, WorkloadClass
 
 

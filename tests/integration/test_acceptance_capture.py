@@ -15,9 +15,9 @@ from itertools import pairwise
 
 import pytest
 
-from draftd.acceptance import figures
-from draftd.acceptance.capture import Capture, capture
-from draftd.acceptance.leviathan import measured_costs
+from draftd.acceptance import ticks as figures
+from draftd.acceptance.cost import measured_costs
+from draftd.acceptance.session import Capture, capture
 from draftd.acceptance.statistics import quantile
 from draftd.acceptance.ticks import Tick
 from draftd.client.asking import Ask

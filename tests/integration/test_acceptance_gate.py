@@ -16,10 +16,10 @@ import mlx.core as mx
 import pytest
 
 from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.freezing import take_manifest
 from draftd.acceptance.gate.spec import shipped
+from draftd.acceptance.manifest import take_manifest
+from draftd.acceptance.options import SweepOptions
 from draftd.acceptance.session import Advance, Session
-from draftd.acceptance.sweep.options import SweepOptions
 from draftd.acceptance.sweep.run import run_sweep
 from draftd.client.client import DraftdClient
 from draftd.core import DrafterKind

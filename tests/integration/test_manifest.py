@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from draftd.acceptance.freezing import take_manifest, to_json
-from draftd.acceptance.manifest import Manifest, differences
+from draftd.acceptance.folder import to_json
+from draftd.acceptance.manifest import Manifest, differences, take_manifest
 from draftd.client.child import clean_environ, serve_command
 from draftd.client.child import serving as child
 from draftd.client.client import CallError, DraftdClient

@@ -1,7 +1,7 @@
 """A run is a folder of plain files. What was measured is appended line by line and never rewritten.
 
-run.json              format and name
-manifests/0001.json   what was measured, one for each session: each time that a command went to work on it
+run.json              format, name, and which daemon it was begun with
+manifests/0001.json   what was measured, one for each session: each time that a command worked on it
 sweep.json            what was asked of a stage; likewise soak.json, quality.json
 sweep.jsonl           its ticks, one a line; likewise soak.jsonl, quality.jsonl
 machine.jsonl         samples of the machine beside them
@@ -12,28 +12,38 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import threading
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from draftd.acceptance.manifest import Manifest
 from draftd.acceptance.samples import Sample
 from draftd.acceptance.ticks import Stage, Tick
-from draftd.acceptance.validation import first_fault
 from draftd.errors import FieldError
 
-FORMAT = 1
 _T = TypeVar("_T")
 
 
 class RunError(FieldError):
     """A run's folder is not as it should be, or is asked for what it does not hold: names the file and the line."""
+
+
+class ManifestError(FieldError):
+    """A manifest's file is not as it should be."""
+
+
+class _About(BaseModel):
+    """run.json"""
+
+    format: Literal[1]
+    name: str = ""
+    created: str = ""
+    daemon: dict[str, Any] = {}
 
 
 class RunFolder:
@@ -46,36 +56,36 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, name: str = "", daemon: Mapping[str, Any] | None = None) -> RunFolder:
-        """`daemon`: which one is measured, for whoever goes on with the run. Raises RunError where there is something
+        """`daemon`: which one is measured, for commands that resume the run. Raises RunError where there is something
         else already."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise RunError(
-                str(path), "something else", "a folder that is empty or not there yet; an existing run is gone on with"
-            )
+            raise RunError(str(path), "something else", "an empty or new folder; an existing run is resumed")
         path.mkdir(parents=True, exist_ok=True)
         created = datetime.now(UTC).isoformat(timespec="seconds")
-        about = {"format": FORMAT, "name": name or path.name, "created": created, "daemon": dict(daemon or {})}
-        _write(path / "run.json", about)
+        _write(path / "run.json", _About(format=1, name=name or path.name, created=created, daemon=dict(daemon or {})))
         return cls(path)
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
         """Raises RunError for a folder that holds no run, or one of another format."""
-        about = _read(path / "run.json")
-        if about is None:
-            raise RunError(str(path), "no run.json", "a folder with one, as draftd's own commands write it")
-        if about.get("format") != FORMAT:
-            raise RunError(f"{path / 'run.json'}: format", about.get("format"), str(FORMAT))
-        return cls(path)
+        folder = cls(path)
+        folder._about()
+        return folder
 
     @property
     def name(self) -> str:
-        return str((_read(self.path / "run.json") or {}).get("name") or self.path.name)
+        return self._about().name or self.path.name
 
     @property
     def daemon(self) -> dict[str, Any]:
         """Which daemon it was begun with."""
-        return dict((_read(self.path / "run.json") or {}).get("daemon") or {})
+        return self._about().daemon
+
+    def _about(self) -> _About:
+        try:
+            return parsed(_About, (self.path / "run.json").read_bytes(), str(self.path / "run.json"))
+        except FileNotFoundError:
+            raise RunError(str(self.path), "no run.json", "a folder with one, as draftd's commands write it") from None
 
     # sessions
 
@@ -83,23 +93,24 @@ class RunFolder:
         """Keeps the manifest, and gives the session's number, from 1."""
         with self._lock:
             number = max(self.manifests(), default=0) + 1
-            folder = self.path / "manifests"
-            folder.mkdir(exist_ok=True)
-            _write(folder / f"{number:04}.json", _adapter(Manifest).dump_python(manifest, mode="json"))
+            (self.path / "manifests").mkdir(exist_ok=True)
+            _write(self.path / "manifests" / f"{number:04}.json", manifest)
         return number
 
     def manifests(self) -> dict[int, Manifest]:
         """By session. Raises RunError for one that cannot be read."""
-        found = {}
-        for path in sorted((self.path / "manifests").glob("[0-9]*.json")):
-            found[int(path.stem)] = _parsed(Manifest, path.read_bytes(), str(path))
-        return found
+        paths = sorted((self.path / "manifests").glob("[0-9]*.json"))
+        return {int(path.stem): parsed(Manifest, path.read_bytes(), str(path)) for path in paths}
 
     # what was asked
 
     def plan(self, stage: Stage) -> dict[str, Any] | None:
         """What was asked of a stage when it began; None where it has not."""
-        return _read(self.path / f"{stage}.json")
+        path = self.path / f"{stage}.json"
+        try:
+            return parsed(dict[str, Any], path.read_bytes(), str(path))
+        except FileNotFoundError:
+            return None
 
     def freeze_plan(self, stage: Stage, plan: Mapping[str, Any]) -> None:
         """Keeps what is asked of a stage. Raises RunError, naming the field, where it began with something else."""
@@ -110,93 +121,92 @@ class RunFolder:
             return
         for name in sorted({*begun, *wanted}):
             if begun.get(name) != wanted.get(name):
-                raise RunError(
-                    f"{stage}: {name}",
-                    wanted.get(name),
-                    f"{begun.get(name)!r}, as this run began with; measure otherwise in a run of its own",
-                )
+                allowed = f"{begun.get(name)!r}, as this run began with; measure otherwise in a run of its own"
+                raise RunError(f"{stage}: {name}", wanted.get(name), allowed)
 
     # what was measured
 
     def ticks(self, stage: Stage) -> list[Tick]:
         """In the order in which they were measured."""
-        return list(self._lines(self.path / f"{stage}.jsonl", Tick))
+        return list(self._lines(f"{stage}.jsonl", Tick))
 
     def samples(self, stage: Stage | None = None) -> list[Sample]:
-        found = self._lines(self.path / "machine.jsonl", Sample)
-        return [one for one in found if stage is None or one.stage == stage]
+        return [one for one in self._lines("machine.jsonl", Sample) if stage is None or one.stage == stage]
 
     def keep_tick(self, tick: Tick) -> None:
-        self._append(self.path / f"{tick.place.stage}.jsonl", _adapter(Tick).dump_json(tick))
+        self._append(f"{tick.place.stage}.jsonl", tick)
 
     def keep_sample(self, sample: Sample) -> None:
-        self._append(self.path / "machine.jsonl", _adapter(Sample).dump_json(sample))
+        self._append("machine.jsonl", sample)
 
     def write(self, name: str, text: str) -> Path:
         """A derived file, whole or not at all."""
-        path = self.path / name
-        _replace(path, text.encode())
-        return path
+        return _replace(self.path / name, text)
 
-    def _append(self, path: Path, line: bytes) -> None:
-        with self._lock:
-            with contextlib.suppress(FileNotFoundError):
-                _mend(path)
-            with path.open("ab") as file:
-                file.write(line + b"\n")
+    def _append(self, name: str, value: Any) -> None:
+        line = _adapter(type(value)).dump_json(value)
+        with self._lock, (self.path / name).open("ab+") as file:
+            _drop_partial_line(file)
+            file.write(line + b"\n")
 
-    def _lines(self, path: Path, kind: type[_T]) -> Iterator[_T]:
+    def _lines(self, name: str, kind: type[_T]) -> Iterator[_T]:
         """A last line that is cut short was being written when the run ended: it is left out."""
-        if not path.exists():
-            return
-        lines = path.read_bytes().split(b"\n")
-        for number, line in enumerate(lines[:-1], 1):
-            if line.strip():
-                yield _parsed(kind, line, f"{path}, line {number}")
+        with contextlib.suppress(FileNotFoundError):
+            for number, line in enumerate((self.path / name).read_bytes().split(b"\n")[:-1], 1):
+                if line.strip():
+                    yield parsed(kind, line, f"{self.path / name}, line {number}")
 
 
-def _mend(path: Path) -> None:
+def to_json(manifest: Manifest) -> str:
+    """As it lies in a run's folder."""
+    return _json(manifest)
+
+
+def from_json(text: str | bytes, source: str = "manifest") -> Manifest:
+    """Raises ManifestError, naming `source` and the field."""
+    return parsed(Manifest, text, source, ManifestError)
+
+
+def parsed(kind: type[_T], text: str | bytes, place: str, error: type[FieldError] = RunError) -> _T:
+    """A JSON document. Raises `error` with the first field that is wrong, after the `place` where it stands."""
+    try:
+        return _adapter(kind).validate_json(text)  # type: ignore[no-any-return]
+    except ValidationError as found:
+        first = found.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        allowed = first["msg"].removeprefix("Input should be ")
+        raise error(f"{place}: {where}".rstrip(": "), first["input"], allowed) from None
+
+
+def _drop_partial_line(file: Any) -> None:
     """Cuts off what a process that was killed left of a line, so that the next one is whole."""
-    with path.open("rb+") as file:
-        end = file.seek(0, os.SEEK_END)
-        if not end:
-            return
+    end = file.tell()
+    if end:
         file.seek(end - 1)
-        if file.read(1) == b"\n":
-            return
-        file.seek(0)
-        file.truncate(file.read().rfind(b"\n") + 1)
+        if file.read(1) != b"\n":
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
+
+
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return _cached(kind)
 
 
 @cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
+def _cached(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def _parsed(kind: Any, text: bytes, place: str) -> Any:
-    try:
-        return _adapter(kind).validate_json(text)
-    except ValidationError as error:
-        raise RunError(*first_fault(error, place)) from None
+def _json(value: Any) -> str:
+    plain = value if isinstance(value, dict) else _adapter(type(value)).dump_python(value, mode="json")
+    return json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
 
 
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise RunError(str(path), None, f"a file with a JSON object ({error})") from None
-    if not isinstance(found, dict):
-        raise RunError(str(path), found, "a JSON object")
-    return found
+def _write(path: Path, value: Any) -> None:
+    _replace(path, _json(value))
 
 
-def _write(path: Path, value: Mapping[str, Any]) -> None:
-    _replace(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
-
-
-def _replace(path: Path, content: bytes) -> None:
+def _replace(path: Path, text: str) -> Path:
     beside = path.with_name(path.name + ".new")
-    beside.write_bytes(content)
-    beside.replace(path)
+    beside.write_text(text, encoding="utf-8", newline="")
+    return beside.replace(path)

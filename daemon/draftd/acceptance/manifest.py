@@ -5,8 +5,38 @@ Two figures can be compared where what matters of their manifests is the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from draftd import __version__
+
+if TYPE_CHECKING:
+    from draftd.client.client import DraftdClient
+    from draftd.client.prompts import Prompt
+    from draftd.v1 import control_pb2 as pb
+
+SECONDS = 600.0  # for taking one: large files are hashed when they are first asked for
+ABSENT = "absent"
+
+_FIGURELESS = ("created", "harness", "load_seconds")  # decide no figure
+_SCALARS = (
+    *("draftd", "python", "os", "device", "cores", "memory_bytes", "backend", "blas", "power_source", "low_power"),
+    *_FIGURELESS,
+)
+_OF_A_MODEL = ("name", "quantization", "weight_bytes", "changed_since_load")
+# Settings that decide no figure: where it listens, what is written and sent to others.
+_IDLE_SETTINGS = ("server.", "log.", "telemetry.", "webhook.", "annotations.", "cost.")
+# A folder may have any name, and a flag's file any place: what lies there is compared.
+_IDLE_NAMES = frozenset(
+    (
+        *("model.path", "model.draft_path", "model.light_draft_path", "fallback.state_dir"),
+        *("flag.provider", "flag.file", "flag.host", "flag.port", "flag.tls"),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,26 +84,6 @@ class Manifest:
     load_seconds: float | None = None  # the models' loading took
 
 
-ABSENT = "absent"
-
-# What keeps no figure from being compared with another: who listens where, what is written and told to whom.
-_IDLE_SETTINGS = ("server.", "log.", "telemetry.", "webhook.", "annotations.", "cost.")
-# A folder may have any name, and a flag's file any place: what lies there is compared.
-_IDLE_NAMES = frozenset(
-    (
-        "model.path",
-        "model.draft_path",
-        "model.light_draft_path",
-        "flag.provider",
-        "flag.file",
-        "flag.host",
-        "flag.port",
-        "flag.tls",
-        "fallback.state_dir",
-    )
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Difference:
     """`field` is dotted: models.draft.files.model.safetensors.sha256. `matters`: figures are not to be compared."""
@@ -84,16 +94,51 @@ class Difference:
     matters: bool
 
 
+def take_manifest(
+    client: DraftdClient, prompts: Mapping[str, str] | None = None, *, timeout: float = SECONDS
+) -> Manifest:
+    """The daemon's account of itself. `prompts`: `prompt_checksum` of each group that is asked. Raises CallError."""
+    found = client.manifest(timeout=timeout)
+    return Manifest(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        harness=__version__,
+        draftd=found.version,
+        packages=dict(sorted(found.packages.items())),
+        python=found.python,
+        os=found.os,
+        device=found.device,
+        cores=found.cores,
+        memory_bytes=found.memory_bytes,
+        backend=found.backend,
+        blas=found.blas,
+        power_source=found.power_source,
+        low_power=found.low_power if found.HasField("low_power") else None,
+        models={role: _model(model) for role, model in sorted(found.models.items())},
+        settings=dict(sorted(found.settings.items())),
+        prompts=dict(prompts or {}),
+        load_seconds=found.load_time.ToNanoseconds() / 1e9 if found.HasField("load_time") else None,
+    )
+
+
+def prompt_checksum(prompts: Sequence[Prompt]) -> str:
+    """SHA-256 of what is asked, in its order. A prompt's name does not change it."""
+    asked = [
+        {"messages": prompt.messages, "workload": prompt.workload, "max_tokens": prompt.max_tokens}
+        for prompt in prompts
+    ]
+    text = json.dumps(asked, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def differences(a: Manifest, b: Manifest) -> tuple[Difference, ...]:
     """Those that matter first, each kind by name. None that matters: what was measured is the same."""
+    left, right = dict(_fields(a, b)), dict(_fields(b, a))
+    # Of a model without files nothing but its name is known.
+    known = [f"models.{role}.name" for role in a.models.keys() & b.models.keys() if _files(a, role) and _files(b, role)]
     found = [
-        *_values("", a, b, ("draftd", "python", "os", "device", "cores", "memory_bytes", "backend", "blas")),
-        *_values("", a, b, ("power_source", "low_power")),
-        *_values("", a, b, ("created", "harness", "load_seconds"), matters=False),
-        *_entries("packages", a.packages, b.packages),
-        *_models(a.models, b.models),
-        *_entries("settings", a.settings, b.settings, setting_matters),
-        *_entries("prompts", a.prompts, b.prompts, lambda name: name in a.prompts and name in b.prompts),
+        Difference(name, left.get(name, ABSENT), right.get(name, ABSENT), name not in known and _matters(name, a, b))
+        for name in {**left, **right}
+        if left.get(name) != right.get(name)
     ]
     return tuple(sorted(found, key=lambda one: (not one.matters, one.field)))
 
@@ -103,49 +148,42 @@ def setting_matters(name: str) -> bool:
     return not name.startswith(_IDLE_SETTINGS) and name not in _IDLE_NAMES
 
 
-def _models(a: Mapping[str, ModelManifest], b: Mapping[str, ModelManifest]) -> Iterator[Difference]:
-    for role in sorted({*a, *b}):
-        place = f"models.{role}"
-        if role not in a or role not in b:
-            names = [side[role].name if role in side else ABSENT for side in (a, b)]
-            yield Difference(place, names[0], names[1], True)
+def _fields(one: Manifest, other: Manifest) -> Iterator[tuple[str, str]]:
+    """All of one manifest by dotted name, as text. A model or a file that the other lacks is a single field."""
+    for name in _SCALARS:
+        yield name, _text(getattr(one, name))
+    for group in ("packages", "settings", "prompts"):
+        yield from ((f"{group}.{name}", _text(value)) for name, value in getattr(one, group).items())
+    for role, model in one.models.items():
+        if role not in other.models:
+            yield f"models.{role}", model.name
             continue
-        left, right = a[role], b[role]
-        # Of a model without files nothing but its name is known.
-        yield from _values(place, left, right, ("name",), matters=not (left.files and right.files))
-        yield from _values(place, left, right, ("quantization", "changed_since_load"))
-        # What the files, the backend and the programs decide, and what a draft that was let go has none of.
-        yield from _values(place, left, right, ("weight_bytes",), matters=False)
-        yield from _files(f"{place}.files", left.files, right.files)
+        yield from ((f"models.{role}.{name}", _text(getattr(model, name))) for name in _OF_A_MODEL)
+        theirs = [file.name for file in _files(other, role)]
+        for file in model.files:
+            yield f"models.{role}.files.{file.name}" + (".sha256" if file.name in theirs else ""), file.sha256
 
 
-def _files(place: str, a: Sequence[ModelFile], b: Sequence[ModelFile]) -> Iterator[Difference]:
-    ours, theirs = ({file.name: file for file in side} for side in (a, b))
-    for name in sorted({*ours, *theirs}):
-        if name not in ours or name not in theirs:
-            left, right = (side[name].sha256 if name in side else ABSENT for side in (ours, theirs))
-            yield Difference(f"{place}.{name}", left, right, True)
-        elif ours[name].sha256 != theirs[name].sha256:
-            yield Difference(f"{place}.{name}.sha256", ours[name].sha256, theirs[name].sha256, True)
+def _matters(name: str, a: Manifest, b: Manifest) -> bool:
+    group, _, rest = name.partition(".")
+    if group == "settings":
+        return setting_matters(rest)
+    if group == "prompts":
+        return rest in a.prompts and rest in b.prompts
+    # The size in memory follows from the files, the backend and the programs; of a draft that was unloaded it is 0.
+    return name not in _FIGURELESS and not (group == "models" and name.endswith(".weight_bytes"))
 
 
-def _values(place: str, a: object, b: object, names: Sequence[str], *, matters: bool = True) -> Iterator[Difference]:
-    for name in names:
-        left, right = getattr(a, name), getattr(b, name)
-        if left != right:
-            yield Difference(f"{place}.{name}".lstrip("."), _shown(left), _shown(right), matters)
+def _files(manifest: Manifest, role: str) -> Sequence[ModelFile]:
+    return manifest.models[role].files
 
 
-def _entries(
-    place: str, a: Mapping[str, str], b: Mapping[str, str], matters: Callable[[str], bool] = lambda name: True
-) -> Iterator[Difference]:
-    for name in sorted({*a, *b}):
-        left, right = a.get(name), b.get(name)
-        if left != right:
-            yield Difference(f"{place}.{name}", _shown(left, ABSENT), _shown(right, ABSENT), matters(name))
-
-
-def _shown(value: object, nothing: str = "unknown") -> str:
+def _text(value: object) -> str:
     if value is None:
-        return nothing
+        return "unknown"
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _model(found: pb.ModelManifest) -> ModelManifest:
+    files = tuple(ModelFile(file.name, file.kind, file.bytes, file.sha256) for file in found.files)
+    return ModelManifest(found.name, found.quantization, found.weight_bytes, files, found.changed_since_load)

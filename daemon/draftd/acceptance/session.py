@@ -1,22 +1,47 @@
-"""One go at a run: from when a command takes it up until it is done, stopped or killed."""
+"""One session of a run: a command asks a daemon, times every answer where it arrives, and holds its fallback ladder.
+
+A run that was interrupted has several sessions.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import zlib
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from draftd.acceptance.capture import Capture, capture
+import grpc
+from google.protobuf.timestamp_pb2 import Timestamp
+
 from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.samples import Sampler
-from draftd.acceptance.ticks import Place, Stage, Tick
-from draftd.client.asking import Ask
+from draftd.acceptance.ticks import Arm, Chunk, Granted, Place, Served, Stage, Tick
+from draftd.client.asking import Answer, Ask, gather, send
+from draftd.client.client import CallError
+from draftd.core import DecodeMode, DepthMode, FallbackLevel, FinishReason, SamplingParams
+from draftd.errors import FieldError
+from draftd.protocol import DECODED, DEPTH_MODES, DRAFTERS, REASONS
 
 if TYPE_CHECKING:
     from draftd.client.client import DraftdClient
+    from draftd.client.prompts import Prompt
+    from draftd.v1 import inference_pb2 as pb
 
 ANSWER_SECONDS = 600.0  # longest that one answer may take
+STOP_SECONDS = 10.0  # how long requests under way may still take when a run is stopped
+_START_SECONDS = 60.0  # until the last of the threads runs
+_HOLD_SECONDS, _RENEW_SECONDS = 120.0, 40.0
+_JOIN_SECONDS = 15.0  # a renewal under way ends by then
+_NO_LADDER = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.FAILED_PRECONDITION)
+
+
+class NotMeasurable(FieldError):
+    """The daemon does not allow what is to be measured: says what stands in the way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +77,241 @@ class Session:
     def sampler(self, stage: Stage, period_seconds: float = 1.0) -> Sampler:
         return Sampler(self.client, stage, self.number, self.began, self.folder.keep_sample, period_seconds)
 
-    def ask(self, ask: Ask, place: Place, *, keep_text: bool = False, timeout: float = ANSWER_SECONDS) -> Tick:
+    def ask(self, ask: Ask, place: Place, *, timeout: float = ANSWER_SECONDS) -> Tick:
         """Asks, and keeps what came of it. Any thread."""
-        return self.keep(capture(self.client, ask, timeout=timeout), place, keep_text=keep_text)
-
-    def keep(self, taken: Capture, place: Place, *, keep_text: bool = False) -> Tick:
-        tick = taken.tick(place, self.began, keep_text=keep_text)
+        tick = capture(self.client, ask, timeout=timeout).tick(place, self.began)
         self.folder.keep_tick(tick)
         return tick
+
+    def place(self, stage: Stage, arm: Arm, prompt: Prompt, repetition: int, *, warm_up: bool = False) -> Place:
+        return Place(
+            stage, self.number, arm.id, repetition, prompt.name, prompt.group, prompt.workload, warm_up=warm_up
+        )
+
+    def tick(self, taken: Capture, arm: Arm, place: Place, *, keep_text: bool = False) -> Tick:
+        """With an error where the daemon decoded otherwise than `arm` asks."""
+        tick = taken.tick(place, self.began, keep_text=keep_text)
+        return replace(tick, error=tick.error or departure(tick, arm))
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """`arrivals` run parallel to `responses`, in seconds since it was asked. `began` is time.perf_counter()."""
+
+    ask: Ask
+    asked_at: float
+    began: float
+    ended: float
+    arrivals: tuple[float, ...]
+    responses: tuple[pb.GenerateResponse, ...]
+    failure: CallError | None = None
+
+    def answer(self) -> Answer:
+        """As a client reads it."""
+        return gather(self.responses)
+
+    def tick(self, place: Place, session_began: float, *, keep_text: bool = False) -> Tick:
+        """`session_began` is time.perf_counter() when the session did."""
+        answer = self.answer()
+        started, finished = answer.started, answer.finished
+        complete = bool(self.responses) and self.responses[-1].WhichOneof("event") == "finished"
+        error = "" if complete else "the stream ended before its answer did"
+        if self.failure is not None:
+            error = str(self.failure)
+        return Tick(
+            place=place,
+            elapsed=self.began - session_began,
+            asked_at=self.asked_at,
+            ended=self.ended,
+            chunks=tuple(
+                Chunk(at, len(said.chunk.token_ids), sum(said.chunk.from_draft))
+                for at, said in zip(self.arrivals, self.responses, strict=True)
+                if said.WhichOneof("event") == "chunk" and said.chunk.token_ids
+            ),
+            error=error,
+            prompt_tokens=started.prompt_tokens,
+            output_tokens=len(answer.tokens),
+            finish_reason=REASONS.get(finished.reason),
+            granted=_granted(started.plan) if started.HasField("plan") else None,
+            degraded=finished.degraded,
+            served=_served(finished.timings) if complete else None,
+            counts=answer.counts,
+            digest=hashlib.sha256(array("I", answer.tokens).tobytes()).hexdigest()[:16],
+            text=answer.text if keep_text else None,
+        )
+
+
+def capture(client: DraftdClient, ask: Ask, *, timeout: float) -> Capture:
+    """Asks, and hears the answer to its end. What goes wrong is `failure`: a run goes on without one answer."""
+    arrivals: list[float] = []
+    responses: list[pb.GenerateResponse] = []
+    failure, clock = None, time.perf_counter
+    asked_at, began = time.time(), clock()
+    try:
+        for response in send(client, ask, timeout):
+            arrivals.append(clock() - began)
+            responses.append(response)
+    except CallError as failed:
+        failure = failed
+    return Capture(ask, asked_at, began, clock() - began, tuple(arrivals), tuple(responses), failure)
+
+
+def _granted(plan: pb.DecodePlan) -> Granted:
+    return Granted(
+        DECODED[plan.mode],
+        plan.max_draft_tokens,
+        DRAFTERS.get(plan.drafter),
+        plan.level,
+        plan.variant,
+        plan.reason,
+        DEPTH_MODES.get(plan.depth_mode) or DepthMode.FIXED,
+    )
+
+
+def _served(timings: pb.Timings) -> Served:
+    def seconds(name: str) -> float | None:
+        return getattr(timings, name).ToNanoseconds() / 1e9 if timings.HasField(name) else None
+
+    return Served(seconds("queue"), seconds("prefill"), seconds("time_to_first_token"), seconds("total"))
+
+
+def ask_for(prompt: Prompt, arm: Arm, *, chat: bool, seed: int, repetition: int) -> Ask:
+    """`chat`: the model has a template; without one it is given the last message as it is."""
+    sampling = SamplingParams()
+    if arm.temperature:
+        sampling = SamplingParams(arm.temperature, seed=token_seed(seed, repetition, prompt.name))
+    return Ask(
+        messages=prompt.messages if chat else None,
+        prompt=None if chat else prompt.messages[-1][1],
+        max_tokens=prompt.max_tokens,
+        sampling=sampling,
+        mode=arm.mode,
+        max_draft_tokens=arm.block_length if arm.speculative else None,
+        drafter=None if arm.automatic else arm.drafter,  # as users ask: who names a drafter gets no other
+        depth_mode=arm.depth_mode if arm.speculative else None,
+        workload=prompt.workload,
+    )
+
+
+def token_seed(seed: int, repetition: int, prompt: str) -> int:
+    """With what a sampled answer is drawn: the same for every arm, so that they are compared on like luck."""
+    return zlib.crc32(f"{seed} {repetition} {prompt}".encode())
+
+
+def all_at_once(client: DraftdClient, asks: Sequence[Ask], *, timeout: float) -> list[Capture]:
+    """Each on a thread of its own. What a thread raises is raised here."""
+    if len(asks) == 1:
+        return [capture(client, asks[0], timeout=timeout)]
+    taken: list[Capture | None] = [None] * len(asks)
+    failures: list[BaseException] = []
+    together = threading.Barrier(len(asks))
+
+    def run(number: int) -> None:
+        try:
+            together.wait(_START_SECONDS)
+            taken[number] = capture(client, asks[number], timeout=timeout)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [
+        threading.Thread(target=run, args=(number,), name=f"draftd-sweep-{number}", daemon=True)
+        for number in range(len(asks))
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            thread.join()  # each answer has its own deadline
+    except BaseException:
+        ends = time.monotonic() + STOP_SECONDS
+        for thread in threads:
+            thread.join(max(0.0, ends - time.monotonic()))
+        raise
+    if failures:
+        raise failures[0]
+    return [one for one in taken if one is not None]
+
+
+def departure(tick: Tick, arm: Arm) -> str:
+    """How the daemon decoded otherwise than `arm` asks; empty where it did not. Such a tick is not of that arm."""
+    granted = tick.granted
+    if tick.error or granted is None:
+        return ""
+    mode = DecodeMode.SPECULATIVE if arm.speculative else DecodeMode.AUTOREGRESSIVE
+    if granted.mode is not mode:
+        return f"asked for {mode}, the daemon decoded {granted.mode}: {granted.reason}"
+    if granted.max_draft_tokens != arm.block_length:
+        why = f"level {granted.level} ({granted.reason})"
+        return f"asked for {arm.block_length}, the daemon allowed {granted.max_draft_tokens}: {why}"
+    if arm.speculative and granted.depth_mode is not arm.depth_mode:
+        return f"asked for {arm.depth_mode} depth, the daemon chose {granted.depth_mode}: {granted.reason}"
+    if granted.drafter is not arm.drafter and not arm.automatic:
+        return f"asked for {arm.drafter}, the daemon took {granted.drafter}: level {granted.level} ({granted.reason})"
+    if arm.speculative and tick.degraded:
+        return f"went on autoregressively: {tick.degraded}"
+    if tick.finish_reason not in (FinishReason.STOP, FinishReason.LENGTH):
+        return f"ended before its text did: {tick.finish_reason}"
+    return ""
+
+
+@contextlib.contextmanager
+def held(client: DraftdClient) -> Iterator[None]:
+    """Holds a running daemon's fallback ladder at the top while it is measured: the pair is measured, not the ladder.
+
+    An operator's hold on the same level is left as it is. Ours expires by itself soon after a harness that was killed.
+    Raises NotMeasurable where the flag is off, or an operator holds the ladder lower.
+    """
+    variant = client.status().flag_variant
+    if variant == "off":
+        raise NotMeasurable("flag", variant, "on, while speculation is measured: draftd flag set on")
+    try:
+        before = client.level()
+    except CallError as error:
+        if error.code not in _NO_LADDER:
+            raise
+        yield
+        return
+    if before.HasField("hold"):
+        level = before.ladder[before.hold.rung].level
+        if level != FallbackLevel.FULL.label:
+            raise NotMeasurable("level", f"held at {level}", "no hold, or one on full: draftd level release")
+        yield
+        return
+    hold = _Hold(client)
+    hold.take()
+    thread = threading.Thread(target=hold.keep, name="draftd-hold", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        hold.done.set()
+        thread.join(_JOIN_SECONDS)
+        hold.let_go()
+
+
+class _Hold:
+    """Ours, until another one replaces it."""
+
+    def __init__(self, client: DraftdClient) -> None:
+        self._client = client
+        self._until = Timestamp()
+        self.done = threading.Event()
+
+    def take(self) -> None:
+        self._until = self._client.hold_level(FallbackLevel.FULL, _HOLD_SECONDS).hold.until
+
+    def keep(self) -> None:
+        while not self.done.wait(_RENEW_SECONDS):
+            with contextlib.suppress(CallError):  # while the daemon is away the next one may find it
+                if not self._ours():
+                    return
+                self.take()
+
+    def let_go(self) -> None:
+        with contextlib.suppress(CallError):  # it expires by itself
+            if self._ours():
+                self._client.release_level()
+
+    def _ours(self) -> bool:
+        now = self._client.level()
+        return now.HasField("hold") and now.hold.until == self._until

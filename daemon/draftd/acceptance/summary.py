@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import groupby, zip_longest
 from types import MappingProxyType
 
-from draftd.acceptance import figures
+from draftd.acceptance import ticks as figures
 from draftd.acceptance.samples import Sample
 from draftd.acceptance.statistics import Interval, Statistic, bootstrap, ratio
 from draftd.acceptance.ticks import Tick

@@ -18,12 +18,9 @@ from rich.markup import escape
 
 from draftd.acceptance.cost import CostRates
 from draftd.acceptance.folder import RunError, RunFolder
-from draftd.acceptance.freezing import take_manifest
-from draftd.acceptance.holding import held
-from draftd.acceptance.manifest import differences
-from draftd.acceptance.session import Progress, Session
-from draftd.acceptance.soak.options import SoakOptions
-from draftd.acceptance.sweep.options import SweepOptions
+from draftd.acceptance.manifest import differences, take_manifest
+from draftd.acceptance.options import SoakOptions, SweepOptions
+from draftd.acceptance.session import Progress, Session, held
 from draftd.acceptance.ticks import Stage
 from draftd.cli import options, output
 from draftd.client.asking import connect

@@ -10,8 +10,8 @@ from typing import Any
 import grpc
 import pytest
 
-from draftd.acceptance import capture as module
-from draftd.acceptance.capture import Capture, capture
+from draftd.acceptance import session as module
+from draftd.acceptance.session import Capture, capture
 from draftd.acceptance.ticks import Chunk, Granted, Place, Served, Stage
 from draftd.client.asking import Ask
 from draftd.client.client import CallError

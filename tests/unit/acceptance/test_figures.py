@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftd.acceptance import figures
+from draftd.acceptance import ticks as figures
 from draftd.acceptance.ticks import Served, Tick
 from draftd.core import DraftCounts, FinishReason
 from tests.ticking import place, tick

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from draftd.acceptance.arms import Arm
 from draftd.acceptance.folder import RunError, RunFolder
 from draftd.acceptance.samples import Sample
-from draftd.acceptance.ticks import Served, Stage, Tick
+from draftd.acceptance.ticks import Arm, Served, Stage, Tick
 from draftd.core import DrafterKind, FinishReason
 from tests.acceptance import manifest
 from tests.ticking import drafted, granted, place, tick
@@ -180,7 +179,7 @@ def test_a_run_is_not_begun_over_something_else(tmp_path: Path) -> None:
     assert RunFolder.create(empty, "first light").name == "first light"
     assert RunFolder.open(empty).name == "first light"
     assert RunFolder.create(tmp_path / "a" / "b").name == "b"
-    with pytest.raises(RunError, match="gone on with"):
+    with pytest.raises(RunError, match="resumed"):
         RunFolder.create(empty)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from draftd.acceptance import holding
-from draftd.acceptance.holding import NotMeasurable, held
+from draftd.acceptance import session as module
+from draftd.acceptance.session import NotMeasurable, held
 from draftd.core import FallbackLevel
 from draftd.engine.scripted import scripted_models
 from draftd.fallback.ladder import Hold
@@ -38,7 +38,7 @@ def test_holds_the_top_while_it_measures_and_lets_go(served: Served, controller:
 
 
 def test_renews_before_it_expires(served: Served, controller: FakeController, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holding, "_RENEW_SECONDS", 0.02)
+    monkeypatch.setattr(module, "_RENEW_SECONDS", 0.02)
     renewals = []
     hold = controller.hold
 
@@ -49,7 +49,7 @@ def test_renews_before_it_expires(served: Served, controller: FakeController, mo
     monkeypatch.setattr(controller, "hold", counted)
     with held(served.client):
         until(lambda: len(renewals) >= 3, 10)
-    assert set(renewals) == {holding._HOLD_SECONDS}
+    assert set(renewals) == {module._HOLD_SECONDS}
 
 
 def test_an_operators_own_hold_on_the_top_stays(served: Served, controller: FakeController) -> None:
@@ -63,11 +63,11 @@ def test_an_operators_own_hold_on_the_top_stays(served: Served, controller: Fake
 def test_a_hold_that_an_operator_puts_in_its_place_is_neither_renewed_nor_released(
     served: Served, controller: FakeController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holding, "_RENEW_SECONDS", 0.02)
+    monkeypatch.setattr(module, "_RENEW_SECONDS", 0.02)
     theirs = Hold(len(controller.now.ladder) - 1, NOW + 9999)
     with held(served.client):
         controller.now = replace(controller.now, hold=theirs)
-        until(lambda: not any(t.name == "draftd-hold" for t in holding.threading.enumerate()), 10)
+        until(lambda: not any(t.name == "draftd-hold" for t in module.threading.enumerate()), 10)
     assert controller.now.hold is theirs
 
 

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.freezing import ManifestError, from_json, prompt_checksum, to_json
-from draftd.acceptance.manifest import Difference, Manifest, ModelFile, ModelManifest, differences
+from draftd.acceptance.folder import ManifestError, RunFolder, from_json, to_json
+from draftd.acceptance.manifest import Difference, Manifest, ModelFile, ModelManifest, differences, prompt_checksum
 from draftd.client.prompts import Prompt
 from draftd.core import WorkloadClass
 from tests.acceptance import manifest

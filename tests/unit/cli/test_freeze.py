@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.freezing import from_json
-from draftd.acceptance.sweep.prompts import GROUPS
+from draftd.acceptance.folder import RunFolder, from_json
+from draftd.acceptance.options import GROUPS
 from tests.unit.cli.conftest import Run
 
 

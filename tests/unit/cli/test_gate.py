@@ -10,9 +10,8 @@ from xml.etree import ElementTree as Xml
 
 import pytest
 
-from draftd.acceptance.arms import AUTOREGRESSIVE, Arm
 from draftd.acceptance.gate.spec import shipped
-from draftd.acceptance.ticks import Stage
+from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Stage
 from tests.acceptance import manifest, synthetic_run
 from tests.unit.cli.conftest import Ran, in_process
 

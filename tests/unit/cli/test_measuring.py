@@ -42,7 +42,7 @@ def test_a_new_run_gets_a_folder_with_the_time_and_the_model(tmp_path: Path, mon
 
 def test_a_folder_with_something_else_in_it_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(RunError, match="a folder that is empty or not there yet"):
+    with pytest.raises(RunError, match="an empty or new folder"):
         open_run(tmp_path, PAIR)
     assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
 

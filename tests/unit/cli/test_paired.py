@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from draftd.acceptance import figures
+from draftd.acceptance import ticks as figures
 from draftd.cli.commands.compare import Pair, run_pair, summarise
 from draftd.client.asking import Ask
 from draftd.client.client import CallError

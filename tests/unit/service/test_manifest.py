@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from draftd.acceptance.freezing import take_manifest
-from draftd.acceptance.manifest import Manifest, differences
+from draftd.acceptance.manifest import Manifest, differences, take_manifest
 from draftd.core import DrafterKind, ModelInfo
 from draftd.errors import NotServing
 from draftd.fronts.grpc import manifest as server_manifest

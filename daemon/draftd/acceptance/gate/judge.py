@@ -1,18 +1,145 @@
-"""From what was measured to what came of it, one criterion at a time."""
+"""A run before its gate: whether it can be judged at all, then each criterion, then the verdict.
+
+A run and its baseline can be compared where what was measured is the same in all that matters.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from itertools import combinations, product
+from pathlib import Path
 
-from draftd.acceptance.arms import Arm
-from draftd.acceptance.gate.evidence import Evidence
-from draftd.acceptance.gate.metrics import METRICS
-from draftd.acceptance.gate.reading import Lack, Metric, Moves, Reading, Scope
-from draftd.acceptance.gate.spec import Against, By, Candidate, Comparison, Criterion, Unreadable
-from draftd.acceptance.gate.verdict import Judgement, Outcome
-from draftd.acceptance.sweep.knee import knee
-from draftd.acceptance.ticks import Stage
+from draftd.acceptance.folder import RunError, RunFolder
+from draftd.acceptance.gate.metrics import METRICS, Evidence, Lack, Metric, Moves, Reading, Scope
+from draftd.acceptance.gate.spec import Against, By, Candidate, Comparison, Criterion, Spec, Unreadable
+from draftd.acceptance.manifest import Difference, Manifest, differences
+from draftd.acceptance.sweep.result import knee
+from draftd.acceptance.ticks import Arm, Stage
 from draftd.core import DrafterKind
+
+
+class Outcome(StrEnum):
+    """Too few samples and nothing measured are failures to prove; they are told apart from what was disproven."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    TOO_FEW_SAMPLES = "too_few_samples"
+    NOT_MEASURED = "not_measured"
+    EXCUSED = "excused"  # it cannot be read on this machine, and the spec lets that pass
+
+    @property
+    def good(self) -> bool:
+        return self in (Outcome.PASSED, Outcome.EXCUSED)
+
+
+class Decision(StrEnum):
+    """`not_judged`: what is there cannot be compared with what is wanted, so that any verdict would mislead."""
+
+    PROMOTED = "promoted"
+    NOT_PROMOTED = "not_promoted"
+    NOT_JUDGED = "not_judged"
+
+    @property
+    def exit_code(self) -> int:
+        return {Decision.PROMOTED: 0, Decision.NOT_PROMOTED: 1, Decision.NOT_JUDGED: 2}[self]
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What came of one criterion. `arm` is whose figure it is; empty where it is not a sweep's."""
+
+    criterion: Criterion
+    arm: str
+    reading: Reading
+    outcome: Outcome
+    reason: str = ""  # why, where it neither passed nor plainly failed
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`candidate` is the arm that was judged. `reasons` say why nothing was, `notes` what one should know besides."""
+
+    decision: Decision
+    spec: str
+    run: str
+    baseline: str = ""
+    candidate: str = ""
+    judgements: tuple[Judgement, ...] = ()
+    reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def unproven(self) -> tuple[Judgement, ...]:
+        """What stands in the way."""
+        return tuple(one for one in self.judgements if not one.outcome.good)
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in one line."""
+        if self.decision is Decision.NOT_JUDGED:
+            return f"not judged: {self.reasons[0]}" + (f" (and {len(self.reasons) - 1} more)" * (len(self.reasons) > 1))
+        proven = len(self.judgements) - len(self.unproven)
+        counted = f"{proven} of {len(self.judgements)} criteria of {self.spec!r} hold"
+        counted += f" for {self.candidate}" if self.candidate else ""
+        if self.decision is Decision.PROMOTED:
+            return f"promoted: {counted}"
+        return f"not promoted: {counted}; not {', '.join(one.criterion.name for one in self.unproven)}"
+
+
+def hindrances(run: Evidence, baseline: Evidence | None, may_differ: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What stands in the way, and what would but for `may_differ`: dotted fields, or what they begin with, in which a
+    run may differ from its baseline. The sessions of one run never may. Each names the field and both values."""
+    stands = [*_within(run)]
+    allowed: list[str] = []
+    if baseline is not None:
+        stands += _within(baseline)
+        pairs = product(_kept(baseline), _kept(run))
+        for one in _differing((theirs, ours) for (_, theirs), (_, ours) in pairs):
+            line = f"{one.field} is {one.right}, and in the baseline ({baseline.name}) {one.left}"
+            (allowed if _is_below(one.field, may_differ) else stands).append(line)
+    return stands, allowed
+
+
+def _within(run: Evidence) -> Iterator[str]:
+    """Of one run's sessions."""
+    if not run.manifests:
+        yield f"nothing was measured in {run.name}"
+    for number, manifest in run.manifests.items():
+        if manifest is None:
+            yield f"session {number} of {run.name} measured something, and manifests/{number:04}.json is not there"
+            continue
+        for role, model in manifest.models.items():
+            if model.changed_since_load:
+                gone = "the files are no longer what was loaded"
+                yield f"models.{role}.changed_since_load is true in session {number} of {run.name}: {gone}"
+    # Each with each: of the prompts, two sessions may hold what the first one lacks.
+    said: set[str] = set()
+    for (first, left), (second, right) in combinations(_kept(run), 2):
+        for one in _differing([(left, right)]):
+            if one.field not in said:
+                said.add(one.field)
+                where = f"in session {first} of {run.name}"
+                yield f"{one.field} is {one.left} {where}, and {one.right} in session {second}"
+
+
+def _kept(run: Evidence) -> list[tuple[int, Manifest]]:
+    return [(number, manifest) for number, manifest in run.manifests.items() if manifest is not None]
+
+
+def _differing(pairs: Iterable[tuple[Manifest, Manifest]]) -> Iterator[Difference]:
+    """What matters, each field once."""
+    said: set[str] = set()
+    for left, right in pairs:
+        for one in differences(left, right):
+            if one.matters and one.field not in said:
+                said.add(one.field)
+                yield one
+
+
+def _is_below(field: str, prefixes: Sequence[str]) -> bool:
+    return any(field == prefix or field.startswith(f"{prefix}.") for prefix in prefixes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,3 +229,61 @@ def _decides(criterion: Criterion, reading: Reading, value: float) -> float:
             return reading.high
         case Comparison.EQUAL:
             return max(reading.low, reading.high, key=lambda end: abs(end - criterion.threshold))
+
+
+def judge_run(path: Path, spec: Spec, *, baseline: Path | None = None, may_differ: Sequence[str] = ()) -> Verdict:
+    """Raises nothing for a run that cannot be judged: that, too, is a verdict.
+
+    `may_differ`: dotted fields of a manifest, or what they begin with, in which the run may differ from its baseline.
+    """
+    needing = [one.name for one in spec.criterion if one.against is Against.BASELINE]
+    if needing and baseline is None:
+        reason = f"{needing[0]!r} is against a baseline, and none is given"
+        return not_judged(reason, spec=spec.name, run=path.resolve().name)
+    run, other = _read(path), _read(baseline) if baseline is not None else None
+    if isinstance(run, str):
+        return not_judged(run, spec=spec.name, run=path.resolve().name)
+    if isinstance(other, str):
+        return not_judged(f"the baseline: {other}", spec=spec.name, run=run.name)
+    stands, allowed = hindrances(run, other, may_differ)
+    if stands:
+        return not_judged(*stands, spec=spec.name, run=run.name, baseline=other.name if other is not None else "")
+    chosen = choose(spec.candidate, run)
+    judgements = tuple(judge(criterion, chosen, run, other) for criterion in spec.criterion)
+    good = all(one.outcome.good for one in judgements)
+    return Verdict(
+        decision=Decision.PROMOTED if good else Decision.NOT_PROMOTED,
+        spec=spec.name,
+        run=run.name,
+        baseline=other.name if other is not None else "",
+        candidate=chosen.id,
+        judgements=judgements,
+        notes=tuple(_notes(run, chosen, allowed)),
+    )
+
+
+def _read(path: Path) -> Evidence | str:
+    """What it holds, or why that cannot be known."""
+    try:
+        return Evidence.read(RunFolder.open(path))
+    except RunError as error:
+        return error.message
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}"
+
+
+def _notes(run: Evidence, chosen: Chosen, allowed: Sequence[str]) -> Iterator[str]:
+    if chosen.note:
+        yield chosen.note
+    if run.missing:
+        yield f"The sweep is not complete: {run.missing} requests are still to be measured."
+    for stage in (Stage.SOAK, Stage.QUALITY):
+        # Where no arm is the candidate's, whatever its temperature and however many at a time.
+        arms = run.arms.get(stage, ())
+        if arms and chosen.id and not any(arm.split("-t")[0].split("-x")[0] == chosen.id for arm in arms):
+            yield f"The candidate is {chosen.id}; the {stage} was of {', '.join(arms)}."
+    yield from (f"allowed: {one}" for one in allowed)
+
+
+def not_judged(*reasons: str, spec: str = "", run: str = "", baseline: str = "") -> Verdict:
+    return Verdict(Decision.NOT_JUDGED, spec, run, baseline, reasons=reasons)

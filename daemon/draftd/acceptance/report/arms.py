@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from draftd.acceptance.arms import Arm
-from draftd.acceptance.ticks import Tick
+from draftd.acceptance.ticks import Arm, Tick
 from draftd.core import DrafterKind
 
 _ID = re.compile(

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from draftd.acceptance.arms import AUTOREGRESSIVE, Arm
 from draftd.acceptance.cost import CostRates
 from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.manifest import Manifest
@@ -14,7 +13,7 @@ from draftd.acceptance.report.arms import present
 from draftd.acceptance.samples import Sample
 from draftd.acceptance.statistics import Interval
 from draftd.acceptance.summary import ArmSummary, against, measure, select, summarise
-from draftd.acceptance.ticks import Stage, Tick
+from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Stage, Tick
 from draftd.core import DrafterKind
 
 _OF_ALL = (

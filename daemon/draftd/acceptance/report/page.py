@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 from draftd import __version__
-from draftd.acceptance.arms import Arm
 from draftd.acceptance.cost import CostRates
 from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.gate.verdict import Verdict
+from draftd.acceptance.gate.judge import Verdict
 from draftd.acceptance.manifest import Manifest
-from draftd.acceptance.quality.result import quality_result
+from draftd.acceptance.quality import quality_result
 from draftd.acceptance.report.arms import parse
 from draftd.acceptance.report.blocks import Page, Section
 from draftd.acceptance.report.evidence import Sweep, rates, sweep
@@ -30,8 +29,8 @@ from draftd.acceptance.report.sections.quality import quality
 from draftd.acceptance.report.sections.soak import soak
 from draftd.acceptance.report.sections.verdict import banner, criteria
 from draftd.acceptance.soak.result import soak_result
-from draftd.acceptance.sweep.knee import knee
-from draftd.acceptance.ticks import Stage
+from draftd.acceptance.sweep.result import knee
+from draftd.acceptance.ticks import Arm, Stage
 
 
 def page(

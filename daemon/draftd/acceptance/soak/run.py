@@ -9,16 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from draftd.acceptance.arms import Arm
-from draftd.acceptance.capture import capture
 from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.session import Advance, Progress, Session
-from draftd.acceptance.soak.options import SoakOptions
+from draftd.acceptance.options import SoakOptions, SweepOptions
+from draftd.acceptance.session import STOP_SECONDS, Advance, Progress, Session, ask_for, capture
 from draftd.acceptance.soak.result import soaked_seconds
-from draftd.acceptance.sweep.asking import ask_for, departure
-from draftd.acceptance.sweep.options import SweepOptions
 from draftd.acceptance.sweep.plan import chosen_prompts
-from draftd.acceptance.ticks import Place, Stage, Tick
+from draftd.acceptance.ticks import Stage, Tick
 from draftd.errors import DraftdError
 
 if TYPE_CHECKING:
@@ -27,7 +23,6 @@ if TYPE_CHECKING:
 
 _ANSWER_SECONDS = 300.0
 _PATIENCE_SECONDS = 60.0  # without one answer among all clients: then something is wrong that going on does not mend
-_LAST_WORDS_SECONDS = 10.0  # what is under way when the soak is stopped may end for so long
 _LOOK_SECONDS = 0.5
 _LONGEST_PAUSE = 5.0  # of a client whose requests fail
 
@@ -67,10 +62,9 @@ def run_soak(
     before = soaked_seconds(session.folder)
     if before >= options.duration:
         return
-    arm = options.arm
     soak = _Soak(session, options, prompts, model.chat_template, patience_seconds)
     with session.sampler(Stage.SOAK, options.sample_seconds) as sampler:
-        sampler.mark(arm.id)
+        sampler.mark(options.arm.id)
         soak.run(before, progress)
 
 
@@ -91,14 +85,10 @@ class _Soak:
 
     def run(self, before: float, progress: Progress) -> None:
         """`before` seconds were soaked in earlier sessions."""
-        wanted = self._options.duration
+        wanted, number = self._options.duration, self._options.streams or 1
         # The first request is asked, and the clock of a soak begins, a moment after this one.
         self._ends = self._began + wanted - before + 0.1
-        assert self._options.streams is not None
-        streams = [
-            threading.Thread(target=self._stream, name=f"draftd-soak-{number}", daemon=True)
-            for number in range(self._options.streams)
-        ]
+        streams = [threading.Thread(target=self._stream, name=f"draftd-soak-{at}", daemon=True) for at in range(number)]
         for stream in streams:
             stream.start()
         try:
@@ -109,7 +99,7 @@ class _Soak:
                 alive[0].join(_LOOK_SECONDS)
         finally:
             self._stop.set()
-            ends = time.monotonic() + _LAST_WORDS_SECONDS
+            ends = time.monotonic() + STOP_SECONDS
             for stream in streams:
                 stream.join(max(0.0, ends - time.monotonic()))
         if self._failure is not None:
@@ -124,18 +114,18 @@ class _Soak:
                 self._count(tick)
                 self._stop.wait(pause)
         except BaseException as error:
-            self._fail(error)
+            with self._lock:
+                self._failure = self._failure or error
+            self._stop.set()
 
     def _ask(self) -> Tick:
         with self._lock:
             passed, prompt = next(self._asked)
-        arm: Arm = self._options.arm
-        place = Place(Stage.SOAK, self._session.number, arm.id, passed, prompt.name, prompt.group, prompt.workload)
+        session, arm = self._session, self._options.arm
         ask = ask_for(prompt, arm, chat=self._chat, seed=self._options.seed, repetition=passed)
-        taken = capture(self._session.client, ask, timeout=_ANSWER_SECONDS)
-        tick = taken.tick(place, self._session.began)
-        tick = replace(tick, error=tick.error or departure(tick, arm))
-        self._session.folder.keep_tick(tick)
+        taken = capture(session.client, ask, timeout=_ANSWER_SECONDS)
+        tick = session.tick(taken, arm, session.place(Stage.SOAK, arm, prompt, passed))
+        session.folder.keep_tick(tick)
         return tick
 
     def _count(self, tick: Tick) -> None:
@@ -149,17 +139,12 @@ class _Soak:
         if tick.error and silent > self._patience:
             raise SoakStopped(
                 f"nothing was answered for {silent:.0f} s, the last request failed with: {tick.error}; what was "
-                "measured is kept, and the run can be gone on with"
+                "measured is kept, and the run can be resumed"
             )
-
-    def _fail(self, error: BaseException) -> None:
-        with self._lock:
-            self._failure = self._failure or error
-        self._stop.set()
 
 
 def _endless(prompts: Sequence[Prompt], options: SoakOptions, session: int) -> Iterator[tuple[int, Prompt]]:
-    """All prompts in an order drawn anew each time, with the number of the time, from 1; answers of mixed lengths."""
+    """All prompts in a random order each time, with the number of the time, from 1; answers of mixed lengths."""
     drawn = random.Random(f"{options.seed}/{session}")
     passed = 0
     while True:

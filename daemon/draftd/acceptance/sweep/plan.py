@@ -1,21 +1,105 @@
-"""What a sweep of one daemon consists of: which arms on which prompts, and what is left out and why."""
+"""What a sweep asks: which arms on which prompts, in which order; what is left out, and why.
+
+Prompts are three tiers that come with the package, the four workload classes, and the user's own. A tier says how long
+the prompt is: a short control, a problem of several steps, a question over retrieved passages, as many as fit into the
+model's context.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+import random
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from draftd.acceptance.arms import AUTOREGRESSIVE, Arm
-from draftd.acceptance.sweep.options import SweepOptions
-from draftd.acceptance.sweep.prompts import checksums, distinct, group, tokens_of
-from draftd.core import DrafterKind
+from draftd.acceptance.manifest import prompt_checksum
+from draftd.acceptance.options import LONG, MEDIUM, SHORT, SweepOptions
+from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Tick
+from draftd.client.prompts import Prompt, held_out, spread
+from draftd.core import DrafterKind, WorkloadClass
 from draftd.errors import DraftdError
 from draftd.protocol import DRAFTERS
 
 if TYPE_CHECKING:
-    from draftd.client.prompts import Prompt
     from draftd.v1 import inference_pb2 as pb
+
+Key = tuple[str, str, int]  # Arm.id, prompt's name, repetition
+
+CHARACTERS_A_TOKEN = 3.0  # an estimate on the safe side: English has four and more in a large vocabulary
+_SYSTEM = "You answer questions from passages that were found for you. Say nothing that they do not say."
+
+
+def group(name: str, context_length: int, each: int) -> list[Prompt]:
+    """The prompts of one of GROUPS. `each` is how many of a workload class; a tier comes whole."""
+    if name in (SHORT, MEDIUM):
+        return [
+            _prompt(line, tuple((said["role"], said["content"]) for said in line["messages"]), name)
+            for line in _lines(name)
+        ]
+    if name == LONG:
+        return [_over_passages(line, context_length) for line in _lines(LONG)]
+    return [replace(prompt, group=name) for prompt in spread(held_out(WorkloadClass(name)), each)]
+
+
+def distinct(prompts: Iterable[Prompt]) -> list[Prompt]:
+    """The same with a name each that no other has: what is measured of a prompt is found again by it."""
+    seen: set[str] = set()
+    found = []
+    for prompt in prompts:
+        name, number = prompt.name, 1
+        while name in seen:
+            number += 1
+            name = f"{prompt.name} #{number}"
+        seen.add(name)
+        found.append(replace(prompt, name=name, group=prompt.group or str(prompt.workload)))
+    return found
+
+
+def checksums(prompts: Iterable[Prompt]) -> dict[str, str]:
+    """Of each group, for the manifest."""
+    groups: dict[str, list[Prompt]] = {}
+    for prompt in prompts:
+        groups.setdefault(prompt.group, []).append(prompt)
+    return {name: prompt_checksum(group) for name, group in groups.items()}
+
+
+def tokens_of(prompt: Prompt) -> int:
+    """About how many, at most."""
+    return round(sum(len(content) for _, content in prompt.messages) / CHARACTERS_A_TOKEN)
+
+
+def _over_passages(line: dict[str, Any], context_length: int) -> Prompt:
+    """Those passages that the question needs, and as many of the others as fit into half of the context."""
+    passages = _lines("passages")
+    needed = [p for p in passages if p["id"] in line["passages"]]
+    others = [p for p in passages if p["id"] not in line["passages"]]
+    space = context_length * CHARACTERS_A_TOKEN / 2
+    chosen = needed
+    for passage in others:
+        with_it = [*chosen, passage]
+        if len(_SYSTEM) + len(_question(line["question"], with_it)) <= space:
+            chosen = with_it
+    kept = {p["id"] for p in chosen}
+    text = _question(line["question"], [p for p in passages if p["id"] in kept])
+    return _prompt(line, (("system", _SYSTEM), ("user", text)), LONG)
+
+
+def _prompt(line: dict[str, Any], messages: tuple[tuple[str, str], ...], group: str) -> Prompt:
+    return Prompt(line["id"], messages, WorkloadClass.UNSPECIFIED, line["max_tokens"], group)
+
+
+def _question(question: str, passages: Sequence[dict[str, Any]]) -> str:
+    found = "\n\n".join(f"[{number}] {p['title']}\n{p['text']}" for number, p in enumerate(passages, 1))
+    return f"Passages:\n\n{found}\n\nQuestion: {question}"
+
+
+@cache
+def _lines(name: str) -> tuple[dict[str, Any], ...]:
+    text = (resources.files("draftd.acceptance") / "prompt_sets" / f"{name}.jsonl").read_text(encoding="utf-8")
+    return tuple(json.loads(line) for line in text.splitlines() if line.strip())
 
 
 class NothingToMeasure(DraftdError):
@@ -86,7 +170,7 @@ def _prompts(options: SweepOptions, context_length: int) -> tuple[list[Prompt], 
 
 
 def _wanted(options: SweepOptions, offered: list[DrafterKind | None], most: int) -> Iterator[Arm]:
-    """One knob at a time, from the base. What the daemon cannot do is among them."""
+    """One parameter at a time, from the base. What the daemon cannot do is among them."""
     drafters = [kind for kind in offered if kind is not None and kind in (options.drafters or offered)]
     missing = [kind for kind in options.drafters or (DrafterKind.DRAFT_MODEL,) if kind not in offered]
     first = drafters[0] if drafters else (missing or [DrafterKind.DRAFT_MODEL])[0]
@@ -127,9 +211,65 @@ def _obstacle(arm: Arm, model: pb.GetModelResponse, max_batch: int | None, promp
             why = model.light_draft_reason if arm.drafter is DrafterKind.LIGHT_DRAFT_MODEL else model.speculation_reason
             return f"the daemon offers no {arm.drafter}" + (f": {why}" if why else "")
         if arm.block_length > model.max_draft_tokens:
-            return f"the daemon drafts {model.max_draft_tokens} tokens a round at most (engine.max_draft_tokens)"
+            return f"the daemon drafts {model.max_draft_tokens} tokens a step at most (engine.max_draft_tokens)"
     if max_batch is not None and arm.concurrency > max_batch:
         return f"the daemon decodes {max_batch} requests together at most (engine.max_batch)"
     if arm.concurrency > prompts:
         return f"there are {prompts} prompts, and each is asked once at a time"
     return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is asked at one time: `arm.concurrency` prompts, all at once."""
+
+    arm: Arm
+    prompts: tuple[Prompt, ...]
+    repetition: int  # from 1
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        return tuple((self.arm.id, prompt.name, self.repetition) for prompt in self.prompts)
+
+    @property
+    def group(self) -> str:
+        """What it may be compared with: of several groups at once it is of none."""
+        groups = {prompt.group for prompt in self.prompts}
+        return groups.pop() if len(groups) == 1 else ""
+
+
+def schedule(plan: SweepPlan) -> list[Step]:
+    """All of it, and the same again for the same plan.
+
+    A block is one prompt with all arms of single requests, or as many prompts as are asked at once with all arms of
+    that concurrency. Within a block the order of the arms is drawn, within a repetition that of the blocks. Prompts
+    that are left over when they are asked in groups are others in each repetition.
+    """
+    steps: list[Step] = []
+    for repetition in range(1, plan.options.repetitions + 1):
+        drawn = random.Random(f"{plan.options.seed} {repetition}")
+        blocks: list[list[Step]] = []
+        for together in sorted({arm.concurrency for arm in plan.arms}):
+            arms = [arm for arm in plan.arms if arm.concurrency == together]
+            prompts = drawn.sample(plan.prompts, len(plan.prompts))
+            for at in range(0, len(prompts) - together + 1, together):
+                asked = tuple(prompts[at : at + together])
+                blocks.append([Step(arm, asked, repetition) for arm in drawn.sample(arms, len(arms))])
+        drawn.shuffle(blocks)
+        steps += [step for block in blocks for step in block]
+    return steps
+
+
+def key_of(tick: Tick) -> Key:
+    """Which request it answers."""
+    return tick.place.arm, tick.place.prompt, tick.place.repetition
+
+
+def measured(ticks: Iterable[Tick]) -> set[Key]:
+    """What need not be asked again."""
+    return {key_of(tick) for tick in ticks if not tick.error and not tick.place.warm_up}
+
+
+def pending(steps: Iterable[Step], done: Collection[Key]) -> list[Step]:
+    """Requests that are asked at once are measured all together or not at all."""
+    return [step for step in steps if not all(key in done for key in step.keys)]

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Collection
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
+from statistics import mean, median
 from typing import TYPE_CHECKING
 
-from draftd.acceptance.arms import Arm
 from draftd.acceptance.folder import RunFolder
+from draftd.acceptance.options import SweepOptions
 from draftd.acceptance.samples import Sample, Sampler
-from draftd.acceptance.session import ANSWER_SECONDS, Advance, Progress, Session
-from draftd.acceptance.sweep.asking import all_at_once, ask_for, departure
-from draftd.acceptance.sweep.heat import Heat
-from draftd.acceptance.sweep.options import SweepOptions
-from draftd.acceptance.sweep.plan import SweepPlan, plan_sweep
-from draftd.acceptance.sweep.remaining import Remaining
-from draftd.acceptance.sweep.schedule import Key, Step, key_of, measured, pending, schedule
-from draftd.acceptance.ticks import Place, Stage, Tick
+from draftd.acceptance.session import ANSWER_SECONDS, Advance, Progress, Session, all_at_once, ask_for
+from draftd.acceptance.sweep.plan import Key, Step, SweepPlan, key_of, measured, pending, plan_sweep, schedule
+from draftd.acceptance.ticks import Arm, Stage, Tick
 from draftd.errors import DraftdError
 
 if TYPE_CHECKING:
@@ -26,6 +22,8 @@ if TYPE_CHECKING:
 
 MOST_ERRORS = 20  # in a row, of one arm or of all: then something is wrong that going on does not mend
 _WARM_UP_TOKENS = 16
+_HOT = ("heavy", "trapping", "sleeping")
+_LOOK_SECONDS = 1.0
 
 
 class SweepStopped(DraftdError):
@@ -50,7 +48,8 @@ def run_sweep(
     """
     plan = plan_sweep(options, model, session.max_batch)
     steps = schedule(plan)
-    session.folder.freeze_plan(Stage.SWEEP, plan.frozen(sum(len(step.prompts) for step in steps)))
+    total = sum(len(step.prompts) for step in steps)
+    session.folder.freeze_plan(Stage.SWEEP, plan.frozen(total))
     ticks = session.folder.ticks(Stage.SWEEP)
     missing = pending(steps, measured(ticks))
     if not missing:
@@ -58,14 +57,13 @@ def run_sweep(
     heat = Heat(options.heat_seconds, clock=clock, sleep=sleep)
 
     def keep(sample: Sample) -> None:
-        heat.heard(sample)
+        heat.observe(sample)
         session.folder.keep_sample(sample)
 
     with Sampler(session.client, Stage.SWEEP, session.number, session.began, keep) as sampler:
         asker = _Asker(session, plan, model.chat_template, sampler, answer_seconds)
         remaining = Remaining(options.cool_down)
-        _remember(remaining, steps, ticks)
-        total = sum(len(step.prompts) for step in steps)
+        _add_earlier_sessions(remaining, steps, ticks)
 
         def say(at: int, doing: str) -> None:
             left = missing[at:]
@@ -97,6 +95,79 @@ def missing_requests(plan: dict[str, object], done: Collection[Key]) -> int:
     return max(0, wanted - len(done)) if isinstance(wanted, int) else 0
 
 
+class Heat:
+    """Waits for a machine that throttles: what it measures meanwhile is heat.
+
+    Once a machine did not cool within `patience_seconds`, it is not waited for again until it was cool: a run on a
+    machine that is always hot ends too, and its samples show that it was.
+    """
+
+    def __init__(
+        self,
+        patience_seconds: float,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._patience, self._clock, self._sleep = patience_seconds, clock, sleep
+        self._level: str | None = None
+        self._given_up = False
+
+    def observe(self, sample: Sample) -> None:
+        """On any thread."""
+        if sample.thermal is not None:
+            self._level = sample.thermal
+
+    def wait(self, say: Callable[[str], None]) -> float:
+        """Until the machine is cooler than heavy, or patience ends. Gives how long that took."""
+        if self._level not in _HOT:
+            self._given_up = False
+            return 0.0
+        began = self._clock()
+        while not self._given_up and (level := self._level) in _HOT:
+            waited = self._clock() - began
+            if waited >= self._patience:
+                self._given_up = True
+                break
+            say(f"waiting for the machine to cool: thermal level {level}, {self._patience - waited:.0f} s at most")
+            self._sleep(min(_LOOK_SECONDS, self._patience - waited))
+        return self._clock() - began
+
+
+class Remaining:
+    """How long a sweep still takes: a step as those of its arm and group took, else of its arm, else all."""
+
+    def __init__(self, pause_seconds: float = 0.0) -> None:
+        """`pause_seconds` come after each step."""
+        self._pause = pause_seconds
+        self._like: dict[tuple[str, str], list[float]] = defaultdict(list)
+
+    def took(self, step: Step, seconds: float) -> None:
+        """Without the pause after it."""
+        self._like[step.arm.id, step.group].append(seconds)
+
+    def of(self, steps: Iterable[Step]) -> float | None:
+        """Seconds; None while nothing is known."""
+        if not self._like:
+            return None
+        of_arm: dict[str, list[float]] = defaultdict(list)
+        for (arm, _), found in self._like.items():
+            of_arm[arm] += found
+        by_group = {key: _likely(found) for key, found in self._like.items()}
+        by_arm = {arm: _likely(found) for arm, found in of_arm.items()}
+        of_any = mean(by_arm.values())
+        still = Counter((step.arm.id, step.group) for step in steps)
+        return sum(
+            count * (self._pause + by_group.get(key, by_arm.get(key[0], of_any))) for key, count in still.items()
+        )
+
+
+def _likely(seconds: list[float]) -> float:
+    """The mean, since what is wanted is a sum; one answer that hung counts as four usual ones at most."""
+    most = 4 * median(seconds)
+    return mean(min(one, most) for one in seconds)
+
+
 class _Asker:
     """Asks step by step, and gives up when it makes no sense to go on."""
 
@@ -108,30 +179,20 @@ class _Asker:
 
     def ask(self, step: Step, *, warm_up: bool = False) -> None:
         """Keeps a tick for each request. Raises SweepStopped."""
-        arm, seed = step.arm, self._plan.options.seed
-        asks = [ask_for(prompt, arm, chat=self._chat, seed=seed, repetition=step.repetition) for prompt in step.prompts]
+        session, arm, seed, repetition = self._session, step.arm, self._plan.options.seed, step.repetition
+        asks = [ask_for(prompt, arm, chat=self._chat, seed=seed, repetition=repetition) for prompt in step.prompts]
         self._sampler.mark(arm.id)
-        taken = all_at_once(self._session.client, asks, timeout=self._timeout)
+        taken = all_at_once(session.client, asks, timeout=self._timeout)
         self._sampler.mark("")
-        ticks = []
-        for prompt, one in zip(step.prompts, taken, strict=True):
-            place = Place(
-                Stage.SWEEP,
-                self._session.number,
-                arm.id,
-                step.repetition,
-                prompt.name,
-                prompt.group,
-                prompt.workload,
-                warm_up,
-            )
-            tick = one.tick(place, self._session.began)
-            ticks.append(replace(tick, error=tick.error or departure(tick, arm)))
+        ticks = [
+            session.tick(one, arm, session.place(Stage.SWEEP, arm, prompt, repetition, warm_up=warm_up))
+            for prompt, one in zip(step.prompts, taken, strict=True)
+        ]
         failed = [tick for tick in ticks if tick.error]
         for tick in ticks:
             if failed and not tick.error:
                 tick = replace(tick, error=f"one beside it failed: {failed[0].error}")
-            self._session.folder.keep_tick(tick)
+            session.folder.keep_tick(tick)
         self._count(arm.id, failed)
 
     def _count(self, arm: str, failed: list[Tick]) -> None:
@@ -144,7 +205,7 @@ class _Asker:
         if max(self._in_a_row, self._of_arm[arm]) >= MOST_ERRORS:
             raise SweepStopped(
                 f"{MOST_ERRORS} requests{whose} failed in a row, the last with: {failed[-1].error}; what was measured "
-                "is kept, and the run can be gone on with"
+                "is kept, and the run can be resumed"
             )
 
 
@@ -155,8 +216,7 @@ def _warm_up(arm: Arm, plan: SweepPlan) -> Step:
     return Step(arm, asked, 0)
 
 
-def _remember(remaining: Remaining, steps: list[Step], ticks: list[Tick]) -> None:
-    """What earlier sessions took."""
+def _add_earlier_sessions(remaining: Remaining, steps: list[Step], ticks: list[Tick]) -> None:
     took = {key_of(tick): tick.ended for tick in ticks if not tick.error}
     for step in steps:
         found = [took[key] for key in step.keys if key in took]

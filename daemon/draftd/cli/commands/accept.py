@@ -11,20 +11,15 @@ import typer
 from rich.markup import escape
 
 from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.gate import shown
-from draftd.acceptance.gate.document import document, to_json
-from draftd.acceptance.gate.gating import judge_run, not_judged
-from draftd.acceptance.gate.junit import to_junit
+from draftd.acceptance.gate import output as shown
+from draftd.acceptance.gate.judge import Decision, Outcome, Verdict, judge_run, not_judged
+from draftd.acceptance.gate.output import document, to_json, to_junit
 from draftd.acceptance.gate.spec import SpecError, load_spec, shipped
-from draftd.acceptance.gate.verdict import Decision, Outcome, Verdict
-from draftd.acceptance.quality.options import QualityOptions
-from draftd.acceptance.quality.run import quality_complete, quality_prompts, run_quality
-from draftd.acceptance.soak.options import SoakOptions
+from draftd.acceptance.options import QualityOptions, SoakOptions, SweepOptions
+from draftd.acceptance.quality import quality_complete, quality_prompts, run_quality
 from draftd.acceptance.soak.run import run_soak, soak_complete, soak_prompts
-from draftd.acceptance.sweep.knee import knee
-from draftd.acceptance.sweep.options import SweepOptions
-from draftd.acceptance.sweep.plan import chosen_prompts
-from draftd.acceptance.sweep.prompts import checksums
+from draftd.acceptance.sweep.plan import checksums, chosen_prompts
+from draftd.acceptance.sweep.result import knee
 from draftd.acceptance.sweep.run import run_sweep, sweep_complete
 from draftd.acceptance.ticks import Stage
 from draftd.cli import options, output, runs
@@ -229,7 +224,7 @@ def _keep(run: Path, verdict: Verdict) -> None:
 
 
 def _write_report(run: Path, verdict: Verdict, which: runs.Which, against: Path | None = None) -> Any:
-    from draftd.acceptance.report.writing import write_report  # draws: slow to load for a gate
+    from draftd.acceptance.report.render import write_report  # draws: slow to load for a gate
 
     return write_report(run, verdict, against=against, prices=runs.prices(which.settings()))
 

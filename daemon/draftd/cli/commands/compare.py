@@ -15,12 +15,11 @@ from typing import Annotated, Any
 
 import typer
 
-from draftd.acceptance import figures
-from draftd.acceptance.arms import AUTOREGRESSIVE
-from draftd.acceptance.capture import Capture, capture
+from draftd.acceptance import ticks as figures
+from draftd.acceptance.session import Capture, capture
 from draftd.acceptance.statistics import quantile
 from draftd.acceptance.summary import counted
-from draftd.acceptance.ticks import Place, Stage, Tick
+from draftd.acceptance.ticks import AUTOREGRESSIVE, Place, Stage, Tick
 from draftd.cli import options, output
 from draftd.cli.figures import NOTHING, both, length, percent, times
 from draftd.client import prompts

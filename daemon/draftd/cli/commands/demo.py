@@ -15,7 +15,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from draftd import __version__
-from draftd.acceptance.figures import acceptance, decode_tokens_per_second
+from draftd.acceptance.ticks import acceptance, decode_tokens_per_second
 from draftd.cli import options, output
 from draftd.cli.commands.compare import Pair, Summary, by_group, rounded, run_pair, summarise, warm_up
 from draftd.cli.figures import length, percent, rate, times

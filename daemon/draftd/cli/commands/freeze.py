@@ -11,11 +11,10 @@ from typing import Annotated
 
 import typer
 
-from draftd.acceptance.freezing import from_json, take_manifest, to_json
-from draftd.acceptance.manifest import Difference, Manifest, ModelManifest, differences
-from draftd.acceptance.sweep.options import SweepOptions
-from draftd.acceptance.sweep.plan import NothingToMeasure, chosen_prompts
-from draftd.acceptance.sweep.prompts import checksums
+from draftd.acceptance.folder import from_json, to_json
+from draftd.acceptance.manifest import Difference, Manifest, ModelManifest, differences, take_manifest
+from draftd.acceptance.options import SweepOptions
+from draftd.acceptance.sweep.plan import NothingToMeasure, checksums, chosen_prompts
 from draftd.acceptance.ticks import Stage
 from draftd.cli import options, output, runs
 from draftd.cli.figures import size

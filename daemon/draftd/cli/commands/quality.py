@@ -8,10 +8,17 @@ from typing import Annotated, Any
 import typer
 
 from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.quality.options import QualityOptions
-from draftd.acceptance.quality.result import Comparison, PromptResult, QualityResult, quality_result
-from draftd.acceptance.quality.run import quality_complete, quality_prompts, run_quality
-from draftd.acceptance.sweep.prompts import checksums
+from draftd.acceptance.options import QualityOptions
+from draftd.acceptance.quality import (
+    Comparison,
+    PromptResult,
+    QualityResult,
+    quality_complete,
+    quality_prompts,
+    quality_result,
+    run_quality,
+)
+from draftd.acceptance.sweep.plan import checksums
 from draftd.acceptance.ticks import Stage
 from draftd.cli import options, output, runs
 from draftd.cli.figures import NOTHING

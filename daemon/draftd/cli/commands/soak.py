@@ -9,12 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from draftd.acceptance.folder import RunFolder
+from draftd.acceptance.options import SoakOptions
 from draftd.acceptance.soak.growth import Growth
-from draftd.acceptance.soak.options import SoakOptions
-from draftd.acceptance.soak.result import SoakResult, soak_result
+from draftd.acceptance.soak.result import SoakResult, Window, soak_result
 from draftd.acceptance.soak.run import run_soak, soak_complete, soak_prompts
-from draftd.acceptance.soak.windows import Window
-from draftd.acceptance.sweep.prompts import checksums
+from draftd.acceptance.sweep.plan import checksums
 from draftd.acceptance.ticks import Stage
 from draftd.cli import options, output, runs
 from draftd.cli.figures import NOTHING, milliseconds, percent, rate, size

@@ -9,12 +9,10 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from draftd.acceptance.asked import OptionError
 from draftd.acceptance.folder import RunFolder
+from draftd.acceptance.options import OptionError, SweepOptions
 from draftd.acceptance.statistics import Interval
-from draftd.acceptance.sweep.options import SweepOptions
-from draftd.acceptance.sweep.plan import chosen_prompts
-from draftd.acceptance.sweep.prompts import checksums
+from draftd.acceptance.sweep.plan import checksums, chosen_prompts
 from draftd.acceptance.sweep.result import SweepResult, SweepRow, sweep_result
 from draftd.acceptance.sweep.run import run_sweep, sweep_complete
 from draftd.acceptance.ticks import Stage

@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from draftd.acceptance.arms import AUTOREGRESSIVE, Arm
 from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.gate.gating import judge_run
+from draftd.acceptance.gate.judge import Decision, Verdict, judge_run
 from draftd.acceptance.gate.spec import Spec, parse
-from draftd.acceptance.gate.verdict import Decision, Verdict
 from draftd.acceptance.manifest import Manifest
-from draftd.acceptance.ticks import Stage
+from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Stage
 from tests.acceptance import manifest, synthetic_run
 
 SPEC = """

@@ -10,15 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftd.acceptance.arms import AUTOREGRESSIVE, Arm
-from draftd.acceptance.gate.evidence import Evidence
-from draftd.acceptance.gate.judge import Chosen, choose, judge, weigh
-from draftd.acceptance.gate.metrics import METRICS
-from draftd.acceptance.gate.reading import Lack, Moves, Reading
+from draftd.acceptance.gate.judge import Chosen, Outcome, choose, judge, weigh
+from draftd.acceptance.gate.metrics import METRICS, Evidence, Lack, Moves, Reading
 from draftd.acceptance.gate.spec import Candidate, Comparison, Criterion
-from draftd.acceptance.gate.verdict import Outcome
 from draftd.acceptance.summary import against, select, total_throughput
-from draftd.acceptance.ticks import Place, Stage, Tick
+from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Place, Stage, Tick
 from draftd.core import DrafterKind, WorkloadClass
 from tests.acceptance import Truth, manifest, request
 

@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftd.acceptance.gate.document import document, to_json
-from draftd.acceptance.gate.junit import to_junit
-from draftd.acceptance.gate.reading import Reading
+from draftd.acceptance.gate.judge import Decision, Judgement, Outcome, Verdict
+from draftd.acceptance.gate.metrics import Reading
+from draftd.acceptance.gate.output import document, to_json, to_junit
 from draftd.acceptance.gate.spec import Comparison, Criterion
-from draftd.acceptance.gate.verdict import Decision, Judgement, Outcome, Verdict
 
 AT = datetime(2026, 11, 21, 20, 0, tzinfo=UTC)
 

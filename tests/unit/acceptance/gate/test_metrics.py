@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from draftd.acceptance.arms import AUTOREGRESSIVE, Arm
 from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.gate.evidence import Evidence
-from draftd.acceptance.gate.metrics import METRICS
-from draftd.acceptance.gate.reading import Lack, Reading, Scope
-from draftd.acceptance.ticks import Stage
+from draftd.acceptance.gate.metrics import METRICS, Evidence, Lack, Reading, Scope
+from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Stage
 from tests.acceptance import synthetic_run
 
 SCOPE = Scope(Arm(4))

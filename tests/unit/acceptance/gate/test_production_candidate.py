@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from draftd.acceptance.arms import AUTOREGRESSIVE, Arm
-from draftd.acceptance.gate.gating import judge_run
+from draftd.acceptance.gate.judge import Decision, Outcome, Verdict, judge_run
 from draftd.acceptance.gate.spec import load_spec, parse, shipped
-from draftd.acceptance.gate.verdict import Decision, Outcome, Verdict
-from draftd.acceptance.ticks import Stage
+from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Stage
 from draftd.canaries.checkers import JsonObject
 from tests.acceptance import Truth, synthetic_run
 

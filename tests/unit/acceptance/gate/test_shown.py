@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from draftd.acceptance.gate import shown
-from draftd.acceptance.gate.reading import Reading
+from draftd.acceptance.gate import output as shown
+from draftd.acceptance.gate.judge import Judgement, Outcome
+from draftd.acceptance.gate.metrics import Reading
 from draftd.acceptance.gate.spec import Comparison, Criterion
-from draftd.acceptance.gate.verdict import Judgement, Outcome
 
 
 @pytest.mark.parametrize(

@@ -8,17 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from draftd.acceptance.asked import OptionError
 from draftd.acceptance.folder import RunError, RunFolder
-from draftd.acceptance.quality.options import QualityOptions
-from draftd.acceptance.quality.result import QualityResult, quality_result
-from draftd.acceptance.quality.run import quality_complete, run_quality
-from draftd.acceptance.quality.selftest import faults, right, spoilt
+from draftd.acceptance.options import OptionError, QualityOptions
+from draftd.acceptance.quality import QualityResult, quality_complete, quality_result, run_quality
 from draftd.acceptance.session import Advance, Session
 from draftd.acceptance.ticks import Stage, Tick
 from draftd.canaries import checkers
 from draftd.canaries.checkers import JsonObject, NoToolCall, ToolCall
 from draftd.canaries.prompts import Canary, FrozenPrompts
+from draftd.canaries.selftest import faults, right, spoilt
 from draftd.core import DrafterKind
 from draftd.engine.scripted import scripted_models
 from draftd.v1 import inference_pb2 as pb
@@ -192,7 +190,7 @@ class TestOptions:
     @pytest.mark.parametrize(
         ("wrong", "named"),
         [
-            ({"block_length": 0}, "block_length: got 0; allowed: a whole number from 1 to 64"),
+            ({"block_length": 0}, "block_length: got 0; allowed: greater than or equal to 1"),
             ({"temperature": float("nan")}, "temperature: got nan"),
             ({"repeats": 0}, "repeats: got 0"),
             ({"seed": -1}, "seed: got -1"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.gate.gating import judge_run
+from draftd.acceptance.gate.judge import judge_run
 from draftd.acceptance.gate.spec import load_spec
 from draftd.acceptance.report.blocks import Block, Charts, Facts, Note, Page, Section, Table
 from draftd.acceptance.report.html import html

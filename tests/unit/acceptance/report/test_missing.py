@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from draftd.acceptance.arms import AUTOREGRESSIVE, Arm
 from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.report.blocks import (
     Tone,
@@ -16,7 +15,7 @@ from draftd.acceptance.report.blocks import (
 from draftd.acceptance.report.html import html
 from draftd.acceptance.report.sections.soak_charts import soak_charts
 from draftd.acceptance.soak.result import soak_result
-from draftd.acceptance.ticks import Stage
+from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Stage
 from tests.acceptance import GIB, Truth, manifest, synthetic_run
 from tests.unit.acceptance.report.conftest import SMALL, drawn, row, section, tables, words
 

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftd.acceptance.arms import Arm
+from draftd.acceptance.cost import break_even
 from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.leviathan import break_even
 from draftd.acceptance.report.arms import parse
 from draftd.acceptance.report.blocks import (
     Banner,
@@ -28,8 +27,8 @@ from draftd.acceptance.report.blocks import (
 from draftd.acceptance.report.evidence import sweep
 from draftd.acceptance.report.html import html
 from draftd.acceptance.report.markdown import markdown
-from draftd.acceptance.sweep.knee import knee
-from draftd.acceptance.ticks import Stage
+from draftd.acceptance.sweep.result import knee
+from draftd.acceptance.ticks import Arm, Stage
 from draftd.core import DrafterKind
 from tests.acceptance import Truth, synthetic_run
 from tests.unit.acceptance.report.conftest import FEW, SMALL, TRUTH, column, drawn, row, section, tables, words

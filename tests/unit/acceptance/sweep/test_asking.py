@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from draftd.acceptance.arms import AUTOREGRESSIVE, Arm
 from draftd.acceptance.report.arms import name, parse
-from draftd.acceptance.sweep.asking import ask_for, departure
-from draftd.acceptance.ticks import Granted, Place, Stage, Tick
+from draftd.acceptance.session import ask_for, departure
+from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Granted, Place, Stage, Tick
 from draftd.client.prompts import Prompt
 from draftd.core import DecodeMode, DepthMode, DrafterKind, FinishReason, ModePreference, WorkloadClass
 

@@ -32,7 +32,7 @@ def test_it_ends_in_a_table_the_knee_and_what_was_left_out(sweep, daemon: Served
     assert ran.code == 0, ran.err
     for arm in ("ar", "k2", "k3", "k4", "k4-prompt_lookup"):
         assert f"\n{arm} " in ran.out
-    assert "left out: k6: the daemon drafts 4 tokens a round at most" in ran.out
+    assert "left out: k6: the daemon drafts 4 tokens a step at most" in ran.out
     assert "run: run" in ran.out
     # The run alone says how to go on, and nothing is left to do.
     before = (tmp_path / "run" / "sweep.jsonl").read_bytes()
@@ -63,7 +63,7 @@ def test_prompts_of_ones_own_are_kept_with_the_run(sweep, daemon: Served, tmp_pa
     ("arguments", "complaint"),
     [
         (("--blocks", "0,two"), "--blocks: got '0,two'; allowed: whole numbers, with commas between"),
-        (("--blocks", "2,65"), "block_lengths: got 65; allowed: a whole number from 0 to 64"),
+        (("--blocks", "2,65"), "block_lengths: got 65; allowed: less than or equal to 64"),
         (("--drafters", "medium"), "--drafters: got 'medium'; allowed: draft_model"),
         (("--groups", "shrt"), "groups: got 'shrt'; allowed: short_control"),
         (("--groups", "none"), "groups: got ()"),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from draftd.acceptance.samples import Sample
-from draftd.acceptance.sweep.heat import Heat
+from draftd.acceptance.sweep.run import Heat
 from draftd.acceptance.ticks import Stage
 
 
@@ -26,7 +26,7 @@ class Machine:
             self.is_now("moderate")
 
     def is_now(self, level: str | None) -> None:
-        self.heat.heard(Sample(Stage.SWEEP, 1, "", self.now, self.now, thermal=level))
+        self.heat.observe(Sample(Stage.SWEEP, 1, "", self.now, self.now, thermal=level))
 
     def wait(self) -> float:
         say: Callable[[str], None] = self.said.append

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from draftd.acceptance.arms import Arm
-from draftd.acceptance.sweep.knee import knee
-from draftd.acceptance.ticks import Chunk, Place, Stage, Tick
+from draftd.acceptance.sweep.result import knee
+from draftd.acceptance.ticks import Arm, Chunk, Place, Stage, Tick
 from draftd.core import DrafterKind, FinishReason
 from tests.acceptance import ARMS, Truth, synthetic_run
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from draftd.acceptance.arms import Arm
-from draftd.acceptance.sweep.options import SweepOptions
+from draftd.acceptance.options import SweepOptions
 from draftd.acceptance.sweep.plan import SweepPlan, plan_sweep
+from draftd.acceptance.ticks import Arm
 from draftd.core import DrafterKind
 from draftd.v1 import inference_pb2 as pb
 from tests.unit.acceptance.sweep.conftest import model
@@ -44,7 +44,7 @@ def test_one_knob_at_a_time_from_the_base() -> None:
 def test_a_daemon_that_allows_less_than_asked() -> None:
     plan = plan_sweep(ALL, model(DRAFT, max_draft_tokens=3), 2)
     assert ids(plan) == ["ar", "k2", "k3", "auto3", "ar-t0.8", "k3-t0.8", "ar-x2", "k3-x2"]
-    most = "the daemon drafts 3 tokens a round at most (engine.max_draft_tokens)"
+    most = "the daemon drafts 3 tokens a step at most (engine.max_draft_tokens)"
     together = "the daemon decodes 2 requests together at most (engine.max_batch)"
     assert plan.left_out == {"k4": most, "k6": most, "ar-x4": together, "k3-x4": together}
 
@@ -85,7 +85,7 @@ def test_more_requests_at_a_time_than_prompts_are_left_out() -> None:
 def test_the_plan_as_it_lies_in_the_run() -> None:
     plan = plan_sweep(ALL, model(DRAFT, max_draft_tokens=4)).frozen(12)
     assert plan["left_out"] == [
-        {"arm": "k6", "reason": "the daemon drafts 4 tokens a round at most (engine.max_draft_tokens)"}
+        {"arm": "k6", "reason": "the daemon drafts 4 tokens a step at most (engine.max_draft_tokens)"}
     ]
     assert plan["requests"] == 12
     assert SweepOptions.from_plan(plan) == ALL

@@ -9,18 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftd.acceptance.sweep.options import SweepOptions
-from draftd.acceptance.sweep.plan import chosen_prompts, plan_sweep
-from draftd.acceptance.sweep.prompts import (
+from draftd.acceptance.options import GROUPS, LONG, MEDIUM, SHORT, SweepOptions
+from draftd.acceptance.sweep.plan import (
     CHARACTERS_A_TOKEN,
-    GROUPS,
-    LONG,
-    MEDIUM,
-    SHORT,
     _lines,
     checksums,
+    chosen_prompts,
     distinct,
     group,
+    plan_sweep,
     tokens_of,
 )
 from draftd.client.prompts import Prompt, from_texts

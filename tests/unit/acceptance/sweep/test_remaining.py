@@ -6,11 +6,10 @@ import random
 
 import pytest
 
-from draftd.acceptance.arms import Arm
-from draftd.acceptance.sweep.options import SweepOptions
-from draftd.acceptance.sweep.plan import SweepPlan
-from draftd.acceptance.sweep.remaining import Remaining
-from draftd.acceptance.sweep.schedule import Step, schedule
+from draftd.acceptance.options import SweepOptions
+from draftd.acceptance.sweep.plan import Step, SweepPlan, schedule
+from draftd.acceptance.sweep.run import Remaining
+from draftd.acceptance.ticks import Arm
 from draftd.client.prompts import Prompt
 from draftd.core import WorkloadClass
 

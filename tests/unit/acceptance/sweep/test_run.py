@@ -13,17 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from draftd.acceptance.arms import Arm
+from draftd.acceptance import session as module
 from draftd.acceptance.folder import RunError, RunFolder
+from draftd.acceptance.options import SweepOptions
 from draftd.acceptance.samples import Sampler
-from draftd.acceptance.session import Advance, Session
-from draftd.acceptance.sweep import asking
-from draftd.acceptance.sweep.options import SweepOptions
-from draftd.acceptance.sweep.plan import NothingToMeasure, SweepPlan, plan_sweep
+from draftd.acceptance.session import Advance, Session, all_at_once, ask_for
+from draftd.acceptance.sweep.plan import Key, NothingToMeasure, SweepPlan, measured, pending, plan_sweep, schedule
 from draftd.acceptance.sweep.result import sweep_result
 from draftd.acceptance.sweep.run import MOST_ERRORS, SweepStopped, run_sweep, sweep_complete
-from draftd.acceptance.sweep.schedule import Key, measured, pending, schedule
-from draftd.acceptance.ticks import Stage, Tick
+from draftd.acceptance.ticks import Arm, Stage, Tick
 from draftd.client.client import DraftdClient
 from draftd.client.prompts import from_texts
 from draftd.core import DecodeMode, DrafterKind
@@ -188,12 +186,12 @@ class TestStopped:
     def test_an_interrupt_while_several_requests_run_waits_for_them_and_not_for_ever(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
-        monkeypatch.setattr(asking, "_LAST_WORDS_SECONDS", 0.2)
+        monkeypatch.setattr(module, "STOP_SECONDS", 0.2)
         with serving(tmp_path, lambda: scripted_models(0.8, step_seconds=0.05)) as served:
             plan = whole(served, SweepOptions(groups=("short_control",)))
             arm = Arm(0, None, concurrency=2)
             asks = [
-                asking.ask_for(prompt, arm, chat=True, seed=0, repetition=1) for prompt in plan.prompts[:2]
+                ask_for(prompt, arm, chat=True, seed=0, repetition=1) for prompt in plan.prompts[:2]
             ]  # 64 tokens: more than a second
 
             def interrupt(*_: object) -> None:
@@ -209,7 +207,7 @@ class TestStopped:
 
             monkeypatch.setattr(threading.Thread, "join", join)
             with pytest.raises(KeyboardInterrupt):
-                asking.all_at_once(served.client, asks, timeout=30.0)
+                all_at_once(served.client, asks, timeout=30.0)
             still = [thread for thread in threading.enumerate() if thread.name.startswith("draftd-sweep")]
             assert still
             monkeypatch.undo()
@@ -282,7 +280,7 @@ class TestLess:
         with serving(tmp_path, lambda: scripted_models(0.8)) as served:
             model = served.client.model()
         folder = RunFolder.create(tmp_path / "run")
-        wanted = f"{MOST_ERRORS} requests failed in a row.*can be gone on with"
+        wanted = f"{MOST_ERRORS} requests failed in a row.*can be resumed"
         with DraftdClient(served.target) as client, pytest.raises(SweepStopped, match=wanted):
             run_sweep(Session(client, folder, folder.begin_session(manifest())), SMALL, model, silent)
         assert len(folder.ticks(Stage.SWEEP)) <= MOST_ERRORS + 2

@@ -8,10 +8,10 @@ from itertools import groupby
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftd.acceptance.arms import Arm
-from draftd.acceptance.sweep.options import SweepOptions
-from draftd.acceptance.sweep.plan import SweepPlan
-from draftd.acceptance.sweep.schedule import pending, schedule, token_seed
+from draftd.acceptance.options import SweepOptions
+from draftd.acceptance.session import token_seed
+from draftd.acceptance.sweep.plan import SweepPlan, pending, schedule
+from draftd.acceptance.ticks import Arm
 from draftd.client.prompts import from_texts
 from draftd.core import DrafterKind
 

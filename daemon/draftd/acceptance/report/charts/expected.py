@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 
-from draftd.acceptance.leviathan import speedup
+from draftd.acceptance.cost import speedup
 from draftd.acceptance.report.blocks import Chart, Key
 from draftd.acceptance.report.canvas import draw, reference
 from draftd.acceptance.report.numbers import share

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from draftd.acceptance.arms import Arm
 from draftd.acceptance.cost import CostRates, per_thousand_tokens
 from draftd.acceptance.report.arms import name
 from draftd.acceptance.report.blocks import NOTHING, Cell, Column, Folded, Section, Table
 from draftd.acceptance.report.evidence import Sweep
 from draftd.acceptance.report.numbers import count, figure, measured, share
 from draftd.acceptance.statistics import Interval
-from draftd.acceptance.ticks import Tick
+from draftd.acceptance.ticks import Arm, Tick
 
 _COLUMNS = (
     Column("Approach"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from draftd.acceptance.arms import Arm
 from draftd.acceptance.manifest import Difference, Manifest, differences
 from draftd.acceptance.report.arms import name
 from draftd.acceptance.report.blocks import Cell, Charts, Column, Note, Section, Table, Tone
@@ -14,7 +13,7 @@ from draftd.acceptance.report.evidence import Sweep
 from draftd.acceptance.report.numbers import count, measured
 from draftd.acceptance.statistics import Interval
 from draftd.acceptance.summary import METRICS, against
-from draftd.acceptance.ticks import Tick
+from draftd.acceptance.ticks import Arm, Tick
 
 _SHOWN = (
     ("Decode throughput", "decode_tokens_per_second"),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from draftd.acceptance.arms import Arm
 from draftd.acceptance.report.arms import name
 from draftd.acceptance.report.blocks import Charts, Section
 from draftd.acceptance.report.charts.together import together
 from draftd.acceptance.report.evidence import Sweep
 from draftd.acceptance.statistics import Interval
+from draftd.acceptance.ticks import Arm
 
 
 def concurrency(sweep: Sweep) -> Section | None:

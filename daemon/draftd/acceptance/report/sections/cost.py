@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from draftd.acceptance.arms import Arm
 from draftd.acceptance.cost import CostRates, per_answer, time_to_useful_answer
 from draftd.acceptance.report.arms import name
 from draftd.acceptance.report.blocks import NOTHING, Cell, Charts, Column, Facts, Section, Table
@@ -13,6 +12,7 @@ from draftd.acceptance.report.evidence import Sweep
 from draftd.acceptance.report.numbers import figure, share, span
 from draftd.acceptance.report.sections.approaches import money, named
 from draftd.acceptance.statistics import quantile
+from draftd.acceptance.ticks import Arm
 
 _INKS = {"queue": "fourth", "prefill": "third", "decode": "speculative", "network": "second"}
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from draftd.acceptance.arms import Arm
-from draftd.acceptance.leviathan import Costs, alpha_of, break_even, expected_tokens, measured_costs, speedup
+from draftd.acceptance.cost import Costs, alpha_of, break_even, expected_tokens, measured_costs, speedup
 from draftd.acceptance.report.blocks import NOTHING, Cell, Charts, Column, Facts, Section, Table, Tone
 from draftd.acceptance.report.charts.expected import Point, expected
 from draftd.acceptance.report.evidence import Sweep
 from draftd.acceptance.report.numbers import figure, share, times
 from draftd.acceptance.report.sections.lengths import inks
+from draftd.acceptance.ticks import Arm
 
 _COLUMNS = (
     Column("Block"),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from itertools import chain
 
-from draftd.acceptance.arms import Arm
-from draftd.acceptance.figures import inter_chunk, inter_token
 from draftd.acceptance.report.arms import name
 from draftd.acceptance.report.blocks import Cell, Charts, Column, Facts, Folded, Section, Table
 from draftd.acceptance.report.charts.distribution import cumulative
@@ -13,6 +11,7 @@ from draftd.acceptance.report.evidence import Sweep
 from draftd.acceptance.report.numbers import figure, measured, share
 from draftd.acceptance.statistics import quantile
 from draftd.acceptance.summary import METRICS, against
+from draftd.acceptance.ticks import Arm, inter_chunk, inter_token
 
 _SHOWN = (
     ("Time to first token", "time_to_first_token"),

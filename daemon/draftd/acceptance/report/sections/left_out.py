@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from draftd.acceptance.figures import usable
 from draftd.acceptance.report.arms import name
 from draftd.acceptance.report.blocks import Cell, Column, Note, Section, Table, Tone
 from draftd.acceptance.report.numbers import count
-from draftd.acceptance.ticks import Stage, Tick
+from draftd.acceptance.ticks import Stage, Tick, usable
 
 
 def left_out(ticks: Mapping[Stage, Sequence[Tick]], plans: Mapping[Stage, Mapping[str, Any]]) -> Section:

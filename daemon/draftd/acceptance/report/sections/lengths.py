@@ -8,7 +8,7 @@ from draftd.acceptance.report.evidence import Sweep
 from draftd.acceptance.report.numbers import figure, share
 from draftd.acceptance.report.palette import SERIES
 from draftd.acceptance.statistics import Interval
-from draftd.acceptance.sweep.knee import Knee
+from draftd.acceptance.sweep.result import Knee
 
 
 def inks(sweep: Sweep) -> dict[int, str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from draftd.acceptance.arms import Arm
 from draftd.acceptance.report.arms import name
 from draftd.acceptance.report.blocks import Charts, Section
 from draftd.acceptance.report.charts.ranges import ranges
 from draftd.acceptance.report.evidence import Sweep
 from draftd.acceptance.statistics import Interval
 from draftd.acceptance.summary import against, measure, select
+from draftd.acceptance.ticks import Arm
 
 
 def prompts(sweep: Sweep, candidate: Arm) -> Section:

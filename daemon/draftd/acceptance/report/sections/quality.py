@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from draftd.acceptance.quality.result import TOLERANCE, Comparison, PromptResult, QualityResult
+from draftd.acceptance.quality import TOLERANCE, Comparison, PromptResult, QualityResult
 from draftd.acceptance.report.blocks import NOTHING, Block, Cell, Column, Folded, Note, Section, Table, Tone
 from draftd.acceptance.report.numbers import count, share
 

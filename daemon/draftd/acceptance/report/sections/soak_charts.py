@@ -10,7 +10,7 @@ from draftd.acceptance.report.blocks import Chart
 from draftd.acceptance.report.charts.timeline import Series, timeline
 from draftd.acceptance.report.numbers import count, figure, megabytes, share
 from draftd.acceptance.samples import Sample
-from draftd.acceptance.soak.windows import Window
+from draftd.acceptance.soak.result import Window
 from draftd.acceptance.ticks import Tick
 
 _GB = 1e9

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 
-from draftd.acceptance.arms import Arm
-from draftd.acceptance.gate import shown
+from draftd.acceptance.gate import output as shown
+from draftd.acceptance.gate.judge import Decision, Judgement, Outcome, Verdict
 from draftd.acceptance.gate.metrics import METRICS
-from draftd.acceptance.gate.verdict import Decision, Judgement, Outcome, Verdict
 from draftd.acceptance.report.arms import name
 from draftd.acceptance.report.blocks import Banner, Cell, Column, Note, Section, Table, Tile, Tone
 from draftd.acceptance.report.evidence import Sweep
 from draftd.acceptance.report.numbers import figure, measured, spread
 from draftd.acceptance.summary import against
+from draftd.acceptance.ticks import Arm
 
 TONES = {
     Outcome.PASSED: Tone.GOOD,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from draftd.acceptance.cost import CostRates
 from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.gate.verdict import Verdict
+from draftd.acceptance.gate.judge import Verdict
 from draftd.acceptance.report.html import html
 from draftd.acceptance.report.markdown import markdown
 from draftd.acceptance.report.page import page

@@ -1,0 +1,208 @@
+"""A verdict as text for people, as JSON for programs, and as JUnit XML, which CI systems list, count and keep.
+
+In JUnit a criterion is a test case. What was disproven and what could not be proven are failures of different types;
+what is excused was skipped; a run that was not judged is one case with an error.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from datetime import UTC, datetime
+from typing import Any
+from xml.etree import ElementTree as Xml
+
+from draftd.acceptance.gate.judge import Decision, Judgement, Outcome, Verdict
+from draftd.acceptance.gate.metrics import METRICS, Reading
+from draftd.acceptance.gate.spec import Against, By, Criterion
+
+_SIGNS = {">=": "≥", ">": ">", "<=": "≤", "<": "<", "==": "="}
+_WORDS = {
+    Outcome.PASSED: "passed",
+    Outcome.FAILED: "failed",
+    Outcome.TOO_FEW_SAMPLES: "too few samples",
+    Outcome.NOT_MEASURED: "not measured",
+    Outcome.EXCUSED: "excused",
+}
+
+
+def outcome(judgement: Judgement) -> str:
+    return _WORDS[judgement.outcome]
+
+
+def measured(judgement: Judgement) -> str:
+    """The figure and, where it has one, its interval."""
+    unit, reading = _unit(judgement.criterion), judgement.reading
+    if reading.value is None:
+        return "–"
+    return figure(reading.value, unit) + _interval(reading, unit)
+
+
+def wanted(criterion: Criterion) -> str:
+    """What the spec says."""
+    text = f"{_SIGNS[criterion.comparison]} {figure(criterion.threshold, _unit(criterion))}"
+    if criterion.against is not None:
+        text += f" {criterion.against}"
+    return text + (", by its bound" if criterion.judge is By.BOUND else "")
+
+
+def of_what(judgement: Judgement) -> str:
+    """Whose figure it is: the arm and what narrows it."""
+    criterion = judgement.criterion
+    parts = (judgement.arm, criterion.group, criterion.workload)
+    return ", ".join(str(part) for part in parts if part)
+
+
+def explanation(judgement: Judgement) -> str:
+    """One line: what was measured, what was wanted, and why it came out as it did."""
+    parts = [f"{judgement.criterion.metric} {measured(judgement)}, wanted {wanted(judgement.criterion)}"]
+    if where := of_what(judgement):
+        parts.append(where)
+    parts.append(f"{judgement.reading.samples} {METRICS[judgement.criterion.metric].counted}")
+    if judgement.reason:
+        parts.append(judgement.reason)
+    return "; ".join(parts)
+
+
+def figure(value: float, unit: str) -> str:
+    """`unit` is a metric's; × is a ratio."""
+    if math.isinf(value):
+        return "no end" if unit == "d" else "without bound"
+    match unit:
+        case "s":
+            return f"{value * 1000:.3g} ms" if 0 < abs(value) < 1 else f"{value:.4g} s"
+        case "By" | "By/s":
+            return _bytes(value) + unit[2:]
+        case "d":
+            return f"{value:.3g} days" if value >= 1 else f"{value * 24:.3g} hours"
+        case "×":
+            return f"{value:.3f} ×"
+        case "1":
+            return f"{value:.3f}"
+        case "":
+            return f"{value:g}"
+    return f"{value:.4g} {unit}"
+
+
+def _bytes(value: float) -> str:
+    for size, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if abs(value) >= size:
+            return f"{value / size:.3g} {name}"
+    return f"{value:.3g} B"
+
+
+def _interval(reading: Reading, unit: str) -> str:
+    if reading.low is None or reading.high is None:
+        return ""
+    low, high = figure(reading.low, unit), figure(reading.high, unit)
+    (low_figure, _, low_unit), (high_figure, _, high_unit) = low.partition(" "), high.partition(" ")
+    return f" ({low_figure} … {high_figure})" if low_unit == high_unit else f" ({low} … {high})"
+
+
+def _unit(criterion: Criterion) -> str:
+    return "×" if criterion.against in (Against.AUTOREGRESSIVE, Against.BASELINE) else METRICS[criterion.metric].unit
+
+
+def to_json(verdict: Verdict, *, indent: int | None = None) -> str:
+    return json.dumps(document(verdict), ensure_ascii=False, indent=indent, allow_nan=False)
+
+
+def document(verdict: Verdict) -> dict[str, Any]:
+    """Numbers in their metric's unit; one without bound is None, as JSON has none, and `measured` says so."""
+    return {
+        "decision": str(verdict.decision),
+        "exit_code": verdict.decision.exit_code,
+        "sentence": verdict.sentence,
+        "spec": verdict.spec,
+        "run": verdict.run,
+        "baseline": verdict.baseline or None,
+        "candidate": verdict.candidate or None,
+        "reasons": list(verdict.reasons),
+        "notes": list(verdict.notes),
+        "criteria": [_criterion(one) for one in verdict.judgements],
+    }
+
+
+def _criterion(judgement: Judgement) -> dict[str, Any]:
+    reading = judgement.reading
+    return {
+        **judgement.criterion.model_dump(mode="json"),
+        "unit": METRICS[judgement.criterion.metric].unit,
+        "arm": judgement.arm or None,
+        "value": _finite(reading.value),
+        "low": _finite(reading.low),
+        "high": _finite(reading.high),
+        "samples": reading.samples,
+        "outcome": str(judgement.outcome),
+        "reason": judgement.reason,
+        "measured": measured(judgement),
+        "wanted": wanted(judgement.criterion),
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def to_junit(verdict: Verdict, at: datetime | None = None) -> str:
+    """`at` is when it was judged; now, where it is None."""
+    cases = [_case(verdict, one) for one in verdict.judgements]
+    if verdict.decision is Decision.NOT_JUDGED:
+        cases = [_not_judged(verdict)]
+    counts = {
+        "tests": str(len(cases)),
+        "failures": str(sum(case.find("failure") is not None for case in cases)),
+        "errors": str(sum(case.find("error") is not None for case in cases)),
+        "skipped": str(sum(case.find("skipped") is not None for case in cases)),
+        "time": "0",
+    }
+    when = (at or datetime.now(UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    root = Xml.Element("testsuites", {"name": "draftd gate", **counts})
+    name = _clean(f"draftd gate: {verdict.spec}" if verdict.spec else "draftd gate")
+    suite = Xml.SubElement(root, "testsuite", {"name": name, **counts, "timestamp": when, "hostname": "localhost"})
+    properties = Xml.SubElement(suite, "properties")
+    told = {"run": verdict.run, "baseline": verdict.baseline, "candidate": verdict.candidate}
+    for key, value in {**told, "verdict": verdict.sentence}.items():
+        if value:
+            Xml.SubElement(properties, "property", {"name": key, "value": _clean(value)})
+    suite.extend(cases)
+    if verdict.notes:
+        Xml.SubElement(suite, "system-out").text = _clean("\n".join(verdict.notes))
+    Xml.indent(root)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{Xml.tostring(root, encoding="unicode")}\n'
+
+
+def _case(verdict: Verdict, judgement: Judgement) -> Xml.Element:
+    case = _named(verdict, judgement.criterion.name)
+    line = _clean(explanation(judgement))
+    if judgement.outcome is Outcome.PASSED:
+        Xml.SubElement(case, "system-out").text = line
+    elif judgement.outcome is Outcome.EXCUSED:
+        Xml.SubElement(case, "skipped", {"message": _clean(judgement.reason)})
+    else:
+        failure = Xml.SubElement(case, "failure", {"type": str(judgement.outcome), "message": line})
+        failure.text = line
+    return case
+
+
+def _not_judged(verdict: Verdict) -> Xml.Element:
+    case = _named(verdict, "the run can be judged")
+    message = _clean(verdict.sentence)
+    error = Xml.SubElement(case, "error", {"type": str(verdict.decision), "message": message})
+    error.text = _clean("\n".join(verdict.reasons))
+    return case
+
+
+def _named(verdict: Verdict, name: str) -> Xml.Element:
+    # A dot parts packages from classes in CI systems' lists.
+    of = verdict.spec.replace(".", " ").strip() or "gate"
+    return Xml.Element("testcase", {"classname": _clean(f"draftd.gate.{of}"), "name": _clean(name), "time": "0"})
+
+
+def _clean(text: str) -> str:
+    """Without what XML cannot hold, escaped or not."""
+    return _NOT_IN_XML.sub("�", text)
