@@ -21,9 +21,7 @@ from pathlib import Path
 from tests.waiting import until
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_HOME = "\x1b[H"  # a frame begins
 ENTER_SCREEN, LEAVE_SCREEN = "\x1b[?1049h", "\x1b[?1049l"
-HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 
 # Stands in for a shell: owns the terminal, runs the command in its foreground, compares the modes when it has ended.
 _SHELL = """
@@ -68,26 +66,12 @@ class Terminal:
         """All of it, without escapes."""
         return _ESCAPES.sub("", self.said)
 
-    @property
-    def frame(self) -> str:
-        """The last whole screen, without its colours."""
-        frames = self.said.split(_HOME)
-        return _ESCAPES.sub("", frames[-1] if frames[-1].count("\n") > 5 else frames[-2 if len(frames) > 1 else -1])
-
-    @property
-    def suspends(self) -> bool:
-        """Whether there is a key that stops the command."""
-        return bool(termios.tcgetattr(self._master)[6][termios.VSUSP] != b"\0")
-
     def shows(self, *words: str, seconds: float = 20.0) -> None:
-        """Waits until one frame has all the words."""
-        until(lambda: all(word in self.frame for word in words), seconds, f"{words} on the screen")
+        """Waits until all the words were written."""
+        until(lambda: all(word in self.words for word in words), seconds, f"{words} on the screen")
 
     def type(self, keys: str) -> None:
         os.write(self._master, keys.encode())
-
-    def resize(self, columns: int, lines: int) -> None:
-        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def signal(self, number: int) -> None:
         until(lambda: bool(self._reports()))

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-import io
+import dataclasses
+import sys
+import time
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.text import Text
 
-from draftd.cli import options, output
+from draftd.cli import figures, options, output
+from draftd.cli.top import rows
+from draftd.cli.top.rates import History, Snapshot, View, curve_seconds
+from draftd.client.client import DraftdClient
 
-_PICTURE = (112, 31)  # columns and lines, where there is no terminal that says
+_PICTURE = (112, 36)  # columns and lines of a picture that is taken without a screen
+_NAME = 17  # columns
 
 
 @options.with_options("draftd top", "draftd top --once --interval 5", "draftd top --json | jq .now.tokens_per_second")
 def command(
     daemon: options.Daemon,
-    once: Annotated[bool, typer.Option("--once", help="One screen, after one interval; then end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print it once, after one interval; then end.")] = False,
     interval: Annotated[
         float, typer.Option("--interval", "-i", min=0.2, max=60.0, help="Seconds between two looks.")
     ] = 1.0,
@@ -27,31 +34,91 @@ def command(
 ) -> None:
     """Watch a running daemon: throughput, acceptance, depth, level, queue, memory, heat. It needs no collector.
 
-    [bold]Keys[/]  f turns the flag on or off, p pauses, q quits. Into a pipe it is --once.
+    [bold]Keys[/]  f turns the flag on or off, p pauses, q quits, ↑ and ↓ scroll. Into a pipe it is --once.
     """
-    from draftd.cli.top import once as one
-    from draftd.cli.top.live import watch
-    from draftd.cli.top.screen import screen
-
     out = output.stdout()
-    live = out.is_terminal and not out.is_dumb_terminal
-    if live and not once and not json:
-        view = watch(daemon.connect, daemon.target, interval, out)
+    screen = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)) and not out.is_dumb_terminal
+    if screen and not once and not json:
+        picture = _watch(daemon, interval)
     else:
         with daemon.connect() as client:
-            view = one.look(client.status, daemon.target, interval)
-        now = datetime.now().astimezone()
+            history = look(client, interval)
+        view = history.view(daemon.target, interval, at=time.monotonic())
         if json:
-            print(one.as_json(view))
-        elif live:
-            height = max(out.height - 1, 1)  # the prompt comes back below it
-            out.print(screen(view, out.width, height, now, keys=False), height=height)
+            output.print_json(document(view))
         else:
-            print("\n".join(one.lines(view, now)))
+            for line in lines(view, datetime.now().astimezone()):
+                out.print(line, soft_wrap=True)
+        picture = _drawn(history, daemon.target, interval) if save is not None else ""
     if save is not None:
-        width, height = out.size if live else _PICTURE
-        paper = Console(
-            file=io.StringIO(), record=True, width=width, height=height, force_terminal=True, color_system="truecolor"
-        )
-        paper.print(screen(view, width, height, datetime.now().astimezone()), height=height, end="")
-        output.save_picture(save, paper.export_svg(title="draftd top"))
+        output.save_picture(save, picture)
+
+
+def look(client: DraftdClient, interval: float) -> History:
+    """Of two snapshots; takes `interval` seconds."""
+    history = History()
+    for wait in (0.0, interval):
+        time.sleep(wait)
+        began = time.monotonic()
+        status = client.status()
+        history.add(Snapshot((began + time.monotonic()) / 2, status))
+    return history
+
+
+def document(view: View) -> dict[str, Any]:
+    """For JSON. `now` is between the two snapshots, null after a restart of the daemon; `whole` since it started."""
+    return {
+        "target": view.target,
+        "now": dataclasses.asdict(view.now) if view.now is not None else None,
+        "whole": dataclasses.asdict(view.whole),
+        "status": output.plain(view.status),
+    }
+
+
+def lines(view: View, now: datetime) -> Iterator[Text]:
+    """The screen's words without its frames."""
+    rate = view.now.tokens_per_second if view.now is not None else None
+    yield rows.state(view)
+    yield _line("tokens/s", f"{figures.rate(rate)} over {rows.period(view)}")
+    for compared in (*rows.speculation(view), *rows.positions(view)):
+        name = f"position {compared.name}" if compared.share is not None else compared.name
+        yield _line(name, f"{compared.minute:<9}{compared.whole} in all")
+    for row in (*rows.serving(view, now), *rows.machine(view), *rows.transitions(view, now)):
+        yield _line(row.name, row.value)
+
+
+def _line(name: str, value: str | Text) -> Text:
+    return Text.assemble(f"{name:<{_NAME}}", value)
+
+
+def _watch(daemon: options.Daemon, interval: float) -> str:
+    """Until it is quit; the last screen as SVG. Raises what the first question to the daemon raised."""
+    from draftd.cli.top.app import DaemonLink, TopApp  # brings Textual in, which one look does without
+
+    link = DaemonLink(daemon.connect)
+    try:
+        history = History(curve=curve_seconds(interval))
+        history.add(link.status())
+        app = TopApp(link, history, daemon.target, interval)
+        app.run()
+    finally:
+        link.close()
+    if app.return_code:
+        raise typer.Exit(app.return_code)
+    return app.picture
+
+
+def _drawn(history: History, target: str, interval: float) -> str:
+    """The screen as SVG, where it is not on a terminal."""
+    from textual.pilot import Pilot
+
+    from draftd.cli.top.app import TopApp
+
+    app = TopApp(None, history, target, interval)
+
+    async def take(pilot: Pilot[None]) -> None:
+        await pilot.pause()
+        await app.action_quit()
+
+    app.run(headless=True, size=_PICTURE, auto_pilot=take)
+    return app.picture

@@ -1,15 +1,21 @@
-"""Figures from a daemon's counters: what they have come to, and what two successive snapshots say of the time between.
+"""Figures from a daemon's counters: what successive snapshots say of the time between, and what a screen is drawn from.
 
 No clock, no terminal, no connection. What is not known is None, never zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from draftd.v1 import control_pb2 as control
 from draftd.v1 import inference_pb2 as pb
+
+WINDOW_SECONDS = 60.0
+CURVE_SECONDS = 600.0
+_CURVE_LOOKS = 300  # as many as the widest terminal has columns for
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +129,132 @@ def _each(before: Sequence[int], after: Sequence[int]) -> list[int]:
 
 def _over(part: float, whole: float) -> float | None:
     return part / whole if whole else None
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """What was so between two snapshots: tokens per second, and the acceptance where anything was drafted."""
+
+    begin: float
+    end: float
+    rate: float
+    acceptance: float | None
+
+
+class History:
+    """Fed with snapshots in order. One of another run of the daemon begins a new window; the curve goes on."""
+
+    def __init__(self, window: float = WINDOW_SECONDS, curve: float = CURVE_SECONDS) -> None:
+        self._window, self._curve = window, curve
+        self._snapshots: deque[Snapshot] = deque()
+        self._intervals: deque[Interval] = deque()
+        self.now: Rates | None = None  # between the last two snapshots
+
+    def add(self, snapshot: Snapshot) -> None:
+        last = self.latest
+        self.now = between(last, snapshot)
+        if last is not None and (self.now is None or not same_run(last.status, snapshot.status)):
+            self._snapshots.clear()
+        if last is not None and self.now is not None:
+            self._intervals.append(
+                Interval(last.at, snapshot.at, self.now.tokens_per_second, self.now.drafting.acceptance)
+            )
+        self._snapshots.append(snapshot)
+        # One from before the window stays, to be compared with.
+        while len(self._snapshots) > 1 and self._snapshots[1].at <= snapshot.at - self._window:
+            self._snapshots.popleft()
+        while self._intervals and self._intervals[0].end <= snapshot.at - self._curve:
+            self._intervals.popleft()
+
+    def view(
+        self,
+        target: str,
+        interval: float,
+        *,
+        at: float,
+        lost: Lost | None = None,
+        paused: bool = False,
+        notice: str = "",
+    ) -> View:
+        """Of the latest snapshot, which there must be."""
+        assert self.latest is not None
+        status = self.latest.status
+        whole = drafting(status.counts, status.output_tokens)
+        return View(target, at, interval, status, self.now, self.window, whole, self.intervals, lost, paused, notice)
+
+    def gap(self) -> None:
+        """The daemon did not answer: what was happening just now is not known any more."""
+        self.now = None
+
+    @property
+    def latest(self) -> Snapshot | None:
+        return self._snapshots[-1] if self._snapshots else None
+
+    @property
+    def window(self) -> Rates | None:
+        """Over the last minute, or as much of it as was seen."""
+        return between(self._snapshots[0], self._snapshots[-1]) if self._snapshots else None
+
+    @property
+    def intervals(self) -> tuple[Interval, ...]:
+        return tuple(self._intervals)
+
+
+def curve_seconds(interval: float) -> float:
+    """How much of the past the widest terminal shows, where it is looked at every `interval` seconds."""
+    return max(CURVE_SECONDS, interval * _CURVE_LOOKS)
+
+
+def curve(
+    intervals: Sequence[Interval],
+    value: Callable[[Interval], float | None],
+    *,
+    columns: int,
+    seconds: float,
+    now: float,
+) -> list[float | None]:
+    """The mean of `value` in each of `columns` equal spans of the last `seconds`, oldest first; None where it was not
+    seen.
+
+    Spans begin at multiples of their length, so that what was drawn once keeps its shape as time goes on.
+    """
+    span = seconds / columns
+    oldest = math.floor(now / span) - columns + 1
+    sums, seen = [0.0] * columns, [0.0] * columns
+    for interval in intervals:
+        known = value(interval)
+        if known is None:
+            continue
+        for index in range(max(math.floor(interval.begin / span), oldest), math.floor(interval.end / span) + 1):
+            shared = min(interval.end, (index + 1) * span) - max(interval.begin, index * span)
+            if shared > 0 and index - oldest < columns:
+                sums[index - oldest] += shared * known
+                seen[index - oldest] += shared
+    return [total / time if time else None for total, time in zip(sums, seen, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The daemon does not answer. Seconds since it last did, and until it is asked again; None while it is asked."""
+
+    why: str
+    silent: float
+    retry: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one frame of the screen is drawn from. `at` is the time of the curve's right edge, `now` is of the last two
+    snapshots, `minute` of the window, `whole` of the daemon's life. `notice` is what the last key did."""
+
+    target: str
+    at: float
+    interval: float
+    status: control.GetStatusResponse
+    now: Rates | None
+    minute: Rates | None
+    whole: Drafting
+    intervals: tuple[Interval, ...] = ()
+    lost: Lost | None = None
+    paused: bool = False
+    notice: str = ""

@@ -10,15 +10,19 @@ from rich.text import Text
 
 from draftd.cli import figures, ladder
 from draftd.cli.figures import NOTHING
-from draftd.cli.top.history import WINDOW_SECONDS
-from draftd.cli.top.rates import Drafting, failures
-from draftd.cli.top.view import View
+from draftd.cli.output import enum_name
+from draftd.cli.top.rates import WINDOW_SECONDS, Drafting, View, failures
 from draftd.v1 import control_pb2 as pb
 
 GOOD, WARN, BAD, DIM = "green", "yellow", "bold red", "dim"
 
 _DAY = timedelta(days=1)
 _ABOUT_A_MINUTE = 55.0
+_PRESSURE_STYLES = {
+    pb.MEMORY_PRESSURE_NORMAL: GOOD,
+    pb.MEMORY_PRESSURE_WARN: WARN,
+    pb.MEMORY_PRESSURE_CRITICAL: BAD,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +59,8 @@ def speculation(view: View) -> list[Compared]:
         _compared("tokens a draft", "mean_length", minute, whole, figures.length),
         _compared("speed-up", "speedup", minute, whole, figures.times, style=_against_one(speedup, whole.speedup)),
         _compared(f"depth, of {view.status.max_draft_tokens}", "depth", minute, whole, _tenths),
-        _compared("rounds drafted", "drafting", minute, whole, figures.percent),
-        _compared("rounds parked", "parked", minute, whole, figures.percent),
+        _compared("steps drafted", "drafting", minute, whole, figures.percent),
+        _compared("steps parked", "parked", minute, whole, figures.percent),
         _compared("tokens a forward", "tokens_per_forward", minute, whole, figures.length),
     ]
 
@@ -126,7 +130,7 @@ def transitions(view: View, now: datetime, *, short: bool = False) -> list[Row]:
 def state(view: View) -> Text:
     """What is served, and for how long."""
     status = view.status
-    name = pb.DaemonState.Name(status.state).removeprefix("DAEMON_STATE_").lower()
+    name = str(enum_name(pb.DaemonState.DESCRIPTOR, status.state))
     model = status.model
     served = f"{model.model} + {model.draft_model}" if model.draft_model else model.model
     style = GOOD if status.state == pb.DAEMON_STATE_SERVING else WARN
@@ -232,3 +236,91 @@ def _ladder(state: pb.FallbackState, now: datetime) -> list[Row]:
 def _strongest(state: pb.FallbackState) -> pb.Demand:
     """What is obeyed first, of demands that there are."""
     return min(state.demands, key=lambda one: (not one.hard, ladder.rank(one.level)))
+
+
+def machine(view: View) -> list[Row]:
+    status = view.status
+    h = status.hardware
+    return [
+        Row("headroom", _headroom(h)),
+        Row("pressure", _pressure(h)),
+        Row("MLX", _mlx(h)),
+        Row("model", _model(status)),
+        Row("GPU", _gpu(h)),
+        Row("thermal", _thermal(h)),
+        Row("power", _power(h)),
+    ]
+
+
+def _headroom(h: pb.Hardware) -> Text:
+    if not h.HasField("memory_headroom_bytes"):
+        return Text(NOTHING)
+    room = h.memory_headroom_bytes
+    shown = figures.size(room) if room >= 0 else f"−{figures.size(-room)}"
+    return Text.assemble(
+        (shown, GOOD if room >= 0 else BAD),
+        f", floor {_size(h, 'memory_floor_bytes')}",
+        (f" of {_size(h, 'memory_limit_bytes')}", DIM),
+    )
+
+
+def _model(status: pb.GetStatusResponse) -> Text:
+    if not status.model.model:  # it is still loading
+        return Text(NOTHING)
+    return Text(f"{figures.size(status.weight_bytes)}, KV cache {figures.size(status.kv_cache_bytes)}")
+
+
+def _mlx(h: pb.Hardware) -> Text:
+    if not h.HasField("mlx_active_bytes"):
+        return Text(NOTHING)
+    return Text(
+        f"{_size(h, 'mlx_active_bytes')}, cache {_size(h, 'mlx_cache_bytes')}, peak {_size(h, 'mlx_peak_bytes')}"
+    )
+
+
+def _pressure(h: pb.Hardware) -> Text:
+    name = NOTHING
+    if h.HasField("memory_pressure"):
+        name = str(enum_name(pb.MemoryPressure.DESCRIPTOR, h.memory_pressure))
+    return Text.assemble(
+        (name, _PRESSURE_STYLES.get(h.memory_pressure, "")),
+        ", swapped in ",
+        (_size(h, "swap_in_bytes"), WARN if h.swap_in_bytes else ""),
+    )
+
+
+def _gpu(h: pb.Hardware) -> Text:
+    if not h.HasField("gpu_utilization") and not h.HasField("gpu_memory_bytes"):
+        return Text(NOTHING)
+    busy = figures.percent(h.gpu_utilization if h.HasField("gpu_utilization") else None)
+    return Text(f"{busy} busy, {_size(h, 'gpu_memory_bytes')}")
+
+
+def _thermal(h: pb.Hardware) -> Text:
+    name, style = NOTHING, ""
+    if h.HasField("thermal_level"):
+        name = str(enum_name(pb.ThermalLevel.DESCRIPTOR, h.thermal_level))
+        style = BAD if h.thermal_level >= pb.THERMAL_LEVEL_HEAVY else WARN
+        if h.thermal_level == pb.THERMAL_LEVEL_NOMINAL:
+            style = GOOD
+    shown = Text.assemble((name, style))
+    if h.HasField("throttles"):
+        shown.append(f", {h.throttles} throttles", WARN if h.throttles else "")
+    if h.temperatures:
+        shown.append(f", {max(h.temperatures.values()):.0f} °C")
+    return shown
+
+
+def _power(h: pb.Hardware) -> Text:
+    parts: list[tuple[str, str]] = []
+    if h.HasField("on_mains"):
+        parts.append(("mains" if h.on_mains else "battery", "" if h.on_mains else WARN))
+    if h.HasField("low_power"):
+        parts.append(("low-power mode" if h.low_power else "normal mode", WARN if h.low_power else ""))
+    if "system" in h.power:
+        parts.append((f"{h.power['system']:.0f} W", ""))
+    return Text(", ").join(Text(*part) for part in parts) if parts else Text(NOTHING)
+
+
+def _size(h: pb.Hardware, field: str) -> str:
+    return figures.size(getattr(h, field)) if h.HasField(field) else NOTHING

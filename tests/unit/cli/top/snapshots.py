@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from draftd.cli.top.history import History
-from draftd.cli.top.rates import Snapshot
-from draftd.cli.top.view import View
+from draftd.cli.top.rates import History, Snapshot, View
 from draftd.v1 import control_pb2 as pb
 from draftd.v1 import inference_pb2 as inference
 
@@ -66,10 +64,16 @@ def transition(at: datetime, subject: str, previous: str, current: str, cause: s
     return made
 
 
+def history(*statuses: pb.GetStatusResponse, seconds: float = 10.0, begin: float = 100.0) -> History:
+    """Of these, `seconds` apart."""
+    made = History()
+    for number, found in enumerate(statuses):
+        made.add(Snapshot(begin + number * seconds, found))
+    return made
+
+
 def view(*statuses: pb.GetStatusResponse, seconds: float = 10.0, **fields: Any) -> View:
     """What is shown after these, `seconds` apart."""
-    history = History()
-    for number, found in enumerate(statuses):
-        latest = Snapshot(100.0 + number * seconds, found)
-        history.add(latest)
-    return View.of(history, latest, "127.0.0.1:50551", 1.0, at=latest.at, **fields)
+    made = history(*statuses, seconds=seconds)
+    assert made.latest is not None
+    return made.view("127.0.0.1:50551", 1.0, at=made.latest.at, **fields)

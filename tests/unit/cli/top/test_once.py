@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.terminal import ENTER_SCREEN, Ended, terminal
-from tests.unit.cli.conftest import WITHOUT_SETTINGS, Run
+from tests.unit.cli.conftest import Run
 
 
 def test_json_is_one_document_with_the_status_and_what_follows_from_it(draftd: Run) -> None:
@@ -48,16 +47,6 @@ def test_into_a_pipe_it_is_one_plain_screen(draftd: Run) -> None:
         names = {line[:17].rstrip() for line in ran.out.splitlines()}
         assert {"tokens/s", "accepted", "speed-up", "position 1", "flag", "level", "headroom", "thermal"} <= names
         assert "flag off → on · set over gRPC" in ran.out
-
-
-def test_on_a_terminal_it_is_one_screen_and_the_prompt_comes_back(daemon: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "draftd.cli.main", "top", "--once", "--target", daemon, "--interval", "0.2"]
-    with terminal(command, tmp_path, WITHOUT_SETTINGS, columns=90, lines=26) as screen:
-        assert screen.end() == Ended(0, restored=True)
-        assert ENTER_SCREEN not in screen.said
-        assert "╭─ throughput" in screen.words
-        assert "quit" not in screen.words
-        assert screen.said.count("\n") == 25
 
 
 @pytest.mark.parametrize("option", ["--once", "--json"])

@@ -1,0 +1,408 @@
+"""The live screen of `draftd top`: a Textual app that asks the daemon, draws what it answers, and obeys keys."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import ClassVar, Protocol
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.table import Table
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.events import Resize
+from textual.widgets import Static
+
+from draftd.cli import figures
+from draftd.cli.failures import explain
+from draftd.cli.figures import NOTHING
+from draftd.cli.top import rows
+from draftd.cli.top.rates import History, Interval, Lost, Snapshot, View, curve
+from draftd.cli.top.rows import DIM, Compared, Row
+from draftd.client.client import DraftdClient
+from draftd.errors import DraftdError
+
+LEAST = (60, 20)  # columns and lines
+_WIDE = 120  # columns from which three panels are side by side
+_SIDE = 17  # columns for the figures beside a curve
+_COLUMN_SECONDS = 2.0  # at least so much time in each column of a curve
+_STATUS_SECONDS = 5.0  # a daemon that takes longer does not answer
+_LONGEST_PAUSE = 10.0
+_NOTICE_SECONDS = 8.0
+_DRAW_SECONDS = 1.0  # how often the time that the daemon has been away is drawn anew
+_ACCENT = "cyan"
+_UP, _RIGHT = " ▁▂▃▄▅▆▇█", " ▏▎▍▌▋▊▉█"
+
+
+class Link(Protocol):
+    """What the screen asks. Each call blocks, on a thread of its own; `close` ends calls under way."""
+
+    def status(self) -> Snapshot: ...
+
+    def set_flag(self, variant: str) -> str:
+        """Ends with a line for people."""
+
+    def close(self) -> None: ...
+
+
+class DaemonLink:
+    """One connection to a daemon at a time, made again after it failed: an old one tries by a schedule of its own, up
+    to two minutes apart. Raises what the client raises."""
+
+    def __init__(self, connect: Callable[[], DraftdClient]) -> None:
+        self._connect, self._lock = connect, threading.Lock()
+        self._client: DraftdClient | None = connect()
+
+    def status(self) -> Snapshot:
+        client, began = self._open(), time.monotonic()
+        try:
+            status = client.status(timeout=_STATUS_SECONDS)
+        except DraftdError:
+            self._renew(client)
+            raise
+        return Snapshot((began + time.monotonic()) / 2, status)
+
+    def set_flag(self, variant: str) -> str:
+        reply = self._open().set_flag(variant)
+        now, before = reply.flag.default_variant, reply.previous_variant
+        return f"flag {now} (was {before})" if now != before else f"flag {now} already"
+
+    def close(self) -> None:
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _open(self) -> DraftdClient:
+        with self._lock:
+            if self._client is None:
+                raise DraftdError("the connection is closed")
+            return self._client
+
+    def _renew(self, failed: DraftdClient) -> None:
+        with self._lock:
+            if self._client is not failed:
+                return
+            self._client = self._connect()
+        failed.close()
+
+
+def pause(failures: int, interval: float) -> float:
+    """Seconds until the next try after so many failures in a row."""
+    return min(interval * 2.0 ** min(failures - 1, 16), max(_LONGEST_PAUSE, interval))
+
+
+class Curve(Static):
+    """A curve of the last minutes that fills its panel, with two figures beside it."""
+
+    def show(
+        self, view: View, value: Callable[[Interval], float | None], side: Sequence[Text], title: str, top: float | None
+    ) -> float:
+        """Draws it; `top` is the value that fills the height, None the highest seen. Returns that value."""
+        columns = max(self.content_size.width - _SIDE, 10)
+        seconds = columns * max(_COLUMN_SECONDS, view.interval)
+        values = curve(view.intervals, value, columns=columns, seconds=seconds, now=view.at)
+        most = max((v for v in values if v is not None), default=0.0) if top is None else top
+        grid = Table.grid()
+        grid.add_column(width=_SIDE, no_wrap=True)
+        grid.add_column(no_wrap=True)
+        for number, line in enumerate(spark(values, max(self.content_size.height, 1), most)):
+            grid.add_row(side[number] if number < len(side) else "", Text(line, _ACCENT))
+        self.update(grid)
+        self.border_title = title
+        self.border_subtitle = f"last {max(round(seconds / 60), 1)} min"
+        return most
+
+
+class TopApp(App[None]):
+    """`picture` is the screen as SVG when it was quit. Without a link the history is drawn as it is."""
+
+    ENABLE_COMMAND_PALETTE = False
+    TITLE = "draftd top"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("f", "flag", "flag"),
+        ("p", "pause", "pause"),
+        ("q", "quit", "quit"),
+        ("ctrl+c", "quit", "quit"),
+    ]
+    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-narrow"), (80, "-normal"), (_WIDE, "-wide")]
+    CSS = """
+    #header, #footer { height: 1; }
+    #small { display: none; height: 1fr; content-align: center middle; }
+    .-small #small { display: block; }
+    .-small #header, .-small #body, .-small #footer { display: none; }
+    #body { height: 1fr; scrollbar-size-vertical: 1; }
+    .panel { border: round $foreground 35%; height: auto; padding: 0 1; border-title-color: $foreground; }
+    .-lost .panel { border: round $error; }
+    #curves { height: 1fr; min-height: 4; max-height: 16; }
+    #curves .panel { height: 1fr; width: 1fr; }
+    #panels { height: auto; }
+    #left { width: 43fr; height: auto; }
+    #right { width: 57fr; height: auto; }
+    #acceptance, #below { display: none; }
+    .-narrow #panels { layout: vertical; }
+    .-narrow #left, .-narrow #right { width: 1fr; }
+    .-narrow #curves { height: 6; }
+    .-wide #acceptance, .-wide #below { display: block; }
+    .-wide #beside { display: none; }
+    .-wide #left { width: 3fr; }
+    .-wide #right { width: 7fr; layout: horizontal; }
+    .-wide #serving { width: 1fr; }
+    .-wide #machine { width: 48; }
+    """
+
+    def __init__(
+        self,
+        link: Link | None,
+        history: History,
+        target: str,
+        interval: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`history` has the first snapshot, or more; `clock` is monotonic."""
+        super().__init__()
+        assert history.latest is not None
+        self.picture = ""
+        self._link, self._history, self._target, self._interval, self._clock = link, history, target, interval, clock
+        self._unpaused, self._wake = asyncio.Event(), asyncio.Event()
+        self._unpaused.set()
+        self._asking = self._setting = False
+        self._next = history.latest.at + interval
+        self._why, self._failures = "", 0
+        self._notice, self._notice_until = "", 0.0
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="small")
+        yield Static(id="header")
+        with VerticalScroll(id="body"):
+            with Horizontal(id="curves"):
+                yield Curve(id="throughput", classes="panel")
+                yield Curve(id="acceptance", classes="panel")
+            with Horizontal(id="panels"):
+                with Vertical(id="left"):
+                    yield Static(id="speculation", classes="panel")
+                    yield Static(id="beside", classes="panel transitions")
+                with Vertical(id="right"):
+                    yield Static(id="serving", classes="panel")
+                    yield Static(id="machine", classes="panel")
+            yield Static(id="below", classes="panel transitions")
+        yield Static(id="footer")
+
+    def on_mount(self) -> None:
+        if not self.is_headless:
+            for number in (signal.SIGTERM, signal.SIGHUP):  # the terminal is to be left as it was
+                asyncio.get_running_loop().add_signal_handler(number, self.exit, None, 128 + number)
+        for panel in ("speculation", "serving", "machine"):
+            self.query_one(f"#{panel}").border_title = panel
+        for widget in self.query(".transitions"):
+            widget.border_title = "transitions"
+        self.set_interval(_DRAW_SECONDS, self.draw)
+        if self._link is not None:
+            self.run_worker(self._follow(self._link))
+
+    def on_unmount(self) -> None:
+        if self._link is not None:
+            self._link.close()
+
+    def on_resize(self, event: Resize) -> None:
+        small = event.size.width < LEAST[0] or event.size.height < LEAST[1]
+        self.screen.set_class(small, "-small")
+        told = "this terminal has {} × {} characters;\ndraftd top needs {} × {}".format(*event.size, *LEAST)
+        self.query_one("#small", Static).update(Text(told, justify="center"))
+        self.call_after_refresh(self.draw)  # when the panels have their new sizes
+
+    async def _follow(self, link: Link) -> None:
+        """Asks again and again, ever more seldom while the daemon does not answer."""
+        while True:
+            await self._unpaused.wait()
+            self._wake.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), max(0.0, self._next - self._clock()))
+            if self._unpaused.is_set():
+                await self._ask(link)
+
+    async def _ask(self, link: Link) -> None:
+        self._next, self._asking = max(self._next + self._interval, self._clock()), True
+        try:
+            snapshot = await asyncio.to_thread(link.status)
+        except Exception as error:
+            self._why, self._failures = _message(error), self._failures + 1
+            self._history.gap()
+            self._next = self._clock() + pause(self._failures, self._interval)
+        else:
+            if self._failures:
+                self._say("it answers again")
+            self._failures = 0
+            self._history.add(snapshot)
+        self._asking = False
+        self.draw()
+
+    def action_pause(self) -> None:
+        if self._unpaused.is_set():
+            self._unpaused.clear()
+        else:
+            self._next = min(self._next, self._clock())
+            self._unpaused.set()
+        self._wake.set()
+        self.draw()
+
+    def action_flag(self) -> None:
+        now = self.view().status.flag_variant
+        variant = {"on": "off", "off": "on"}.get(now)
+        if variant is None:
+            self._say(f"the flag is neither on nor off, but {now or 'unknown'}")
+        elif self._link is not None and not self._setting:
+            self._say(f"turning the flag {variant} …")
+            self._setting = True
+            self.run_worker(self._set_flag(self._link, variant))
+        self.draw()
+
+    async def _set_flag(self, link: Link, variant: str) -> None:
+        try:
+            self._say(await asyncio.to_thread(link.set_flag, variant))
+        except Exception as error:
+            self._say(f"the flag stays as it is: {_message(error)}")
+        self._setting, self._next = False, self._clock()
+        self._wake.set()
+        self.draw()
+
+    async def action_quit(self) -> None:
+        self.picture = self.export_screenshot(title=self.TITLE)
+        self.exit()
+
+    def _say(self, notice: str) -> None:
+        self._notice, self._notice_until = notice, self._clock() + _NOTICE_SECONDS
+
+    def view(self) -> View:
+        now, paused, latest = self._clock(), not self._unpaused.is_set(), self._history.latest
+        assert latest is not None
+        lost = None
+        if self._failures:
+            lost = Lost(self._why, now - latest.at, None if self._asking else self._next - now)
+        return self._history.view(
+            self._target,
+            self._interval,
+            at=latest.at if paused else now,
+            lost=lost,
+            paused=paused,
+            notice=self._notice if now < self._notice_until else "",
+        )
+
+    def draw(self) -> None:
+        if not self.is_running or self.screen.has_class("-small"):
+            return
+        view, now = self.view(), datetime.now().astimezone()
+        self.screen.set_class(view.lost is not None, "-lost")
+        self._fill("header", _cut(rows.lost(view) if view.lost is not None else rows.state(view)))
+        self._fill("footer", _footer(view))
+        self._draw_curves(view)
+        self._fill("speculation", _speculation(view))
+        served = rows.serving(view, now)
+        if self.size.height < 12 + len(served) + len(rows.machine(view)):
+            served = rows.serving(view, now, brief=True)
+        self._fill("serving", _grid(served))
+        self._fill("machine", _grid(rows.machine(view)))
+        for name, short in (("beside", True), ("below", False)):
+            made = rows.transitions(view, now, short=short)
+            self._fill(name, _grid(made) if made else Text("none yet", DIM))
+
+    def _draw_curves(self, view: View) -> None:
+        now, minute, over = view.now, view.minute, rows.period(view)
+        beside = (
+            Text.assemble((figures.rate(now and now.tokens_per_second), "bold"), " tokens/s"),
+            Text(f"{figures.rate(minute and minute.tokens_per_second)} over {over}", DIM),
+        )
+        throughput = self.query_one("#throughput", Curve)
+        peak = throughput.show(view, lambda one: one.rate, beside, "throughput", None)
+        throughput.border_title = f"throughput, {figures.rate(peak) if peak else NOTHING} at most"
+        beside = (
+            Text.assemble((figures.percent(now and now.drafting.acceptance), "bold"), " accepted"),
+            Text(f"{figures.percent(minute and minute.drafting.acceptance)} over {over}", DIM),
+        )
+        self.query_one("#acceptance", Curve).show(view, lambda one: one.acceptance, beside, "acceptance, of 100%", 1.0)
+
+    def _fill(self, name: str, content: RenderableType) -> None:
+        self.query_one(f"#{name}", Static).update(content)
+
+
+def _message(error: Exception) -> str:
+    failure = explain(error)
+    return failure.message if failure is not None else repr(error)
+
+
+def _cut(line: Text) -> Text:
+    line.no_wrap, line.overflow = True, "ellipsis"
+    return line
+
+
+def _footer(view: View) -> Text:
+    turn = {"on": "turn the flag off", "off": "turn the flag on"}.get(view.status.flag_variant, "flag")
+    return _cut(
+        Text.assemble(
+            (" f ", "reverse"), f" {turn}  ", (" p ", "reverse"), f" {'continue' if view.paused else 'pause'}  ",
+            (" q ", "reverse"), " quit  ", ("paused  " if view.paused else "", "yellow"), (view.notice, "bold"),
+        )
+    )  # fmt: skip
+
+
+def _grid(made: Sequence[Row]) -> Table:
+    grid = Table.grid(padding=(0, 1), expand=True)
+    grid.add_column(no_wrap=True, style=DIM, min_width=max(len(row.name) for row in made))
+    grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+    for row in made:
+        grid.add_row(row.name, row.value)
+    return grid
+
+
+def _speculation(view: View) -> Table:
+    places = rows.positions(view)
+    grid = Table.grid(padding=(0, 1), expand=True)
+    grid.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True, style=DIM)
+    grid.add_row("", Text(rows.period(view).removeprefix("a "), DIM), "in all")
+    for row in rows.speculation(view):
+        grid.add_row(row.name, Text(row.minute, row.style), row.whole)
+    for place in places:
+        grid.add_row(_Bar(place), place.minute, place.whole)
+    outer = Table.grid(expand=True)
+    outer.add_row(grid)
+    if reason := rows.unavailable(view):
+        outer.add_row(reason)
+    elif not places:
+        outer.add_row(Text("nothing drafted yet", DIM))
+    return outer
+
+
+class _Bar:
+    """A position's bar, as wide as it may be."""
+
+    def __init__(self, place: Compared) -> None:
+        self._place = place
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Sequence[RenderableType]:
+        share = self._place.share
+        drawn = NOTHING if share is None else bar(share, max(options.max_width - 3, 1))
+        return [Text.assemble(f"{self._place.name:>2} ", (drawn, _ACCENT))]
+
+
+def bar(share: float, width: int) -> str:
+    """`width` columns, filled from the left. What is above nothing shows, however little."""
+    share = min(max(share, 0.0), 1.0)
+    eighths = max(round(share * width * 8), 1 if share else 0)
+    full, rest = divmod(eighths, 8)
+    return ("█" * full + (_RIGHT[rest] if rest else "")).ljust(width)
+
+
+def spark(values: Sequence[float | None], height: int, top: float) -> list[str]:
+    """`height` lines, the upper one first; `top` fills them. A zero shows as the thinnest line, None as nothing."""
+    eighths = [0 if value is None else max(1, round(value / top * height * 8)) if top else 1 for value in values]
+    return ["".join(_UP[min(max(one - row * 8, 0), 8)] for one in eighths) for row in reversed(range(height))]

@@ -1,0 +1,334 @@
+"""The live screen, driven through a fake link: what it shows at every size, what keys do, and a lost daemon."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections import defaultdict
+from datetime import timedelta
+from html import unescape
+from typing import Any, cast
+
+import pytest
+from textual.pilot import Pilot
+
+from draftd.cli.top.app import DaemonLink, TopApp, bar, pause, spark
+from draftd.cli.top.rates import Snapshot
+from draftd.client.client import DraftdClient
+from draftd.errors import NotServing
+from draftd.v1 import control_pb2 as pb
+from tests.unit.cli.top.snapshots import NOON, counts, history, status, transition
+
+_CELL = 12.2  # width of a character in Textual's pictures
+
+
+class FakeLink:
+    """Answers `status` with what it is told to, again and again; with `hang` not at all until it is closed."""
+
+    def __init__(self, *answers: pb.GetStatusResponse | Exception) -> None:
+        self.answers, self.variants, self.asked = list(answers), list[str](), 0
+        self.closed, self.hang = threading.Event(), False
+
+    def status(self) -> Snapshot:
+        self.asked += 1
+        if self.hang:
+            self.closed.wait()
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return Snapshot(time.monotonic(), answer)
+
+    def set_flag(self, variant: str) -> str:
+        self.variants.append(variant)
+        self.answers = [status(flag_variant=variant)]
+        return f"flag {variant}"
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def live(link: FakeLink | None, *statuses: pb.GetStatusResponse, interval: float = 0.05) -> TopApp:
+    seconds = 10.0
+    return TopApp(
+        link,
+        history(*statuses, seconds=seconds, begin=time.monotonic() - seconds * (len(statuses) - 1)),
+        "127.0.0.1:50551",
+        interval,
+    )
+
+
+def shown(app: TopApp) -> list[str]:
+    """The screen, line by line."""
+    lines: dict[float, dict[int, str]] = defaultdict(dict)
+    for x, y, text in re.findall(r'<text class="[^"]*" x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]*)</text>', _svg(app)):
+        lines[float(y)] |= {round(float(x) / _CELL) + i: one for i, one in enumerate(unescape(text))}
+    return [
+        "".join(cells.get(i, " ") for i in range(max(cells) + 1)).replace("\xa0", " ").rstrip()
+        for _, cells in sorted(lines.items())
+    ]
+
+
+def _svg(app: TopApp) -> str:
+    return app.export_screenshot().split('-matrix">', 1)[1]
+
+
+async def until(pilot: Pilot[None], *words: str, seconds: float = 20.0) -> None:
+    """Waits until all the words are on the screen."""
+    deadline = time.monotonic() + seconds
+    while not all(word in "\n".join(shown(cast(TopApp, pilot.app))) for word in words):
+        assert time.monotonic() < deadline, f"{words} not in\n" + "\n".join(shown(cast(TopApp, pilot.app)))
+        await pilot.pause(0.02)
+
+
+async def drawn(*statuses: pb.GetStatusResponse, size: tuple[int, int] = (140, 45)) -> str:
+    """One frame after these statuses."""
+    app = live(None, *statuses)
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        return "\n".join(shown(app))
+
+
+MAC = pb.Hardware(
+    memory_pressure=pb.MEMORY_PRESSURE_WARN,
+    memory_headroom_bytes=-1_500_000_000,
+    memory_floor_bytes=10_000_000_000,
+    memory_available_bytes=8_500_000_000,
+    memory_limit_bytes=24_000_000_000,
+    swap_in_bytes=12_000_000,
+    mlx_active_bytes=5_000_000_000,
+    mlx_cache_bytes=300_000_000,
+    mlx_peak_bytes=6_100_000_000,
+    gpu_memory_bytes=7_000_000_000,
+    gpu_utilization=0.83,
+    thermal_level=pb.THERMAL_LEVEL_HEAVY,
+    throttles=2,
+    low_power=True,
+    on_mains=False,
+    temperatures={"cpu": 61.2, "gpu": 71.6},
+    power={"cpu": 3.0, "system": 22.4},
+)
+BEFORE = counts(100, 400, 200, break_even=150.0, per_position=[(90, 100), (60, 100), (30, 100), (20, 100)])
+AFTER = counts(
+    200, 760, 440, plain=25, parked=20, break_even=250.0, per_position=[(180, 200), (130, 200), (80, 180), (50, 180)]
+)  # fmt: skip
+
+
+def busy(**fields: Any) -> tuple[pb.GetStatusResponse, pb.GetStatusResponse]:
+    whole = {
+        "active_requests": 3,
+        "queued_requests": 5,
+        "finished_requests": {"stop": 40, "error": 2},
+        "refused_requests": 7,
+        "weight_bytes": 5_200_000_000,
+        "kv_cache_bytes": 42_000_000,
+        "hardware": MAC,
+        "transitions": [
+            transition(NOON - timedelta(days=2), "flag", "on", "off", "its file was edited"),
+            transition(NOON - timedelta(minutes=3), "level", "full", "short_block", "acceptance fell"),
+        ],
+        "level": "short_block",
+        "level_cause": "acceptance fell",
+        "telemetry_exporting": True,
+        **fields,
+    }
+    return status(1_000, BEFORE), status(2_000, AFTER, **whole)
+
+
+FIGURES = (
+    "100 tokens/s",  # 1000 of them in ten seconds
+    "67%",  # accepted of the minute: 240 of 360
+    "3.40",  # tokens a draft
+    "1.70×",  # (100 + 240) over (100 + 100)
+    "depth, of 4",
+    "3.6",  # drafted a draft
+    "80%",  # steps drafted
+    "16%",  # and parked
+    "90%", "70%", "62%", "38%",  # by position
+    "short block",
+    "3 active, 5 of 64 queued",
+    "42",  # finished
+    "2, 2 in 10 s",
+    "7, 7 in 10 s",
+    "exporting",
+    "−1.5 GB, floor 10.0 GB of 24.0 GB",
+    "warn, swapped in 12 MB",
+    "5.0 GB, cache 300 MB, peak 6.1 GB",
+    "5.2 GB, KV cache 42 MB",
+    "83% busy, 7.0 GB",
+    "heavy, 2 throttles, 72 °C",
+    "battery, low-power mode, 22 W",
+    "full → short_block",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [(80, 24), (100, 30), (119, 40), (140, 45), (200, 60)])
+async def test_every_figure_is_on_every_screen(size: tuple[int, int]) -> None:
+    screen = await drawn(*busy(), size=size)
+    assert [figure for figure in FIGURES if figure not in screen] == []
+    bars = [line.count("█") for line in screen.splitlines() for n in "1234" if f"  {n} █" in line]
+    assert len(bars) == 4
+    assert bars == sorted(bars, reverse=True)
+
+
+async def test_the_least_terminal_scrolls_to_every_figure() -> None:
+    app = live(None, *busy())
+    async with app.run_test(size=(60, 20)) as pilot:
+        await pilot.pause()
+        seen = "\n".join(shown(app))
+        for _ in range(4):
+            await pilot.press("pagedown")
+            await pilot.pause(0.3)
+            seen += "\n".join(shown(app))
+    assert [figure for figure in FIGURES if figure not in seen] == []
+
+
+@pytest.mark.parametrize("size", [(59, 30), (100, 19), (30, 8)])
+async def test_a_terminal_too_small_says_so(size: tuple[int, int]) -> None:
+    screen = await drawn(*busy(), size=size)
+    assert "60 × 20" in screen
+    assert "speculation" not in screen
+
+
+async def test_a_terminal_that_grows_is_filled() -> None:
+    app = live(None, *busy())
+    async with app.run_test(size=(50, 15)) as pilot:
+        await until(pilot, "60 × 20")
+        await pilot.resize_terminal(140, 45)
+        await until(pilot, "acceptance, of 100%", "100 tokens/s")
+        assert len(shown(app)) == 45
+
+
+async def test_the_curve_rises_with_throughput() -> None:
+    lines = (await drawn(*(status(n * n * 20) for n in range(12)), size=(100, 30))).splitlines()
+    heights = [sum(line[n : n + 1] not in ("", " ") for line in lines[2:9]) for n in range(60, 97)]
+    assert heights[-20] < heights[-1]
+    assert "█" in lines[2]
+
+
+async def test_f_turns_the_flag_and_says_so() -> None:
+    link = FakeLink(status(flag_variant="on"))
+    async with live(link, status()).run_test(size=(100, 30)) as pilot:
+        await until(pilot, "flag      on", "turn the flag off")
+        await pilot.press("f")
+        await until(pilot, "flag      off", "flag off", "turn the flag on")
+    assert link.variants == ["off"]
+
+
+async def test_a_flag_that_is_neither_on_nor_off_is_left() -> None:
+    link = FakeLink(status(flag_variant="half"))
+    async with live(link, status(flag_variant="half")).run_test(size=(100, 30)) as pilot:
+        await pilot.press("f")
+        await until(pilot, "neither on nor off, but half")
+    assert link.variants == []
+
+
+async def test_p_holds_the_figures_until_it_is_pressed_again() -> None:
+    link = FakeLink(status())
+    app = live(link, status())
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("p")
+        await until(pilot, "paused", "continue")
+        await pilot.pause(0.1)  # a question that was under way ends
+        link.answers, asked = [status(active_requests=9)], link.asked
+        await pilot.pause(0.3)
+        assert link.asked == asked
+        await pilot.press("p")
+        await until(pilot, "9 active")
+
+
+@pytest.mark.parametrize("key", ["q", "ctrl+c"])
+async def test_quitting_keeps_the_picture_and_closes_the_link(key: str) -> None:
+    link = FakeLink(status())
+    app = live(link, status())
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press(key)
+    assert app.return_code == 0
+    assert "speculation" in app.picture
+    assert link.closed.is_set()
+
+
+async def test_keys_act_while_the_daemon_hangs() -> None:
+    link = FakeLink(status())
+    link.hang = True
+    async with live(link, status()).run_test(size=(100, 30)) as pilot:
+        while not link.asked:
+            await pilot.pause(0.02)
+        await pilot.press("p")
+        await until(pilot, "paused")
+        await pilot.press("q")
+    assert link.closed.is_set()
+
+
+async def test_a_lost_daemon_is_said_and_followed_when_it_is_back() -> None:
+    link = FakeLink(NotServing("no daemon answers"))
+    app = live(link, status(1), status(2))
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until(pilot, "no answer for", "no daemon answers", "– tokens/s")
+        link.answers = [status(3)]
+        await until(pilot, "it answers again", "serving for")
+        assert "no answer" not in "\n".join(shown(app))
+
+
+async def test_an_error_of_its_own_ends_it_with_a_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = live(None, status())
+
+    async def run() -> None:
+        async with app.run_test() as pilot:
+            monkeypatch.setattr(app, "view", lambda: 1 / 0)
+            app.set_timer(0.01, app.draw)
+            await pilot.pause(1.0)
+
+    with pytest.raises(ZeroDivisionError):
+        await run()
+    assert app.return_code == 1
+
+
+@pytest.mark.parametrize(
+    ("failures", "interval", "seconds"),
+    [(1, 1.0, 1.0), (3, 1.0, 4.0), (5, 1.0, 10.0), (10_000, 1.0, 10.0), (1, 60.0, 60.0), (9, 60.0, 60.0)],
+)
+def test_the_pause_doubles_up_to_ten_seconds_or_one_interval(failures: int, interval: float, seconds: float) -> None:
+    assert pause(failures, interval) == seconds
+
+
+class Answering:
+    """A client that knows its answers beforehand."""
+
+    def __init__(self, *answers: pb.GetStatusResponse | Exception) -> None:
+        self.answers, self.closed = list(answers), False
+
+    def status(self, *, timeout: float) -> pb.GetStatusResponse:
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_connection_is_kept_until_it_fails() -> None:
+    first, second = Answering(status(1), status(2), NotServing("gone")), Answering(status(3))
+    clients = iter((first, second))
+    link = DaemonLink(lambda: cast(DraftdClient, next(clients)))
+    assert [link.status().status.output_tokens for _ in range(2)] == [1, 2]
+    with pytest.raises(NotServing, match="gone"):
+        link.status()
+    assert first.closed
+    assert link.status().status.output_tokens == 3
+    link.close()
+    assert second.closed
+
+
+@pytest.mark.parametrize(
+    ("share", "drawing"),
+    [(0.0, "    "), (0.001, "▏   "), (0.5, "██  "), (0.53, "██▏ "), (1.0, "████"), (1.5, "████"), (-1.0, "    ")],
+)
+def test_a_bar_is_always_as_wide_as_it_may_be(share: float, drawing: str) -> None:
+    assert bar(share, 4) == drawing
+
+
+def test_a_curve_leaves_unknown_columns_empty() -> None:
+    assert spark([0.0, 1.0, 8.0, None, 16.0], 2, 16.0) == ["    █", "▁▁█ █"]
+    assert spark([0.0, 0.0], 2, 0.0) == ["  ", "▁▁"]

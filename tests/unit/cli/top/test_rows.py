@@ -1,0 +1,174 @@
+"""What is said of a daemon, row by row: every figure, a dash for what is not known, and a colour for what matters."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from rich.text import Text
+
+from draftd.cli.commands.top import lines
+from draftd.cli.top import rows
+from draftd.cli.top.rates import Lost, View
+from draftd.core import FallbackLevel
+from draftd.policy.ladder import Demand, Hold, Signal
+from draftd.server import fallback
+from draftd.v1 import control_pb2 as pb
+from draftd.v1 import inference_pb2 as inference
+from tests.fallback import standing
+from tests.unit.cli.top.snapshots import NOON, SECOND_RUN, counts, status, transition, view
+
+DEMANDS = (
+    Demand(Signal.ALERT, FallbackLevel.SHORT_BLOCK, "DraftdAcceptanceDrift"),
+    Demand(Signal.MEMORY, FallbackLevel.AUTOREGRESSIVE, "critical", hard=True),
+)
+
+
+def said(shown: View) -> dict[str, str]:
+    """Every line by its name; the first is the header."""
+    made = [line.plain for line in lines(shown, NOON)]
+    return {"": made[0]} | {line[:17].strip(): line[17:].strip() for line in made[1:]}
+
+
+def stepped_down(**fields: Any) -> View:
+    state = fallback.state(standing(rung=1, since=NOON.timestamp() - 60, **fields))
+    return view(status(level="short_block", level_cause="acceptance fell", fallback=state))
+
+
+def test_of_an_idle_daemon_nothing_is_claimed() -> None:
+    found = said(view(status()))
+    assert found["tokens/s"].startswith("–")
+    for name in ("headroom", "MLX", "GPU", "thermal", "accepted", "tokens a draft", "speed-up"):
+        assert "–" in found[name]
+        assert not any(digit in found[name] for digit in "123456789"), name
+
+
+@pytest.mark.parametrize(
+    ("hardware", "row", "text"),
+    [
+        (pb.Hardware(gpu_utilization=0.5), "GPU", "50% busy, –"),
+        (pb.Hardware(gpu_memory_bytes=7), "GPU", "– busy, 7 B"),
+        (pb.Hardware(mlx_active_bytes=7), "MLX", "7 B, cache –, peak –"),
+        (pb.Hardware(memory_headroom_bytes=7), "headroom", "7 B, floor – of –"),
+        (pb.Hardware(memory_pressure=pb.MEMORY_PRESSURE_NORMAL), "pressure", "normal, swapped in –"),
+        (pb.Hardware(swap_in_bytes=7), "pressure", "–, swapped in 7 B"),
+        (pb.Hardware(on_mains=True), "power", "mains"),
+        (pb.Hardware(low_power=False), "power", "normal mode"),
+        (pb.Hardware(throttles=0), "thermal", "–, 0 throttles"),
+    ],
+)
+def test_a_figure_known_by_half_shows_that_half(hardware: pb.Hardware, row: str, text: str) -> None:
+    assert said(view(status(hardware=hardware)))[row] == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.2, "0 over 0.2 s"), (1.0, "0 over 1 s"), (54.0, "0 over 54 s"), (60.0, "0 over a minute")]
+)
+def test_a_window_shorter_than_a_minute_says_so(seconds: float, text: str) -> None:
+    assert said(view(status(), status(), seconds=seconds))["tokens/s"] == text
+
+
+def test_while_the_model_is_loading_its_size_is_unknown() -> None:
+    found = said(view(status(state=pb.DAEMON_STATE_LOADING, model=inference.GetModelResponse())))
+    assert found["model"] == "–"
+    assert "loading for" in found[""]
+
+
+def test_after_a_restart_the_present_is_unknown() -> None:
+    made = counts(100, 400, 200, break_even=150.0)
+    found = said(view(status(1_000, made), status(10, run=SECOND_RUN)))
+    assert found["tokens/s"].startswith("–")
+
+
+@pytest.mark.parametrize(("retry", "text"), [(3.2, "next try in 3 s"), (None, "asking again")])
+def test_a_lost_daemon_is_said_with_what_is_done(retry: float | None, text: str) -> None:
+    shown = view(status(1), status(2), lost=Lost("no daemon answers", 12.0, retry))
+    assert rows.lost(shown).plain == f"no answer for 12 s, {text}: no daemon answers"
+
+
+@pytest.mark.parametrize(
+    ("fields", "row", "text"),
+    [
+        ({"flag": pb.FlagState(error="not valid JSON")}, "flag", "on · not valid JSON"),
+        ({"telemetry_exporting": False}, "telemetry", "not exporting"),
+        ({"drafter_errors": 3, "verifier_errors": 1}, "failed", "0, errors: 3 drafter, 1 verifier"),
+    ],
+)
+def test_what_is_out_of_the_ordinary_is_said(fields: dict[str, Any], row: str, text: str) -> None:
+    assert said(view(status(**fields)))[row] == text
+
+
+def test_why_there_is_no_speculation_is_said() -> None:
+    shown = view(status(model=inference.GetModelResponse(model="m", speculation_reason="no rollback")))
+    assert str(rows.unavailable(shown)) == "unavailable: no rollback"
+
+
+def test_older_transitions_have_an_age_and_the_latest_is_first() -> None:
+    changes = [
+        transition(NOON - timedelta(days=2), "flag", "on", "off", "its file was edited"),
+        transition(NOON - timedelta(minutes=3), "level", "full", "short_block", "acceptance fell"),
+    ]
+    latest, older = rows.transitions(view(status(transitions=changes)), NOON)
+    assert (latest.name, latest.value.plain) == ("11:57:00", "level full → short_block · acceptance fell")
+    assert (older.name, older.value.plain) == ("2 d", "flag on → off · its file was edited")
+
+
+def test_who_holds_and_what_asks_is_shown_briefly_or_whole() -> None:
+    asked = said(stepped_down(demands=DEMANDS))
+    assert asked["level"].startswith("short block 3, 1 of 4 down")
+    assert asked["asked"] == "memory → autoregressive, 1 more · critical"
+    assert asked["next"].startswith("on its way down to autoregressive")
+    assert said(stepped_down(hold=Hold(1)))["held"] == "until it is released"
+    assert said(stepped_down())["next"].startswith("up in 4 min, once a probe")
+    for shown, text in ((stepped_down(demands=DEMANDS), "asked by memory"), (stepped_down(hold=Hold(1)), "held")):
+        brief = rows.serving(shown, NOON, brief=True)
+        assert len(brief) == 7
+        assert text in brief[1].value.plain
+
+
+def test_at_the_top_the_ladder_takes_no_room() -> None:
+    plain = [row.name for row in rows.serving(view(status()), NOON)]
+    assert [row.name for row in rows.serving(view(status(fallback=fallback.state(standing()))), NOON)] == plain
+
+
+def style(shown: View, words: str) -> str:
+    """How these words are drawn, wherever they are first."""
+    text: Text = next(line for line in lines(shown, NOON) if words in line.plain)
+    at = text.plain.index(words)
+    found = [str(span.style) for span in text.spans if span.start <= at and at + len(words) <= span.end]
+    return found[-1] if found else ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "words", "wanted"),
+    [
+        ({"hardware": pb.Hardware(thermal_level=pb.THERMAL_LEVEL_HEAVY)}, "heavy", "bold red"),
+        ({"hardware": pb.Hardware(thermal_level=pb.THERMAL_LEVEL_NOMINAL)}, "nominal", "green"),
+        ({"hardware": pb.Hardware(thermal_level=pb.THERMAL_LEVEL_MODERATE)}, "moderate", "yellow"),
+        ({"hardware": pb.Hardware(memory_headroom_bytes=-1_500_000_000)}, "−1.5 GB", "bold red"),
+        ({"hardware": pb.Hardware(memory_pressure=pb.MEMORY_PRESSURE_WARN)}, "warn", "yellow"),
+        ({"hardware": pb.Hardware(memory_pressure=pb.MEMORY_PRESSURE_CRITICAL)}, "critical", "bold red"),
+        ({"hardware": pb.Hardware(memory_pressure=pb.MEMORY_PRESSURE_WARN)}, ", swapped in", ""),
+        ({"hardware": pb.Hardware(on_mains=False)}, "battery", "yellow"),
+        ({"level": "light_draft"}, "light draft", "yellow"),
+        ({"level": "full"}, "full", "green"),
+        ({"flag_variant": "off"}, "off", "yellow"),
+        ({"queued_requests": 64}, "64 of 64 queued", "bold red"),
+    ],
+)
+def test_what_matters_stands_out(fields: dict[str, Any], words: str, wanted: str) -> None:
+    assert style(view(status(**fields)), words) == wanted
+
+
+def test_a_speed_up_below_one_is_bad_and_above_it_is_good() -> None:
+    for break_even, wanted in ((300.0, "bold red"), (50.0, "green")):
+        made = rows.speculation(view(status(), status(1, counts(100, 400, 100, break_even=break_even))))
+        assert next(row for row in made if row.name == "speed-up").style == wanted
+
+
+def test_a_refusal_of_this_minute_is_bad_and_an_old_one_is_not() -> None:
+    old, new = status(refused_requests=2), status(refused_requests=3)
+    for after, wanted in ((old, "yellow"), (new, "bold red")):
+        refused = next(row.value for row in rows.serving(view(old, after), NOON) if row.name == "refused")
+        assert str(refused.spans[0].style) == wanted
