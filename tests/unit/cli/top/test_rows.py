@@ -12,8 +12,8 @@ from draftd.cli.commands.top import lines
 from draftd.cli.top import rows
 from draftd.cli.top.rates import Lost, View
 from draftd.core import FallbackLevel
-from draftd.policy.ladder import Demand, Hold, Signal
-from draftd.server import fallback
+from draftd.fallback.ladder import Demand, Hold, Signal
+from draftd.fronts.grpc import fallback
 from draftd.v1 import control_pb2 as pb
 from draftd.v1 import inference_pb2 as inference
 from tests.fallback import standing
