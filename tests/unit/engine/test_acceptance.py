@@ -19,10 +19,10 @@ import pytest
 from scipy import stats
 
 from draftd.core import DrafterKind, SamplingParams
-from draftd.engine.cache.base import base as room
+from draftd.engine.cache import base as room
+from draftd.engine.sampling import acceptance as acceptance_rule
 from draftd.engine.sampling.noise import Noise
 from draftd.engine.sampling.transforms import Sampling
-from draftd.engine.sampling.transforms import acceptance as acceptance_rule
 from draftd.engine.targets import local as verification
 from tests.rig import Rig, autoregressive, pair, request, speculative, tiny_llama
 

@@ -14,8 +14,8 @@ import pytest
 from mlx_lm.models import base
 from mlx_lm.models.cache import make_prompt_cache
 
+from draftd.engine.cache import attention
 from draftd.engine.cache.attention import Run, runs
-from draftd.engine.cache.base import attention
 from draftd.engine.cache.batched import RaggedCaches
 from draftd.engine.pair import load_models
 

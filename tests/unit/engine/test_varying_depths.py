@@ -16,9 +16,9 @@ import mlx.core as mx
 import pytest
 
 from draftd.core import DrafterKind
+from draftd.engine.drafters import draft_model as drafting
 from draftd.engine.drafters.base import Draft
 from draftd.engine.drafters.draft_model import DraftModel
-from draftd.engine.drafters.loaded import draft_model as drafting
 from tests.rig import Rig, automatic, autoregressive, pair, request, speculative, tiny_llama
 from tests.unit.engine import test_acceptance as harness
 from tests.unit.engine.test_acceptance import BATCH, LENGTH, PARAMS, PROMPT, REPEATING, VOCAB, exact, p_value, tally

@@ -116,7 +116,7 @@ def _drawn(history: History, target: str, interval: float) -> str:
 
     app = TopApp(None, history, target, interval)
 
-    async def take(pilot: Pilot[None]) -> None:
+    async def take(pilot: Pilot[object]) -> None:
         await pilot.pause()
         await app.action_quit()
 

@@ -132,7 +132,7 @@ class TopApp(App[None]):
         ("q", "quit", "quit"),
         ("ctrl+c", "quit", "quit"),
     ]
-    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-narrow"), (80, "-normal"), (_WIDE, "-wide")]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (80, "-normal"), (_WIDE, "-wide")]
     CSS = """
     #header, #footer { height: 1; }
     #small { display: none; height: 1fr; content-align: center middle; }
@@ -315,18 +315,15 @@ class TopApp(App[None]):
             self._fill(name, _grid(made) if made else Text("none yet", DIM))
 
     def _draw_curves(self, view: View) -> None:
-        now, minute, over = view.now, view.minute, rows.period(view)
-        beside = (
-            Text.assemble((figures.rate(now and now.tokens_per_second), "bold"), " tokens/s"),
-            Text(f"{figures.rate(minute and minute.tokens_per_second)} over {over}", DIM),
-        )
+        known = (view.now, view.minute)
+        rates = [None if one is None else one.tokens_per_second for one in known]
+        accepted = [None if one is None else one.drafting.acceptance for one in known]
+        over = f"over {rows.period(view)}"
         throughput = self.query_one("#throughput", Curve)
+        beside = _beside(figures.rate(rates[0]), "tokens/s", f"{figures.rate(rates[1])} {over}")
         peak = throughput.show(view, lambda one: one.rate, beside, "throughput", None)
         throughput.border_title = f"throughput, {figures.rate(peak) if peak else NOTHING} at most"
-        beside = (
-            Text.assemble((figures.percent(now and now.drafting.acceptance), "bold"), " accepted"),
-            Text(f"{figures.percent(minute and minute.drafting.acceptance)} over {over}", DIM),
-        )
+        beside = _beside(figures.percent(accepted[0]), "accepted", f"{figures.percent(accepted[1])} {over}")
         self.query_one("#acceptance", Curve).show(view, lambda one: one.acceptance, beside, "acceptance, of 100%", 1.0)
 
     def _fill(self, name: str, content: RenderableType) -> None:
@@ -336,6 +333,11 @@ class TopApp(App[None]):
 def _message(error: Exception) -> str:
     failure = explain(error)
     return failure.message if failure is not None else repr(error)
+
+
+def _beside(present: str, what: str, lately: str) -> tuple[Text, Text]:
+    """The two figures beside a curve."""
+    return Text.assemble((present, "bold"), f" {what}"), Text(lately, DIM)
 
 
 def _cut(line: Text) -> Text:
