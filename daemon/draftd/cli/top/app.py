@@ -132,7 +132,6 @@ class TopApp(App[None]):
         ("q", "quit", "quit"),
         ("ctrl+c", "quit", "quit"),
     ]
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (80, "-normal"), (_WIDE, "-wide")]
     CSS = """
     #header, #footer { height: 1; }
     #small { display: none; height: 1fr; content-align: center middle; }
@@ -169,6 +168,7 @@ class TopApp(App[None]):
     ) -> None:
         """`history` has the first snapshot, or more; `clock` is monotonic."""
         super().__init__()
+        self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (80, "-normal"), (_WIDE, "-wide")]
         assert history.latest is not None
         self.picture = ""
         self._link, self._history, self._target, self._interval, self._clock = link, history, target, interval, clock
