@@ -13,19 +13,20 @@ from typing import Any
 import grpc
 
 from draftd.client.client import CallError, DraftdClient
-from draftd.core import DepthMode, Outcome
+from draftd.core import ContextTier, DecodePlan, DepthMode, Outcome
 from draftd.engine.loop import EngineWorker
 from draftd.engine.pair import LoadedModels
 from draftd.engine.scripted import scripted_models
 from draftd.errors import DraftdError
 from draftd.fallback.journal import Journal
 from draftd.fronts.grpc.app import Daemon
-from draftd.fronts.grpc.seams import FallbackControl, NullTelemetry
+from draftd.fronts.grpc.seams import FallbackControl
 from draftd.hardware.state import HardwareView
 from draftd.planning.flag import FlagService
 from draftd.planning.planner import Planner, ladder_of
 from draftd.settings import EngineSettings, FlagSettings, ServerSettings, Settings
-from draftd.telemetry.spans import InferenceSpan, InferenceStart, NullInferenceSpan
+from draftd.telemetry.setup import Telemetry
+from draftd.telemetry.spans import InferenceSpan, InferenceStart
 from draftd.v1 import inference_pb2 as pb
 from tests.waiting import until
 
@@ -36,13 +37,16 @@ def models() -> LoadedModels:
 
 
 @dataclass
-class Heard(NullInferenceSpan):
+class Heard(InferenceSpan):
     """What telemetry was told of one request."""
 
     start: InferenceStart
     outcomes: list[Outcome] = field(default_factory=list)
     refusals: list[DraftdError] = field(default_factory=list)
     text: str | None = None
+
+    def planned(self, plan: DecodePlan, tier: ContextTier) -> None:
+        pass
 
     def captured(self, text: str) -> None:
         self.text = text
@@ -55,7 +59,7 @@ class Heard(NullInferenceSpan):
         self.refusals.append(error)
 
 
-class ListeningTelemetry(NullTelemetry):
+class ListeningTelemetry(Telemetry):
     """Keeps what it is told."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from draftd.fallback.alerts.webhook import Listener
 from draftd.fallback.leases import Applied, Notice
 from draftd.settings import WebhookSettings
-from draftd.telemetry.control import NullControlRecorder
+from draftd.telemetry.fallback import FallbackRecorder
 
 PAYLOADS = Path(__file__).parent / "payloads"
 TOKEN, SECRET = "a-token-of-the-tests", "a-secret-of-the-tests"
@@ -55,7 +55,7 @@ def signed(body: bytes, secret: str = SECRET, at: float | None = None) -> dict[s
     return {SIGNATURE: made, TIMESTAMP: when}
 
 
-class Counting(NullControlRecorder):
+class Counting(FallbackRecorder):
     """Telemetry that keeps what it counts. Any thread."""
 
     def __init__(self) -> None:

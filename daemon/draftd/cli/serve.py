@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from draftd import __version__
 from draftd.cli.state import Kept, Learning, pair_of, paths_of
@@ -24,6 +24,7 @@ from draftd.fallback.annotations import Annotator
 from draftd.fallback.controller import Controller
 from draftd.fallback.probe_runner import Examiner
 from draftd.fallback.signal_feed import Intake
+from draftd.fallback.snapshot import Readings
 from draftd.fallback.weights import Residency
 from draftd.fronts.grpc import logs
 from draftd.fronts.grpc.app import Daemon
@@ -33,7 +34,8 @@ from draftd.hardware.system import system_probe
 from draftd.planning.flag import FlagService
 from draftd.planning.planner import Planner, ladder_of
 from draftd.settings import ModelSettings, Settings
-from draftd.telemetry.setup import Decisions, FallbackReadings, Telemetry
+from draftd.telemetry.fallback import Decisions
+from draftd.telemetry.setup import Telemetry
 
 _HARDWARE_CLOSE_SECONDS = 1.0  # a reading that hangs longer is left behind
 _FALLBACK_CLOSE_SECONDS = 5.0  # for all of it together; each part takes a fraction of a second where nothing hangs
@@ -123,8 +125,8 @@ class _Parts:
         # Not while it loads: the engine's thread must be the first to import MLX.
         return mlx_memory() if self.worker is not None and self.worker.state is EngineState.READY else None
 
-    def readings(self) -> FallbackReadings | None:
-        return self.fallback.readings() if self.fallback is not None else None
+    def readings(self) -> Readings | None:
+        return self.fallback.controller.readings() if self.fallback is not None else None
 
     def flag_enabled(self) -> bool | None:
         return self.flags.default_value() if self.flags is not None else None
@@ -144,7 +146,7 @@ class Fallback:
         hardware: HardwareView,
     ) -> None:
         """Raises ConfigError for settings that cannot be met. Nothing runs before `start`."""
-        recorder = telemetry.control_recorder()
+        recorder = telemetry.fallback_recorder()
         residency = Residency(worker)
         self._examiner = Examiner(worker, residency.borrow, settings.fallback, recorder, stands=planner)
         self.controller = Controller(
@@ -195,11 +197,6 @@ class Fallback:
         if self._annotator is not None:  # the last to hear; a Grafana that hangs is no fault of this daemon's
             self._annotator.close(min(_ANNOTATIONS_SECONDS, max(0.0, deadline - time.monotonic())))
         return all(ended)
-
-    def readings(self) -> FallbackReadings:
-        """For the gauges."""
-        found = self.controller.readings()
-        return FallbackReadings(**{field.name: getattr(found, field.name) for field in fields(FallbackReadings)})
 
 
 def models_of(settings: ModelSettings) -> Load:

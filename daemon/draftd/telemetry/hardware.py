@@ -1,4 +1,5 @@
-"""What is told of the machine: on the hardware metrics, and on a request's span when it ends. Absent stays absent."""
+"""What telemetry says of the machine: on the hardware metrics, and on a request's span when it ends. What is not known
+stays absent."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from opentelemetry.metrics import Observation
 from draftd.hardware.state import HardwareState, HardwareView
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
-from draftd.telemetry.attributes import Attribute
-from draftd.telemetry.catalog import Metric
+from draftd.telemetry.attributes import Attribute, Metric
+from draftd.telemetry.metrics import Observe
 
 Value = Callable[[HardwareState], float | None]
 Series = Callable[[HardwareState], Mapping[str, float | None] | None]
@@ -24,8 +25,8 @@ _VALUES: tuple[tuple[Metric, Value], ...] = (
     (catalog.MEMORY_WORKING_SET, lambda s: s.sample.mlx_working_set),
     (catalog.MEMORY_GPU, lambda s: s.sample.gpu_memory),
     (catalog.MEMORY_FREE, lambda s: s.sample.memory_free_share),
-    (catalog.POWER_LOW_MODE, lambda s: _flag(s.sample.low_power)),
-    (catalog.POWER_PLUGGED_IN, lambda s: _flag(s.sample.plugged_in)),
+    (catalog.POWER_LOW_MODE, lambda s: s.sample.low_power),
+    (catalog.POWER_PLUGGED_IN, lambda s: s.sample.plugged_in),
     (catalog.THERMAL_LEVEL, lambda s: s.thermal_level),
     (catalog.THERMAL_THROTTLES, lambda s: s.throttles),
     (catalog.SYSTEM_MEMORY_LIMIT, lambda s: s.sample.memory_total),
@@ -35,11 +36,7 @@ _VALUES: tuple[tuple[Metric, Value], ...] = (
 _SERIES: tuple[tuple[Metric, Attribute, Series], ...] = (
     (catalog.SYSTEM_MEMORY_USAGE, a.MEMORY_STATE, lambda s: s.sample.memory_states),
     (catalog.SYSTEM_MEMORY_UTILIZATION, a.MEMORY_STATE, lambda s: _shares(s)),
-    (
-        catalog.SYSTEM_PAGING_USAGE,
-        a.PAGING_STATE,
-        lambda s: {"used": s.sample.swap_used, "free": s.sample.swap_free},
-    ),
+    (catalog.SYSTEM_PAGING_USAGE, a.PAGING_STATE, lambda s: {"used": s.sample.swap_used, "free": s.sample.swap_free}),
     (catalog.SYSTEM_PAGING_OPERATIONS, a.PAGING_DIRECTION, lambda s: {"in": s.sample.swap_in_pages}),
     (
         catalog.MEMORY_MLX,
@@ -49,23 +46,42 @@ _SERIES: tuple[tuple[Metric, Attribute, Series], ...] = (
     (catalog.GPU_UTILIZATION, a.HW_ID, lambda s: {"gpu": s.sample.gpu_utilization}),
     (catalog.HW_TEMPERATURE, a.HW_ID, lambda s: s.sample.temperatures),
     (catalog.HW_FAN_SPEED, a.HW_ID, lambda s: s.sample.fans),
+    (catalog.HW_POWER, a.HW_ID, lambda s: s.sample.power),
 )
 # The conventions' names for what draws power, where they have one.
 _TYPES = {"ram": "memory", "system": "enclosure"}
 
 
-def observed_hardware(hardware: HardwareView) -> dict[str, Callable[[], Iterable[Observation]]]:
+def observed_hardware(hardware: HardwareView) -> dict[str, Observe]:
     """What each hardware metric of the catalog shows when metrics are collected, by the metric's name."""
-    found: dict[str, Callable[[], Iterable[Observation]]] = {}
-    for metric, value in _VALUES:
-        found[metric.name] = lambda v=value: _observe(hardware, v)  # type: ignore[misc]
-    for metric, attribute, series in _SERIES:
-        found[metric.name] = lambda name=attribute.name, s=series: _observe_series(hardware, name, s)  # type: ignore[misc]
-    found[catalog.HW_POWER.name] = lambda: _observe_power(hardware)
-    found[catalog.HARDWARE_ERRORS.name] = lambda: (
-        Observation(count, {a.READING.name: reading}) for reading, count in hardware.errors.items()
-    )
-    return found
+
+    def values(series: Series, attribute: Attribute | None = None, *, typed: bool = False) -> Observe:
+        def observe() -> Iterable[Observation]:
+            state = hardware.state
+            for key, value in ((series(state) if state is not None else None) or {}).items():
+                if value is None:
+                    continue
+                labels = {} if attribute is None else {attribute.name: key}
+                if typed:
+                    labels[a.HW_TYPE.name] = _TYPES.get(key, key)
+                yield Observation(int(value) if isinstance(value, bool) else value, labels)
+
+        return observe
+
+    def one(value: Value) -> Observe:
+        return values(lambda state: {"": value(state)})
+
+    def errors() -> Iterable[Observation]:
+        return [Observation(count, {a.READING.name: reading}) for reading, count in hardware.errors.items()]
+
+    return {
+        **{metric.name: one(value) for metric, value in _VALUES},
+        **{
+            metric.name: values(series, attribute, typed=metric is catalog.HW_POWER)
+            for metric, attribute, series in _SERIES
+        },
+        catalog.HARDWARE_ERRORS.name: errors,
+    }
 
 
 def hardware_attributes(state: HardwareState | None) -> dict[str, int]:
@@ -78,29 +94,6 @@ def hardware_attributes(state: HardwareState | None) -> dict[str, int]:
         (a.THERMAL_LEVEL, state.thermal_level),
     )
     return {attribute.name: int(value) for attribute, value in found if value is not None}
-
-
-def _observe(hardware: HardwareView, value: Value) -> Iterable[Observation]:
-    state = hardware.state
-    if state is not None and (number := value(state)) is not None:
-        yield Observation(number)
-
-
-def _observe_series(hardware: HardwareView, attribute: str, series: Series) -> Iterable[Observation]:
-    state = hardware.state
-    for key, number in ((series(state) if state is not None else None) or {}).items():
-        if number is not None:
-            yield Observation(number, {attribute: key})
-
-
-def _observe_power(hardware: HardwareView) -> Iterable[Observation]:
-    state = hardware.state
-    for part, watts in ((state.sample.power if state is not None else None) or {}).items():
-        yield Observation(watts, {a.HW_ID.name: part, a.HW_TYPE.name: _TYPES.get(part, part)})
-
-
-def _flag(value: bool | None) -> int | None:
-    return None if value is None else int(value)
 
 
 def _shares(state: HardwareState) -> Mapping[str, float] | None:

@@ -1,7 +1,6 @@
-"""The link to the collector: whether what is exported arrives, told once when it stops and once when it resumes.
+"""The link to the collector: one warning when exports stop arriving, and one when they arrive again.
 
-The SDK logs every attempt of every signal. That noise is kept here, at debug level, and its last line explains the one
-warning that a person reads.
+The SDK logs every attempt of every signal. Those lines go to the debug level; the last of them explains the warning.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ _NOISY = (
 
 
 class Quiet(logging.Handler):
-    """Takes the exporters' log records away from the daemon's log while it is installed."""
+    """Keeps the exporters' log records out of the daemon's log while it is installed."""
 
-    _changing = threading.Lock()  # loggers are the process's: one may be leaving while the next one comes
+    _changing = threading.Lock()  # loggers are the process's: one handler may leave while the next is installed
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,8 +61,8 @@ class Quiet(logging.Handler):
 class Link:
     """Counts exports that arrived and that did not."""
 
-    def __init__(self, quiet: Quiet) -> None:
-        self._quiet = quiet
+    def __init__(self) -> None:
+        self.quiet = Quiet()
         self._lock = threading.Lock()
         self._down: set[str] = set()
         self.arrived = 0
@@ -88,19 +87,17 @@ class Link:
                 "telemetry does not reach its collector at %s (%s). Requests are not affected; spans beyond the "
                 "queue's bound are dropped, counters catch up when it returns",
                 endpoint,
-                self._quiet.last or signal,
+                self.quiet.last or signal,
             )
         elif back:
             _log.warning("telemetry reaches its collector again")
 
 
 class Watched:
-    """An exporter of any signal that reports to the link. All else is the exporter's own."""
+    """An exporter of any signal whose exports are reported to the link."""
 
     def __init__(self, exporter: Any, signal: str, link: Link) -> None:
-        self._exporter = exporter
-        self._signal = signal
-        self._link = link
+        self._exporter, self._signal, self._link = exporter, signal, link
         self._endpoint = str(getattr(exporter, "_endpoint", type(exporter).__name__))
 
     def export(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
@@ -111,12 +108,6 @@ class Watched:
             return result
         finally:
             self._link.report(self._signal, self._endpoint, arrived)
-
-    def shutdown(self, *args: Any, **kwargs: Any) -> None:
-        self._exporter.shutdown(*args, **kwargs)
-
-    def force_flush(self, *args: Any, **kwargs: Any) -> Any:
-        return self._exporter.force_flush(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._exporter, name)

@@ -1,31 +1,166 @@
-"""Instruments, made from the catalog and from nothing else, and what is recorded on them."""
+"""Instruments made from the catalog and from nothing else, and what requests and the engine record on them."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, Observation
 
-from draftd.core import DecodeRequest, Outcome, RoundResult
+from draftd.core import DecodeRequest, DraftCounts, Outcome, RoundResult
 from draftd.engine.observer import EngineStatus
-from draftd.hardware.state import HardwareView
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
-from draftd.telemetry.catalog import Kind, Metric
-from draftd.telemetry.decisions import Decisions, observed_decisions
-from draftd.telemetry.guard import Guard
-from draftd.telemetry.hardware import observed_hardware
-from draftd.telemetry.labels import Naming
-from draftd.telemetry.ledger import Entry, Ledger
+from draftd.telemetry.attributes import Kind, Metric
+from draftd.telemetry.recording import Guard, Labels, Naming
 
-Attributes = Mapping[str, str]
-Reading = Callable[[Entry], float]
-Gauge = Callable[[EngineStatus], int]
+Observe = Callable[[], Iterable[Observation]]
+
+
+class Metrics:
+    """All instruments of the catalog on one meter. `observed`: what each observable one shows, by its name."""
+
+    def __init__(self, meter: Meter, observed: Mapping[str, Observe], guard: Guard) -> None:
+        self._guarded = guard.part("metrics")
+        self._histograms: dict[str, Histogram] = {}
+        self._counters: dict[str, Counter] = {}
+        observable = {
+            Kind.GAUGE: meter.create_observable_gauge,
+            Kind.UP_DOWN_COUNTER: meter.create_observable_up_down_counter,
+            Kind.OBSERVABLE_COUNTER: meter.create_observable_counter,
+        }
+        for metric in catalog.METRICS:
+            name, unit, brief = metric.name, metric.unit, metric.brief
+            if metric.kind is Kind.HISTOGRAM:
+                self._histograms[name] = meter.create_histogram(
+                    name, unit, brief, explicit_bucket_boundaries_advisory=metric.buckets
+                )
+            elif metric.kind is Kind.COUNTER:
+                self._counters[name] = meter.create_counter(name, unit, brief)
+            else:
+                observable[metric.kind](name, [self._callback(observed[name])], unit, brief)
+
+    def record(
+        self, metric: Metric, value: float, attributes: Mapping[str, str], context: Context | None = None
+    ) -> None:
+        """Records on a histogram. `context` links the exemplar to its span."""
+        self._histograms[metric.name].record(value, attributes, context)
+
+    def count(self, metric: Metric, attributes: Mapping[str, str], context: Context | None = None) -> None:
+        """Adds one to a counter."""
+        self._counters[metric.name].add(1, attributes, context)
+
+    def _callback(self, observe: Observe) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def callback(options: CallbackOptions) -> Iterable[Observation]:
+            with self._guarded:
+                return list(observe())
+            return []
+
+        return callback
+
+
+@dataclass(slots=True)
+class Entry:
+    """The sums of one label set."""
+
+    labels: Labels
+    counts: DraftCounts = field(default_factory=DraftCounts)
+    input_tokens: int = 0
+    drafter_errors: int = 0
+    verifier_errors: int = 0
+
+
+class Ledger:
+    """What the engine's steps add up to, by label set. Written on the engine thread, a microsecond or two a step; read
+    on the exporter's. Nothing is sampled and nothing is lost: a collector receives the engine's own counts."""
+
+    def __init__(self, naming: Naming) -> None:
+        self._naming = naming
+        self._lock = threading.Lock()
+        self._entries: dict[tuple[str | None, ...], Entry] = {}
+        self._page: tuple[Entry, ...] = ()
+        self._readers: set[str] = set()
+
+    def entry(self, request: DecodeRequest) -> Entry:
+        """The entry that a request counts under. Its labels are the caller's to read, not to change."""
+        plan = request.plan
+        key = (plan.mode, plan.drafter, plan.level.name, request.workload, request.tier)
+        found = self._entries.get(key)
+        if found is None:
+            found = Entry(self._naming.labels(plan, request.workload, request.tier))
+            with self._lock:
+                self._entries[key] = found
+        return found
+
+    def add(
+        self,
+        entry: Entry,
+        result: RoundResult | None = None,
+        *,
+        input_tokens: int = 0,
+        drafter_errors: int = 0,
+        verifier_errors: int = 0,
+    ) -> None:
+        with self._lock:
+            if result is not None:
+                entry.counts.add(result)
+            entry.input_tokens += input_tokens
+            entry.drafter_errors += drafter_errors
+            entry.verifier_errors += verifier_errors
+
+    def read(self, reader: str) -> tuple[Entry, ...]:
+        """A copy of the sums. All readers of one collection see the same copy: a new one is made for the first reader
+        that has read the last. So `drafted = accepted + rolled back` holds in every export, not only in the last."""
+        with self._lock:
+            if reader in self._readers or not self._readers:
+                self._page = tuple(_copy(entry) for entry in self._entries.values())
+                self._readers.clear()
+            self._readers.add(reader)
+            return self._page
+
+
+def _copy(entry: Entry) -> Entry:
+    counts = entry.counts
+    return replace(
+        entry,
+        counts=replace(
+            counts,
+            drafted_per_position=list(counts.drafted_per_position),
+            accepted_per_position=list(counts.accepted_per_position),
+        ),
+    )
+
+
+class MetricsObserver:
+    """The engine's observer: steps go to the ledger, the time between chunks to its histogram."""
+
+    def __init__(self, ledger: Ledger, metrics: Metrics, guard: Guard) -> None:
+        self._ledger, self._metrics, self._guarded = ledger, metrics, guard.part("observer")
+
+    def on_round(self, request: DecodeRequest, result: RoundResult, gap: float | None) -> None:
+        with self._guarded:
+            entry = self._ledger.entry(request)
+            self._ledger.add(entry, result)
+            if gap is not None:
+                self._metrics.record(catalog.INTER_CHUNK_DURATION, gap, entry.labels)
+
+    def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
+        with self._guarded:
+            self._ledger.add(self._ledger.entry(request), drafter_errors=1)
+
+    def on_verifier_error(self, request: DecodeRequest, message: str) -> None:
+        with self._guarded:
+            self._ledger.add(self._ledger.entry(request), verifier_errors=1)
+
+    def on_finish(self, request: DecodeRequest, outcome: Outcome) -> None:
+        with self._guarded:
+            self._ledger.add(self._ledger.entry(request), input_tokens=outcome.stats.prompt_tokens)
 
 
 # Which sum of the ledger each counter shows.
-_SUMS: tuple[tuple[Metric, Reading], ...] = (
+_SUMS: tuple[tuple[Metric, Callable[[Entry], float]], ...] = (
     (catalog.DRAFTS, lambda e: e.counts.drafts),
     (catalog.DRAFT_TOKENS, lambda e: e.counts.drafted),
     (catalog.ACCEPTED_TOKENS, lambda e: e.counts.accepted),
@@ -41,12 +176,14 @@ _SUMS: tuple[tuple[Metric, Reading], ...] = (
     (catalog.DRAFTER_ERRORS, lambda e: e.drafter_errors),
     (catalog.VERIFIER_ERRORS, lambda e: e.verifier_errors),
 )
-_BY_POSITION: tuple[tuple[Metric, Callable[[Entry], list[int]]], ...] = (
-    (catalog.ACCEPTED_PER_POS, lambda e: e.counts.accepted_per_position),
-    (catalog.DRAFTED_PER_POS, lambda e: e.counts.drafted_per_position),
+# The same, where an attribute tells several sums of a label set apart.
+_SERIES: tuple[tuple[Metric, str, Callable[[Entry], Mapping[str, int] | Mapping[int, int]]], ...] = (
+    (catalog.ACCEPTED_PER_POS, a.POSITION.name, lambda e: dict(enumerate(e.counts.accepted_per_position))),
+    (catalog.DRAFTED_PER_POS, a.POSITION.name, lambda e: dict(enumerate(e.counts.drafted_per_position))),
+    (catalog.TOKENS, a.TOKEN_TYPE.name, lambda e: {"input": e.input_tokens, "output": e.counts.emitted}),
 )
 # What is read off the engine's status, sums among it.
-_GAUGES: tuple[tuple[Metric, Gauge], ...] = (
+_GAUGES: tuple[tuple[Metric, Callable[[EngineStatus], int]], ...] = (
     (catalog.ACTIVE_REQUESTS, lambda s: s.active),
     (catalog.QUEUED_REQUESTS, lambda s: s.queued),
     (catalog.QUEUE_CAPACITY, lambda s: s.queue_capacity),
@@ -63,139 +200,40 @@ _GAUGES: tuple[tuple[Metric, Gauge], ...] = (
 )
 
 
-class Metrics:
-    """All instruments of the catalog on one meter."""
+def observed_engine(
+    ledger: Ledger, naming: Naming, status: Callable[[], EngineStatus | None], guard: Guard
+) -> dict[str, Observe]:
+    """What the engine's own metrics show when metrics are collected, by the metric's name."""
 
-    def __init__(
-        self,
-        meter: Meter,
-        *,
-        ledger: Ledger,
-        naming: Naming,
-        status: Callable[[], EngineStatus | None],
-        hardware: HardwareView,
-        guard: Guard,
-        decisions: Decisions | None = None,
-    ) -> None:
-        self._meter = meter
-        self._ledger = ledger
-        self._naming = naming
-        self._status = status
-        self._hardware = hardware
-        self._decisions = decisions or Decisions()
-        self._guard = guard
-        self._histograms: dict[str, Histogram] = {}
-        self._counters: dict[str, Counter] = {}
-        observed = self._observed()
-        for metric in catalog.METRICS:
-            self._create(metric, observed)
-        assert not observed, f"read but not in the catalog: {sorted(observed)}"
+    def total(metric: Metric, read: Callable[[Entry], float]) -> Observe:
+        return lambda: (Observation(read(entry), entry.labels) for entry in ledger.read(metric.name))
 
-    def record(self, metric: Metric, value: float, attributes: Attributes, context: Context | None = None) -> None:
-        """Records on a histogram. `context` links the exemplar to its span."""
-        self._histograms[metric.name].record(value, attributes, context)
+    def series(
+        metric: Metric, attribute: str, read: Callable[[Entry], Mapping[str, int] | Mapping[int, int]]
+    ) -> Observe:
+        return lambda: (
+            Observation(value, {**entry.labels, attribute: key})
+            for entry in ledger.read(metric.name)
+            for key, value in read(entry).items()
+        )
 
-    def count(self, metric: Metric, attributes: Attributes, context: Context | None = None) -> None:
-        """Adds one to a counter."""
-        self._counters[metric.name].add(1, attributes, context)
+    def gauge(read: Callable[[EngineStatus], int]) -> Observe:
+        def observe() -> Iterable[Observation]:
+            found = status()
+            if found is not None and naming.info() is not None:  # under another name they would count twice
+                yield Observation(read(found), {a.MODEL.name: naming.model()})
 
-    def _create(self, metric: Metric, observed: dict[str, Callable[[], Iterable[Observation]]]) -> None:
-        name, unit, brief = metric.name, metric.unit, metric.brief
-        if metric.kind is Kind.HISTOGRAM:
-            self._histograms[name] = self._meter.create_histogram(
-                name, unit, brief, explicit_bucket_boundaries_advisory=metric.buckets
-            )
-        elif metric.kind is Kind.COUNTER:
-            self._counters[name] = self._meter.create_counter(name, unit, brief)
-        else:
-            callback = self._guarded(observed.pop(name))
-            if metric.kind is Kind.GAUGE:
-                self._meter.create_observable_gauge(name, [callback], unit, brief)
-            elif metric.kind is Kind.UP_DOWN_COUNTER:
-                self._meter.create_observable_up_down_counter(name, [callback], unit, brief)
-            else:
-                self._meter.create_observable_counter(name, [callback], unit, brief)
+        return observe
 
-    def _guarded(
-        self, observe: Callable[[], Iterable[Observation]]
-    ) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        def callback(options: CallbackOptions) -> Iterable[Observation]:
-            try:
-                return list(observe())
-            except Exception as error:
-                self._guard.caught("metrics", error)
-                return []
+    def errors() -> Iterable[Observation]:
+        counts, found = guard.counts(), status()
+        if found is not None and found.observer_errors:  # what the engine had to catch: the guard missed it
+            counts["observer"] = counts.get("observer", 0) + found.observer_errors
+        return [Observation(count, {a.TELEMETRY_PART.name: part}) for part, count in counts.items()]
 
-        return callback
-
-    def _observed(self) -> dict[str, Callable[[], Iterable[Observation]]]:
-        found = observed_hardware(self._hardware)
-        for metric, reading in _SUMS:
-            found[metric.name] = lambda m=metric, r=reading: (  # type: ignore[misc]
-                Observation(r(e), e.labels) for e in self._ledger.read(m.name)
-            )
-        for metric, series in _BY_POSITION:
-            found[metric.name] = lambda m=metric, s=series: (  # type: ignore[misc]
-                Observation(count, {**e.labels, a.POSITION.name: i})
-                for e in self._ledger.read(m.name)
-                for i, count in enumerate(s(e))
-            )
-        for metric, gauge in _GAUGES:
-            found[metric.name] = lambda g=gauge: self._gauge(g)  # type: ignore[misc]
-        found |= observed_decisions(self._decisions, self._naming)
-        found[catalog.TOKENS.name] = self._tokens
-        found[catalog.TELEMETRY_ERRORS.name] = self._errors
-        return found
-
-    def _errors(self) -> Iterable[Observation]:
-        counts, status = self._guard.counts(), self._status()
-        if status is not None and status.observer_errors:  # what the engine had to catch: the guard missed it
-            counts["observer"] = counts.get("observer", 0) + status.observer_errors
-        for part, count in counts.items():
-            yield Observation(count, {a.TELEMETRY_PART.name: part})
-
-    def _gauge(self, gauge: Gauge) -> Iterable[Observation]:
-        status = self._status()
-        if status is not None and self._naming.info() is not None:  # under another name they would count twice
-            yield Observation(gauge(status), {a.MODEL.name: self._naming.model()})
-
-    def _tokens(self) -> Iterable[Observation]:
-        for entry in self._ledger.read(catalog.TOKENS.name):
-            yield Observation(entry.input_tokens, {**entry.labels, a.TOKEN_TYPE.name: "input"})
-            yield Observation(entry.counts.emitted, {**entry.labels, a.TOKEN_TYPE.name: "output"})
-
-
-class MetricsObserver:
-    """The engine's observer: rounds go to the ledger, the time between chunks to its histogram."""
-
-    def __init__(self, ledger: Ledger, metrics: Metrics, guard: Guard) -> None:
-        self._ledger = ledger
-        self._metrics = metrics
-        self._guard = guard
-
-    def on_round(self, request: DecodeRequest, result: RoundResult, gap: float | None) -> None:
-        try:
-            entry = self._ledger.entry(request)
-            self._ledger.add_round(entry, result)
-            if gap is not None:
-                self._metrics.record(catalog.INTER_CHUNK_DURATION, gap, entry.labels)
-        except Exception as error:
-            self._guard.caught("observer", error)
-
-    def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
-        try:
-            self._ledger.add_drafter_error(self._ledger.entry(request))
-        except Exception as error:
-            self._guard.caught("observer", error)
-
-    def on_verifier_error(self, request: DecodeRequest, message: str) -> None:
-        try:
-            self._ledger.add_verifier_error(self._ledger.entry(request))
-        except Exception as error:
-            self._guard.caught("observer", error)
-
-    def on_finish(self, request: DecodeRequest, outcome: Outcome) -> None:
-        try:
-            self._ledger.add_input(self._ledger.entry(request), outcome.stats.prompt_tokens)
-        except Exception as error:
-            self._guard.caught("observer", error)
+    return {
+        **{metric.name: total(metric, read) for metric, read in _SUMS},
+        **{metric.name: series(metric, attribute, read) for metric, attribute, read in _SERIES},
+        **{metric.name: gauge(read) for metric, read in _GAUGES},
+        catalog.TELEMETRY_ERRORS.name: errors,
+    }

@@ -1,18 +1,28 @@
-"""The SDK's providers, from the OTEL_* environment, their queues and their shutdown bounded. None of them is global."""
+"""OpenTelemetry's providers, as the OTEL_* environment asks for them: the SDK's, or the API's no-op ones.
+
+The classes that read the rest of that environment read it themselves. No provider is global; queues and shutdown are
+bounded.
+"""
 
 from __future__ import annotations
 
+import enum
 import logging
+import os
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from typing import Any
 
 from opentelemetry._logs import LoggerProvider, NoOpLoggerProvider
 from opentelemetry.metrics import MeterProvider, NoOpMeterProvider
+from opentelemetry.propagators.composite import CompositePropagator
+from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.sdk import _logs as sdk_logs
 from opentelemetry.sdk import metrics as sdk_metrics
 from opentelemetry.sdk import trace as sdk_trace
@@ -23,9 +33,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import NoOpTracerProvider, TracerProvider
 
-from draftd.telemetry import exporters
-from draftd.telemetry.exporters import Signal
-from draftd.telemetry.link import Link, Quiet, Watched
+from draftd.telemetry.link import Link, Watched
 
 _log = logging.getLogger("draftd.telemetry")
 
@@ -34,16 +42,23 @@ _SDK_METRICS_VARIABLE = "OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED"
 # What else the SDK counts changes with every span, and draftd's own metrics tell it better.
 _DROPPED = ("otel.sdk.span.*", "otel.sdk.log.*", "otel.sdk.exporter.*.inflight", "otel.sdk.*.duration")
 
+# gRPC waits ever longer between attempts to connect, up to two minutes, and a new channel to the same place inherits
+# the wait. A collector that comes back shall be found within seconds.
+_CHANNEL = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 5_000))
+
+_PROTOCOLS = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
+
 
 @dataclass(slots=True)
 class Pipeline:
-    """Providers, and the way to stop them in time."""
+    """Providers, and the way to stop them in time. Without exporters the API's own, which record nothing."""
 
-    tracers: TracerProvider
-    meters: MeterProvider
-    loggers: LoggerProvider
-    link: Link
-    quiet: Quiet
+    tracers: TracerProvider = field(default_factory=NoOpTracerProvider)
+    meters: MeterProvider = field(default_factory=NoOpMeterProvider)
+    loggers: LoggerProvider = field(default_factory=NoOpLoggerProvider)
+    propagator: TextMapPropagator = field(default_factory=lambda: CompositePropagator([]))
+    link: Link = field(default_factory=Link)
+    exporting: bool = False
     exporters: list[Any] = field(default_factory=list)
     instance: str = ""  # service.instance.id
     _arrived: bool | None = None
@@ -54,44 +69,38 @@ class Pipeline:
         The SDK waits up to thirty seconds for each signal. So the signals are shut down side by side, and when time is
         nearly up their exporters are closed, which makes them give up: the rest of the queues is dropped.
         """
-        if self._arrived is not None:
-            return self._arrived
+        if self._arrived is not None or not self.exporting:
+            return self._arrived is not False
         failed = self.link.failed
         deadline = time.monotonic() + seconds
-        grace = min(0.5, seconds / 4)
-        threads = [
-            threading.Thread(target=self._stop, args=(provider,), daemon=True, name="telemetry-shutdown")
-            for provider in (self.tracers, self.meters, self.loggers)
-        ]
-        for thread in threads:
-            thread.start()
-        _join(threads, deadline - grace)
+        threads = [_shutting_down(provider) for provider in (self.tracers, self.meters, self.loggers)]
+        _join(threads, deadline - min(0.5, seconds / 4))
         late = any(thread.is_alive() for thread in threads)
         if late:
-            closers = [
-                threading.Thread(target=_close, args=(exporter,), daemon=True, name="telemetry-close")
-                for exporter in self.exporters
-            ]
-            for closer in closers:
-                closer.start()
-            _join(closers + threads, deadline)
+            _join([*(_shutting_down(exporter) for exporter in self.exporters), *threads], deadline)
         self._arrived = not late and self.link.failed == failed
-        # Threads that linger still have something to complain of: the quiet lasts as long as they do.
-        threading.Thread(target=self._hush, args=(threads,), daemon=True, name="telemetry-quiet").start()
+        # Threads that linger still log failures: the SDK's log stays redirected as long as they do.
+        threading.Thread(target=self._release_log, args=(threads,), daemon=True, name="telemetry-quiet").start()
         return self._arrived
 
-    def _hush(self, threads: list[threading.Thread]) -> None:
+    def _release_log(self, threads: list[threading.Thread]) -> None:
         _join(threads, time.monotonic() + 60)
-        self.quiet.remove()
+        self.link.quiet.remove()
 
-    def _stop(self, provider: object) -> None:
-        shutdown = getattr(provider, "shutdown", None)
-        if shutdown is None:
-            return
+
+def _shutting_down(thing: Any) -> threading.Thread:
+    """Shuts a provider or an exporter down, on a thread that may be left behind. No-op providers have no such step."""
+
+    def run() -> None:
         try:
-            shutdown()
+            if hasattr(thing, "shutdown"):
+                thing.shutdown()
         except Exception as error:
             _log.debug("telemetry shutdown: %s", error)
+
+    thread = threading.Thread(target=run, daemon=True, name="telemetry-shutdown")
+    thread.start()
+    return thread
 
 
 def _join(threads: list[threading.Thread], deadline: float) -> None:
@@ -99,30 +108,23 @@ def _join(threads: list[threading.Thread], deadline: float) -> None:
         thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def _close(exporter: Any) -> None:
-    try:
-        exporter.shutdown()
-    except Exception as error:
-        _log.debug("telemetry shutdown: %s", error)
-
-
-def build(environ: Mapping[str, str], service_version: str) -> Pipeline | None:
-    """Providers for the signals that the environment wants exported; None when it wants none.
+def build(environ: Mapping[str, str], service_version: str) -> Pipeline:
+    """Providers for the signals that the environment wants exported, and no-op ones for the rest.
 
     Queue lengths, batch sizes, intervals, samplers, limits, endpoints, headers, compression and certificates are read
-    by the SDK's own classes. Raises ValueError for an exporter or a protocol that is not to be had.
+    by the SDK's own classes. Raises ValueError for an exporter, a protocol or a propagator that is not installed.
     """
+    pipeline = Pipeline(propagator=propagator(environ))
     makers = {
-        signal: [exporters.load(signal, name, environ) for name in exporters.wanted(signal, environ)]
+        signal: [load_exporter(signal, name, environ) for name in wanted_exporters(signal, environ)]
         for signal in Signal
     }
     if not any(makers.values()):
-        return None
-    quiet = Quiet()
-    pipeline = Pipeline(NoOpTracerProvider(), NoOpMeterProvider(), NoOpLoggerProvider(), Link(quiet), quiet)
-    quiet.install()
+        return pipeline
+    pipeline.exporting = True
+    pipeline.link.quiet.install()
     try:
-        with exporters.environment({_SDK_METRICS_VARIABLE: "true", **environ}):
+        with environment({_SDK_METRICS_VARIABLE: "true", **environ}):
             resource = _resource(service_version)
             pipeline.instance = str(resource.attributes["service.instance.id"])
             _fill(pipeline, makers, resource)
@@ -132,7 +134,7 @@ def build(environ: Mapping[str, str], service_version: str) -> Pipeline | None:
     return pipeline
 
 
-def _fill(pipeline: Pipeline, makers: Mapping[Signal, list[exporters.Maker]], resource: Resource) -> None:
+def _fill(pipeline: Pipeline, makers: Mapping[Signal, list[Maker]], resource: Resource) -> None:
     # Metrics first: the other signals' queues and exporters are counted on them.
     if makers[Signal.METRICS]:
         made = [make(NoOpMeterProvider()) for make in makers[Signal.METRICS]]
@@ -181,3 +183,76 @@ def _resource(service_version: str) -> Resource:
     return Resource.create(
         {key: value for key, value in ours.items() if key not in found or (key == "service.name" and unnamed)}
     )
+
+
+class Signal(enum.StrEnum):
+    """The three signals, as variables spell them."""
+
+    TRACES = "TRACES"
+    METRICS = "METRICS"
+    LOGS = "LOGS"
+
+
+def wanted_exporters(signal: Signal, environ: Mapping[str, str]) -> list[str]:
+    """Names of the exporters to use for a signal: what OTEL_*_EXPORTER says, else `otlp` where there is an endpoint.
+
+    Nothing set means none. The specification's default endpoint is used only when `otlp` is asked for by name.
+    """
+    if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return []
+    asked = environ.get(f"OTEL_{signal}_EXPORTER", "").strip()
+    if asked:
+        return [name for part in asked.split(",") if (name := part.strip().lower()) and name != "none"]
+    general = environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "").strip()
+    return ["otlp"] if environ.get(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT", "").strip() or general else []
+
+
+Maker = Callable[[MeterProvider], Any]  # makes an exporter, which may count on the given meters what it delivers
+
+
+def load_exporter(signal: Signal, name: str, environ: Mapping[str, str]) -> Maker:
+    """What makes the exporter of that name. Raises ValueError, saying what is allowed, for one that is not there."""
+    if name == "otlp":
+        variable = f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL"
+        protocol = environ.get(variable, "").strip() or environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "").strip()
+        if protocol and protocol not in _PROTOCOLS:
+            raise ValueError(f"OTLP protocol {protocol!r}; allowed: {', '.join(_PROTOCOLS)}")
+        name = _PROTOCOLS[protocol or "grpc"]
+    made: Callable[..., Any] = _entry(f"opentelemetry_{signal.lower()}_exporter", name)
+    if name not in _PROTOCOLS.values():
+        return lambda meters: made()
+    channel = {"channel_options": _CHANNEL} if name == _PROTOCOLS["grpc"] else {}
+    return lambda meters: made(meter_provider=meters, **channel)
+
+
+def propagator(environ: Mapping[str, str]) -> TextMapPropagator:
+    """What OTEL_PROPAGATORS asks for; W3C trace context and baggage by default."""
+    asked = environ.get("OTEL_PROPAGATORS", "").strip() or "tracecontext,baggage"
+    names = [name for part in asked.split(",") if (name := part.strip()) and name != "none"]
+    return CompositePropagator([_entry("opentelemetry_propagator", name)() for name in dict.fromkeys(names)])
+
+
+@contextmanager
+def environment(environ: Mapping[str, str]) -> Iterator[None]:
+    """Shows the SDK, which reads the process's environment, the one that was handed over, and then its own again."""
+    given = {key: value for key, value in environ.items() if key.startswith("OTEL_")}
+    present = {key: value for key, value in os.environ.items() if key.startswith("OTEL_")}
+    if given == present:
+        yield
+        return
+    try:
+        for key in present:
+            del os.environ[key]
+        os.environ.update(given)
+        yield
+    finally:
+        for key in given:
+            os.environ.pop(key, None)
+        os.environ.update(present)
+
+
+def _entry(group: str, name: str) -> Any:
+    found = {entry.name: entry for entry in entry_points(group=group)}
+    if name not in found:
+        raise ValueError(f"{name!r} is not installed in {group}; there are: {', '.join(sorted(found))}")
+    return found[name].load()

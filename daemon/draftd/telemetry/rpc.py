@@ -19,8 +19,8 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_
 
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
-from draftd.telemetry.guard import Guard
 from draftd.telemetry.metrics import Metrics
+from draftd.telemetry.recording import Guard, GuardedPart
 from draftd.telemetry.spans import call_context
 
 if TYPE_CHECKING:
@@ -43,30 +43,24 @@ _SERVER_ERRORS = frozenset(
 _UNTRACED = ("/grpc.health.", "/grpc.reflection.")
 
 
-class PassingInterceptor(_Interceptor):
-    """Records nothing."""
-
-    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
-        return await continuation(handler_call_details)
-
-
 class RpcInterceptor(_Interceptor):
-    """Must be the server's first interceptor, so that it sees what later ones refuse."""
+    """Must be the server's first interceptor, so that it sees what later ones refuse. Where nothing is exported,
+    calls pass it untouched."""
 
-    def __init__(self, tracer: Tracer, metrics: Metrics, propagator: TextMapPropagator, guard: Guard) -> None:
-        self._tracer = tracer
-        self._metrics = metrics
-        self._propagator = propagator
-        self._guard = guard
+    def __init__(
+        self, tracer: Tracer, metrics: Metrics, propagator: TextMapPropagator, guard: Guard, *, exporting: bool
+    ) -> None:
+        self._tracer, self._metrics, self._propagator = tracer, metrics, propagator
+        self._guarded = guard.part("rpc")
+        self._exporting = exporting
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
         arrival = time.time_ns()
         handler = await continuation(handler_call_details)
-        try:
-            return self._wrap(handler, handler_call_details, arrival)
-        except Exception as error:
-            self._guard.caught("rpc", error)
-            return handler
+        if self._exporting:
+            with self._guarded:
+                return self._wrap(handler, handler_call_details, arrival)
+        return handler
 
     def _wrap(self, handler: Any, details: Any, arrival: int) -> Any:
         if details.method.startswith(_UNTRACED):
@@ -79,14 +73,12 @@ class RpcInterceptor(_Interceptor):
         method = details.method.removeprefix("/")
 
         def begin(context: Any) -> Call | None:
-            try:
+            with self._guarded:
                 call = self._begin(method, details.invocation_metadata, arrival)
                 context.add_done_callback(call.done)
                 call_context.set(call.context)
                 return call
-            except Exception as error:
-                self._guard.caught("rpc", error)
-                return None
+            return None
 
         if inspect.isasyncgenfunction(inner):
 
@@ -131,19 +123,17 @@ class RpcInterceptor(_Interceptor):
             attributes={a.RPC_SYSTEM.name: "grpc", a.RPC_METHOD.name: method},
             start_time=arrival,
         )
-        return Call(method, arrival, span, set_span_in_context(span, parent), self._metrics, self._guard)
+        return Call(method, arrival, span, set_span_in_context(span, parent), self._metrics, self._guarded)
 
 
 class Call:
     """One call in progress."""
 
-    def __init__(self, method: str, arrival: int, span: Span, context: Context, metrics: Metrics, guard: Guard) -> None:
+    def __init__(
+        self, method: str, arrival: int, span: Span, context: Context, metrics: Metrics, guarded: GuardedPart
+    ) -> None:
         self.context = context
-        self._method = method
-        self._arrival = arrival
-        self._span = span
-        self._metrics = metrics
-        self._guard = guard
+        self._method, self._arrival, self._span, self._metrics, self._guarded = method, arrival, span, metrics, guarded
         self._error: Exception | None = None
         self._ended = False
 
@@ -153,10 +143,8 @@ class Call:
 
     def done(self, context: Any) -> None:
         """gRPC's done callback."""
-        try:
+        with self._guarded:
             self.end(self._status(context))
-        except Exception as error:
-            self._guard.caught("rpc", error)
 
     def _status(self, context: Any) -> grpc.StatusCode:
         if self._error is None and not context.done():
@@ -189,13 +177,7 @@ class Call:
 
 def _parts(handler: Any) -> tuple[Callable[[Any, Any], Any], Callable[[Any], Any]]:
     """The function inside a method handler, and how to make the handler again around another."""
-    if handler.request_streaming:
-        if handler.response_streaming:
-            inner, make = handler.stream_stream, grpc.stream_stream_rpc_method_handler
-        else:
-            inner, make = handler.stream_unary, grpc.stream_unary_rpc_method_handler
-    elif handler.response_streaming:
-        inner, make = handler.unary_stream, grpc.unary_stream_rpc_method_handler
-    else:
-        inner, make = handler.unary_unary, grpc.unary_unary_rpc_method_handler
+    sides = (handler.request_streaming, handler.response_streaming)
+    kind = "_".join("stream" if streaming else "unary" for streaming in sides)
+    inner, make = getattr(handler, kind), getattr(grpc, f"{kind}_rpc_method_handler")
     return inner, lambda function: make(function, handler.request_deserializer, handler.response_serializer)

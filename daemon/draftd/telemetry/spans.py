@@ -9,10 +9,9 @@ import json
 import time
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from opentelemetry.context import Context
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
+from opentelemetry.trace import INVALID_SPAN, Span, Status, StatusCode, Tracer, set_span_in_context
 from opentelemetry.util.types import AttributeValue
 
 from draftd.core import ContextTier, DecodePlan, FinishReason, Outcome, RequestStats, SamplingParams, WorkloadClass
@@ -20,10 +19,9 @@ from draftd.errors import DraftdError
 from draftd.hardware.state import HardwareView
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
-from draftd.telemetry.guard import Guard
 from draftd.telemetry.hardware import hardware_attributes
-from draftd.telemetry.labels import Naming, draft_label
 from draftd.telemetry.metrics import Metrics
+from draftd.telemetry.recording import Guard, Naming, draft_label
 
 # What this task works for: the call, and within it the request. A call has a task to itself, so neither is ever reset.
 call_context: ContextVar[Context | None] = ContextVar("draftd_call", default=None)
@@ -57,62 +55,25 @@ class InferenceStart:
     messages: tuple[tuple[str, str], ...] = ()
 
 
-class InferenceSpan(Protocol):
-    """One request, as telemetry follows it. Exactly one of `finished` and `refused` ends it; a second is ignored."""
+class InferenceSpan:
+    """One request, as a span with children and on the request metrics. Never raises.
 
-    def planned(self, plan: DecodePlan, tier: ContextTier) -> None:
-        """How it will be decoded."""
-        ...
-
-    def captured(self, text: str) -> None:
-        """The whole answer; kept only when content capture was opted in. Before `finished`."""
-        ...
-
-    def finished(self, outcome: Outcome) -> None:
-        """It ended in the engine."""
-        ...
-
-    def refused(self, error: DraftdError) -> None:
-        """It never reached the engine."""
-        ...
-
-
-class NullInferenceSpan:
-    """Follows nothing."""
-
-    def planned(self, plan: DecodePlan, tier: ContextTier) -> None:
-        return None
-
-    def captured(self, text: str) -> None:
-        return None
-
-    def finished(self, outcome: Outcome) -> None:
-        return None
-
-    def refused(self, error: DraftdError) -> None:
-        return None
-
-
-class RecordingInferenceSpan:
-    """Records one request as a span with children and on the request metrics."""
+    Exactly one of `finished` and `refused` ends it; a second is ignored.
+    """
 
     def __init__(
         self,
         start: InferenceStart,
-        *,
         tracer: Tracer,
         metrics: Metrics,
         naming: Naming,
         hardware: HardwareView,
         guard: Guard,
+        *,
         capture_content: bool = False,
     ) -> None:
-        self._start = start
-        self._tracer = tracer
-        self._metrics = metrics
-        self._naming = naming
-        self._hardware = hardware
-        self._guard = guard
+        self._start, self._tracer, self._metrics = start, tracer, metrics
+        self._naming, self._hardware, self._guarded = naming, hardware, guard.part("span")
         self._capture = capture_content
         self._plan: DecodePlan | None = None
         self._tier: ContextTier | None = None
@@ -120,42 +81,43 @@ class RecordingInferenceSpan:
         self._ended = False
         # Monotonic to epoch, once for the whole request: its spans cannot be torn apart by a clock that is set.
         self._epoch = time.time() - time.monotonic()
+        self._span: Span = INVALID_SPAN
         parent = call_context.get() or Context()
-        self._span: Span = tracer.start_span(
-            f"{start.operation} {start.model}".rstrip(),
-            context=parent,
-            kind=SpanKind.INTERNAL,
-            attributes=_request_attributes(start),
-            start_time=self._nanos(start.arrival),
-        )
+        with self._guarded:
+            self._span = tracer.start_span(
+                f"{start.operation} {start.model}".rstrip(),
+                context=parent,
+                attributes=_request_attributes(start),
+                start_time=self._nanos(start.arrival),
+            )
         self._context = set_span_in_context(self._span, parent)
         request_context.set(self._context)
 
     def planned(self, plan: DecodePlan, tier: ContextTier) -> None:
-        try:
+        """How it will be decoded."""
+        with self._guarded:
             self._plan, self._tier = plan, tier
             self._span.set_attributes(_plan_attributes(self._start, plan, tier))
-        except Exception as error:
-            self._guard.caught("span", error)
 
     def captured(self, text: str) -> None:
+        """The whole answer; kept only when content capture was opted in. Before `finished`."""
         if self._capture:
             self._answer = text
 
     def finished(self, outcome: Outcome) -> None:
+        """It ended in the engine."""
         if self._ended:
             return
         self._ended = True
-        try:
+        with self._guarded:
             self._finish(outcome)
-        except Exception as error:
-            self._guard.caught("span", error)
 
     def refused(self, error: DraftdError) -> None:
+        """It never reached the engine."""
         if self._ended:
             return
         self._ended = True
-        try:
+        with self._guarded:
             end = time.monotonic()
             kind = type(error).__name__
             self._span.set_attributes({a.ERROR_TYPE.name: kind, a.OUTCOME.name: REFUSED})
@@ -163,8 +125,6 @@ class RecordingInferenceSpan:
             self._content(REFUSED)
             self._close(end)
             self._count(REFUSED, kind, end - self._start.arrival)
-        except Exception as caught:
-            self._guard.caught("span", caught)
 
     def _close(self, end: float) -> None:
         """Ends the span, with what the machine is like then."""

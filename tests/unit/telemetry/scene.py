@@ -24,12 +24,16 @@ from draftd.core import (
     WorkloadClass,
 )
 from draftd.engine.observer import EngineStatus, PrefixStatus
+from draftd.fallback.snapshot import Readings
 from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel
 from draftd.hardware.state import FixedView, HardwareState, HardwareView
-from draftd.telemetry.setup import Decisions, FallbackReadings, InferenceStart, Telemetry
+from draftd.settings import TelemetrySettings
+from draftd.telemetry.fallback import Decisions
+from draftd.telemetry.setup import Telemetry
+from draftd.telemetry.spans import InferenceStart
 
 INFO = ModelInfo("nano", "nano-draft", 2048, 2048, (DrafterKind.DRAFT_MODEL,), "", 1000, 200, "cpu (openblas)")
-READINGS = FallbackReadings(
+READINGS = Readings(
     FallbackLevel.SHORT_BLOCK,
     rung=1,
     held=True,
@@ -86,12 +90,6 @@ HARDWARE = FixedView(
     ),
     errors={"macmon": 2},
 )
-
-
-@dataclass
-class Settings:
-    capture_content: bool = False
-    shutdown_seconds: float = 5.0
 
 
 @dataclass
@@ -158,7 +156,7 @@ def telemetry(
 ) -> Telemetry:
     return Telemetry.start(
         service_version="1.2.3",
-        settings=Settings(capture_content),
+        settings=TelemetrySettings(capture_content=capture_content),
         environ=environ,
         info=lambda: INFO,
         status=lambda: status,

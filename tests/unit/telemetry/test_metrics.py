@@ -20,9 +20,9 @@ from draftd.core import (
 )
 from draftd.errors import QueueFull
 from draftd.telemetry import catalog
-from draftd.telemetry.decisions import Decisions, observed_decisions
-from draftd.telemetry.labels import Naming
-from draftd.telemetry.ledger import Ledger
+from draftd.telemetry.fallback import Decisions, observed_decisions
+from draftd.telemetry.metrics import Ledger
+from draftd.telemetry.recording import Naming
 from tests.otlp import OtlpReceiver
 from tests.unit.telemetry.scene import (
     AUTOMATIC,
@@ -92,7 +92,7 @@ def test_every_metric_of_the_catalog_arrives_as_the_catalog_says(scene: Scene, r
 
 def fall_back(scene: Scene) -> None:
     """Tells all that control tells."""
-    recorder = scene.telemetry.control_recorder()
+    recorder = scene.telemetry.fallback_recorder()
     recorder.transition(FallbackLevel.FULL, FallbackLevel.SHORT_BLOCK, "acceptance_drift")
     recorder.save_failed()
     recorder.notification("accepted")
@@ -250,7 +250,7 @@ def test_one_collection_reads_one_state_while_rounds_go_on() -> None:
 
     def rounds() -> None:
         while not over.is_set():
-            ledger.add_round(entry, SPECULATIVE_ROUND)
+            ledger.add(entry, SPECULATIVE_ROUND)
 
     thread = threading.Thread(target=rounds)
     thread.start()

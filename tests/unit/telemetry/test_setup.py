@@ -16,13 +16,13 @@ import pytest
 
 from draftd.engine.observer import NullObserver
 from draftd.fallback.journal import Subject, Transition
+from draftd.settings import TelemetrySettings
 from draftd.telemetry import catalog
-from draftd.telemetry.exporters import Signal, propagator, wanted
 from draftd.telemetry.link import Quiet
+from draftd.telemetry.pipeline import Signal, propagator, wanted_exporters
 from draftd.telemetry.setup import Telemetry
-from draftd.telemetry.spans import NullInferenceSpan
 from tests.otlp import OtlpReceiver
-from tests.unit.telemetry.scene import INFO, STATUS, Scene, Settings, telemetry
+from tests.unit.telemetry.scene import INFO, STATUS, Scene, telemetry
 from tests.waiting import until
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -53,7 +53,6 @@ def test_nothing_to_export_is_no_cost(open_scene: Callable[..., Scene], environ:
     assert not scene.telemetry.exporting
     assert otel_threads() == before
     assert isinstance(scene.telemetry.observer, NullObserver)
-    assert isinstance(scene.telemetry.begin_inference(scene.start()), NullInferenceSpan)
     scene.serve()
     assert scene.telemetry.shutdown(1.0)
 
@@ -204,7 +203,7 @@ def test_a_failure_while_starting_is_no_failure_to_start(caplog: pytest.LogCaptu
     nothing: object = None
     found = Telemetry.start(
         service_version="1",
-        settings=Settings(),
+        settings=TelemetrySettings(),
         environ=nothing,  # type: ignore[arg-type]
         info=lambda: INFO,
         status=lambda: STATUS,
@@ -229,7 +228,7 @@ def test_a_failure_while_starting_is_no_failure_to_start(caplog: pytest.LogCaptu
     ],
 )
 def test_which_exporters_are_wanted(environ: dict[str, str], names: list[str]) -> None:
-    assert wanted(Signal.TRACES, environ) == names
+    assert wanted_exporters(Signal.TRACES, environ) == names
 
 
 @pytest.mark.parametrize(

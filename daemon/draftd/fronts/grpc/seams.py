@@ -1,4 +1,4 @@
-"""What the server needs of telemetry and of the fallback's controller, and the fake that records nothing."""
+"""What the server needs of telemetry and of the fallback's controller."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from concurrent.futures import Future
 from typing import Protocol
 
 from draftd.core import FallbackLevel
-from draftd.engine.observer import EngineObserver, NullObserver
+from draftd.engine.observer import EngineObserver
 from draftd.fallback.journal import Listener, Transition
 from draftd.fallback.reports import CanaryReport, ProbeReport
 from draftd.fallback.snapshot import FallbackState
 from draftd.fronts.grpc.types import Interceptor
-from draftd.telemetry.rpc import PassingInterceptor
-from draftd.telemetry.spans import InferenceSpan, InferenceStart, NullInferenceSpan
+from draftd.telemetry.spans import InferenceSpan, InferenceStart
 
 
 class ServerTelemetry(Protocol):
@@ -30,24 +29,6 @@ class ServerTelemetry(Protocol):
     def begin_inference(self, start: InferenceStart) -> InferenceSpan: ...
 
     def shutdown(self, seconds: float) -> bool: ...
-
-
-class NullTelemetry:
-    """Records nothing."""
-
-    exporting = False
-
-    def __init__(self) -> None:
-        self.observer: EngineObserver = NullObserver()
-
-    def rpc_interceptor(self) -> Interceptor:
-        return PassingInterceptor()
-
-    def begin_inference(self, start: InferenceStart) -> InferenceSpan:
-        return NullInferenceSpan()
-
-    def shutdown(self, seconds: float) -> bool:
-        return True
 
 
 class Transitions(Protocol):

@@ -1,4 +1,4 @@
-"""The OpenFeature hook that emits `feature_flag.evaluation`, one log event per evaluation, as the convention says."""
+"""The log events: each evaluation of the feature flag, as the convention says, and each transition."""
 
 from __future__ import annotations
 
@@ -9,36 +9,34 @@ from openfeature.hook import Hook, HookContext, HookHints
 from opentelemetry._logs import Logger, SeverityNumber
 from opentelemetry.context import Context
 
+from draftd.fallback.journal import Transition
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
-from draftd.telemetry.guard import Guard
+from draftd.telemetry.recording import Guard
 from draftd.telemetry.spans import call_context, request_context
 
 
 class FlagHook(Hook):
-    """Tells of each evaluation when it is over, whether it went well or fell back to the default."""
+    """An OpenFeature hook that emits `feature_flag.evaluation` when an evaluation is over, also when it failed."""
 
     def __init__(self, logger: Logger, guard: Guard) -> None:
-        self._logger = logger
-        self._guard = guard
+        self._logger, self._guarded = logger, guard.part("flag")
 
     def finally_after(
         self, hook_context: HookContext, details: FlagEvaluationDetails[FlagValueType], hints: HookHints
     ) -> None:
-        try:
+        with self._guarded:
             failed = details.error_code is not None
             self._logger.emit(
                 timestamp=time.time_ns(),
                 context=request_context.get() or call_context.get() or Context(),
                 severity_number=SeverityNumber.WARN if failed else SeverityNumber.INFO,
                 event_name=catalog.FLAG_EVALUATION.name,
-                attributes=_attributes(hook_context, details),
+                attributes=_evaluation(hook_context, details),
             )
-        except Exception as error:
-            self._guard.caught("flag", error)
 
 
-def _attributes(
+def _evaluation(
     context: HookContext, details: FlagEvaluationDetails[FlagValueType]
 ) -> dict[str, str | bool | int | float]:
     # The conventions spell reasons in lower case, OpenFeature in upper case.
@@ -62,3 +60,27 @@ def _attributes(
         if details.error_message:
             found[a.FLAG_ERROR_MESSAGE.name] = details.error_message
     return found
+
+
+class TransitionLog:
+    """Emits `draftd.transition` for each transition. Any thread; never raises, never blocks."""
+
+    def __init__(self, logger: Logger, guard: Guard) -> None:
+        self._logger, self._guarded = logger, guard.part("transition")
+
+    def __call__(self, change: Transition) -> None:
+        with self._guarded:
+            self._logger.emit(
+                timestamp=time.time_ns(),
+                context=Context(),
+                severity_number=SeverityNumber.INFO,
+                event_name=catalog.TRANSITION.name,
+                body=f"{change.subject}: {change.previous} -> {change.current} ({change.cause})",
+                attributes={
+                    a.TRANSITION_SUBJECT.name: str(change.subject),
+                    a.TRANSITION_FROM.name: change.previous,
+                    a.TRANSITION_TO.name: change.current,
+                    a.TRANSITION_CAUSE.name: change.cause,
+                    a.TRANSITION_EVIDENCE.name: change.evidence,
+                },
+            )

@@ -1,0 +1,103 @@
+"""What every recorder needs: a guard that lets no failure of telemetry reach a request, and the shared labels."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from draftd.core import ContextTier, DecodePlan, DrafterKind, ModelInfo, WorkloadClass
+from draftd.telemetry import attributes as a
+
+_log = logging.getLogger("draftd.telemetry")
+
+Labels = dict[str, str]
+
+
+class Guard:
+    """Counts failures of telemetry itself by the part that failed, and logs the first of each."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[str, int] = {}
+
+    def part(self, name: str) -> GuardedPart:
+        """For `with`: what its body raises is caught and counted under that name."""
+        return GuardedPart(self, name)
+
+    def caught(self, part: str, error: Exception) -> None:
+        """Counts one failure. Never raises."""
+        with self._lock:
+            first = part not in self._counts
+            self._counts[part] = self._counts.get(part, 0) + 1
+        if first:
+            _log.warning(
+                "telemetry failed in its %s part; requests are not affected, further failures are only counted",
+                part,
+                exc_info=error,
+            )
+
+    def counts(self) -> dict[str, int]:
+        """Failures so far by part."""
+        with self._lock:
+            return dict(self._counts)
+
+
+class GuardedPart:
+    """May be entered again and again, by any thread."""
+
+    __slots__ = ("_guard", "_name")
+
+    def __init__(self, guard: Guard, name: str) -> None:
+        self._guard, self._name = guard, name
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self._guard.caught(self._name, error)
+        return True
+
+
+class Naming:
+    """Knows which model is loaded, and from it the model and draft labels. Asks until there is an answer, then never.
+
+    Labels have few values each, and are never ids.
+    """
+
+    def __init__(self, info: Callable[[], ModelInfo | None]) -> None:
+        self._ask = info
+        self._known: ModelInfo | None = None
+
+    def info(self) -> ModelInfo | None:
+        if self._known is None:
+            self._known = self._ask()
+        return self._known
+
+    def model(self) -> str:
+        info = self.info()
+        return info.model if info is not None else "unknown"
+
+    def labels(self, plan: DecodePlan | None, workload: WorkloadClass, tier: ContextTier | None) -> Labels:
+        """`plan` and `tier` are None for a request that was refused before it had them."""
+        info = self.info()
+        found = {
+            a.MODEL.name: info.model if info is not None else "unknown",
+            a.DRAFT_MODEL.name: draft_label(info.draft_model if info is not None else None, plan),
+            a.WORKLOAD.name: workload.value,
+        }
+        if plan is not None:
+            found[a.MODE.name] = plan.mode.value
+            found[a.PLAN_LEVEL.name] = plan.level.label
+        if tier is not None:
+            found[a.CONTEXT_TIER.name] = tier.value
+        return found
+
+
+def draft_label(draft_model: str | None, plan: DecodePlan | None) -> str:
+    """The draft label: that of the loaded pair in both modes, so that the modes can be compared."""
+    if plan is not None and plan.drafter not in (None, DrafterKind.DRAFT_MODEL):
+        return plan.drafter.value
+    return draft_model or "none"
