@@ -11,7 +11,7 @@ from dashboards import evidence
 from dashboards.ratios import BY_WORKLOAD, INSTANCE, label, speedup
 from dashboards.rule import AlertRule, Figure, OnError, RecordingRule, Severity
 from dashboards.settings import Alerting
-from draftd.core import DrafterKind, FallbackLevel
+from draftd.core import PROMPT_LOOKUP, FallbackLevel
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 
@@ -48,7 +48,7 @@ def _speculation(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
         AlertRule(
             name="DraftdAcceptanceBelowFloor",
             # Prompt lookup drafts at no cost and rightly misses most of the time: break-even judges it.
-            value=evidence.acceptance_now(settings, f'{label(a.DRAFT_MODEL)}!="{DrafterKind.PROMPT_LOOKUP.value}"'),
+            value=evidence.acceptance_now(settings, f'{label(a.DRAFT_MODEL)}!="{PROMPT_LOOKUP}"'),
             fires="<",
             threshold=settings.acceptance_floor,
             hold=settings.hold,

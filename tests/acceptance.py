@@ -13,7 +13,7 @@ from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.manifest import Manifest, ModelFile, ModelManifest
 from draftd.acceptance.samples import Sample
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Place, Stage, Tick
-from draftd.core import DrafterKind, WorkloadClass
+from draftd.core import PROMPT_LOOKUP, WorkloadClass
 from tests.decoded import BEGAN, Truth, request
 
 GIB = 1 << 30
@@ -32,7 +32,7 @@ ARMS: tuple[Arm, ...] = (
     AUTOREGRESSIVE,
     *(Arm(k) for k in (2, 3, 4, 6)),
     Arm(6, automatic=True),
-    Arm(4, DrafterKind.PROMPT_LOOKUP),
+    Arm(4, PROMPT_LOOKUP),
     replace(AUTOREGRESSIVE, temperature=0.8),
     Arm(4, temperature=0.8),
     *(replace(arm, concurrency=c) for c in (2, 4) for arm in (AUTOREGRESSIVE, Arm(4))),

@@ -8,10 +8,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
 from draftd.core import (
+    DRAFT_MODEL,
+    PROMPT_LOOKUP,
     DecodeMode,
     DecodeRequest,
     DraftCounts,
-    DrafterKind,
+    DrafterName,
     Emission,
     FallbackLevel,
     FinishReason,
@@ -27,7 +29,7 @@ INFO = ModelInfo(
     draft_model="fake-draft",
     context_length=4096,
     vocab_size=256,
-    drafters=(DrafterKind.DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP),
+    drafters=(DRAFT_MODEL, PROMPT_LOOKUP),
     speculation_reason="",
     weight_bytes=1000,
     draft_weight_bytes=100,
@@ -73,8 +75,8 @@ class Answering:
     asked: list[DecodeRequest] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     gaps: list[tuple[tuple[int, ...], int, int]] = field(default_factory=list)
-    borrowed: list[DrafterKind | None] = field(default_factory=list)  # now
-    lent: list[DrafterKind | None] = field(default_factory=list)  # ever
+    borrowed: list[DrafterName | None] = field(default_factory=list)  # now
+    lent: list[DrafterName | None] = field(default_factory=list)  # ever
     unlendable: Exception | None = None
     says: Callable[[DecodeRequest], str | None] = lambda request: None
 
@@ -102,10 +104,10 @@ class Answering:
     def cancel(self, request_id: str, reason: FinishReason = FinishReason.CANCELLED) -> None:
         self.cancelled.append(request_id)
 
-    def keep(self, drafters: frozenset[DrafterKind]) -> Future[int]:
+    def keep(self, drafters: frozenset[DrafterName]) -> Future[int]:
         raise AssertionError("nobody but residency may ask for that")
 
-    def lower(self, max_draft_tokens: int, drafters: frozenset[DrafterKind], reason: str) -> None:
+    def lower(self, max_draft_tokens: int, drafters: frozenset[DrafterName], reason: str) -> None:
         raise AssertionError("nobody but the controller may ask for that")
 
     def reload_draft(self) -> Future[int]:
@@ -121,7 +123,7 @@ class Answering:
         return found
 
     @contextlib.contextmanager
-    def borrow(self, drafter: DrafterKind | None) -> Iterator[None]:
+    def borrow(self, drafter: DrafterName | None) -> Iterator[None]:
         if self.unlendable is not None:
             raise self.unlendable
         self.borrowed.append(drafter)

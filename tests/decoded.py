@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass
 
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Chunk, Granted, Place, Served, Tick
-from draftd.core import DecodeMode, DraftCounts, DrafterKind, FinishReason, RoundResult
+from draftd.core import PROMPT_LOOKUP, DecodeMode, DraftCounts, FinishReason, RoundResult
 
 BEGAN = 1_760_000_000.0  # Unix time of a run's beginning
 _PROMPT_TOKENS = {"short_control": 24, "medium_reasoning": 180, "long_context": 620}
@@ -37,7 +37,7 @@ class Truth:
 
     def alpha_of(self, arm: Arm, group: str = "") -> float:
         alpha = self.alpha
-        if arm.drafter is DrafterKind.PROMPT_LOOKUP:
+        if arm.drafter == PROMPT_LOOKUP:
             alpha = self.lookup_alpha
         elif arm.temperature:
             alpha = self.sampled_alpha
@@ -48,7 +48,7 @@ class Truth:
         """Of drafting and of verifying, in one round."""
         verify = self.token_seconds * (1 + self.verify_slope * arm.block_length)
         verify *= 1 + self.batch_slope * (arm.concurrency - 1)
-        draft = 0.0002 if arm.drafter is DrafterKind.PROMPT_LOOKUP else arm.block_length * self.draft_seconds
+        draft = 0.0002 if arm.drafter == PROMPT_LOOKUP else arm.block_length * self.draft_seconds
         return draft, verify
 
     def speedup(self, block_length: int) -> float:
@@ -93,7 +93,7 @@ def request(
         at += drafting + verifying
         made += emitted
         chunks.append(Chunk(at, emitted, min(accepted, emitted)))
-        forwards = 0 if arm.drafter in (None, DrafterKind.PROMPT_LOOKUP) else arm.block_length
+        forwards = 0 if arm.drafter in (None, PROMPT_LOOKUP) else arm.block_length
         even = (drafting + verifying) / truth.token_seconds - 1 if arm.speculative else 0.0
         rejected = accepted < arm.block_length
         counts.add(RoundResult(arm.block_length, accepted, emitted, rejected, forwards, drafting, verifying, even))

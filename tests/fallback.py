@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from draftd.core import DrafterKind, FallbackLevel
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FallbackLevel
 from draftd.fallback.ladder import Hold, highest, rungs
 from draftd.fallback.leases import Lease, Notice
 from draftd.fallback.reports import CanaryReport, ProbeReport
@@ -15,7 +15,7 @@ from draftd.fallback.snapshot import FallbackState
 T = TypeVar("T")
 
 NOW = 1_750_000_000.0
-LADDER = rungs(4, (3, 2), DrafterKind.DRAFT_MODEL, (DrafterKind.PROMPT_LOOKUP,))
+LADDER = rungs(4, (3, 2), DRAFT_MODEL, (PROMPT_LOOKUP,))
 
 
 ALERT = Notice(
@@ -36,7 +36,7 @@ def standing(**fields: Any) -> FallbackState:
         "leases": (),
         "wait": 300.0,
         "relapses": 0,
-        "loaded_drafters": frozenset({DrafterKind.DRAFT_MODEL}),
+        "loaded_drafters": frozenset({DRAFT_MODEL}),
         "draft_weight_bytes": 1_400_000,
         "state_file": None,
     }

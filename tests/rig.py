@@ -12,11 +12,13 @@ from typing import Any
 import mlx.core as mx
 
 from draftd.core import (
+    DRAFT_MODEL,
+    PROMPT_LOOKUP,
     DecodeMode,
     DecodePlan,
     DecodeRequest,
     DepthMode,
-    DrafterKind,
+    DrafterName,
     Emission,
     FallbackLevel,
     Outcome,
@@ -49,11 +51,11 @@ def autoregressive() -> DecodePlan:
     return DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, FallbackLevel.FULL, "on", "test")
 
 
-def speculative(depth: int, drafter: DrafterKind = DrafterKind.DRAFT_MODEL) -> DecodePlan:
+def speculative(depth: int, drafter: DrafterName = DRAFT_MODEL) -> DecodePlan:
     return DecodePlan(DecodeMode.SPECULATIVE, depth, drafter, FallbackLevel.FULL, "on", "test")
 
 
-def automatic(depth: int, drafter: DrafterKind = DrafterKind.DRAFT_MODEL, *alternatives: DrafterKind) -> DecodePlan:
+def automatic(depth: int, drafter: DrafterName = DRAFT_MODEL, *alternatives: DrafterName) -> DecodePlan:
     """As many tokens as pay, up to `depth`."""
     return replace(speculative(depth, drafter), depth_mode=DepthMode.AUTOMATIC, alternatives=frozenset(alternatives))
 
@@ -116,7 +118,7 @@ class Rig:
         prefill_chunk: int = 512,
         observer: EngineObserver | None = None,
         clock: Callable[[], float] = time.monotonic,
-        drafters: dict[DrafterKind, Drafter] | None = None,
+        drafters: dict[DrafterName, Drafter] | None = None,
         exploration: Exploration | None = None,
         prefix_bytes: int = 0,
         depth: DepthControl | None = None,
@@ -129,12 +131,12 @@ class Rig:
         self.prefix = PrefixCache(prefix_bytes)
         info = models.info
 
-        def made() -> dict[DrafterKind, Drafter]:
+        def made() -> dict[DrafterName, Drafter]:
             if drafters is not None:
                 return drafters
-            out: dict[DrafterKind, Drafter] = {DrafterKind.PROMPT_LOOKUP: PromptLookup(info.vocab_size)}
+            out: dict[DrafterName, Drafter] = {PROMPT_LOOKUP: PromptLookup(info.vocab_size)}
             if models.draft is not None:
-                out[DrafterKind.DRAFT_MODEL] = DraftModel(models.draft, info.vocab_size, prefix=self.prefix)
+                out[DRAFT_MODEL] = DraftModel(models.draft, info.vocab_size, prefix=self.prefix)
             return out
 
         self.scheduler = Scheduler(
@@ -184,7 +186,7 @@ class Rig:
         scheduler._rows = rows
         scheduler._changed()
         for kind, drafter in scheduler.decoders.drafters.items():
-            drafting = [row for row in rows if row.drafter is kind]
+            drafting = [row for row in rows if row.drafter == kind]
             if drafting and isinstance(drafter, DraftModel):
                 _taken_in(drafter._caches, drafting, but=1)  # which `propose` catches up with
                 drafter._rows = drafting

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import mlx.core as mx
 
-from draftd.core import DecodeRequest, DrafterKind, WorkloadClass
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DecodeRequest, DrafterName, WorkloadClass
 from draftd.engine.depth.controller import DepthControl
 from draftd.engine.depth.costs import Prices, RoundCosts
 from draftd.engine.drafters.base import Draft, Drafter
@@ -23,7 +23,7 @@ from draftd.engine.sequence import DecodeSequence
 from draftd.engine.targets.base import Verdict
 from tests.rig import Collected
 
-DRAFT = DrafterKind.DRAFT_MODEL
+DRAFT = DRAFT_MODEL
 END = 7  # what a text ends with
 
 
@@ -70,7 +70,7 @@ class Machine:
         alone = {(b, k): off * self.plain(b) * self.wider(b, k + 1) for b in sizes for k in range(1, most + 1)}
         return Prices(
             {b: self.plain(b) for b in sizes},
-            {DRAFT: drafted, DrafterKind.PROMPT_LOOKUP: alone},
+            {DRAFT: drafted, PROMPT_LOOKUP: alone},
             taking_in={DRAFT: self.take_in},
         )
 
@@ -205,7 +205,7 @@ class Simulation:
         self.machine = machine
         self.depth = depth or DepthControl(RoundCosts(prices), most)
         self.drafter = SimulatedDrafter(machine)
-        drafters: dict[DrafterKind, Drafter] = {DRAFT: self.drafter}
+        drafters: dict[DrafterName, Drafter] = {DRAFT: self.drafter}
         self.scheduler = Scheduler(
             verifier=lambda: SimulatedVerifier(machine),
             drafters=lambda: drafters,

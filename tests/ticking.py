@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Chunk, Granted, Place, Served, Stage, Tick
-from draftd.core import DecodeMode, DraftCounts, DrafterKind, FinishReason, WorkloadClass
+from draftd.core import DecodeMode, DraftCounts, DrafterName, FinishReason, WorkloadClass
 
 
 def place(
@@ -83,5 +83,5 @@ def drafted(
 
 def granted(arm: Arm) -> Granted:
     mode = DecodeMode.SPECULATIVE if arm.speculative else DecodeMode.AUTOREGRESSIVE
-    drafter: DrafterKind | None = arm.drafter
+    drafter: DrafterName | None = arm.drafter
     return Granted(mode, arm.block_length, drafter, "full", "on", "request", arm.depth_mode)

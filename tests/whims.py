@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from draftd.core import DrafterKind
+from draftd.core import DrafterName
 from draftd.engine.depth.controller import DepthControl
 from draftd.engine.depth.costs import RoundCosts
 
@@ -19,7 +19,7 @@ class Whims(RoundCosts):
         self._dice = random.Random(seed)
 
     def drafted(
-        self, drafter: DrafterKind, batch: int, deepest: int, context: int = 0, sampled: bool = False
+        self, drafter: DrafterName, batch: int, deepest: int, context: int = 0, sampled: bool = False
     ) -> list[float]:
         seconds, step = [_PLAIN], _PLAIN * 10 ** self._dice.uniform(-2.5, 0.3)
         for _ in range(deepest):

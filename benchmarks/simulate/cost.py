@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from draftd.core import DrafterKind
+from draftd.core import PROMPT_LOOKUP, DrafterName
 
 _ROWS, _MILLISECONDS = (1, 3, 5, 9), (12.5, 14.5, 17.6, 20.2)
 _DRAFT = 0.6 / 12.5
 
 
-def break_even(depth: int, drafter: DrafterKind) -> float:
+def break_even(depth: int, drafter: DrafterName) -> float:
     """Tokens that must be accepted in a round of so many drafted ones for it to be as fast as one without a draft."""
     verify = float(np.interp(depth + 1, _ROWS, _MILLISECONDS)) / _MILLISECONDS[0]
-    draft = 0.0 if drafter is DrafterKind.PROMPT_LOOKUP else _DRAFT * depth
+    draft = 0.0 if drafter == PROMPT_LOOKUP else _DRAFT * depth
     return verify + draft - 1

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from draftd.core import DrafterKind
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP
 from draftd.fallback import probes as probe
 from draftd.fallback.drift import Baseline, Sample
 from draftd.fallback.ladder import Demand, Ladder, LadderSettings, Rung, Step, lowest, move, rungs, to_probe
@@ -18,7 +18,7 @@ from draftd.fallback.reports import ProbeReport, Verdict
 from draftd.fallback.signals import Finished, Guard, GuardSettings, Machine
 from draftd.fallback.state import Saved, document, parse
 
-LADDER = rungs(4, (6, 4, 3, 2), DrafterKind.DRAFT_MODEL, (DrafterKind.LIGHT_DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP))
+LADDER = rungs(4, (6, 4, 3, 2), DRAFT_MODEL, (LIGHT_DRAFT_MODEL, PROMPT_LOOKUP))
 PROBE_SECONDS = 10.0
 
 

@@ -16,7 +16,7 @@ from benchmarks.simulate.prompts import PROBE_PROMPTS, Prompts
 from benchmarks.simulate.scenario import Mix, Scenario
 from benchmarks.simulate.sender import Sender
 from benchmarks.simulate.traffic import LOOKUP_MEANS, MEANS, ROUNDS, Floats, Ints, Seen, arrivals, drafted
-from draftd.core import DrafterKind, WorkloadClass
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, WorkloadClass
 from draftd.fallback.ladder import Rung, Step
 from draftd.fallback.leases import Notice
 from draftd.fallback.signals import Finished, Machine
@@ -147,10 +147,10 @@ class World:
         means = np.array([MEANS[kind] for kind in self._kinds])[self._of] * good
         lookup = np.array([LOOKUP_MEANS[kind] for kind in self._kinds])[self._of]
         depths = sorted({rung.max_draft_tokens for rung in LADDER if rung.drafter})
-        by_drafter: dict[DrafterKind, dict[int, Seen]] = {
-            DrafterKind.DRAFT_MODEL: drafted(rng, means, depths),
-            DrafterKind.LIGHT_DRAFT_MODEL: drafted(rng, means * LIGHT, depths[:1]),
-            DrafterKind.PROMPT_LOOKUP: drafted(rng, lookup, depths[:1]),
+        by_drafter: dict[DrafterName, dict[int, Seen]] = {
+            DRAFT_MODEL: drafted(rng, means, depths),
+            LIGHT_DRAFT_MODEL: drafted(rng, means * LIGHT, depths[:1]),
+            PROMPT_LOOKUP: drafted(rng, lookup, depths[:1]),
         }
         found: list[tuple[list[int], list[int]]] = []
         for rung in LADDER:
@@ -166,9 +166,9 @@ class World:
         assert rung.drafter is not None
         good = float(quality(self.faults, np.array([now]))[0])
         mean = {
-            DrafterKind.DRAFT_MODEL: MEANS[WorkloadClass.CHAT] * good,
-            DrafterKind.LIGHT_DRAFT_MODEL: MEANS[WorkloadClass.CHAT] * good * LIGHT,
-            DrafterKind.PROMPT_LOOKUP: LOOKUP_MEANS[WorkloadClass.CHAT],
+            DRAFT_MODEL: MEANS[WorkloadClass.CHAT] * good,
+            LIGHT_DRAFT_MODEL: MEANS[WorkloadClass.CHAT] * good * LIGHT,
+            PROMPT_LOOKUP: LOOKUP_MEANS[WorkloadClass.CHAT],
         }[rung.drafter]
         drafts = PROBE_PROMPTS * ROUNDS
         return ProbeResult(

@@ -7,9 +7,9 @@ Values only, standard library only: every room may import this one, and it impor
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 
 class DecodeMode(enum.StrEnum):
@@ -34,12 +34,21 @@ class DepthMode(enum.StrEnum):
     FIXED = "fixed"
 
 
-class DrafterKind(enum.StrEnum):
-    """Where drafted tokens come from."""
+DrafterName: TypeAlias = str
+"""What a drafter, a source of drafted tokens, is registered by (draftd.engine.drafters.registry)."""
 
-    DRAFT_MODEL = "draft_model"
-    LIGHT_DRAFT_MODEL = "light_draft_model"  # the draft with coarser weights
-    PROMPT_LOOKUP = "prompt_lookup"
+DRAFT_MODEL: DrafterName = "draft_model"
+LIGHT_DRAFT_MODEL: DrafterName = "light_draft_model"  # the draft with coarser weights
+PROMPT_LOOKUP: DrafterName = "prompt_lookup"
+
+BUILT_IN_DRAFTERS = (DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP)
+"""Those that every daemon has registered, the most expensive first."""
+
+
+def drafter_cost_rank(drafter: DrafterName) -> int:
+    """Orders drafters by what they cost, the most expensive first. One that is not built in may cost anything: it comes
+    before all others."""
+    return BUILT_IN_DRAFTERS.index(drafter) if drafter in BUILT_IN_DRAFTERS else -1
 
 
 class Origin(enum.StrEnum):
@@ -132,12 +141,12 @@ class DecodePlan:
 
     mode: DecodeMode
     max_draft_tokens: int
-    drafter: DrafterKind | None
+    drafter: DrafterName | None
     level: FallbackLevel
     variant: str
     reason: str
     depth_mode: DepthMode = DepthMode.FIXED
-    alternatives: frozenset[DrafterKind] = frozenset()
+    alternatives: frozenset[DrafterName] = frozenset()
 
     def __post_init__(self) -> None:
         speculative = self.mode is DecodeMode.SPECULATIVE
@@ -360,7 +369,7 @@ class ModelInfo:
     draft_model: str | None
     context_length: int
     vocab_size: int
-    drafters: tuple[DrafterKind, ...]
+    drafters: tuple[DrafterName, ...]
     speculation_reason: str
     weight_bytes: int
     draft_weight_bytes: int
@@ -369,6 +378,15 @@ class ModelInfo:
     rollback_limit: int | None = None  # tokens after which a rotating cache cannot be rolled back any more
     light_draft_model: str | None = None
     light_draft_reason: str = ""
+    registered_drafters: tuple[DrafterName, ...] = BUILT_IN_DRAFTERS
+    refused_drafters: Mapping[DrafterName, str] = field(default_factory=dict)  # why others of them cannot be had
+
+    def why_no(self, drafter: DrafterName) -> str:
+        """Why this drafter cannot be had; empty where it can, or where the reason is not known."""
+        if drafter in self.drafters:
+            return ""
+        reasons = {DRAFT_MODEL: self.speculation_reason, LIGHT_DRAFT_MODEL: self.light_draft_reason}
+        return reasons.get(drafter) or self.refused_drafters.get(drafter, "")
 
     @property
     def speculation_available(self) -> bool:

@@ -6,7 +6,14 @@ from collections.abc import Mapping
 
 from google.protobuf.duration_pb2 import Duration
 
-from draftd.core import DecodeMode, DepthMode, DraftCounts, DrafterKind, FinishReason, ModePreference, WorkloadClass
+from draftd.core import (
+    DecodeMode,
+    DepthMode,
+    DraftCounts,
+    FinishReason,
+    ModePreference,
+    WorkloadClass,
+)
 from draftd.v1 import inference_pb2 as pb
 
 DETAILS_KEY = "grpc-status-details-bin"
@@ -24,12 +31,6 @@ WORKLOADS: Mapping[pb.WorkloadClass, WorkloadClass] = {
     pb.WORKLOAD_CLASS_TOOL_CALL: WorkloadClass.TOOL_CALL,
     pb.WORKLOAD_CLASS_CHAT: WorkloadClass.CHAT,
     pb.WORKLOAD_CLASS_PROSE: WorkloadClass.PROSE,
-}
-DRAFTERS: Mapping[pb.DrafterKind, DrafterKind | None] = {
-    pb.DRAFTER_KIND_UNSPECIFIED: None,
-    pb.DRAFTER_KIND_DRAFT_MODEL: DrafterKind.DRAFT_MODEL,
-    pb.DRAFTER_KIND_LIGHT_DRAFT_MODEL: DrafterKind.LIGHT_DRAFT_MODEL,
-    pb.DRAFTER_KIND_PROMPT_LOOKUP: DrafterKind.PROMPT_LOOKUP,
 }
 DEPTH_MODES: Mapping[pb.DepthMode, DepthMode | None] = {
     pb.DEPTH_MODE_UNSPECIFIED: None,

@@ -23,7 +23,7 @@ from dashboards.queries.query import (
 )
 from dashboards.ratios import INSTANCE, label, matching, summed
 from dashboards.settings import Alerting
-from draftd.core import DecodeMode, DrafterKind
+from draftd.core import PROMPT_LOOKUP, DecodeMode
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry.catalog import Metric
@@ -146,7 +146,7 @@ FAILURES = (
 
 
 # Prompt lookup drafts at no cost and rightly misses most of the time: break-even judges it, not the floor.
-_BY_MODEL = matching(REQUESTS, f'{DRAFT}!="{DrafterKind.PROMPT_LOOKUP.value}"')
+_BY_MODEL = matching(REQUESTS, f'{DRAFT}!="{PROMPT_LOOKUP}"')
 FEW = 0.1  # of the samples that the alerts want: a line of fewer would be noise
 
 

@@ -22,7 +22,7 @@ from draftd.acceptance.options import SweepOptions
 from draftd.acceptance.session import Advance, Session
 from draftd.acceptance.sweep.run import run_sweep
 from draftd.client.client import DraftdClient
-from draftd.core import DrafterKind
+from draftd.core import DRAFT_MODEL
 from draftd.engine.pair import LoadedModels, assemble, load_models
 from draftd.engine.scripted import ScriptedModel, scripted_models
 from draftd.engine.sequence import DecodeSequence
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.slow
 
 SWEEP = SweepOptions(
     block_lengths=(0, 4),
-    drafters=(DrafterKind.DRAFT_MODEL,),
+    drafters=(DRAFT_MODEL,),
     temperatures=(),
     concurrency=(),
     groups=("short_control", "code"),

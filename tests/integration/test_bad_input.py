@@ -119,7 +119,7 @@ TABLE: list[tuple[str, pb.GenerateRequest, str, str]] = [
     ("an endless stop string", request(stop=["x" * 257]), "stop[0]", "256 bytes"),
     ("an endless caller", request(caller="x" * 129), "caller", "128 bytes"),
     ("an unknown mode", request(mode=9), "mode", "DECODE_MODE_SPECULATIVE"),
-    ("an unknown drafter", request(drafter=9), "drafter", "DRAFTER_KIND_PROMPT_LOOKUP"),
+    ("an unknown drafter", request(drafter="eagle"), "drafter", "draft_model, light_draft_model, prompt_lookup"),
     ("an unknown workload", request(workload=9), "workload", "WORKLOAD_CLASS_PROSE"),
     ("a negative cap", request(max_draft_tokens=-1), "max_draft_tokens", "0 or more"),
     (

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from draftd.client.client import CallError, DraftdClient
-from draftd.core import DepthMode, DrafterKind, ModePreference, SamplingParams, WorkloadClass
+from draftd.core import PROMPT_LOOKUP, DepthMode, ModePreference, SamplingParams, WorkloadClass
 from draftd.v1 import inference_pb2 as pb
 from tests.composed import composed
 from tests.otlp import OtlpReceiver
@@ -78,7 +78,7 @@ class Received:
             "poison \x01!" if number % 9 == 8 else HISTORY * (number % 3 == 0) + f"prompt number {number}",
             max_tokens=6 + number % 5,
             mode=mode,
-            drafter=DrafterKind.PROMPT_LOOKUP if number % 8 == 3 else None,
+            drafter=PROMPT_LOOKUP if number % 8 == 3 else None,
             depth_mode=DepthMode.FIXED if number < REQUESTS // 2 and number % 3 else DepthMode.AUTOMATIC,
             max_draft_tokens=1 + number % 4,
             stop=[chr(40 + number)] if kind == 0 else (),

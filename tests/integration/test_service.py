@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from draftd.core import DepthMode, DrafterKind, ModePreference, SamplingParams
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DepthMode, ModePreference, SamplingParams
 from draftd.engine.scripted import scripted_models
 from draftd.v1 import inference_pb2 as pb
 from tests.serving import Answer, Served, collect, models, serving
@@ -54,7 +54,7 @@ def test_both_ways_give_the_same_text_and_say_how(served: Served) -> None:
         assert answer.started.prompt_tokens == answer.finished.usage.input_tokens == 5
     assert spec.started.plan.mode == pb.DECODE_MODE_SPECULATIVE
     assert spec.started.plan.max_draft_tokens == 4
-    assert spec.started.plan.drafter == pb.DRAFTER_KIND_DRAFT_MODEL
+    assert spec.started.plan.drafter == DRAFT_MODEL
     assert spec.finished is not None
     assert spec.finished.counts.accepted_tokens > 0
     assert auto.started.plan.reason == "request: autoregressive"
@@ -125,15 +125,15 @@ def test_a_cap_above_the_daemons_is_clamped_and_the_reason_says_so(served: Serve
     assert "max_draft_tokens 15 lowered to the daemon's 4" in started.plan.reason
     started = collect(served.client.generate("x", max_tokens=4, max_draft_tokens=0)).started
     assert started.plan.mode == pb.DECODE_MODE_AUTOREGRESSIVE
-    started = collect(served.client.generate("x", max_tokens=4, drafter=DrafterKind.PROMPT_LOOKUP)).started
-    assert started.plan.drafter == pb.DRAFTER_KIND_PROMPT_LOOKUP
+    started = collect(served.client.generate("x", max_tokens=4, drafter=PROMPT_LOOKUP)).started
+    assert started.plan.drafter == PROMPT_LOOKUP
 
 
 def test_get_model_says_what_is_loaded(served: Served) -> None:
     model = served.client.model()
     assert (model.model, model.draft_model, model.context_length) == ("scripted", "scripted-draft", 4096)
     assert model.speculation_available
-    assert list(model.drafters) == [pb.DRAFTER_KIND_DRAFT_MODEL, pb.DRAFTER_KIND_PROMPT_LOOKUP]
+    assert list(model.drafters) == [DRAFT_MODEL, PROMPT_LOOKUP]
     assert (model.max_draft_tokens, model.default_max_tokens) == (4, 256)
     assert model.depth_mode == pb.DEPTH_MODE_FIXED
     assert model.chat_template
@@ -144,7 +144,7 @@ def test_depth_is_chosen_as_the_daemon_says_where_the_request_does_not(tmp_path:
         assert served.client.model().depth_mode == pb.DEPTH_MODE_AUTOMATIC
         plan = collect(served.client.generate("x", max_tokens=4)).started.plan
         assert (plan.depth_mode, plan.max_draft_tokens) == (pb.DEPTH_MODE_AUTOMATIC, 4)
-        assert list(plan.alternatives) == [pb.DRAFTER_KIND_PROMPT_LOOKUP]
+        assert list(plan.alternatives) == [PROMPT_LOOKUP]
         plan = collect(served.client.generate("x", max_tokens=4, depth_mode=DepthMode.FIXED)).started.plan
         assert (plan.depth_mode, list(plan.alternatives)) == (pb.DEPTH_MODE_FIXED, [])
         plan = collect(served.client.generate("x", max_tokens=4, max_draft_tokens=0)).started.plan
@@ -153,9 +153,7 @@ def test_depth_is_chosen_as_the_daemon_says_where_the_request_does_not(tmp_path:
 
 def test_a_draft_that_is_never_right_is_parked_and_every_account_says_how_often(tmp_path: Path) -> None:
     with serving(tmp_path, lambda: scripted_models(0.0), engine={"depth_mode": "automatic"}) as served:
-        wrong = [
-            collect(served.client.generate("x", max_tokens=200, drafter=DrafterKind.DRAFT_MODEL)) for _ in range(2)
-        ]
+        wrong = [collect(served.client.generate("x", max_tokens=200, drafter=DRAFT_MODEL)) for _ in range(2)]
         plain = collect(served.client.generate("x", max_tokens=200, mode=ModePreference.AUTOREGRESSIVE))
         told = [answer.finished.counts for answer in wrong]
         assert [answer.tokens for answer in wrong] == [plain.tokens] * 2

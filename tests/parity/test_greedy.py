@@ -21,7 +21,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from draftd.core import DecodePlan, DepthMode, DrafterKind
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DecodePlan, DepthMode
 from draftd.engine.pair import LoadedModels, load_models
 from tests.rig import Rig, automatic, autoregressive, request, speculative
 from tests.whims import whims
@@ -33,10 +33,10 @@ CLASSES = ["code", "tool_call", "chat", "prose"]
 DEPTHS = [1, 2, 3, 4, 6]
 FIXED = {
     **{f"depth {depth}": speculative(depth) for depth in DEPTHS},
-    "prompt lookup": speculative(4, DrafterKind.PROMPT_LOOKUP),
+    "prompt lookup": speculative(4, PROMPT_LOOKUP),
     "autoregressive": autoregressive(),
 }
-AUTOMATIC = automatic(6, DrafterKind.DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP)
+AUTOMATIC = automatic(6, DRAFT_MODEL, PROMPT_LOOKUP)
 PLANS = FIXED | {"automatic": AUTOMATIC}
 ALONE = 4  # one prompt of so many
 PART = 10  # prompts that a worker has mlx-lm write at a time
@@ -167,5 +167,5 @@ def test_with_what_earlier_requests_left_behind(models, prompts, expected):
 
 def test_rows_of_every_kind_in_one_batch(models, prompts, expected):
     """Half of the prompts, each of which has one kind here."""
-    plans = [AUTOMATIC, autoregressive(), speculative(2), speculative(6, DrafterKind.PROMPT_LOOKUP)]
+    plans = [AUTOMATIC, autoregressive(), speculative(2), speculative(6, PROMPT_LOOKUP)]
     check(models, prompts[::2], expected[::2], plans, 4)

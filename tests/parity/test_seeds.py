@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from draftd.core import DecodePlan, DrafterKind, SamplingParams
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DecodePlan, SamplingParams
 from draftd.engine.pair import load_models
 from tests.rig import Rig, automatic, autoregressive, request, speculative
 
@@ -28,5 +28,5 @@ def test_a_seeds_text_is_the_same_in_batches_that_draft(nano_pair):
         return [sink.tokens for sink in Rig(models, max_batch=batch).run(asked)]
 
     alone = texts(1, autoregressive())
-    assert texts(8, automatic(7, DrafterKind.DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP)) == alone
+    assert texts(8, automatic(7, DRAFT_MODEL, PROMPT_LOOKUP)) == alone
     assert texts(4, speculative(4)) == alone

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from importlib.resources import files
 
 from draftd.client.client import CallError, DraftdClient
-from draftd.core import DrafterKind, ModePreference, SamplingParams, WorkloadClass
+from draftd.core import PROMPT_LOOKUP, DrafterName, ModePreference, SamplingParams, WorkloadClass
 
 CLASSES = ("code", "tool_call", "chat", "prose")
 _AUTO, _AUTOREGRESSIVE = ModePreference.AUTO, ModePreference.AUTOREGRESSIVE
@@ -67,7 +67,7 @@ class Traffic:
         for number in itertools.count():
             if self._stop.wait(self._pause):
                 return
-            drafter = DrafterKind.PROMPT_LOOKUP if number % 11 == 10 else None
+            drafter = PROMPT_LOOKUP if number % 11 == 10 else None
             mode = _AUTOREGRESSIVE if number % 4 == 1 and drafter is None else _AUTO
             if number % 13 == 12:
                 mode = ModePreference.SPECULATIVE  # a demand: refused while the flag is off
@@ -80,7 +80,7 @@ class Traffic:
         *,
         number: int = 0,
         mode: ModePreference = ModePreference.AUTO,
-        drafter: DrafterKind | None = None,
+        drafter: DrafterName | None = None,
         sampling: SamplingParams | None = None,
         timeout: float = 60.0,
         max_tokens: int | None = None,

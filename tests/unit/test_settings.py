@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr, ValidationError
 
-from draftd.core import DrafterKind
+from draftd.core import PROMPT_LOOKUP
 from draftd.engine.limits import Limits
 from draftd.errors import ConfigError
 from draftd.settings import EngineSettings, Settings, describe_settings, is_loopback, load_settings, state_dir
@@ -66,13 +66,7 @@ def test_construction_alone_reads_no_environment(monkeypatch: pytest.MonkeyPatch
         ("DRAFTD_SERVER__PORT", "65536", "a whole number from 0 to 65535"),
         ("DRAFTD_SERVER__DRAIN_SECONDS", "nan", "a number from 0 to 3600"),
         ("DRAFTD_ENGINE__MAX_DRAFT_TOKENS", "17", "a whole number from 0 to 16"),
-        ("DRAFTD_MODEL__DRAFTER", "eagle", "draft_model, light_draft_model, prompt_lookup"),
         ("DRAFTD_FALLBACK__BLOCKS", "6, x", "whole numbers from 1 to 16, with commas between them"),
-        (
-            "DRAFTD_FALLBACK__LIGHTER",
-            "eagle",
-            "none or some of draft_model, light_draft_model, prompt_lookup",
-        ),
         ("DRAFTD_LOG__LEVEL", "", "debug, info, warning, error"),
         ("DRAFTD_SERVER__TLS_CERT", "/no/such/file", "an existing file"),
         ("DRAFTD_SERVER__REFLECTION", "perhaps", "true, false"),
@@ -181,7 +175,7 @@ def test_the_token_is_never_shown() -> None:
 
 def test_an_empty_variable_unsets_what_may_be_unset(tmp_path: Path) -> None:
     file = toml(tmp_path, "[model]\ndrafter = 'prompt_lookup'\n")
-    assert load_settings(file, {}, {}).model.drafter is DrafterKind.PROMPT_LOOKUP
+    assert load_settings(file, {}, {}).model.drafter == PROMPT_LOOKUP
     assert load_settings(file, {}, {"DRAFTD_MODEL__DRAFTER": ""}).model.drafter is None
 
 

@@ -11,9 +11,8 @@ from pydantic.dataclasses import dataclass
 
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm
 from draftd.client.prompts import Prompt
-from draftd.core import CLASSES, DrafterKind
+from draftd.core import CLASSES, DrafterName
 from draftd.errors import FieldError
-from draftd.protocol import DRAFTERS
 
 if TYPE_CHECKING:
     from draftd.v1 import inference_pb2 as pb
@@ -84,7 +83,7 @@ class SweepOptions(Options):
 
     block_lengths: tuple[BlockOrNone, ...] = (0, 2, 3, 4, 6)
     block_length: Block = 4
-    drafters: tuple[DrafterKind, ...] | None = None  # None: all that the daemon offers
+    drafters: tuple[DrafterName, ...] | None = None  # None: all that the daemon offers
     temperatures: tuple[Temperature, ...] = (0.8,)  # besides 0
     concurrency: tuple[Requests, ...] = (2, 4)  # besides 1
     groups: tuple[str, ...] = GROUPS
@@ -128,7 +127,7 @@ class SoakOptions(Options):
     duration: Annotated[float, Field(ge=1, le=_WEEK)] = 600.0
     streams: Annotated[int, Field(strict=True, ge=1, le=64)] | None = None  # at most as many as the daemon decodes
     block_length: BlockOrNone | None = None  # 0 is autoregressive
-    drafter: DrafterKind | None = None
+    drafter: DrafterName | None = None
     max_tokens: Annotated[int, Field(strict=True, ge=_SHORTEST_ANSWER, lt=2**31)] | None = None  # longest answer
     window_seconds: Annotated[float, Field(ge=0.1, le=_WEEK)] = WINDOW_SECONDS
     sample_seconds: Annotated[float, Field(ge=0.01, le=60)] = 1.0
@@ -176,7 +175,7 @@ class QualityOptions(Options):
     stage: ClassVar[str] = "quality"
 
     block_length: Block | None = None
-    drafter: DrafterKind | None = None
+    drafter: DrafterName | None = None
     temperature: Temperature = 0.0
     repeats: Count = 3
     seed: Seed = 0
@@ -199,9 +198,9 @@ class QualityOptions(Options):
         return tuple((arm.baseline, arm) for arm in both)
 
 
-def _offered(drafter: DrafterKind | None, model: pb.GetModelResponse) -> DrafterKind | None:
+def _offered(drafter: DrafterName | None, model: pb.GetModelResponse) -> DrafterName | None:
     """The one that is asked for, or the daemon's first. Raises OptionError for one that it does not offer."""
-    offered = [DRAFTERS[kind] for kind in model.drafters]
+    offered = list(model.drafters)
     if drafter is not None and drafter not in offered:
         raise OptionError("drafter", drafter, f"one that this daemon offers: {', '.join(map(str, offered))}")
     return drafter or offered[0]

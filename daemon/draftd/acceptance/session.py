@@ -25,7 +25,7 @@ from draftd.client.asking import Answer, Ask, gather, send
 from draftd.client.client import CallError
 from draftd.core import DecodeMode, DepthMode, FallbackLevel, FinishReason, SamplingParams
 from draftd.errors import FieldError
-from draftd.protocol import DECODED, DEPTH_MODES, DRAFTERS, REASONS
+from draftd.protocol import DECODED, DEPTH_MODES, REASONS
 
 if TYPE_CHECKING:
     from draftd.client.client import DraftdClient
@@ -160,7 +160,7 @@ def _granted(plan: pb.DecodePlan) -> Granted:
     return Granted(
         DECODED[plan.mode],
         plan.max_draft_tokens,
-        DRAFTERS.get(plan.drafter),
+        plan.drafter or None,
         plan.level,
         plan.variant,
         plan.reason,
@@ -245,7 +245,7 @@ def departure(tick: Tick, arm: Arm) -> str:
         return f"asked for {arm.block_length}, the daemon allowed {granted.max_draft_tokens}: {why}"
     if arm.speculative and granted.depth_mode is not arm.depth_mode:
         return f"asked for {arm.depth_mode} depth, the daemon chose {granted.depth_mode}: {granted.reason}"
-    if granted.drafter is not arm.drafter and not arm.automatic:
+    if granted.drafter != arm.drafter and not arm.automatic:
         return f"asked for {arm.drafter}, the daemon took {granted.drafter}: level {granted.level} ({granted.reason})"
     if arm.speculative and tick.degraded:
         return f"went on autoregressively: {tick.degraded}"

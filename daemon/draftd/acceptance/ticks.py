@@ -12,7 +12,16 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
 
-from draftd.core import DecodeMode, DepthMode, DraftCounts, DrafterKind, FinishReason, ModePreference, WorkloadClass
+from draftd.core import (
+    DRAFT_MODEL,
+    DecodeMode,
+    DepthMode,
+    DraftCounts,
+    DrafterName,
+    FinishReason,
+    ModePreference,
+    WorkloadClass,
+)
 
 
 class Stage(StrEnum):
@@ -52,7 +61,7 @@ class Granted:
 
     mode: DecodeMode
     max_draft_tokens: int
-    drafter: DrafterKind | None
+    drafter: DrafterName | None
     level: str
     variant: str
     reason: str
@@ -101,7 +110,7 @@ class Arm:
     """
 
     block_length: int
-    drafter: DrafterKind | None = DrafterKind.DRAFT_MODEL
+    drafter: DrafterName | None = DRAFT_MODEL
     temperature: float = 0.0
     concurrency: int = 1
     automatic: bool = False
@@ -114,7 +123,7 @@ class Arm:
     def id(self) -> str:
         """Stable, short, and good in a file: ar, k4, auto6, k4-prompt_lookup, k4-t0.8, ar-x4."""
         parts = [f"{'auto' if self.automatic else 'k'}{self.block_length}" if self.block_length else "ar"]
-        if self.drafter not in (None, DrafterKind.DRAFT_MODEL):
+        if self.drafter not in (None, DRAFT_MODEL):
             parts.append(str(self.drafter))
         if self.temperature:
             parts.append(f"t{self.temperature:g}")
@@ -131,7 +140,7 @@ class Arm:
                 f"an arm's id: got {name!r}; allowed: such as ar, k4, auto6, k4-prompt_lookup, k4-t0.8, ar-x4"
             )
         how, length, drafter, temperature, together = found.groups()
-        kind = DrafterKind(drafter or DrafterKind.DRAFT_MODEL) if length else None
+        kind = DrafterName(drafter or DRAFT_MODEL) if length else None
         return cls(int(length or 0), kind, float(temperature or 0), int(together or 1), how == "auto")
 
     @property

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from draftd.core import DepthMode, DrafterKind, WorkloadClass
+from draftd.core import DepthMode, DrafterName, WorkloadClass
 from draftd.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Drafting:
         ),
     ] = None
     drafter: Annotated[
-        DrafterKind | None,
+        DrafterName | None,
         typer.Option(
             "--drafter",
             metavar="NAME",

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from draftd import __version__
 from draftd.cli.state import Kept, Learning, pair_of, paths_of
 from draftd.core import ModelInfo
+from draftd.engine.drafters.registry import DrafterRegistry, built_in_drafters
 from draftd.engine.loop import EngineState, EngineWorker
 from draftd.engine.memory import MlxMemory, mlx_memory
 from draftd.engine.observer import EngineStatus, FanOut
@@ -62,6 +63,8 @@ def run_daemon(
     """
     logs.configure(settings.log, sys.stderr)
     environ = os.environ if environ is None else environ
+    drafters = built_in_drafters()
+    check_drafters(settings, drafters)
     parts, intake, kept = _Parts(), Intake(), Kept(settings, environ)
     learning = Learning(settings, kept.folder) if load is None else None  # what is loaded otherwise has no name
     hardware = HardwareMonitor(
@@ -79,7 +82,7 @@ def run_daemon(
         decisions=Decisions(fallback=parts.readings, flag_enabled=parts.flag_enabled),
     )
     worker = EngineWorker(
-        load or models_of(settings.model),
+        load or models_of(settings.model, drafters),
         observer=FanOut(telemetry.observer, intake),
         limits=settings.engine.limits(
             memory_share=lambda: memory_share(hardware.state), headroom=lambda: takeable(hardware.state)
@@ -199,13 +202,23 @@ class Fallback:
         return all(ended)
 
 
-def models_of(settings: ModelSettings) -> Load:
+def check_drafters(settings: Settings, drafters: DrafterRegistry) -> None:
+    """Raises ConfigError for a setting that names a drafter which is not registered."""
+    if settings.model.drafter is not None:
+        drafters.get(settings.model.drafter, "model.drafter")
+    for name in settings.fallback.lighter:
+        drafters.get(name, "fallback.lighter")
+
+
+def models_of(settings: ModelSettings, drafters: DrafterRegistry) -> Load:
     """How to load what the settings name; nothing named is the embedded pair."""
     model, draft = paths_of(settings)
     # It warns of prompts beyond the context, which are refused with a status of their own.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     light = settings.light_draft_path
-    return lambda progress: load_models(model, draft, light, prompt_lookup=settings.prompt_lookup, progress=progress)
+    return lambda progress: load_models(
+        model, draft, light, prompt_lookup=settings.prompt_lookup, registry=drafters, progress=progress
+    )
 
 
 async def _serve(

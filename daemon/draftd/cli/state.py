@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from draftd.core import DrafterKind
+from draftd.core import DRAFT_MODEL
 from draftd.engine.depth.saved import Learnt
 from draftd.errors import ConfigError
 from draftd.fallback.journal import History, Journal
@@ -153,6 +153,6 @@ def pair_of(model: ModelSettings) -> str:
     named = [f"{model.path} {model.draft_path}"]
     if model.light_draft_path is not None:
         named.append(f"light_draft={model.light_draft_path}")
-    if model.drafter not in (None, DrafterKind.DRAFT_MODEL):
+    if model.drafter not in (None, DRAFT_MODEL):
         named.append(f"drafter={model.drafter}")
     return " ".join(named)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from draftd.core import DecodeMode, DepthMode, DraftCounts, DrafterKind, ModePreference, SamplingParams, WorkloadClass
+from draftd.core import DecodeMode, DepthMode, DraftCounts, DrafterName, ModePreference, SamplingParams, WorkloadClass
 
 if TYPE_CHECKING:
     from draftd.client.client import DraftdClient
@@ -30,7 +30,7 @@ class Ask:
     stop: tuple[str, ...] = ()
     mode: ModePreference = ModePreference.AUTO
     max_draft_tokens: int | None = None
-    drafter: DrafterKind | None = None
+    drafter: DrafterName | None = None
     depth_mode: DepthMode | None = None
     workload: WorkloadClass = WorkloadClass.UNSPECIFIED
     caller: str = ""

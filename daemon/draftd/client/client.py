@@ -14,15 +14,14 @@ from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-unty
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from draftd.client import interrupts
-from draftd.core import DepthMode, DrafterKind, FallbackLevel, ModePreference, SamplingParams, WorkloadClass
+from draftd.core import DepthMode, DrafterName, FallbackLevel, ModePreference, SamplingParams, WorkloadClass
 from draftd.errors import DraftdError
-from draftd.protocol import DEPTH_MODES, DETAILS_KEY, DRAFTERS, MODES, WORKLOADS, duration
+from draftd.protocol import DEPTH_MODES, DETAILS_KEY, MODES, WORKLOADS, duration
 from draftd.v1 import control_pb2, control_pb2_grpc, inference_pb2_grpc
 from draftd.v1 import inference_pb2 as pb
 
 _MODES = {mode: pb.DecodeMode.Name(number) for number, mode in MODES.items()}
 _WORKLOADS = {workload: pb.WorkloadClass.Name(number) for number, workload in WORKLOADS.items()}
-_DRAFTERS = {drafter: pb.DrafterKind.Name(number) for number, drafter in DRAFTERS.items()}
 _DEPTH_MODES = {mode: pb.DepthMode.Name(number) for number, mode in DEPTH_MODES.items()}
 
 Message = tuple[str, str]  # role, content
@@ -106,7 +105,7 @@ class DraftdClient:
         stop: Sequence[str] = (),
         mode: ModePreference = ModePreference.AUTO,
         max_draft_tokens: int | None = None,
-        drafter: DrafterKind | None = None,
+        drafter: DrafterName | None = None,
         depth_mode: DepthMode | None = None,
         workload: WorkloadClass = WorkloadClass.UNSPECIFIED,
         caller: str = "",
@@ -119,7 +118,7 @@ class DraftdClient:
             stop=stop,
             mode=_MODES[mode],
             max_draft_tokens=max_draft_tokens,
-            drafter=_DRAFTERS[drafter],
+            drafter=drafter or "",
             depth_mode=_DEPTH_MODES[depth_mode],
             workload=_WORKLOADS[workload],
             caller=caller,

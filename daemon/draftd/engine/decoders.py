@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from draftd.core import DrafterKind
+from draftd.core import DrafterName
 from draftd.engine.drafters.base import Drafter
 from draftd.engine.observer import EngineObserver
 from draftd.engine.sequence import DecodeSequence
@@ -17,18 +17,18 @@ class Decoders:
     def __init__(
         self,
         verifier: Callable[[], Verifier],
-        drafters: Callable[[], Mapping[DrafterKind, Drafter]],
+        drafters: Callable[[], Mapping[DrafterName, Drafter]],
         observer: EngineObserver,
-        renewed: Callable[[DrafterKind], None] = lambda kind: None,
+        renewed: Callable[[DrafterName], None] = lambda kind: None,
     ) -> None:
         """`renewed` is told when another drafter stands behind a name."""
         self._make_verifier, self._make_drafters, self._observer = verifier, drafters, observer
         self._renewed = renewed
         self.verifier, self.drafters = verifier(), dict(drafters())
-        self.barred: frozenset[DrafterKind] = frozenset()  # there, but newcomers no longer get them
+        self.barred: frozenset[DrafterName] = frozenset()  # there, but newcomers no longer get them
 
     @property
-    def offered(self) -> frozenset[DrafterKind]:
+    def offered(self) -> frozenset[DrafterName]:
         """What newcomers may draft with."""
         return frozenset(self.drafters) - self.barred
 
@@ -37,13 +37,13 @@ class Decoders:
         """Of key-value caches."""
         return self.verifier.nbytes + sum(drafter.nbytes for drafter in self.drafters.values())
 
-    def put(self, kind: DrafterKind, drafter: Drafter) -> None:
+    def put(self, kind: DrafterName, drafter: Drafter) -> None:
         """From the next round on this one drafts; it must know the rows that do so with a fixed depth."""
         self.remove(kind)
         self.drafters[kind] = drafter
         self._renewed(kind)
 
-    def remove(self, kind: DrafterKind) -> None:
+    def remove(self, kind: DrafterName) -> None:
         """Forgets a drafter that no row uses."""
         drafter = self.drafters.pop(kind, None)
         if drafter is not None:

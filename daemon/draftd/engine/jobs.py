@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from draftd.core import DrafterKind
+from draftd.core import DRAFT_MODEL, DrafterName
 from draftd.engine.drafters.loaded import Drafters
 from draftd.engine.drafters.source import weight_bytes
 from draftd.engine.scheduler import Scheduler
@@ -32,7 +32,7 @@ def _promise() -> Future[Any]:
 class Keep:
     """Hold exactly these drafters' weights; ends with their bytes."""
 
-    drafters: frozenset[DrafterKind]
+    drafters: frozenset[DrafterName]
     done: Future[int] = field(default_factory=_promise)
 
 
@@ -58,7 +58,7 @@ class Lower:
     """Bind the rows in hand: those admitted, and the first `arrivals` of those that wait to be."""
 
     max_draft_tokens: int
-    drafters: frozenset[DrafterKind]
+    drafters: frozenset[DrafterName]
     reason: str
     arrivals: int
 
@@ -85,7 +85,7 @@ class _Job:
     of another kind becomes."""
 
     work: Generator[None, None, Any]
-    kind: DrafterKind | None = None
+    kind: DrafterName | None = None
     done: Future[Any] | None = None
     failure: type[DraftdError] = ModelLoadError
 
@@ -188,10 +188,10 @@ class Upkeep:
                 return True
         return False
 
-    def _load(self, kind: DrafterKind) -> Generator[None, None, None]:
+    def _load(self, kind: DrafterName) -> Generator[None, None, None]:
         model = yield from self._drafters.load(kind)
         self._drafters.hold(kind, model)
-        self._scheduler.decoders.put(kind, self._drafters.drafter(model))
+        self._scheduler.decoders.put(kind, self._drafters.drafter(kind, model))
         self._settle()
 
     def _settle(self, error: Exception | None = None) -> None:
@@ -211,9 +211,9 @@ class Upkeep:
 
     def _reload(self) -> Generator[None, None, int]:
         """All are read before one is used. The draft is read even where it is not held: then it is only checked."""
-        total, fresh = 0, dict[DrafterKind, Any]()
+        total, fresh = 0, dict[DrafterName, Any]()
         held = self._drafters.held.drafters
-        for kind in sorted({DrafterKind.DRAFT_MODEL} | held):
+        for kind in sorted({DRAFT_MODEL} | held):
             if kind in held:
                 fresh[kind] = yield from self._drafters.load(kind)
                 total += weight_bytes(fresh[kind])
@@ -223,9 +223,9 @@ class Upkeep:
             yield from self._exchange(kind, fresh.pop(kind))
         return total
 
-    def _exchange(self, kind: DrafterKind, model: Any) -> Generator[None, None, None]:
+    def _exchange(self, kind: DrafterName, model: Any) -> Generator[None, None, None]:
         """The new draft takes the rows in, one chunk at a time, while the old one goes on drafting for them."""
-        drafter = self._drafters.drafter(model)
+        drafter = self._drafters.drafter(kind, model)
         known, inside = list[DecodeSequence](), set[DecodeSequence]()
         try:
             while True:

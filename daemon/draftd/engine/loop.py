@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from draftd.core import DecodeRequest, DrafterKind, FinishReason, ModelInfo, Outcome, RequestStats, TokenSink
+from draftd.core import DecodeRequest, DrafterName, FinishReason, ModelInfo, Outcome, RequestStats, TokenSink
 from draftd.engine.inbox import Inbox, Taken
 from draftd.engine.jobs import Keep, LogitGap, Lower, Reload
 from draftd.engine.limits import Limits
@@ -114,7 +114,7 @@ class EngineWorker:
         return replace(files, drafts={**files.drafts, **engine.drafters.held.files})
 
     @property
-    def draft_bytes(self) -> Mapping[DrafterKind, int]:
+    def draft_bytes(self) -> Mapping[DrafterName, int]:
         """Of the weights of each draft, as it was held last."""
         return {} if self._engine is None else self._engine.drafters.held.sizes
 
@@ -136,7 +136,7 @@ class EngineWorker:
         """Ends a request within one round. Ids that have ended already are ignored."""
         self._inbox.end(request_id, reason)
 
-    def keep(self, drafters: frozenset[DrafterKind]) -> Future[int]:
+    def keep(self, drafters: frozenset[DrafterName]) -> Future[int]:
         """Holds exactly these drafters' weights; ends with the bytes of draft weights then held.
 
         Weights that are wanted are read in pieces between rounds. Others go once no running request drafts with them;
@@ -162,7 +162,7 @@ class EngineWorker:
         self._inbox.order(order)
         return order.done
 
-    def lower(self, max_draft_tokens: int, drafters: frozenset[DrafterKind], reason: str) -> None:
+    def lower(self, max_draft_tokens: int, drafters: frozenset[DrafterName], reason: str) -> None:
         """From the next round on no request that is here now drafts more, or with another drafter: one whose drafter is
         not allowed changes to prompt lookup where that is, or goes on autoregressively. Probes are bound as well."""
         self._loaded()
@@ -336,7 +336,7 @@ def _check(request: DecodeRequest, info: ModelInfo) -> None:
         raise InvalidRequest("max_tokens", request.max_tokens, "at least 1")
     drafter = request.plan.drafter
     if drafter is not None and drafter not in info.drafters:
-        raise InvalidRequest("plan.drafter", drafter.value, ", ".join(d.value for d in info.drafters) or "none")
+        raise InvalidRequest("plan.drafter", drafter, ", ".join(info.drafters) or "none")
 
 
 def _check_tokens(field: str, tokens: Sequence[int], info: ModelInfo) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from draftd.core import DecodeRequest, DraftCounts, DrafterKind, FinishReason, Origin, Outcome, RoundResult
+from draftd.core import DecodeRequest, DraftCounts, DrafterName, FinishReason, Origin, Outcome, RoundResult
 
 _log = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ class EngineStatus:
     drafter_errors: int
     verifier_errors: int = 0
     observer_errors: int = 0  # what observers raised
-    loaded: frozenset[DrafterKind] = frozenset()
+    loaded: frozenset[DrafterName] = frozenset()
     draft_weight_bytes: int = 0
     prefix: PrefixStatus = PrefixStatus()
     kv_cache_limit_bytes: int = 0

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from draftd.core import DrafterKind, ModelInfo
+from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, ModelInfo
+from draftd.engine.drafters.registry import DrafterRegistry, Needs, built_in_drafters
 from draftd.engine.drafters.source import DraftFolder, DraftSource, HeldDraft, Unfit, parameters, weight_bytes
 from draftd.models.blas import load_blas
 from draftd.models.folder import ModelFiles, ModelFolder, PairFiles, read
@@ -25,8 +26,9 @@ class LoadedModels:
     draft: Any | None
     tokenizer: Tokenizer
     info: ModelInfo
-    sources: Mapping[DrafterKind, DraftSource] = field(default_factory=dict)
+    sources: Mapping[DrafterName, DraftSource] = field(default_factory=dict)
     files: PairFiles = field(default_factory=PairFiles)
+    registry: DrafterRegistry = field(default_factory=built_in_drafters)
 
 
 def load_models(
@@ -35,6 +37,7 @@ def load_models(
     light_draft_model: str | None = None,
     *,
     prompt_lookup: bool = True,
+    registry: DrafterRegistry | None = None,
     progress: Callable[[str], None] = print,
 ) -> LoadedModels:
     """Loads a local folder or a hub id, and its draft. Raises ModelLoadError with what is wrong and where.
@@ -48,39 +51,40 @@ def load_models(
     target_files = folder.files()
     target, tokenizer, config = _load(folder)
     draft: Any | None = None
-    drafts: dict[DrafterKind, DraftFolder] = {}
-    files: dict[DrafterKind, ModelFiles] = {}
-    reasons = {DrafterKind.DRAFT_MODEL: "", DrafterKind.LIGHT_DRAFT_MODEL: ""}
+    drafts: dict[DrafterName, DraftFolder] = {}
+    files: dict[DrafterName, ModelFiles] = {}
+    reasons = {DRAFT_MODEL: "", LIGHT_DRAFT_MODEL: ""}
     if draft_model is not None:
         progress(f"loading draft {draft_model}")
         source = DraftFolder(draft_model, "draft model", tokenizer)
-        drafts[DrafterKind.DRAFT_MODEL] = source
+        drafts[DRAFT_MODEL] = source
         noted = source.files()
-        draft, reasons[DrafterKind.DRAFT_MODEL] = _opened(source)
+        draft, reasons[DRAFT_MODEL] = _opened(source)
         if draft is not None:
             for _ in read(parameters(draft), source.name):
                 pass
-        files[DrafterKind.DRAFT_MODEL] = source.files(noted=False) if draft is None else noted
+        files[DRAFT_MODEL] = source.files(noted=False) if draft is None else noted
     if light_draft_model is not None:
         source = DraftFolder(light_draft_model, "light draft model", tokenizer)
-        drafts[DrafterKind.LIGHT_DRAFT_MODEL] = source
-        files[DrafterKind.LIGHT_DRAFT_MODEL] = source.files(noted=False)
-        _, reasons[DrafterKind.LIGHT_DRAFT_MODEL] = _opened(source)
+        drafts[LIGHT_DRAFT_MODEL] = source
+        files[LIGHT_DRAFT_MODEL] = source.files(noted=False)
+        _, reasons[LIGHT_DRAFT_MODEL] = _opened(source)
     progress("checking what the pair can do")
     return assemble(
         target,
         draft,
         MlxTokenizer(tokenizer),
         model=folder.name,
-        draft_model=_label(drafts.get(DrafterKind.DRAFT_MODEL)),
+        draft_model=_label(drafts.get(DRAFT_MODEL)),
         context_length=_context_length(config, tokenizer),
         backend=backend if backend == "metal" else f"cpu ({backend})",
         prompt_lookup=prompt_lookup,
-        mismatch=reasons[DrafterKind.DRAFT_MODEL],
+        mismatch=reasons[DRAFT_MODEL],
         sources={kind: source for kind, source in drafts.items() if not reasons[kind]},
-        light_draft_model=_label(drafts.get(DrafterKind.LIGHT_DRAFT_MODEL)),
-        light_draft_reason=reasons[DrafterKind.LIGHT_DRAFT_MODEL],
+        light_draft_model=_label(drafts.get(LIGHT_DRAFT_MODEL)),
+        light_draft_reason=reasons[LIGHT_DRAFT_MODEL],
         files=PairFiles(target_files, files),
+        registry=registry,
     )
 
 
@@ -101,17 +105,20 @@ def assemble(
     backend: str,
     prompt_lookup: bool = True,
     mismatch: str = "",
-    sources: Mapping[DrafterKind, DraftSource] | None = None,
+    sources: Mapping[DrafterName, DraftSource] | None = None,
     light_draft_model: str | None = None,
     light_draft_reason: str = "",
     files: PairFiles | None = None,
+    registry: DrafterRegistry | None = None,
 ) -> LoadedModels:
     """Checks what models already in memory can do together. `mismatch` says why a draft was turned away. A draft
     without a source in `sources` stays in memory; a light draft is what has one."""
     from draftd.engine.cache.batched import RaggedCaches
     from draftd.engine.cache.layouts import cannot_trim, make_caches, rollback_limit
 
-    drafters: list[DrafterKind] = []
+    registry = registry or built_in_drafters()
+    drafters: list[DrafterName] = []
+    refused: dict[DrafterName, str] = {}
     found = dict(sources or {})
     reason = mismatch
     if fixed := cannot_trim(target):
@@ -120,14 +127,19 @@ def assemble(
         if draft is not None and (fixed := cannot_trim(draft)):
             reason = f"the draft model's cache cannot be rolled back ({fixed})"
         elif draft is not None:
-            drafters.append(DrafterKind.DRAFT_MODEL)
-            found.setdefault(DrafterKind.DRAFT_MODEL, HeldDraft(draft))
+            drafters.append(DRAFT_MODEL)
+            found.setdefault(DRAFT_MODEL, HeldDraft(draft))
         elif not reason:
             reason = "no draft model is loaded"
-        if DrafterKind.LIGHT_DRAFT_MODEL in found:
-            drafters.append(DrafterKind.LIGHT_DRAFT_MODEL)
-        if prompt_lookup:
-            drafters.append(DrafterKind.PROMPT_LOOKUP)
+        if LIGHT_DRAFT_MODEL in found:
+            drafters.append(LIGHT_DRAFT_MODEL)
+        for name in registry.names:
+            if name in BUILT_IN_DRAFTERS and (name != PROMPT_LOOKUP or not prompt_lookup):
+                continue
+            if why := _missing(registry.get(name).needs, name in found):
+                refused[name] = why
+            else:
+                drafters.append(name)
     limits = [limit for m in (target, draft) if m is not None and (limit := rollback_limit(m)) is not None]
     info = ModelInfo(
         model=model,
@@ -135,7 +147,7 @@ def assemble(
         context_length=context_length,
         vocab_size=_vocabulary(target, tokenizer),
         drafters=tuple(drafters),
-        speculation_reason="" if DrafterKind.DRAFT_MODEL in drafters else reason,
+        speculation_reason="" if DRAFT_MODEL in drafters else reason,
         weight_bytes=weight_bytes(target),
         draft_weight_bytes=0 if draft is None else weight_bytes(draft),
         backend=backend,
@@ -143,15 +155,27 @@ def assemble(
         rollback_limit=min(limits) if limits else None,
         light_draft_model=light_draft_model,
         light_draft_reason=light_draft_reason,
+        registered_drafters=registry.names,
+        refused_drafters=refused,
     )
     return LoadedModels(
         target,
-        draft if DrafterKind.DRAFT_MODEL in drafters else None,
+        draft if DRAFT_MODEL in drafters else None,
         tokenizer,
         info,
         {kind: source for kind, source in found.items() if kind in drafters},
         files or PairFiles(),
+        registry,
     )
+
+
+def _missing(needs: Needs, has_model: bool) -> str:
+    """What a drafter needs and is not to be had; empty where it can draft."""
+    if needs is Needs.HIDDEN_STATES:
+        return f"it needs {needs.value}, which no target gives yet"
+    if needs is Needs.MODEL and not has_model:
+        return f"it needs {needs.value}, and none is configured for it"
+    return ""
 
 
 def _load(folder: ModelFolder) -> tuple[Any, Any, dict[str, Any]]:

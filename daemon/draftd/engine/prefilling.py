@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from draftd.core import DrafterKind, FinishReason
+from draftd.core import DrafterName, FinishReason
 from draftd.engine.decoders import Decoders
 from draftd.engine.delivery import Delivery
 from draftd.engine.sequence import DecodeSequence
@@ -104,7 +104,7 @@ class _Entering:
     row: DecodeSequence
     left: int  # tokens that the target has not taken in
     passed: int = 0  # slices that others had since it had one
-    slices: dict[DrafterKind | None, Slices] = field(default_factory=dict)  # by who takes it in; None is the target
+    slices: dict[DrafterName | None, Slices] = field(default_factory=dict)  # by who takes it in; None is the target
 
 
 class Newcomers:
@@ -130,7 +130,7 @@ class Newcomers:
         self._drafted_for, self._fits = drafted_for, fits
         self._clock, self._timer, self._cancelled = clock, timer, cancelled
         self._slice_seconds = slice_seconds
-        self._first: dict[DrafterKind | None, Slices] = {}  # of prompts' first slices: what the next prompt begins with
+        self._first: dict[DrafterName | None, Slices] = {}  # of prompts' first slices: what the next prompt begins with
         self._waiting: deque[DecodeSequence] = deque()
         self._entering: list[_Entering] = []  # in the order in which they came
         self._ready: list[DecodeSequence] = []  # to join after the round
@@ -241,7 +241,7 @@ class Newcomers:
         row.stats.scheduled = self._clock()
         kind = row.drafter
         if kind is not None and kind not in self._decoders.offered:
-            row.degrade(f"the {kind.value.replace('_', ' ')} is not loaded")
+            row.degrade(f"the {kind.replace('_', ' ')} is not loaded")
         self._entering.append(_Entering(row, left=len(row.tokens)))
 
     def _next(self) -> _Entering:
@@ -296,7 +296,7 @@ class Newcomers:
         found = row.stats.cached_tokens if first else 0  # in the prefix cache, which the first slice looks into
         newcomer.left = max(1, newcomer.left - found - size)
 
-    def _drafter_ready(self, newcomer: _Entering, kind: DrafterKind, round_seconds: float | None) -> bool:
+    def _drafter_ready(self, newcomer: _Entering, kind: DrafterName, round_seconds: float | None) -> bool:
         """One slice of the drafter's; True where there is none left, or where it fails."""
         row, size, began = newcomer.row, self._slices_of(newcomer, kind).tokens(round_seconds), self._timer()
         try:
@@ -308,14 +308,14 @@ class Newcomers:
             self._took(newcomer, kind, size, self._timer() - began)
         return done
 
-    def _slices_of(self, newcomer: _Entering, kind: DrafterKind | None) -> Slices:
+    def _slices_of(self, newcomer: _Entering, kind: DrafterName | None) -> Slices:
         """A prompt's own: the more of it is taken in, the more a token of the rest takes."""
         if kind not in newcomer.slices:
             first = self._first.setdefault(kind, Slices(self._chunk, self._slice_seconds))
             newcomer.slices[kind] = first.begun()
         return newcomer.slices[kind]
 
-    def _took(self, newcomer: _Entering, kind: DrafterKind | None, tokens: int, seconds: float) -> None:
+    def _took(self, newcomer: _Entering, kind: DrafterName | None, tokens: int, seconds: float) -> None:
         slices = newcomer.slices[kind]
         if slices.taken == 0:
             self._first[kind].took(tokens, seconds)

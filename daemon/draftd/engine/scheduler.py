@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import mlx.core as mx
 
-from draftd.core import DrafterKind, FinishReason, Origin
+from draftd.core import DrafterName, FinishReason, Origin
 from draftd.engine.admission import Admission
 from draftd.engine.cache.base import left
 from draftd.engine.decoders import Decoders
@@ -39,7 +39,7 @@ class Scheduler:
         self,
         *,
         verifier: Callable[[], Verifier],
-        drafters: Callable[[], Mapping[DrafterKind, Drafter]],
+        drafters: Callable[[], Mapping[DrafterName, Drafter]],
         eos: frozenset[int],
         vocabulary: int,
         observer: EngineObserver,
@@ -165,24 +165,24 @@ class Scheduler:
 
     # between rounds: what may draft
 
-    def lower(self, most: int, drafters: Collection[DrafterKind], reason: str) -> None:
+    def lower(self, most: int, drafters: Collection[DrafterName], reason: str) -> None:
         """Binds all rows in hand: at most `most` tokens a round, of one of `drafters` that is there."""
         allowed = self.decoders.offered.intersection(drafters)
         for row in self._all():
             before = row.home
             row.lower(most, allowed, reason)
-            if before is not None and (row.home is not before or row.degraded) and before in self.decoders.drafters:
+            if before is not None and (row.home != before or row.degraded) and before in self.decoders.drafters:
                 self.decoders.drafters[before].leave(row)
 
-    def drafting(self, kind: DrafterKind) -> list[DecodeSequence]:
+    def drafting(self, kind: DrafterName) -> list[DecodeSequence]:
         """The running rows that draft with it, but for those that it does not know: nobody drafts for them now."""
         drafter = self.decoders.drafters.get(kind)
-        rows = [row for row in self._rows if row.drafter is not None and row.home is kind]
+        rows = [row for row in self._rows if row.drafter is not None and row.home == kind]
         return [row for row in rows if not automatic(row) or drafter is None or drafter.behind(row) is not None]
 
-    def uses(self, kind: DrafterKind) -> bool:
+    def uses(self, kind: DrafterName) -> bool:
         """Whether a row that runs or is being taken in drafts with it."""
-        return any(row.drafter is not None and row.home is kind for row in (*self._newcomers.entering, *self._rows))
+        return any(row.drafter is not None and row.home == kind for row in (*self._newcomers.entering, *self._rows))
 
     def interrupted(self) -> None:
         """Something else took time between two rounds: the next is not priced by it."""
@@ -246,7 +246,7 @@ class Scheduler:
                 self.decoders.drafter_failed(row, str(error))
         self.interrupted()
 
-    def _renewed(self, kind: DrafterKind) -> None:
+    def _renewed(self, kind: DrafterName) -> None:
         self.depth.drafter_replaced(kind, self._rows)
 
     # leaving

@@ -15,7 +15,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import KVCache
 
-from draftd.core import DrafterKind
+from draftd.core import LIGHT_DRAFT_MODEL, DrafterName
 from draftd.engine.drafters.source import DraftSource, HeldDraft
 from draftd.engine.pair import LoadedModels, assemble
 from draftd.models.tokenizer import Detokenizer
@@ -141,10 +141,10 @@ def scripted_models(
     eos = vocab_size - 1
     target = ScriptedModel(vocab_size, 0, step_seconds, eos, eos_after)
     draft = ScriptedModel(vocab_size, round(1000 * (1 - acceptance)), draft_step_seconds, eos, eos_after)
-    sources: dict[DrafterKind, DraftSource] = {}
+    sources: dict[DrafterName, DraftSource] = {}
     if light_acceptance is not None:
         light = ScriptedModel(vocab_size, round(1000 * (1 - light_acceptance)), draft_step_seconds, eos, eos_after)
-        sources[DrafterKind.LIGHT_DRAFT_MODEL] = HeldDraft(light)
+        sources[LIGHT_DRAFT_MODEL] = HeldDraft(light)
     return assemble(
         target,
         draft if with_draft else None,

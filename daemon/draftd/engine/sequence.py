@@ -6,7 +6,7 @@ import random
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
-from draftd.core import DecodeRequest, DrafterKind, FinishReason, Origin, RequestStats, TokenSink
+from draftd.core import PROMPT_LOOKUP, DecodeRequest, DrafterName, FinishReason, Origin, RequestStats, TokenSink
 from draftd.engine.depth.acceptance_rates import RowEvidence
 
 
@@ -28,11 +28,11 @@ class DecodeSequence:
     rebuilt_at: int = -1  # output length when the row's caches were last rebuilt after a failure
     lookup: object | None = field(default=None)
     kept: int = 0  # tokens of its text that the target has kept, or tried to
-    evidence: dict[DrafterKind, RowEvidence] = field(default_factory=dict)  # how its own drafts fared
-    home: DrafterKind | None = None  # the plan's own drafter, whoever drafts now
+    evidence: dict[DrafterName, RowEvidence] = field(default_factory=dict)  # how its own drafts fared
+    home: DrafterName | None = None  # the plan's own drafter, whoever drafts now
     wanted: bool | None = None  # whether its drafter takes it in before it joins; None before that is decided
     told_cap: int = -1  # the bound that was last told to be lower than what would pay
-    _asked_as: dict[DrafterKind, DecodeRequest] = field(default_factory=dict)  # the request, by who drafts
+    _asked_as: dict[DrafterName, DecodeRequest] = field(default_factory=dict)  # the request, by who drafts
 
     @classmethod
     def of(cls, request: DecodeRequest, sink: TokenSink, context_length: int) -> DecodeSequence:
@@ -63,7 +63,7 @@ class DecodeSequence:
         return self.request.origin is Origin.CLIENT and self.finish is not FinishReason.ERROR
 
     @property
-    def drafter(self) -> DrafterKind | None:
+    def drafter(self) -> DrafterName | None:
         """Who drafts for this row now; None decodes autoregressively."""
         return None if self.degraded else self.request.plan.drafter
 
@@ -72,11 +72,11 @@ class DecodeSequence:
         """How many tokens to draft next: never past the last token that may be emitted."""
         return 0 if self.degraded else min(self.most, self.remaining - 1)
 
-    def draft_with(self, kind: DrafterKind) -> None:
+    def draft_with(self, kind: DrafterName) -> None:
         """In the plan itself: what is counted from here on is counted as this drafter's. Of the plan's own drafter and
         its alternatives only."""
         plan = self.request.plan
-        if plan.drafter is kind or plan.drafter is None:
+        if plan.drafter == kind or plan.drafter is None:
             return
         self._asked_as[plan.drafter] = self.request
         request = self._asked_as.get(kind)
@@ -89,7 +89,7 @@ class DecodeSequence:
         """From now on this row decodes autoregressively. The first reason stands."""
         self.degraded = self.degraded or reason
 
-    def lower(self, most: int, drafters: Collection[DrafterKind], reason: str) -> None:
+    def lower(self, most: int, drafters: Collection[DrafterName], reason: str) -> None:
         """From now on this row drafts at most `most` tokens at a time, with one of `drafters` or not at all."""
         if self.drafter is None or self.home is None:
             return
@@ -104,9 +104,9 @@ class DecodeSequence:
         elif self.drafter in drafters:
             if most < self.most:
                 self.most, self.lowered = most, self.lowered or reason
-        elif DrafterKind.PROMPT_LOOKUP in drafters:  # which needs nothing but the text
+        elif PROMPT_LOOKUP in drafters:  # which needs nothing but the text
             # In the plan itself: what it counts from here on is counted as this drafter's.
-            self.home = DrafterKind.PROMPT_LOOKUP
+            self.home = PROMPT_LOOKUP
             plan = replace(plan, drafter=self.home, alternatives=frozenset())
             self.request = replace(self.request, plan=plan)
             self.most, self.lowered = min(most, self.most), self.lowered or reason

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from draftd.core import DrafterKind
+from draftd.core import DrafterName
 from draftd.engine.decoders import Decoders
 from draftd.engine.drafters.base import Draft, merge
 from draftd.engine.sampling.transforms import Sampling
@@ -36,7 +36,7 @@ class SequenceDraft(NamedTuple):
     """What one sequence drafts in a step: so many tokens, with which drafter, and why."""
 
     depth: int = 0
-    drafter: DrafterKind | None = None
+    drafter: DrafterName | None = None
     state: DraftState = DraftState.NONE
 
 
@@ -101,7 +101,7 @@ def _draft(
     plan: DraftPlan,
 ) -> tuple[Draft | None, list[tuple[DecodeSequence, str]]]:
     """Asks each drafter for its rows. A row that cannot be rolled back, or whose drafter fails, is degraded here."""
-    groups: dict[DrafterKind, list[int]] = {}
+    groups: dict[DrafterName, list[int]] = {}
     for i, (row, (depth, kind, _)) in enumerate(zip(rows, plan.sequences, strict=True)):
         if depth > 0 and kind is not None:
             refusal = decoders.verifier.refusal(i, depth + 1)

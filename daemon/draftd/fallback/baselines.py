@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from draftd.core import DrafterKind, WorkloadClass
+from draftd.core import WorkloadClass
 from draftd.fallback.drift import Baseline
 from draftd.fallback.fields import Fields, chosen, wrong
 from draftd.fallback.signals import Kind
@@ -35,13 +35,13 @@ def section(fields: Fields) -> dict[Kind, Baseline]:
     for name, entry in fields.items("baselines"):
         drafter, _, workload = name.partition("/")
         where = f"name in {fields.at('baselines')}"
-        kind = chosen(drafter, DrafterKind, where), chosen(workload, WorkloadClass, where)
+        kind = drafter, chosen(workload, WorkloadClass, where)
         found[kind] = Baseline(entry.number("mean", 0, 1), entry.number("spread", 0, 1))
     return found
 
 
 def entries(baselines: Mapping[Kind, Baseline]) -> dict[str, dict[str, float]]:
     return {
-        f"{drafter.value}/{workload.value}": {"mean": one.mean, "spread": one.spread}
+        f"{drafter}/{workload.value}": {"mean": one.mean, "spread": one.spread}
         for (drafter, workload), one in baselines.items()
     }

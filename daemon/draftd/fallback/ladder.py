@@ -14,7 +14,7 @@ import enum
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from draftd.core import DrafterKind, FallbackLevel
+from draftd.core import DrafterName, FallbackLevel
 
 
 class Signal(enum.StrEnum):
@@ -48,7 +48,7 @@ class Rung:
 
     level: FallbackLevel
     max_draft_tokens: int
-    drafter: DrafterKind | None
+    drafter: DrafterName | None
 
     @property
     def label(self) -> str:
@@ -61,7 +61,7 @@ class Rung:
 
 
 def rungs(
-    max_draft_tokens: int, blocks: Sequence[int], drafter: DrafterKind, lighter: Sequence[DrafterKind]
+    max_draft_tokens: int, blocks: Sequence[int], drafter: DrafterName, lighter: Sequence[DrafterName]
 ) -> tuple[Rung, ...]:
     """From the top. `blocks` that are no shorter than what is above them, and drafters already used, are left out.
 

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from draftd.core import DrafterKind, FallbackLevel
+from draftd.core import FallbackLevel
 from draftd.fallback.journal import Journal, Subject
 from draftd.fallback.ladder import Demand, Hold, LadderSettings, Step, held, highest, move, released
 from draftd.fallback.leases import Applied, Notice
@@ -217,11 +217,11 @@ class Steering:
 
     def _lower(self, step: Step) -> None:
         rung = self._rungs[step.current]
-        if rung.level >= FallbackLevel.SHORT_BLOCK:
-            allowed = frozenset(DrafterKind)
-        else:  # its own drafter and those lighter than it
-            allowed = frozenset(one.drafter for one in self._rungs[step.current :] if one.drafter is not None)
         try:
+            if rung.level >= FallbackLevel.SHORT_BLOCK:
+                allowed = frozenset(self._engine.info.drafters)
+            else:  # its own drafter and those lighter than it
+                allowed = frozenset(one.drafter for one in self._rungs[step.current :] if one.drafter is not None)
             self._engine.lower(rung.max_draft_tokens, allowed, f"ladder: {_split(step.cause)[0]}")
         except Exception as error:
             log.warning("running requests keep their plans: %s", error)

@@ -25,12 +25,13 @@ from typing import Generic, Protocol, TypeVar
 
 from draftd.canaries.prompts import Canary, FrozenPrompt, FrozenPrompts
 from draftd.core import (
+    PROMPT_LOOKUP,
     DecodeMode,
     DecodePlan,
     DecodeRequest,
     DepthMode,
     DraftCounts,
-    DrafterKind,
+    DrafterName,
     Emission,
     FallbackLevel,
     FinishReason,
@@ -42,7 +43,7 @@ from draftd.errors import DraftdError, NotNow
 from draftd.fallback import signals as identity
 from draftd.fallback import signals as quality
 from draftd.fallback.drift import Baseline, Sample
-from draftd.fallback.fields import Fields, chosen
+from draftd.fallback.fields import Fields
 from draftd.fallback.ladder import Rung
 from draftd.fallback.probes import ProbeSettings, judge
 from draftd.fallback.reports import CanaryOutcome, CanaryReport, Divergence, ProbeReport, Verdict
@@ -273,14 +274,14 @@ class Bounds:
             self._patience -= self._clock() - looked
 
 
-Borrow = Callable[[DrafterKind | None], AbstractContextManager[object]]
+Borrow = Callable[[DrafterName | None], AbstractContextManager[object]]
 
 
 """Holds a drafter's weights within the block. Entering it may take a while, and raises where they cannot be had."""
 
 
 @contextmanager
-def lent(borrow: Borrow, drafter: DrafterKind | None) -> Iterator[None]:
+def lent(borrow: Borrow, drafter: DrafterName | None) -> Iterator[None]:
     """`borrow`, but raises Unanswered where the weights cannot be had."""
     with ExitStack() as stack:
         try:
@@ -378,7 +379,7 @@ class Lessons:
     def __init__(self, prompts: Sequence[FrozenPrompt]) -> None:
         self._prompts = hashlib.sha256(repr(tuple(prompts)).encode()).hexdigest()[:16]
         self._lock = threading.Lock()
-        self._at_best: dict[DrafterKind, Baseline] = {}
+        self._at_best: dict[DrafterName, Baseline] = {}
         self._age = 0  # how often it was forgotten
 
     @property
@@ -387,11 +388,11 @@ class Lessons:
         with self._lock:
             return self._age
 
-    def of(self, drafter: DrafterKind) -> Baseline | None:
+    def of(self, drafter: DrafterName) -> Baseline | None:
         with self._lock:
             return self._at_best.get(drafter)
 
-    def learn(self, drafter: DrafterKind, showed: Baseline, age: int) -> None:
+    def learn(self, drafter: DrafterName, showed: Baseline, age: int) -> None:
         """A lesson that was under way while all was forgotten is of an old draft still, and teaches nothing."""
         with self._lock:
             if age == self._age:
@@ -401,12 +402,12 @@ class Lessons:
         """Drafts with weights are others on purpose. Prompt lookup has none."""
         with self._lock:
             self._age += 1
-            self._at_best = {kind: one for kind, one in self._at_best.items() if kind is DrafterKind.PROMPT_LOOKUP}
+            self._at_best = {kind: one for kind, one in self._at_best.items() if kind == PROMPT_LOOKUP}
 
     def document(self) -> dict[str, object]:
         """What json.dumps takes, and `recall` reads."""
         with self._lock:
-            learnt = {kind.value: {"mean": one.mean, "spread": one.spread} for kind, one in self._at_best.items()}
+            learnt = {kind: {"mean": one.mean, "spread": one.spread} for kind, one in self._at_best.items()}
         return {"prompts": self._prompts, "at_best": learnt}
 
     def recall(self, document: Mapping[str, object]) -> None:
@@ -415,9 +416,8 @@ class Lessons:
         fields = Fields(document, "lessons")
         if fields.text("prompts") != self._prompts:
             return
-        where = f"name in {fields.at('at_best')}"
         found = {
-            chosen(name, DrafterKind, where): Baseline(one.number("mean", 0, 1), one.number("spread", 0, 1))
+            name: Baseline(one.number("mean", 0, 1), one.number("spread", 0, 1))
             for name, one in fields.items("at_best")
         }
         with self._lock:
@@ -590,7 +590,7 @@ class Examiner:
         """Tries `rung` out. `baselines`, of callers' texts, are told beside the figures and judge nothing: other texts
         are drafted otherwise. Raises NotNow while a job is under way, and where the rung drafts nothing, or its
         drafter cannot be had."""
-        known = [one.mean for (drafter, _), one in (baselines or {}).items() if drafter is rung.drafter]
+        known = [one.mean for (drafter, _), one in (baselines or {}).items() if drafter == rung.drafter]
         beside = f"; callers' texts had {sum(known) / len(known):.2f} while all was well" if known else ""
         return self._put(self._probing(rung, lambda: self._probe(rung, beside)))
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
-from draftd.core import DrafterKind
+from draftd.core import PROMPT_LOOKUP
 from draftd.errors import DraftdError, NotNow
 from draftd.fallback.drift import Baseline
 from draftd.fallback.ladder import Demand, Ladder, LadderSettings, Rung, Signal, lowest, to_probe
@@ -114,7 +114,7 @@ class Examination:
     def reloaded(self, now: float) -> None:
         """The draft's weights are others: what drafts with them is tried first, and now."""
         self.stepped(now)
-        self._vain = {i for i, rung in enumerate(self._ladder) if rung.drafter is DrafterKind.PROMPT_LOOKUP}
+        self._vain = {i for i, rung in enumerate(self._ladder) if rung.drafter == PROMPT_LOOKUP}
         self._at_once = True
         self._canaries_at = float("-inf")
 

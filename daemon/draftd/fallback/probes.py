@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from draftd.core import DrafterKind
+from draftd.core import PROMPT_LOOKUP, DrafterName
 from draftd.fallback.drift import Baseline, Sample
 from draftd.fallback.ladder import Ladder, LadderSettings, Rung
 from draftd.fallback.reports import ProbeReport, Verdict
@@ -38,7 +38,7 @@ def judge(
     *,
     drafts: int,
     break_even_tokens: float,
-    drafter: DrafterKind,
+    drafter: DrafterName,
     baseline: Baseline | None,
     settings: ProbeSettings,
 ) -> Judgement:
@@ -54,7 +54,7 @@ def judge(
         return Judgement(Verdict.TOO_FEW_SAMPLES, few)
     speedup = (drafts + accepted) / (drafts + break_even_tokens)
     bad = []
-    if drafter is not DrafterKind.PROMPT_LOOKUP:
+    if drafter != PROMPT_LOOKUP:
         bad += _acceptance(whole, baseline, settings)
     if speedup < settings.speedup_floor:
         bad.append(f"speed-up {speedup:.2f}, least {settings.speedup_floor:g}")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
-from draftd.core import DecodeRequest, DrafterKind, FallbackLevel, FinishReason, ModelInfo, TokenSink
+from draftd.core import DecodeRequest, DrafterName, FallbackLevel, FinishReason, ModelInfo, TokenSink
 from draftd.engine.observer import EngineStatus
 
 
@@ -44,12 +44,12 @@ class EngineControl(Protocol):
 
     def cancel(self, request_id: str, reason: FinishReason = FinishReason.CANCELLED) -> None: ...
 
-    def keep(self, drafters: frozenset[DrafterKind]) -> Future[int]:
+    def keep(self, drafters: frozenset[DrafterName]) -> Future[int]:
         """Holds exactly these drafters' weights: loads what is missing, and lets go of the rest once no running
         request drafts with it. Ends with the bytes of draft weights then held. Unknown kinds are ignored."""
         ...
 
-    def lower(self, max_draft_tokens: int, drafters: frozenset[DrafterKind], reason: str) -> None:
+    def lower(self, max_draft_tokens: int, drafters: frozenset[DrafterName], reason: str) -> None:
         """From the next round on no request drafts more, or with another drafter; 0 makes all autoregressive. What
         is submitted later is bound by its plan alone."""
         ...

@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from draftd.core import (
+    PROMPT_LOOKUP,
     DecodePlan,
     DecodeRequest,
     DraftCounts,
-    DrafterKind,
+    DrafterName,
     Origin,
     Outcome,
     RoundResult,
@@ -63,7 +64,7 @@ class Intake:
         self._clock = clock
         self._heard: deque[Ended | Failed] = deque(maxlen=capacity)
         self._rows: dict[Failure, set[str]] = {what: set() for what in Failure}  # of the round that failed last
-        self._shared: dict[str, dict[DrafterKind, DraftCounts]] = {}  # requests that several drafters may serve, by id
+        self._shared: dict[str, dict[DrafterName, DraftCounts]] = {}  # requests that several drafters may serve, by id
         self.woken = threading.Event()  # set where something must not wait for the controller's next look
 
     def take(self) -> list[Ended | Failed]:
@@ -96,7 +97,7 @@ class Intake:
         at = self._clock()
         # By drafter, each by its own sums: what one is worth says nothing of another that takes its place.
         for drafter, one in shared.items() or [(plan.drafter, counts)]:
-            own = plan if plan.drafter is drafter else replace(plan, drafter=drafter, alternatives=frozenset())
+            own = plan if plan.drafter == drafter else replace(plan, drafter=drafter, alternatives=frozenset())
             self._heard.append(
                 Ended(
                     at,
@@ -230,8 +231,8 @@ class Senses:
 
     def forget(self) -> None:
         """The drafts with weights are others on purpose: what was learnt of the old ones is no norm any more."""
-        lookup = DrafterKind.PROMPT_LOOKUP
-        kept = {kind: stream for kind, stream in self._guard.streams.items() if kind[0] is lookup}
+        lookup = PROMPT_LOOKUP
+        kept = {kind: stream for kind, stream in self._guard.streams.items() if kind[0] == lookup}
         self._guard = replace(self._guard, streams={**Guard.new(self._frozen).streams, **kept})
 
     def _finished(self, heard: Ended, at: float) -> Finished | None:

@@ -10,7 +10,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from draftd.core import DrafterKind, FallbackLevel, WorkloadClass
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DrafterName, FallbackLevel, WorkloadClass
 from draftd.fallback.drift import Baseline, Cusum, CusumSettings, DriftVerdict, Floor, FloorSettings, Sample
 from draftd.fallback.ladder import Demand, Signal
 from draftd.fallback.reports import CanaryOutcome, CanaryReport, Divergence, Verdict
@@ -209,10 +209,10 @@ class Stream:
         )
 
 
-Kind = tuple[DrafterKind, WorkloadClass]  # what has a baseline of its own
+Kind = tuple[DrafterName, WorkloadClass]  # what has a baseline of its own
 
 
-_DRAFT_MODELS = frozenset({DrafterKind.DRAFT_MODEL, DrafterKind.LIGHT_DRAFT_MODEL})
+_DRAFT_MODELS = frozenset({DRAFT_MODEL, LIGHT_DRAFT_MODEL})
 
 
 _HARD = frozenset({Signal.MEMORY, Signal.VERIFIER_ERRORS, Signal.DRAFTER_ERRORS, Signal.QUALITY})
@@ -245,7 +245,7 @@ class Finished:
     rollbacks: int
     drafts: int
     break_even_tokens: float
-    drafter: DrafterKind
+    drafter: DrafterName
     workload: WorkloadClass
     rung: int
 
@@ -310,7 +310,7 @@ class Guard:
         kind = (f.drafter, f.workload)
         before = self.streams.get(kind) or Stream(Cusum())
         # A draft model's norm is that of the top rung: below it, something was wrong.
-        stream = before.observe(f.at, sample, settings.cusum, f.rung == 0 or f.drafter is not DrafterKind.DRAFT_MODEL)
+        stream = before.observe(f.at, sample, settings.cusum, f.rung == 0 or f.drafter != DRAFT_MODEL)
         floor = self.floor.advance(f.at, settings.floor)
         if f.drafter in _DRAFT_MODELS:  # prompt lookup drafts at no cost and rightly misses: break-even judges it
             floor = floor.observe(sample)
@@ -421,7 +421,7 @@ class Guard:
         if not drifted:
             return ""
         _, (drafter, workload), stream = max(drifted, key=lambda found: found[0])
-        return f"{workload.value} by {drafter.value}: {stream.evidence(settings.cusum)}"
+        return f"{workload.value} by {drafter}: {stream.evidence(settings.cusum)}"
 
     def _swap(self, now: float, settings: GuardSettings) -> str:
         grown = self.watch.swap.within(now, settings.window)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from draftd.core import DecodeMode, DrafterKind, FallbackLevel
+from draftd.core import DecodeMode, DrafterName, FallbackLevel
 from draftd.fallback.ladder import Demand, Hold, Rung
 from draftd.fallback.leases import Lease
 from draftd.fallback.reports import CanaryReport, ProbeReport
@@ -26,10 +26,10 @@ class FallbackState:
     leases: tuple[Lease, ...]
     wait: float
     relapses: int
-    loaded_drafters: frozenset[DrafterKind]
+    loaded_drafters: frozenset[DrafterName]
     draft_weight_bytes: int
     state_file: Path | None
-    absent: Mapping[DrafterKind, str] = field(default_factory=dict)
+    absent: Mapping[DrafterName, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from draftd.core import DrafterKind, FallbackLevel
+from draftd.core import FallbackLevel, drafter_cost_rank
 from draftd.fallback import baselines as written
 from draftd.fallback.drift import Baseline
 from draftd.fallback.fields import Fields, wrong
@@ -103,14 +103,13 @@ def safer(document: object, ladder: Sequence[Rung], now: float) -> Saved:
 
 
 def _rung(rung: Rung) -> dict[str, object]:
-    drafter = None if rung.drafter is None else rung.drafter.value
-    return {"level": rung.level.label, "max_draft_tokens": rung.max_draft_tokens, "drafter": drafter}
+    return {"level": rung.level.label, "max_draft_tokens": rung.max_draft_tokens, "drafter": rung.drafter}
 
 
 def _found(entry: Fields, ladder: Sequence[Rung]) -> int:
     """The same rung; else the highest of its level that allows no more; else the first one of a lower level. The top
     stays the top, whatever it allows now."""
-    drafter = None if entry.raw("drafter") is None else entry.choice("drafter", DrafterKind)
+    drafter = None if entry.raw("drafter") is None else entry.text("drafter")
     was = Rung(entry.level("level"), entry.count("max_draft_tokens", 10_000), drafter)
     if was.level is FallbackLevel.FULL:
         return 0
@@ -123,8 +122,7 @@ def _no_more(rung: Rung, was: Rung) -> bool:
     if rung.level is not was.level:
         return rung.level < was.level
     if rung.drafter is not None and was.drafter is not None and rung.level is FallbackLevel.LIGHT_DRAFT:
-        heaviest_first = list(DrafterKind)
-        return heaviest_first.index(rung.drafter) >= heaviest_first.index(was.drafter)
+        return drafter_cost_rank(rung.drafter) >= drafter_cost_rank(was.drafter)
     return rung.max_draft_tokens <= was.max_draft_tokens
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 
-from draftd.core import DrafterKind, FallbackLevel
+from draftd.core import DRAFT_MODEL, DrafterName, FallbackLevel
 from draftd.errors import DraftdError, NotServing, QueueFull
 from draftd.fallback.ladder import Rung
 from draftd.fallback.seams import EngineControl
@@ -26,13 +26,13 @@ LOAD_SECONDS = 120.0  # a draft that is not loaded by then is taken not to be ha
 _AGAIN_SECONDS = 30.0  # after weights could not be loaded, until they are tried again unasked
 
 
-def needed(rung: Rung) -> frozenset[DrafterKind]:
+def needed(rung: Rung) -> frozenset[DrafterName]:
     """What requests may draft with on this rung. Down to SHORT_BLOCK a caller may name the draft, whatever the rung's
     own drafter is."""
     if rung.drafter is None:
         return frozenset()
     if rung.level >= FallbackLevel.SHORT_BLOCK:
-        return frozenset({rung.drafter, DrafterKind.DRAFT_MODEL})
+        return frozenset({rung.drafter, DRAFT_MODEL})
     return frozenset({rung.drafter})
 
 
@@ -48,11 +48,11 @@ class Residency:
     ) -> None:
         self._engine, self._seconds, self._clock = engine, load_seconds, clock
         self._lock = threading.Lock()
-        self._own: frozenset[DrafterKind] = frozenset()
-        self._ahead: frozenset[DrafterKind] = frozenset()
-        self._borrowed: Counter[DrafterKind] = Counter()
-        self._revoked: Counter[DrafterKind] = Counter()  # of those
-        self._asked: frozenset[DrafterKind] | None = None  # of the engine, last
+        self._own: frozenset[DrafterName] = frozenset()
+        self._ahead: frozenset[DrafterName] = frozenset()
+        self._borrowed: Counter[DrafterName] = Counter()
+        self._revoked: Counter[DrafterName] = Counter()  # of those
+        self._asked: frozenset[DrafterName] | None = None  # of the engine, last
         self._answer: Future[int] | None = None
         self._failed_at: float | None = None
         self._told: Future[int] | None = None  # the last answer that was looked at by `tend`
@@ -76,7 +76,7 @@ class Residency:
             return self._ask(retry=True)
 
     @contextlib.contextmanager
-    def borrow(self, drafter: DrafterKind | None) -> Iterator[None]:
+    def borrow(self, drafter: DrafterName | None) -> Iterator[None]:
         """These weights too, meanwhile. Raises NotServing, ModelLoadError or TimeoutError where they cannot be had."""
         if drafter is None:
             yield
@@ -183,7 +183,7 @@ class Ascent:
         self._target = self._answer = None
 
 
-def absent(drafter: DrafterKind, engine: EngineControl) -> str:
+def absent(drafter: DrafterName, engine: EngineControl) -> str:
     """Why it cannot be had; empty where it can, and while nobody knows yet."""
     try:
         info = engine.info
@@ -191,14 +191,10 @@ def absent(drafter: DrafterKind, engine: EngineControl) -> str:
         return ""
     if drafter in info.drafters:
         return ""
-    reasons = {
-        DrafterKind.DRAFT_MODEL: info.speculation_reason,
-        DrafterKind.LIGHT_DRAFT_MODEL: info.light_draft_reason,
-    }
-    return reasons.get(drafter) or f"{drafter} is not configured"
+    return info.why_no(drafter) or f"{drafter} is not configured"
 
 
-def absentees(ladder: Sequence[Rung], engine: EngineControl) -> dict[DrafterKind, str]:
+def absentees(ladder: Sequence[Rung], engine: EngineControl) -> dict[DrafterName, str]:
     """All of a ladder's, with the reason."""
     kinds = dict.fromkeys(rung.drafter for rung in ladder if rung.drafter is not None)
     return {kind: why for kind in kinds if (why := absent(kind, engine))}

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Self
 
-from draftd.core import DrafterKind
+from draftd.core import DrafterName
 from draftd.errors import ModelLoadError
 
 TOKENIZER_FILES = ("tokenizer*", "vocab*", "merges*", "special_tokens_map.json", "added_tokens.json", "*.tiktoken")
@@ -66,7 +66,7 @@ class PairFiles:
     """Of all models that are configured. One that was made in memory has none."""
 
     target: ModelFiles | None = None
-    drafts: Mapping[DrafterKind, ModelFiles] = field(default_factory=dict)
+    drafts: Mapping[DrafterName, ModelFiles] = field(default_factory=dict)
 
 
 def model_files(folder: Path) -> list[tuple[Path, str]]:

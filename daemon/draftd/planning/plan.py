@@ -7,14 +7,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from draftd.core import (
+    BUILT_IN_DRAFTERS,
+    DRAFT_MODEL,
+    PROMPT_LOOKUP,
     DecodeMode,
     DecodePlan,
     DepthMode,
-    DrafterKind,
+    DrafterName,
     FallbackLevel,
     ModelInfo,
     ModePreference,
     WorkloadClass,
+    drafter_cost_rank,
 )
 from draftd.errors import SpeculationUnavailable
 from draftd.fallback.ladder import Rung
@@ -30,10 +34,7 @@ class FlagContext:
     caller: str = ""
 
 
-_WEIGHT = (DrafterKind.DRAFT_MODEL, DrafterKind.LIGHT_DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP)  # heaviest first
-
-
-_WEIGHTLESS = frozenset({DrafterKind.PROMPT_LOOKUP})  # to be had whatever weights are in memory
+_WEIGHTLESS = frozenset({PROMPT_LOOKUP})  # to be had whatever weights are in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Wish:
 
     preference: ModePreference = ModePreference.AUTO
     max_draft_tokens: int | None = None
-    drafter: DrafterKind | None = None
+    drafter: DrafterName | None = None
     depth_mode: DepthMode | None = None
 
 
@@ -101,31 +102,32 @@ def decide(wish: Wish, flag: FlagResolution, ceiling: Ceiling, model: ModelInfo,
     return DecodePlan(DecodeMode.SPECULATIVE, depth, drafter, ceiling.level, flag.variant, reason, mode, others)
 
 
-def _drafter(wish: Wish, ceiling: Ceiling) -> DrafterKind:
+def _drafter(wish: Wish, ceiling: Ceiling) -> DrafterName:
     """The one drafter that a rung and the caller allow for. Where it is not to be had, none takes its place."""
     allowed = ceiling.rung.drafter
     assert allowed is not None, ceiling
     if wish.drafter is None:
         return allowed
-    if ceiling.level is FallbackLevel.LIGHT_DRAFT and _WEIGHT.index(wish.drafter) < _WEIGHT.index(allowed):
+    if ceiling.level is FallbackLevel.LIGHT_DRAFT and drafter_cost_rank(wish.drafter) < drafter_cost_rank(allowed):
         return allowed
     return wish.drafter
 
 
-def _alternatives(wish: Wish, drafter: DrafterKind, model: ModelInfo) -> frozenset[DrafterKind]:
+def _alternatives(wish: Wish, drafter: DrafterName, model: ModelInfo) -> frozenset[DrafterName]:
     """What may draft in the drafter's place in rounds where it pays more: only what is lighter, so that no rung of the
     ladder excludes it, and needs no weights beside those that the rung holds. A caller who names a drafter gets it."""
     if wish.drafter is not None:
         return frozenset()
-    lighter = frozenset(_WEIGHT[_WEIGHT.index(drafter) + 1 :])
+    lighter = frozenset(BUILT_IN_DRAFTERS[drafter_cost_rank(drafter) + 1 :])
     return lighter & _WEIGHTLESS & frozenset(model.drafters)
 
 
-def _missing(drafter: DrafterKind, wish: Wish, model: ModelInfo) -> str:
-    why = f" ({model.speculation_reason})" if model.speculation_reason else ""
+def _missing(drafter: DrafterName, wish: Wish, model: ModelInfo) -> str:
+    reason = model.why_no(drafter) or model.speculation_reason
+    why = f" ({reason})" if reason else ""
     if wish.drafter is not None:
         return f"request: drafter {drafter} is not available{why}"
-    if drafter is DrafterKind.DRAFT_MODEL and model.speculation_reason:
+    if drafter == DRAFT_MODEL and model.speculation_reason:
         return f"model: {model.speculation_reason}"
     return f"model: drafter {drafter} is not available{why}"
 

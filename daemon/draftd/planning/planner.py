@@ -8,7 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from draftd.core import DecodePlan, DepthMode, DrafterKind, FallbackLevel, ModelInfo, WorkloadClass
+from draftd.core import (
+    DRAFT_MODEL,
+    LIGHT_DRAFT_MODEL,
+    PROMPT_LOOKUP,
+    DecodePlan,
+    DepthMode,
+    FallbackLevel,
+    ModelInfo,
+    WorkloadClass,
+)
 from draftd.fallback.journal import Journal, Recorder, Subject
 from draftd.fallback.ladder import Rung, rungs
 from draftd.planning.flag_format import FlagResolution
@@ -125,11 +134,11 @@ class Planner:
 
 def ladder_of(settings: Settings) -> tuple[Rung, ...]:
     """The rungs that the settings allow, from the top."""
-    there = {DrafterKind.PROMPT_LOOKUP: settings.model.prompt_lookup}
-    there[DrafterKind.LIGHT_DRAFT_MODEL] = settings.model.light_draft_path is not None
+    there = {PROMPT_LOOKUP: settings.model.prompt_lookup}
+    there[LIGHT_DRAFT_MODEL] = settings.model.light_draft_path is not None
     return rungs(
         settings.engine.max_draft_tokens,
         settings.fallback.blocks,
-        settings.model.drafter or DrafterKind.DRAFT_MODEL,
+        settings.model.drafter or DRAFT_MODEL,
         [kind for kind in settings.fallback.lighter if there.get(kind, True)],
     )

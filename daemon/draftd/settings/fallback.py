@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import Field, FiniteFloat, model_validator
 
-from draftd.core import DrafterKind
+from draftd.core import LIGHT_DRAFT_MODEL, PROMPT_LOOKUP
 from draftd.settings.kinds import (
     Address,
     BlockLengths,
@@ -35,7 +35,7 @@ class FallbackSettings(Section):
         default=(6, 4, 3, 2), description="Shorter block lengths to step through, those below engine.max_draft_tokens."
     )
     lighter: Drafters = Field(
-        default=(DrafterKind.LIGHT_DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP),
+        default=(LIGHT_DRAFT_MODEL, PROMPT_LOOKUP),
         description="Lighter drafters to step through after them, those that there are.",
     )
     window_seconds: FiniteFloat = Field(

@@ -25,7 +25,7 @@ from pydantic import (
 )
 from pydantic_settings import NoDecode
 
-from draftd.core import DrafterKind
+from draftd.core import DrafterName
 from draftd.errors import ConfigError
 
 
@@ -130,5 +130,5 @@ BlockLengths = Annotated[
     _allowed("whole numbers from 1 to 16, with commas between them"),
 ]
 Drafters = Annotated[
-    tuple[DrafterKind, ...], NoDecode, BeforeValidator(_listed), _allowed(f"none or some of {', '.join(DrafterKind)}")
+    tuple[DrafterName, ...], NoDecode, BeforeValidator(_listed), _allowed("names of drafters, with commas between them")
 ]

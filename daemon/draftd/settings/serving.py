@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, FiniteFloat, model_validator
 
-from draftd.core import DepthMode, DrafterKind
+from draftd.core import DepthMode, DrafterName
 from draftd.engine.limits import Limits
 from draftd.errors import ConfigError
 from draftd.settings.kinds import ExistingFile, HomePath, ModelName, Seconds, Section, Token, check_listener, state_dir
@@ -31,7 +31,7 @@ class ModelSettings(Section):
     prompt_lookup: bool = Field(
         default=True, description="Also offer drafting by looking up n-grams in the prompt and output."
     )
-    drafter: DrafterKind | None = Field(
+    drafter: DrafterName | None = Field(
         default=None, description="Drafter where the request names none. Unset: the draft model."
     )
 

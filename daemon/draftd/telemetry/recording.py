@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from draftd.core import ContextTier, DecodePlan, DrafterKind, ModelInfo, WorkloadClass
+from draftd.core import DRAFT_MODEL, ContextTier, DecodePlan, ModelInfo, WorkloadClass
 from draftd.telemetry import attributes as a
 
 _log = logging.getLogger("draftd.telemetry")
@@ -98,6 +98,6 @@ class Naming:
 
 def draft_label(draft_model: str | None, plan: DecodePlan | None) -> str:
     """The draft label: that of the loaded pair in both modes, so that the modes can be compared."""
-    if plan is not None and plan.drafter not in (None, DrafterKind.DRAFT_MODEL):
-        return plan.drafter.value
+    if plan is not None and plan.drafter not in (None, DRAFT_MODEL):
+        return plan.drafter
     return draft_model or "none"

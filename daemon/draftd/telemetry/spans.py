@@ -250,7 +250,7 @@ def _plan_attributes(start: InferenceStart, plan: DecodePlan, tier: ContextTier)
         a.PLAN_REASON.name: plan.reason,
         a.PLAN_LEVEL.name: plan.level.label,
         a.PLAN_VARIANT.name: plan.variant,
-        a.PLAN_DRAFTER.name: plan.drafter.value if plan.drafter is not None else "none",
+        a.PLAN_DRAFTER.name: plan.drafter or "none",
         a.PLAN_MAX_DRAFT.name: plan.max_draft_tokens,
         a.PLAN_DEPTH_MODE.name: plan.depth_mode.value if plan.drafter is not None else "none",
     }

@@ -605,31 +605,31 @@ class GetDepthResponse(_message.Message):
     def __init__(self, costs: _Optional[_Iterable[_Union[DepthCost, _Mapping]]] = ..., yields: _Optional[_Iterable[_Union[DepthYield, _Mapping]]] = ...) -> None: ...
 
 class DepthCost(_message.Message):
-    __slots__ = ("drafter", "batch", "plain", "ratios")
-    DRAFTER_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("batch", "plain", "ratios", "drafter")
     BATCH_FIELD_NUMBER: _ClassVar[int]
     PLAIN_FIELD_NUMBER: _ClassVar[int]
     RATIOS_FIELD_NUMBER: _ClassVar[int]
-    drafter: _inference_pb2.DrafterKind
+    DRAFTER_FIELD_NUMBER: _ClassVar[int]
     batch: int
     plain: _duration_pb2.Duration
     ratios: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, drafter: _Optional[_Union[_inference_pb2.DrafterKind, str]] = ..., batch: _Optional[int] = ..., plain: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ratios: _Optional[_Iterable[float]] = ...) -> None: ...
+    drafter: str
+    def __init__(self, batch: _Optional[int] = ..., plain: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ratios: _Optional[_Iterable[float]] = ..., drafter: _Optional[str] = ...) -> None: ...
 
 class DepthYield(_message.Message):
-    __slots__ = ("drafter", "workload", "sampled", "seeded", "acceptance", "tried", "depth")
-    DRAFTER_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("workload", "sampled", "seeded", "acceptance", "tried", "depth", "drafter")
     WORKLOAD_FIELD_NUMBER: _ClassVar[int]
     SAMPLED_FIELD_NUMBER: _ClassVar[int]
     SEEDED_FIELD_NUMBER: _ClassVar[int]
     ACCEPTANCE_FIELD_NUMBER: _ClassVar[int]
     TRIED_FIELD_NUMBER: _ClassVar[int]
     DEPTH_FIELD_NUMBER: _ClassVar[int]
-    drafter: _inference_pb2.DrafterKind
+    DRAFTER_FIELD_NUMBER: _ClassVar[int]
     workload: _inference_pb2.WorkloadClass
     sampled: bool
     seeded: bool
     acceptance: _containers.RepeatedScalarFieldContainer[float]
     tried: _containers.RepeatedScalarFieldContainer[float]
     depth: int
-    def __init__(self, drafter: _Optional[_Union[_inference_pb2.DrafterKind, str]] = ..., workload: _Optional[_Union[_inference_pb2.WorkloadClass, str]] = ..., sampled: _Optional[bool] = ..., seeded: _Optional[bool] = ..., acceptance: _Optional[_Iterable[float]] = ..., tried: _Optional[_Iterable[float]] = ..., depth: _Optional[int] = ...) -> None: ...
+    drafter: str
+    def __init__(self, workload: _Optional[_Union[_inference_pb2.WorkloadClass, str]] = ..., sampled: _Optional[bool] = ..., seeded: _Optional[bool] = ..., acceptance: _Optional[_Iterable[float]] = ..., tried: _Optional[_Iterable[float]] = ..., depth: _Optional[int] = ..., drafter: _Optional[str] = ...) -> None: ...

@@ -15,7 +15,7 @@ from draftd.acceptance.session import Capture, capture
 from draftd.acceptance.ticks import Chunk, Granted, Place, Served, Stage
 from draftd.client.asking import Ask
 from draftd.client.client import CallError
-from draftd.core import DecodeMode, DrafterKind, FinishReason, WorkloadClass
+from draftd.core import DRAFT_MODEL, DecodeMode, FinishReason, WorkloadClass
 from draftd.protocol import duration
 from draftd.v1 import inference_pb2 as pb
 from tests.ticking import place
@@ -41,7 +41,7 @@ def started() -> pb.GenerateResponse:
     plan = pb.DecodePlan(
         mode=pb.DECODE_MODE_SPECULATIVE,
         max_draft_tokens=4,
-        drafter=pb.DRAFTER_KIND_DRAFT_MODEL,
+        drafter=DRAFT_MODEL,
         level="full",
         variant="on",
         reason="request: speculative",
@@ -118,9 +118,7 @@ def test_a_whole_answer_is_kept_as_it_came(heard: Callable[..., Capture]) -> Non
     assert [c.at for c in tick.chunks] == pytest.approx([0.1, 0.3, 0.4])
     assert (tick.error, tick.prompt_tokens, tick.output_tokens) == ("", 7, 5)
     assert tick.finish_reason is FinishReason.LENGTH
-    assert tick.granted == Granted(
-        DecodeMode.SPECULATIVE, 4, DrafterKind.DRAFT_MODEL, "full", "on", "request: speculative"
-    )
+    assert tick.granted == Granted(DecodeMode.SPECULATIVE, 4, DRAFT_MODEL, "full", "on", "request: speculative")
     assert tick.degraded == "the cache is full"
     assert tick.served == Served(0.01, 0.02, 0.09, None)
     counts = tick.counts

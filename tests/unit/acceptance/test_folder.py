@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from draftd.acceptance.folder import RunError, RunFolder
 from draftd.acceptance.samples import Sample
 from draftd.acceptance.ticks import Arm, Served, Stage, Tick
-from draftd.core import DrafterKind, FinishReason
+from draftd.core import PROMPT_LOOKUP, FinishReason
 from tests.acceptance import manifest
 from tests.ticking import drafted, granted, place, tick
 
@@ -23,7 +23,7 @@ _FULL = tick(
     elapsed=12.5,
     ended=0.7,
     reason=FinishReason.LENGTH,
-    granted=granted(Arm(4, DrafterKind.PROMPT_LOOKUP)),
+    granted=granted(Arm(4, PROMPT_LOOKUP)),
     served=Served(0.1, None, 0.2, 0.9),
     counts=drafted(4, drafts=3, accepted=5, draft_seconds=0.01, verify_seconds=0.2),
     text='{"quoted": "\\n"}\n',

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from draftd.acceptance.cost import alpha_of, break_even, expected_tokens, measured_costs, speedup
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Tick
-from draftd.core import DraftCounts, DrafterKind
+from draftd.core import PROMPT_LOOKUP, DraftCounts
 from draftd.engine.scripted import scripted_models
 from draftd.errors import FieldError
 from tests.rig import Rig, autoregressive, request, speculative
@@ -181,7 +181,7 @@ def test_costs_are_measured_where_they_arise() -> None:
             *(block(Arm(4), d, v) for d, v in ((0.001, 0.012), (0.002, 0.013), (0.003, 0.050))),
             block(Arm(2), 0.002, 0.011),
             # At other prices: another drafter, several at a time, a warm-up, an answer that failed.
-            block(Arm(4, DrafterKind.PROMPT_LOOKUP), 9.0, 9.0),
+            block(Arm(4, PROMPT_LOOKUP), 9.0, 9.0),
             block(Arm(4, concurrency=4), 9.0, 9.0),
             block(Arm(6), 9.0, 9.0, warm_up=True),
             plain(9.0, arm=Arm(0, None, concurrency=2)),

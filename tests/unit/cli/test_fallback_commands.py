@@ -13,7 +13,7 @@ import pytest
 
 from draftd.cli.commands.fallback import following
 from draftd.client.client import CallError
-from draftd.core import DrafterKind, FallbackLevel
+from draftd.core import DRAFT_MODEL, FallbackLevel
 from draftd.engine.scripted import scripted_models
 from draftd.errors import ModelLoadError, NotNow
 from draftd.fallback.journal import Subject
@@ -93,7 +93,7 @@ def test_the_level_is_told_in_words(run: Run, controller: FakeController, comman
 
 def test_drafters_that_cannot_be_had_are_named_with_the_reason(run: Run, controller: FakeController) -> None:
     assert "absent" not in rows(run("level").out)
-    controller.now = standing(absent={DrafterKind.DRAFT_MODEL: "no draft model is loaded"})
+    controller.now = standing(absent={DRAFT_MODEL: "no draft model is loaded"})
     assert rows(run("level").out)["absent"] == "draft_model: no draft model is loaded"
     told = json.loads(run("level", "--json").out)
     assert told["absent_drafters"] == {"draft_model": "no draft model is loaded"}

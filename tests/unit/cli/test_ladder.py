@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from draftd.cli import ladder
-from draftd.core import DrafterKind, FallbackLevel
+from draftd.core import DRAFT_MODEL, FallbackLevel
 from draftd.fallback.ladder import Demand, Hold, Signal
 from draftd.fronts.grpc import fallback
 from draftd.v1 import control_pb2 as pb
@@ -48,15 +48,15 @@ def demand(level: FallbackLevel, *, hard: bool = False, signal: Signal = Signal.
         ({"rung": 2, "hold": Hold(2)}, "stays: it is held"),
         ({"rung": 2, "hold": Hold(0)}, "on its way to full: it is held there"),
         (
-            {"rung": 2, "absent": {DrafterKind.DRAFT_MODEL: "no draft model is loaded"}},
+            {"rung": 2, "absent": {DRAFT_MODEL: "no draft model is loaded"}},
             "up in 3 min: nothing is drafted there, so there is nothing to probe",
         ),
         (
-            {"rung": 2, "wait": 60.0, "absent": {DrafterKind.DRAFT_MODEL: "no draft model is loaded"}},
+            {"rung": 2, "wait": 60.0, "absent": {DRAFT_MODEL: "no draft model is loaded"}},
             "up now: nothing is drafted there, so there is nothing to probe",
         ),
         (
-            {"rung": 4, "absent": {DrafterKind.DRAFT_MODEL: "no draft model is loaded"}},
+            {"rung": 4, "absent": {DRAFT_MODEL: "no draft model is loaded"}},
             "up in 3 min, once a probe of a level above is good",
         ),
         ({"rung": 1, "since": NOW + 5}, "up in 5 min, once a probe of a level above is good"),

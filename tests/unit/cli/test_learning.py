@@ -11,7 +11,7 @@ import pytest
 
 from draftd.cli import state
 from draftd.cli.state import Learning, identity, paths_of
-from draftd.core import DrafterKind, WorkloadClass
+from draftd.core import DRAFT_MODEL, WorkloadClass
 from draftd.engine.depth.costs import DEEPEST, Prices
 from draftd.engine.depth.saved import Learnt
 from draftd.errors import ConfigError
@@ -19,9 +19,9 @@ from draftd.settings import EngineSettings, ModelSettings, Settings
 
 NONE = (0.0,) * DEEPEST
 LEARNT = Learnt(
-    Prices({1: 0.01, 2: 0.015}, {DrafterKind.DRAFT_MODEL: {(1, 1): 0.012}}, {0: 1e-6}, 64),
-    {(DrafterKind.DRAFT_MODEL, 1, False, 0): (0.1, 0.01)},
-    {(DrafterKind.DRAFT_MODEL, False, False, WorkloadClass.CODE): ((9.0, *NONE[1:]), (7.0, *NONE[1:]))},
+    Prices({1: 0.01, 2: 0.015}, {DRAFT_MODEL: {(1, 1): 0.012}}, {0: 1e-6}, 64),
+    {(DRAFT_MODEL, 1, False, 0): (0.1, 0.01)},
+    {(DRAFT_MODEL, False, False, WorkloadClass.CODE): ((9.0, *NONE[1:]), (7.0, *NONE[1:]))},
 )
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from draftd.client.asking import Ask, send
-from draftd.core import DepthMode, DrafterKind, ModePreference, SamplingParams, WorkloadClass
+from draftd.core import PROMPT_LOOKUP, DepthMode, ModePreference, SamplingParams, WorkloadClass
 
 
 def test_every_field_of_a_question_is_sent() -> None:
@@ -20,7 +20,7 @@ def test_every_field_of_a_question_is_sent() -> None:
         stop=("end",),
         mode=ModePreference.SPECULATIVE,
         max_draft_tokens=3,
-        drafter=DrafterKind.PROMPT_LOOKUP,
+        drafter=PROMPT_LOOKUP,
         depth_mode=DepthMode.FIXED,
         workload=WorkloadClass.CODE,
         caller="me",

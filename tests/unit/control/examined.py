@@ -8,17 +8,14 @@ from typing import Any
 
 from draftd.canaries.checkers import NoToolCall
 from draftd.canaries.prompts import Canary, FrozenPrompt, FrozenPrompts
-from draftd.core import (
-    DrafterKind,
-    WorkloadClass,
-)
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
 from draftd.fallback.ladder import Rung, rungs
 from draftd.fallback.probe_runner import Examiner, ExaminerLimits
 from draftd.fallback.reports import CanaryReport, ProbeReport
 from draftd.settings import FallbackSettings
 from tests.answering import Answering, Told
 
-LADDER = rungs(4, (2,), DrafterKind.DRAFT_MODEL, (DrafterKind.PROMPT_LOOKUP,))
+LADDER = rungs(4, (2,), DRAFT_MODEL, (PROMPT_LOOKUP,))
 FULL, SHORT, LIGHT, PLAIN = LADDER
 SOON = 20.0  # generous: nothing here takes long
 

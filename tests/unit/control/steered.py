@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from draftd.core import (
+    BUILT_IN_DRAFTERS,
+    DRAFT_MODEL,
+    PROMPT_LOOKUP,
     DecodeMode,
     DecodePlan,
     DecodeRequest,
     DraftCounts,
-    DrafterKind,
+    DrafterName,
     FallbackLevel,
     FinishReason,
     ModelInfo,
@@ -40,7 +43,7 @@ from draftd.hardware.state import FixedView
 from draftd.planning.planner import FixedFlag, Planner
 from draftd.settings import FallbackSettings
 
-LADDER = rungs(4, (3, 2), DrafterKind.DRAFT_MODEL, (DrafterKind.PROMPT_LOOKUP,))
+LADDER = rungs(4, (3, 2), DRAFT_MODEL, (PROMPT_LOOKUP,))
 TOP, SHORT, SHORTER, LIGHT, BOTTOM = range(5)
 FULL, SHORT_BLOCK, LIGHT_DRAFT, PLAIN = sorted(FallbackLevel, reverse=True)
 START = 1_800_000_000.0
@@ -69,21 +72,21 @@ class FakeEngine:
 
     def __init__(self, trace: Trace | None = None) -> None:
         self.trace = trace if trace is not None else Trace()
-        self.held: frozenset[DrafterKind] = frozenset({DrafterKind.DRAFT_MODEL})
-        self.lowered: list[tuple[int, frozenset[DrafterKind], str]] = []
+        self.held: frozenset[DrafterName] = frozenset({DRAFT_MODEL})
+        self.lowered: list[tuple[int, frozenset[DrafterName], str]] = []
         self.failure: Exception | None = None
         self.not_serving: Exception | None = None
-        self.drafters = tuple(DrafterKind)
+        self.drafters = tuple(BUILT_IN_DRAFTERS)
         self.slow = False
         self.active = 0
         self.reloads: list[Future[int]] = []
-        self._loading: list[tuple[frozenset[DrafterKind], Future[int]]] = []
+        self._loading: list[tuple[frozenset[DrafterName], Future[int]]] = []
 
     @property
     def info(self) -> ModelInfo:
         if self.not_serving is not None:
             raise self.not_serving
-        reason = "" if DrafterKind.DRAFT_MODEL in self.drafters else "no draft model is loaded"
+        reason = "" if DRAFT_MODEL in self.drafters else "no draft model is loaded"
         return ModelInfo("m", "d", 4096, 256, self.drafters, reason, 0, 0, "cpu")
 
     @property
@@ -100,7 +103,7 @@ class FakeEngine:
     def cancel(self, request_id: str, reason: FinishReason = FinishReason.CANCELLED) -> None:
         raise NotImplementedError
 
-    def keep(self, drafters: frozenset[DrafterKind]) -> Future[int]:
+    def keep(self, drafters: frozenset[DrafterName]) -> Future[int]:
         if self.not_serving is not None:
             raise self.not_serving
         self.trace.add("keep " + ",".join(sorted(drafters)))
@@ -112,14 +115,14 @@ class FakeEngine:
 
     def load(self) -> None:
         for drafters, future in self._loading:
-            if self.failure is not None and DrafterKind.DRAFT_MODEL in drafters:
+            if self.failure is not None and DRAFT_MODEL in drafters:
                 future.set_exception(self.failure)
             else:
                 self.held = drafters
-                future.set_result(1000 * (DrafterKind.DRAFT_MODEL in drafters))
+                future.set_result(1000 * (DRAFT_MODEL in drafters))
         self._loading = []
 
-    def lower(self, max_draft_tokens: int, drafters: frozenset[DrafterKind], reason: str) -> None:
+    def lower(self, max_draft_tokens: int, drafters: frozenset[DrafterName], reason: str) -> None:
         self.trace.add(f"lower {max_draft_tokens}")
         self.lowered.append((max_draft_tokens, drafters, reason))
 
@@ -166,7 +169,7 @@ class FakeExaminer:
         return self
 
     def forget(self) -> None:
-        self.known = {rung for rung in self.known if rung.drafter is DrafterKind.PROMPT_LOOKUP}
+        self.known = {rung for rung in self.known if rung.drafter == PROMPT_LOOKUP}
 
     def document(self) -> dict[str, object]:
         return {"known": sorted(LADDER.index(rung) for rung in self.known)}

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from draftd.core import DrafterKind
+from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, PROMPT_LOOKUP, DrafterName
 from draftd.errors import NotNow, NotServing
 from draftd.fallback.reports import Verdict
 from tests.answering import INFO, Answering
@@ -16,11 +16,11 @@ from tests.unit.control.examined import PLAIN as NOTHING
 from tests.unit.control.steered import BOTTOM, DWELL, LADDER, LIGHT, LIGHT_DRAFT, PLAIN, TOP, Steered
 
 WHY = "no draft model is loaded"
-LOOKUP_ALONE = replace(INFO, drafters=(DrafterKind.PROMPT_LOOKUP,), speculation_reason=WHY)
+LOOKUP_ALONE = replace(INFO, drafters=(PROMPT_LOOKUP,), speculation_reason=WHY)
 NONE_AT_ALL = replace(INFO, drafters=(), speculation_reason=WHY)
 
 
-def without_draft(*drafters: DrafterKind, **settings: object) -> Steered:
+def without_draft(*drafters: DrafterName, **settings: object) -> Steered:
     steered = Steered(**settings)
     steered.engine.drafters, steered.examiner.known = drafters, set()
     return steered
@@ -42,7 +42,7 @@ def test_what_cannot_be_drafted_is_not_tried_and_the_model_says_why() -> None:
 
 
 def test_from_the_bottom_the_canaries_run_where_something_can_be_drafted() -> None:
-    only_draft = replace(INFO, drafters=(DrafterKind.DRAFT_MODEL,))
+    only_draft = replace(INFO, drafters=(DRAFT_MODEL,))
     with examining(Answering(info=only_draft), stands=Standing(NOTHING)) as (examiner, told):
         assert examiner.canaries().result(SOON).verdict is Verdict.GOOD
     assert [level for level, *_ in told.runs] == [LADDER[1].level]
@@ -52,17 +52,17 @@ def test_from_the_bottom_the_canaries_run_where_something_can_be_drafted() -> No
 
 
 def test_nothing_is_tried_unasked_where_nothing_is_drafted() -> None:
-    steered = without_draft(DrafterKind.PROMPT_LOOKUP, canary_period_seconds=DWELL)
+    steered = without_draft(PROMPT_LOOKUP, canary_period_seconds=DWELL)
     assert steered.until(10 * DWELL) == TOP
     assert (steered.examiner.probed, steered.examiner.learnt, steered.examiner.tested) == ([], [], 0)
-    steered.engine.drafters = tuple(DrafterKind)
+    steered.engine.drafters = tuple(BUILT_IN_DRAFTERS)
     steered.until(12 * DWELL)
     assert steered.examiner.learnt
     assert steered.examiner.tested
 
 
-@pytest.mark.parametrize("drafters", [(), (DrafterKind.PROMPT_LOOKUP,)], ids=["none", "lookup alone"])
-def test_a_rung_whose_drafter_cannot_be_had_bars_nobodys_way_up(drafters: tuple[DrafterKind, ...]) -> None:
+@pytest.mark.parametrize("drafters", [(), (PROMPT_LOOKUP,)], ids=["none", "lookup alone"])
+def test_a_rung_whose_drafter_cannot_be_had_bars_nobodys_way_up(drafters: tuple[DrafterName, ...]) -> None:
     steered = without_draft(*drafters)
     hold(steered, PLAIN, 10.0)
     assert steered.rung == BOTTOM
@@ -74,7 +74,7 @@ def test_a_rung_whose_drafter_cannot_be_had_bars_nobodys_way_up(drafters: tuple[
 
 
 def test_such_a_rung_is_climbed_to_no_sooner_and_not_while_something_asks_for_less() -> None:
-    steered = without_draft(DrafterKind.PROMPT_LOOKUP)
+    steered = without_draft(PROMPT_LOOKUP)
     hold(steered, LIGHT_DRAFT, 10.0)
     assert steered.rung == LIGHT
     assert steered.until(2 * DWELL) == LIGHT
@@ -83,7 +83,7 @@ def test_such_a_rung_is_climbed_to_no_sooner_and_not_while_something_asks_for_le
 
 
 def test_a_probe_on_demand_is_of_a_rung_that_can_be_had_or_says_why_not() -> None:
-    steered = without_draft(DrafterKind.PROMPT_LOOKUP)
+    steered = without_draft(PROMPT_LOOKUP)
     hold(steered, PLAIN, 1000.0)
     asked = steered.controller.probe()
     steered.controller.tick()
@@ -92,9 +92,9 @@ def test_a_probe_on_demand_is_of_a_rung_that_can_be_had_or_says_why_not() -> Non
 
 
 def test_what_is_absent_is_shown_and_nothing_is_while_nobody_knows() -> None:
-    steered = without_draft(DrafterKind.PROMPT_LOOKUP)
+    steered = without_draft(PROMPT_LOOKUP)
     steered.at(1)
-    assert steered.controller.state().absent == {DrafterKind.DRAFT_MODEL: WHY}
+    assert steered.controller.state().absent == {DRAFT_MODEL: WHY}
     steered.engine.not_serving = NotServing("the model is being loaded", retry_after=1.0)
     steered.at(2)
     assert steered.controller.state().absent == {}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from draftd.core import DecodeMode, DrafterKind, Origin
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DecodeMode, DrafterName, Origin
 from draftd.errors import NotServing
 from draftd.fallback.leases import Applied
 from draftd.fallback.reports import CanaryReport, Verdict
@@ -81,12 +81,12 @@ def test_requests_that_do_not_pay_lead_to_autoregressive_decoding() -> None:
 @pytest.mark.parametrize(
     ("observed", "rung", "signal", "lowered"),
     [
-        ("on_verifier_error", BOTTOM, "verifier_errors", (0, frozenset[DrafterKind]())),
-        ("on_drafter_error", LIGHT, "drafter_errors", (2, frozenset({DrafterKind.PROMPT_LOOKUP}))),
+        ("on_verifier_error", BOTTOM, "verifier_errors", (0, frozenset[DrafterName]())),
+        ("on_drafter_error", LIGHT, "drafter_errors", (2, frozenset({PROMPT_LOOKUP}))),
     ],
 )
 def test_repeated_errors_are_obeyed_at_once_by_running_requests_too(
-    observed: str, rung: int, signal: str, lowered: tuple[int, frozenset[DrafterKind]]
+    observed: str, rung: int, signal: str, lowered: tuple[int, frozenset[DrafterName]]
 ) -> None:
     steered = Steered()
     fail(steered, observed, 2)
@@ -124,15 +124,15 @@ def test_memory_that_stays_critical_is_obeyed_at_once_and_its_end_lets_the_ladde
     assert steered.examiner.probed == []  # a probe would need the weights
     machine.reads(1001, memory_pressure=MemoryPressure.NORMAL)
     assert steered.until(1001 + 6 * DWELL) == TOP
-    assert steered.engine.held == {DrafterKind.DRAFT_MODEL}
+    assert steered.engine.held == {DRAFT_MODEL}
 
 
 def test_a_probe_does_not_keep_weights_in_memory_that_is_critically_short() -> None:
     machine = Machine()
     steered = Steered(hardware=machine, critical_seconds=0)
     hold(steered, PLAIN)
-    with steered.residency.borrow(DrafterKind.DRAFT_MODEL):
-        assert steered.engine.held == {DrafterKind.DRAFT_MODEL}
+    with steered.residency.borrow(DRAFT_MODEL):
+        assert steered.engine.held == {DRAFT_MODEL}
         release(steered)
         hold(steered, LIGHT_DRAFT, 1.0)
         machine.reads(5, memory_pressure=MemoryPressure.CRITICAL)
@@ -286,13 +286,13 @@ def test_while_the_engine_loads_nothing_is_tried_and_its_weights_are_asked_for_a
     steered = Steered()
     tell_and_resolve(steered, PLAIN, hard=True)
     steered.engine.not_serving = NotServing("loading")
-    steered.engine.held = frozenset({DrafterKind.DRAFT_MODEL})
+    steered.engine.held = frozenset({DRAFT_MODEL})
     hold(steered, LIGHT_DRAFT)
     steered.until(50)
     assert (steered.rung, steered.examiner.probed) == (BOTTOM, [])
     steered.engine.not_serving = None
     assert steered.until(52) == LIGHT
-    assert steered.engine.held == {DrafterKind.PROMPT_LOOKUP}
+    assert steered.engine.held == {PROMPT_LOOKUP}
 
 
 def test_a_flood_of_ended_requests_is_bounded() -> None:
@@ -309,7 +309,7 @@ def test_what_is_shown_is_what_is() -> None:
     assert (state.ladder, state.rung, state.since) == (LADDER, LIGHT, START)
     assert state.cause.startswith("alert: DraftdSomething fires since")
     assert (state.wait, state.relapses, state.state_file) == (2 * DWELL, 0, None)
-    assert state.loaded_drafters == {DrafterKind.PROMPT_LOOKUP}
+    assert state.loaded_drafters == {PROMPT_LOOKUP}
     assert [demand.level for demand in state.demands] == [LIGHT_DRAFT]
     readings = steered.controller.readings()
     assert (readings.level, readings.rung, readings.held, readings.leases) == (LIGHT_DRAFT, LIGHT, False, 1)

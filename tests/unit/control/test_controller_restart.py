@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from draftd.core import DrafterKind, FallbackLevel
+from draftd.core import DrafterName, FallbackLevel
 from draftd.errors import ConfigError
 from draftd.fallback.journal import Journal, Subject
 from draftd.fallback.leases import Notice
@@ -278,7 +278,7 @@ def test_the_weights_of_a_lower_rung_are_not_kept_once_the_engine_has_loaded() -
     again = Steered(store)
     assert again.planner.rung == LADDER[BOTTOM]
     again.at(1)
-    assert again.engine.held == frozenset[DrafterKind]()
+    assert again.engine.held == frozenset[DrafterName]()
 
 
 def test_a_journal_that_ends_elsewhere_is_told_where_the_ladder_stands() -> None:

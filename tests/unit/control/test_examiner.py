@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from draftd.core import (
+    DRAFT_MODEL,
+    PROMPT_LOOKUP,
     DecodeMode,
     DecodeRequest,
     DepthMode,
-    DrafterKind,
     FallbackLevel,
     FinishReason,
     Origin,
@@ -61,7 +62,7 @@ def test_a_probe_puts_each_prompt_both_ways_as_the_daemons_own_request() -> None
         assert request.sampling.greedy
     for request in drafted:
         plan = request.plan
-        assert (plan.max_draft_tokens, plan.drafter, plan.level) == (2, DrafterKind.DRAFT_MODEL, SHORT.level)
+        assert (plan.max_draft_tokens, plan.drafter, plan.level) == (2, DRAFT_MODEL, SHORT.level)
         assert (plan.variant, plan.reason) == ("probe", "probe of short_block 2")
         assert (plan.depth_mode, plan.alternatives) == (DepthMode.FIXED, frozenset())
     assert (report.verdict, report.rung) == (Verdict.GOOD, SHORT)
@@ -78,11 +79,8 @@ def test_weights_are_borrowed_for_what_is_drafted_and_for_nothing_else() -> None
 
     engine.says = look
     probed(engine, LIGHT)
-    assert (
-        while_asked
-        == [(DecodeMode.AUTOREGRESSIVE, [])] * 3 + [(DecodeMode.SPECULATIVE, [DrafterKind.PROMPT_LOOKUP])] * 3
-    )
-    assert engine.lent == [DrafterKind.PROMPT_LOOKUP]
+    assert while_asked == [(DecodeMode.AUTOREGRESSIVE, [])] * 3 + [(DecodeMode.SPECULATIVE, [PROMPT_LOOKUP])] * 3
+    assert engine.lent == [PROMPT_LOOKUP]
 
 
 def test_what_it_is_compared_with_is_asked_once_for_as_long_as_the_target_stays() -> None:
@@ -170,9 +168,9 @@ def test_nothing_is_learnt_of_a_probe_that_was_not_good() -> None:
 
 def test_what_callers_texts_had_is_told_and_judges_nothing() -> None:
     best = {
-        (DrafterKind.DRAFT_MODEL, WorkloadClass.CODE): Baseline(0.99, 0.0),
-        (DrafterKind.DRAFT_MODEL, WorkloadClass.CHAT): Baseline(0.97, 0.0),
-        (DrafterKind.PROMPT_LOOKUP, WorkloadClass.CODE): Baseline(0.1, 0.0),
+        (DRAFT_MODEL, WorkloadClass.CODE): Baseline(0.99, 0.0),
+        (DRAFT_MODEL, WorkloadClass.CHAT): Baseline(0.97, 0.0),
+        (PROMPT_LOOKUP, WorkloadClass.CODE): Baseline(0.1, 0.0),
     }
     engine = Answering(counts=counted(accepted=50, rollbacks=50))
     with examining(engine) as (examiner, _):

@@ -13,7 +13,7 @@ import pytest
 
 from draftd.canaries.checkers import NoToolCall
 from draftd.canaries.prompts import Canary, FrozenPrompts
-from draftd.core import DrafterKind, FallbackLevel
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, FallbackLevel
 from draftd.engine.drafters.base import Draft
 from draftd.engine.limits import Limits
 from draftd.engine.loop import EngineWorker
@@ -34,7 +34,7 @@ from tests.conftest import NanoPair
 from tests.unit.engine.drafts import change_weights
 from tests.waiting import until
 
-LADDER = rungs(4, (2,), DrafterKind.DRAFT_MODEL, (DrafterKind.LIGHT_DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP))
+LADDER = rungs(4, (2,), DRAFT_MODEL, (LIGHT_DRAFT_MODEL, PROMPT_LOOKUP))
 FULL, SHORT, LIGHT, LOOKUP, PLAIN = LADDER
 SECONDS = 120.0
 SHIPPED = FrozenPrompts.shipped()
@@ -73,7 +73,7 @@ class Bench:
         )
         self.examiner.start()
 
-    def holds(self, *drafters: DrafterKind) -> None:
+    def holds(self, *drafters: DrafterName) -> None:
         until(lambda: self.engine.status().loaded == frozenset(drafters), what=f"{drafters} and no more in memory")
 
 

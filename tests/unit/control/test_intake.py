@@ -6,11 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from draftd.core import DepthMode, DraftCounts, DrafterKind, FinishReason, Origin, Outcome, RequestStats, RoundResult
+from draftd.core import (
+    DRAFT_MODEL,
+    PROMPT_LOOKUP,
+    DepthMode,
+    DraftCounts,
+    FinishReason,
+    Origin,
+    Outcome,
+    RequestStats,
+    RoundResult,
+)
 from draftd.fallback.signal_feed import Ended, Intake
 from tests.unit.control.steered import a_request
 
-LOOKUP = DrafterKind.PROMPT_LOOKUP
+LOOKUP = PROMPT_LOOKUP
 DRAFTED = DraftCounts(rounds=10, drafts=10, accepted=20, rollbacks=5, break_even_tokens=5.0)
 
 
@@ -39,7 +49,7 @@ def test_each_drafter_is_heard_of_by_its_own_sums_where_several_served_a_request
     asked = a_request(arrival=3.0)
     plan = replace(asked.plan, depth_mode=DepthMode.AUTOMATIC, alternatives=frozenset({LOOKUP}))
     by_draft = replace(asked, plan=plan)
-    by_lookup = replace(asked, plan=replace(plan, drafter=LOOKUP, alternatives=frozenset({DrafterKind.DRAFT_MODEL})))
+    by_lookup = replace(asked, plan=replace(plan, drafter=LOOKUP, alternatives=frozenset({DRAFT_MODEL})))
     counts = DraftCounts()
     for request, accepted in ((by_draft, 3), (by_lookup, 0), (by_draft, 4), (by_lookup, 1)):
         intake.on_round(request, drafted(accepted), None)

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from draftd.canaries.prompts import FrozenPrompt
-from draftd.core import DrafterKind, WorkloadClass
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
 from draftd.fallback.drift import Baseline
 from draftd.fallback.probe_runner import Lessons
 from draftd.fallback.reports import Verdict
@@ -16,7 +16,7 @@ from tests.answering import Answering, counted
 from tests.unit.control.examined import FULL, SOON, examining, prompts
 from tests.unit.control.steered import LADDER, LIGHT, TOP, MemoryStore, Steered
 
-DRAFT, LOOKUP = DrafterKind.DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP
+DRAFT, LOOKUP = DRAFT_MODEL, PROMPT_LOOKUP
 PROMPTS = (FrozenPrompt("p", WorkloadClass.CHAT, (("user", "a question"),), 8),)
 OTHERS = (FrozenPrompt("p", WorkloadClass.CHAT, (("user", "another"),), 8),)
 
@@ -33,7 +33,7 @@ def test_what_was_learnt_is_recalled_for_the_same_prompts_alone() -> None:
     for one in (same, others):
         one.recall(learnt())
     assert (same.of(DRAFT), same.of(LOOKUP)) == (Baseline(0.9, 0.01), Baseline(0.3, 0.2))
-    assert same.of(DrafterKind.LIGHT_DRAFT_MODEL) is None
+    assert same.of(LIGHT_DRAFT_MODEL) is None
     assert (others.of(DRAFT), others.of(LOOKUP)) == (None, None)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from draftd.core import DecodeRequest, DrafterKind
+from draftd.core import PROMPT_LOOKUP, DecodeRequest
 from draftd.errors import ModelLoadError
 from draftd.fallback.reports import Verdict
 from tests.answering import Answering, counted
@@ -65,7 +65,7 @@ def test_frozen_baselines_and_those_of_drafters_without_weights_stay(tmp_path: P
 def test_prompt_lookup_is_what_it_was() -> None:
     store = MemoryStore()
     steered = Steered(store)
-    lookup = [rung for rung in LADDER if rung.drafter is DrafterKind.PROMPT_LOOKUP]
+    lookup = [rung for rung in LADDER if rung.drafter == PROMPT_LOOKUP]
     steered.controller._steering.hold(lookup[0].level, None, 0.0)
     steered.traffic(12 * DWELL, GOOD)
     reload(steered, forget=True)

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from draftd.core import DecodeMode, DepthMode, DrafterKind, FallbackLevel, ModelInfo, ModePreference, WorkloadClass
+from draftd.core import (
+    BUILT_IN_DRAFTERS,
+    DRAFT_MODEL,
+    PROMPT_LOOKUP,
+    DecodeMode,
+    DepthMode,
+    FallbackLevel,
+    ModelInfo,
+    ModePreference,
+    WorkloadClass,
+)
 from draftd.fallback.journal import Journal, Subject
 from draftd.fallback.ladder import rungs
 from draftd.planning.flag_format import FlagResolution
 from draftd.planning.plan import FlagContext, Wish
 from draftd.planning.planner import FixedFlag, PlanAsk, Planner, Standing
 
-LADDER = rungs(4, (3, 2), DrafterKind.DRAFT_MODEL, (DrafterKind.PROMPT_LOOKUP,))
-MODEL = ModelInfo("m", "d", 4096, 256, tuple(DrafterKind), "", 0, 0, "cpu")
+LADDER = rungs(4, (3, 2), DRAFT_MODEL, (PROMPT_LOOKUP,))
+MODEL = ModelInfo("m", "d", 4096, 256, tuple(BUILT_IN_DRAFTERS), "", 0, 0, "cpu")
 
 
 class Recording(FixedFlag):
@@ -27,7 +37,7 @@ def test_the_flag_is_asked_with_model_workload_and_caller() -> None:
     flag = Recording()
     plan = Planner(flag, LADDER[1:]).plan(PlanAsk(Wish(), WorkloadClass.CODE, "me"), MODEL)
     assert flag.asked == [FlagContext("m", WorkloadClass.CODE, "me")]
-    assert (plan.mode, plan.max_draft_tokens, plan.drafter) == (DecodeMode.SPECULATIVE, 3, DrafterKind.DRAFT_MODEL)
+    assert (plan.mode, plan.max_draft_tokens, plan.drafter) == (DecodeMode.SPECULATIVE, 3, DRAFT_MODEL)
 
 
 def test_a_flag_that_flips_acts_on_the_next_plan() -> None:

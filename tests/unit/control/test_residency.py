@@ -7,14 +7,14 @@ import threading
 
 import pytest
 
-from draftd.core import DrafterKind, FallbackLevel
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, FallbackLevel
 from draftd.errors import ModelLoadError, NotServing
 from draftd.fallback.ladder import Rung
 from draftd.fallback.weights import Residency, needed
 from tests.unit.control.steered import BOTTOM, LADDER, LIGHT, SHORTER, TOP, FakeEngine
 from tests.waiting import until
 
-DRAFT, LIGHTER, LOOKUP = DrafterKind.DRAFT_MODEL, DrafterKind.LIGHT_DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP
+DRAFT, LIGHTER, LOOKUP = DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP
 
 
 def asked(engine: FakeEngine) -> list[str]:

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from draftd.core import DrafterKind, SamplingParams
+from draftd.core import PROMPT_LOOKUP, SamplingParams
 from draftd.engine.cache import base as room
 from draftd.engine.sampling import acceptance as acceptance_rule
 from draftd.engine.sampling.noise import Noise
@@ -112,7 +112,7 @@ def test_speculative_text_has_the_targets_distribution(models, name, depth):
 
 def test_prompt_lookup_keeps_the_targets_distribution(models):
     params = PARAMS["temperature"]
-    plan = speculative(2, DrafterKind.PROMPT_LOOKUP)
+    plan = speculative(2, PROMPT_LOOKUP)
     counts = sample(models, params, plan, REPEATING, samples=1500)
     assert p_value(counts, exact(models, params, REPEATING)) > 1e-3
 

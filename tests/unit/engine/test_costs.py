@@ -8,7 +8,7 @@ import statistics
 
 import pytest
 
-from draftd.core import DrafterKind, RoundResult
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, RoundResult
 from draftd.engine.depth.calibration import measure
 from draftd.engine.depth.costs import Prices, RoundCosts
 from draftd.engine.drafters.draft_model import DraftModel
@@ -17,7 +17,7 @@ from draftd.engine.observer import NullObserver
 from draftd.engine.scripted import scripted_models
 from tests.rig import Rig, autoregressive, request, speculative
 
-MODEL, LOOKUP = DrafterKind.DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP
+MODEL, LOOKUP = DRAFT_MODEL, PROMPT_LOOKUP
 
 
 def test_break_even_is_the_rounds_cost_in_autoregressive_rounds_less_one() -> None:

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from draftd.core import DecodePlan, DecodeRequest, DrafterKind, Origin, RoundResult, WorkloadClass
+from draftd.core import PROMPT_LOOKUP, DecodePlan, DecodeRequest, DrafterName, Origin, RoundResult, WorkloadClass
 from draftd.engine.depth.controller import DepthControl
 from draftd.engine.depth.costs import RoundCosts
 from draftd.engine.depth.explorer import Exploration, Trials
@@ -101,7 +101,7 @@ def test_a_calibration_that_was_wrong_is_corrected(off: float) -> None:
 class Heard(NullObserver):
     def __init__(self) -> None:
         self.rounds: list[RoundResult] = []
-        self.kinds: list[DrafterKind | None] = []
+        self.kinds: list[DrafterName | None] = []
 
     def on_round(self, request: DecodeRequest, result: RoundResult, gap: float | None) -> None:
         self.rounds.append(result)
@@ -280,7 +280,7 @@ def test_texts_are_the_targets_own_whatever_is_chosen() -> None:
     models = scripted_models(0.7)
     prompts = [[3, 1, 4], [1, 5, 9, 2, 6], [5, 3]]
     alone = [Rig(models).run([request(p, autoregressive(), max_tokens=80)])[0].tokens for p in prompts]
-    lookup = DrafterKind.PROMPT_LOOKUP
+    lookup = PROMPT_LOOKUP
     plans = [automatic(6), automatic(4, DRAFT, lookup), automatic(4, lookup)]
     sinks = Rig(models).run([request(p, plan, max_tokens=80) for p, plan in zip(prompts, plans, strict=True)])
     assert [sink.tokens for sink in sinks] == alone
@@ -297,7 +297,7 @@ def test_prompt_lookup_takes_the_drafts_place_where_the_text_recurs_and_is_count
         def verify(self, rows, draft, sampling):  # type: ignore[no-untyped-def]
             asked = where.stands
             kind = rows[0].request.plan.drafter
-            where.stands = {CODE: [0.95]} if kind is DrafterKind.PROMPT_LOOKUP else asked
+            where.stands = {CODE: [0.95]} if kind == PROMPT_LOOKUP else asked
             try:
                 return super().verify(rows, draft, sampling)
             finally:
@@ -305,11 +305,11 @@ def test_prompt_lookup_takes_the_drafts_place_where_the_text_recurs_and_is_count
 
     simulation = started(where, observer=heard)
     simulation.scheduler.decoders.verifier = Echo(where)
-    simulation.scheduler.decoders.drafters[DrafterKind.PROMPT_LOOKUP] = PromptLookup(8)
-    _, (sink,) = simulation.run([ask(400, automatic(4, DRAFT, DrafterKind.PROMPT_LOOKUP))])
+    simulation.scheduler.decoders.drafters[PROMPT_LOOKUP] = PromptLookup(8)
+    _, (sink,) = simulation.run([ask(400, automatic(4, DRAFT, PROMPT_LOOKUP))])
     by = {
-        kind: sum(r.drafted for r, k in zip(heard.rounds, heard.kinds, strict=True) if k is kind)
-        for kind in (DRAFT, DrafterKind.PROMPT_LOOKUP)
+        kind: sum(r.drafted for r, k in zip(heard.rounds, heard.kinds, strict=True) if k == kind)
+        for kind in (DRAFT, PROMPT_LOOKUP)
     }
-    assert by[DrafterKind.PROMPT_LOOKUP] > by[DRAFT]
+    assert by[PROMPT_LOOKUP] > by[DRAFT]
     assert sink.done.stats.counts.drafted == sum(by.values())

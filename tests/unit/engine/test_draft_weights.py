@@ -9,14 +9,14 @@ import weakref
 import psutil
 import pytest
 
-from draftd.core import DrafterKind
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DrafterName
 from draftd.engine.memory import give_back
 from tests.rig import autoregressive, request, speculative
 from tests.unit.engine.drafts import quantised, random_draft
 from tests.waiting import until
 
-DRAFT, LIGHT = DrafterKind.DRAFT_MODEL, DrafterKind.LIGHT_DRAFT_MODEL
-NONE: frozenset[DrafterKind] = frozenset()
+DRAFT, LIGHT = DRAFT_MODEL, LIGHT_DRAFT_MODEL
+NONE: frozenset[DrafterName] = frozenset()
 MB = 1 << 20
 LINUX = sys.platform == "linux"  # elsewhere a process's resident memory is not what the GPU holds for it
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from draftd.core import DrafterKind, FinishReason
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, FinishReason
 from draftd.engine.scripted import scripted_models
 from draftd.errors import ModelLoadError, NotServing, QueueFull
 from tests.rig import autoregressive, request, speculative
 
-DRAFT, LIGHT, LOOKUP = DrafterKind.DRAFT_MODEL, DrafterKind.LIGHT_DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP
-NONE: frozenset[DrafterKind] = frozenset()
+DRAFT, LIGHT, LOOKUP = DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP
+NONE: frozenset[DrafterName] = frozenset()
 PROMPT = [3, 1, 4, 1, 5]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from draftd.core import DrafterKind, WorkloadClass
+from draftd.core import DRAFT_MODEL, WorkloadClass
 from draftd.engine.depth.controller import DepthControl
 from draftd.engine.depth.saved import Learnt
 from draftd.engine.scripted import scripted_models
@@ -38,9 +38,9 @@ def test_what_was_learnt_is_known_at_once_on_a_machine_of_another_tempo() -> Non
     where.tempo = 3.0
     costs = learnt.costs(3 * where.plain(1))
     assert costs.plain(1) == pytest.approx(3 * where.plain(1), rel=0.05)
-    assert costs.drafted(DrafterKind.DRAFT_MODEL, 1, 4)[4] == pytest.approx(3 * where.round(1, 4), rel=0.1)
+    assert costs.drafted(DRAFT_MODEL, 1, 4)[4] == pytest.approx(3 * where.round(1, 4), rel=0.1)
     depth = DepthControl(costs, MOST, acceptance=learnt.counted(MOST + 1))
-    rates = depth.acceptance.rates((DrafterKind.DRAFT_MODEL, False, False, WorkloadClass.CODE))
+    rates = depth.acceptance.rates((DRAFT_MODEL, False, False, WorkloadClass.CODE))
     assert rates[0] == pytest.approx(0.9, abs=0.06)
     assert rates[1] == pytest.approx(0.8, abs=0.06)
     first, _ = Simulation(where, MOST, depth=depth).run([ask(120)])
@@ -57,7 +57,7 @@ def test_what_was_learnt_is_known_at_once_on_a_machine_of_another_tempo() -> Non
         ({"plain": [[0, 1.0]]}, "learnt.plain[0]"),
         ({"plain": [[1, True]]}, "learnt.plain[0]"),
         ({"context": "long"}, "learnt.context"),
-        ({"drafted": [["nobody", 1, 1, 1.0]]}, "learnt.drafted[0]"),
+        ({"drafted": [[7, 1, 1, 1.0]]}, "learnt.drafted[0]"),
         ({"drafted": [["draft_model", 1, 99, 1.0]]}, "learnt.drafted[0]"),
         ({"drafted": [["draft_model", 1]]}, "learnt.drafted[0]"),
         ({"offsets": [[None, 1, False, 0, float("nan"), 0.1]]}, "learnt.offsets[0]"),

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from draftd.core import DrafterKind
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DrafterName
 from draftd.engine.scripted import scripted_models
 from draftd.errors import ModelLoadError, NotServing
 from draftd.models.folder import ModelFiles, PairFiles
 
-DRAFT, LIGHT = DrafterKind.DRAFT_MODEL, DrafterKind.LIGHT_DRAFT_MODEL
-NONE: frozenset[DrafterKind] = frozenset()
+DRAFT, LIGHT = DRAFT_MODEL, LIGHT_DRAFT_MODEL
+NONE: frozenset[DrafterName] = frozenset()
 
 
 class Folder:
@@ -54,7 +54,7 @@ def engine(running, tmp_path):
     return made
 
 
-def changed(engine, kind: DrafterKind = DRAFT) -> bool:
+def changed(engine, kind: DrafterName = DRAFT) -> bool:
     return engine.worker.files.drafts[kind].changed
 
 

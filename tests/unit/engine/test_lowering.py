@@ -6,19 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from draftd.core import DrafterKind, Origin
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, Origin
 from draftd.engine.observer import NullObserver
 from draftd.engine.scripted import scripted_models
 from draftd.errors import InvalidRequest
 from tests.rig import Rig, autoregressive, request, speculative
 
-DRAFT, LIGHT, LOOKUP = DrafterKind.DRAFT_MODEL, DrafterKind.LIGHT_DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP
+DRAFT, LIGHT, LOOKUP = DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP
 PROMPT = [3, 1, 4, 1, 5]
 
 
 class Rounds(NullObserver):
     def __init__(self) -> None:
-        self.drafted: list[tuple[DrafterKind | None, int]] = []
+        self.drafted: list[tuple[DrafterName | None, int]] = []
 
     def on_round(self, request, result, gap):
         self.drafted.append((request.plan.drafter, result.drafted))

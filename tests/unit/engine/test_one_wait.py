@@ -6,13 +6,13 @@ from __future__ import annotations
 import mlx.core as mx
 import pytest
 
-from draftd.core import DecodePlan, DrafterKind, SamplingParams
+from draftd.core import PROMPT_LOOKUP, DecodePlan, SamplingParams
 from tests.rig import Rig, autoregressive, pair, request, speculative, tiny_llama
 
 PLANS = {
     "plain": autoregressive(),
     "draft model": speculative(3),
-    "prompt lookup": speculative(3, DrafterKind.PROMPT_LOOKUP),
+    "prompt lookup": speculative(3, PROMPT_LOOKUP),
 }
 WAYS = {"greedy": SamplingParams(), "seeds": SamplingParams(1.0, seed=3), "no seeds": SamplingParams(1.0, top_p=0.9)}
 

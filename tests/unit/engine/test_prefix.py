@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from draftd.core import DecodePlan, DrafterKind, FinishReason, Origin, SamplingParams
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DecodePlan, FinishReason, Origin, SamplingParams
 from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.observer import PrefixStatus
 from draftd.engine.pair import LoadedModels
@@ -25,7 +25,7 @@ PLENTY = 64 << 20
 PLANS: dict[str, DecodePlan] = {
     "autoregressive": autoregressive(),
     "draft model": speculative(4),
-    "prompt lookup": speculative(4, DrafterKind.PROMPT_LOOKUP),
+    "prompt lookup": speculative(4, PROMPT_LOOKUP),
 }
 
 
@@ -191,7 +191,7 @@ def test_the_draft_reads_too_and_accepts_as_much(plan):
 def test_the_draft_takes_in_only_what_it_has_not_read():
     models = scripted_models(0.8)
     rig = Rig(models, prefix_bytes=PLENTY)
-    draft = rig.scheduler.decoders.drafters[DrafterKind.DRAFT_MODEL]
+    draft = rig.scheduler.decoders.drafters[DRAFT_MODEL]
     assert isinstance(draft, DraftModel)
     prompt = words(1, 300)
     assert models.draft is not None
@@ -223,13 +223,13 @@ def test_a_draft_that_is_exchanged_finds_nothing_of_the_one_before():
     both = rig.prefix.bytes
     decoders = rig.scheduler.decoders
     other = scripted_models(0.8).draft
-    decoders.put(DrafterKind.DRAFT_MODEL, DraftModel(other, 256, prefix=rig.prefix))
+    decoders.put(DRAFT_MODEL, DraftModel(other, 256, prefix=rig.prefix))
     assert rig.prefix.bytes < both
     (sink,) = rig.run([request(prompt, speculative(3))])
     assert sink.done.stats.cached_tokens == 299
     assert sink.done.stats.counts.accepted > 0
     assert rig.prefix.bytes == both
-    decoders.remove(DrafterKind.DRAFT_MODEL)
+    decoders.remove(DRAFT_MODEL)
     assert 0 < rig.prefix.bytes < both
     assert sink.tokens == rig.run([request(prompt, autoregressive())])[0].tokens
 

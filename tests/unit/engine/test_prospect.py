@@ -7,12 +7,12 @@ from itertools import product
 
 import pytest
 
-from draftd.core import DrafterKind
+from draftd.core import DRAFT_MODEL
 from draftd.engine.depth.estimate import Best, Candidate, Prospect, best
 from draftd.engine.sequence import DecodeSequence
 from tests.rig import Collected, automatic, request
 
-DRAFT = DrafterKind.DRAFT_MODEL
+DRAFT = DRAFT_MODEL
 VERIFIED = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6]  # seconds by tokens verified beyond the first
 STEPPED = [1.0, 1.4, 1.8, 2.2, 2.6, 3.0, 3.4]  # and as many steps of a draft before it
 

@@ -9,7 +9,7 @@ import shutil
 import mlx.core as mx
 import pytest
 
-from draftd.core import DrafterKind
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DrafterName
 from draftd.engine.drafters.loaded import Drafters
 from draftd.engine.jobs import Keep, Reload, Upkeep
 from draftd.errors import ModelLoadError
@@ -17,8 +17,8 @@ from draftd.models import folder
 from tests.rig import Rig, autoregressive, request, speculative
 from tests.unit.engine.drafts import change_tokenizer, change_weights, quantised
 
-DRAFT, LIGHT = DrafterKind.DRAFT_MODEL, DrafterKind.LIGHT_DRAFT_MODEL
-NONE: frozenset[DrafterKind] = frozenset()
+DRAFT, LIGHT = DRAFT_MODEL, LIGHT_DRAFT_MODEL
+NONE: frozenset[DrafterName] = frozenset()
 
 
 def shuffled(name, array):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftd.core import DrafterKind, FinishReason, SamplingParams
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FinishReason, SamplingParams
 from draftd.engine.observer import NullObserver
 from draftd.engine.scripted import ScriptedModel, scripted_models
 from tests.rig import Rig, automatic, autoregressive, pair, request, speculative, tiny_llama
@@ -169,7 +169,7 @@ def test_a_failing_drafter_costs_speculation_and_no_token():
 
     models = scripted_models(0.8)
     failing = FailingDrafter(DraftModel(models.draft, models.info.vocab_size), after=4)
-    rig = Rig(models, drafters={DrafterKind.DRAFT_MODEL: failing})
+    rig = Rig(models, drafters={DRAFT_MODEL: failing})
     sinks = rig.run([request(PROMPT, speculative(3), max_tokens=40), request([9, 9], speculative(2), max_tokens=40)])
     assert [s.tokens for s in sinks] == [text(models, 40), text(models, 40, [9, 9])]
     assert all("draft weights are gone" in s.done.degraded for s in sinks)
@@ -224,7 +224,7 @@ def test_rows_share_a_batch_without_sharing_randomness():
     def ask(seed: int, prompt: list[int], plan):
         return request(prompt, plan, max_tokens=24, sampling=SamplingParams(temperature=1.0, top_p=0.9, seed=seed))
 
-    for plan in (autoregressive(), speculative(3), speculative(2, DrafterKind.PROMPT_LOOKUP)):
+    for plan in (autoregressive(), speculative(3), speculative(2, PROMPT_LOOKUP)):
         alone = Rig(models).run([ask(7, [1, 2, 3], plan)])[0].tokens
         others = [ask(s, [4] * (s + 1), speculative(4)) for s in range(3)]
         shared = Rig(models).run([others[0], ask(7, [1, 2, 3], plan), *others[1:]])[1].tokens

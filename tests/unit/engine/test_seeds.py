@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from draftd.core import DecodePlan, DrafterKind, SamplingParams
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DecodePlan, SamplingParams
 from draftd.engine.depth.explorer import Exploration
 from draftd.engine.drafters.base import Draft
 from draftd.engine.drafters.draft_model import DraftModel
@@ -22,7 +22,7 @@ WAYS = {
     "plain": SamplingParams(temperature=1.0, seed=4),
     "filtered": SamplingParams(temperature=0.9, top_p=0.9, top_k=12, min_p=0.02, seed=2**64 - 1),
 }
-LOOKUP = speculative(3, DrafterKind.PROMPT_LOOKUP)
+LOOKUP = speculative(3, PROMPT_LOOKUP)
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ class Fickle(DraftModel):
 
 
 def test_nor_on_blocks_that_end_early(models, expected):
-    rig = Rig(models, drafters={DrafterKind.DRAFT_MODEL: Fickle(models.draft, 32)})
+    rig = Rig(models, drafters={DRAFT_MODEL: Fickle(models.draft, 32)})
     asked = [ask(WAYS["filtered"], speculative(6)), ask(WAYS["plain"], speculative(5))]
     assert [sink.tokens for sink in rig.run(asked)] == [expected["filtered"], expected["plain"]]
 
@@ -127,7 +127,7 @@ def test_nor_on_rounds_that_draft_nothing_to_learn_what_that_costs(models, expec
 
 
 def test_nor_on_depth_that_is_chosen_anew_in_each_round(models, expected):
-    plan = automatic(6, DrafterKind.DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP)
+    plan = automatic(6, DRAFT_MODEL, PROMPT_LOOKUP)
     sinks = Rig(models).run([ask(way, plan) for way in (*WAYS.values(), SamplingParams(), SamplingParams(1.0))])
     assert [sink.tokens for sink in sinks[:2]] == list(expected.values())
 
@@ -145,7 +145,7 @@ class Failing(PromptLookup):
 
 
 def test_nor_on_a_drafter_that_fails(models, expected):
-    rig = Rig(models, drafters={DrafterKind.PROMPT_LOOKUP: Failing(32)})
+    rig = Rig(models, drafters={PROMPT_LOOKUP: Failing(32)})
     (sink,) = rig.run([ask(WAYS["plain"], LOOKUP)])
     assert "planted" in sink.done.degraded
     assert sink.tokens == expected["plain"]

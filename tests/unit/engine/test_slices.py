@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftd.core import DrafterKind, FinishReason
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FinishReason
 from draftd.engine.prefilling import _PATIENCE, MOST_ENTERING, Slices
 from draftd.engine.scripted import scripted_models
 from tests.rig import Collected, Rig, autoregressive, request, speculative
@@ -69,7 +69,7 @@ class Machine:
         verifier = self.rig.scheduler.decoders.verifier
         self._prefill, self._advance, self._verify = verifier.prefill, verifier.advance, verifier.verify
         verifier.prefill, verifier.advance, verifier.verify = self.prefill, self.advance, self.verify
-        drafter = self.rig.scheduler.decoders.drafters.get(DrafterKind.DRAFT_MODEL)
+        drafter = self.rig.scheduler.decoders.drafters.get(DRAFT_MODEL)
         if drafter is not None:
             self._take_in, drafter.prefill = drafter.prefill, self.take_in
         self.drafted = list[int]()
@@ -257,7 +257,7 @@ def test_whatever_arrives_and_leaves_texts_are_those_alone_and_nothing_is_left_o
     sinks, gone = [], set()
     for i in range(data.draw(st.integers(1, 7))):
         length = data.draw(st.sampled_from([1, 3, 17, 40, 90, 300]))
-        plan = data.draw(st.sampled_from([autoregressive(), speculative(3), speculative(2, DrafterKind.PROMPT_LOOKUP)]))
+        plan = data.draw(st.sampled_from([autoregressive(), speculative(3), speculative(2, PROMPT_LOOKUP)]))
         asked = request(prompt(length, i), plan, max_tokens=data.draw(st.integers(1, 20)))
         sinks.append((asked, machine.rig.add(asked)))
         for _ in range(data.draw(st.integers(0, 8))):

@@ -15,7 +15,7 @@ from dataclasses import replace
 import mlx.core as mx
 import pytest
 
-from draftd.core import DrafterKind
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP
 from draftd.engine.drafters import draft_model as drafting
 from draftd.engine.drafters.base import Draft
 from draftd.engine.drafters.draft_model import DraftModel
@@ -24,7 +24,7 @@ from tests.unit.engine import test_acceptance as harness
 from tests.unit.engine.test_acceptance import BATCH, LENGTH, PARAMS, PROMPT, REPEATING, VOCAB, exact, p_value, tally
 from tests.whims import whims
 
-LOOKUP = DrafterKind.PROMPT_LOOKUP
+LOOKUP = PROMPT_LOOKUP
 PLANS = [automatic(3), automatic(1), automatic(2), autoregressive()]
 SAMPLES = 4000
 
@@ -68,7 +68,7 @@ def test_beside_rows_whose_depth_is_fixed_they_keep_it(models):
 
 def test_prompt_lookup_in_the_drafts_place_keeps_it(models):
     params = PARAMS["temperature"]
-    plans = [automatic(2, DrafterKind.DRAFT_MODEL, LOOKUP), automatic(2, LOOKUP), automatic(3)]
+    plans = [automatic(2, DRAFT_MODEL, LOOKUP), automatic(2, LOOKUP), automatic(3)]
     sinks = sampled(models, params, plans, REPEATING, samples=2000)
     assert p_of(models, params, sinks, REPEATING) > 1e-3
 

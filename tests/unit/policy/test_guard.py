@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftd.core import DrafterKind, FallbackLevel, WorkloadClass
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FallbackLevel, WorkloadClass
 from draftd.fallback.drift import Baseline
 from draftd.fallback.ladder import Signal
 from draftd.fallback.reports import CanaryReport, Verdict
 from draftd.fallback.signals import Finished, Guard, GuardSettings, Kind, Machine
 
 SETTINGS = GuardSettings()
-CODE: Kind = (DrafterKind.DRAFT_MODEL, WorkloadClass.CODE)
-CHAT: Kind = (DrafterKind.DRAFT_MODEL, WorkloadClass.CHAT)
-LOOKUP: Kind = (DrafterKind.PROMPT_LOOKUP, WorkloadClass.CODE)
+CODE: Kind = (DRAFT_MODEL, WorkloadClass.CODE)
+CHAT: Kind = (DRAFT_MODEL, WorkloadClass.CHAT)
+LOOKUP: Kind = (PROMPT_LOOKUP, WorkloadClass.CODE)
 KNOWN = {CODE: Baseline(0.8, 0.2), CHAT: Baseline(0.6, 0.2)}
 WINDOW = SETTINGS.window
 

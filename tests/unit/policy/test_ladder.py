@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftd.core import DrafterKind, FallbackLevel
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FallbackLevel
 from draftd.fallback.ladder import (
     Demand,
     Hold,
@@ -31,7 +31,7 @@ from draftd.fallback.ladder import (
 FULL, SHORT, LIGHT, PLAIN = (
     FallbackLevel.FULL, FallbackLevel.SHORT_BLOCK, FallbackLevel.LIGHT_DRAFT, FallbackLevel.AUTOREGRESSIVE,
 )  # fmt: skip
-LADDER = rungs(6, (6, 4, 3, 2), DrafterKind.DRAFT_MODEL, (DrafterKind.PROMPT_LOOKUP,))
+LADDER = rungs(6, (6, 4, 3, 2), DRAFT_MODEL, (PROMPT_LOOKUP,))
 BOTTOM = len(LADDER) - 1
 SETTINGS = LadderSettings(dwell=100, longest_wait=1000, relapse_within=500, forgiven_after=2000)
 
@@ -60,18 +60,18 @@ class Climb:
 
 def test_the_rungs_are_full_then_shorter_blocks_then_lighter_drafters_then_none() -> None:
     assert (
-        Rung(FULL, 6, DrafterKind.DRAFT_MODEL),
-        Rung(SHORT, 4, DrafterKind.DRAFT_MODEL),
-        Rung(SHORT, 3, DrafterKind.DRAFT_MODEL),
-        Rung(SHORT, 2, DrafterKind.DRAFT_MODEL),
-        Rung(LIGHT, 2, DrafterKind.PROMPT_LOOKUP),
+        Rung(FULL, 6, DRAFT_MODEL),
+        Rung(SHORT, 4, DRAFT_MODEL),
+        Rung(SHORT, 3, DRAFT_MODEL),
+        Rung(SHORT, 2, DRAFT_MODEL),
+        Rung(LIGHT, 2, PROMPT_LOOKUP),
         Rung(PLAIN, 0, None),
     ) == LADDER
 
 
 def test_where_nothing_may_be_drafted_there_is_no_way_down() -> None:
-    ladder = rungs(0, (4,), DrafterKind.DRAFT_MODEL, (DrafterKind.PROMPT_LOOKUP,))
-    assert ladder == (Rung(FULL, 0, DrafterKind.DRAFT_MODEL),)
+    ladder = rungs(0, (4,), DRAFT_MODEL, (PROMPT_LOOKUP,))
+    assert ladder == (Rung(FULL, 0, DRAFT_MODEL),)
     assert move(Ladder(), ladder, [hard()], False, SETTINGS, 0.0) == (Ladder(), None)
 
 
@@ -81,13 +81,13 @@ def test_a_demand_leads_to_the_last_rung_of_its_level(level: FallbackLevel, rung
 
 
 def test_a_level_that_the_ladder_lacks_is_met_by_the_next_lower_one() -> None:
-    short = rungs(4, (), DrafterKind.DRAFT_MODEL, ())
+    short = rungs(4, (), DRAFT_MODEL, ())
     assert lowest(short, SHORT) == lowest(short, LIGHT) == 1
 
 
 def test_a_person_who_names_a_level_gets_the_highest_rung_of_it() -> None:
     assert [highest(LADDER, level) for level in (FULL, SHORT, LIGHT, PLAIN)] == [0, 1, 4, 5]
-    assert highest(rungs(4, (), DrafterKind.DRAFT_MODEL, ()), SHORT) == 1
+    assert highest(rungs(4, (), DRAFT_MODEL, ()), SHORT) == 1
 
 
 def test_a_lasting_soft_demand_goes_down_a_rung_a_dwell_and_no_further_than_it_asks() -> None:

@@ -7,7 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from draftd.core import DecodeMode, DepthMode, DrafterKind, FallbackLevel, ModelInfo, ModePreference
+from draftd.core import (
+    BUILT_IN_DRAFTERS,
+    DRAFT_MODEL,
+    LIGHT_DRAFT_MODEL,
+    PROMPT_LOOKUP,
+    DecodeMode,
+    DepthMode,
+    DrafterName,
+    FallbackLevel,
+    ModelInfo,
+    ModePreference,
+)
 from draftd.errors import SpeculationUnavailable
 from draftd.fallback.ladder import Rung, highest, rungs
 from draftd.planning.flag_format import FlagResolution
@@ -15,13 +26,13 @@ from draftd.planning.plan import Ceiling, Wish, decide
 
 ON = FlagResolution("on", True, "STATIC")
 OFF = FlagResolution("off", False, "TARGETING_MATCH")
-BOTH = (DrafterKind.DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP)
+BOTH = (DRAFT_MODEL, PROMPT_LOOKUP)
 MODEL = ModelInfo("m", "d", 4096, 256, BOTH, "", 0, 0, "cpu")
 INCAPABLE = replace(MODEL, drafters=(), speculation_reason="cache cannot be trimmed (Mamba)")
-DRAFT, LOOKUP = DrafterKind.DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP
+DRAFT, LOOKUP = DRAFT_MODEL, PROMPT_LOOKUP
 
 
-def ceiling(depth: int, level: FallbackLevel = FallbackLevel.FULL, drafter: DrafterKind = DRAFT) -> Ceiling:
+def ceiling(depth: int, level: FallbackLevel = FallbackLevel.FULL, drafter: DrafterName = DRAFT) -> Ceiling:
     ladder = rungs(depth, (2,), drafter, (LOOKUP,))
     return Ceiling(ladder[highest(ladder, level)])
 
@@ -31,7 +42,7 @@ CEILING = ceiling(4)
 
 def test_the_flag_on_gives_the_daemons_depth_and_its_reason() -> None:
     plan = decide(Wish(), ON, CEILING, MODEL)
-    assert (plan.mode, plan.max_draft_tokens, plan.drafter) == (DecodeMode.SPECULATIVE, 4, DrafterKind.DRAFT_MODEL)
+    assert (plan.mode, plan.max_draft_tokens, plan.drafter) == (DecodeMode.SPECULATIVE, 4, DRAFT_MODEL)
     assert (plan.variant, plan.reason, plan.level) == ("on", "flag: STATIC", FallbackLevel.FULL)
 
 
@@ -71,21 +82,21 @@ def test_a_stale_flag_says_so_in_the_reason() -> None:
 
 
 def test_a_drafter_that_is_missing_is_not_replaced_by_another() -> None:
-    lookup = Wish(drafter=DrafterKind.PROMPT_LOOKUP)
-    assert decide(lookup, ON, CEILING, MODEL).drafter is DrafterKind.PROMPT_LOOKUP
-    only_lookup = replace(MODEL, drafters=(DrafterKind.PROMPT_LOOKUP,), speculation_reason="no draft model is loaded")
-    plan = decide(Wish(drafter=DrafterKind.DRAFT_MODEL), ON, CEILING, only_lookup)
+    lookup = Wish(drafter=PROMPT_LOOKUP)
+    assert decide(lookup, ON, CEILING, MODEL).drafter == PROMPT_LOOKUP
+    only_lookup = replace(MODEL, drafters=(PROMPT_LOOKUP,), speculation_reason="no draft model is loaded")
+    plan = decide(Wish(drafter=DRAFT_MODEL), ON, CEILING, only_lookup)
     assert plan.mode is DecodeMode.AUTOREGRESSIVE
     assert plan.reason == "request: drafter draft_model is not available (no draft model is loaded)"
     assert decide(Wish(), ON, CEILING, only_lookup).reason == "model: no draft model is loaded"
-    assert decide(lookup, ON, CEILING, only_lookup).drafter is DrafterKind.PROMPT_LOOKUP
+    assert decide(lookup, ON, CEILING, only_lookup).drafter == PROMPT_LOOKUP
     with pytest.raises(SpeculationUnavailable, match="no draft model is loaded"):
         decide(Wish(ModePreference.SPECULATIVE), ON, CEILING, only_lookup)
 
 
 def test_the_daemons_default_drafter_serves_those_who_name_none() -> None:
-    assert decide(Wish(), ON, ceiling(4, drafter=LOOKUP), MODEL).drafter is DrafterKind.PROMPT_LOOKUP
-    missing = replace(MODEL, drafters=(DrafterKind.DRAFT_MODEL,))
+    assert decide(Wish(), ON, ceiling(4, drafter=LOOKUP), MODEL).drafter == PROMPT_LOOKUP
+    missing = replace(MODEL, drafters=(DRAFT_MODEL,))
     plan = decide(Wish(), ON, ceiling(4, drafter=LOOKUP), missing)
     assert plan.reason == "model: drafter prompt_lookup is not available"
 
@@ -101,10 +112,10 @@ def test_a_prompt_that_fills_a_rotating_cache_is_decoded_autoregressively() -> N
 
 def test_the_ladder_shortens_the_block_and_then_lightens_the_draft() -> None:
     short = decide(Wish(), ON, ceiling(4, level=FallbackLevel.SHORT_BLOCK), MODEL)
-    assert (short.max_draft_tokens, short.drafter) == (2, DrafterKind.DRAFT_MODEL)
+    assert (short.max_draft_tokens, short.drafter) == (2, DRAFT_MODEL)
     light = decide(Wish(), ON, ceiling(4, level=FallbackLevel.LIGHT_DRAFT), MODEL)
-    assert (light.max_draft_tokens, light.drafter) == (2, DrafterKind.PROMPT_LOOKUP)
-    no_lookup = replace(MODEL, drafters=(DrafterKind.DRAFT_MODEL,))
+    assert (light.max_draft_tokens, light.drafter) == (2, PROMPT_LOOKUP)
+    no_lookup = replace(MODEL, drafters=(DRAFT_MODEL,))
     assert decide(Wish(), ON, ceiling(4, level=FallbackLevel.LIGHT_DRAFT), no_lookup).max_draft_tokens == 0
 
 
@@ -124,9 +135,9 @@ def test_no_combination_gives_more_than_any_one_allows() -> None:
 
 
 def test_at_a_lighter_draft_a_caller_may_ask_for_one_that_is_lighter_still_and_for_none_that_is_heavier() -> None:
-    both = replace(MODEL, drafters=(*BOTH, DrafterKind.LIGHT_DRAFT_MODEL))
-    light = Ceiling(Rung(FallbackLevel.LIGHT_DRAFT, 2, DrafterKind.LIGHT_DRAFT_MODEL))
-    assert decide(Wish(drafter=DRAFT), ON, light, both).drafter is DrafterKind.LIGHT_DRAFT_MODEL
+    both = replace(MODEL, drafters=(*BOTH, LIGHT_DRAFT_MODEL))
+    light = Ceiling(Rung(FallbackLevel.LIGHT_DRAFT, 2, LIGHT_DRAFT_MODEL))
+    assert decide(Wish(drafter=DRAFT), ON, light, both).drafter == LIGHT_DRAFT_MODEL
     assert decide(Wish(drafter=LOOKUP), ON, light, both).drafter is LOOKUP
 
 
@@ -151,18 +162,18 @@ def test_a_caller_who_names_a_drafter_gets_that_one_in_every_round() -> None:
 
 
 def test_no_alternative_is_one_that_the_ladder_excludes_or_whose_weights_the_rung_does_not_hold() -> None:
-    heaviest_first = (DRAFT, DrafterKind.LIGHT_DRAFT_MODEL, LOOKUP)
-    ladder = rungs(4, (3, 2), DRAFT, (DrafterKind.LIGHT_DRAFT_MODEL, LOOKUP))
+    heaviest_first = (DRAFT, LIGHT_DRAFT_MODEL, LOOKUP)
+    ladder = rungs(4, (3, 2), DRAFT, (LIGHT_DRAFT_MODEL, LOOKUP))
     offered = [frozenset(kinds) for count in range(4) for kinds in itertools.combinations(heaviest_first, count)]
     for rung, drafters, named, mode, cap, flag in itertools.product(
-        ladder, offered, (None, *DrafterKind), (None, *DepthMode), (None, 0, 1, 16), (ON, OFF)
+        ladder, offered, (None, *BUILT_IN_DRAFTERS), (None, *DepthMode), (None, 0, 1, 16), (ON, OFF)
     ):
         model = replace(MODEL, drafters=tuple(drafters), speculation_reason="" if drafters else "none")
         plan = decide(Wish(max_draft_tokens=cap, drafter=named, depth_mode=mode), flag, Ceiling(rung), model)
         assert plan.alternatives <= drafters & {LOOKUP}
         assert plan.drafter not in plan.alternatives
         if plan.alternatives:
-            assert plan.drafter is rung.drafter
+            assert plan.drafter == rung.drafter
             assert named is None
             assert plan.depth_mode is DepthMode.AUTOMATIC
         if plan.drafter is None:

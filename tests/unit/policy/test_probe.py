@@ -6,21 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from draftd.core import DrafterKind
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DrafterName
 from draftd.fallback import signals as quality
 from draftd.fallback.drift import Baseline, Sample
 from draftd.fallback.ladder import Ladder, LadderSettings, rungs
 from draftd.fallback.probes import Judgement, ProbeSettings, judge, permits
 from draftd.fallback.reports import CanaryOutcome, Divergence, ProbeReport, Verdict
 
-DRAFT, LOOKUP = DrafterKind.DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP
+DRAFT, LOOKUP = DRAFT_MODEL, PROMPT_LOOKUP
 LADDER = rungs(6, (4,), DRAFT, (LOOKUP,))
 LIMITS = LadderSettings(dwell=100)
 KNOWN = Baseline(0.7, 0.2)
 
 
 def judged(
-    acceptance: float, *, costs: float = 0.5, drafter: DrafterKind = DRAFT, baseline: Baseline | None = KNOWN
+    acceptance: float, *, costs: float = 0.5, drafter: DrafterName = DRAFT, baseline: Baseline | None = KNOWN
 ) -> Judgement:
     """Eight prompts, each with 40 drafts, 100 reached tokens, a spread around `acceptance`, and what a draft costs."""
     shares = [acceptance + off for off in (-0.1, 0.1, -0.05, 0.05, 0.0, 0.0, -0.1, 0.1)]

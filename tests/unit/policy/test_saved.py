@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftd.core import DrafterKind, FallbackLevel, WorkloadClass
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, FallbackLevel, WorkloadClass
 from draftd.fallback import baselines
 from draftd.fallback.drift import Baseline
 from draftd.fallback.ladder import Hold, Ladder, rungs
 from draftd.fallback.leases import Lease, Leases, Notice
 from draftd.fallback.state import Saved, document, parse, safer
 
-DRAFT, LIGHT, LOOKUP = DrafterKind.DRAFT_MODEL, DrafterKind.LIGHT_DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP
+DRAFT, LIGHT, LOOKUP = DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP
 LADDER = rungs(6, (4, 3, 2), DRAFT, (LIGHT, LOOKUP))
 LAST_SHORT, BOTTOM = 3, len(LADDER) - 1
 NOW = 1_700_000_000.0
@@ -90,13 +90,13 @@ def test_a_rung_of_another_ladder_is_the_nearest_that_allows_no_more(
         (("ladder", "relapses"), True, "ladder.relapses: got True"),
         (("ladder", "cause"), 7, "ladder.cause: got 7; allowed: text"),
         (("ladder", "rung", "level"), "best", "ladder.rung.level: got 'best'; allowed: full, short_block, light_draft"),
-        (("ladder", "rung", "drafter"), "x", "ladder.rung.drafter: got 'x'; allowed: draft_model, light_draft_model"),
+        (("ladder", "rung", "drafter"), 7, "ladder.rung.drafter: got 7; allowed: text"),
         (("ladder", "hold"), [], "ladder.hold: got []; allowed: an object"),
         (("leases", "a1", "until"), 10**400, "leases.a1.until: got 1000"),
         (("leases", "a1", "hard"), "no", "leases.a1.hard: got 'no'; allowed: true or false"),
         (("leases", "a1", "starts_at"), 1e300, "leases.a1.starts_at: got 1e+300; allowed: a number from 0 to"),
         (("baselines", "draft_model/code", "mean"), 1.5, "baselines.draft_model/code.mean: got 1.5; allowed: a number"),
-        (("baselines", "draft/code"), {}, "name in baselines: got 'draft'; allowed: draft_model"),
+        (("baselines", "draft_model/opera"), {}, "name in baselines: got 'opera'; allowed: unspecified, code"),
         (("quality",), None, "quality: got None; allowed: text"),
     ],
 )

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.simulate.daemon import LADDER, Daemon, ProbeResult, Settings
-from draftd.core import DrafterKind, FallbackLevel, WorkloadClass
+from draftd.core import PROMPT_LOOKUP, FallbackLevel, WorkloadClass
 from draftd.fallback.drift import Baseline, CusumSettings, Sample
 from draftd.fallback.ladder import LadderSettings, Rung, flaps
 from draftd.fallback.leases import Notice
@@ -33,7 +33,7 @@ class Course:
 
     def probe(self, rung: Rung, now: float) -> ProbeResult:
         accepted = round(100 * self.acceptance)
-        pays = 0.0 if rung.drafter is DrafterKind.PROMPT_LOOKUP else 0.5
+        pays = 0.0 if rung.drafter == PROMPT_LOOKUP else 0.5
         return ProbeResult([Sample(accepted, 100 - accepted)] * 4, 160, 160 * pays, Baseline(0.8, 0.2))
 
     def requests(self, count: int, seconds: float = 3.0) -> None:

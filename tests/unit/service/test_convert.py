@@ -10,12 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftd.core import DepthMode, DrafterKind, ModelInfo, ModePreference, SamplingParams, WorkloadClass
+from draftd.core import (
+    BUILT_IN_DRAFTERS,
+    PROMPT_LOOKUP,
+    DepthMode,
+    ModelInfo,
+    ModePreference,
+    SamplingParams,
+    WorkloadClass,
+)
 from draftd.errors import InvalidRequest
 from draftd.fronts.grpc import reply
 from draftd.fronts.grpc.convert import Chat, Limits, RawText, TokenIds, check_length, parse
 from draftd.planning.plan import Wish
-from draftd.protocol import DEPTH_MODES, DRAFTERS
+from draftd.protocol import DEPTH_MODES
 from draftd.v1 import inference_pb2 as pb
 
 LIMITS = Limits(context_length=100, vocab_size=50, default_max_tokens=32, chat_template=True)
@@ -54,14 +62,14 @@ def test_everything_that_is_set_arrives() -> None:
             stop=["a", "b", "a"],
             mode=pb.DECODE_MODE_SPECULATIVE,
             max_draft_tokens=3,
-            drafter=pb.DRAFTER_KIND_PROMPT_LOOKUP,
+            drafter=PROMPT_LOOKUP,
             workload=pb.WORKLOAD_CLASS_CODE,
             caller="me",
         ),
         LIMITS,
     )
     assert parsed.sampling == SamplingParams(0.8, 0.9, 40, 0.05, 2**64 - 1)
-    assert parsed.wish == Wish(ModePreference.SPECULATIVE, 3, DrafterKind.PROMPT_LOOKUP)
+    assert parsed.wish == Wish(ModePreference.SPECULATIVE, 3, PROMPT_LOOKUP)
     assert (parsed.max_tokens, parsed.stop, parsed.caller) == (7, ("a", "b"), "me")
     assert parsed.workload is WorkloadClass.CODE
 
@@ -103,7 +111,7 @@ BAD = [
     (request(stop=["x", ""]), "stop[1]", "not empty"),
     (request(stop=["é" * 129]), "stop[0]", "256 bytes"),
     (request(mode=77), "mode", "DECODE_MODE_AUTO"),
-    (request(drafter=77), "drafter", "DRAFTER_KIND_DRAFT_MODEL"),
+    (request(drafter="eagle"), "drafter", "draft_model, light_draft_model, prompt_lookup"),
     (request(workload=-1), "workload", "WORKLOAD_CLASS_CODE"),
     (request(max_draft_tokens=-1), "max_draft_tokens", "0 or more"),
     (request(max_draft_tokens=0, mode=pb.DECODE_MODE_SPECULATIVE), "max_draft_tokens", "1 or more"),
@@ -149,20 +157,20 @@ def test_a_float32_arrives_as_it_was_written(value: float) -> None:
 
 
 def test_every_drafter_can_be_asked_for_and_told() -> None:
-    assert {kind for kind in DRAFTERS.values() if kind is not None} == set(DrafterKind)
-    assert set(DRAFTERS) == set(pb.DrafterKind.values())
-    info = ModelInfo("m", "d", 100, 50, tuple(DrafterKind), "", 9, 3, "cpu", light_draft_model="l")
+    for name in BUILT_IN_DRAFTERS:
+        assert parse(pb.GenerateRequest(prompt="x", drafter=name), LIMITS).wish.drafter == name
+    info = ModelInfo("m", "d", 100, 50, BUILT_IN_DRAFTERS, "", 9, 3, "cpu", light_draft_model="l")
     told = reply.model(
         info, default_max_tokens=1, max_draft_tokens=1, depth_mode=DepthMode.AUTOMATIC, chat_template=False
     )
-    assert [DRAFTERS[number] for number in told.drafters] == list(DrafterKind)
+    assert tuple(told.drafters) == BUILT_IN_DRAFTERS
     assert (told.light_draft_model, told.light_draft_reason) == ("l", "")
 
 
 def test_every_way_to_choose_depth_can_be_asked_for_and_told() -> None:
     assert {mode for mode in DEPTH_MODES.values() if mode is not None} == set(DepthMode)
     assert set(DEPTH_MODES) == set(pb.DepthMode.values())
-    info = ModelInfo("m", "d", 100, 50, tuple(DrafterKind), "", 9, 3, "cpu")
+    info = ModelInfo("m", "d", 100, 50, BUILT_IN_DRAFTERS, "", 9, 3, "cpu")
     for number, mode in DEPTH_MODES.items():
         assert parse(pb.GenerateRequest(prompt="x", depth_mode=number), LIMITS).wish.depth_mode is mode
         if mode is not None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from draftd.core import DrafterKind, WorkloadClass
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
 from draftd.engine.depth.costs import DEEPEST, Prices
 from draftd.engine.depth.saved import Learnt
 from draftd.errors import NotServing
 from draftd.fronts.grpc.depth import best, told
-from draftd.protocol import DRAFTERS, WORKLOADS
+from draftd.protocol import WORKLOADS
 
-DRAFT, LOOKUP = DrafterKind.DRAFT_MODEL, DrafterKind.PROMPT_LOOKUP
+DRAFT, LOOKUP = DRAFT_MODEL, PROMPT_LOOKUP
 PRICES = Prices(
     {1: 0.010, 4: 0.020},
     {
@@ -42,7 +42,7 @@ LEARNT = Learnt(
 
 def test_prices_are_told_beside_a_plain_round() -> None:
     found = told(LEARNT, 4)
-    assert [(DRAFTERS[one.drafter], one.batch) for one in found.costs] == [
+    assert [(one.drafter, one.batch) for one in found.costs] == [
         (DRAFT, 1), (DRAFT, 4), (LOOKUP, 1), (LOOKUP, 4),
     ]  # fmt: skip
     first, together = found.costs[0], found.costs[1]
@@ -52,7 +52,7 @@ def test_prices_are_told_beside_a_plain_round() -> None:
 
 
 def test_each_kind_of_text_has_its_acceptance_and_the_depth_that_follows() -> None:
-    found = {(DRAFTERS[one.drafter], WORKLOADS[one.workload]): one for one in told(LEARNT, 4).yields}
+    found = {(one.drafter, WORKLOADS[one.workload]): one for one in told(LEARNT, 4).yields}
     assert set(found) == {
         (DRAFT, WorkloadClass.CODE), (DRAFT, WorkloadClass.PROSE), (LOOKUP, WorkloadClass.UNSPECIFIED),
     }  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from draftd.core import DrafterKind, FallbackLevel
+from draftd.core import PROMPT_LOOKUP, FallbackLevel
 from draftd.errors import InvalidRequest
 from draftd.fallback.journal import Subject, Transition
 from draftd.fallback.ladder import Demand, Hold, Signal
@@ -121,7 +121,7 @@ def test_a_probe_that_measured_nothing_says_so() -> None:
     assert not told.HasField("acceptance")
     assert not told.HasField("speedup")
     told = fallback.probed(ProbeReport(LADDER[3], Verdict.BAD, "slow", 0.0, 0.7))
-    assert (told.rung.drafter, told.acceptance, told.speedup) == (DrafterKind.PROMPT_LOOKUP.value, 0.0, 0.7)
+    assert (told.rung.drafter, told.acceptance, told.speedup) == (PROMPT_LOOKUP, 0.0, 0.7)
     assert told.HasField("acceptance")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, SecretStr
 
-from draftd.core import DrafterKind
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP
 from draftd.fronts.grpc.in_force import in_force
 from draftd.settings import Settings
 
@@ -89,10 +89,10 @@ def test_a_model_is_called_by_its_label_where_it_is_named_at_all() -> None:
         ("fallback.longest_wait_seconds", 7200.0, "7200"),
         ("fallback.dwell_seconds", 1234567.25, "1234567.25"),
         ("fallback.blocks", (6, 4), "6, 4"),
-        ("fallback.lighter", (DrafterKind.PROMPT_LOOKUP,), "prompt_lookup"),
+        ("fallback.lighter", (PROMPT_LOOKUP,), "prompt_lookup"),
         ("fallback.lighter", (), ""),
         ("fallback.guard", False, "false"),
-        ("model.drafter", DrafterKind.DRAFT_MODEL, "draft_model"),
+        ("model.drafter", DRAFT_MODEL, "draft_model"),
     ],
 )
 def test_values_read_as_they_are_written(name: str, value: object, text: str) -> None:

@@ -16,7 +16,7 @@ import pytest
 from pydantic import BaseModel
 
 from draftd.acceptance.manifest import Manifest, differences, take_manifest
-from draftd.core import DrafterKind, ModelInfo
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, ModelInfo
 from draftd.errors import NotServing
 from draftd.fronts.grpc import manifest as server_manifest
 from draftd.fronts.grpc.manifest import Manifests
@@ -27,7 +27,7 @@ from draftd.models.fingerprint import Fingerprints
 from draftd.models.folder import ModelFiles, PairFiles
 from draftd.settings import Settings
 
-DRAFT, LIGHT = DrafterKind.DRAFT_MODEL, DrafterKind.LIGHT_DRAFT_MODEL
+DRAFT, LIGHT = DRAFT_MODEL, LIGHT_DRAFT_MODEL
 INFO = ModelInfo(
     model="pair/target",
     draft_model="pair/draft",
@@ -47,7 +47,7 @@ class Engine:
 
     info: ModelInfo
     files: PairFiles
-    draft_bytes: Mapping[DrafterKind, int] = field(default_factory=lambda: {DRAFT: 400})
+    draft_bytes: Mapping[DrafterName, int] = field(default_factory=lambda: {DRAFT: 400})
     load_seconds: float | None = 1.5
 
 
@@ -136,7 +136,7 @@ ONE_THING: list[tuple[Callable[[World], None], list[str]]] = [
     (lambda w: w.set("engine.max_batch", 4), ["settings.engine.max_batch"]),
     (lambda w: w.set("fallback.guard", False), ["settings.fallback.guard"]),
     (lambda w: w.set("hardware.memory_floor_bytes", 1), ["settings.hardware.memory_floor_bytes"]),
-    (lambda w: w.set("model.drafter", DrafterKind.PROMPT_LOOKUP), ["settings.model.drafter"]),
+    (lambda w: w.set("model.drafter", PROMPT_LOOKUP), ["settings.model.drafter"]),
     (lambda w: deploy(w, "draft", "model.safetensors", "wEights"), ["models.draft.files.model.safetensors.sha256"]),
     (lambda w: deploy(w, "target", "model.safetensors", "more"), ["models.target.files.model.safetensors.sha256"]),
     (lambda w: deploy(w, "target", "tokenizer.json", "[]"), ["models.target.files.tokenizer.json.sha256"]),

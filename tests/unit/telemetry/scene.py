@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from draftd.core import (
+    DRAFT_MODEL,
+    PROMPT_LOOKUP,
     ContextTier,
     DecodeMode,
     DecodePlan,
     DecodeRequest,
     DepthMode,
     DraftCounts,
-    DrafterKind,
     FallbackLevel,
     FinishReason,
     ModelInfo,
@@ -32,7 +33,7 @@ from draftd.telemetry.fallback import Decisions
 from draftd.telemetry.setup import Telemetry
 from draftd.telemetry.spans import InferenceStart
 
-INFO = ModelInfo("nano", "nano-draft", 2048, 2048, (DrafterKind.DRAFT_MODEL,), "", 1000, 200, "cpu (openblas)")
+INFO = ModelInfo("nano", "nano-draft", 2048, 2048, (DRAFT_MODEL,), "", 1000, 200, "cpu (openblas)")
 READINGS = Readings(
     FallbackLevel.SHORT_BLOCK,
     rung=1,
@@ -45,10 +46,8 @@ READINGS = Readings(
     canary_scores={"autoregressive": 1.0, "speculative": 0.5},
 )
 STATUS = EngineStatus(3, 2, 64, 4096, 1200, DraftCounts(), {}, 0, prefix=PrefixStatus(2048, 8192, 3, 40, 30, 900))
-SPECULATIVE = DecodePlan(
-    DecodeMode.SPECULATIVE, 4, DrafterKind.DRAFT_MODEL, FallbackLevel.FULL, "on", "flag: TARGETING_MATCH"
-)
-AUTOMATIC = replace(SPECULATIVE, depth_mode=DepthMode.AUTOMATIC, alternatives=frozenset({DrafterKind.PROMPT_LOOKUP}))
+SPECULATIVE = DecodePlan(DecodeMode.SPECULATIVE, 4, DRAFT_MODEL, FallbackLevel.FULL, "on", "flag: TARGETING_MATCH")
+AUTOMATIC = replace(SPECULATIVE, depth_mode=DepthMode.AUTOMATIC, alternatives=frozenset({PROMPT_LOOKUP}))
 AUTOREGRESSIVE = DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, FallbackLevel.FULL, "off", "request: autoregressive")
 SPECULATIVE_ROUND = RoundResult(4, 2, 3, True, 4, 0.001, 0.002, 0.5)
 PARKED_ROUND = RoundResult(0, 0, 1, False, 0, 0.0, 0.002, parked=True)

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from draftd.core import (
+    PROMPT_LOOKUP,
     ContextTier,
     DecodeMode,
     DecodePlan,
     DecodeRequest,
-    DrafterKind,
     FallbackLevel,
     FinishReason,
     WorkloadClass,
@@ -37,7 +37,7 @@ from tests.unit.telemetry.scene import (
     Scene,
 )
 
-LOOKUP = DecodePlan(DecodeMode.SPECULATIVE, 4, DrafterKind.PROMPT_LOOKUP, FallbackLevel.FULL, "on", "")
+LOOKUP = DecodePlan(DecodeMode.SPECULATIVE, 4, PROMPT_LOOKUP, FallbackLevel.FULL, "on", "")
 
 
 def test_the_counters_are_the_engines_own_counts(scene: Scene, receiver: OtlpReceiver) -> None:

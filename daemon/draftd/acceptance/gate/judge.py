@@ -17,7 +17,7 @@ from draftd.acceptance.gate.spec import Against, By, Candidate, Comparison, Crit
 from draftd.acceptance.manifest import Difference, Manifest, differences
 from draftd.acceptance.sweep.result import knee
 from draftd.acceptance.ticks import Arm, Stage
-from draftd.core import DrafterKind
+from draftd.core import DrafterName
 
 
 class Outcome(StrEnum):
@@ -147,7 +147,7 @@ class Chosen:
     """The candidate as it stands. `block_length` is None where the sweep does not show it."""
 
     block_length: int | None
-    drafter: DrafterKind
+    drafter: DrafterName
     note: str = ""
 
     @property

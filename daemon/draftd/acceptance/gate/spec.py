@@ -16,7 +16,7 @@ from pydantic import AllowInfNan, BaseModel, ConfigDict, PlainValidator, Strict,
 
 from draftd.acceptance.gate.metrics import METRICS
 from draftd.acceptance.ticks import Stage
-from draftd.core import DrafterKind, WorkloadClass
+from draftd.core import DRAFT_MODEL, DrafterName, WorkloadClass
 from draftd.errors import FieldError
 
 SHIPPED = "production_candidate.toml"
@@ -94,7 +94,7 @@ class Candidate(_Table):
     best."""
 
     block_length: Annotated[int | Literal["knee"], PlainValidator(_block_length)] = "knee"
-    drafter: DrafterKind = DrafterKind.DRAFT_MODEL
+    drafter: DrafterName = DRAFT_MODEL
 
 
 class Criterion(_Table):

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable
 
 from draftd.acceptance.ticks import Arm, Tick
-from draftd.core import DrafterKind
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName
 
 _ID = re.compile(
     r"(?:ar|(?P<how>k|auto)(?P<k>\d+))(?:-(?P<drafter>[a-z][a-z_]+))?(?:-t(?P<t>[\d.e+-]+))?(?:-x(?P<x>\d+))?"
 )
-_DRAFTERS = {DrafterKind.PROMPT_LOOKUP: "Prompt lookup", DrafterKind.LIGHT_DRAFT_MODEL: "Light draft"}
+_DRAFTERS = {PROMPT_LOOKUP: "Prompt lookup", LIGHT_DRAFT_MODEL: "Light draft"}
 
 
 def parse(id_: str) -> Arm | None:
@@ -20,7 +20,7 @@ def parse(id_: str) -> Arm | None:
     if not found:
         return None
     k = int(found["k"] or 0)
-    drafter = None if not k else DrafterKind(found["drafter"] or DrafterKind.DRAFT_MODEL)
+    drafter = None if not k else DrafterName(found["drafter"] or DRAFT_MODEL)
     return Arm(k, drafter, float(found["t"] or 0), int(found["x"] or 1), k > 0 and found["how"] == "auto")
 
 
@@ -49,5 +49,5 @@ def present(ticks: Iterable[Tick]) -> tuple[Arm, ...]:
 
 
 def _order(arm: Arm) -> tuple[object, ...]:
-    odd = arm.drafter not in (None, DrafterKind.DRAFT_MODEL)
+    odd = arm.drafter not in (None, DRAFT_MODEL)
     return arm.concurrency, arm.temperature, odd, str(arm.drafter) if odd else "", arm.automatic, arm.block_length

@@ -14,7 +14,7 @@ from draftd.acceptance.samples import Sample
 from draftd.acceptance.statistics import Interval
 from draftd.acceptance.summary import ArmSummary, against, measure, select, summarise
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Stage, Tick
-from draftd.core import DrafterKind
+from draftd.core import DRAFT_MODEL
 
 _OF_ALL = (
     "decode_tokens_per_second",
@@ -44,9 +44,9 @@ class Sweep:
         fixed = [arm for arm in self.arms if arm.speculative and not arm.automatic]
         alone = [arm for arm in fixed if not arm.temperature and arm.concurrency == 1]
         drafters = [arm.drafter for arm in alone]
-        first = DrafterKind.DRAFT_MODEL if DrafterKind.DRAFT_MODEL in drafters else next(iter(drafters), None)
+        first = DRAFT_MODEL if DRAFT_MODEL in drafters else next(iter(drafters), None)
         plain = [AUTOREGRESSIVE] if AUTOREGRESSIVE in self.arms else []
-        return (*plain, *(arm for arm in alone if arm.drafter is first))
+        return (*plain, *(arm for arm in alone if arm.drafter == first))
 
     def figure(self, arm: Arm, metric: str) -> Interval | None:
         """One of summary.METRICS; None where the arm was not measured."""

@@ -19,9 +19,8 @@ from draftd.acceptance.manifest import prompt_checksum
 from draftd.acceptance.options import LONG, MEDIUM, SHORT, SweepOptions
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Tick
 from draftd.client.prompts import Prompt, held_out, spread
-from draftd.core import DrafterKind, WorkloadClass
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DrafterName, WorkloadClass
 from draftd.errors import DraftdError
-from draftd.protocol import DRAFTERS
 
 if TYPE_CHECKING:
     from draftd.v1 import inference_pb2 as pb
@@ -138,7 +137,7 @@ def plan_sweep(options: SweepOptions, model: pb.GetModelResponse, max_batch: int
     prompts, left_out_prompts = _prompts(options, model.context_length)
     arms: list[Arm] = []
     left_out: dict[str, str] = {}
-    offered = [DRAFTERS[kind] for kind in model.drafters]
+    offered: list[DrafterName | None] = list(model.drafters)
     for arm in _wanted(options, offered, model.max_draft_tokens):
         reason = _obstacle(arm, model, max_batch, len(prompts))
         if reason:
@@ -169,11 +168,11 @@ def _prompts(options: SweepOptions, context_length: int) -> tuple[list[Prompt], 
     return chosen, left_out
 
 
-def _wanted(options: SweepOptions, offered: list[DrafterKind | None], most: int) -> Iterator[Arm]:
+def _wanted(options: SweepOptions, offered: list[DrafterName | None], most: int) -> Iterator[Arm]:
     """One parameter at a time, from the base. What the daemon cannot do is among them."""
     drafters = [kind for kind in offered if kind is not None and kind in (options.drafters or offered)]
-    missing = [kind for kind in options.drafters or (DrafterKind.DRAFT_MODEL,) if kind not in offered]
-    first = drafters[0] if drafters else (missing or [DrafterKind.DRAFT_MODEL])[0]
+    missing = [kind for kind in options.drafters or (DRAFT_MODEL,) if kind not in offered]
+    first = drafters[0] if drafters else (missing or [DRAFT_MODEL])[0]
     base = Arm(_base_block(options, most), first)
     yield AUTOREGRESSIVE
     for length in sorted(set(options.block_lengths) - {0}):
@@ -207,8 +206,8 @@ def _obstacle(arm: Arm, model: pb.GetModelResponse, max_batch: int | None, promp
     if arm.speculative:
         if not model.speculation_available and not model.drafters:
             return f"the daemon does not speculate: {model.speculation_reason or 'it offers no drafter'}"
-        if arm.drafter not in [DRAFTERS[kind] for kind in model.drafters]:
-            why = model.light_draft_reason if arm.drafter is DrafterKind.LIGHT_DRAFT_MODEL else model.speculation_reason
+        if arm.drafter not in model.drafters:
+            why = model.light_draft_reason if arm.drafter == LIGHT_DRAFT_MODEL else model.speculation_reason
             return f"the daemon offers no {arm.drafter}" + (f": {why}" if why else "")
         if arm.block_length > model.max_draft_tokens:
             return f"the daemon drafts {model.max_draft_tokens} tokens a step at most (engine.max_draft_tokens)"

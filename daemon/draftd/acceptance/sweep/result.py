@@ -13,7 +13,7 @@ from draftd.acceptance.summary import ArmSummary, against, select, summarise
 from draftd.acceptance.sweep.plan import key_of, measured
 from draftd.acceptance.sweep.run import missing_requests
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Stage, Tick
-from draftd.core import DrafterKind
+from draftd.core import DRAFT_MODEL, DrafterName
 
 _METRIC = "decode_tokens_per_second"
 
@@ -30,7 +30,7 @@ class Knee:
     sentence: str
 
 
-def knee(ticks: Iterable[Tick], drafter: DrafterKind = DrafterKind.DRAFT_MODEL) -> Knee | None:
+def knee(ticks: Iterable[Tick], drafter: DrafterName = DRAFT_MODEL) -> Knee | None:
     """None where fewer than two block lengths were measured on the same prompts, or none of this drafter."""
     ticks = select(ticks)
     there = {tick.place.arm for tick in ticks}
@@ -119,6 +119,6 @@ def sweep_result(folder: RunFolder) -> SweepResult | None:
     )
 
 
-def _drafter(arms: list[Arm]) -> DrafterKind:
+def _drafter(arms: list[Arm]) -> DrafterName:
     """The first one, whose block lengths were swept."""
-    return next((arm.drafter for arm in arms if arm.drafter is not None), DrafterKind.DRAFT_MODEL)
+    return next((arm.drafter for arm in arms if arm.drafter is not None), DRAFT_MODEL)

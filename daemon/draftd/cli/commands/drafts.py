@@ -9,7 +9,7 @@ import typer
 
 from draftd.cli import options, output
 from draftd.cli.figures import NOTHING, milliseconds, percent, size
-from draftd.protocol import DRAFTERS, WORKLOADS
+from draftd.protocol import WORKLOADS
 from draftd.v1 import control_pb2 as pb
 
 _FEW = 0.5  # trials: what is known of a position that was hardly reached is a guess
@@ -73,7 +73,7 @@ def depth(daemon: options.Daemon, json: options.Json = False) -> None:
 def _costs(found: pb.GetDepthResponse) -> Iterator[tuple[str, ...]]:
     for one in found.costs:
         plain = milliseconds(one.plain.ToNanoseconds() / 1e9)
-        yield str(DRAFTERS.get(one.drafter)), str(one.batch), plain, *(f"{ratio:.2f}×" for ratio in one.ratios)
+        yield one.drafter, str(one.batch), plain, *(f"{ratio:.2f}×" for ratio in one.ratios)
 
 
 def _yields(found: pb.GetDepthResponse) -> Iterator[tuple[str, ...]]:
@@ -82,4 +82,4 @@ def _yields(found: pb.GetDepthResponse) -> Iterator[tuple[str, ...]]:
         rates = (
             percent(rate) if tried >= _FEW else NOTHING for rate, tried in zip(one.acceptance, one.tried, strict=True)
         )
-        yield f"{WORKLOADS.get(one.workload)} by {DRAFTERS.get(one.drafter)}", how, str(one.depth), *rates
+        yield f"{WORKLOADS.get(one.workload)} by {one.drafter}", how, str(one.depth), *rates

@@ -19,7 +19,7 @@ from draftd.acceptance.ticks import Stage
 from draftd.cli import options, output, runs
 from draftd.cli.figures import NOTHING, length, percent
 from draftd.client.prompts import from_file
-from draftd.core import DrafterKind
+from draftd.core import BUILT_IN_DRAFTERS, DrafterName
 
 _HOW = "How to measure"
 _COLUMNS = ("arm", "tokens/s", "× AR", "together", "TTFT ms", "p95 ms", "accepted", "length", "requests")
@@ -74,7 +74,7 @@ class Asked:
         """What was given, each in its own type. Raises OptionError, PromptError."""
         lists: dict[str, tuple[str, Callable[[str], Any], str]] = {
             "block_lengths": ("--blocks", int, "whole numbers"),
-            "drafters": ("--drafters", DrafterKind, ", ".join(DrafterKind)),
+            "drafters": ("--drafters", DrafterName, ", ".join(BUILT_IN_DRAFTERS)),
             "temperatures": ("--temperatures", float, "numbers"),
             "concurrency": ("--concurrency", int, "whole numbers"),
             "groups": ("--groups", str, "names"),

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from draftd.core import DecodeRequest, DrafterKind, WorkloadClass
+from draftd.core import DecodeRequest, DrafterName, WorkloadClass
 from draftd.engine.depth.costs import DEEPEST
 
 GUESS = 0.6  # of the first position, before anything was drafted
@@ -21,7 +21,7 @@ _GUESS_WEIGHT, _POOL_WEIGHT, _CLASS_WEIGHT, _ROW_WEIGHT = 2.0, 4.0, 4.0, 8.0  # 
 _DISAPPOINTED = 0.5  # of what a position fell short by, the share that the next is thought to: what follows is easier
 _LEAST, _MOST = 0.005, 0.995
 
-Key = tuple[DrafterKind, bool, bool, WorkloadClass | None]  # who drafts; sampled, seeded; of what (None: all texts)
+Key = tuple[DrafterName, bool, bool, WorkloadClass | None]  # who drafts; sampled, seeded; of what (None: all texts)
 
 
 class Evidence:
@@ -122,9 +122,9 @@ class Acceptance:
                 self.evidence[one].fade(share)
         self._rates.clear()
 
-    def forget(self, kind: DrafterKind) -> None:
+    def forget(self, kind: DrafterName) -> None:
         """Another drafter stands behind this name."""
-        self.evidence = {key: found for key, found in self.evidence.items() if key[0] is not kind}
+        self.evidence = {key: found for key, found in self.evidence.items() if key[0] != kind}
         self._rates.clear()
 
     def _estimate(self, key: Key) -> list[float]:
@@ -135,7 +135,7 @@ class Acceptance:
         return general if evidence is None else _shrunk(evidence, general, _CLASS_WEIGHT, _CLASS_WEIGHT)
 
 
-def key_of(kind: DrafterKind, request: DecodeRequest) -> Key:
+def key_of(kind: DrafterName, request: DecodeRequest) -> Key:
     """What drafts of this request by this drafter are evidence of."""
     sampling = request.sampling
     return kind, not sampling.greedy, not sampling.greedy and sampling.seed is not None, request.workload

@@ -15,10 +15,11 @@ from typing import Any
 import mlx.core as mx
 
 from draftd.core import (
+    PROMPT_LOOKUP,
     DecodeMode,
     DecodePlan,
     DecodeRequest,
-    DrafterKind,
+    DrafterName,
     Emission,
     FallbackLevel,
     Outcome,
@@ -46,7 +47,7 @@ def measure(
     max_batch: int,
     seconds: float,
     *,
-    drafters: Mapping[DrafterKind, Drafter] | None = None,
+    drafters: Mapping[DrafterName, Drafter] | None = None,
     deepest: int = 0,
     context_length: int = 1 << 30,
 ) -> Prices:
@@ -64,17 +65,17 @@ def tempo(model: Any, vocabulary: int) -> float:
 
 class _Calibration:
     def __init__(
-        self, model: Any, vocabulary: int, drafters: Mapping[DrafterKind, Drafter], deepest: int, context_length: int
+        self, model: Any, vocabulary: int, drafters: Mapping[DrafterName, Drafter], deepest: int, context_length: int
     ) -> None:
         self._verifier, self._vocabulary = LocalVerifier(model, vocabulary), vocabulary
-        self._drafters = {kind: d for kind, d in drafters.items() if kind is not DrafterKind.PROMPT_LOOKUP}
+        self._drafters = {kind: d for kind, d in drafters.items() if kind != PROMPT_LOOKUP}
         self._depths = [d for d in (1, 2, 4, 8, 16) if d < deepest] + [deepest] * (deepest > 0)
         self._rows: list[DecodeSequence] = []
         self._context_length = context_length
         self._plain: dict[int, float] = {}
-        self._drafted: dict[DrafterKind, dict[tuple[int, int], float]] = {}
+        self._drafted: dict[DrafterName, dict[tuple[int, int], float]] = {}
         self._growth: dict[int, float] = {}
-        self._taking_in: dict[DrafterKind, float] = {}
+        self._taking_in: dict[DrafterName, float] = {}
 
     def run(self, max_batch: int, seconds: float) -> Prices:
         ends, size = time.perf_counter() + seconds, 1
@@ -130,14 +131,14 @@ class _Calibration:
 
     def _drafted_rounds(self, size: int) -> None:
         """All depths in turn, again and again, so that a busy moment of the machine falls on all of them."""
-        alone, steps = dict[int, float](), dict[DrafterKind, float]()
+        alone, steps = dict[int, float](), dict[DrafterName, float]()
         for _ in range(_DRAFTED_ROUNDS if self._depths else 0):
             for kind, drafter in self._drafters.items():
                 steps[kind] = min(self._step(drafter), steps.get(kind, math.inf))
             for depth in self._depths:
                 alone[depth] = min(self._verify_round(size, depth), alone.get(depth, math.inf))
         for depth, seconds in alone.items():
-            self._drafted.setdefault(DrafterKind.PROMPT_LOOKUP, {})[size, depth] = seconds
+            self._drafted.setdefault(PROMPT_LOOKUP, {})[size, depth] = seconds
             for drafts, step in steps.items():
                 self._drafted.setdefault(drafts, {})[size, depth] = seconds + depth * step
 
@@ -165,7 +166,7 @@ class _Calibration:
             return
         short = {0: self._plain[size]}
         for depth in self._depths:
-            short[depth] = self._drafted[DrafterKind.PROMPT_LOOKUP][size, depth]
+            short[depth] = self._drafted[PROMPT_LOOKUP][size, depth]
         held = list(caches.lengths)
         caches.lengths = [long] * size
         for depth in [0, *self._depths]:

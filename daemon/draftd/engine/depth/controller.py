@@ -15,7 +15,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 
-from draftd.core import DrafterKind, Origin
+from draftd.core import PROMPT_LOOKUP, DrafterName, Origin
 from draftd.engine.depth.acceptance_rates import Acceptance, RowEvidence, key_of
 from draftd.engine.depth.costs import DEEPEST, RoundCosts
 from draftd.engine.depth.estimate import (
@@ -39,7 +39,7 @@ from draftd.engine.step import DraftPlan, DraftState, Round, SequenceDraft, Step
 
 _log = logging.getLogger(__name__)
 
-_LOOKUP = DrafterKind.PROMPT_LOOKUP
+_LOOKUP = PROMPT_LOOKUP
 _HORIZON = 128  # tokens over which taking a row in has to pay
 _PRICED_LAG = 2  # tokens that a draft takes in at the first step anyway
 _FADE_ROUNDS, _FADE = 16, 0.85  # a parked row's own evidence
@@ -77,7 +77,7 @@ class DepthControl:
     def plan(
         self,
         sequences: Sequence[DecodeSequence],
-        drafters: Mapping[DrafterKind, Drafter],
+        drafters: Mapping[DrafterName, Drafter],
         *,
         started: bool,
         may_run_ahead: bool,
@@ -108,15 +108,15 @@ class DepthControl:
         return DraftPlan(mode, [SequenceDraft()] * len(sequences))
 
     def worth_prefilling(
-        self, row: DecodeSequence, rows: Sequence[DecodeSequence], drafters: Mapping[DrafterKind, Drafter]
+        self, row: DecodeSequence, rows: Sequence[DecodeSequence], drafters: Mapping[DrafterName, Drafter]
     ) -> bool:
         """Whether a newcomer is worth taking into its drafter's caches before it joins `rows`."""
         if row.wanted is None:  # asked again for each slice of it
-            row.wanted = not automatic(row) or row.drafter is _LOOKUP or self._wants(row, rows, drafters)
+            row.wanted = not automatic(row) or row.drafter == _LOOKUP or self._wants(row, rows, drafters)
         return row.wanted
 
     def _wants(
-        self, row: DecodeSequence, rows: Sequence[DecodeSequence], drafters: Mapping[DrafterKind, Drafter]
+        self, row: DecodeSequence, rows: Sequence[DecodeSequence], drafters: Mapping[DrafterName, Drafter]
     ) -> bool:
         prospect = self._outlook.prospect([*rows, row], drafters)
         newcomer = None if prospect is None else next((c for c in prospect.candidates if c.row is row), None)
@@ -130,7 +130,7 @@ class DepthControl:
         return self._trying.wants(prospect, found, newcomer, [*rows, row], drafters)
 
     def _wanted(
-        self, rows: Sequence[DecodeSequence], drafters: Mapping[DrafterKind, Drafter]
+        self, rows: Sequence[DecodeSequence], drafters: Mapping[DrafterName, Drafter]
     ) -> tuple[list[SequenceDraft], Trial | None, bool]:
         """What each is to draft, what is tried with that, and whether it hangs on prices that are not known well."""
         self._entering = []
@@ -208,7 +208,7 @@ class DepthControl:
         """Rows that are worth taking into their drafter's caches now."""
         return self._entering
 
-    def catch_up(self, drafters: Mapping[DrafterKind, Drafter], chunk: int) -> None:
+    def catch_up(self, drafters: Mapping[DrafterName, Drafter], chunk: int) -> None:
         """A slice of that, of about the time of a round."""
         kind = self._entering[0].home
         if kind is None or kind not in drafters:
@@ -216,10 +216,10 @@ class DepthControl:
         round_seconds, token = self.costs.plain(1), self.costs.prices.taking_in.get(kind)
         if token:
             chunk = min(chunk, max(NEAR, int(round_seconds / token)))
-        drafters[kind].follow([other for other in self._entering if other.home is kind], chunk)
+        drafters[kind].follow([other for other in self._entering if other.home == kind], chunk)
 
     def _pays(
-        self, now: Best, then: Best, entering: Sequence[Candidate], drafters: Mapping[DrafterKind, Drafter], size: int
+        self, now: Best, then: Best, entering: Sequence[Candidate], drafters: Mapping[DrafterName, Drafter], size: int
     ) -> bool:
         """Whether taking these in is worth its time."""
         if then.rate < now.rate * WORTH:
@@ -277,7 +277,7 @@ class DepthControl:
         """To be kept."""
         return Learnt.of(self.costs, self.acceptance)
 
-    def drafter_replaced(self, kind: DrafterKind, rows: Sequence[DecodeSequence]) -> None:
+    def drafter_replaced(self, kind: DrafterName, rows: Sequence[DecodeSequence]) -> None:
         """Other weights draft under this name: nothing that was learnt about them holds."""
         self.acceptance.forget(kind)
         self.costs.forget(kind)
@@ -295,7 +295,7 @@ def fixed(sequences: Sequence[DecodeSequence]) -> list[SequenceDraft]:
     ]
 
 
-def _priced(plan: DraftPlan, done: Round, width: int) -> DrafterKind | None:
+def _priced(plan: DraftPlan, done: Round, width: int) -> DrafterName | None:
     """Whose price a round tells that drafted `width` tokens at the most: that of one drafter, which had not lagged
     behind. None for any other round."""
     kinds = {kind for depth, kind, _ in plan.sequences if kind and depth}

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
-from draftd.core import DrafterKind
+from draftd.core import BUILT_IN_DRAFTERS, DrafterName
 
 DEEPEST = 17  # drafted tokens in a round that are ever priced: one more than a plan may allow
 
@@ -42,10 +42,10 @@ class Prices:
     """
 
     plain: Mapping[int, float] = field(default_factory=dict)
-    drafted: Mapping[DrafterKind, Mapping[tuple[int, int], float]] = field(default_factory=dict)
+    drafted: Mapping[DrafterName, Mapping[tuple[int, int], float]] = field(default_factory=dict)
     growth: Mapping[int, float] = field(default_factory=dict)
     context: int = 0
-    taking_in: Mapping[DrafterKind, float] = field(default_factory=dict)
+    taking_in: Mapping[DrafterName, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class _Line:
         self.factors = [math.exp(self.off.value + own.value) for own in self.own]
 
 
-_Key = tuple[DrafterKind | None, int, bool]  # who drafts (None: nobody), batch size, whether any row is sampled
+_Key = tuple[DrafterName | None, int, bool]  # who drafts (None: nobody), batch size, whether any row is sampled
 
 
 class RoundCosts:
@@ -93,7 +93,7 @@ class RoundCosts:
         return self._price(self._line(None, batch, sampled), 0, batch, context)
 
     def drafted(
-        self, drafter: DrafterKind, batch: int, deepest: int, context: int = 0, sampled: bool = False
+        self, drafter: DrafterName, batch: int, deepest: int, context: int = 0, sampled: bool = False
     ) -> list[float]:
         """Seconds of a round in which the deepest row drafts so many tokens, 1 to `deepest`, by index; at index 0 those
         of a plain one. Never falls with depth."""
@@ -110,20 +110,20 @@ class RoundCosts:
             out.append(low)
         return out
 
-    def doubt(self, drafter: DrafterKind, batch: int, depth: int, sampled: bool = False) -> float:
+    def doubt(self, drafter: DrafterName, batch: int, depth: int, sampled: bool = False) -> float:
         """Standard deviation of the logarithm of what a drafted round costs beside a plain one."""
         line, plain = self._line(drafter, batch, sampled), self._line(None, batch, sampled)
         own = line.own[depth - 1]
         since = (self._seconds - line.off.seen) + (self._seconds - plain.off.seen)
         return math.sqrt(line.off.variance + own.variance + plain.off.variance + _DRIFT * since)
 
-    def doubt_of_depth(self, drafter: DrafterKind, batch: int, depth: int, sampled: bool = False) -> float:
+    def doubt_of_depth(self, drafter: DrafterName, batch: int, depth: int, sampled: bool = False) -> float:
         """The same, beside other depths of the same drafter."""
         return math.sqrt(self._line(drafter, batch, sampled).own[depth - 1].variance)
 
     def learn(
         self,
-        drafter: DrafterKind | None,
+        drafter: DrafterName | None,
         batch: int,
         depth: int,
         seconds: float,
@@ -170,10 +170,10 @@ class RoundCosts:
         self._far = self._far + far if far and self._far * far >= 0 else far
         return _JUMP if abs(self._far) >= _IN_A_ROW else 0.0
 
-    def forget(self, drafter: DrafterKind) -> None:
+    def forget(self, drafter: DrafterName) -> None:
         """Its weights are others now: what it costs is known less well."""
         for (kind, _, _), line in self._lines.items():
-            if kind is drafter:
+            if kind == drafter:
                 line.off.variance += _UNMEASURED
 
     def autoregressive(self, batch: int, context: int = 0, sampled: bool = False) -> float | None:
@@ -191,7 +191,7 @@ class RoundCosts:
         return max(0.0, seconds / plain - 1.0) if plain else 0.0
 
     def without_stall(
-        self, drafter: DrafterKind, batch: int, depth: int, seconds: float, context: int = 0, sampled: bool = False
+        self, drafter: DrafterName, batch: int, depth: int, seconds: float, context: int = 0, sampled: bool = False
     ) -> float:
         """`seconds` of a drafted round, as far off its price as `learn` takes it to be at most. What holds up the
         machine now and then is in no price, so it must not be in what is held against one."""
@@ -201,7 +201,7 @@ class RoundCosts:
 
     # what was learnt
 
-    def offsets(self) -> dict[tuple[DrafterKind | None, int, bool, int], tuple[float, float]]:
+    def offsets(self) -> dict[tuple[DrafterName | None, int, bool, int], tuple[float, float]]:
         """By drafter, batch size, whether sampled, and depth (0: all depths of the drafter): how far the logarithm of
         a round's seconds is from what `prices` say, and the variance of that."""
         found = {}
@@ -214,7 +214,7 @@ class RoundCosts:
         return found
 
     def restore(
-        self, offsets: Mapping[tuple[DrafterKind | None, int, bool, int], tuple[float, float]], tempo: float
+        self, offsets: Mapping[tuple[DrafterName | None, int, bool, int], tuple[float, float]], tempo: float
     ) -> None:
         """Takes up what `offsets` said before; `tempo` is the logarithm of what a plain round of one row costs now
         over what `prices` say."""
@@ -236,14 +236,14 @@ class RoundCosts:
         held = batch * (context - self.prices.context)
         return (line.base[at] + line.slope[at] * held) * line.factors[at] * math.exp(self._tempo.value)
 
-    def _line(self, drafter: DrafterKind | None, batch: int, sampled: bool) -> _Line:
+    def _line(self, drafter: DrafterName | None, batch: int, sampled: bool) -> _Line:
         key = (drafter, batch, sampled)
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = self._first(drafter, batch, sampled)
         return line
 
-    def _first(self, drafter: DrafterKind | None, batch: int, sampled: bool) -> _Line:
+    def _first(self, drafter: DrafterName | None, batch: int, sampled: bool) -> _Line:
         """What the calibration says; of sampled rounds, what is known of greedy ones, less surely."""
         prices = self.prices
         plain = _between(prices.plain, batch) if prices.plain else _GUESS_SECONDS
@@ -263,9 +263,9 @@ class RoundCosts:
             line.refresh()
         return line
 
-    def _depths(self, drafter: DrafterKind, batch: int, plain: float) -> tuple[list[float], bool]:
+    def _depths(self, drafter: DrafterName, batch: int, plain: float) -> tuple[list[float], bool]:
         """Seconds from depth 1 on, and whether they were measured."""
-        kinds = [drafter, *(kind for kind in DrafterKind if kind is not drafter)]
+        kinds = [drafter, *(kind for kind in BUILT_IN_DRAFTERS if kind != drafter)]
         known = next((kind for kind in kinds if self.prices.drafted.get(kind)), None)
         if known is None:
             return [plain * (1 + _GUESS_STEP * depth) for depth in range(1, DEEPEST + 1)], False
@@ -275,7 +275,7 @@ class RoundCosts:
         for depth in depths:
             points[depth] = _between({size: s for (size, d), s in found.items() if d == depth}, batch)
         rising = dict(zip(points, accumulate(points.values(), max), strict=True))
-        return [_between(rising, depth, beyond=True) for depth in range(1, DEEPEST + 1)], known is drafter
+        return [_between(rising, depth, beyond=True) for depth in range(1, DEEPEST + 1)], known == drafter
 
 
 def _between(points: Mapping[int, float], at: int, beyond: bool = False) -> float:

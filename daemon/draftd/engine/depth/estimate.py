@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from draftd.core import DepthMode, DrafterKind, FinishReason, Origin, WorkloadClass
+from draftd.core import PROMPT_LOOKUP, DepthMode, DrafterName, FinishReason, Origin, WorkloadClass
 from draftd.engine.depth.acceptance_rates import Acceptance, Key, emitted, key_of
 from draftd.engine.depth.costs import DEEPEST, RoundCosts
 from draftd.engine.drafters.base import Drafter
@@ -23,7 +23,7 @@ class Candidate:
     at: int
     row: DecodeSequence
     most: int
-    kind: DrafterKind | None
+    kind: DrafterName | None
     key: Key | None
     ready: bool
     model: list[float]
@@ -131,7 +131,7 @@ class AnswerLengths:
         return self._sums.get(row.request.workload, (_WEIGHT, _WEIGHT * _GUESS))
 
 
-_LOOKUP = DrafterKind.PROMPT_LOOKUP
+_LOOKUP = PROMPT_LOOKUP
 
 
 NEAR = 16  # tokens that a draft may lag behind and still catch up within a round
@@ -144,7 +144,7 @@ class Outlook:
         """`deepest`: the most tokens that any plan lets a round draft."""
         self._costs, self._acceptance, self._deepest = costs, acceptance, deepest
 
-    def prospect(self, rows: Sequence[DecodeSequence], drafters: Mapping[DrafterKind, Drafter]) -> Prospect | None:
+    def prospect(self, rows: Sequence[DecodeSequence], drafters: Mapping[DrafterName, Drafter]) -> Prospect | None:
         """What is expected of the batch; None where no row's depth is to be chosen."""
         if not any(map(automatic, rows)):
             return None
@@ -157,7 +157,7 @@ class Outlook:
             elif row.request.plan.depth_mode is DepthMode.FIXED:
                 beside += emitted(self._rates(row, kind), odds(row, kind), min(depth, self._deepest))[-1]
                 least = max(least, depth)
-                if kind is not _LOOKUP:
+                if kind != _LOOKUP:
                     least_steps, weights = max(least_steps, depth), weights or kind
             else:
                 c = self._candidate(at, row, min(depth, self._deepest), drafters)
@@ -173,7 +173,7 @@ class Outlook:
             priced = self._costs.drafted(weights, size, deepest, context, sampled)
         return Prospect(candidates, beside, least, least_steps, priced, looked_up)
 
-    def entry_seconds(self, candidates: Sequence[Candidate], drafters: Mapping[DrafterKind, Drafter]) -> float:
+    def entry_seconds(self, candidates: Sequence[Candidate], drafters: Mapping[DrafterName, Drafter]) -> float:
         """What it takes until their drafters know the texts of these."""
         total = 0.0
         for c in candidates:
@@ -183,11 +183,11 @@ class Outlook:
             total += tokens * self._costs.prices.taking_in.get(c.kind, self._costs.plain(1) / 64)
         return total
 
-    def _candidate(self, at: int, row: DecodeSequence, most: int, drafters: Mapping[DrafterKind, Drafter]) -> Candidate:
+    def _candidate(self, at: int, row: DecodeSequence, most: int, drafters: Mapping[DrafterName, Drafter]) -> Candidate:
         plan = row.request.plan
-        kind: DrafterKind | None = row.home
-        if kind is _LOOKUP:
-            kind = next((other for other in plan.alternatives if other is not _LOOKUP), None)
+        kind: DrafterName | None = row.home
+        if kind == _LOOKUP:
+            kind = next((other for other in plan.alternatives if other != _LOOKUP), None)
         ready, model, lookup, key = False, [1.0], [1.0], None
         drafter = drafters.get(kind) if kind is not None else None
         if drafter is None or kind is None:
@@ -197,18 +197,18 @@ class Outlook:
             ready = behind is not None and behind <= NEAR
             key = key_of(kind, row.request)
             model = emitted(self._acceptance.rates(key), odds(row, kind), most + 1)
-        if row.home is _LOOKUP or _LOOKUP in plan.alternatives:
+        if row.home == _LOOKUP or _LOOKUP in plan.alternatives:
             looking = drafters.get(_LOOKUP)
             reach = 0 if looking is None else looking.reach(row, most)
             if reach:
                 lookup = emitted(self._rates(row, _LOOKUP), odds(row, _LOOKUP), reach)
         return Candidate(at, row, most, kind, key, ready, model, lookup)
 
-    def _rates(self, row: DecodeSequence, kind: DrafterKind) -> list[float]:
+    def _rates(self, row: DecodeSequence, kind: DrafterName) -> list[float]:
         return self._acceptance.rates(key_of(kind, row.request))
 
 
-def odds(row: DecodeSequence, kind: DrafterKind) -> float:
+def odds(row: DecodeSequence, kind: DrafterName) -> float:
     """By which the odds of its class are multiplied for this row."""
     found = row.evidence.get(kind)
     return 1.0 if found is None else found.odds

@@ -9,7 +9,7 @@ import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from draftd.core import DrafterKind
+from draftd.core import DrafterName
 from draftd.engine.depth.acceptance_rates import Acceptance, emitted, key_of
 from draftd.engine.depth.costs import RoundCosts
 from draftd.engine.depth.estimate import WORTH, Best, Candidate, Outlook, Prospect, any_sampled, odds
@@ -151,7 +151,7 @@ class Trial:
     """
 
     keys: tuple[Hashable, ...]
-    kind: DrafterKind
+    kind: DrafterName
     rows: tuple[DecodeSequence, ...]
     depth: int
     paid_from: int
@@ -180,7 +180,7 @@ class Trying:
         self._idle, self.entering = [], []
 
     def choose(
-        self, prospect: Prospect, found: Best, rows: Sequence[DecodeSequence], drafters: Mapping[DrafterKind, Drafter]
+        self, prospect: Prospect, found: Best, rows: Sequence[DecodeSequence], drafters: Mapping[DrafterName, Drafter]
     ) -> Trial | None:
         """What to try in the next round instead of `found`, if anything."""
         self._settle(found)
@@ -195,7 +195,7 @@ class Trying:
         found: Best,
         newcomer: Candidate,
         rows: Sequence[DecodeSequence],
-        drafters: Mapping[DrafterKind, Drafter],
+        drafters: Mapping[DrafterName, Drafter],
     ) -> bool:
         """Whether a draft is to be tried soon, and this is the first row that it could be tried for: later there would
         be more of its text to take in."""
@@ -220,7 +220,7 @@ class Trying:
         trial = self._pending
         if trial is None:
             return None
-        its = [c for c in prospect.candidates if c.row in trial.rows and c.kind is trial.kind]
+        its = [c for c in prospect.candidates if c.row in trial.rows and c.kind == trial.kind]
         if len(its) < len(trial.rows) or any(c.row.remaining <= 1 for c in its):
             self._pending = None
             return None
@@ -230,7 +230,7 @@ class Trying:
         return trial
 
     def _draft_at_all(
-        self, prospect: Prospect, found: Best, rows: Sequence[DecodeSequence], drafters: Mapping[DrafterKind, Drafter]
+        self, prospect: Prospect, found: Best, rows: Sequence[DecodeSequence], drafters: Mapping[DrafterName, Drafter]
     ) -> Trial | None:
         """All rows are parked: whether to draft for them, or for one of them, to see what that gives."""
         able = [c for c in prospect.candidates if c.kind is not None and c.row.remaining > _LAST_TOKENS]

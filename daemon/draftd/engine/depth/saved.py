@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from draftd.core import DrafterKind, WorkloadClass
+from draftd.core import DrafterName, WorkloadClass
 from draftd.engine.depth.acceptance_rates import Acceptance, Evidence, Key
 from draftd.engine.depth.costs import DEEPEST, Prices, RoundCosts
 from draftd.errors import ConfigError
@@ -19,7 +19,7 @@ from draftd.errors import ConfigError
 VERSION = 1
 _AGED = 0.5  # of what was counted before, the share that still counts: texts and weights may be others
 
-OffsetKey = tuple[DrafterKind | None, int, bool, int]
+OffsetKey = tuple[DrafterName | None, int, bool, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +58,18 @@ class Learnt:
             "context": prices.context,
             "plain": [[batch, seconds] for batch, seconds in sorted(prices.plain.items())],
             "drafted": [
-                [kind.value, batch, depth, seconds]
+                [kind, batch, depth, seconds]
                 for kind, found in sorted(prices.drafted.items())
                 for (batch, depth), seconds in sorted(found.items())
             ],
             "growth": [[depth, seconds] for depth, seconds in sorted(prices.growth.items())],
-            "taking_in": [[kind.value, seconds] for kind, seconds in sorted(prices.taking_in.items())],
+            "taking_in": [[kind, seconds] for kind, seconds in sorted(prices.taking_in.items())],
             "offsets": [
-                [kind and kind.value, batch, sampled, depth, value, variance]
+                [kind, batch, sampled, depth, value, variance]
                 for (kind, batch, sampled, depth), (value, variance) in self.offsets.items()
             ],
             "acceptance": [
-                [key[0].value, key[1], key[2], key[3] and key[3].value, list(tried), list(stood)]
+                [key[0], key[1], key[2], key[3] and key[3].value, list(tried), list(stood)]
                 for key, (tried, stood) in self.acceptance.items()
             ],
         }
@@ -82,7 +82,7 @@ class Learnt:
         if document.get("version") != VERSION:
             raise ConfigError("learnt.version", document.get("version"), str(VERSION))
         read = _Reader(document)
-        drafted: dict[DrafterKind, dict[tuple[int, int], float]] = {}
+        drafted: dict[DrafterName, dict[tuple[int, int], float]] = {}
         for kind, batch, depth, seconds in read.rows("drafted", _drafter, _count, _depth, _seconds):
             drafted.setdefault(kind, {})[batch, depth] = seconds
         prices = Prices(
@@ -178,11 +178,10 @@ def _counts(value: object, at: str) -> tuple[float, ...]:
     return tuple(_not_negative(one, at) for one in value)
 
 
-def _drafter(value: Any, at: str) -> DrafterKind:
-    try:
-        return DrafterKind(value)
-    except ValueError:
-        raise ConfigError(at, value, ", ".join(DrafterKind)) from None
+def _drafter(value: Any, at: str) -> DrafterName:
+    if not isinstance(value, str) or not value:
+        raise ConfigError(at, value, "a drafter's name")
+    return value
 
 
 def _workload(value: Any, at: str) -> WorkloadClass:

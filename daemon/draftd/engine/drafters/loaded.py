@@ -6,11 +6,10 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from draftd.core import DrafterKind
+from draftd.core import DRAFT_MODEL, DrafterName
 from draftd.engine.cache.prefix_store import PrefixCache
 from draftd.engine.drafters.base import Drafter
-from draftd.engine.drafters.draft_model import DraftModel
-from draftd.engine.drafters.prompt_lookup import PromptLookup
+from draftd.engine.drafters.registry import Needs, Provided
 from draftd.engine.drafters.source import DraftSource, parameters, weight_bytes
 from draftd.engine.memory import give_back
 from draftd.engine.pair import LoadedModels
@@ -23,10 +22,10 @@ class Held:
     """Draft weights in memory. `sizes` and `files` are of each draft that was held at some time, as it was last: bytes,
     and what it was read from."""
 
-    drafters: frozenset[DrafterKind] = frozenset()
+    drafters: frozenset[DrafterName] = frozenset()
     weight_bytes: int = 0
-    sizes: Mapping[DrafterKind, int] = field(default_factory=dict)
-    files: Mapping[DrafterKind, ModelFiles] = field(default_factory=dict)
+    sizes: Mapping[DrafterName, int] = field(default_factory=dict)
+    files: Mapping[DrafterName, ModelFiles] = field(default_factory=dict)
 
 
 class Drafters:
@@ -36,28 +35,30 @@ class Drafters:
         """Drafts for at most `most_rows` rows at a time; what they leave is kept in `prefix`."""
         self._prefix = prefix
         self._vocabulary, self._most_rows = models.info.vocab_size, most_rows
-        self._lookup = DrafterKind.PROMPT_LOOKUP in models.info.drafters
+        registry = models.registry
+        self._registered = {name: registry.get(name) for name in registry.names if name in models.info.drafters}
         self._sources = dict(models.sources)
-        self._models: dict[DrafterKind, Any] = {}
+        self._models: dict[DrafterName, Any] = {}
         if models.draft is not None:
-            self._models[DrafterKind.DRAFT_MODEL] = models.draft
+            self._models[DRAFT_MODEL] = models.draft
         self._files = dict(models.files.drafts)
-        self._read: dict[DrafterKind, ModelFiles] = {}  # of weights that were read and are not held yet
-        self._sizes: dict[DrafterKind, int] = {}
+        self._read: dict[DrafterName, ModelFiles] = {}  # of weights that were read and are not held yet
+        self._sizes: dict[DrafterName, int] = {}
         self.loadable = frozenset(self._sources)
         self.held = self._count()
 
-    def make(self) -> dict[DrafterKind, Drafter]:
+    def make(self) -> dict[DrafterName, Drafter]:
         """All drafters that can draft now, knowing no rows."""
-        made: dict[DrafterKind, Drafter] = {kind: self.drafter(model) for kind, model in self._models.items()}
-        if self._lookup:
-            made[DrafterKind.PROMPT_LOOKUP] = PromptLookup(self._vocabulary)
-        return made
+        made = {name: self.drafter(name, model) for name, model in self._models.items()}
+        weightless = [name for name, one in self._registered.items() if one.needs is Needs.NOTHING]
+        return made | {name: self.drafter(name) for name in weightless}
 
-    def drafter(self, model: Any) -> DraftModel:
-        return DraftModel(model, self._vocabulary, self._most_rows, self._prefix)
+    def drafter(self, name: DrafterName, model: Any | None = None) -> Drafter:
+        """A new one of that name, which knows no rows. `model`: its weights, where it needs some."""
+        provided = Provided(self._vocabulary, self._most_rows, self._prefix, model)
+        return self._registered[name].make(provided)
 
-    def load(self, kind: DrafterKind) -> Generator[None, None, Any]:
+    def load(self, kind: DrafterName) -> Generator[None, None, Any]:
         """Reads a draft's weights anew, in pieces; returns the model. Raises ModelLoadError where they are not to be
         had, or do not fit the target."""
         source = self._source(kind)
@@ -67,7 +68,7 @@ class Drafters:
             self._read[kind] = files
         return model
 
-    def check(self, kind: DrafterKind) -> Generator[None, None, int]:
+    def check(self, kind: DrafterName) -> Generator[None, None, int]:
         """The same, but no more than a piece is held at a time; returns their bytes."""
         model = self._source(kind).open()
         arrays, size = parameters(model), weight_bytes(model)
@@ -76,7 +77,7 @@ class Drafters:
         give_back()
         return size
 
-    def hold(self, kind: DrafterKind, model: Any) -> None:
+    def hold(self, kind: DrafterName, model: Any) -> None:
         """From now on this is the draft of that kind; the one before is let go."""
         self._models[kind] = model
         if kind in self._read:
@@ -84,7 +85,7 @@ class Drafters:
         self.held = self._count()
         give_back()
 
-    def release(self, kind: DrafterKind) -> None:
+    def release(self, kind: DrafterName) -> None:
         """Lets the weights go, back to the system where it takes them."""
         self._models.pop(kind, None)
         if kind in self._files:
@@ -92,10 +93,10 @@ class Drafters:
         self.held = self._count()
         give_back()
 
-    def _source(self, kind: DrafterKind) -> DraftSource:
+    def _source(self, kind: DrafterName) -> DraftSource:
         source = self._sources.get(kind)
         if source is None:
-            raise ModelLoadError(f"no {kind.value.replace('_', ' ')} is configured that goes with the target")
+            raise ModelLoadError(f"no {kind.replace('_', ' ')} is configured that goes with the target")
         return source
 
     def _count(self) -> Held:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
-from draftd.core import ModePreference, SamplingParams, WorkloadClass
+from draftd.core import BUILT_IN_DRAFTERS, DrafterName, ModePreference, SamplingParams, WorkloadClass
 from draftd.errors import InvalidRequest
 from draftd.planning.plan import Wish
-from draftd.protocol import DEPTH_MODES, DRAFTERS, MODES, WORKLOADS
+from draftd.protocol import DEPTH_MODES, MODES, WORKLOADS
 from draftd.v1 import inference_pb2 as pb
 
 MAX_STOPS = 16
@@ -29,6 +29,7 @@ class Limits:
     vocab_size: int
     default_max_tokens: int
     chat_template: bool
+    drafters: tuple[DrafterName, ...] = BUILT_IN_DRAFTERS  # that are registered, whether they can be had now or not
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ def parse(request: pb.GenerateRequest, limits: Limits) -> Parsed:
         max_tokens=_max_tokens(request, limits),
         sampling=_sampling(request.sampling),
         stop=_stop(request.stop),
-        wish=_wish(request),
+        wish=_wish(request, limits),
         workload=_member(WORKLOADS, request.workload, "workload", pb.WorkloadClass.keys()),
         caller=caller(request.caller),
     )
@@ -170,9 +171,11 @@ def _stop(stops: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(stops))
 
 
-def _wish(request: pb.GenerateRequest) -> Wish:
+def _wish(request: pb.GenerateRequest, limits: Limits) -> Wish:
     preference = _member(MODES, request.mode, "mode", pb.DecodeMode.keys())
-    drafter = _member(DRAFTERS, request.drafter, "drafter", pb.DrafterKind.keys())
+    drafter = request.drafter or None
+    if drafter is not None and drafter not in limits.drafters:
+        raise InvalidRequest("drafter", drafter, ", ".join(limits.drafters))
     cap = request.max_draft_tokens if request.HasField("max_draft_tokens") else None
     if cap is not None and cap < 0:
         raise InvalidRequest("max_draft_tokens", cap, "0 or more; 0 means autoregressive")

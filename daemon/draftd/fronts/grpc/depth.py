@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from draftd.engine.depth.acceptance_rates import Acceptance, Evidence, emitted
 from draftd.engine.depth.saved import Learnt
 from draftd.errors import NotServing
-from draftd.protocol import DRAFTERS, WORKLOADS, duration
+from draftd.protocol import WORKLOADS, duration
 from draftd.v1 import control_pb2 as pb
 
-_DRAFTERS = {drafter: number for number, drafter in DRAFTERS.items()}
 _WORKLOADS = {workload: number for number, workload in WORKLOADS.items()}
 
 
@@ -32,9 +31,7 @@ def told(learnt: Learnt | None, most: int) -> pb.GetDepthResponse:
             plain = costs.plain(batch, prices.context)
             seconds = costs.drafted(drafter, batch, most, prices.context)[1:]
             ratios[drafter, batch] = [one / plain for one in seconds]
-            made.costs.add(
-                drafter=_DRAFTERS[drafter], batch=batch, plain=duration(plain), ratios=ratios[drafter, batch]
-            )
+            made.costs.add(drafter=drafter, batch=batch, plain=duration(plain), ratios=ratios[drafter, batch])
     alone = min(prices.plain, default=1)
     for key in sorted(learnt.acceptance, key=str):
         drafter, sampled, seeded, workload = key
@@ -42,7 +39,7 @@ def told(learnt: Learnt | None, most: int) -> pb.GetDepthResponse:
             continue
         rates = acceptance.rates(key)[:most]
         made.yields.add(
-            drafter=_DRAFTERS[drafter],
+            drafter=drafter,
             workload=_WORKLOADS[workload],
             sampled=sampled,
             seeded=seeded,

@@ -69,10 +69,10 @@ def state(found: FallbackState) -> pb.FallbackState:
         leases=map(_lease, found.leases),
         wait=duration(found.wait),
         relapses=found.relapses,
-        loaded_drafters=sorted(kind.value for kind in found.loaded_drafters),
+        loaded_drafters=sorted(found.loaded_drafters),
         draft_weight_bytes=found.draft_weight_bytes,
         state_file="" if found.state_file is None else str(found.state_file),
-        absent_drafters={kind.value: why for kind, why in found.absent.items()},
+        absent_drafters=dict(found.absent),
     )
 
 
@@ -80,7 +80,7 @@ def rung(one: Rung) -> pb.Rung:
     return pb.Rung(
         level=one.level.label,
         max_draft_tokens=one.max_draft_tokens,
-        drafter="" if one.drafter is None else one.drafter.value,
+        drafter=one.drafter or "",
     )
 
 

@@ -104,7 +104,13 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         parsed: Parsed | None = None
         try:
             info, tokenizer = self._ready()
-            limits = Limits(info.context_length, info.vocab_size, self._default_max_tokens, tokenizer.has_chat_template)
+            limits = Limits(
+                info.context_length,
+                info.vocab_size,
+                self._default_max_tokens,
+                tokenizer.has_chat_template,
+                info.registered_drafters,
+            )
             parsed = parse(request, limits)
             ids = await tokenise(parsed.prompt, tokenizer, limits, self._tokenising)
         except DraftdError as error:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from draftd.core import DrafterKind, ModelInfo
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, ModelInfo
 from draftd.engine.loop import EngineWorker
 from draftd.fronts.grpc.in_force import in_force
 from draftd.hardware.device import device
@@ -78,8 +78,8 @@ class Manifests:
         files, sizes = self._worker.files, self._worker.draft_bytes
         found = {"target": self._model(info.model, info.weight_bytes, files.target)}
         for role, name, kind in (
-            ("draft", info.draft_model, DrafterKind.DRAFT_MODEL),
-            ("light_draft", info.light_draft_model, DrafterKind.LIGHT_DRAFT_MODEL),
+            ("draft", info.draft_model, DRAFT_MODEL),
+            ("light_draft", info.light_draft_model, LIGHT_DRAFT_MODEL),
         ):
             if name:
                 found[role] = self._model(name, sizes.get(kind, 0), files.drafts.get(kind))

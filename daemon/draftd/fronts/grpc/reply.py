@@ -16,11 +16,10 @@ from draftd.core import (
     Outcome,
     RequestStats,
 )
-from draftd.protocol import DECODED, DEPTH_MODES, DRAFTERS, REASONS, duration
+from draftd.protocol import DECODED, DEPTH_MODES, REASONS, duration
 from draftd.v1 import inference_pb2 as pb
 
 _MODES = {mode: number for number, mode in DECODED.items()}
-_DRAFTERS = {drafter: number for number, drafter in DRAFTERS.items()}
 _DEPTH_MODES = {mode: number for number, mode in DEPTH_MODES.items()}
 _REASONS = {reason: number for number, reason in REASONS.items()}
 
@@ -35,12 +34,12 @@ def started(request_id: str, info: ModelInfo, prompt_tokens: int, plan: DecodePl
             plan=pb.DecodePlan(
                 mode=_MODES[plan.mode],
                 max_draft_tokens=plan.max_draft_tokens,
-                drafter=_DRAFTERS[plan.drafter],
+                drafter=plan.drafter or "",
                 level=plan.level.label,
                 variant=plan.variant,
                 reason=plan.reason,
                 depth_mode=_DEPTH_MODES[plan.depth_mode if plan.drafter is not None else None],
-                alternatives=[_DRAFTERS[kind] for kind in sorted(plan.alternatives)],
+                alternatives=sorted(plan.alternatives),
             ),
         )
     )
@@ -107,7 +106,7 @@ def model(
         vocab_size=info.vocab_size,
         speculation_available=info.speculation_available,
         speculation_reason=info.speculation_reason,
-        drafters=[_DRAFTERS[kind] for kind in info.drafters],
+        drafters=info.drafters,
         default_max_tokens=default_max_tokens,
         max_draft_tokens=max_draft_tokens,
         weight_bytes=info.weight_bytes,

@@ -15,10 +15,10 @@ from draftd.acceptance.gate.metrics import METRICS, Evidence, Lack, Moves, Readi
 from draftd.acceptance.gate.spec import Candidate, Comparison, Criterion
 from draftd.acceptance.summary import against, select, total_throughput
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Place, Stage, Tick
-from draftd.core import DrafterKind, WorkloadClass
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
 from tests.acceptance import Truth, manifest, request
 
-K4 = Chosen(4, DrafterKind.DRAFT_MODEL)
+K4 = Chosen(4, DRAFT_MODEL)
 WORKLOADS = {"short_control": WorkloadClass.UNSPECIFIED, "code": WorkloadClass.CODE, "prose": WorkloadClass.PROSE}
 
 
@@ -53,7 +53,7 @@ def criterion(
 def ticks() -> list[Tick]:
     hot = tuple(replace(arm, temperature=0.8) for arm in (AUTOREGRESSIVE, Arm(4)))
     two = tuple(replace(arm, concurrency=2) for arm in (AUTOREGRESSIVE, Arm(4)))
-    return asked(AUTOREGRESSIVE, Arm(2), Arm(4), Arm(4, DrafterKind.PROMPT_LOOKUP), *hot, *two)
+    return asked(AUTOREGRESSIVE, Arm(2), Arm(4), Arm(4, PROMPT_LOOKUP), *hot, *two)
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,8 @@ def ticks() -> list[Tick]:
         (K4, {"workload": "prose"}, "k4", None, WorkloadClass.PROSE),
         (K4, {"temperature": 0.8}, "k4-t0.8", None, None),
         (K4, {"concurrency": 2}, "k4-x2", None, None),
-        (Chosen(4, DrafterKind.PROMPT_LOOKUP), {}, "k4-prompt_lookup", None, None),
-        (Chosen(None, DrafterKind.DRAFT_MODEL), {"block_length": 2}, "k2", None, None),
+        (Chosen(4, PROMPT_LOOKUP), {}, "k4-prompt_lookup", None, None),
+        (Chosen(None, DRAFT_MODEL), {"block_length": 2}, "k2", None, None),
     ],
 )
 def test_a_ratio_is_of_the_requests_that_are_named_over_the_same_without_drafts(
@@ -121,8 +121,8 @@ def test_all_tokens_of_requests_that_run_at_a_time(ticks: list[Tick]) -> None:
 def test_what_was_not_swept_is_not_measured(ticks: list[Tick]) -> None:
     for evidence, chosen, narrowed, why in (
         (run(), K4, {}, "no sweep"),
-        (run(ticks), Chosen(None, DrafterKind.DRAFT_MODEL), {}, "no knee"),
-        (run(ticks), Chosen(6, DrafterKind.DRAFT_MODEL), {}, "k6"),
+        (run(ticks), Chosen(None, DRAFT_MODEL), {}, "no knee"),
+        (run(ticks), Chosen(6, DRAFT_MODEL), {}, "k6"),
         (run(ticks), K4, {"group": "long_context"}, "long_context"),
         (run(t for t in ticks if t.place.arm != "ar"), K4, {"against": "autoregressive"}, "k4 and ar"),
     ):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from draftd.acceptance.gate.metrics import METRICS
 from draftd.acceptance.gate.spec import Against, By, Comparison, SpecError, Unreadable, load_spec, parse, shipped
-from draftd.core import DrafterKind, WorkloadClass
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
 
 GOOD = """\
 name = "ours"
@@ -56,7 +56,7 @@ def refused(text: str) -> SpecError:
 def test_all_that_can_be_said_is_understood() -> None:
     spec = parse(GOOD, "ours.toml")
     first, second = spec.criterion
-    assert (spec.name, spec.candidate.block_length, spec.candidate.drafter) == ("ours", 3, DrafterKind.PROMPT_LOOKUP)
+    assert (spec.name, spec.candidate.block_length, spec.candidate.drafter) == ("ours", 3, PROMPT_LOOKUP)
     assert (first.comparison, first.threshold, first.against) == (Comparison.AT_LEAST, 1.2, Against.AUTOREGRESSIVE)
     assert (first.min_samples, first.judge, first.unreadable) == (10, By.BOUND, Unreadable.EXCUSE)
     assert (first.group, first.workload, first.block_length) == ("code", WorkloadClass.CODE, 2)
@@ -67,7 +67,7 @@ def test_all_that_can_be_said_is_understood() -> None:
 
 def test_without_a_candidate_it_is_the_knee_of_the_draft_model() -> None:
     candidate = parse(changed('[candidate]\nblock_length = 3\ndrafter = "prompt_lookup"\n', ""), "ours.toml").candidate
-    assert (candidate.block_length, candidate.drafter) == ("knee", DrafterKind.DRAFT_MODEL)
+    assert (candidate.block_length, candidate.drafter) == ("knee", DRAFT_MODEL)
 
 
 FIRST, SECOND = "criterion 1 (speed): ", "criterion 2 (first token): "

@@ -17,14 +17,14 @@ from draftd.canaries import checkers
 from draftd.canaries.checkers import JsonObject, NoToolCall, ToolCall
 from draftd.canaries.prompts import Canary, FrozenPrompts
 from draftd.canaries.selftest import faults, right, spoilt
-from draftd.core import DrafterKind
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP
 from draftd.engine.scripted import scripted_models
 from draftd.v1 import inference_pb2 as pb
 from tests.acceptance import manifest, synthetic_run
 from tests.serving import serving
 
 CANARIES = FrozenPrompts.shipped().canaries
-MODEL = pb.GetModelResponse(drafters=[pb.DRAFTER_KIND_DRAFT_MODEL], max_draft_tokens=4)
+MODEL = pb.GetModelResponse(drafters=[DRAFT_MODEL], max_draft_tokens=4)
 
 
 def judged(folder: RunFolder, canaries: Sequence[Canary] | None = None) -> QualityResult:
@@ -204,7 +204,7 @@ class TestOptions:
         with pytest.raises(OptionError, match="block_length: got 5; allowed: up to 4"):
             QualityOptions(block_length=5).settled(MODEL)
         with pytest.raises(OptionError, match="drafter: got .*prompt_lookup"):
-            QualityOptions(drafter=DrafterKind.PROMPT_LOOKUP).settled(MODEL)
+            QualityOptions(drafter=PROMPT_LOOKUP).settled(MODEL)
         with pytest.raises(OptionError, match="no draft here"):
             QualityOptions().settled(pb.GetModelResponse(speculation_reason="no draft here"))
 

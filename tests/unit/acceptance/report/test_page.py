@@ -29,7 +29,7 @@ from draftd.acceptance.report.html import html
 from draftd.acceptance.report.markdown import markdown
 from draftd.acceptance.sweep.result import knee
 from draftd.acceptance.ticks import Arm, Stage
-from draftd.core import DrafterKind
+from draftd.core import BUILT_IN_DRAFTERS, DrafterName
 from tests.acceptance import Truth, synthetic_run
 from tests.unit.acceptance.report.conftest import FEW, SMALL, TRUTH, column, drawn, row, section, tables, words
 
@@ -132,12 +132,12 @@ def test_a_first_token_that_comes_later_is_said_to_and_the_best_kind_of_prompt_i
 
 @given(
     block_length=st.integers(0, 16),
-    drafter=st.sampled_from(list(DrafterKind)),
+    drafter=st.sampled_from(list(BUILT_IN_DRAFTERS)),
     temperature=st.sampled_from([0.0, 0.2, 0.8, 1.0, 1.25]),
     concurrency=st.integers(1, 32),
 )
 def test_an_arm_is_known_by_its_id(
-    block_length: int, drafter: DrafterKind, temperature: float, concurrency: int
+    block_length: int, drafter: DrafterName, temperature: float, concurrency: int
 ) -> None:
     arm = Arm(block_length, drafter if block_length else None, temperature, concurrency)
     assert parse(arm.id) == arm

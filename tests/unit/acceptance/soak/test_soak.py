@@ -22,13 +22,13 @@ from draftd.acceptance.soak.result import SoakResult, soak_result, soaked_second
 from draftd.acceptance.soak.run import SoakStopped, run_soak, soak_complete
 from draftd.acceptance.ticks import Chunk, Place, Stage, Tick
 from draftd.client.client import DraftdClient
-from draftd.core import DraftCounts, DrafterKind, FinishReason
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DraftCounts, FinishReason
 from draftd.engine.scripted import scripted_models
 from draftd.v1 import inference_pb2 as pb
 from tests.acceptance import GIB, manifest, synthetic_run
 from tests.serving import Served, serving
 
-MODEL = pb.GetModelResponse(drafters=[pb.DRAFTER_KIND_DRAFT_MODEL], max_draft_tokens=6, context_length=1024)
+MODEL = pb.GetModelResponse(drafters=[DRAFT_MODEL], max_draft_tokens=6, context_length=1024)
 
 
 def judged(folder: RunFolder) -> SoakResult:
@@ -244,7 +244,7 @@ class TestOptions:
         with pytest.raises(OptionError, match="block_length: got 1; allowed: up to 0.*no draft"):
             SoakOptions(block_length=1).settled(pb.GetModelResponse(speculation_reason="no draft"), None)
         with pytest.raises(OptionError, match="drafter: got .*prompt_lookup"):
-            SoakOptions(drafter=DrafterKind.PROMPT_LOOKUP).settled(MODEL, None)
+            SoakOptions(drafter=PROMPT_LOOKUP).settled(MODEL, None)
 
     def test_a_plan_is_read_again_as_it_was_and_what_is_given_wins(self) -> None:
         chosen = SoakOptions(duration=30.0, seed=4).settled(MODEL, 8)

@@ -9,6 +9,7 @@ import pytest
 
 from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.session import Session
+from draftd.core import DrafterName
 from draftd.engine.scripted import scripted_models
 from draftd.v1 import inference_pb2 as pb
 from tests.acceptance import manifest
@@ -40,7 +41,7 @@ def begin(daemon: Served) -> BEGUN:
 
 
 def model(
-    *drafters: pb.DrafterKind,
+    *drafters: DrafterName,
     max_draft_tokens: int = 8,
     context_length: int = 32_768,
     reason: str = "",

@@ -10,9 +10,18 @@ from draftd.acceptance.report.arms import name, parse
 from draftd.acceptance.session import ask_for, departure
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Granted, Place, Stage, Tick
 from draftd.client.prompts import Prompt
-from draftd.core import DecodeMode, DepthMode, DrafterKind, FinishReason, ModePreference, WorkloadClass
+from draftd.core import (
+    DRAFT_MODEL,
+    PROMPT_LOOKUP,
+    DecodeMode,
+    DepthMode,
+    DrafterName,
+    FinishReason,
+    ModePreference,
+    WorkloadClass,
+)
 
-LOOKUP = DrafterKind.PROMPT_LOOKUP
+LOOKUP = PROMPT_LOOKUP
 PROMPT = Prompt("p", (("system", "Be brief."), ("user", "Hello")), WorkloadClass.CODE, 20)
 
 
@@ -23,7 +32,7 @@ def answered(granted: Granted | None, **changes: object) -> Tick:
 
 def granted(
     length: int,
-    drafter: DrafterKind | None = DrafterKind.DRAFT_MODEL,
+    drafter: DrafterName | None = DRAFT_MODEL,
     level: str = "full",
     depth: DepthMode = DepthMode.FIXED,
 ) -> Granted:
@@ -107,9 +116,9 @@ def test_an_arm_is_known_by_its_id(arm: Arm) -> None:
     assert arm.baseline.baseline == arm.baseline
 
 
-@pytest.mark.parametrize("name", ["", "k", "ar4", "k4-medium", "k4x2", "K4", "auto", "auto0"])
+@pytest.mark.parametrize("name", ["", "k", "ar4", "k4x2", "K4", "auto", "auto0"])
 def test_what_is_no_arm_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=r"arm's id|is not a valid DrafterKind"):
+    with pytest.raises(ValueError, match="arm's id"):
         Arm.parse(name)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from draftd.acceptance.sweep.result import knee
 from draftd.acceptance.ticks import Arm, Chunk, Place, Stage, Tick
-from draftd.core import DrafterKind, FinishReason
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, FinishReason
 from tests.acceptance import ARMS, Truth, synthetic_run
 
 
@@ -29,7 +29,7 @@ def curve(
     noise: float = 0.02,
     spread: float = 0.3,
     prompts: int = 12,
-    drafter: DrafterKind = DrafterKind.DRAFT_MODEL,
+    drafter: DrafterName = DRAFT_MODEL,
     seed: int = 0,
 ) -> list[Tick]:
     """Prompts differ among each other by `spread`, and so on every arm; each answer by `noise`."""
@@ -110,10 +110,10 @@ def test_what_it_says() -> None:
 
 def test_other_arms_are_no_part_of_it() -> None:
     ticks = curve({0: 100, 2: 150, 4: 200})
-    lookup = curve({2: 900, 3: 950}, drafter=DrafterKind.PROMPT_LOOKUP)
+    lookup = curve({2: 900, 3: 950}, drafter=PROMPT_LOOKUP)
     others = [tick(Arm(2, temperature=0.8), 1, 1, 990.0), tick(Arm(2, concurrency=2), 1, 1, 990.0)]
     assert knee([*ticks, *lookup, *others]) == knee(ticks)
-    found = knee([*ticks, *lookup], DrafterKind.PROMPT_LOOKUP)
+    found = knee([*ticks, *lookup], PROMPT_LOOKUP)
     assert found is not None
     assert [length for length, _ in found.curve] == [0, 2, 3]
     assert found.best == 3

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from draftd.acceptance.options import GROUPS, OptionError, SweepOptions
 from draftd.client.prompts import Prompt, from_file, from_texts
-from draftd.core import DrafterKind, WorkloadClass
+from draftd.core import BUILT_IN_DRAFTERS, WorkloadClass
 
 some_options = st.builds(
     SweepOptions,
     block_lengths=st.lists(st.integers(0, 64), unique=True).map(tuple),
     block_length=st.integers(1, 64),
-    drafters=st.none() | st.lists(st.sampled_from(list(DrafterKind)), unique=True).map(tuple),
+    drafters=st.none() | st.lists(st.sampled_from(list(BUILT_IN_DRAFTERS)), unique=True).map(tuple),
     temperatures=st.lists(st.integers(0, 1000).map(lambda n: n / 100), unique=True).map(tuple),
     concurrency=st.lists(st.integers(1, 256), unique=True).map(tuple),
     groups=st.lists(st.sampled_from(GROUPS), unique=True, min_size=1).map(tuple),

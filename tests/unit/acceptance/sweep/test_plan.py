@@ -5,14 +5,13 @@ from __future__ import annotations
 from draftd.acceptance.options import SweepOptions
 from draftd.acceptance.sweep.plan import SweepPlan, plan_sweep
 from draftd.acceptance.ticks import Arm
-from draftd.core import DrafterKind
-from draftd.v1 import inference_pb2 as pb
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP
 from tests.unit.acceptance.sweep.conftest import model
 
 DRAFT, LIGHT, LOOKUP = (
-    pb.DRAFTER_KIND_DRAFT_MODEL,
-    pb.DRAFTER_KIND_LIGHT_DRAFT_MODEL,
-    pb.DRAFTER_KIND_PROMPT_LOOKUP,
+    DRAFT_MODEL,
+    LIGHT_DRAFT_MODEL,
+    PROMPT_LOOKUP,
 )
 ALL = SweepOptions()
 
@@ -33,7 +32,7 @@ def test_one_knob_at_a_time_from_the_base() -> None:
         if arm.speculative and not arm.automatic:
             knobs = [
                 arm.block_length != base.block_length,
-                arm.drafter is not base.drafter,
+                arm.drafter != base.drafter,
                 arm.temperature != 0,
                 arm.concurrency != 1,
             ]
@@ -63,7 +62,7 @@ def test_without_a_draft_model_the_first_drafter_that_there_is_takes_its_place()
 
 
 def test_a_drafter_that_was_asked_for_and_is_not_there_is_said() -> None:
-    asked = SweepOptions(drafters=(DrafterKind.DRAFT_MODEL, DrafterKind.LIGHT_DRAFT_MODEL))
+    asked = SweepOptions(drafters=(DRAFT_MODEL, LIGHT_DRAFT_MODEL))
     described = model(DRAFT, LOOKUP)
     described.light_draft_reason = "none is configured"
     plan = plan_sweep(asked, described)

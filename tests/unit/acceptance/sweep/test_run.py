@@ -24,7 +24,7 @@ from draftd.acceptance.sweep.run import MOST_ERRORS, SweepStopped, run_sweep, sw
 from draftd.acceptance.ticks import Arm, Stage, Tick
 from draftd.client.client import DraftdClient
 from draftd.client.prompts import from_texts
-from draftd.core import DecodeMode, DrafterKind
+from draftd.core import DRAFT_MODEL, DecodeMode
 from draftd.engine.scripted import scripted_models
 from tests.acceptance import manifest
 from tests.serving import Served, serving
@@ -33,7 +33,7 @@ from tests.waiting import until
 
 SMALL = SweepOptions(
     block_lengths=(0, 2, 4),
-    drafters=(DrafterKind.DRAFT_MODEL,),
+    drafters=(DRAFT_MODEL,),
     concurrency=(3,),
     groups=("short_control",),
     repetitions=1,
@@ -71,7 +71,7 @@ class TestWhole:
             arm = Arm.parse(tick.place.arm)
             assert tick.granted is not None
             assert tick.granted.max_draft_tokens == arm.block_length
-            assert tick.granted.drafter is arm.drafter
+            assert tick.granted.drafter == arm.drafter
             assert (tick.granted.mode is DecodeMode.SPECULATIVE) == arm.speculative
             assert tick.output_tokens == 6
         warm = [tick for tick in session.folder.ticks(Stage.SWEEP) if tick.place.warm_up]

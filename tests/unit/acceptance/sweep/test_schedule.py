@@ -13,10 +13,10 @@ from draftd.acceptance.session import token_seed
 from draftd.acceptance.sweep.plan import SweepPlan, pending, schedule
 from draftd.acceptance.ticks import Arm
 from draftd.client.prompts import from_texts
-from draftd.core import DrafterKind
+from draftd.core import PROMPT_LOOKUP
 
 ARMS = [
-    Arm(0, None), Arm(2), Arm(4), Arm(4, DrafterKind.PROMPT_LOOKUP), Arm(0, None, 0.8), Arm(4, temperature=0.8),
+    Arm(0, None), Arm(2), Arm(4), Arm(4, PROMPT_LOOKUP), Arm(0, None, 0.8), Arm(4, temperature=0.8),
     Arm(0, None, concurrency=2), Arm(4, concurrency=2), Arm(0, None, concurrency=3), Arm(4, concurrency=3),
 ]  # fmt: skip
 

@@ -1,0 +1,94 @@
+"""Drafters by name: what each needs, and how it is made. A registry is a value that the composition root makes and
+hands on; one more drafter is one more `register` there.
+
+Imports no MLX: settings are checked against a registry before a model is loaded."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName
+from draftd.errors import ConfigError
+
+if TYPE_CHECKING:
+    from draftd.engine.cache.prefix_store import PrefixCache
+    from draftd.engine.drafters.base import Drafter
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")  # it is a metric label, a setting and a field of the contract
+
+
+class Needs(enum.Enum):
+    """What a drafter cannot do without."""
+
+    NOTHING = "nothing"
+    MODEL = "a model of its own"
+    HIDDEN_STATES = "the target's hidden states"
+
+
+@dataclass(frozen=True, slots=True)
+class Provided:
+    """What a drafter is made of. `vocabulary`: the target's, which proposals are from. `model`: mlx-lm's model with the
+    drafter's own weights, None unless it needs one."""
+
+    vocabulary: int
+    max_batch: int | None = None
+    prefix: PrefixCache | None = None
+    model: Any | None = None
+
+
+DrafterFactory = Callable[[Provided], "Drafter"]
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    make: DrafterFactory
+    needs: Needs
+
+
+class DrafterRegistry:
+    """The drafters that there are, in the order in which they were registered."""
+
+    def __init__(self) -> None:
+        self._registered: dict[DrafterName, Registered] = {}
+
+    def register(self, name: DrafterName, make: DrafterFactory, needs: Needs = Needs.NOTHING) -> None:
+        """Raises ConfigError where the name is taken, or cannot be a metric label."""
+        if not _NAME.fullmatch(name):
+            raise ConfigError("drafter", name, "lower-case letters, digits and underscores, a letter first, at most 40")
+        if name in self._registered:
+            raise ConfigError("drafter", name, f"a name other than those registered: {', '.join(self.names)}")
+        self._registered[name] = Registered(make, needs)
+
+    @property
+    def names(self) -> tuple[DrafterName, ...]:
+        return tuple(self._registered)
+
+    def get(self, name: DrafterName, field: str = "drafter") -> Registered:
+        """Raises ConfigError, which lists the registered names, for any other. `field`: where the name was given."""
+        if name not in self._registered:
+            raise ConfigError(field, name, ", ".join(self._registered))
+        return self._registered[name]
+
+
+def built_in_drafters() -> DrafterRegistry:
+    """A new registry with the drafters that draftd comes with."""
+
+    def draft_model(provided: Provided) -> Drafter:
+        from draftd.engine.drafters.draft_model import DraftModel
+
+        return DraftModel(provided.model, provided.vocabulary, provided.max_batch, provided.prefix)
+
+    def prompt_lookup(provided: Provided) -> Drafter:
+        from draftd.engine.drafters.prompt_lookup import PromptLookup
+
+        return PromptLookup(provided.vocabulary)
+
+    registry = DrafterRegistry()
+    registry.register(DRAFT_MODEL, draft_model, Needs.MODEL)
+    registry.register(LIGHT_DRAFT_MODEL, draft_model, Needs.MODEL)
+    registry.register(PROMPT_LOOKUP, prompt_lookup)
+    return registry
