@@ -16,7 +16,7 @@ from draftd.fallback.journal import History, Journal
 from draftd.fallback.learning import Keeper, LearntFile
 from draftd.fallback.store import FileStore, NoStore, StateFolder, StateStore, sweep
 from draftd.fronts.grpc.manifest import versions
-from draftd.hardware.device import device
+from draftd.hardware.system import device
 from draftd.models.blas import load_blas
 from draftd.models.folder import Stamp, model_files
 from draftd.settings import ModelSettings, Settings, state_dir

@@ -34,7 +34,20 @@ class SystemApple:
 
     @cached_property
     def _system(self) -> ctypes.CDLL:
-        return _system()
+        system = ctypes.CDLL(_SYSTEM, use_errno=True)
+        word, number = ctypes.POINTER(ctypes.c_uint32), ctypes.c_int
+        system.notify_register_check.argtypes = [ctypes.c_char_p, ctypes.POINTER(number)]
+        system.notify_register_check.restype = ctypes.c_uint32
+        system.notify_get_state.argtypes = [number, ctypes.POINTER(ctypes.c_uint64)]
+        system.notify_get_state.restype = ctypes.c_uint32
+        size = ctypes.POINTER(ctypes.c_size_t)
+        system.sysctlbyname.argtypes = [ctypes.c_char_p, ctypes.c_void_p, size, ctypes.c_void_p, ctypes.c_size_t]
+        system.sysctlbyname.restype = number
+        system.mach_host_self.argtypes = []
+        system.mach_host_self.restype = ctypes.c_uint32
+        system.host_statistics64.argtypes = [ctypes.c_uint32, number, word, word]
+        system.host_statistics64.restype = number
+        return system
 
     @cached_property
     def _process_info(self) -> _ProcessInfo:
@@ -56,10 +69,10 @@ class SystemApple:
         return state.value
 
     def thermal_state(self) -> int:
-        return self._process_info.thermal_state()
+        return int(self._process_info.ask(b"thermalState", ctypes.c_long))
 
     def low_power(self) -> bool:
-        return self._process_info.low_power()
+        return bool(self._process_info.ask(b"isLowPowerModeEnabled", ctypes.c_bool))
 
     def sysctl(self, name: str) -> bytes:
         buffer = ctypes.create_string_buffer(_SYSCTL_ROOM)
@@ -108,32 +121,13 @@ class _ProcessInfo:
         if not self._info:  # a message to nil answers 0, which would read as nominal
             raise OSError("no NSProcessInfo")
 
-    def thermal_state(self) -> int:
-        return int(self._send(self._info, b"thermalState", ctypes.c_long))
-
-    def low_power(self) -> bool:
-        return bool(self._send(self._info, b"isLowPowerModeEnabled", ctypes.c_bool))
+    def ask(self, selector: bytes, result: Any) -> Any:
+        """Its property of that name; `result` is the property's C type."""
+        return self._send(self._info, selector, result)
 
     def _send(self, receiver: int, selector: bytes, result: Any) -> Any:
         message = ctypes.CFUNCTYPE(result, ctypes.c_void_p, ctypes.c_void_p)(("objc_msgSend", self._objc))
         return message(receiver, self._objc.sel_registerName(selector))
-
-
-def _system() -> ctypes.CDLL:
-    system = ctypes.CDLL(_SYSTEM, use_errno=True)
-    word, number = ctypes.POINTER(ctypes.c_uint32), ctypes.c_int
-    system.notify_register_check.argtypes = [ctypes.c_char_p, ctypes.POINTER(number)]
-    system.notify_register_check.restype = ctypes.c_uint32
-    system.notify_get_state.argtypes = [number, ctypes.POINTER(ctypes.c_uint64)]
-    system.notify_get_state.restype = ctypes.c_uint32
-    size = ctypes.POINTER(ctypes.c_size_t)
-    system.sysctlbyname.argtypes = [ctypes.c_char_p, ctypes.c_void_p, size, ctypes.c_void_p, ctypes.c_size_t]
-    system.sysctlbyname.restype = number
-    system.mach_host_self.argtypes = []
-    system.mach_host_self.restype = ctypes.c_uint32
-    system.host_statistics64.argtypes = [ctypes.c_uint32, number, word, word]
-    system.host_statistics64.restype = number
-    return system
 
 
 def _check(function: str, status: int) -> None:

@@ -6,11 +6,11 @@ None of it has run on a Mac yet: encodings are those of Apple's headers (`notify
 
 from __future__ import annotations
 
-import json
 import re
 import struct
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
+
+from pydantic import BaseModel
 
 from draftd.hardware.probe import Reading
 from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel, ThermalState
@@ -121,19 +121,34 @@ def gpu_sample(text: str) -> HardwareSample:
     )
 
 
+class _Fan(BaseModel):
+    name: str
+    rpm: float
+
+
+class _Macmon(BaseModel):
+    """What is read of a line of `macmon pipe`: degrees Celsius and watts."""
+
+    temp: dict[str, float] = {}
+    fans: list[_Fan] | None = None
+    cpu_power: float | None = None
+    gpu_power: float | None = None
+    ane_power: float | None = None
+    ram_power: float | None = None
+    sys_power: float | None = None
+
+
 def macmon_sample(text: str) -> HardwareSample:
-    """The first line of `macmon pipe`. It writes 0 for a temperature or a total that this Mac does not tell."""
-    lines = text.splitlines()
-    if not lines:
-        raise ValueError("macmon printed nothing")
-    found: dict[str, Any] = json.loads(lines[0])
-    heat: Mapping[str, float] = found.get("temp", {})
-    temperatures = {name: heat[f"{name}_temp_avg"] for name in ("cpu", "gpu") if heat.get(f"{name}_temp_avg", 0) > 0}
-    fans = {fan["name"]: float(fan["rpm"]) for fan in found.get("fans") or ()}
-    power = {name: found[f"{name}_power"] for name in ("cpu", "gpu", "ane", "ram") if f"{name}_power" in found}
-    if found.get("sys_power", 0) > 0:
-        power["system"] = found["sys_power"]
-    return HardwareSample(temperatures=temperatures or None, fans=fans or None, power=power or None)
+    """The first line of `macmon pipe`. It writes 0 for a temperature or a total that this Mac does not give. Raises
+    ValueError where that is no such line."""
+    found = _Macmon.model_validate_json(text.partition("\n")[0])
+    temperatures = {name: heat for name in ("cpu", "gpu") if (heat := found.temp.get(f"{name}_temp_avg", 0)) > 0}
+    power = {"cpu": found.cpu_power, "gpu": found.gpu_power, "ane": found.ane_power, "ram": found.ram_power}
+    known = {name: watts for name, watts in power.items() if watts is not None}
+    if found.sys_power:
+        known["system"] = found.sys_power
+    fans = {fan.name: fan.rpm for fan in found.fans or ()}
+    return HardwareSample(temperatures=temperatures or None, fans=fans or None, power=known or None)
 
 
 def _int32(raw: bytes) -> int:

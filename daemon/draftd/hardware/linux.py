@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -16,8 +16,8 @@ import psutil
 from draftd.hardware.probe import Reading
 from draftd.hardware.sample import HardwareSample, MemoryPressure
 
-# Shares of the last ten seconds, in percent, in which some or all tasks stood still for want of memory. The kernel
-# names no levels; these are draftd's own: a tenth is felt, and a tenth in which nothing at all went on is thrashing.
+# Shares of the last ten seconds, in percent, in which some or all tasks were stalled for memory. The kernel names no
+# levels; these are draftd's own: a tenth is felt, and a tenth in which all tasks were stalled is thrashing.
 _WARN_SOME, _CRITICAL_FULL = 10.0, 10.0
 
 _MOUNTS = ("sys/fs/cgroup", "sys/fs/cgroup/unified")  # alone, or beside version 1
@@ -46,7 +46,7 @@ def pressure_level(stalls: str) -> MemoryPressure:
 
 
 def fields_of(text: str) -> dict[str, int]:
-    """The numbers of `Name: 12 kB` or `name 12` lines, as they stand."""
+    """The numbers of `Name: 12 kB` or `name 12` lines, as written."""
     return {name: int(number) for name, number in re.findall(r"^([\w()]+):?\s+(\d+)", text, re.MULTILINE)}
 
 
@@ -75,7 +75,7 @@ def _cgroup(root: Path) -> HardwareSample:
     if group is None:
         return HardwareSample()
     used = int((group / "memory.current").read_text())
-    # What the kernel drops before it stalls anybody is not in the way.
+    # The kernel drops this before it stalls a task, so it counts as free.
     cache = fields_of(_text(group / "memory.stat") or "").get("inactive_file", 0)
     return HardwareSample(cgroup_limit=int((group / "memory.max").read_text()), cgroup_used=max(0, used - cache))
 
@@ -128,16 +128,13 @@ def _swap(root: Path) -> HardwareSample:
 
 
 def _thermal_zones(root: Path) -> HardwareSample:
-    found = dict(_temperatures(sorted((root / "sys/class/thermal").glob("thermal_zone*"))))
-    return HardwareSample(temperatures=found or None)
-
-
-def _temperatures(zones: Iterable[Path]) -> Iterable[tuple[str, float]]:
-    for zone in zones:
+    found: dict[str, float] = {}
+    for zone in sorted((root / "sys/class/thermal").glob("thermal_zone*")):
         text = _text(zone / "temp")
         if text is not None:
             name = (_text(zone / "type") or "").strip()
-            yield f"{name}.{zone.name.removeprefix('thermal_zone')}" if name else zone.name, int(text) / 1000
+            found[f"{name}.{zone.name.removeprefix('thermal_zone')}" if name else zone.name] = int(text) / 1000
+    return HardwareSample(temperatures=found or None)
 
 
 def _fans() -> HardwareSample:

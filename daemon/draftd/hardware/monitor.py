@@ -1,16 +1,13 @@
-"""Samples the machine on a thread of its own, so that a slow reading holds nothing else up."""
+"""Samples the machine on a thread of its own, so that a slow reading blocks nothing else."""
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
 
 from draftd.hardware.probe import HardwareProbe
 from draftd.hardware.state import HardwareState, advance
-
-_log = logging.getLogger("draftd.hardware")
 
 
 class HardwareMonitor:
@@ -27,12 +24,8 @@ class HardwareMonitor:
         memory_floor: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._probe = probe
-        self._period = period_seconds
-        self._floor = memory_floor
-        self._clock = clock
+        self._probe, self._period, self._floor, self._clock = probe, period_seconds, memory_floor, clock
         self._state: HardwareState | None = None
-        self._probe_failures = 0
         self._stopped = threading.Event()
         # Daemonic: a reading that never returns must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name="draftd-hardware", daemon=True)
@@ -43,8 +36,7 @@ class HardwareMonitor:
 
     @property
     def errors(self) -> Mapping[str, int]:
-        own = {"probe": self._probe_failures} if self._probe_failures else {}
-        return {**self._probe.errors, **own}
+        return self._probe.errors
 
     def start(self) -> None:
         """Begins to sample; the first sample follows at once."""
@@ -66,7 +58,5 @@ class HardwareMonitor:
             try:
                 self._state = advance(self._state, self._probe.sample(), self._clock(), self._floor)
             except Exception as error:
-                self._probe_failures += 1
-                if self._probe_failures == 1:
-                    _log.warning("the hardware probe failed: %r; further failures are only counted", error)
+                self._probe.failed("probe", error)
             self._stopped.wait(self._period)

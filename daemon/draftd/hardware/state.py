@@ -6,20 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel, ThermalState
+from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel
 
 # Left to the rest of the system where the settings name nothing: 10 GB of 24.
 _FLOOR_SHARE = 10 / 24
 
 _SHARES = {MemoryPressure.NORMAL: 1.0, MemoryPressure.WARN: 0.5, MemoryPressure.CRITICAL: 0.0}
 _BELOW_FLOOR_SHARE = 1 / 8  # of what is available
-
-_LEVEL_OF_STATE = {
-    ThermalState.NOMINAL: ThermalLevel.NOMINAL,
-    ThermalState.FAIR: ThermalLevel.MODERATE,
-    ThermalState.SERIOUS: ThermalLevel.HEAVY,
-    ThermalState.CRITICAL: ThermalLevel.TRAPPING,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +48,8 @@ class HardwareView(Protocol):
 
 
 def memory_share(state: HardwareState | None) -> float:
-    """How much of the memory that could be done without is to be held, from 0 to 1: half of it under pressure, nothing
-    under critical pressure."""
+    """How much of the memory that caches may hold is to be held, from 0 to 1: half of it under pressure, nothing under
+    critical pressure."""
     pressure = None if state is None else state.sample.memory_pressure
     return 1.0 if pressure is None else _SHARES[pressure]
 
@@ -71,7 +64,8 @@ class FixedView:
 
 def advance(before: HardwareState | None, sample: HardwareSample, now: float, floor: int | None) -> HardwareState:
     """The state after `sample`, which was taken at `now`. `floor` None is 10/24 of the memory that may be used."""
-    limit, available = _limit(sample), _available(sample)
+    limit = min((size for size in (sample.memory_total, sample.cgroup_limit) if size is not None), default=None)
+    available = _available(sample)
     if floor is None and limit is not None:
         floor = int(limit * _FLOOR_SHARE)
     level = _thermal_level(sample)
@@ -98,8 +92,8 @@ def advance(before: HardwareState | None, sample: HardwareSample, now: float, fl
 
 
 def takeable(state: HardwareState | None) -> int | None:
-    """Bytes that one more request may take: the headroom; below the floor, which others may hold the system at, a share
-    of what is left all the same; 0 in critical memory pressure. None where that is not known."""
+    """Bytes that one more request may take: the headroom; below the floor, where other programs may keep the system, a
+    share of what is left; 0 in critical memory pressure. None where that is not known."""
     if state is None:
         return None
     if state.sample.memory_pressure is MemoryPressure.CRITICAL:
@@ -107,12 +101,6 @@ def takeable(state: HardwareState | None) -> int | None:
     if state.headroom is None or state.available is None:
         return None
     return max(state.headroom, int(state.available * _BELOW_FLOOR_SHARE), 0)
-
-
-def _limit(sample: HardwareSample) -> int | None:
-    """The machine's memory, or that of a control group that allows less."""
-    found = [size for size in (sample.memory_total, sample.cgroup_limit) if size is not None]
-    return min(found, default=None)
 
 
 def _available(sample: HardwareSample) -> int | None:
@@ -123,10 +111,10 @@ def _available(sample: HardwareSample) -> int | None:
 
 
 def _thermal_level(sample: HardwareSample) -> ThermalLevel | None:
-    """The finer scale where it could be read, else what the coarser one amounts to."""
+    """The finer scale where it could be read, else the coarser one, whose four steps are its first four."""
     if sample.thermal_level is not None or sample.thermal_state is None:
         return sample.thermal_level
-    return _LEVEL_OF_STATE[sample.thermal_state]
+    return ThermalLevel(sample.thermal_state)
 
 
 def _critical_seconds(before: HardwareState | None, sample: HardwareSample, now: float) -> float | None:
@@ -138,7 +126,7 @@ def _critical_seconds(before: HardwareState | None, sample: HardwareSample, now:
 
 
 def _throttles(before: HardwareState | None, level: ThermalLevel | None) -> int | None:
-    """A first sample that is hot already is no change: nobody saw the daemon cause it."""
+    """A first sample that is hot already is no change: the daemon may not have caused it."""
     seen = before.throttles if before is not None else None
     if level is None:
         return seen

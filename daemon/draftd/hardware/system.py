@@ -1,26 +1,118 @@
-"""The probe for the machine at hand."""
+"""The machine at hand: the probe for its platform, and what does not change while it runs."""
 
 from __future__ import annotations
 
+import math
+import os
+import platform
+import re
 import shutil
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
-from draftd.hardware.common import MlxReader, common_readings
-from draftd.hardware.linux import linux_readings
-from draftd.hardware.probe import HardwareProbe, Reading, ReadingsProbe
+import psutil
+
+from draftd.hardware.linux import linux_readings, memory_limit, processor_limit
+from draftd.hardware.probe import HardwareProbe, Reading
+from draftd.hardware.sample import HardwareSample
+
+
+class MlxBytes(Protocol):
+    """MLX's memory, in bytes."""
+
+    @property
+    def active(self) -> int: ...
+    @property
+    def cache(self) -> int: ...
+    @property
+    def peak(self) -> int: ...
+    @property
+    def working_set(self) -> int | None: ...
+
+
+MlxReader = Callable[[], MlxBytes | None]
 
 
 def system_probe(mlx: MlxReader) -> HardwareProbe:
     """All readings of this platform. `mlx` gives MLX's own memory; it is called on the sampling thread."""
-    return ReadingsProbe([*common_readings(mlx), *_platform_readings()])
-
-
-def _platform_readings() -> list[Reading]:
+    readings = common_readings(mlx)
     if sys.platform == "linux":
-        return linux_readings()
-    if sys.platform == "darwin":
+        readings += linux_readings()
+    elif sys.platform == "darwin":
         from draftd.hardware.apple import SystemApple
         from draftd.hardware.darwin import darwin_readings
 
-        return darwin_readings(SystemApple(), shutil.which("macmon"))
-    return []
+        readings += darwin_readings(SystemApple(), shutil.which("macmon"))
+    return HardwareProbe(readings)
+
+
+def common_readings(mlx: MlxReader) -> list[Reading]:
+    """What is read alike on macOS and Linux. `mlx` answers None while no model is loaded."""
+    process = psutil.Process()
+    return [
+        Reading("memory", _memory),
+        Reading("process", lambda: HardwareSample(process_resident=process.memory_info().rss)),
+        Reading("mlx", lambda: _mlx(mlx())),
+        Reading("battery", _battery),
+    ]
+
+
+def _memory() -> HardwareSample:
+    memory = psutil.virtual_memory()
+    return HardwareSample(memory_total=memory.total, memory_available=memory.available)
+
+
+def _mlx(found: MlxBytes | None) -> HardwareSample:
+    if found is None:
+        return HardwareSample()
+    return HardwareSample(
+        mlx_active=found.active, mlx_cache=found.cache, mlx_peak=found.peak, mlx_working_set=found.working_set
+    )
+
+
+def _battery() -> HardwareSample:
+    """On a machine without a battery the power source is absent, not "plugged in"."""
+    battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
+    return HardwareSample(plugged_in=battery.power_plugged if battery is not None else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """`cores` and `memory_bytes` are what this process may use: a control group that allows less counts."""
+
+    name: str
+    cores: int
+    memory_bytes: int
+
+
+def device(root: Path = Path("/")) -> Device:
+    """`root` is where /proc and /sys are. What cannot be read is left to what Python knows."""
+    cores, memory = os.cpu_count() or 1, psutil.virtual_memory().total
+    if sys.platform == "linux":
+        cores = len(os.sched_getaffinity(0))
+        try:
+            cores = min(cores, math.ceil(processor_limit(root) or cores))
+            memory = min(memory, memory_limit(root) or memory)
+        except (OSError, ValueError):
+            pass
+    try:
+        name = _chip() if sys.platform == "darwin" else _processor(root)
+    except OSError:
+        name = ""
+    return Device(name or platform.machine(), cores, memory)
+
+
+def _chip() -> str:
+    from draftd.hardware.apple import SystemApple
+
+    return SystemApple().sysctl("machdep.cpu.brand_string").rstrip(b"\0").decode(errors="replace")
+
+
+def _processor(root: Path) -> str:
+    """On x86 the processor's own name; on Arm, which has none, the board's where it is known."""
+    text = (root / "proc/cpuinfo").read_text(errors="replace")
+    found = re.search(r"^(?:model name|Model)\s*:\s*(.+?)\s*$", text, re.MULTILINE)
+    return found[1] if found else ""

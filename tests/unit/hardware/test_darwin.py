@@ -1,15 +1,22 @@
-"""What macOS answers, decoded. Every raw value is written from Apple's headers and the tools' documented output:
-none was recorded on a Mac."""
+"""macOS: what the system answers, decoded, and the calls themselves where there is no Apple.
+
+Every raw value is written from Apple's headers and the tools' documented output: none was recorded on a Mac.
+"""
 
 from __future__ import annotations
 
 import json
+import platform
 import struct
+import sys
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from draftd.hardware import darwin
-from draftd.hardware.probe import ReadingsProbe
+from draftd.hardware import apple, darwin, system
+from draftd.hardware.apple import SystemApple
+from draftd.hardware.probe import HardwareProbe
 from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel, ThermalState
 
 GIB = 1024**3
@@ -99,7 +106,7 @@ class RecordedApple:
 
 
 def test_a_whole_sample() -> None:
-    probe = ReadingsProbe(darwin.darwin_readings(RecordedApple(), "/opt/homebrew/bin/macmon"))
+    probe = HardwareProbe(darwin.darwin_readings(RecordedApple(), "/opt/homebrew/bin/macmon"))
     assert probe.sample() == HardwareSample(
         memory_free_share=0.37,
         memory_states={
@@ -140,9 +147,9 @@ def test_a_whole_sample() -> None:
         ("/bin/macmon", "macmon", {"temperatures", "fans", "power"}),
     ],
 )
-def test_what_fails_costs_only_its_own_values(missing: str, reading: str, absent: set[str]) -> None:
-    whole = ReadingsProbe(darwin.darwin_readings(RecordedApple(), "/bin/macmon")).sample()
-    probe = ReadingsProbe(darwin.darwin_readings(RecordedApple({missing}), "/bin/macmon"))
+def test_a_failing_call_costs_only_its_own_values(missing: str, reading: str, absent: set[str]) -> None:
+    whole = HardwareProbe(darwin.darwin_readings(RecordedApple(), "/bin/macmon")).sample()
+    probe = HardwareProbe(darwin.darwin_readings(RecordedApple({missing}), "/bin/macmon"))
     found = probe.sample()
     lost = {name for name in HardwareSample.__slots__ if getattr(found, name) != getattr(whole, name)}
     assert lost == absent
@@ -152,129 +159,120 @@ def test_what_fails_costs_only_its_own_values(missing: str, reading: str, absent
 
 def test_without_macmon_there_is_no_temperature_and_no_error() -> None:
     apple = RecordedApple()
-    probe = ReadingsProbe(darwin.darwin_readings(apple, None))
+    probe = HardwareProbe(darwin.darwin_readings(apple, None))
     found = probe.sample()
     assert (found.temperatures, found.fans, found.power) == (None, None, None)
     assert probe.errors == {}
     assert [command[0] for command in apple.commands] == ["/usr/sbin/ioreg"]
 
 
+def told(**answers: object) -> HardwareSample:
+    """A sample of a Mac without macmon that answers so."""
+    recorded = RecordedApple()
+    for name, answer in answers.items():
+        setattr(recorded, name, lambda answer=answer: answer)
+    return HardwareProbe(darwin.darwin_readings(recorded, None)).sample()
+
+
 @pytest.mark.parametrize(
-    ("raw", "level"),
-    [(1, MemoryPressure.NORMAL), (2, MemoryPressure.WARN), (4, MemoryPressure.CRITICAL)],
+    ("raw", "level"), [(1, MemoryPressure.NORMAL), (2, MemoryPressure.WARN), (4, MemoryPressure.CRITICAL)]
 )
-def test_every_level_of_memory_pressure(raw: int, level: MemoryPressure) -> None:
+def test_levels_of_memory_pressure(raw: int, level: MemoryPressure) -> None:
     assert darwin.pressure_sample(int32(raw)).memory_pressure is level
 
 
-@pytest.mark.parametrize("raw", [int32(0), int32(3), int32(-1), b"", b"\1\0\0\0\0\0\0\0"])
-def test_a_memory_pressure_that_is_not_known_is_an_error(raw: bytes) -> None:
-    with pytest.raises(ValueError, match="expected"):
-        darwin.pressure_sample(raw)
+def test_levels_of_heat() -> None:
+    levels = [told(thermal_pressure=raw).thermal_level for raw in range(5)]
+    assert levels == list(ThermalLevel)
+    assert [level.name for level in levels] == ["NOMINAL", "MODERATE", "HEAVY", "TRAPPING", "SLEEPING"]
+    states = [told(thermal_state=raw).thermal_state for raw in range(4)]
+    assert [state.name for state in states] == ["NOMINAL", "FAIR", "SERIOUS", "CRITICAL"]
+    assert told(thermal_pressure=33).thermal_level is None, "one that is not known is absent"
 
 
-@pytest.mark.parametrize("raw", range(5))
-def test_every_level_of_thermal_pressure(raw: int) -> None:
-    apple = RecordedApple()
-    apple.thermal_pressure = lambda: raw  # type: ignore[method-assign]
-    level = ReadingsProbe(darwin.darwin_readings(apple, None)).sample().thermal_level
-    assert level is not None
-    assert (level, level.name) == (raw, ("NOMINAL", "MODERATE", "HEAVY", "TRAPPING", "SLEEPING")[raw])
+@pytest.mark.parametrize(
+    ("decode", "raw", "message"),
+    [
+        *((darwin.pressure_sample, int32(level), "expected one of") for level in (0, 3, -1)),
+        (darwin.pressure_sample, b"", "0 bytes, expected 4"),
+        (darwin.pressure_sample, bytes(8), "8 bytes, expected 4"),
+        (darwin.free_share_sample, int32(-1), "free memory of -1 %"),
+        (darwin.free_share_sample, int32(101), "free memory of 101 %"),
+        (darwin.swap_sample, b"", "0 bytes, expected 24"),
+        (darwin.swap_sample, SWAP[:23], "23 bytes, expected 24"),
+        (lambda raw: darwin.pages_sample(raw, PAGE), VM_STATISTICS[:143], "143 bytes"),
+        (darwin.gpu_sample, IOREG.replace('"Device Utilization %"=4', '"Device Utilization %"=101'), "101 %"),
+        (darwin.macmon_sample, "", "Macmon"),
+        (darwin.macmon_sample, "macmon: not supported\n", "Macmon"),
+        (darwin.macmon_sample, '{"temp": {"cpu_temp_avg"', "Macmon"),
+        (darwin.macmon_sample, '{"temp": {"cpu_temp_avg": "hot"}}', "temp"),
+    ],
+)
+def test_an_answer_that_cannot_be_is_an_error(
+    decode: Callable[[Any], HardwareSample], raw: bytes | str, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        decode(raw)
 
 
-@pytest.mark.parametrize("raw", range(4))
-def test_every_thermal_state(raw: int) -> None:
-    apple = RecordedApple()
-    apple.thermal_state = lambda: raw  # type: ignore[method-assign]
-    state = ReadingsProbe(darwin.darwin_readings(apple, None)).sample().thermal_state
-    assert state is not None
-    assert (state, state.name) == (raw, ("NOMINAL", "FAIR", "SERIOUS", "CRITICAL")[raw])
-
-
-def test_a_thermal_level_that_is_not_known_is_absent_and_counted() -> None:
-    apple = RecordedApple()
-    apple.thermal_pressure = lambda: 33  # type: ignore[method-assign]
-    probe = ReadingsProbe(darwin.darwin_readings(apple, None))
-    assert probe.sample().thermal_level is None
-    assert probe.errors == {"thermal_pressure": 1}
-
-
-@pytest.mark.parametrize(("raw", "share"), [(0, 0.0), (1, 0.01), (100, 1.0)])
-def test_the_share_of_free_memory(raw: int, share: float) -> None:
-    assert darwin.free_share_sample(int32(raw)).memory_free_share == share
-
-
-@pytest.mark.parametrize("raw", [-1, 101])
-def test_a_share_beyond_all_of_it_is_an_error(raw: int) -> None:
-    with pytest.raises(ValueError, match="free memory"):
-        darwin.free_share_sample(int32(raw))
-
-
-def test_no_swap_in_use_is_zero_and_not_absent() -> None:
+def test_zero_is_a_value_and_not_absent() -> None:
     assert darwin.swap_sample(struct.pack("<QQQII", 0, 0, 0, PAGE, 1)) == HardwareSample(swap_used=0, swap_free=0)
-
-
-@pytest.mark.parametrize("size", [0, 23])
-def test_a_swap_structure_cut_short_is_an_error(size: int) -> None:
-    with pytest.raises(ValueError, match=f"{size} bytes, expected 24"):
-        darwin.swap_sample(SWAP[:size])
-
-
-def test_memory_statistics_may_grow_but_not_shrink() -> None:
-    assert darwin.pages_sample(VM_STATISTICS + bytes(64), PAGE) == darwin.pages_sample(VM_STATISTICS, PAGE)
-    with pytest.raises(ValueError, match="143 bytes"):
-        darwin.pages_sample(VM_STATISTICS[:143], PAGE)
-
-
-def test_a_machine_without_an_accelerator_tells_nothing_of_a_gpu() -> None:
-    assert darwin.gpu_sample("") == HardwareSample()
-
-
-def test_an_accelerator_tells_what_it_names_and_no_more() -> None:
-    without_memory = darwin.gpu_sample(IOREG.replace('"In use system memory"=', '"Something else"='))
-    assert without_memory == HardwareSample(gpu_utilization=0.04)
-    without_share = darwin.gpu_sample(IOREG.replace('"Device Utilization %"=', '"Something else"='))
-    assert without_share == HardwareSample(gpu_memory=1073741824)
-
-
-@pytest.mark.parametrize(("percent", "share"), [(0, 0.0), (1, 0.01), (100, 1.0)])
-def test_how_busy_the_gpu_is_as_a_share(percent: int, share: float) -> None:
-    text = IOREG.replace('"Device Utilization %"=4', f'"Device Utilization %"={percent}')
-    assert darwin.gpu_sample(text).gpu_utilization == share
-
-
-def test_of_two_accelerators_the_busier_one_counts_and_memory_adds_up() -> None:
-    both = darwin.gpu_sample(IOREG + IOREG.replace('"Device Utilization %"=4', '"Device Utilization %"=87'))
-    assert both == HardwareSample(gpu_memory=2 * 1073741824, gpu_utilization=0.87)
-
-
-def test_a_gpu_busier_than_all_the_time_is_an_error() -> None:
-    with pytest.raises(ValueError, match="GPU utilization of 101 %"):
-        darwin.gpu_sample(IOREG.replace('"Device Utilization %"=4', '"Device Utilization %"=101'))
-
-
-def test_an_idle_gpu_uses_zero_bytes_and_is_not_absent() -> None:
     assert darwin.gpu_sample(IOREG.replace("=1073741824}", "=0}")).gpu_memory == 0
+    assert [darwin.free_share_sample(int32(n)).memory_free_share for n in (0, 1, 100)] == [0.0, 0.01, 1.0]
 
 
-def test_a_mac_without_fans_or_a_total_has_neither() -> None:
-    found = darwin.macmon_sample(json.dumps({**MACMON, "fans": [], "sys_power": 0.0}))
-    assert found.fans is None
-    assert found.power is not None
-    assert set(found.power) == {"cpu", "gpu", "ane", "ram"}
+def test_memory_statistics_may_grow() -> None:
+    assert darwin.pages_sample(VM_STATISTICS + bytes(64), PAGE) == darwin.pages_sample(VM_STATISTICS, PAGE)
 
 
-def test_an_older_macmon_that_knows_no_fans() -> None:
+def test_accelerators() -> None:
+    assert darwin.gpu_sample("") == HardwareSample(), "none"
+    without_memory = IOREG.replace('"In use system memory"=', '"Something else"=')
+    assert darwin.gpu_sample(without_memory) == HardwareSample(gpu_utilization=0.04)
+    without_share = IOREG.replace('"Device Utilization %"=', '"Something else"=')
+    assert darwin.gpu_sample(without_share) == HardwareSample(gpu_memory=1073741824)
+    for percent, share in ((0, 0.0), (1, 0.01), (100, 1.0)):
+        text = IOREG.replace('"Device Utilization %"=4', f'"Device Utilization %"={percent}')
+        assert darwin.gpu_sample(text).gpu_utilization == share
+    two = darwin.gpu_sample(IOREG + IOREG.replace('"Device Utilization %"=4', '"Device Utilization %"=87'))
+    assert two == HardwareSample(gpu_memory=2 * 1073741824, gpu_utilization=0.87), "the busier one; memory adds up"
+
+
+def test_what_macmon_does_not_measure_is_absent() -> None:
+    without = darwin.macmon_sample(json.dumps({**MACMON, "fans": [], "sys_power": 0.0}))
+    assert without.fans is None
+    assert set(without.power or ()) == {"cpu", "gpu", "ane", "ram"}
     older = {name: value for name, value in MACMON.items() if name != "fans"}
     assert darwin.macmon_sample(json.dumps(older)).fans is None
-
-
-def test_a_temperature_of_zero_was_not_measured() -> None:
     heat = {"cpu_temp_avg": 0.0, "gpu_temp_avg": 36.0}
     assert darwin.macmon_sample(json.dumps({**MACMON, "temp": heat})).temperatures == {"gpu": 36.0}
 
 
-@pytest.mark.parametrize("text", ["", "macmon: not supported\n", '{"temp": {"cpu_temp_avg"'])
-def test_a_macmon_that_does_not_write_json_is_an_error(text: str) -> None:
-    with pytest.raises(ValueError, match="macmon|Expecting"):
-        darwin.macmon_sample(text)
+@pytest.mark.skipif(sys.platform == "darwin", reason="Apple's libraries are here")
+def test_without_apples_libraries_every_reading_fails_alone() -> None:
+    readings = darwin.darwin_readings(SystemApple(), "/nowhere/macmon")
+    probe = HardwareProbe(readings)
+    assert probe.sample() == HardwareSample()
+    assert probe.errors == {reading.name: 1 for reading in readings}
+
+
+def test_a_command_is_bounded_and_its_failure_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert SystemApple().run((sys.executable, "-c", "print('4 %')")) == "4 %\n"
+    with pytest.raises(OSError, match="status 3"):
+        SystemApple().run((sys.executable, "-c", "raise SystemExit(3)"))
+    monkeypatch.setattr(apple, "_COMMAND_SECONDS", 0.2)
+    with pytest.raises(OSError, match="timed out"):
+        SystemApple().run((sys.executable, "-c", "import time; time.sleep(3600)"))
+
+
+@pytest.mark.parametrize(("answer", "name"), [(b"Apple M4 Pro\0", "Apple M4 Pro"), (None, platform.machine())])
+def test_a_macs_name_is_its_chip(monkeypatch: pytest.MonkeyPatch, answer: bytes | None, name: str) -> None:
+    def sysctl(self: SystemApple, asked: str) -> bytes:
+        if answer is None:
+            raise OSError("no such name")
+        assert asked == "machdep.cpu.brand_string"
+        return answer
+
+    monkeypatch.setattr(system.sys, "platform", "darwin")
+    monkeypatch.setattr(SystemApple, "sysctl", sysctl)
+    assert system.device().name == name

@@ -1,8 +1,9 @@
-"""Linux, from recorded trees; and from the machine that the test runs on."""
+"""Linux: samples, and what a process may use, from recorded trees and from the machine that the test runs on."""
 
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,12 +12,15 @@ import psutil
 import pytest
 
 from draftd.hardware.linux import linux_readings, pressure_level
-from draftd.hardware.probe import ReadingsProbe
+from draftd.hardware.probe import HardwareProbe
 from draftd.hardware.sample import HardwareSample, MemoryPressure
-from draftd.hardware.system import system_probe
+from draftd.hardware.system import device, system_probe
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="psutil's Linux functions")
 
+X86 = "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: Intel(R) Xeon(R) Processor  \nmodel name\t: another\n"
+PI = "processor\t: 0\nBogoMIPS\t: 108.00\nCPU part\t: 0xd0b\n\nModel\t\t: Raspberry Pi 5 Model B Rev 1.0\n"
+ARM = "processor\t: 0\nBogoMIPS\t: 108.00\nCPU part\t: 0xd0b\n"
 KIB = 1024
 CALM = "some avg10=0.00 avg60=0.01 avg300=0.00 total=29213\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=28194\n"
 MEMINFO = """\
@@ -45,7 +49,7 @@ def tree(root: Path, files: dict[str, str]) -> Path:
 
 
 def sample(root: Path) -> HardwareSample:
-    probe = ReadingsProbe(linux_readings(root))
+    probe = HardwareProbe(linux_readings(root))
     found = probe.sample()
     assert probe.errors == {}
     return found
@@ -79,7 +83,7 @@ def test_stalls_that_cannot_be_read_are_an_error(text: str) -> None:
         pressure_level(text)
 
 
-def test_a_machine_that_tells_nothing_has_no_values_and_no_errors(tmp_path: Path) -> None:
+def test_an_empty_machine_has_no_values_and_no_errors(tmp_path: Path) -> None:
     found = sample(tmp_path)
     absent = ("memory_states", "memory_pressure", "cgroup_limit", "cgroup_used", "swap_in_pages", "swap_in_bytes")
     assert [getattr(found, name) for name in (*absent, "temperatures")] == [None] * 7
@@ -103,7 +107,7 @@ def test_swap_ins_are_pages_of_this_machine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mount", ["sys/fs/cgroup", "sys/fs/cgroup/unified"])
-def test_a_control_groups_limit_and_what_of_it_is_in_use(tmp_path: Path, mount: str) -> None:
+def test_a_control_groups_limit_and_use(tmp_path: Path, mount: str) -> None:
     own = "system.slice/draftd.service"
     files = {"proc/self/cgroup": f"4:memory:/elsewhere\n0::/{own}\n"} | group(f"{mount}/{own}", "8000", 5000, 1000)
     found = sample(tree(tmp_path, files))
@@ -152,12 +156,61 @@ def test_fans_go_by_chip_and_number(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_broken_file_costs_only_its_own_values(tmp_path: Path) -> None:
     files = {"proc/pressure/memory": "nonsense", "proc/meminfo": MEMINFO, "proc/vmstat": "pswpin 7\n"}
-    probe = ReadingsProbe(linux_readings(tree(tmp_path, files)))
+    probe = HardwareProbe(linux_readings(tree(tmp_path, files)))
     found = probe.sample()
     assert found.memory_pressure is None
     assert found.memory_states is not None
     assert found.swap_in_pages == 7
     assert probe.errors == {"pressure": 1}
+
+
+def groups(**limits: str) -> dict[str, str]:
+    """The daemon's own group and the one above it, by file: `own_cpu` is the own one's cpu.max."""
+    place = {"own": "sys/fs/cgroup/outer/own", "outer": "sys/fs/cgroup/outer"}
+    made = {"proc/self/cgroup": "0::/outer/own\n"}
+    for name, text in limits.items():
+        group, kind = name.split("_")
+        made[f"{place[group]}/{kind}.max"] = f"{text}\n"
+    return made
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "name"),
+    [(X86, "Intel(R) Xeon(R) Processor"), (PI, "Raspberry Pi 5 Model B Rev 1.0"), (ARM, platform.machine())],
+)
+def test_a_processor_is_called_as_it_calls_itself(tmp_path: Path, cpuinfo: str, name: str) -> None:
+    assert device(tree(tmp_path, {"proc/cpuinfo": cpuinfo})).name == name
+
+
+def test_without_limits_it_is_the_whole_machine(tmp_path: Path) -> None:
+    for files in ({}, groups(own_cpu="max 100000", own_memory="max", outer_memory="max"), {"proc/self/cgroup": "1:x"}):
+        found = device(tree(tmp_path / str(len(files)), files))
+        assert (found.cores, found.memory_bytes) == (
+            len(os.sched_getaffinity(0)),
+            psutil.virtual_memory().total,
+        )
+
+
+@pytest.mark.parametrize(
+    ("limits", "cores", "memory"),
+    [
+        ({"own_cpu": "100000 100000"}, 1, None),
+        ({"own_cpu": "max 100000", "outer_cpu": "150000 100000"}, 2, None),  # a part of a core is one
+        ({"own_cpu": "300000 100000", "outer_cpu": "50000 100000"}, 1, None),
+        ({"own_memory": "max", "outer_memory": "1000000"}, None, 1_000_000),
+        ({"own_memory": "500000", "outer_memory": "1000000"}, None, 500_000),
+        ({"own_memory": "1000000", "outer_memory": "500000"}, None, 500_000),
+        ({"own_memory": str(2**60)}, None, None),
+        ({"own_cpu": "nonsense"}, None, None),
+    ],
+)
+def test_the_tightest_control_group_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, str], cores: int | None, memory: int | None
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
+    found = device(tree(tmp_path, groups(**limits)))
+    assert found.cores == (cores or 8)
+    assert found.memory_bytes == (memory or psutil.virtual_memory().total)
 
 
 def test_this_machine() -> None:
@@ -173,3 +226,7 @@ def test_this_machine() -> None:
     assert found.process_resident is not None
     assert 2**20 < found.process_resident < found.memory_total
     assert found.mlx_active is None, "no model is loaded"
+    here = device()
+    assert here.name
+    assert 1 <= here.cores <= (os.cpu_count() or 1)
+    assert 0 < here.memory_bytes <= found.memory_total

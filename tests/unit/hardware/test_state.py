@@ -46,7 +46,7 @@ def test_headroom_is_what_is_available_beyond_the_floor() -> None:
     assert after(sample, floor=0).headroom == 13 * GB
 
 
-def test_the_floor_is_ten_gigabytes_of_twenty_four_unless_it_is_set() -> None:
+def test_the_default_floor_is_ten_gigabytes_of_twenty_four() -> None:
     sample = HardwareSample(memory_total=24 * GB, memory_available=13 * GB)
     assert (after(sample).floor, after(sample).headroom) == (10 * GB, 3 * GB)
     assert after(HardwareSample(memory_total=48 * GB)).floor == 20 * GB
@@ -58,7 +58,7 @@ def test_a_control_group_that_allows_less_counts() -> None:
     assert (after(sample).floor, after(sample).headroom) == (5 * GB, 3 * GB)
 
 
-def test_a_control_group_that_allows_more_than_there_is_does_not() -> None:
+def test_a_control_group_that_allows_more_does_not() -> None:
     sample = HardwareSample(memory_total=24 * GB, memory_available=13 * GB, cgroup_limit=99 * GB, cgroup_used=0)
     assert (after(sample).floor, after(sample).headroom) == (10 * GB, 3 * GB)
 
@@ -111,7 +111,7 @@ def test_a_throttle_event_is_a_change_into_heavy_or_worse(levels: list[int | Non
     assert heated(*levels).throttles == throttles
 
 
-def test_a_level_that_is_no_longer_told_is_absent() -> None:
+def test_a_level_no_longer_read_is_absent() -> None:
     assert heated(0, 2, None).thermal_level is None
 
 
@@ -124,7 +124,7 @@ def test_a_level_that_is_no_longer_told_is_absent() -> None:
         (ThermalState.CRITICAL, ThermalLevel.TRAPPING),
     ],
 )
-def test_the_coarser_scale_stands_in_for_the_finer_one(state: ThermalState, level: ThermalLevel) -> None:
+def test_the_coarser_heat_scale_replaces_the_finer(state: ThermalState, level: ThermalLevel) -> None:
     assert after(HardwareSample(thermal_state=state)).thermal_level is level
     both = HardwareSample(thermal_state=state, thermal_level=ThermalLevel.SLEEPING)
     assert after(both).thermal_level is ThermalLevel.SLEEPING
@@ -145,13 +145,13 @@ def test_swap_ins_count_from_the_first_sample_and_never_fall(amounts: list[int |
     assert swapped(*amounts) == since
 
 
-def test_what_could_be_done_without_is_held_while_memory_is_not_short() -> None:
+def test_memory_pressure_halves_then_ends_what_is_held() -> None:
     assert memory_share(None) == 1.0
     shares = [memory_share(after(HardwareSample(memory_pressure=level))) for level in (None, *MemoryPressure)]
     assert shares == [1.0, 1.0, 0.5, 0.0]
 
 
-def test_one_more_request_may_take_the_headroom_or_a_share_of_what_is_left_and_nothing_in_critical_pressure() -> None:
+def test_a_request_may_take_headroom_unless_pressure_is_critical() -> None:
     assert takeable(None) is None
     assert takeable(after(HardwareSample())) is None
     roomy = HardwareSample(memory_total=24_000, memory_available=18_000)

@@ -20,9 +20,9 @@ from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterNa
 from draftd.errors import NotServing
 from draftd.fronts.grpc import manifest as server_manifest
 from draftd.fronts.grpc.manifest import Manifests
-from draftd.hardware import device
 from draftd.hardware.sample import HardwareSample
 from draftd.hardware.state import FixedView, HardwareState
+from draftd.hardware.system import device
 from draftd.models.fingerprint import Fingerprints
 from draftd.models.folder import ModelFiles, PairFiles
 from draftd.settings import Settings
@@ -188,7 +188,7 @@ def test_what_decides_no_figure_keeps_none_from_being_compared(
 def test_another_machine_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = world(tmp_path / "a" / "pair")
     before = one.manifest()
-    real = device.device()
+    real = device()
     assert (before.device, before.cores, before.memory_bytes) == (real.name, real.cores, real.memory_bytes)
     for name, fake in (
         ("device", replace(real, name="Apple M9")),

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, ModelInfo
 from draftd.engine.loop import EngineWorker
 from draftd.fronts.grpc.in_force import in_force
-from draftd.hardware.device import device
 from draftd.hardware.state import HardwareView
+from draftd.hardware.system import device
 from draftd.models.blas import described
 from draftd.models.fingerprint import Fingerprints
 from draftd.models.folder import ModelFiles
