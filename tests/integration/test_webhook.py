@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from draftd.cli.grafana.policy import OURS
+from draftd.cli.grafana.compared import OUR_ROUTE
 from draftd.core import FallbackLevel
 from draftd.fallback.alerts.poller import Poller
 from draftd.fallback.leases import Leases, Notice
@@ -147,7 +147,7 @@ def test_a_lease_outlives_a_repeat_that_was_lost_whoever_sends_it() -> None:
     manager = yaml.safe_load((ROOT / "otel-collector" / "alertmanager.yaml").read_text())["route"]["routes"]
     provisioned = yaml.safe_load((ROOT / "dashboards" / "provisioning" / "alerting" / "draftd.yaml").read_text())
     repeats = [route["repeat_interval"] for route in (manager[0], provisioned["policies"][0]["routes"][0])]
-    repeats.append(OURS["routes"][0]["repeat_interval"])
+    repeats.append(OUR_ROUTE["routes"][0]["repeat_interval"])
     assert repeats == ["10m"] * 3
     assert WebhookSettings().lease_seconds >= 2.5 * 600
 

@@ -1,209 +1,264 @@
-"""Grafana's HTTP API, as far as it is needed, through grafana-client: every call bounded in time, every error in words.
+"""A Grafana: where it is, as whom to ask it, and its HTTP API through grafana-client. Every error is one sentence that
+says what to do. Credentials come from the environment or a file, and are never shown.
 
 Grafana 13 calls these paths legacy and keeps them; their successors under /apis are not in grafana-client.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import urlsplit
 
-from draftd.cli.grafana.access import Access
-from draftd.cli.grafana.errors import GrafanaError
-from draftd.cli.grafana.names import Json
+from grafana_client.client import GrafanaClient, GrafanaException, GrafanaTimeoutError
+from niquests import exceptions
 
-OLDEST = (12, 0)  # signs webhooks with HMAC
+from draftd.errors import ConfigError, DraftdError, FieldError
+
+_OLDEST = (12, 0)  # signs webhooks with HMAC
 _PAGE = 1000
+_LONGEST_TEXT = 300
 
 
-class GrafanaClient:
-    """One Grafana. Methods answer with what came, parsed; a missing object is None. Raises GrafanaError only."""
+class GrafanaError(DraftdError):
+    """Something between here and Grafana is wrong. `code` is the HTTP status, where there was an answer."""
+
+    def __init__(self, message: str, code: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One Grafana and one identity: a token, or user and password."""
+
+    url: str
+    auth: str | tuple[str, str] = field(repr=False)
+    timeout: float = 10.0
+    tls_ca: Path | None = None
+
+    @property
+    def secret(self) -> str:
+        """What must not be printed."""
+        return self.auth if isinstance(self.auth, str) else self.auth[1]
+
+
+def find_access(
+    url: str | None,
+    environ: Mapping[str, str],
+    *,
+    token_file: Path | None = None,
+    insecure_http: bool = False,
+    timeout: float = 10.0,
+    tls_ca: Path | None = None,
+) -> Access:
+    """The token of `token_file`, else GRAFANA_TOKEN, else GRAFANA_USER and GRAFANA_PASSWORD."""
+    token = _token(token_file, environ)
+    if not url:
+        raise ConfigError("url", "", "--url or GRAFANA_URL, such as https://grafana.example.org")
+    parts = urlsplit(checked_url("url", url))
+    if parts.scheme == "http" and not insecure_http and not _loopback(parts.hostname or ""):
+        raise ConfigError(
+            "url",
+            f"{parts.scheme}://{parts.hostname}",
+            "https beyond this machine: over http the credentials could be read on the way. --insecure-http says that "
+            "this is meant",
+        )
+    if tls_ca is not None and not tls_ca.is_file():
+        raise ConfigError("tls_ca", str(tls_ca), "an existing file")
+    user, password = environ.get("GRAFANA_USER"), environ.get("GRAFANA_PASSWORD")
+    if token is None and user and not password:
+        raise FieldError("GRAFANA_PASSWORD", "", "the password of GRAFANA_USER")
+    if token is None and not (user and password):
+        allowed = "a service account's token, here or in --token-file; or GRAFANA_USER and GRAFANA_PASSWORD"
+        raise FieldError("GRAFANA_TOKEN", "", allowed)
+    return Access(url.rstrip("/"), token or (str(user), str(password)), timeout, tls_ca)
+
+
+def checked_url(name: str, url: str) -> str:
+    """An http address without credentials in it, which would end up in logs and in process lists."""
+    try:
+        parts = urlsplit(url)
+        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        fits = False
+    if fits and (parts.username or parts.password):
+        raise ConfigError(name, f"{parts.scheme}://…@{parts.hostname}", "an address without user and password in it")
+    if not fits or not url.isascii() or any(sign.isspace() for sign in url):
+        shown = "…@" + url.rsplit("@", 1)[1] if "@" in url else url  # even what is no address may hold a password
+        raise ConfigError(name, shown, "an address such as https://grafana.example.org")
+    return url
+
+
+def _token(file: Path | None, environ: Mapping[str, str]) -> str | None:
+    if file is not None:
+        name, token = str(file), file.read_text(encoding="utf-8").strip()
+    else:
+        name, token = "GRAFANA_TOKEN", environ.get("GRAFANA_TOKEN", "").strip()
+        if not token:
+            return None
+    if not token or not all("!" <= sign <= "~" for sign in token):
+        raise FieldError(name, "…", "one token of printable ASCII, and nothing else")
+    return token
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or host.endswith(".localhost") or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class Grafana:
+    """One Grafana. Raises GrafanaError only; its messages repeat none of the secrets.
+
+    `what` says in an error what was being done ("list the data sources"), `needs` the permission for it.
+    """
 
     def __init__(self, access: Access, secrets: Sequence[str] = ()) -> None:
-        from grafana_client.api import GrafanaApi  # here, for it takes a while to import
-
-        self.access = access
-        self._secrets = (*access.secrets, *secrets)
-        self._api: Any = GrafanaApi(
-            auth=access.token if access.token is not None else access.login,
-            protocol=access.scheme,
-            host=access.host,
-            port=access.port,
-            url_path_prefix=access.prefix,
+        self.access, self._secrets = access, (access.secret, *secrets)
+        parts = urlsplit(access.url)
+        path, host = parts.path.strip("/"), parts.hostname or ""
+        self._http: Any = GrafanaClient(
+            access.auth,
+            host=f"[{host}]" if ":" in host else host,
+            port=parts.port,
+            url_path_prefix=f"{path}/" if path else "",
+            protocol=parts.scheme,
             verify=True if access.tls_ca is None else str(access.tls_ca),
             timeout=access.timeout,
         )
-        self._api.client.s.max_redirects = 0  # a redirect could carry the credentials elsewhere, or to a login page
+        self._http.s.max_redirects = 0  # a redirect could carry the credentials elsewhere, or to a login page
 
     def version(self) -> str:
         """What it says it is; GrafanaError when it is not a Grafana, or one too old. Some keep their version secret."""
-        try:
-            health = self._ask("see whether it is a Grafana", "", lambda: self._api.client.GET("/health"))
-        except GrafanaError as error:
-            if error.code == 404:
-                raise self._no_grafana() from None
-            raise
+        health = self.find("see whether it is a Grafana", "", "/health")
         if not isinstance(health, dict) or "database" not in health:
             raise self._no_grafana()
-        version = health.get("version") or self._build().get("version")
+        version = health.get("version")
+        if not version:
+            settings = self.find("ask for the version", "", "/frontend/settings")
+            version = settings.get("buildInfo", {}).get("version") if isinstance(settings, dict) else None
         numbers = re.match(r"(\d+)\.(\d+)", str(version or ""))
-        if numbers and tuple(map(int, numbers.groups())) < OLDEST:
+        if numbers and tuple(map(int, numbers.groups())) < _OLDEST:
             raise GrafanaError(
                 f"{self.access.url} is Grafana {version}; the oldest that signs alerts for the daemon is "
-                f"{OLDEST[0]}.{OLDEST[1]}: upgrade it"
+                f"{_OLDEST[0]}.{_OLDEST[1]}: upgrade it"
             )
         return str(version or "of unknown version")
 
-    def data_sources(self) -> list[Json]:
-        return self._list("list the data sources", "datasources:read", self._api.datasource.list_datasources)
-
-    def folder(self, uid: str) -> Json | None:
-        return self._maybe("read the folder", "folders:read", lambda: self._api.folder.get_folder(quote(uid, safe="")))
-
-    def root_folders(self) -> list[Json]:
-        return self._pages("list the folders", "folders:read", "/folders", {})
-
-    def search(self, **parameters: str) -> list[Json]:
-        return self._pages("search dashboards", "dashboards:read", "/search", {"type": "dash-db", **parameters})
-
-    def dashboard(self, uid: str) -> Json | None:
-        return self._maybe(
-            f"read dashboard {uid}", "dashboards:read", lambda: self._api.dashboard.get_dashboard(quote(uid, safe=""))
-        )
-
-    def rules(self) -> list[Json]:
-        return self._list(
-            "list the alert rules", "alert.provisioning:read", self._api.alertingprovisioning.get_alertrules_all
-        )
-
-    def rule_group(self, folder_uid: str, name: str) -> Json | None:
-        return self._maybe(
-            f"read rule group {name}",
-            "alert.provisioning:read",
-            lambda: self._api.alertingprovisioning.get_rule_group(folder_uid, quote(name, safe="")),
-        )
-
-    def contact_points(self) -> list[Json]:
-        return self._list(
-            "list the contact points", "alert.provisioning:read", self._api.alertingprovisioning.get_contactpoints
-        )
-
-    def policies(self) -> Json:
-        tree: Json = self._ask(
-            "read the notification policies",
-            "alert.provisioning:read",
-            self._api.alertingprovisioning.get_notification_policy_tree,
-        )
-        return tree
-
-    def create_folder(self, uid: str, title: str) -> None:
-        self._ask("create the folder", "folders:create", lambda: self._api.folder.create_folder(title, uid))
-
-    def put_dashboard(self, model: Json, folder_uid: str, message: str) -> None:
-        """`model["version"]` is the version that it replaces; another one there is a GrafanaError with code 412."""
-        body = {"dashboard": {"id": None, **model}, "folderUid": folder_uid, "message": message, "overwrite": False}
-        self._ask(
-            f"save dashboard {model['uid']}",
-            "dashboards:create and dashboards:write",
-            lambda: self._api.dashboard.update_dashboard(body),
-        )
-
-    def delete_dashboard(self, uid: str) -> None:
-        self._maybe(
-            f"delete dashboard {uid}",
-            "dashboards:delete",
-            lambda: self._api.dashboard.delete_dashboard(quote(uid, safe="")),
-        )
-
-    def put_rule_group(self, body: Json, *, locked: bool) -> None:
-        self._ask(
-            f"save rule group {body['title']}",
-            "alert.provisioning:write",
-            lambda: self._api.alertingprovisioning.update_rule_group(
-                body["folderUid"], quote(body["title"], safe=""), body, disable_provenance=not locked
-            ),
-        )
-
-    def delete_rule(self, uid: str) -> None:
-        self._maybe(
-            f"delete rule {uid}",
-            "alert.provisioning:write",
-            lambda: self._api.alertingprovisioning.delete_alertrule(quote(uid, safe="")),
-        )
-
-    def create_contact_point(self, body: Json, *, locked: bool) -> None:
-        self._ask(
-            "create the contact point",
-            "alert.provisioning:write",
-            lambda: self._api.alertingprovisioning.create_contactpoint(body, disable_provenance=not locked),
-        )
-
-    def update_contact_point(self, body: Json, *, locked: bool) -> None:
-        self._ask(
-            "save the contact point",
-            "alert.provisioning:write",
-            lambda: self._api.alertingprovisioning.update_contactpoint(
-                body["uid"], body, disable_provenance=not locked
-            ),
-        )
-
-    def put_policies(self, tree: Json, *, locked: bool) -> None:
-        self._ask(
-            "save the notification policies",
-            "alert.provisioning:write",
-            lambda: self._api.alertingprovisioning.set_notification_policy_tree(tree, disable_provenance=not locked),
-        )
-
-    def _build(self) -> Mapping[str, Any]:
-        try:
-            found = self._ask("ask for the version", "", self._api.health.check)
-        except GrafanaError as error:
-            if error.code in (401, 403):
-                raise
-            return {}
-        return found if isinstance(found, dict) else {}
-
-    def _pages(self, what: str, needs: str, path: str, parameters: Mapping[str, str]) -> list[Json]:
-        found: list[Json] = []
-        while True:
-            page = {**parameters, "limit": str(_PAGE), "page": str(len(found) // _PAGE + 1)}
-            got = self._list(what, needs, partial(self._api.client.GET, path, params=page))
-            found += got
-            if len(got) < _PAGE:
-                return found
-
-    def _list(self, what: str, needs: str, call: Callable[[], Any]) -> list[Json]:
-        found = self._ask(what, needs, call)
+    def get_list(self, what: str, needs: str, path: str, **parameters: Any) -> list[Any]:
+        found = self.send("GET", what, needs, path, params=parameters)
         if not isinstance(found, list):
             raise self._no_grafana()
         return found
 
-    def _maybe(self, what: str, needs: str, call: Callable[[], Any]) -> Json | None:
+    def get_pages(self, what: str, needs: str, path: str, **parameters: Any) -> list[Any]:
+        """All pages of a list."""
+        found: list[Any] = []
+        while True:
+            page = self.get_list(what, needs, path, **parameters, limit=_PAGE, page=len(found) // _PAGE + 1)
+            found += page
+            if len(page) < _PAGE:
+                return found
+
+    def find(self, what: str, needs: str, path: str, method: str = "GET") -> Any:
+        """None where there is no such thing."""
         try:
-            found: Json | None = self._ask(what, needs, call)
+            return self.send(method, what, needs, path)
         except GrafanaError as error:
             if error.code == 404:
                 return None
             raise
-        return found
 
-    def _ask(self, what: str, needs: str, call: Callable[[], Any]) -> Any:
-        from grafana_client.client import GrafanaException
-        from niquests.exceptions import RequestException
-
-        from draftd.cli.grafana.answers import Asked, explain
-
+    def send(
+        self,
+        method: str,
+        what: str,
+        needs: str,
+        path: str,
+        body: Any = None,
+        *,
+        locked: bool = True,
+        params: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """What it answers, parsed. Alerting objects that are written `locked` cannot be edited in Grafana's pages."""
+        headers = {} if locked else {"X-Disable-Provenance": "true"}
         try:
-            return call()
-        except (GrafanaException, RequestException) as error:
-            asked = Asked(what, needs, self.access.url, self.access.timeout, self._secrets)
-            problem = explain(error, asked)
+            return getattr(self._http, method)(path, json=body, params=params, headers=headers, accept_empty_json=True)
+        except (GrafanaException, exceptions.RequestException) as error:
+            problem = self._explain(error, what, needs)
         raise problem  # not from within the handler: what it was made from may hold the credentials
 
-    def _no_grafana(self) -> GrafanaError:
-        from draftd.cli.grafana.answers import no_grafana
+    def _explain(self, error: Exception, what: str, needs: str) -> GrafanaError:
+        url = self.access.url
+        if isinstance(error, (GrafanaTimeoutError, exceptions.Timeout)):
+            line = f"{url} did not answer within {self.access.timeout:g} s: --timeout gives it longer"
+        elif isinstance(error, GrafanaException):
+            return self._refused(error, what, needs)
+        elif isinstance(error, exceptions.SSLError):
+            cause = self._cause(error)
+            advice = "does it speak https there?"
+            if "certificate" in cause.lower():
+                advice = "--tls-ca names the authority (PEM) that its certificate comes from"
+            line = f"no TLS with {url} ({cause}): {advice}"
+        elif isinstance(error, exceptions.TooManyRedirects):
+            line = (
+                f"{url} sends elsewhere: give the address it ends up at, which may be https, and one that no login "
+                "page stands before"
+            )
+        elif isinstance(error, exceptions.JSONDecodeError):
+            return self._no_grafana()
+        else:
+            line = (
+                f"nothing answers at {url}: is Grafana running there, and is it the right address? "
+                f"({self._cause(error)})"
+            )
+        return GrafanaError(f"could not {what}: {line}")
 
-        return no_grafana(self.access.url)
+    def _refused(self, error: GrafanaException, what: str, needs: str) -> GrafanaError:
+        code, said = int(error.status_code or 0), error.response
+        if isinstance(said, dict):
+            said = str(said.get("message") or "")
+        elif not isinstance(said, str) or said.lstrip().startswith("<"):
+            said = ""
+        answer = f"{code}: {self._scrubbed(said)}" if said else str(code)
+        if code == 401:
+            line = f"Grafana does not accept the credentials ({answer}): is the token of this Grafana, and still valid?"
+            return GrafanaError(line, code)
+        if code == 403:
+            needed = f": give the account the permission {needs}, or the role Admin" if needs else ""
+            return GrafanaError(f"not allowed to {what} ({answer}){needed}", code)
+        meaning = {
+            400: f"Grafana finds fault with it ({answer})",
+            404: f"there is no such thing ({answer})",
+            406: f"it was saved in Grafana's newer format ({answer}): delete it there, and run this again",
+            409: f"it was changed meanwhile ({answer}): run this again",
+            412: f"it was changed meanwhile ({answer}): run this again",
+            429: f"too many requests ({answer}): wait a little, and run this again",
+        }
+        line = meaning.get(code, f"Grafana failed ({answer}): its own log says why")
+        return GrafanaError(f"could not {what}: {line}", code)
+
+    def _no_grafana(self) -> GrafanaError:
+        return GrafanaError(
+            f"{self.access.url} answers, but is not a Grafana: give the address of its start page, with the path if it "
+            "lives under one"
+        )
+
+    def _cause(self, error: BaseException) -> str:
+        """The innermost reason: what wraps it repeats the address and the retries."""
+        while (inner := error.__cause__ or error.__context__) is not None:
+            error = inner
+        return self._scrubbed(str(error) or type(error).__name__)
+
+    def _scrubbed(self, text: str) -> str:
+        """Cut, and without the secrets: servers and proxies like to repeat what they were sent."""
+        for secret in self._secrets:
+            text = text.replace(secret, "…")
+        text = " ".join(text.split())
+        return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"

@@ -13,7 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from draftd.cli.grafana.access import find_access
+from draftd.cli.grafana.client import find_access
 from draftd.errors import FieldError
 from tests.http_server import serving
 from tests.unit.cli.grafana.conftest import RULES, Push, Site

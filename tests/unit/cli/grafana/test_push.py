@@ -214,26 +214,6 @@ def test_a_rule_no_longer_shipped_survives_the_writing_of_its_group(site: Site, 
     assert set(site.grafana.rules) == {"draftd-slower", "draftd-fresh"}
 
 
-def test_editable_rules_and_contact_point_stay_editable(site: Site, push: Push) -> None:
-    push("--editable")
-    assert all("provenance" not in stored for stored in site.grafana.rules.values())
-    assert "provenance" not in site.grafana.contact_points["draftd-daemon"]
-    assert push().out.endswith("nothing to do: 5 as shipped\n")
-    site.grafana.rules["draftd-absent"]["for"] = "10m"
-    site.grafana.contact_points["draftd-daemon"]["settings"]["url"] = "http://elsewhere/"
-    assert push().code == 0
-    assert all("provenance" not in stored for stored in site.grafana.rules.values())
-    assert "provenance" not in site.grafana.contact_points["draftd-daemon"]
-
-
-def test_locked_objects_can_be_mended_with_editable_too(site: Site, push: Push) -> None:
-    push()
-    site.grafana.rules["draftd-absent"]["for"] = "10m"
-    site.grafana.contact_points["draftd-daemon"]["settings"]["url"] = "http://elsewhere/"
-    assert push("--editable").code == 0
-    assert site.grafana.contact_points["draftd-daemon"]["settings"]["url"].startswith("http://127.0.0.1")
-
-
 def test_without_a_secret_the_contact_point_is_left_alone(site: Site, push: Push) -> None:
     ran = push(DRAFTD_WEBHOOK_SECRET=None)
     assert "the contact point is left out: DRAFTD_WEBHOOK_SECRET is not set" in ran.out
@@ -277,3 +257,11 @@ def test_our_dashboards_are_found_among_many(site: Site, push: Push, many: int) 
     assert "draftd-old" not in site.grafana.dashboards
     assert not any("copy-" in request.path for request in site.grafana.requests)  # nor is a single one of them read
     assert len(site.grafana.dashboards) == many + 2
+
+
+def test_without_content_no_folder_is_made(site: Site, push: Push) -> None:
+    for file in (site.folder / "dashboards").iterdir():
+        file.unlink()
+    site.change(RULES, lambda content: content.update(groups=[]))
+    assert push().code == 0
+    assert "draftd" not in site.grafana.folders
