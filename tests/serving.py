@@ -6,69 +6,32 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
 
 from draftd.client.client import CallError, DraftdClient
-from draftd.core import ContextTier, DecodePlan, DepthMode, Outcome
+from draftd.core import DepthMode
 from draftd.engine.loop import EngineWorker
 from draftd.engine.pair import LoadedModels
 from draftd.engine.scripted import scripted_models
-from draftd.errors import DraftdError
 from draftd.fallback.journal import Journal
-from draftd.fronts.grpc.app import Daemon
-from draftd.fronts.grpc.seams import FallbackControl
+from draftd.fronts.daemon import Daemon
+from draftd.fronts.grpc.control import FallbackControl
 from draftd.hardware.state import HardwareView
 from draftd.planning.flag import FlagService
 from draftd.planning.planner import Planner, ladder_of
 from draftd.settings import EngineSettings, FlagSettings, ServerSettings, Settings
-from draftd.telemetry.setup import Telemetry
-from draftd.telemetry.spans import InferenceSpan, InferenceStart
 from draftd.v1 import inference_pb2 as pb
+from tests.listening import ListeningTelemetry
 from tests.waiting import until
 
 
 def models() -> LoadedModels:
     """A scripted pair with room for a few thousand tokens."""
     return scripted_models(0.7, context_length=4096)
-
-
-@dataclass
-class Heard(InferenceSpan):
-    """What telemetry was told of one request."""
-
-    start: InferenceStart
-    outcomes: list[Outcome] = field(default_factory=list)
-    refusals: list[DraftdError] = field(default_factory=list)
-    text: str | None = None
-
-    def planned(self, plan: DecodePlan, tier: ContextTier) -> None:
-        pass
-
-    def captured(self, text: str) -> None:
-        self.text = text
-
-    def finished(self, outcome: Outcome) -> None:
-        if not self.outcomes:  # as the contract has it: a second is ignored
-            self.outcomes.append(outcome)
-
-    def refused(self, error: DraftdError) -> None:
-        self.refusals.append(error)
-
-
-class ListeningTelemetry(Telemetry):
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.heard: list[Heard] = []
-
-    def begin_inference(self, start: InferenceStart) -> InferenceSpan:
-        self.heard.append(Heard(start))
-        return self.heard[-1]
 
 
 class Served:
@@ -161,7 +124,7 @@ class Served:
 
     def settle(self, seconds: float = 10.0) -> None:
         """Waits until the engine has nothing in hand and every request was told to telemetry."""
-        until(lambda: self.daemon.in_hand == 0, seconds)
+        until(lambda: self.daemon.service.in_hand == 0, seconds)
         until(lambda: all(h.outcomes or h.refusals for h in self.telemetry.heard), seconds)
 
     def channel(self, options: list[tuple[str, int]] | None = None) -> grpc.Channel:

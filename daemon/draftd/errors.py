@@ -1,18 +1,18 @@
-"""Everything that draftd refuses, with the gRPC status that says so.
+"""Everything that draftd refuses, with the gRPC and the HTTP status that say so (paired as google.rpc.Code has them).
 
 DraftdError
-├── ConfigError             (start-up only)       a setting is wrong
-├── ModelLoadError          (start-up only)       a model cannot be loaded
-├── InvalidRequest          INVALID_ARGUMENT      a field of the request is wrong
-├── SpeculationUnavailable  FAILED_PRECONDITION   speculation was demanded and cannot be had
-├── FlagReadOnly            FAILED_PRECONDITION   the flag's provider takes no writes
-├── NotNow                  FAILED_PRECONDITION   what was asked for cannot be done as things stand
-├── QueueFull               RESOURCE_EXHAUSTED    too many requests wait; retry after a while
-├── NotServing              UNAVAILABLE           loading, draining or failed
-├── Unauthenticated         UNAUTHENTICATED       no token, or a wrong one
-├── ClientStalled           ABORTED               the client took no message for too long
-├── DeadlineExceeded        DEADLINE_EXCEEDED     the caller's time ran out
-└── EngineFailure           INTERNAL              decoding failed
+├── ConfigError             (start-up only)             a setting is wrong
+├── ModelLoadError          FAILED_PRECONDITION    400  a model cannot be loaded
+├── InvalidRequest          INVALID_ARGUMENT       400  a field of the request is wrong
+├── SpeculationUnavailable  FAILED_PRECONDITION    400  speculation was demanded and cannot be had
+├── FlagReadOnly            FAILED_PRECONDITION    400  the flag's provider takes no writes
+├── NotNow                  FAILED_PRECONDITION    400  what was asked for cannot be done as things stand
+├── QueueFull               RESOURCE_EXHAUSTED     429  too many requests wait; retry after a while
+├── NotServing              UNAVAILABLE            503  loading, draining or failed
+├── Unauthenticated         UNAUTHENTICATED        401  no token, or a wrong one
+├── ClientStalled           ABORTED                409  the client took no message for too long
+├── DeadlineExceeded        DEADLINE_EXCEEDED      504  the caller's time ran out
+└── EngineFailure           INTERNAL               500  decoding failed
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from typing import ClassVar
 
 
 class DraftdError(Exception):
-    """Base of all. `status` is the name of a gRPC status code; `retry_after` seconds, where a retry may help."""
+    """Base of all. `grpc_status` is the name of a gRPC status code; `retry_after` seconds, where a retry may help."""
 
-    status: ClassVar[str] = "INTERNAL"
+    grpc_status: ClassVar[str] = "INTERNAL"
+    http_status: ClassVar[int] = 500
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -33,8 +34,6 @@ class DraftdError(Exception):
 
 class FieldError(DraftdError):
     """Something named is wrong: says which field, what it was, and what is allowed."""
-
-    status = "INVALID_ARGUMENT"
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
         shown = repr(value)
@@ -49,64 +48,70 @@ class FieldError(DraftdError):
 class ConfigError(FieldError):
     """A setting is wrong. Raised at start-up."""
 
+    grpc_status, http_status = "INVALID_ARGUMENT", 400
+
 
 class InvalidRequest(FieldError):
     """A field of a request is wrong."""
+
+    grpc_status, http_status = "INVALID_ARGUMENT", 400
 
 
 class ModelLoadError(DraftdError):
     """A model folder is missing, incomplete or of a kind that mlx-lm does not know."""
 
-    status = "FAILED_PRECONDITION"
+    grpc_status, http_status = "FAILED_PRECONDITION", 400
 
 
 class SpeculationUnavailable(DraftdError):
     """The caller demanded speculation; the message says why it cannot be had."""
 
-    status = "FAILED_PRECONDITION"
+    grpc_status, http_status = "FAILED_PRECONDITION", 400
 
 
 class FlagReadOnly(DraftdError):
     """The feature flag's provider is a server: its flags are set there."""
 
-    status = "FAILED_PRECONDITION"
+    grpc_status, http_status = "FAILED_PRECONDITION", 400
 
 
 class NotNow(DraftdError):
-    """What is asked for cannot be done as things stand: there is no rung above, or a probe is under way."""
+    """What is asked for cannot be done as things stand: there is no level above, or a probe is running."""
 
-    status = "FAILED_PRECONDITION"
+    grpc_status, http_status = "FAILED_PRECONDITION", 400
 
 
 class QueueFull(DraftdError):
-    """The inbox is at its bound."""
+    """As many wait, or are in hand, as may be."""
 
-    status = "RESOURCE_EXHAUSTED"
+    grpc_status, http_status = "RESOURCE_EXHAUSTED", 429
 
 
 class NotServing(DraftdError):
     """The daemon is loading, draining or has failed."""
 
-    status = "UNAVAILABLE"
+    grpc_status, http_status = "UNAVAILABLE", 503
 
 
 class Unauthenticated(DraftdError):
     """The bearer token is missing or wrong."""
 
-    status = "UNAUTHENTICATED"
+    grpc_status, http_status = "UNAUTHENTICATED", 401
 
 
 class DeadlineExceeded(DraftdError):
     """The caller's deadline passed before the answer was complete."""
 
-    status = "DEADLINE_EXCEEDED"
+    grpc_status, http_status = "DEADLINE_EXCEEDED", 504
 
 
 class ClientStalled(DraftdError):
     """The client took no message for too long; what it asked for was cancelled."""
 
-    status = "ABORTED"
+    grpc_status, http_status = "ABORTED", 409
 
 
 class EngineFailure(DraftdError):
     """Decoding failed; the message says how."""
+
+    grpc_status, http_status = "INTERNAL", 500

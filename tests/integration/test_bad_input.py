@@ -144,7 +144,7 @@ def test_each_is_refused_by_name(served: Served, bad: pb.GenerateRequest, field:
     assert error.details.startswith(f"{field}: got ")
     assert error.retry_after is None
     (heard,) = served.telemetry.heard[before:]
-    assert [refusal.status for refusal in heard.refusals] == ["INVALID_ARGUMENT"]
+    assert [refusal.grpc_status for refusal in heard.refusals] == ["INVALID_ARGUMENT"]
 
 
 def test_the_whole_table_at_once_leaves_a_running_stream_alone(served: Served, bystander: None) -> None:
@@ -229,10 +229,10 @@ def test_a_client_that_never_reads_is_cancelled_and_told_when_it_does(tmp_path: 
     with serving(tmp_path, many, server={"write_stall_seconds": 0.5}) as served:
         with served.channel(SMALL_WINDOW) as channel:
             call = raw(channel)(request(max_tokens=150_000).SerializeToString())
-            until(lambda: served.daemon.in_hand == 1)
+            until(lambda: served.daemon.service.in_hand == 1)
             alone = collect(served.client.generate("bystander", max_tokens=200))  # others go on
             assert len(alone.tokens) == 200
-            until(lambda: served.daemon.in_hand == 0, 30)
+            until(lambda: served.daemon.service.in_hand == 0, 30)
             assert served.worker.status().active == 0
             assert served.worker.status().kv_cache_bytes == 0
             assert [o.reason for o in served.telemetry.heard[0].outcomes] == [FinishReason.CANCELLED]
@@ -243,8 +243,8 @@ def test_a_client_that_never_reads_is_cancelled_and_told_when_it_does(tmp_path: 
         # The same, by one that goes without ever having read.
         with served.channel(SMALL_WINDOW) as channel:
             unread = raw(channel)(request(max_tokens=150_000).SerializeToString())
-            until(lambda: served.daemon.in_hand == 1)
-            until(lambda: served.daemon.in_hand == 0, 30)
+            until(lambda: served.daemon.service.in_hand == 1)
+            until(lambda: served.daemon.service.in_hand == 0, 30)
         assert unread.code() is grpc.StatusCode.CANCELLED  # by closing the channel
         assert collect(served.client.generate("x", max_tokens=5)).error is None
     assert served.orderly
@@ -258,10 +258,10 @@ def test_a_slow_client_gets_every_token_in_fewer_messages(tmp_path: Path) -> Non
         fast = collect(served.client.generate("x", max_tokens=14_000))
         with served.channel(SMALL_WINDOW) as channel:
             call = raw(channel)(request(prompt="x", max_tokens=14_000).SerializeToString())
-            until(lambda: served.daemon.in_hand == 1)
+            until(lambda: served.daemon.service.in_hand == 1)
             # The engine does not wait for it: it is done before the client reads on.
             until(lambda: served.worker.status().active == served.worker.status().queued == 0, 30)
-            assert served.daemon.in_hand == 1
+            assert served.daemon.service.in_hand == 1
             events = list(call)
         tokens = [t for event in events for t in event.chunk.token_ids]
         assert tokens == fast.tokens
@@ -299,13 +299,13 @@ def test_a_failing_request_names_no_secrets_and_is_logged(tmp_path: Path, caplog
         def broken(ask: object, model: object) -> object:
             raise RuntimeError("secret detail")
 
-        served.daemon._planner.plan = broken  # type: ignore[assignment,method-assign]
+        served.planner.plan = broken  # type: ignore[assignment,method-assign]
         with pytest.raises(CallError) as caught:
             collect(served.client.generate("x"))
         assert caught.value.code is grpc.StatusCode.INTERNAL
         assert caught.value.details == "internal error: RuntimeError"
         assert "secret detail" in caplog.text
-        assert served.daemon.in_hand == 0
+        assert served.daemon.service.in_hand == 0
 
 
 def test_refusals_are_draftd_errors_all(served: Served) -> None:

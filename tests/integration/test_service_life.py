@@ -233,7 +233,7 @@ def until_error(stream: Iterator[pb.GenerateResponse]) -> Iterator[pb.GenerateRe
 def test_requests_in_hand_are_bounded_even_where_the_engine_is_done_with_them(tmp_path: Path) -> None:
     slow = lambda: scripted_models(0.7, step_seconds=0.01)  # noqa: E731
     with serving(tmp_path, slow) as served:
-        served.daemon._calls.limit = 2
+        served.daemon.service.limit = 2
         streams = [served.client.generate("x", max_tokens=200) for _ in range(2)]
         for stream in streams:
             next(stream)

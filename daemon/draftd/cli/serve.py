@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from draftd import __version__
+from draftd.cli import logs
 from draftd.cli.state import Kept, Learning, pair_of, paths_of
 from draftd.core import ModelInfo
 from draftd.engine.drafters.registry import DrafterRegistry, built_in_drafters
@@ -27,8 +28,7 @@ from draftd.fallback.probe_runner import Examiner
 from draftd.fallback.signal_feed import Intake
 from draftd.fallback.snapshot import Readings
 from draftd.fallback.weights import Residency
-from draftd.fronts.grpc import logs
-from draftd.fronts.grpc.app import Daemon
+from draftd.fronts.daemon import Daemon
 from draftd.hardware.monitor import HardwareMonitor
 from draftd.hardware.state import HardwareView, memory_share, takeable
 from draftd.hardware.system import system_probe

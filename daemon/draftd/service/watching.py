@@ -1,4 +1,5 @@
-"""Those who watch transitions: how many there may be, and what each has yet to read. Nobody waits for any of them."""
+"""Transitions for clients: those that are kept, and those that happen while a client watches. A watcher that does not
+read delays nothing else."""
 
 from __future__ import annotations
 
@@ -6,15 +7,18 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import NoReturn, TypeVar
 
-from draftd.errors import ClientStalled, QueueFull
-from draftd.fallback.journal import Transition
-from draftd.fronts.grpc.fallback import MOST_LISTED
-from draftd.fronts.grpc.seams import Transitions
+from draftd.errors import ClientStalled, InvalidRequest, NotServing, QueueFull
+from draftd.fallback.journal import Journal, Transition
+from draftd.service.stream import StallGuard
 
 MOST_WATCHERS = 32
 MOST_UNREAD = 64  # transitions that one watcher may have before it
+MOST_LISTED, LISTED = 1000, 100  # transitions in one answer: at most, and where no limit is given
+
+T = TypeVar("T")
 
 
 class Feed:
@@ -63,32 +67,85 @@ class Feed:
                 await self._woken.wait()
 
 
-class Watchers:
-    """All of them. Event loop only."""
+class Transitions:
+    """What clients may read of the journal, and watch until `stopping` is set. Event loop only."""
 
-    def __init__(self, transitions: Transitions, limit: int = MOST_WATCHERS) -> None:
-        self._transitions, self._limit = transitions, limit
-        self.open = 0
+    def __init__(
+        self,
+        journal: Journal,
+        stopping: asyncio.Event,
+        *,
+        limit: int = MOST_WATCHERS,
+        write_stall_seconds: float | None = None,
+    ) -> None:
+        self._journal, self._stopping = journal, stopping
+        self._limit, self._stall = limit, write_stall_seconds
+        self.watchers = 0
+
+    def latest(self, limit: int, after: int) -> Sequence[Transition]:
+        """The latest `limit` of those after number `after`; limit 0 is the usual many. Raises InvalidRequest."""
+        if not 0 <= limit <= MOST_LISTED:
+            raise InvalidRequest("limit", limit, f"1 to {MOST_LISTED}; 0 is {LISTED}")
+        self._check(after)
+        later = [one for one in self._journal.latest(MOST_LISTED) if one.number > after]
+        return later[-(limit or LISTED) :]
+
+    async def watch(
+        self, after: int | None, begun: Callable[[], Awaitable[None]], send: Callable[[Transition], Awaitable[None]]
+    ) -> NoReturn:
+        """Calls `begun` as soon as the watcher misses nothing any more, then sends those that are kept and later than
+        `after` (None: none of them), then each as it happens.
+
+        Raises InvalidRequest, QueueFull where too many watch already, NotServing once the daemon is stopping,
+        ClientStalled for a watcher that does not read."""
+        with self.feed(after) as feed:
+            async with StallGuard(self._stall) as guard:
+                guard.writing()
+                await begun()
+                guard.written()
+                while True:
+                    transition = await unless_set(self._stopping, feed.take())
+                    guard.writing()
+                    await send(transition)
+                    guard.written()
 
     @contextlib.contextmanager
     def feed(self, after: int | None) -> Iterator[Feed]:
-        """What happens from here on; `after` has those that are kept and later than that come first.
-
-        Raises QueueFull where so many watch already."""
-        if self.open >= self._limit:
+        if after is not None:
+            self._check(after)
+        if self.watchers >= self._limit:
             raise QueueFull(f"{self._limit} watch already, and no more may", retry_after=10.0)
-        self.open += 1
-        made = Feed(last_number(self._transitions) if after is None else after)
-        end = self._transitions.listen(made.put)
+        self.watchers += 1
+        made = Feed(self._last if after is None else after)
+        end = self._journal.listen(made.put)
         try:
-            made.put_first(self._transitions.latest(MOST_LISTED))  # after `listen`, so that none falls between the two
+            made.put_first(self._journal.latest(MOST_LISTED))  # after `listen`, so that none is missed between the two
             yield made
         finally:
             end()
-            self.open -= 1
+            self.watchers -= 1
+
+    def _check(self, after: int) -> None:
+        """A number that is yet to come is refused: it was counted elsewhere, and nothing after it would be missed."""
+        if not 0 <= after <= self._last:
+            raise InvalidRequest("after_number", after, f"0 to {self._last}, the latest transition's")
+
+    @property
+    def _last(self) -> int:
+        """The latest transition's number; 0 before the first."""
+        latest = self._journal.latest(1)
+        return latest[-1].number if latest else 0
 
 
-def last_number(transitions: Transitions) -> int:
-    """The latest transition's; 0 before the first."""
-    latest = transitions.latest(1)
-    return latest[-1].number if latest else 0
+async def unless_set(stopping: asyncio.Event, wanted: Awaitable[T]) -> T:
+    """What `wanted` ends with. Raises NotServing as soon as the daemon stops; what is not done by then is given up."""
+    asked = asyncio.ensure_future(wanted)
+    ending = asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait((asked, ending), return_when=asyncio.FIRST_COMPLETED)
+        if asked.done() and not asked.cancelled():
+            return asked.result()
+        raise NotServing("the daemon is stopping", retry_after=1.0)
+    finally:
+        asked.cancel()
+        ending.cancel()

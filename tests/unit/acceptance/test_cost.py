@@ -6,7 +6,7 @@ import pytest
 
 from draftd.acceptance.cost import CostRates, per_answer, per_thousand_tokens, time_to_useful_answer
 from draftd.errors import ConfigError
-from draftd.fronts.grpc.in_force import in_force
+from draftd.fronts.grpc.manifest import in_force
 from draftd.settings import load_settings
 
 

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from draftd.cli import main
 from draftd.cli.commands.serve import announcer
+from draftd.cli.logs import configure
 from draftd.cli.main import build_app
-from draftd.fronts.grpc.logs import configure
 from draftd.settings import LogSettings
 
 GROUPS = {

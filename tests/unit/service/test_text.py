@@ -1,16 +1,21 @@
-"""Incremental text: characters split over tokens, stop strings split over tokens, nothing shown too early."""
+"""Prompts to token ids, tokens to text: characters and stop strings split over tokens, nothing shown too early."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from draftd.engine.scripted import ByteTokenizer
-from draftd.service.text import StopScanner, StopStrings, TextStream
+from draftd.errors import InvalidRequest
+from draftd.service.request import Chat, Limits, Message, Prompt, RawText, TokenIds
+from draftd.service.text import StopScanner, StopStrings, TextStream, tokenise
 
 SMALL = st.text(alphabet="ab\n", max_size=40)  # a small alphabet: overlaps and false starts are the rule
 STOPS = st.lists(st.text(alphabet="ab\n", min_size=1, max_size=5), min_size=1, max_size=4)
@@ -121,3 +126,61 @@ def test_the_matcher_counts_the_token_that_completes_the_stop() -> None:
     matcher = StopStrings(ByteTokenizer(257), ["cd"])
     assert matcher.feed(b"ab") is None
     assert matcher.feed(b"cdef") == 2
+
+
+LIMITS = Limits(context_length=10_000, vocab_size=257, default_max_tokens=1, chat_template=True)
+
+
+class Noting(ByteTokenizer):
+    """Notes what it was asked to encode, and whether on the event loop's thread; waits for `gate` before."""
+
+    def __init__(self) -> None:
+        super().__init__(257)
+        self.encoded: list[tuple[int, bool]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self._loops = threading.get_ident()
+
+    def encode(self, text: str) -> list[int]:
+        assert self.gate.wait(10)
+        self.encoded.append((len(text), threading.get_ident() == self._loops))
+        return super().encode(text)
+
+
+@pytest.fixture
+def executor() -> Iterator[Executor]:
+    with ThreadPoolExecutor(1) as executor:
+        yield executor
+
+
+async def test_each_kind_of_prompt_becomes_token_ids(executor: Executor) -> None:
+    tokenizer = ByteTokenizer(257)
+    assert await tokenise(RawText("hi"), tokenizer, LIMITS, executor) == (104, 105)
+    assert await tokenise(TokenIds((1, 2)), tokenizer, LIMITS, executor) == (1, 2)
+    rendered = tuple(tokenizer.encode("<user>hi\n<assistant>"))
+    assert await tokenise(Chat((Message("user", "hi"),)), tokenizer, LIMITS, executor) == rendered
+
+
+async def test_a_long_prompt_leaves_the_event_loop_free(executor: Executor) -> None:
+    tokenizer = Noting()
+    tokenizer.gate.clear()
+    task = asyncio.create_task(tokenise(RawText("x" * 9000), tokenizer, LIMITS, executor))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not task.done()
+    tokenizer.gate.set()
+    assert len(await task) == 9000
+    assert tokenizer.encoded == [(9000, False)]
+
+
+@pytest.mark.parametrize("prompt", [RawText("x" * 1_000_000), Chat((Message("user", "x" * 1_000_000),))])
+async def test_a_far_too_long_prompt_is_refused_by_its_beginning(prompt: Prompt, executor: Executor) -> None:
+    tokenizer = Noting()
+    with pytest.raises(InvalidRequest, match="1000000 characters"):
+        await tokenise(prompt, tokenizer, LIMITS, executor)
+    assert tokenizer.encoded == [(160_000, False)]
+
+
+async def test_a_prompt_without_any_tokens_is_refused(executor: Executor) -> None:
+    with pytest.raises(InvalidRequest, match="0 tokens"):
+        await tokenise(RawText(""), ByteTokenizer(257), LIMITS, executor)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 
-from draftd.errors import ClientStalled, QueueFull
+from draftd.errors import ClientStalled, InvalidRequest, NotServing, QueueFull
 from draftd.fallback.journal import Journal, Subject, Transition
-from draftd.service.watching import Feed, Watchers, last_number
+from draftd.service.watching import Feed, Transitions
 
 
 def record(journal: Journal, count: int = 1) -> None:
     for _ in range(count):
         journal.record(Subject.LEVEL, "full", "short_block 3", "drift")
+
+
+def transitions_of(journal: Journal, **options: Any) -> Transitions:
+    return Transitions(journal, asyncio.Event(), **options)
 
 
 async def read(feed: Feed, count: int) -> list[int]:
@@ -26,7 +31,7 @@ def test_what_is_kept_comes_first_then_what_happens() -> None:
     async def watched() -> list[int]:
         journal = Journal()
         record(journal, 5)
-        with Watchers(journal).feed(2) as feed:
+        with transitions_of(journal).feed(2) as feed:
             record(journal)
             return await read(feed, 4)
 
@@ -37,7 +42,7 @@ def test_without_a_number_only_what_happens_from_now_on_comes() -> None:
     async def watched() -> list[int]:
         journal = Journal()
         record(journal, 5)
-        with Watchers(journal).feed(None) as feed:
+        with transitions_of(journal).feed(None) as feed:
             record(journal, 2)
             return await read(feed, 2)
 
@@ -59,31 +64,33 @@ def test_a_transition_between_listening_and_looking_comes_once() -> None:
     async def watched() -> list[int]:
         journal = Racing()
         record(journal, 2)
-        with Watchers(journal).feed(0) as feed:
+        with transitions_of(journal).feed(0) as feed:
             record(journal)
             return await read(feed, 5)
 
     assert asyncio.run(watched()) == [1, 2, 3, 4, 5]
 
 
-def test_what_is_recorded_on_another_thread_wakes_the_watcher() -> None:
+def test_what_is_recorded_on_other_threads_wakes_the_watcher() -> None:
+    journal, room = Journal(), threading.Semaphore(32)  # fewer than a watcher may have before it
+
+    def recording() -> None:
+        for _ in range(125):
+            assert room.acquire(timeout=20)
+            record(journal)
+
     async def watched() -> list[int]:
-        journal = Journal()
-        with Watchers(journal).feed(None) as feed:
-            reading = asyncio.ensure_future(read(feed, 500))
-            await asyncio.sleep(0)
-            threads = [threading.Thread(target=slowly, args=(journal, 125)) for _ in range(4)]
+        with transitions_of(journal).feed(None) as feed:
+            threads = [threading.Thread(target=recording) for _ in range(4)]
             for thread in threads:
                 thread.start()
-            found = await reading
+            found = []
+            for _ in range(500):
+                found += await read(feed, 1)
+                room.release()
             for thread in threads:
                 thread.join()
             return found
-
-    def slowly(journal: Journal, count: int) -> None:
-        for _ in range(count):
-            record(journal)
-            threading.Event().wait(0.001)
 
     assert asyncio.run(watched()) == list(range(1, 501))
 
@@ -91,7 +98,7 @@ def test_what_is_recorded_on_another_thread_wakes_the_watcher() -> None:
 def test_a_watcher_that_falls_behind_gets_what_was_kept_and_then_where_to_go_on() -> None:
     async def watched() -> tuple[list[int], str]:
         journal = Journal()
-        with Watchers(journal).feed(None) as feed:
+        with transitions_of(journal).feed(None) as feed:
             record(journal, 200)
             found = await read(feed, 64)
             record(journal)  # there is room again, but a hole before it
@@ -108,7 +115,7 @@ def test_a_long_past_is_not_falling_behind() -> None:
     async def watched() -> list[int]:
         journal = Journal()
         record(journal, 200)
-        with Watchers(journal).feed(0) as feed:
+        with transitions_of(journal).feed(0) as feed:
             record(journal)
             return await read(feed, 201)
 
@@ -118,14 +125,14 @@ def test_a_long_past_is_not_falling_behind() -> None:
 def test_no_more_may_watch_than_the_limit_and_who_goes_makes_room() -> None:
     async def watched() -> None:
         journal = Journal()
-        watchers = Watchers(journal, limit=2)
+        watchers = transitions_of(journal, limit=2)
         with watchers.feed(None):
             with watchers.feed(None), pytest.raises(QueueFull, match="2 watch already"), watchers.feed(None):
                 pass
             with watchers.feed(None) as feed:
                 record(journal)
                 assert await read(feed, 1) == [1]
-        assert watchers.open == 0
+        assert watchers.watchers == 0
         assert not journal._listeners
 
     asyncio.run(watched())
@@ -140,8 +147,76 @@ def test_a_journal_that_outlives_the_loop_is_not_disturbed() -> None:
     feed = asyncio.run(leave())
     journal.listen(feed.put)
     record(journal)
-    assert last_number(journal) == 1
+    assert journal.latest(1)[-1].number == 1
 
 
-def test_the_last_number_of_nothing_is_nought() -> None:
-    assert last_number(Journal()) == 0
+def test_a_watch_sends_each_transition_until_the_daemon_stops() -> None:
+    async def watched() -> list[object]:
+        journal, stopping = Journal(), asyncio.Event()
+        record(journal, 3)
+        told: list[object] = []
+
+        async def begun() -> None:
+            told.append("begun")
+
+        async def send(transition: Transition) -> None:
+            told.append(transition.number)
+            if transition.number == 3:
+                record(journal)
+            if transition.number == 4:
+                stopping.set()
+
+        with pytest.raises(NotServing, match="the daemon is stopping"):
+            await Transitions(journal, stopping).watch(1, begun, send)
+        assert not journal._listeners
+        return told
+
+    assert asyncio.run(watched()) == ["begun", 2, 3, 4]
+
+
+def test_a_watcher_that_never_reads_is_ended() -> None:
+    async def stuck(*given: object) -> None:
+        await asyncio.Event().wait()
+
+    async def watched() -> None:
+        journal = Journal()
+        with pytest.raises(ClientStalled, match="nothing was read"):
+            await transitions_of(journal, write_stall_seconds=0.05).watch(None, stuck, stuck)  # type: ignore[arg-type]
+        assert not journal._listeners
+
+    asyncio.run(watched())
+
+
+def test_the_latest_after_a_number_are_listed() -> None:
+    journal = Journal()
+    record(journal, 150)
+
+    def numbers(limit: int, after: int) -> list[int]:
+        return [one.number for one in transitions_of(journal).latest(limit, after)]
+
+    assert numbers(0, 0) == list(range(51, 151))
+    assert numbers(1000, 0) == list(range(1, 151))
+    assert numbers(2, 0) == [149, 150]
+    assert numbers(100, 147) == [148, 149, 150]
+    assert numbers(1, 147) == [150]
+    assert numbers(0, 150) == []
+    for limit in (-1, 1001, -(2**31), 2**31 - 1):
+        with pytest.raises(InvalidRequest, match="limit: got .*; allowed: 1 to 1000; 0 is 100"):
+            numbers(limit, 0)
+
+
+@pytest.mark.parametrize("after", [-1, 8, 2**63 - 1])
+def test_a_number_that_is_yet_to_come_is_refused(after: int) -> None:
+    journal = Journal()
+    record(journal, 7)
+    transitions = transitions_of(journal)
+    with pytest.raises(InvalidRequest, match="after_number: got .*; allowed: 0 to 7"):
+        transitions.latest(0, after)
+    with pytest.raises(InvalidRequest, match="after_number: got .*; allowed: 0 to 7"), transitions.feed(after):
+        pass
+
+
+def test_before_the_first_transition_only_nought_is_after() -> None:
+    assert transitions_of(Journal()).latest(0, 0) == []
+    with pytest.raises(InvalidRequest, match="allowed: 0 to 0"):
+        transitions_of(Journal()).latest(0, 1)

@@ -1,15 +1,11 @@
-"""The fallback to protobuf and back: its state, transitions and reports; the levels and times of those who ask."""
+"""The fallback to protobuf: its state, transitions and reports."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from draftd.core import FallbackLevel
-from draftd.errors import InvalidRequest
 from draftd.fallback.journal import Transition
 from draftd.fallback.ladder import Demand, Hold, Rung
 from draftd.fallback.leases import Lease
@@ -18,44 +14,6 @@ from draftd.fallback.snapshot import FallbackState
 from draftd.fronts.grpc import reply
 from draftd.protocol import duration
 from draftd.v1 import control_pb2 as pb
-
-LONGEST_HOLD_DAYS = 30
-MOST_LISTED, LISTED = 1000, 100  # transitions in one answer: at most, and where no limit is given
-
-_DAY = 86_400
-_NANOS = 1_000_000_000
-_LEVELS = {level.label: level for level in sorted(FallbackLevel, reverse=True)}
-
-
-def level(name: str) -> FallbackLevel:
-    """Raises InvalidRequest for a name that is no level's."""
-    if name not in _LEVELS:
-        raise InvalidRequest("level", name, ", ".join(_LEVELS))
-    return _LEVELS[name]
-
-
-def expires_in(given: Duration) -> float:
-    """Seconds. Raises InvalidRequest where a hold cannot last so long."""
-    nanos = given.seconds * _NANOS + given.nanos
-    if not 0 < nanos <= LONGEST_HOLD_DAYS * _DAY * _NANOS:
-        allowed = f"more than 0 s, at most {LONGEST_HOLD_DAYS * _DAY} s ({LONGEST_HOLD_DAYS} days); unset: no end"
-        raise InvalidRequest("expires_in", f"{nanos / _NANOS:g} s", allowed)
-    return nanos / _NANOS
-
-
-def limit(given: int) -> int:
-    """Raises InvalidRequest where nobody lists so many."""
-    if not 0 <= given <= MOST_LISTED:
-        raise InvalidRequest("limit", given, f"1 to {MOST_LISTED}; 0 is {LISTED}")
-    return given or LISTED
-
-
-def after(given: int, last: int) -> int:
-    """`last` is the latest number there is. Raises InvalidRequest for one that is yet to come: nothing after it would
-    ever be missed, because it was counted elsewhere."""
-    if not 0 <= given <= last:
-        raise InvalidRequest("after_number", given, f"0 to {last}, the latest transition's")
-    return given
 
 
 def state(found: FallbackState) -> pb.FallbackState:
@@ -94,12 +52,6 @@ def transition(one: Transition) -> pb.Transition:
         evidence=one.evidence,
         number=one.number,
     )
-
-
-def listed(kept: Sequence[Transition], most: int, number: int) -> pb.ListTransitionsResponse:
-    """The latest `most` of those after `number`."""
-    later = [one for one in kept if one.number > number]
-    return pb.ListTransitionsResponse(transitions=map(transition, later[-most:]))
 
 
 def probed(report: ProbeReport) -> pb.RunProbeResponse:

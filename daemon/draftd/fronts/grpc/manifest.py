@@ -6,12 +6,14 @@ import asyncio
 import importlib.metadata
 import platform
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from pydantic import BaseModel, SecretStr
 
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, ModelInfo
 from draftd.engine.loop import EngineWorker
-from draftd.fronts.grpc.in_force import in_force
 from draftd.hardware.state import HardwareView
 from draftd.hardware.system import device
 from draftd.models.blas import described
@@ -23,6 +25,8 @@ from draftd.v1 import control_pb2 as pb
 
 # What decides tokens and times besides draftd itself: those that are installed are told.
 _PACKAGES = ("mlx", "mlx-cpu", "mlx-metal", "mlx-lm", "mkl", "tokenizers", "transformers", "grpcio")
+
+SET, UNSET = "set", "unset"  # as secrets, files and addresses are told
 
 _POWER = {None: "", True: "mains", False: "battery"}
 
@@ -110,3 +114,35 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
+
+
+def in_force(settings: BaseModel, labels: Mapping[str, str]) -> dict[str, str]:
+    """Values by dotted name. Of a secret, a file or an address only whether it is set. `labels` says what to show
+    instead of those named there, where they are set: a model is called by its label, not by its path."""
+    return {
+        name: labels.get(name, shown) if (shown := _shown(name, value)) != UNSET else UNSET
+        for name, value in _values(settings)
+    }
+
+
+def _values(section: BaseModel, place: str = "") -> Iterator[tuple[str, object]]:
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        if isinstance(value, BaseModel):
+            yield from _values(value, f"{place}{name}.")
+        else:
+            yield f"{place}{name}", value
+
+
+def _shown(name: str, value: object) -> str:
+    if value is None:
+        return UNSET
+    if isinstance(value, (SecretStr, Path)) or name.endswith("_url"):
+        return SET
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.12g}"
+    if isinstance(value, (tuple, list)):
+        return ", ".join(_shown(name, one) for one in value)
+    return str(value)

@@ -7,72 +7,86 @@ from datetime import datetime
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from draftd.core import (
-    DecodePlan,
-    DepthMode,
-    DraftCounts,
-    Emission,
-    ModelInfo,
-    Outcome,
-    RequestStats,
-)
-from draftd.protocol import DECODED, DEPTH_MODES, REASONS, duration
+from draftd.core import DraftCounts, RequestStats
+from draftd.engine.depth.acceptance_rates import Acceptance, Evidence, emitted
+from draftd.engine.depth.saved import Learnt
+from draftd.errors import NotServing
+from draftd.hardware.sample import MemoryPressure, ThermalLevel
+from draftd.hardware.state import HardwareView
+from draftd.protocol import DECODED, DEPTH_MODES, REASONS, WORKLOADS, duration
+from draftd.service.request import Chunk, Event, Finished, ServedModel, Started
+from draftd.v1 import control_pb2
 from draftd.v1 import inference_pb2 as pb
 
 _MODES = {mode: number for number, mode in DECODED.items()}
 _DEPTH_MODES = {mode: number for number, mode in DEPTH_MODES.items()}
 _REASONS = {reason: number for number, reason in REASONS.items()}
+_WORKLOADS = {workload: number for number, workload in WORKLOADS.items()}
+_PRESSURES = {
+    None: None,
+    MemoryPressure.NORMAL: control_pb2.MEMORY_PRESSURE_NORMAL,
+    MemoryPressure.WARN: control_pb2.MEMORY_PRESSURE_WARN,
+    MemoryPressure.CRITICAL: control_pb2.MEMORY_PRESSURE_CRITICAL,
+}
+_LEVELS = {
+    None: None,
+    ThermalLevel.NOMINAL: control_pb2.THERMAL_LEVEL_NOMINAL,
+    ThermalLevel.MODERATE: control_pb2.THERMAL_LEVEL_MODERATE,
+    ThermalLevel.HEAVY: control_pb2.THERMAL_LEVEL_HEAVY,
+    ThermalLevel.TRAPPING: control_pb2.THERMAL_LEVEL_TRAPPING,
+    ThermalLevel.SLEEPING: control_pb2.THERMAL_LEVEL_SLEEPING,
+}
 
 
-def started(request_id: str, info: ModelInfo, prompt_tokens: int, plan: DecodePlan) -> pb.GenerateResponse:
-    return pb.GenerateResponse(
-        started=pb.Started(
-            request_id=request_id,
-            model=info.model,
-            draft_model=info.draft_model or "",
-            prompt_tokens=prompt_tokens,
-            plan=pb.DecodePlan(
-                mode=_MODES[plan.mode],
-                max_draft_tokens=plan.max_draft_tokens,
-                drafter=plan.drafter or "",
-                level=plan.level.label,
-                variant=plan.variant,
-                reason=plan.reason,
-                depth_mode=_DEPTH_MODES[plan.depth_mode if plan.drafter is not None else None],
-                alternatives=sorted(plan.alternatives),
-            ),
+def event(told: Event) -> pb.GenerateResponse:
+    if isinstance(told, Chunk):
+        return pb.GenerateResponse(
+            chunk=pb.Chunk(
+                text=told.text,
+                token_ids=told.emission.tokens,
+                from_draft=told.emission.from_draft,
+                text_lengths=map(len, told.pieces),
+            )
         )
-    )
+    if isinstance(told, Started):
+        return pb.GenerateResponse(started=_started(told))
+    return pb.GenerateResponse(finished=_finished(told))
 
 
-def chunk(emission: Emission, pieces: Sequence[str], rest: str = "") -> pb.GenerateResponse:
-    """`pieces` run parallel to the tokens; `rest` is what was held back until the end of the text."""
-    return pb.GenerateResponse(
-        chunk=pb.Chunk(
-            text="".join(pieces) + rest,
-            token_ids=emission.tokens,
-            from_draft=emission.from_draft,
-            text_lengths=map(len, pieces),
-        )
-    )
-
-
-def finished(outcome: Outcome, plan: DecodePlan, stop: str) -> pb.GenerateResponse:
-    stats = outcome.stats
-    return pb.GenerateResponse(
-        finished=pb.Finished(
-            reason=_REASONS[outcome.reason],
-            usage=pb.Usage(
-                input_tokens=stats.prompt_tokens,
-                output_tokens=stats.counts.emitted,
-                cache_read_tokens=stats.cached_tokens,
-            ),
-            timings=_timings(stats),
-            counts=counts(stats.counts),
-            stop=stop,
-            degraded=outcome.degraded,
+def _started(told: Started) -> pb.Started:
+    plan = told.plan
+    return pb.Started(
+        request_id=told.request_id,
+        model=told.model.model,
+        draft_model=told.model.draft_model or "",
+        prompt_tokens=told.prompt_tokens,
+        plan=pb.DecodePlan(
             mode=_MODES[plan.mode],
-        )
+            max_draft_tokens=plan.max_draft_tokens,
+            drafter=plan.drafter or "",
+            level=plan.level.label,
+            variant=plan.variant,
+            reason=plan.reason,
+            depth_mode=_DEPTH_MODES[plan.depth_mode if plan.drafter is not None else None],
+            alternatives=sorted(plan.alternatives),
+        ),
+    )
+
+
+def _finished(told: Finished) -> pb.Finished:
+    outcome, stats = told.outcome, told.outcome.stats
+    return pb.Finished(
+        reason=_REASONS[outcome.reason],
+        usage=pb.Usage(
+            input_tokens=stats.prompt_tokens,
+            output_tokens=stats.counts.emitted,
+            cache_read_tokens=stats.cached_tokens,
+        ),
+        timings=_timings(stats),
+        counts=counts(stats.counts),
+        stop=told.stop,
+        degraded=outcome.degraded,
+        mode=_MODES[told.plan.mode],
     )
 
 
@@ -96,9 +110,8 @@ def counts(c: DraftCounts) -> pb.DraftCounts:
     )
 
 
-def model(
-    info: ModelInfo, *, default_max_tokens: int, max_draft_tokens: int, depth_mode: DepthMode, chat_template: bool
-) -> pb.GetModelResponse:
+def model(told: ServedModel) -> pb.GetModelResponse:
+    info = told.info
     return pb.GetModelResponse(
         model=info.model,
         draft_model=info.draft_model or "",
@@ -107,14 +120,14 @@ def model(
         speculation_available=info.speculation_available,
         speculation_reason=info.speculation_reason,
         drafters=info.drafters,
-        default_max_tokens=default_max_tokens,
-        max_draft_tokens=max_draft_tokens,
+        default_max_tokens=told.default_max_tokens,
+        max_draft_tokens=told.max_draft_tokens,
         weight_bytes=info.weight_bytes,
         draft_weight_bytes=info.draft_weight_bytes,
-        chat_template=chat_template,
+        chat_template=told.chat_template,
         light_draft_model=info.light_draft_model or "",
         light_draft_reason=info.light_draft_reason,
-        depth_mode=_DEPTH_MODES[depth_mode],
+        depth_mode=_DEPTH_MODES[told.depth_mode],
     )
 
 
@@ -141,3 +154,83 @@ def _timings(stats: RequestStats) -> pb.Timings:
         inter_chunk_p95=duration(quantile(gaps, 0.95)),
         inter_chunk_p99=duration(quantile(gaps, 0.99)),
     )
+
+
+def hardware(view: HardwareView, now: float) -> control_pb2.Hardware | None:
+    """The machine's state; what is not known is left unset. `now` is on the monotonic clock. None until the machine was
+    first read."""
+    state = view.state
+    if state is None:
+        return None
+    sample = state.sample
+    return control_pb2.Hardware(
+        age=duration(now - state.at),
+        memory_pressure=_PRESSURES[sample.memory_pressure],
+        memory_headroom_bytes=state.headroom,
+        memory_floor_bytes=state.floor,
+        memory_available_bytes=state.available,
+        memory_limit_bytes=state.limit,
+        critical_pressure=duration(state.critical_seconds),
+        swap_used_bytes=sample.swap_used,
+        swap_in_bytes=state.swap_ins,
+        process_resident_bytes=sample.process_resident,
+        mlx_active_bytes=sample.mlx_active,
+        mlx_cache_bytes=sample.mlx_cache,
+        mlx_peak_bytes=sample.mlx_peak,
+        mlx_working_set_bytes=sample.mlx_working_set,
+        gpu_memory_bytes=sample.gpu_memory,
+        gpu_utilization=sample.gpu_utilization,
+        thermal_level=_LEVELS[state.thermal_level],
+        throttles=state.throttles,
+        low_power=sample.low_power,
+        on_mains=sample.plugged_in,
+        temperatures=sample.temperatures,
+        fans=sample.fans,
+        power=sample.power,
+        errors=view.errors,
+    )
+
+
+def depth(learnt: Learnt | None, most: int) -> control_pb2.GetDepthResponse:
+    """What the engine has learnt of drafting: prices, acceptance, and the depths that follow. `most`: tokens that a
+    step may draft. Raises NotServing where nothing is known yet."""
+    if learnt is None:
+        raise NotServing(
+            "nothing is known of drafting yet: the models are not loaded, or there is nothing to draft with"
+        )
+    prices, costs = learnt.prices, learnt.costs(None)
+    acceptance = Acceptance(max(1, most))
+    for key, (tried, stood) in learnt.acceptance.items():
+        acceptance.evidence[key] = Evidence.of(key, tried, stood, 1.0)
+    drafters = sorted({*prices.drafted, *(key[0] for key in learnt.acceptance)})
+    made = control_pb2.GetDepthResponse()
+    ratios: dict[tuple[object, int], list[float]] = {}
+    for drafter in drafters:
+        for batch in sorted(prices.plain) or [1]:
+            plain = costs.plain(batch, prices.context)
+            seconds = costs.drafted(drafter, batch, most, prices.context)[1:]
+            ratios[drafter, batch] = [one / plain for one in seconds]
+            made.costs.add(drafter=drafter, batch=batch, plain=duration(plain), ratios=ratios[drafter, batch])
+    alone = min(prices.plain, default=1)
+    for key in sorted(learnt.acceptance, key=str):
+        drafter, sampled, seeded, workload = key
+        if workload is None:  # all texts together, which those little seen are judged by
+            continue
+        rates = acceptance.rates(key)[:most]
+        made.yields.add(
+            drafter=drafter,
+            workload=_WORKLOADS[workload],
+            sampled=sampled,
+            seeded=seeded,
+            acceptance=rates,
+            tried=learnt.acceptance[key][0][:most],
+            depth=best_depth(rates, ratios[drafter, alone]),
+        )
+    return made
+
+
+def best_depth(rates: Sequence[float], ratios: Sequence[float]) -> int:
+    """The depth with the most expected tokens over what a step takes, beside a plain one; the shortest of equals."""
+    tokens = emitted(rates, 1.0, len(rates))
+    worth = [1.0, *(tokens[depth] / ratio for depth, ratio in enumerate(ratios, 1))]
+    return max(range(len(worth)), key=lambda depth: worth[depth])

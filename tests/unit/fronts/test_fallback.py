@@ -1,4 +1,4 @@
-"""The fallback in the contract's words, and what an operator may ask of it."""
+"""The fallback in the contract's words."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from google.protobuf.duration_pb2 import Duration
 
 from draftd.core import PROMPT_LOOKUP, FallbackLevel
-from draftd.errors import InvalidRequest
 from draftd.fallback.journal import Subject, Transition
 from draftd.fallback.ladder import Demand, Hold, Signal
 from draftd.fallback.reports import CanaryOutcome, CanaryReport, Divergence, ProbeReport, Verdict
@@ -57,62 +55,11 @@ def test_no_hold_and_a_hold_without_an_end_are_two_things() -> None:
     assert not held.hold.HasField("until")
 
 
-@pytest.mark.parametrize("name", ["", "FULL", "short block", "short_block 3", "off", "LEVEL_FULL", "3"])
-def test_a_name_that_is_no_levels_is_refused_with_those_that_are(name: str) -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        fallback.level(name)
-    assert refused.value.message == f"level: got {name!r}; allowed: full, short_block, light_draft, autoregressive"
-    assert {fallback.level(level.label) for level in FallbackLevel} == set(FallbackLevel)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [Duration(), Duration(seconds=-1), Duration(seconds=1, nanos=-1_000_000_001), Duration(seconds=2_592_000, nanos=1),
-     Duration(seconds=2**63 - 1), Duration(seconds=-(2**63)), Duration(nanos=-1)],
-)  # fmt: skip
-def test_a_hold_that_cannot_last_so_long_is_refused(given: Duration) -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        fallback.expires_in(given)
-    assert refused.value.field == "expires_in"
-    assert "at most 2592000 s" in refused.value.message
-
-
-def test_a_hold_may_last_from_a_moment_to_thirty_days() -> None:
-    assert fallback.expires_in(Duration(nanos=1_000_000)) == 0.001
-    assert fallback.expires_in(Duration(seconds=2_592_000)) == 2_592_000
-
-
-@pytest.mark.parametrize("given", [-1, 1001, -(2**31), 2**31 - 1])
-def test_a_limit_beyond_what_is_listed_is_refused(given: int) -> None:
-    with pytest.raises(InvalidRequest, match="limit: got .*; allowed: 1 to 1000; 0 is 100"):
-        fallback.limit(given)
-    assert [fallback.limit(n) for n in (0, 1, 1000)] == [100, 1, 1000]
-
-
-@pytest.mark.parametrize("given", [-1, 8, 2**63 - 1])
-def test_a_number_that_is_yet_to_come_is_refused(given: int) -> None:
-    with pytest.raises(InvalidRequest, match="after_number: got .*; allowed: 0 to 7"):
-        fallback.after(given, 7)
-    assert [fallback.after(n, 7) for n in (0, 7)] == [0, 7]
-
-
-def transitions(*numbers: int) -> tuple[Transition, ...]:
+def test_a_transition_is_told_with_its_evidence() -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
-    return tuple(Transition(at, Subject.LEVEL, "full", "short_block 3", "drift", "0.52", n) for n in numbers)
-
-
-def test_the_latest_of_those_after_a_number_are_listed() -> None:
-    def numbers(most: int, after: int) -> list[int]:
-        return [one.number for one in fallback.listed(transitions(3, 4, 5, 6), most, after).transitions]
-
-    assert numbers(100, 0) == [3, 4, 5, 6]
-    assert numbers(2, 0) == [5, 6]
-    assert numbers(100, 4) == [5, 6]
-    assert numbers(1, 4) == [6]
-    assert numbers(100, 6) == []
-    (told,) = fallback.listed(transitions(9), 1, 0).transitions
+    told = fallback.transition(Transition(at, Subject.LEVEL, "full", "short_block 3", "drift", "0.52", 9))
     assert (told.subject, told.previous, told.current) == ("level", "full", "short_block 3")
-    assert (told.cause, told.evidence, told.number) == ("drift", "0.52", 9)
+    assert (told.cause, told.evidence, told.number, told.at.ToDatetime(UTC)) == ("drift", "0.52", 9, at)
 
 
 def test_a_probe_that_measured_nothing_says_so() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from draftd.fronts.grpc import logs
+from draftd.cli import logs
 from draftd.settings import LogSettings
 
 

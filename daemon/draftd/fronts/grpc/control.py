@@ -1,0 +1,236 @@
+"""ControlService: what an operator asks of a running daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from typing import Protocol, TypeVar
+
+from draftd.core import FallbackLevel
+from draftd.engine.loop import EngineState, EngineWorker
+from draftd.errors import InvalidRequest, NotNow, NotServing
+from draftd.fallback.journal import Journal
+from draftd.fallback.reports import CanaryReport, ProbeReport
+from draftd.fallback.snapshot import FallbackState
+from draftd.fronts.grpc import convert, fallback, reply
+from draftd.fronts.grpc.interceptors import Context
+from draftd.fronts.grpc.manifest import Manifests
+from draftd.hardware.state import HardwareView
+from draftd.planning.flag import FlagService, FlagState
+from draftd.planning.plan import FlagContext
+from draftd.planning.planner import Planner
+from draftd.protocol import duration
+from draftd.service.inference import InferenceService
+from draftd.service.request import check_caller
+from draftd.service.watching import Transitions, unless_set
+from draftd.v1 import control_pb2 as pb
+from draftd.v1 import control_pb2_grpc
+
+_STATES = {
+    EngineState.LOADING: pb.DAEMON_STATE_LOADING,
+    EngineState.READY: pb.DAEMON_STATE_SERVING,
+    EngineState.FAILED: pb.DAEMON_STATE_FAILED,
+    EngineState.STOPPED: pb.DAEMON_STATE_DRAINING,
+}
+
+_TRANSITIONS = 20  # as many as a status carries
+
+T = TypeVar("T")
+
+
+class FallbackControl(Protocol):
+    """The fallback's `Controller`, as an operator reaches it. Any thread; `hold` and `release` block until it is saved.
+    Refusals are QueueFull, NotNow and NotServing; the futures end in them, or in what the engine raised."""
+
+    def state(self) -> FallbackState: ...
+
+    def hold(self, level: FallbackLevel, expires_in: float | None) -> None:
+        """`expires_in` is seconds; None is until it is released."""
+        ...
+
+    def release(self) -> bool:
+        """Whether there was a hold."""
+        ...
+
+    def probe(self) -> Future[ProbeReport]: ...
+
+    def canaries(self) -> Future[CanaryReport]: ...
+
+    def reload_draft(self, *, forget: bool = False) -> Future[int]:
+        """Ends with the bytes of the draft's weights. `forget`: it is another draft, which is not held to what was
+        learnt of the old one."""
+        ...
+
+
+class ControlServicer(control_pb2_grpc.ControlServiceServicer):
+    """`stopping` is set when the daemon begins to stop: from then on no call waits here. Without a controller the
+    transitions are told all the same."""
+
+    def __init__(
+        self,
+        service: InferenceService,
+        worker: EngineWorker,
+        planner: Planner,
+        flags: FlagService,
+        journal: Journal,
+        hardware: HardwareView,
+        controller: FallbackControl | None,
+        manifests: Manifests,
+        stopping: asyncio.Event,
+        *,
+        version: str,
+        telemetry_exporting: bool,
+        write_stall_seconds: float | None,
+    ) -> None:
+        self._service, self._worker, self._planner, self._flags = service, worker, planner, flags
+        self._journal, self._hardware, self._fallback = journal, hardware, controller
+        self._manifests, self._stopping = manifests, stopping
+        self._version, self._exporting = version, telemetry_exporting
+        self._transitions = Transitions(journal, stopping, write_stall_seconds=write_stall_seconds)
+        self._began, self._started = time.monotonic(), reply.timestamp(datetime.now(UTC))
+
+    async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:  # noqa: N802
+        flag = await asyncio.to_thread(self._flags.state)
+        engine, standing = self._worker.status(), self._planner.standing
+        try:
+            model, backend = reply.model(self._service.model()), self._worker.info.backend
+        except NotServing:
+            model, backend = None, ""
+        state = pb.DAEMON_STATE_DRAINING if self._service.draining else _STATES[self._worker.state]
+        return pb.GetStatusResponse(
+            version=self._version,
+            state=state,
+            uptime=duration(time.monotonic() - self._began),
+            model=model,
+            active_requests=engine.active,
+            queued_requests=engine.queued,
+            queue_capacity=engine.queue_capacity,
+            kv_cache_bytes=engine.kv_cache_bytes,
+            kv_cache_limit_bytes=engine.kv_cache_limit_bytes,
+            weight_bytes=engine.weight_bytes,
+            finished_requests={reason.value: n for reason, n in engine.finished.items()},
+            counts=reply.counts(engine.counts),
+            output_tokens=engine.counts.emitted,
+            flag_variant=flag.default_variant,
+            level=self._planner.level.label,
+            telemetry_exporting=self._exporting,
+            backend=backend,
+            refused_requests=self._service.refused,
+            drafter_errors=engine.drafter_errors,
+            hardware=reply.hardware(self._hardware, time.monotonic()),
+            transitions=map(fallback.transition, self._journal.latest(_TRANSITIONS)),
+            max_draft_tokens=self._planner.ceiling.depth,
+            level_cause=standing.cause,
+            flag=_flag(flag),
+            started=self._started,
+            verifier_errors=engine.verifier_errors,
+            prefix_cache=pb.PrefixCache(
+                bytes=engine.prefix.bytes,
+                limit_bytes=engine.prefix.limit_bytes,
+                entries=engine.prefix.entries,
+                lookups=engine.prefix.lookups,
+                hits=engine.prefix.hits,
+                read_tokens=engine.prefix.read_tokens,
+            ),
+            fallback=None if self._fallback is None else fallback.state(self._fallback.state()),
+        )
+
+    async def GetManifest(  # noqa: N802
+        self, request: pb.GetManifestRequest, context: Context
+    ) -> pb.GetManifestResponse:
+        return await unless_set(self._stopping, self._manifests.take())
+
+    async def GetDepth(self, request: pb.GetDepthRequest, context: Context) -> pb.GetDepthResponse:  # noqa: N802
+        return reply.depth(self._worker.learnt(), self._planner.max_draft_tokens)
+
+    async def GetFlag(self, request: pb.GetFlagRequest, context: Context) -> pb.GetFlagResponse:  # noqa: N802
+        workload = convert.workload_of(request.workload)
+        check_caller(request.caller)
+        try:
+            model = self._worker.info.model
+        except NotServing:
+            model = ""
+        state = await asyncio.to_thread(self._flags.state)
+        said = self._flags.evaluate(FlagContext(model, workload, request.caller))
+        reason = f"{said.reason} ({said.error})" if said.error else said.reason
+        return pb.GetFlagResponse(
+            flag=_flag(state), evaluation=pb.FlagEvaluation(variant=said.variant, value=said.value, reason=reason)
+        )
+
+    async def SetFlag(self, request: pb.SetFlagRequest, context: Context) -> pb.SetFlagResponse:  # noqa: N802
+        if not request.variant:
+            raise InvalidRequest("variant", "", "on, off")
+        # Not given up when the caller goes: half a change is no change.
+        previous = await asyncio.to_thread(self._flags.set_variant, request.variant)
+        return pb.SetFlagResponse(flag=_flag(await asyncio.to_thread(self._flags.state)), previous_variant=previous)
+
+    async def GetLevel(self, request: pb.GetLevelRequest, context: Context) -> pb.GetLevelResponse:  # noqa: N802
+        return pb.GetLevelResponse(fallback=fallback.state(self._controller.state()))
+
+    async def HoldLevel(self, request: pb.HoldLevelRequest, context: Context) -> pb.HoldLevelResponse:  # noqa: N802
+        controller, level = self._controller, convert.level_of(request.level)
+        seconds = convert.hold_seconds(request.expires_in) if request.HasField("expires_in") else None
+        # Not given up when the caller goes: half a hold is no hold.
+        await asyncio.to_thread(controller.hold, level, seconds)
+        return pb.HoldLevelResponse(fallback=fallback.state(controller.state()))
+
+    async def ReleaseLevel(  # noqa: N802
+        self, request: pb.ReleaseLevelRequest, context: Context
+    ) -> pb.ReleaseLevelResponse:
+        controller = self._controller
+        held = await asyncio.to_thread(controller.release)
+        return pb.ReleaseLevelResponse(fallback=fallback.state(controller.state()), was_held=held)
+
+    async def ListTransitions(  # noqa: N802
+        self, request: pb.ListTransitionsRequest, context: Context
+    ) -> pb.ListTransitionsResponse:
+        found = self._transitions.latest(request.limit, request.after_number)
+        return pb.ListTransitionsResponse(transitions=map(fallback.transition, found))
+
+    async def Watch(self, request: pb.WatchRequest, context: Context) -> None:  # noqa: N802
+        await self._transitions.watch(
+            request.after_number if request.HasField("after_number") else None,
+            # The caller learns by them that it misses nothing from here on.
+            begun=lambda: context.send_initial_metadata(()),
+            send=lambda one: context.write(pb.WatchResponse(transition=fallback.transition(one))),
+        )
+
+    async def RunProbe(self, request: pb.RunProbeRequest, context: Context) -> pb.RunProbeResponse:  # noqa: N802
+        return fallback.probed(await self._end_of(self._controller.probe()))
+
+    async def RunCanaries(  # noqa: N802
+        self, request: pb.RunCanariesRequest, context: Context
+    ) -> pb.RunCanariesResponse:
+        return fallback.canaries(await self._end_of(self._controller.canaries()))
+
+    async def ReloadDraft(  # noqa: N802
+        self, request: pb.ReloadDraftRequest, context: Context
+    ) -> pb.ReloadDraftResponse:
+        held = await self._end_of(self._controller.reload_draft(forget=request.forget_baselines))
+        draft = self._service.model().info.draft_model or ""
+        return pb.ReloadDraftResponse(draft_model=draft, draft_weight_bytes=held)
+
+    @property
+    def _controller(self) -> FallbackControl:
+        if self._fallback is None:
+            raise NotNow("this daemon runs no fallback ladder")
+        return self._fallback
+
+    async def _end_of(self, running: Future[T]) -> T:
+        """What it ends with. A caller that goes, or whose time is up, leaves it running: half of it was paid for, and
+        its verdict moves the ladder."""
+        return await unless_set(self._stopping, asyncio.shield(asyncio.wrap_future(running)))
+
+
+def _flag(state: FlagState) -> pb.FlagState:
+    return pb.FlagState(
+        key=state.key,
+        default_variant=state.default_variant,
+        variants=state.variants,
+        provider=state.provider,
+        writable=state.writable,
+        source=state.source,
+        error=state.error,
+    )

@@ -1,0 +1,120 @@
+"""The gRPC listener: services, health, reflection, TLS."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from draftd.errors import ConfigError
+from draftd.fronts.grpc.control import ControlServicer
+from draftd.fronts.grpc.inference import InferenceServicer
+from draftd.fronts.grpc.interceptors import AuthInterceptor, ErrorInterceptor, Interceptor
+from draftd.settings import ServerSettings
+from draftd.v1 import control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc
+
+INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
+CONTROL = control_pb2.DESCRIPTOR.services_by_name["ControlService"].full_name
+
+
+class GrpcServer:
+    """Listens from `start` on. Health is NOT_SERVING until `serving` is called, but for the control service."""
+
+    def __init__(
+        self, settings: ServerSettings, inference: InferenceServicer, control: ControlServicer, telemetry: Interceptor
+    ) -> None:
+        """Raises ConfigError where it cannot listen. `telemetry` sees every call first."""
+        # Telemetry first: it must see what the others refuse.
+        interceptors = [telemetry]
+        if settings.token is not None:
+            interceptors.append(AuthInterceptor(settings.token.get_secret_value()))
+        self._server = grpc.aio.server(interceptors=[*interceptors, ErrorInterceptor()], options=_options(settings))
+        self.port = _bind(self._server, settings)
+        self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
+        inference_pb2_grpc.add_InferenceServiceServicer_to_server(inference, self._server)  # type: ignore[no-untyped-call]
+        control_pb2_grpc.add_ControlServiceServicer_to_server(control, self._server)  # type: ignore[no-untyped-call]
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        if settings.reflection:
+            services = [INFERENCE, CONTROL, health.SERVICE_NAME, reflection.SERVICE_NAME]
+            reflection.enable_server_reflection(services, self._server)
+
+    async def start(self) -> None:
+        await self._set_inference(health_pb2.HealthCheckResponse.NOT_SERVING)
+        await self._health.set(CONTROL, health_pb2.HealthCheckResponse.SERVING)
+        await self._server.start()
+
+    async def serving(self) -> None:
+        """Health says from here on that requests are taken."""
+        await self._set_inference(health_pb2.HealthCheckResponse.SERVING)
+
+    async def draining(self) -> None:
+        """Health says from here on, and for good, that they are not."""
+        await self._health.enter_graceful_shutdown()
+
+    async def stop(self, grace: float) -> None:
+        """Calls that go on for longer than `grace` seconds are cancelled."""
+        await self._server.stop(grace)
+
+    async def _set_inference(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+        for service in ("", INFERENCE):
+            await self._health.set(service, status)
+
+
+def _bind(server: grpc.aio.Server, settings: ServerSettings) -> int:
+    credentials = _credentials(settings)
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    address = f"{host}:{settings.port}"
+    try:
+        if credentials is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, credentials)
+    except RuntimeError:
+        port = 0
+    if not port:
+        raise ConfigError("server.port", settings.port, f"a port that is free on {settings.host}; 0 picks one")
+    return port
+
+
+def _options(settings: ServerSettings) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", settings.max_message_bytes),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_concurrent_streams", settings.max_concurrent_streams),
+        ("grpc.so_reuseport", 0),  # two daemons on one port would share its connections at random
+        # Ask silent clients for a sign of life, so that one whose machine is gone is noticed.
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        # Take clients' own pings, however many: gRPC's default is to hang up on them.
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
+        ("grpc.http2.max_ping_strikes", 0),
+    ]
+
+
+def _credentials(settings: ServerSettings) -> grpc.ServerCredentials | None:
+    """None for plain text; TLS, with client certificates where an authority for them is set. Raises ConfigError where a
+    file cannot be read or is no PEM."""
+    if settings.tls_cert is None or settings.tls_key is None:
+        return None
+    key = _pem("server.tls_key", settings.tls_key, "PRIVATE KEY")
+    chain = _pem("server.tls_cert", settings.tls_cert, "CERTIFICATE")
+    authority = None
+    if settings.tls_client_ca is not None:
+        authority = _pem("server.tls_client_ca", settings.tls_client_ca, "CERTIFICATE")
+    return grpc.ssl_server_credentials(
+        [(key, chain)], root_certificates=authority, require_client_auth=authority is not None
+    )
+
+
+def _pem(field: str, path: Path, kind: str) -> bytes:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(field, str(path), f"a readable PEM file ({error.strerror})") from None
+    if b"-----BEGIN " not in data or kind.encode() + b"-----" not in data:
+        raise ConfigError(field, str(path), f"a PEM file with a {kind}")
+    return data

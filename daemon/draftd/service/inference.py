@@ -1,0 +1,281 @@
+"""One request, from its arrival to its last event, whichever front it came through.
+
+    1. check it, tokenise the prompt          InvalidRequest names the field
+    2. ask for a plan                         SpeculationUnavailable where speculation was demanded in vain
+    3. submit it to the engine                QueueFull says when to retry
+    4. started; one chunk per step; finished
+
+A refusal is an exception and no event. After `Started` the events end with `Finished` whenever the client can still be
+reached; where the reason is neither STOP nor LENGTH an exception follows, so that no client takes half an answer for a
+whole one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+
+from draftd.core import ContextTier, DecodeRequest, Emission, FinishReason, ModelInfo, Outcome
+from draftd.engine.loop import EngineState, EngineWorker
+from draftd.errors import ClientStalled, DeadlineExceeded, DraftdError, EngineFailure, NotServing, QueueFull
+from draftd.models.tokenizer import Tokenizer
+from draftd.planning.planner import PlanAsk, Planner
+from draftd.service.request import (
+    Chat,
+    Chunk,
+    Event,
+    Finished,
+    Limits,
+    RawText,
+    Request,
+    Send,
+    ServedModel,
+    Started,
+    checked,
+)
+from draftd.service.stream import Mailbox, StallGuard, TokenStream
+from draftd.service.text import StopStrings, TextStream, tokenise
+from draftd.telemetry.spans import InferenceSpan, InferenceStart
+
+_DEADLINE_SLACK_SECONDS = 0.05
+
+log = logging.getLogger(__name__)
+
+
+class InferenceService:
+    """All requests of a daemon. Made and used on one event loop.
+
+    `limit` bounds the requests in hand: those from their arrival until both their front and the engine are done with
+    them. The engine's queue bounds only those that wait for it; this bounds also those that are being tokenised, or
+    whose clients read slowly. `write_stall_seconds` None waits for ever for a client that does not read.
+    """
+
+    def __init__(
+        self,
+        worker: EngineWorker,
+        planner: Planner,
+        begin_span: Callable[[InferenceStart], InferenceSpan],
+        *,
+        default_max_tokens: int,
+        limit: int,
+        write_stall_seconds: float | None,
+    ) -> None:
+        self._worker, self._planner, self._begin_span = worker, planner, begin_span
+        self._default_max_tokens, self._stall = default_max_tokens, write_stall_seconds
+        self.limit = limit
+        self.refused = 0
+        self.draining = False
+        self._open: set[str] = set()
+        self._none_open = asyncio.Event()
+        self._none_open.set()
+        self._mailbox = Mailbox(asyncio.get_running_loop())
+        self._tokenising = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-tokenise")
+
+    @property
+    def in_hand(self) -> int:
+        return len(self._open)
+
+    async def wait_idle(self, seconds: float) -> bool:
+        """Waits until no request is in hand. False when some still were after so long."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._none_open.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """What the engine still says is dropped."""
+        self._mailbox.close()
+        self._tokenising.shutdown(wait=False, cancel_futures=True)
+
+    def model(self) -> ServedModel:
+        """Raises NotServing while nothing is loaded."""
+        return ServedModel(
+            self._worker.info,
+            default_max_tokens=self._default_max_tokens,
+            max_draft_tokens=self._planner.max_draft_tokens,
+            depth_mode=self._planner.depth_mode,
+            chat_template=self._worker.tokenizer.has_chat_template,
+        )
+
+    async def generate(self, request: Request, send: Send) -> None:
+        """Sends the request's events, one after the other, each when the last was taken. To cancel the request, cancel
+        the task that this runs in. Raises DraftdError where the request is refused, or ends before its answer does."""
+        arrival, request_id = time.monotonic(), uuid.uuid4().hex
+        self._open.add(request_id)
+        self._none_open.clear()
+        try:
+            call = await self._admit(request, request_id, arrival)
+        except BaseException:
+            self._forget(request_id)
+            raise
+        try:
+            await self._relay(call, send)
+        except ClientStalled as error:
+            log.warning("request %s: %s", request_id, error.message)
+            raise
+        finally:
+            self._leave(call)
+
+    async def _admit(self, request: Request, request_id: str, arrival: float) -> _Call:
+        """Submits the request to the engine. Raises what it is refused with, after telemetry was told."""
+        info: ModelInfo | None = None
+        valid: Request | None = None
+        try:
+            info, tokenizer = self._ready()
+            limits = Limits(
+                info.context_length,
+                info.vocab_size,
+                self._default_max_tokens,
+                tokenizer.has_chat_template,
+                info.registered_drafters,
+            )
+            valid = checked(request, limits)
+            ids = await tokenise(valid.prompt, tokenizer, limits, self._tokenising)
+        except DraftdError as error:
+            self.refused += 1
+            self._begin_span(_start(request, request_id, arrival, info, valid, None)).refused(error)
+            raise
+        span = self._begin_span(_start(request, request_id, arrival, info, valid, len(ids)))
+        try:
+            plan = self._planner.plan(PlanAsk(valid.wish, valid.workload, valid.caller, len(ids)), info)
+            span.planned(plan, ContextTier.of(len(ids)))
+            if valid.deadline is not None and valid.deadline <= time.monotonic():
+                raise DeadlineExceeded("the deadline passed before the request reached the engine")
+            assert valid.max_tokens is not None
+            decode = DecodeRequest(
+                id=request_id,
+                prompt=ids,
+                max_tokens=valid.max_tokens,
+                plan=plan,
+                arrival=arrival,
+                sampling=valid.sampling,
+                stop=StopStrings(tokenizer, valid.stop) if valid.stop else None,
+                deadline=valid.deadline,
+                workload=valid.workload,
+            )
+            stream = TokenStream(self._mailbox, partial(self._ended, request_id, span))
+            self._worker.submit(decode, stream)
+        except DraftdError as error:
+            self.refused += 1
+            span.refused(error)
+            raise
+        return _Call(valid, Started(request_id, info, len(ids), plan), tokenizer, span, stream)
+
+    def _ready(self) -> tuple[ModelInfo, Tokenizer]:
+        if self.draining:
+            raise NotServing("the daemon is draining and takes no new requests", retry_after=1.0)
+        if self.in_hand > self.limit:
+            raise QueueFull(f"{self.limit} requests are in hand, and no more may be", retry_after=1.0)
+        if self._worker.state is EngineState.FAILED:
+            raise NotServing(f"the engine failed: {self._worker.error}")
+        return self._worker.info, self._worker.tokenizer
+
+    async def _relay(self, call: _Call, send: Send) -> None:
+        """Sends what the engine says until it has said all."""
+        started, stream = call.started, call.stream
+        async with StallGuard(self._stall) as guard:
+
+            async def tell(event: Event) -> None:
+                guard.writing()
+                await send(event)
+                guard.written()
+
+            await tell(started)
+            text = TextStream(call.tokenizer, call.request.stop)
+            answer: list[str] = []
+            while (emission := await stream.take()) is not None:
+                pieces = text.add(emission.tokens)
+                rest = text.finish() if stream.exhausted else ""
+                answer += [*pieces, rest]
+                await tell(Chunk(emission, pieces, rest))
+            if rest := text.finish():
+                answer.append(rest)
+                await tell(Chunk(Emission((), ()), (), rest))
+            outcome = stream.outcome
+            assert outcome is not None
+            # Before the client learns of the end: whoever looks then finds it counted.
+            call.span.captured("".join(answer))
+            call.span.finished(outcome)
+            await tell(Finished(outcome, started.plan, text.stop))
+        if (error := _error_of(outcome)) is not None:
+            raise error
+
+    def _leave(self, call: _Call) -> None:
+        """The front is done, perhaps before the engine has ended the request: then `_ended` is called later."""
+        request_id, outcome, deadline = call.started.request_id, call.stream.outcome, call.request.deadline
+        if outcome is not None:
+            self._ended(request_id, call.span, outcome)
+            return
+        call.stream.abandon()
+        # A client whose time is up leaves too, a little before this clock says so: its own began to run earlier.
+        late = deadline is not None and time.monotonic() >= deadline - _DEADLINE_SLACK_SECONDS
+        self._worker.cancel(request_id, FinishReason.DEADLINE if late else FinishReason.CANCELLED)
+
+    def _ended(self, request_id: str, span: InferenceSpan, outcome: Outcome) -> None:
+        span.finished(outcome)  # a second time is ignored
+        self._forget(request_id)
+
+    def _forget(self, request_id: str) -> None:
+        self._open.discard(request_id)
+        if not self._open:
+            self._none_open.set()
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One request that the engine has taken."""
+
+    request: Request
+    started: Started
+    tokenizer: Tokenizer
+    span: InferenceSpan
+    stream: TokenStream
+
+
+def _error_of(outcome: Outcome) -> DraftdError | None:
+    if outcome.reason is FinishReason.ERROR:
+        return EngineFailure(outcome.error or "decoding failed")
+    emitted = outcome.stats.counts.emitted
+    if outcome.reason is FinishReason.DEADLINE:
+        return DeadlineExceeded(f"the deadline passed after {emitted} tokens")
+    if outcome.reason is FinishReason.CANCELLED:
+        # The client did not cancel: its task would be gone. The daemon is stopping.
+        return NotServing(f"the daemon is stopping; the answer ended after {emitted} tokens", retry_after=1.0)
+    return None
+
+
+def _start(
+    request: Request,
+    request_id: str,
+    arrival: float,
+    info: ModelInfo | None,
+    valid: Request | None,
+    prompt_tokens: int | None,
+) -> InferenceStart:
+    """What telemetry is told: all that is known, which is little of a request that is not valid."""
+    model = "" if info is None else info.model
+    draft_model = None if info is None else info.draft_model
+    known = InferenceStart(request.operation, model, draft_model, request_id, arrival, workload=request.workload)
+    if valid is None:
+        return known
+    messages: tuple[tuple[str, str], ...] = ()
+    if isinstance(valid.prompt, Chat):
+        messages = valid.prompt.messages
+    elif isinstance(valid.prompt, RawText):
+        messages = (("user", valid.prompt.text),)
+    return replace(
+        known,
+        sampling=valid.sampling,
+        max_tokens=valid.max_tokens,
+        stop=valid.stop,
+        prompt_tokens=prompt_tokens,
+        messages=messages,
+    )

@@ -1,0 +1,45 @@
+"""Telemetry that keeps what it is told of requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from draftd.core import ContextTier, DecodePlan, Outcome
+from draftd.errors import DraftdError
+from draftd.telemetry.setup import Telemetry
+from draftd.telemetry.spans import InferenceSpan, InferenceStart
+
+
+@dataclass
+class Heard(InferenceSpan):
+    """What telemetry was told of one request."""
+
+    start: InferenceStart
+    outcomes: list[Outcome] = field(default_factory=list)
+    refusals: list[DraftdError] = field(default_factory=list)
+    text: str | None = None
+
+    def planned(self, plan: DecodePlan, tier: ContextTier) -> None:
+        pass
+
+    def captured(self, text: str) -> None:
+        self.text = text
+
+    def finished(self, outcome: Outcome) -> None:
+        if not self.outcomes:  # as the contract has it: a second is ignored
+            self.outcomes.append(outcome)
+
+    def refused(self, error: DraftdError) -> None:
+        self.refusals.append(error)
+
+
+class ListeningTelemetry(Telemetry):
+    """Exports nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[Heard] = []
+
+    def begin_inference(self, start: InferenceStart) -> InferenceSpan:
+        self.heard.append(Heard(start))
+        return self.heard[-1]

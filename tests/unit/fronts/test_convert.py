@@ -1,0 +1,140 @@
+"""A message's fields as the service's request, and what has no meaning there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from hypothesis import given
+from hypothesis import strategies as st
+
+from draftd.core import PROMPT_LOOKUP, DepthMode, FallbackLevel, ModePreference, SamplingParams, WorkloadClass
+from draftd.errors import InvalidRequest
+from draftd.fronts.grpc.convert import hold_seconds, level_of, request_of, workload_of
+from draftd.planning.plan import Wish
+from draftd.protocol import DEPTH_MODES
+from draftd.service.request import Chat, Message, RawText, Request, TokenIds
+from draftd.v1 import inference_pb2 as pb
+
+
+def request(**fields: Any) -> pb.GenerateRequest:
+    return pb.GenerateRequest(**({"prompt": "hello"} | fields))
+
+
+def test_unset_fields_are_left_to_the_service() -> None:
+    assert request_of(request()) == Request(RawText("hello"))
+
+
+def test_everything_that_is_set_arrives() -> None:
+    sampling = pb.SamplingParams(temperature=0.8, top_p=0.9, top_k=40, min_p=0.05, seed=2**64 - 1)
+    found = request_of(
+        request(
+            max_tokens=7,
+            sampling=sampling,
+            stop=["a", "b", "a"],
+            mode=pb.DECODE_MODE_SPECULATIVE,
+            max_draft_tokens=3,
+            drafter=PROMPT_LOOKUP,
+            depth_mode=pb.DEPTH_MODE_FIXED,
+            workload=pb.WORKLOAD_CLASS_CODE,
+            caller="me",
+        ),
+        deadline=4.5,
+    )
+    assert found == Request(
+        RawText("hello"),
+        7,
+        SamplingParams(0.8, 0.9, 40, 0.05, 2**64 - 1),
+        ("a", "b", "a"),
+        Wish(ModePreference.SPECULATIVE, 3, PROMPT_LOOKUP, DepthMode.FIXED),
+        WorkloadClass.CODE,
+        "me",
+        4.5,
+    )
+
+
+def test_zeros_that_are_set_are_not_left_out() -> None:
+    sampling = pb.SamplingParams(temperature=0, top_p=0, top_k=0, min_p=0, seed=0)
+    found = request_of(request(max_tokens=0, max_draft_tokens=0, sampling=sampling))
+    assert (found.max_tokens, found.wish.max_draft_tokens) == (0, 0)
+    assert found.sampling == SamplingParams(0.0, 0.0, 0, 0.0, 0)
+
+
+def test_the_three_kinds_of_input() -> None:
+    messages = [pb.ChatMessage(role="system"), pb.ChatMessage(role="user", content="hi")]
+    chat = request_of(pb.GenerateRequest(chat=pb.ChatInput(messages=messages)))
+    assert chat.prompt == Chat((Message("system", ""), Message("user", "hi")))
+    assert request_of(pb.GenerateRequest(tokens=pb.TokenInput(ids=[0, 49]))).prompt == TokenIds((0, 49))
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "allowed"),
+    [
+        (pb.GenerateRequest(), "input", "one of prompt, chat, tokens"),
+        (request(mode=77), "mode", "DECODE_MODE_AUTO"),
+        (request(depth_mode=9), "depth_mode", "DEPTH_MODE_FIXED"),
+        (request(workload=-1), "workload", "WORKLOAD_CLASS_CODE"),
+        (request(mode=77, workload=-1), "mode", "DECODE_MODE_AUTO"),
+    ],
+)
+def test_what_has_no_meaning_is_the_requests_problem(given: pb.GenerateRequest, field: str, allowed: str) -> None:
+    problem = request_of(given).problem
+    assert problem is not None
+    assert problem.field == field
+    assert allowed in problem.allowed
+
+
+def test_every_drafter_and_depth_mode_can_be_asked_for() -> None:
+    assert request_of(request(drafter="eagle")).wish.drafter == "eagle"  # the service knows which there are
+    for number, mode in DEPTH_MODES.items():
+        assert request_of(request(depth_mode=number)).wish.depth_mode is mode
+    assert set(DEPTH_MODES) == set(pb.DepthMode.values())
+    assert set(DEPTH_MODES.values()) == {None, *DepthMode}
+
+
+@given(st.binary(max_size=200))
+def test_whatever_parses_becomes_a_request(data: bytes) -> None:
+    message = pb.GenerateRequest()
+    try:
+        message.ParseFromString(data)
+    except Exception:
+        return
+    request_of(message)
+
+
+@given(st.floats(0, 100, width=32))
+def test_a_float32_arrives_as_it_was_written(value: float) -> None:
+    sampling = request_of(request(sampling=pb.SamplingParams(temperature=value))).sampling
+    assert sampling.temperature == pytest.approx(value, rel=1e-6)
+
+
+def test_a_workload_that_is_none_is_refused() -> None:
+    assert workload_of(pb.WORKLOAD_CLASS_CODE) is WorkloadClass.CODE
+    with pytest.raises(InvalidRequest, match="workload: got 9"):
+        workload_of(9)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["", "FULL", "short block", "short_block 3", "off", "LEVEL_FULL", "3"])
+def test_a_name_that_is_no_levels_is_refused(name: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        level_of(name)
+    assert refused.value.message == f"level: got {name!r}; allowed: full, short_block, light_draft, autoregressive"
+    assert {level_of(level.label) for level in FallbackLevel} == set(FallbackLevel)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [Duration(), Duration(seconds=-1), Duration(seconds=1, nanos=-1_000_000_001), Duration(seconds=2_592_000, nanos=1),
+     Duration(seconds=2**63 - 1), Duration(seconds=-(2**63)), Duration(nanos=-1)],
+)  # fmt: skip
+def test_a_hold_that_cannot_last_so_long_is_refused(given: Duration) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        hold_seconds(given)
+    assert refused.value.field == "expires_in"
+    assert "at most 2592000 s" in refused.value.message
+
+
+def test_a_hold_may_last_up_to_thirty_days() -> None:
+    assert hold_seconds(Duration(nanos=1_000_000)) == 0.001
+    assert hold_seconds(Duration(seconds=2_592_000)) == 2_592_000

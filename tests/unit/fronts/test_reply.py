@@ -1,0 +1,199 @@
+"""What a client is told: the model, the machine, and what the engine has learnt of drafting."""
+
+from __future__ import annotations
+
+import pytest
+
+from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, PROMPT_LOOKUP, DepthMode, ModelInfo, WorkloadClass
+from draftd.engine.depth.costs import DEEPEST, Prices
+from draftd.engine.depth.saved import Learnt
+from draftd.errors import NotServing
+from draftd.fronts.grpc import reply
+from draftd.fronts.grpc.reply import best_depth, hardware
+from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel
+from draftd.hardware.state import FixedView, HardwareState
+from draftd.protocol import DEPTH_MODES, WORKLOADS
+from draftd.service.request import ServedModel
+from draftd.v1 import control_pb2 as pb
+
+DRAFT, LOOKUP = DRAFT_MODEL, PROMPT_LOOKUP
+PRICES = Prices(
+    {1: 0.010, 4: 0.020},
+    {
+        DRAFT: {(1, 1): 0.012, (1, 4): 0.015, (4, 1): 0.03, (4, 4): 0.06},
+        LOOKUP: {(1, 1): 0.011, (1, 4): 0.012, (4, 1): 0.025, (4, 4): 0.04},
+    },
+    {},
+    64,
+)
+MANY = (400.0,) * DEEPEST
+
+
+def stood(share: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    return MANY, tuple(share * tried for tried in MANY)
+
+
+LEARNT = Learnt(
+    PRICES,
+    {},
+    {
+        (DRAFT, False, False, None): stood(0.5),
+        (DRAFT, False, False, WorkloadClass.CODE): stood(0.9),
+        (DRAFT, False, False, WorkloadClass.PROSE): stood(0.02),
+        (LOOKUP, True, True, WorkloadClass.UNSPECIFIED): stood(0.6),
+    },
+)
+
+
+def test_prices_are_told_beside_a_plain_round() -> None:
+    found = reply.depth(LEARNT, 4)
+    assert [(one.drafter, one.batch) for one in found.costs] == [
+        (DRAFT, 1), (DRAFT, 4), (LOOKUP, 1), (LOOKUP, 4),
+    ]  # fmt: skip
+    first, together = found.costs[0], found.costs[1]
+    assert first.plain.ToNanoseconds() == pytest.approx(10_000_000)
+    assert list(first.ratios) == pytest.approx([1.2, 1.3, 1.4, 1.5])
+    assert list(together.ratios) == pytest.approx([1.5, 2.0, 2.5, 3.0])
+
+
+def test_each_kind_of_text_has_its_acceptance_and_the_depth_that_follows() -> None:
+    found = {(one.drafter, WORKLOADS[one.workload]): one for one in reply.depth(LEARNT, 4).yields}
+    assert set(found) == {
+        (DRAFT, WorkloadClass.CODE), (DRAFT, WorkloadClass.PROSE), (LOOKUP, WorkloadClass.UNSPECIFIED),
+    }  # fmt: skip
+    code, prose = found[DRAFT, WorkloadClass.CODE], found[DRAFT, WorkloadClass.PROSE]
+    assert list(code.acceptance) == pytest.approx([0.9] * 4, abs=0.02)
+    assert list(code.tried) == [400.0] * 4
+    assert (code.depth, prose.depth) == (4, 0)
+    assert (code.sampled, code.seeded) == (False, False)
+    sampled = found[LOOKUP, WorkloadClass.UNSPECIFIED]
+    assert (sampled.sampled, sampled.seeded) == (True, True)
+
+
+def test_no_deeper_than_a_round_may_draft() -> None:
+    found = reply.depth(LEARNT, 2)
+    assert {len(one.ratios) for one in found.costs} == {2}
+    assert {len(one.acceptance) for one in found.yields} == {2}
+    assert max(one.depth for one in found.yields) == 2
+
+
+def test_before_anything_is_known_it_says_so() -> None:
+    with pytest.raises(NotServing, match="nothing is known of drafting"):
+        reply.depth(None, 4)
+
+
+@pytest.mark.parametrize(
+    ("rates", "ratios", "depth"),
+    [
+        ([0.9, 0.9, 0.9], [1.1, 1.2, 1.3], 3),
+        ([0.9, 0.1, 0.1], [1.1, 1.3, 1.5], 1),
+        ([0.2, 0.2], [1.3, 1.6], 0),
+        ([0.5, 0.5], [1.5, 1.75], 0),  # just as fast: a round without a draft is surer
+        ([], [], 0),
+    ],
+)
+def test_the_depth_is_the_one_with_the_most_tokens_over_its_time(
+    rates: list[float], ratios: list[float], depth: int
+) -> None:
+    assert best_depth(rates, ratios) == depth
+
+
+def test_every_drafter_and_depth_mode_can_be_told() -> None:
+    info = ModelInfo("m", "d", 100, 50, BUILT_IN_DRAFTERS, "", 9, 3, "cpu", light_draft_model="l")
+    for mode in DepthMode:
+        told = reply.model(ServedModel(info, 1, 1, mode, chat_template=False))
+        assert DEPTH_MODES[told.depth_mode] is mode
+    assert tuple(told.drafters) == BUILT_IN_DRAFTERS
+    assert (told.light_draft_model, told.light_draft_reason) == ("l", "")
+
+
+def test_before_the_first_sample_there_is_nothing_to_tell() -> None:
+    assert hardware(FixedView(), 5.0) is None
+
+
+def test_what_is_not_known_is_unset() -> None:
+    found = hardware(FixedView(HardwareState(HardwareSample(), at=3.0)), 5.0)
+    assert found is not None
+    assert [field.name for field, _ in found.ListFields()] == ["age"]
+    assert found.age.seconds == 2
+
+
+def test_zero_is_set() -> None:
+    calm = HardwareSample(
+        memory_pressure=MemoryPressure.NORMAL, swap_used=0, mlx_active=0, gpu_utilization=0.0, low_power=False,
+        plugged_in=False,
+    )  # fmt: skip
+    found = hardware(
+        FixedView(HardwareState(calm, 3.0, headroom=0, critical_seconds=0.0, throttles=0, swap_ins=0)), 5.0
+    )
+    assert found is not None
+    names = {field.name for field, _ in found.ListFields()}
+    assert names == {
+        "age", "memory_pressure", "memory_headroom_bytes", "critical_pressure", "swap_used_bytes", "swap_in_bytes",
+        "mlx_active_bytes", "gpu_utilization", "throttles", "low_power", "on_mains",
+    }  # fmt: skip
+
+
+def test_everything_has_its_own_field() -> None:
+    sample = HardwareSample(
+        memory_pressure=MemoryPressure.CRITICAL,
+        swap_used=7,
+        process_resident=10,
+        mlx_active=11,
+        mlx_cache=12,
+        mlx_peak=13,
+        mlx_working_set=14,
+        gpu_memory=15,
+        gpu_utilization=0.5,
+        low_power=True,
+        plugged_in=True,
+        temperatures={"cpu": 40.0},
+        fans={"fan0": 900.0},
+        power={"gpu": 3.0},
+    )
+    state = HardwareState(
+        sample, 3.0, limit=1, available=2, floor=3, headroom=-1, critical_seconds=4.5,
+        thermal_level=ThermalLevel.HEAVY, throttles=6, swap_ins=8,
+    )  # fmt: skip
+    found = hardware(FixedView(state, errors={"macmon": 2}), 3.5)
+    expected = pb.Hardware(
+        memory_pressure=pb.MEMORY_PRESSURE_CRITICAL,
+        memory_headroom_bytes=-1,
+        memory_floor_bytes=3,
+        memory_available_bytes=2,
+        memory_limit_bytes=1,
+        swap_used_bytes=7,
+        swap_in_bytes=8,
+        process_resident_bytes=10,
+        mlx_active_bytes=11,
+        mlx_cache_bytes=12,
+        mlx_peak_bytes=13,
+        mlx_working_set_bytes=14,
+        gpu_memory_bytes=15,
+        gpu_utilization=0.5,
+        thermal_level=pb.THERMAL_LEVEL_HEAVY,
+        throttles=6,
+        low_power=True,
+        on_mains=True,
+        temperatures={"cpu": 40.0},
+        fans={"fan0": 900.0},
+        power={"gpu": 3.0},
+        errors={"macmon": 2},
+    )
+    expected.age.nanos = 500_000_000
+    expected.critical_pressure.FromMilliseconds(4_500)
+    assert found == expected
+
+
+@pytest.mark.parametrize("level", ThermalLevel)
+def test_every_thermal_level_has_the_same_name_in_the_contract(level: ThermalLevel) -> None:
+    found = hardware(FixedView(HardwareState(HardwareSample(), 3.0, thermal_level=level)), 5.0)
+    assert found is not None
+    assert pb.ThermalLevel.Name(found.thermal_level) == f"THERMAL_LEVEL_{level.name}"
+
+
+@pytest.mark.parametrize("pressure", MemoryPressure)
+def test_every_pressure_has_the_same_name_in_the_contract(pressure: MemoryPressure) -> None:
+    found = hardware(FixedView(HardwareState(HardwareSample(memory_pressure=pressure), 3.0)), 5.0)
+    assert found is not None
+    assert pb.MemoryPressure.Name(found.memory_pressure) == f"MEMORY_PRESSURE_{pressure.name}"

@@ -1,0 +1,117 @@
+"""Every field of a request: what is allowed passes unchanged, what is not is named."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from draftd.core import ModePreference, SamplingParams
+from draftd.errors import InvalidRequest
+from draftd.planning.plan import Wish
+from draftd.service.request import Chat, Limits, Message, RawText, Request, TokenIds, check_length, checked
+
+LIMITS = Limits(context_length=100, vocab_size=50, default_max_tokens=32, chat_template=True)
+
+
+def request(**fields: Any) -> Request:
+    return Request(**({"prompt": RawText("hello")} | fields))
+
+
+def sampled(**fields: Any) -> Request:
+    return request(sampling=SamplingParams(**fields))
+
+
+def chat(*messages: tuple[str, str]) -> Request:
+    return Request(Chat(tuple(Message(*message) for message in messages)))
+
+
+def test_what_is_in_order_passes_unchanged() -> None:
+    full = request(
+        max_tokens=7,
+        sampling=SamplingParams(0.8, 0.9, 40, 0.05, 2**64 - 1),
+        stop=("a", "b"),
+        wish=Wish(ModePreference.SPECULATIVE, 3),
+        caller="me",
+        deadline=5.0,
+    )
+    assert checked(full, LIMITS) == full
+    for prompt in (Chat((Message("system", ""), Message("user", "hi"))), TokenIds((0, 49))):
+        assert checked(Request(prompt, max_tokens=1), LIMITS).prompt == prompt
+
+
+def test_defaults_are_filled_in() -> None:
+    valid = checked(request(stop=("a", "b", "a")), LIMITS)
+    assert (valid.max_tokens, valid.stop) == (32, ("a", "b"))
+    assert checked(request(), Limits(16, 50, 256, True)).max_tokens == 16
+    negative = checked(sampled(temperature=-0.0, min_p=-0.0), LIMITS).sampling
+    assert math.copysign(1, negative.temperature) == math.copysign(1, negative.min_p) == 1
+
+
+BAD = [
+    (request(prompt=RawText("")), "prompt", "not empty"),
+    (chat(), "chat.messages", "at least one"),
+    (chat(("user", ""), ("assistant", "")), "chat.messages", "with content"),
+    (chat(("user", "x"), ("robot", "y")), "chat.messages[1].role", "system, user, assistant, tool"),
+    (chat(("", "x")), "chat.messages[0].role", "system"),
+    (Request(TokenIds(())), "tokens.ids", "at least one"),
+    (Request(TokenIds((1, 2, 50))), "tokens.ids[2]", "0 to 49"),
+    (Request(TokenIds((2**32 - 1,))), "tokens.ids[0]", "0 to 49"),
+    (request(max_tokens=0), "max_tokens", "1 to 100"),
+    (request(max_tokens=-1), "max_tokens", "1 to 100"),
+    (request(max_tokens=101), "max_tokens", "1 to 100"),
+    (request(max_tokens=2**31 - 1), "max_tokens", "1 to 100"),
+    (sampled(temperature=-0.1), "sampling.temperature", "0 to 100"),
+    (sampled(temperature=math.nan), "sampling.temperature", "0 to 100"),
+    (sampled(temperature=math.inf), "sampling.temperature", "0 to 100"),
+    (sampled(temperature=100.1), "sampling.temperature", "0 to 100"),
+    (sampled(top_p=0.0), "sampling.top_p", "above 0"),
+    (sampled(top_p=1.1), "sampling.top_p", "up to 1"),
+    (sampled(top_p=math.nan), "sampling.top_p", "above 0"),
+    (sampled(top_k=-1), "sampling.top_k", "0 or more"),
+    (sampled(min_p=-0.5), "sampling.min_p", "0 to 1"),
+    (sampled(min_p=2.0), "sampling.min_p", "0 to 1"),
+    (sampled(min_p=math.nan), "sampling.min_p", "0 to 1"),
+    (request(stop=("x",) * 17), "stop", "at most 16"),
+    (request(stop=("x", "")), "stop[1]", "not empty"),
+    (request(stop=("é" * 129,)), "stop[0]", "256 bytes"),
+    (request(wish=Wish(drafter="eagle")), "drafter", "draft_model, light_draft_model, prompt_lookup"),
+    (request(wish=Wish(max_draft_tokens=-1)), "max_draft_tokens", "0 or more"),
+    (request(wish=Wish(ModePreference.SPECULATIVE, 0)), "max_draft_tokens", "1 or more"),
+    (request(caller="x" * 129), "caller", "128 bytes"),
+    (request(problem=InvalidRequest("mode", 77, "any"), max_tokens=0), "mode", "any"),
+]
+
+
+@pytest.mark.parametrize(("bad", "field", "allowed"), BAD, ids=lambda v: v if isinstance(v, str) else "")
+def test_a_wrong_field_is_named_with_what_is_allowed(bad: Request, field: str, allowed: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        checked(bad, LIMITS)
+    assert caught.value.field == field
+    assert allowed in caught.value.allowed
+    assert len(caught.value.message) < 400
+
+
+def test_a_model_without_a_template_takes_no_chat() -> None:
+    with pytest.raises(InvalidRequest, match="prompt or tokens: this model has no chat template"):
+        checked(chat(("user", "x")), Limits(100, 50, 32, chat_template=False))
+
+
+@pytest.mark.parametrize("n", [0, 100, 5000])
+def test_a_prompt_leaves_room_for_one_token(n: int) -> None:
+    check_length(range(99), RawText(""), LIMITS)
+    with pytest.raises(InvalidRequest, match="1 to 99 tokens"):
+        check_length(range(n), RawText(""), LIMITS)
+
+
+@given(st.floats(), st.floats(), st.integers(), st.floats())
+def test_sampling_is_accepted_or_refused_by_name(temperature: float, top_p: float, top_k: int, min_p: float) -> None:
+    asked = sampled(temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p)
+    if 0 <= temperature <= 100 and 0 < top_p <= 1 and top_k >= 0 and 0 <= min_p <= 1:
+        assert checked(asked, LIMITS).sampling == asked.sampling
+    else:
+        with pytest.raises(InvalidRequest, match=r"sampling\."):
+            checked(asked, LIMITS)
