@@ -1,4 +1,4 @@
-"""What went wrong, in one line and an exit code. Errors that nobody foresaw keep their traceback."""
+"""What went wrong, in one line and an exit code. An error that is a bug keeps its traceback."""
 
 from __future__ import annotations
 

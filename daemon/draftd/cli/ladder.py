@@ -47,7 +47,7 @@ def fields(state: pb.FallbackState, now: datetime, *, whole: bool = False) -> li
     asked = [_demand(one) for one in state.demands] or ["nothing"] * whole
     made += [("asked" if not i else "", text) for i, text in enumerate(asked)]
     made += [("alerts" if not i else "", _lease(one, now)) for i, one in enumerate(state.leases) if whole]
-    if then := outlook(state, now):
+    if then := what_next(state, now):
         made.append(("next", then))
     return made
 
@@ -62,7 +62,7 @@ def held(state: pb.FallbackState, now: datetime) -> str:
     return f"until {clock(until, now)} ({span(_whole(until, now))} left)"
 
 
-def outlook(state: pb.FallbackState, now: datetime) -> str:
+def what_next(state: pb.FallbackState, now: datetime) -> str:
     """What would move it next; empty where it is at the top and nothing asks for another level."""
     asked = [(_leads(state, one), one) for one in state.demands]
     if state.HasField("hold"):

@@ -25,8 +25,7 @@ from draftd.acceptance.ticks import Stage
 from draftd.cli import options, output
 from draftd.client.asking import connect
 from draftd.client.child import clean_environ, serve_command, serving
-from draftd.client.client import DraftdClient
-from draftd.client.interrupts import answered
+from draftd.client.client import DraftdClient, answered
 from draftd.settings import Settings, load_settings
 from draftd.v1 import inference_pb2 as pb
 

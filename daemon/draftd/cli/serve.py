@@ -275,7 +275,7 @@ async def _serve(
 
 
 def _leave(code: int) -> None:
-    """Ends the process now: what is left is threads that nobody waits for."""
+    """Ends the process now: what is left are threads that are not waited for."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

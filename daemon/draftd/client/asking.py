@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,21 +91,8 @@ def connect(target: str, token: str | None, tls_ca: str | None) -> DraftdClient:
 
 def send(client: DraftdClient, ask: Ask, timeout: float | None = None) -> Iterator[pb.GenerateResponse]:
     """The stream that answers it; closing the iterator cancels the request. `timeout` is in seconds."""
-    return client.generate(
-        ask.prompt,
-        messages=ask.messages,
-        tokens=ask.tokens,
-        max_tokens=ask.max_tokens,
-        sampling=ask.sampling,
-        stop=ask.stop,
-        mode=ask.mode,
-        max_draft_tokens=ask.max_draft_tokens,
-        drafter=ask.drafter,
-        depth_mode=ask.depth_mode,
-        workload=ask.workload,
-        caller=ask.caller,
-        timeout=timeout,
-    )
+    asked = {field.name: getattr(ask, field.name) for field in fields(ask)}
+    return client.generate(**asked, timeout=timeout)
 
 
 def gather(stream: Iterable[pb.GenerateResponse], on_pieces: Callable[[Sequence[Piece]], None] | None = None) -> Answer:

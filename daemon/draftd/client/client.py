@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Self
 
 import grpc
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from draftd.client import interrupts
 from draftd.core import DepthMode, DrafterName, FallbackLevel, ModePreference, SamplingParams, WorkloadClass
 from draftd.errors import DraftdError
 from draftd.protocol import DEPTH_MODES, DETAILS_KEY, MODES, WORKLOADS, duration
@@ -25,6 +26,7 @@ _WORKLOADS = {workload: pb.WorkloadClass.Name(number) for number, workload in WO
 _DEPTH_MODES = {mode: pb.DepthMode.Name(number) for number, mode in DEPTH_MODES.items()}
 
 Message = tuple[str, str]  # role, content
+Handler = Callable[[int, FrameType | None], object]
 
 
 class CallError(DraftdError):
@@ -235,7 +237,7 @@ class DraftdClient:
 
     def _begin(self, method: Any, request: Any, timeout: float | None) -> Any:
         # A stream that is begun and belongs to none of gRPC's threads yet keeps its channel from ever closing.
-        with interrupts.deferred():
+        with _deferred():
             return method(request, metadata=self._metadata, timeout=timeout)
 
     def _call(self, method: Any, request: Any, timeout: float) -> Any:
@@ -263,3 +265,41 @@ def _message(message: Message | Mapping[str, str]) -> pb.ChatMessage:
 
 def _read(path: Path | None) -> bytes | None:
     return None if path is None else path.read_bytes()
+
+
+@contextlib.contextmanager
+def answered(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
+    """These answer signals for as long as the block runs, and then who did before. Signals are answered on the main
+    thread; on another this does nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {}
+    try:
+        for number, handler in handlers.items():
+            before[number] = signal.getsignal(number)
+            signal.signal(number, handler)
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+@contextlib.contextmanager
+def _deferred() -> Iterator[None]:
+    """What the block does is done whole: a signal that a handler in Python answers comes when the block has ended.
+
+    For what takes no time.
+    """
+    came: list[int] = []
+    handlers = {
+        one: lambda number, _: came.append(number)
+        for one in (signal.SIGINT, signal.SIGTERM)
+        if callable(signal.getsignal(one))
+    }
+    try:
+        with answered(handlers):
+            yield
+    finally:
+        if came:
+            signal.raise_signal(came[0])

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from draftd.cli.commands.status import lines
+from draftd.v1 import control_pb2 as pb
 from tests.unit.cli.conftest import Run
 from tests.waiting import until
 
@@ -208,3 +211,20 @@ def test_serve_with_a_missing_model_says_so(draftd: Run, tmp_path: Path) -> None
 
 def test_the_version_is_printed(draftd: Run) -> None:
     assert draftd("--version").out.startswith("draftd 0.")
+
+
+@pytest.mark.parametrize(
+    ("cache", "said"),
+    [
+        (pb.PrefixCache(), "off"),
+        (
+            pb.PrefixCache(bytes=2_000_000, limit_bytes=8_000_000, entries=3, lookups=40, hits=30, read_tokens=900),
+            "2 MB of 8 MB, 3 texts; 30 of 40 requests read 900 tokens",
+        ),
+        (pb.PrefixCache(lookups=4, hits=1, read_tokens=20), "0 B of 0 B, 0 texts; 1 of 4 requests read 20 tokens"),
+    ],
+)
+def test_the_prefix_cache_is_told_of_in_a_line(cache: pb.PrefixCache, said: str) -> None:
+    told = dict(lines(pb.GetStatusResponse(prefix_cache=cache), datetime.now(UTC)))
+    assert told["prefix cache"] == said
+    assert "prefix cache" not in dict(lines(pb.GetStatusResponse(), datetime.now(UTC)))

@@ -8,10 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from draftd.cli.commands import doctor as checks
-from draftd.cli.commands.doctor import Finding, Verdict, examine
+from draftd.cli.commands import doctor
+from draftd.cli.commands.doctor import (
+    Finding,
+    Verdict,
+    check_blas,
+    check_collectors,
+    check_flag,
+    check_memory,
+    check_models,
+    check_port,
+    check_state,
+    check_webhook,
+    examine,
+)
+from draftd.fallback.store import StateFolder
 from draftd.models import blas
 from draftd.settings import Settings, load_settings
+from tests.http_server import serving
+from tests.unit.control.alerts import conftest
+from tests.webhook import Webhook
 
 
 def settings(**overrides: object) -> Settings:
@@ -31,13 +47,13 @@ def verdicts(findings: list[Finding]) -> dict[str, Verdict]:
 
 
 def test_a_pair_of_one_vocabulary_is_well(tmp_path: Path) -> None:
-    found = checks.check_models(settings(model__path=model(tmp_path / "a"), model__draft_path=model(tmp_path / "b")))
+    found = check_models(settings(model__path=model(tmp_path / "a"), model__draft_path=model(tmp_path / "b")))
     assert verdicts(found) == {"model": Verdict.OK, "draft model": Verdict.OK, "pair": Verdict.OK}
 
 
 def test_a_pair_of_two_vocabularies_is_not(tmp_path: Path) -> None:
     paths = model(tmp_path / "a"), model(tmp_path / "b", 99)
-    found = checks.check_models(settings(model__path=paths[0], model__draft_path=paths[1]))
+    found = check_models(settings(model__path=paths[0], model__draft_path=paths[1]))
     assert verdicts(found)["pair"] is Verdict.BAD
     assert "prompt_lookup" in found[-1].mend
 
@@ -46,9 +62,9 @@ def test_a_light_draft_is_looked_at_as_the_draft_is(tmp_path: Path) -> None:
     paths = {name: model(tmp_path / name) for name in ("a", "b")}
     for light, found in ((model(tmp_path / "c"), Verdict.OK), (model(tmp_path / "d", 99), Verdict.BAD)):
         made = settings(model__path=paths["a"], model__draft_path=paths["b"], model__light_draft_path=light)
-        assert verdicts(checks.check_models(made))["light pair"] is found
+        assert verdicts(check_models(made))["light pair"] is found
     (tmp_path / "d" / "config.json").unlink()
-    found_now = verdicts(checks.check_models(made))
+    found_now = verdicts(check_models(made))
     assert (found_now["light draft"], found_now["pair"]) == (Verdict.BAD, Verdict.OK)
     assert "light pair" not in found_now
 
@@ -56,67 +72,67 @@ def test_a_light_draft_is_looked_at_as_the_draft_is(tmp_path: Path) -> None:
 def test_missing_files_are_named(tmp_path: Path) -> None:
     path = model(tmp_path / "a")
     (tmp_path / "a" / "model.safetensors").unlink()
-    (finding,) = checks.check_models(settings(model__path=path))
+    (finding,) = check_models(settings(model__path=path))
     assert finding.verdict is Verdict.BAD
     assert "*.safetensors" in finding.found
 
 
 def test_a_hub_id_is_only_noted() -> None:
-    (finding,) = checks.check_models(settings(model__path="mlx-community/Qwen3-8B-4bit"))
+    (finding,) = check_models(settings(model__path="mlx-community/Qwen3-8B-4bit"))
     assert finding.verdict is Verdict.NOTE
 
 
 def test_a_folder_that_is_not_there_is_bad(tmp_path: Path) -> None:
-    (finding,) = checks.check_models(settings(model__path=str(tmp_path / "none")))
+    (finding,) = check_models(settings(model__path=str(tmp_path / "none")))
     assert finding.verdict is Verdict.BAD
 
 
 def test_a_port_in_use_is_bad_and_a_free_one_well() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        finding = checks.check_port(settings(server__port=port))
+        finding = check_port(settings(server__port=port))
         assert finding.verdict is Verdict.BAD
         assert "--port" in finding.mend
-    assert checks.check_port(settings(server__port=port)).verdict is Verdict.OK
-    assert checks.check_port(settings(server__port=0)).verdict is Verdict.OK
+    assert check_port(settings(server__port=port)).verdict is Verdict.OK
+    assert check_port(settings(server__port=0)).verdict is Verdict.OK
 
 
 def test_more_weights_than_memory_is_bad(tmp_path: Path) -> None:
     path = model(tmp_path / "a")
     with (tmp_path / "a" / "model.safetensors").open("r+b") as sparse:
         sparse.truncate(1 << 43)  # eight terabytes that take no disk
-    assert checks.check_memory(settings(model__path=path)).verdict is Verdict.BAD
-    assert checks.check_memory(settings()).verdict is Verdict.OK
+    assert check_memory(settings(model__path=path)).verdict is Verdict.BAD
+    assert check_memory(settings()).verdict is Verdict.OK
 
 
 def test_a_dead_collector_is_bad_and_a_live_one_well() -> None:
-    assert verdicts(checks.check_collectors({})) == {"collector": Verdict.NOTE}
+    assert verdicts(check_collectors({})) == {"collector": Verdict.NOTE}
     with socket.create_server(("127.0.0.1", 0)) as alive:
         endpoint = f"http://127.0.0.1:{alive.getsockname()[1]}"
-        (finding,) = checks.check_collectors({"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint})
+        (finding,) = check_collectors({"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint})
         assert finding.verdict is Verdict.OK
-    (finding,) = checks.check_collectors({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": endpoint})
+    (finding,) = check_collectors({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": endpoint})
     assert finding.verdict is Verdict.BAD
     assert "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" in finding.mend
 
 
 def test_a_broken_endpoint_is_bad() -> None:
-    (finding,) = checks.check_collectors({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://"})
+    (finding,) = check_collectors({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://"})
     assert finding.verdict is Verdict.BAD
 
 
 def test_an_unreachable_flagd_is_bad() -> None:
-    assert checks.check_flag(settings(flag__provider="flagd", flag__port=1)).verdict is Verdict.BAD
+    assert check_flag(settings(flag__provider="flagd", flag__port=1)).verdict is Verdict.BAD
 
 
 def test_a_flag_file_in_a_new_folder_is_well(tmp_path: Path) -> None:
-    assert checks.check_flag(settings(flag__file=tmp_path / "a" / "b" / "flags.json")).verdict is Verdict.OK
-    assert checks.check_flag(settings(flag__file=tmp_path)).verdict is Verdict.BAD
+    assert check_flag(settings(flag__file=tmp_path / "a" / "b" / "flags.json")).verdict is Verdict.OK
+    assert check_flag(settings(flag__file=tmp_path)).verdict is Verdict.BAD
 
 
 def test_a_slow_blas_is_bad_and_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blas, "load_blas", lambda: "reference")
-    finding = checks.check_blas()
+    finding = check_blas()
     assert finding.verdict is Verdict.BAD
     assert "libopenblas" in finding.mend
 
@@ -124,3 +140,73 @@ def test_a_slow_blas_is_bad_and_says_what_to_install(monkeypatch: pytest.MonkeyP
 def test_wrong_settings_are_a_finding_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAFTD_SERVER__PORT", "x")
     assert verdicts(examine(None, {}))["settings"] is Verdict.BAD
+
+
+certified = conftest.certified  # a certificate that has signed itself
+
+
+def webhook(**overrides: object) -> Settings:
+    return settings(webhook__token="x" * 16, **{f"webhook__{name}": value for name, value in overrides.items()})
+
+
+def test_a_webhook_that_is_off_is_only_noted() -> None:
+    assert check_webhook(settings()).verdict is Verdict.NOTE
+
+
+def test_a_port_for_alerts_is_free_a_daemons_already_or_somebody_elses() -> None:
+    with Webhook() as ours:
+        port = ours.port
+        assert check_webhook(webhook(port=port)).verdict is Verdict.NOTE
+    assert check_webhook(webhook(port=port)).verdict is Verdict.OK
+    assert check_webhook(webhook(port=0)).verdict is Verdict.OK
+    with serving(lambda request: (404, {})) as other:
+        finding = check_webhook(webhook(port=int(other.rpartition(":")[2])))
+    assert finding.verdict is Verdict.BAD
+    assert "webhook.port" in finding.mend
+
+
+def test_one_with_a_certificate_is_a_daemons_too(certified: tuple[Path, Path]) -> None:
+    cert, key = certified
+    with Webhook(tls_cert=cert, tls_key=key) as ours:
+        assert check_webhook(webhook(port=ours.port, tls_cert=cert, tls_key=key)).verdict is Verdict.NOTE
+
+
+def test_who_says_nothing_there_keeps_no_doctor_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_ANSWER_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert check_webhook(webhook(port=silent.getsockname()[1])).verdict is Verdict.BAD
+
+
+def test_a_folder_for_the_state_is_there_will_be_made_or_cannot_be(tmp_path: Path) -> None:
+    named = settings(fallback__state_dir=tmp_path / "a" / "b")
+    assert check_state(named, {}).verdict is Verdict.OK
+    assert "will be made" in check_state(named, {}).found
+    assert not (tmp_path / "a").exists()
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "b"):
+        finding = check_state(settings(fallback__state_dir=path), {})
+        assert finding.verdict is Verdict.BAD
+        assert "fallback.state_dir" in finding.mend
+
+
+def test_one_that_cannot_be_written_is_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.os, "access", lambda path, mode: False)  # root may write anywhere
+    assert check_state(settings(fallback__state_dir=tmp_path), {}).verdict is Verdict.BAD
+
+
+def test_the_users_own_folder_can_be_done_without(tmp_path: Path) -> None:
+    (tmp_path / "draftd").touch()
+    assert check_state(settings(), {"XDG_STATE_HOME": str(tmp_path)}).verdict is Verdict.NOTE
+    assert check_state(settings(), {"XDG_STATE_HOME": str(tmp_path / "other")}).verdict is Verdict.OK
+    assert check_state(settings(server__port=0), {}).verdict is Verdict.NOTE
+
+
+def test_one_that_a_daemon_uses_is_noted(tmp_path: Path) -> None:
+    used = StateFolder.open(tmp_path)
+    assert check_state(settings(fallback__state_dir=tmp_path), {}).verdict is Verdict.NOTE
+    used.close()
+    assert check_state(settings(fallback__state_dir=tmp_path), {}).verdict is Verdict.OK
+
+
+def test_the_doctor_looks_at_both() -> None:
+    assert {"webhook", "state"} <= {finding.subject for finding in examine(None, {})}

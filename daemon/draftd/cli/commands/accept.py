@@ -214,7 +214,7 @@ def show(verdict: Verdict) -> None:
 
 
 def _keep(run: Path, verdict: Verdict) -> None:
-    """In the run, in the place of an earlier verdict. A folder that takes no file keeps nobody from the verdict."""
+    """In the run, in the place of an earlier verdict. A folder that takes no file does not change the verdict."""
     if not (run / "run.json").is_file():
         return
     try:

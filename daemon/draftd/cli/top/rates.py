@@ -30,16 +30,16 @@ class Snapshot:
 class Drafting:
     """How drafts have fared. Shares from 0 to 1.
 
-    `per_position` has as many entries as tokens were drafted in one round at most; the first token drafted comes first.
+    `per_position` has as many entries as tokens were drafted at a time at most; the first token drafted comes first.
     """
 
     acceptance: float | None  # accepted over drafted
     per_position: tuple[float | None, ...]
     mean_length: float | None  # tokens a draft, the bonus counted
-    depth: float | None  # tokens drafted in a round that drafted any
-    drafting: float | None  # share of rounds that drafted any
-    parked: float | None  # share of rounds that drafted nothing because it did not pay
-    speedup: float | None  # over autoregressive decoding, by the rounds' measured cost
+    depth: float | None  # tokens drafted in a step that drafted any
+    drafting: float | None  # share of steps that drafted any
+    parked: float | None  # share of steps that drafted nothing because it did not pay
+    speedup: float | None  # over autoregressive decoding, by the steps' measured cost
     tokens_per_forward: float | None  # output tokens for each forward pass of the target
 
 
@@ -58,7 +58,7 @@ class Rates:
 def drafting(counts: pb.DraftCounts, output_tokens: int) -> Drafting:
     """Of everything that is counted in `counts`."""
     drafts, drafted = counts.drafts, counts.drafted_tokens
-    # A daemon that does not measure what a round costs sends 0; measured, a draft is never for nothing.
+    # A daemon that does not measure what a step costs sends 0; measured, a draft is never for nothing.
     known = drafts > 0 and counts.break_even_tokens > 0
     return Drafting(
         acceptance=_over(counts.accepted_tokens, drafted),
@@ -113,9 +113,9 @@ def _difference(before: pb.DraftCounts, after: pb.DraftCounts) -> pb.DraftCounts
         drafted_per_position=_each(before.drafted_per_position, after.drafted_per_position),
         accepted_per_position=_each(before.accepted_per_position, after.accepted_per_position),
     )
-    rounds = (made.rounds, made.drafts, made.parked_rounds, made.target_forwards)
+    steps = (made.rounds, made.drafts, made.parked_rounds, made.target_forwards)
     tokens = (made.drafted_tokens, made.accepted_tokens)
-    if min(*rounds, *tokens, *made.drafted_per_position, *made.accepted_per_position) < 0:
+    if min(*steps, *tokens, *made.drafted_per_position, *made.accepted_per_position) < 0:
         return None
     return made
 

@@ -228,8 +228,8 @@ def _ladder(state: pb.FallbackState, now: datetime) -> list[Row]:
                 ),
             )
         )
-    if (outlook := ladder.outlook(state, now)) and not held:
-        made.append(Row("next", Text(outlook)))
+    if (then := ladder.what_next(state, now)) and not held:
+        made.append(Row("next", Text(then)))
     return made
 
 

@@ -1,7 +1,8 @@
-"""Where what was learnt is kept, and whom it is of."""
+"""What a daemon keeps over a restart: what it has learnt, of which pair, on which machine."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Any
 import pytest
 
 from draftd.cli import state
-from draftd.cli.state import Learning, identity, paths_of
-from draftd.core import DRAFT_MODEL, WorkloadClass
+from draftd.cli.state import Learning, identity, pair_of, paths_of
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
 from draftd.engine.depth.costs import DEEPEST, Prices
 from draftd.engine.depth.saved import Learnt
 from draftd.errors import ConfigError
@@ -107,3 +108,23 @@ def test_nothing_named_is_the_embedded_pair() -> None:
     assert identity(Settings())["draft"]["files"]["model.safetensors"]
     assert paths_of(ModelSettings(path="hub/id")) == ("hub/id", None)
     assert identity(Settings(model=ModelSettings(path="hub/id")))["target"] == {"path": "hub/id", "files": {}}
+
+
+def test_whatever_changes_what_is_drafted_is_another_pair() -> None:
+    settings = [
+        ModelSettings(),
+        ModelSettings(path="a"),
+        ModelSettings(path="a", draft_path="b"),
+        ModelSettings(path="a", draft_path="c"),
+        ModelSettings(path="a", draft_path="b", light_draft_path="c"),
+        ModelSettings(path="a", draft_path="b", drafter=PROMPT_LOOKUP),
+        ModelSettings(path="a", draft_path="b", light_draft_path="c", drafter=LIGHT_DRAFT_MODEL),
+    ]
+    pairs = [pair_of(one) for one in settings]
+    assert all(one != other for one, other in itertools.combinations(pairs, 2))
+
+
+def test_what_is_the_default_or_not_set_makes_it_no_other() -> None:
+    draft = DRAFT_MODEL
+    assert pair_of(ModelSettings(path="a", draft_path="b", drafter=draft)) == "a b"  # as a first release saved it
+    assert pair_of(ModelSettings()) == "None None"
