@@ -87,10 +87,14 @@ class Store:
 
 
 class OtlpReceiver:
-    """Listens on a free loopback port. `refuse` answers with that status, `delay` seconds pass before any answer."""
+    """Listens on a free loopback port. `refuse` answers with that status, `delay` seconds pass before any answer.
 
-    def __init__(self, protocol: str = "grpc") -> None:
-        self.protocol = protocol
+    `metric_interval` is in milliseconds. The SDK gives each collection that long, the last one too: where a test reads
+    only what leaves at shutdown, a long one keeps a busy machine from losing it.
+    """
+
+    def __init__(self, protocol: str = "grpc", metric_interval: int = 500) -> None:
+        self.protocol, self.metric_interval = protocol, metric_interval
         self.store = Store()
         self.refuse: grpc.StatusCode | None = None
         self.delay = 0.0
@@ -151,7 +155,7 @@ class OtlpReceiver:
             "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc" if self.protocol == "grpc" else "http/protobuf",
             "OTEL_BSP_SCHEDULE_DELAY": "100",
             "OTEL_BLRP_SCHEDULE_DELAY": "100",
-            "OTEL_METRIC_EXPORT_INTERVAL": "500",
+            "OTEL_METRIC_EXPORT_INTERVAL": str(self.metric_interval),
         }
         return found | more
 

@@ -13,7 +13,7 @@ from tests.unit.telemetry.scene import Scene, telemetry
 
 @pytest.fixture
 def receiver() -> Iterator[OtlpReceiver]:
-    with OtlpReceiver() as found:
+    with OtlpReceiver(metric_interval=60_000) as found:
         yield found
 
 

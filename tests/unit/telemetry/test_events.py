@@ -1,4 +1,4 @@
-"""The `feature_flag.evaluation` event, from real evaluations through OpenFeature."""
+"""The log events: `feature_flag.evaluation` from real evaluations through OpenFeature, and `draftd.transition`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from openfeature.contrib.provider.flagd.config import ResolverType
 from openfeature.evaluation_context import EvaluationContext
 
 from draftd.errors import QueueFull
+from draftd.fallback.journal import Journal, Subject
 from draftd.telemetry import catalog
 from tests.otlp import OtlpReceiver
 from tests.unit.telemetry.scene import Scene
@@ -45,7 +46,7 @@ def client(tmp_path: Path, scene: Scene) -> Iterator[OpenFeatureClient]:
 
 
 def evaluated(scene: Scene, receiver: OtlpReceiver) -> dict[str, object]:
-    scene.telemetry.shutdown(5.0)
+    scene.telemetry.shutdown(30.0)
     (event,) = receiver.events("feature_flag.evaluation")
     assert set(event.attributes) <= {attribute.name for attribute in catalog.FLAG_EVALUATION.attributes}
     return event.attributes
@@ -86,7 +87,7 @@ def test_the_event_lies_in_the_trace_of_its_request(
     span = scene.telemetry.begin_inference(scene.start())
     client.get_boolean_value(KEY, True)
     span.refused(QueueFull("full"))
-    scene.telemetry.shutdown(5.0)
+    scene.telemetry.shutdown(30.0)
     (event,) = receiver.events("feature_flag.evaluation")
     (request,) = receiver.spans("chat nano")
     assert (event.trace_id, event.span_id) == (request.trace_id, request.span_id)
@@ -98,3 +99,24 @@ def test_without_an_endpoint_the_hook_does_nothing(open_scene: Callable[..., Sce
     client = api.get_client("nobody")
     client.add_hooks([open_scene({}).telemetry.flag_hook()])
     assert client.get_boolean_value(KEY, True) is True
+
+
+def test_a_transition_is_an_event_with_its_cause(scene: Scene, receiver: OtlpReceiver) -> None:
+    journal = Journal()
+    journal.listen(scene.telemetry.transition_log())
+    journal.record(Subject.LEVEL, "full", "autoregressive", "acceptance below its floor", "0.31, 2 windows")
+    scene.telemetry.shutdown(30.0)
+    (event,) = receiver.events("draftd.transition")
+    assert event.attributes == {
+        "draftd.transition.subject": "level",
+        "draftd.transition.from": "full",
+        "draftd.transition.to": "autoregressive",
+        "draftd.transition.cause": "acceptance below its floor",
+        "draftd.transition.evidence": "0.31, 2 windows",
+    }
+    assert set(event.attributes) == {attribute.name for attribute in catalog.TRANSITION.attributes}
+
+
+def test_a_broken_transition_is_counted_and_does_not_raise(scene: Scene) -> None:
+    scene.telemetry.transition_log()(None)  # type: ignore[arg-type]
+    assert scene.telemetry.errors == {"transition": 1}
