@@ -26,7 +26,6 @@ class DecodeSequence:
     finish: FinishReason | None = None
     error: str = ""
     rebuilt_at: int = -1  # output length when the row's caches were last rebuilt after a failure
-    lookup: object | None = field(default=None)
     kept: int = 0  # tokens of its text that the target has kept, or tried to
     evidence: dict[DrafterName, RowEvidence] = field(default_factory=dict)  # how its own drafts fared
     home: DrafterName | None = None  # the plan's own drafter, whoever drafts now
@@ -50,6 +49,11 @@ class DecodeSequence:
     @property
     def emitted(self) -> int:
         return self.stats.counts.emitted
+
+    @property
+    def guesses(self) -> int:
+        """Of its tokens, those at the end that the target has not judged: none, all are its own."""
+        return 0
 
     @property
     def remaining(self) -> int:

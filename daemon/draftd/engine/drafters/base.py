@@ -1,27 +1,30 @@
-"""Drafters: who guesses the next tokens, so that the target can judge several in one forward pass.
+"""Drafters: what guesses the next tokens, so that the target can judge several in one forward.
 
-A draft model (small, same tokenizer) and prompt lookup (n-grams of prompt and output; no weights) stand behind one
-seam. Drafters are handed the rows that want a draft this round and answer with one `Draft`."""
+The seam is: all tokens in, proposals out. The last of the tokens may themselves be guesses that the target has not
+judged, and may be other ones the next time: a drafter rolls itself back to the longest common prefix with what it knew.
+What a drafter needs is declared where it is registered (registry.py)."""
 
 from __future__ import annotations
 
+import random
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import mlx.core as mx
 
+from draftd.core import FinishReason
 from draftd.engine.sampling.transforms import Sampling, one_hot
-from draftd.engine.sequence import DecodeSequence
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Proposals for a list of rows. `tokens`: rows × k, uint32; row i's first `depths[i]` are real.
+    """Proposals for a list of sequences. `tokens`: sequences × k, uint32; sequence i's first `depths[i]` are real.
 
-    `q`: rows × k × vocabulary, the transformed distributions they were drawn from; None when all rows are settled.
-    `forwards[i]`: forward passes of a draft model spent on row i. `lag`: the most tokens of a row that the first of
-    them took in.
+    `q`: sequences × k × vocabulary, the transformed distributions they were drawn from; None when all sequences are
+    deterministic. `forwards[i]`: forwards of a draft model spent on sequence i. `lag`: the most tokens of a sequence
+    that the first of them took in.
     """
 
     tokens: mx.array
@@ -31,65 +34,122 @@ class Draft:
     lag: int = 0
 
 
-class Drafter(Protocol):
-    """Called on the engine thread only. What it raises costs its rows their speculation, never their text."""
+class DraftSequence(Protocol):
+    """What a drafter sees of a sequence, which is the same object from its first call to `leave`."""
 
-    def prefill(self, row: DecodeSequence, chunk: int) -> bool:
-        """Takes in up to `chunk` more tokens of the prompt of a newcomer; True once there are none left."""
-        ...
-
-    def propose(self, rows: Sequence[DecodeSequence], depths: Sequence[int], sampling: Sampling) -> Draft: ...
-
-    def behind(self, row: DecodeSequence) -> int | None:
-        """Tokens of the row's text that it has not taken in, the last aside; None where it does not know the row."""
-        ...
-
-    def follow(self, rows: Sequence[DecodeSequence], chunk: int) -> None:
-        """Takes in up to `chunk` tokens of running rows that it does not know, or lags behind."""
-        ...
-
-    def reach(self, row: DecodeSequence, most: int) -> int:
-        """How many tokens, up to `most`, it could propose now for a row that it knows."""
-        ...
-
-    def leave(self, row: DecodeSequence) -> None:
-        """Forgets a row; one that it never knew is no error."""
-        ...
-
-    def close(self) -> None:
-        """Lets go of everything, the weights too."""
+    @property
+    def tokens(self) -> list[int]:
+        """Prompt and output. All but the last `guesses` are final."""
         ...
 
     @property
-    def nbytes(self) -> int: ...
+    def guesses(self) -> int: ...
+
+    @property
+    def emitted(self) -> int:
+        """Tokens after the prompt: the position of the next one in seeded noise."""
+        ...
+
+    @property
+    def generator(self) -> random.Random:
+        """What unseeded sampling draws from."""
+        ...
+
+    @property
+    def shares(self) -> bool:
+        """Whether cached prefixes may be used for it, and its own be kept."""
+        ...
+
+    @property
+    def degraded(self) -> str:
+        """Why it drafts no more; its drafter may have failed in the middle of a forward."""
+        ...
+
+    @property
+    def finish(self) -> FinishReason | None: ...
 
 
-class _NgramIndex:
-    """Where each n-gram of a growing text last ended, longest first. The text's own last n-gram is not its match."""
+class Drafter(Protocol):
+    """Called on the engine thread only. An error costs the sequences their speculation, never their text."""
 
-    def __init__(self, sizes: tuple[int, ...]) -> None:
-        self._sizes = sizes
-        self._ends: list[dict[tuple[int, ...], int]] = [{} for _ in sizes]
-        self._indexed = 0  # n-grams ending at or before this position are in the index
+    def prefill(self, row: DraftSequence, chunk: int) -> bool:
+        """Takes in up to `chunk` more tokens of a prefilling sequence's prompt; True once there are none left."""
+        ...
 
-    def continuation(self, tokens: list[int], depth: int) -> list[int]:
-        """Up to `depth` tokens that followed; empty where no n-gram recurs."""
-        for end in range(self._indexed + 1, len(tokens)):
-            for size, ends in zip(self._sizes, self._ends, strict=True):
-                if end >= size:
-                    ends[tuple(tokens[end - size : end])] = end
-        self._indexed = len(tokens) - 1
-        for size, ends in zip(self._sizes, self._ends, strict=True):
-            at = ends.get(tuple(tokens[-size:]))
-            if at is not None:
-                return tokens[at : at + depth]
-        return []
+    def propose(self, rows: Sequence[DraftSequence], depths: Sequence[int], sampling: Sampling) -> Draft:
+        """Up to `depths[i]` tokens after the i-th sequence's last one."""
+        ...
+
+    def behind(self, row: DraftSequence) -> int | None:
+        """Tokens of the text that it has not taken in, the last aside; None for a sequence that it does not know."""
+        ...
+
+    def follow(self, rows: Sequence[DraftSequence], chunk: int) -> None:
+        """Takes in up to `chunk` tokens of running sequences that it does not know, or lags behind."""
+        ...
+
+    def reach(self, row: DraftSequence, most: int) -> int:
+        """How many tokens, up to `most`, it could propose now for a sequence that it knows."""
+        ...
+
+    def leave(self, row: DraftSequence) -> None:
+        """Forgets a sequence; an unknown one is no error."""
+        ...
+
+    def close(self) -> None:
+        """Frees everything, the weights too."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Of key-value caches."""
+        ...
+
+
+class TextDrafter(ABC):
+    """A drafter that needs the text alone: `continuation` is all that one has to add."""
+
+    def __init__(self, vocabulary: int) -> None:
+        self._vocabulary = vocabulary
+
+    @abstractmethod
+    def continuation(self, sequence: DraftSequence, depth: int) -> list[int]:
+        """Up to `depth` tokens that may follow the text; empty where it has no guess."""
+
+    def prefill(self, row: DraftSequence, chunk: int) -> bool:
+        return True
+
+    def propose(self, rows: Sequence[DraftSequence], depths: Sequence[int], sampling: Sampling) -> Draft:
+        found = [self.continuation(row, depth) for row, depth in zip(rows, depths, strict=True)]
+        k = max(map(len, found))
+        tokens = mx.array([f + [0] * (k - len(f)) for f in found], dtype=mx.uint32).reshape(len(rows), k)
+        q = None if sampling.settled else one_hot(tokens, self._vocabulary)
+        return Draft(tokens=tokens, depths=[len(f) for f in found], q=q, forwards=[0] * len(rows))
+
+    def behind(self, row: DraftSequence) -> int | None:
+        return 0
+
+    def follow(self, rows: Sequence[DraftSequence], chunk: int) -> None:
+        return None
+
+    def reach(self, row: DraftSequence, most: int) -> int:
+        return len(self.continuation(row, most))
+
+    def leave(self, row: DraftSequence) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+    @property
+    def nbytes(self) -> int:
+        return 0
 
 
 def merge(parts: Sequence[tuple[Sequence[int], Draft]], rows: int, vocabulary: int, settled: bool) -> Draft | None:
-    """One draft for all `rows` from the drafts of groups of them; each part names the rows it is for.
+    """One draft for `rows` sequences from drafts for groups of them; each part names the sequences it is for.
 
-    None when nobody proposed anything.
+    None when nothing was proposed.
     """
     k = max((max(draft.depths, default=0) for _, draft in parts), default=0)
     if k == 0:

@@ -1,3 +1,5 @@
+"""A draft model: a small one with the target's tokenizer, whose caches follow the sequences' texts."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -8,10 +10,9 @@ import mlx.core as mx
 from draftd.engine.cache.base import Caches, left
 from draftd.engine.cache.layouts import make_caches
 from draftd.engine.cache.prefix_store import PrefixCache
-from draftd.engine.drafters.base import Draft
+from draftd.engine.drafters.base import Draft, DraftSequence
 from draftd.engine.sampling.acceptance import draw
 from draftd.engine.sampling.transforms import Sampling, uniforms
-from draftd.engine.sequence import DecodeSequence
 from draftd.engine.targets.local import Prefill
 
 
@@ -27,22 +28,24 @@ class DraftModel:
     ) -> None:
         self._vocabulary = vocabulary  # of the target: the pair may pad their embeddings differently
         self._caches: Caches = make_caches(model, most_rows)
-        self._rows: list[DecodeSequence] = []
+        self._rows: list[DraftSequence] = []
         self._prefix = prefix or PrefixCache()
         self._places: dict[int, int] = {}  # of the rows, by id
         self._shelf = self._prefix.shelf(self._caches)
         self._prefill = Prefill(self._caches, self._shelf)
-        self._proposed: dict[int, tuple[int, int]] = {}  # by a row's id: its place in `_drafted`, its length then
-        self._drafted: mx.array | None = None  # the last proposals
+        self._unsure: dict[
+            int, list[int]
+        ] = {}  # by a sequence's id(): its cache's last tokens, which may be taken back
+        self._drafted: tuple[list[int], mx.array] | None = None  # ids, and what was fed of the last proposals for them
 
-    def behind(self, row: DecodeSequence) -> int | None:
+    def behind(self, row: DraftSequence) -> int | None:
         place = self._places.get(id(row))
         return None if place is None else max(0, len(row.tokens) - 1 - self._caches.lengths[place])
 
-    def reach(self, row: DecodeSequence, most: int) -> int:
+    def reach(self, row: DraftSequence, most: int) -> int:
         return most
 
-    def follow(self, rows: Sequence[DecodeSequence], chunk: int) -> None:
+    def follow(self, rows: Sequence[DraftSequence], chunk: int) -> None:
         unknown = next((row for row in rows if id(row) not in self._places), None)
         if unknown is not None:
             self.prefill(unknown, chunk)
@@ -58,7 +61,7 @@ class DraftModel:
             self._caches.forward(padded, [len(p) for p in pieces])
             mx.eval(self._caches.arrays())
 
-    def prefill(self, row: DecodeSequence, chunk: int) -> bool:
+    def prefill(self, row: DraftSequence, chunk: int) -> bool:
         whole = len(row.tokens) - 1  # what `propose` catches up with
         self._prefill.advance(row, whole, chunk)
         if not self._prefill.done(row, whole):
@@ -69,7 +72,7 @@ class DraftModel:
         self._rows.append(row)
         return True
 
-    def propose(self, rows: Sequence[DecodeSequence], depths: Sequence[int], sampling: Sampling) -> Draft:
+    def propose(self, rows: Sequence[DraftSequence], depths: Sequence[int], sampling: Sampling) -> Draft:
         caches, members = self._caches, self._rows
         at = [self._places[id(row)] for row in rows]
         whole = at == list(range(len(members)))
@@ -100,8 +103,7 @@ class DraftModel:
             mx.async_eval(token)
             tokens.append(token)
         drafted = mx.stack(tokens, axis=1)
-        self._drafted = drafted
-        self._proposed = {id(row): (i, len(row.tokens)) for i, row in enumerate(rows)}
+        self._drafted = ([id(row) for row in rows], drafted[:, :-1])  # the last ones were not fed
         return Draft(
             tokens=drafted,
             depths=list(depths),
@@ -110,7 +112,7 @@ class DraftModel:
             lag=lag,
         )
 
-    def leave(self, row: DecodeSequence) -> None:
+    def leave(self, row: DraftSequence) -> None:
         trusted = not row.degraded  # drafting may have failed in the middle of a forward
         self._prefill.drop(row, keep=trusted)
         if id(row) in self._places:
@@ -118,7 +120,7 @@ class DraftModel:
             if trusted and row.shares and row.finish is not None:
                 self._roll_back()
                 self._shelf.keep(row.tokens, self._caches, at, self._caches.lengths[at])
-            self._proposed.pop(id(row), None)
+            self._unsure.pop(id(row), None)
             keep = left(len(self._rows), [at])
             self._caches.select(keep)
             self._rows = [self._rows[i] for i in keep]
@@ -128,28 +130,32 @@ class DraftModel:
         self._prefill.clear()
         self._caches.clear()
         self._prefix.give_up(self._shelf)
-        self._rows, self._places, self._proposed, self._drafted = [], {}, {}, None
+        self._rows, self._places, self._unsure, self._drafted = [], {}, {}, None
 
     @property
     def nbytes(self) -> int:
         return self._caches.nbytes + self._prefill.nbytes
 
     def _roll_back(self) -> None:
-        """Takes back what was drafted and does not stand. The text says so, but not by its length: it may have grown
-        beyond the draft since, in rounds that drafted nothing."""
-        drafted: list[list[int]] = [] if self._drafted is None else self._drafted.tolist()
-        lengths = list[int]()
+        """Rolls each sequence's cache back to the longest common prefix with its text. What is final of a text is not
+        compared again."""
+        if self._drafted is not None:
+            ids, fed = self._drafted
+            for key, tokens in zip(ids, fed.tolist(), strict=True):
+                self._unsure.setdefault(key, []).extend(tokens)
+        lengths, unsure = list[int](), dict[int, list[int]]()
         for row, held in zip(self._rows, self._caches.lengths, strict=True):
-            stands = min(held, len(row.tokens) - 1)
-            if id(row) in self._proposed:
-                i, end = self._proposed[id(row)]
-                for token in drafted[i]:
-                    if end >= stands or token != row.tokens[end]:
-                        break
-                    end += 1
-                stands = min(stands, end)
-            lengths.append(stands)
-        self._proposed, self._drafted = {}, None
+            fed_last = self._unsure.get(id(row), [])
+            common = held - len(fed_last)
+            for token in fed_last:
+                if common >= len(row.tokens) or token != row.tokens[common]:
+                    break
+                common += 1
+            common = min(common, len(row.tokens) - 1)  # the last one is fed to get at what follows it
+            lengths.append(common)
+            if row.guesses:
+                unsure[id(row)] = row.tokens[len(row.tokens) - row.guesses : common]
+        self._unsure, self._drafted = unsure, None
         self._caches.truncate(lengths)
 
     def _catch_up(self, asked: Sequence[int]) -> mx.array:
@@ -160,6 +166,9 @@ class DraftModel:
         width = max(widths)
         padded = mx.array([p + [0] * (width - len(p)) for p in pending], dtype=mx.uint32)
         logits = self._caches.forward(padded, widths)
+        for row, wanted in zip(self._rows, asked, strict=True):
+            if wanted and row.guesses:
+                self._unsure[id(row)] = row.tokens[-row.guesses :]
         if min(widths) == width:
             return logits[:, -1]
         return logits[mx.arange(len(pending)), mx.array([max(w, 1) - 1 for w in widths])]

@@ -1,53 +1,48 @@
+"""Prompt lookup: repeats what followed the last n-gram where it occurred before, in prompt or output. No weights."""
+
 from __future__ import annotations
 
-from collections.abc import Sequence
+from draftd.engine.drafters.base import DraftSequence, TextDrafter
 
-import mlx.core as mx
-
-from draftd.engine.drafters.base import Draft, _NgramIndex
-from draftd.engine.sampling.transforms import Sampling, one_hot
-from draftd.engine.sequence import DecodeSequence
+_SIZES = (3, 2)  # of n-grams, the longest first
 
 
-class PromptLookup:
-    """Drafts by repeating what followed the last n-gram where it stood before in prompt or output."""
+class _NgramIndex:
+    """Where each n-gram of a growing text last ended. The text's own last n-gram is not its match."""
 
-    def __init__(self, vocabulary: int, sizes: tuple[int, ...] = (3, 2)) -> None:
-        self._vocabulary = vocabulary
-        self._sizes = sizes
+    def __init__(self) -> None:
+        self._ends: list[dict[tuple[int, ...], int]] = [{} for _ in _SIZES]
+        self._indexed = 0  # n-grams ending at or before this position are in the index
 
-    def prefill(self, row: DecodeSequence, chunk: int) -> bool:
-        row.lookup = _NgramIndex(self._sizes)
-        return True
+    def continuation(self, tokens: list[int], final: int, depth: int) -> list[int]:
+        """Up to `depth` tokens that followed; empty where no n-gram recurs. Only the first `final` tokens are indexed:
+        the others may be taken back."""
+        last = min(final, len(tokens) - 1)
+        for end in range(self._indexed + 1, last + 1):
+            for size, ends in zip(_SIZES, self._ends, strict=True):
+                if end >= size:
+                    ends[tuple(tokens[end - size : end])] = end
+        self._indexed = max(self._indexed, last)
+        for size, ends in zip(_SIZES, self._ends, strict=True):
+            at = ends.get(tuple(tokens[-size:]))
+            if at is not None:
+                return tokens[at : at + depth]
+        return []
 
-    def behind(self, row: DecodeSequence) -> int | None:
-        return 0
 
-    def follow(self, rows: Sequence[DecodeSequence], chunk: int) -> None:
-        return None
+class PromptLookup(TextDrafter):
+    """Indexes each sequence when it first proposes for it."""
 
-    def reach(self, row: DecodeSequence, most: int) -> int:
-        if not isinstance(row.lookup, _NgramIndex):
-            row.lookup = _NgramIndex(self._sizes)
-        return len(row.lookup.continuation(row.tokens, most))
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__(vocabulary)
+        self._indexes: dict[int, _NgramIndex] = {}  # by a sequence's id()
 
-    def propose(self, rows: Sequence[DecodeSequence], depths: Sequence[int], sampling: Sampling) -> Draft:
-        found: list[list[int]] = []
-        for row, depth in zip(rows, depths, strict=True):
-            if not isinstance(row.lookup, _NgramIndex):
-                row.lookup = _NgramIndex(self._sizes)
-            found.append(row.lookup.continuation(row.tokens, depth))
-        k = max(map(len, found))
-        tokens = mx.array([f + [0] * (k - len(f)) for f in found], dtype=mx.uint32).reshape(len(rows), k)
-        q = None if sampling.settled else one_hot(tokens, self._vocabulary)
-        return Draft(tokens=tokens, depths=[len(f) for f in found], q=q, forwards=[0] * len(rows))
+    def continuation(self, sequence: DraftSequence, depth: int) -> list[int]:
+        index = self._indexes.setdefault(id(sequence), _NgramIndex())
+        return index.continuation(sequence.tokens, len(sequence.tokens) - sequence.guesses, depth)
 
-    def leave(self, row: DecodeSequence) -> None:
-        row.lookup = None
+    def leave(self, row: DraftSequence) -> None:
+        self._indexes.pop(id(row), None)
 
     def close(self) -> None:
-        return None
-
-    @property
-    def nbytes(self) -> int:
-        return 0
+        self._indexes.clear()

@@ -14,7 +14,7 @@ import mlx.core as mx
 from draftd.engine.cache.base import Caches
 from draftd.engine.cache.layouts import make_caches
 from draftd.engine.cache.prefix_store import PrefixCache, Shelf
-from draftd.engine.drafters.base import Draft
+from draftd.engine.drafters.base import Draft, DraftSequence
 from draftd.engine.sampling.acceptance import accept, draw
 from draftd.engine.sampling.transforms import Sampling, uniforms
 from draftd.engine.sequence import DecodeSequence
@@ -33,7 +33,7 @@ class Prefill:
         self._lengths: dict[int, int] = {}  # that their caches will have
         self._kept: dict[int, int] = {}  # tokens of theirs that were found or kept
 
-    def begin(self, row: DecodeSequence, whole: int) -> int | None:
+    def begin(self, row: DraftSequence, whole: int) -> int | None:
         """How many tokens of a newcomer's text were found; None where it has begun before, or none were looked for."""
         if id(row) in self._newcomers:
             return None
@@ -48,7 +48,7 @@ class Prefill:
         self._kept[id(row)] = caches.lengths[0]
         return caches.lengths[0]
 
-    def advance(self, row: DecodeSequence, whole: int, chunk: int, last: int = 0) -> mx.array | None:
+    def advance(self, row: DraftSequence, whole: int, chunk: int, last: int = 0) -> mx.array | None:
         """Takes in up to `chunk` more tokens; where that is more than `last`, the last so many in a forward of their
         own. Once there are none left, the logits of the last forward, 1 × width × vocabulary, which cost nothing unless
         they are read; None before, and where there was nothing to take in."""
@@ -65,21 +65,21 @@ class Prefill:
             self._keep(row, caches)
         return None
 
-    def settle(self, row: DecodeSequence, *more: mx.array) -> None:
+    def settle(self, row: DraftSequence, *more: mx.array) -> None:
         """Computes what the last forward left to be computed."""
         mx.eval(self._newcomers[id(row)].arrays(), *more)
 
-    def done(self, row: DecodeSequence, whole: int) -> bool:
+    def done(self, row: DraftSequence, whole: int) -> bool:
         return self._newcomers[id(row)].lengths[0] == whole
 
-    def join(self, row: DecodeSequence) -> None:
+    def join(self, row: DraftSequence) -> None:
         """Makes a ready row the last of the running ones."""
         caches = self._newcomers.pop(id(row))
         self._keep(row, caches)
         self._running.join(caches)
         self._gone(row)
 
-    def drop(self, row: DecodeSequence, keep: bool = True) -> None:
+    def drop(self, row: DraftSequence, keep: bool = True) -> None:
         """Forgets a newcomer; a row that is none is no error. What was taken in of it may serve whoever asks again."""
         caches = self._newcomers.pop(id(row), None)
         if caches is not None:
@@ -97,17 +97,17 @@ class Prefill:
         self._kept.clear()
         self._running.expect([])
 
-    def _caches(self, row: DecodeSequence, whole: int) -> Caches:
+    def _caches(self, row: DraftSequence, whole: int) -> Caches:
         self.begin(row, whole)
         return self._newcomers[id(row)]
 
-    def _keep(self, row: DecodeSequence, caches: Caches) -> None:
+    def _keep(self, row: DraftSequence, caches: Caches) -> None:
         if row.shares:
             length = min(caches.lengths[0], len(row.tokens))
             self._shelf.keep(row.tokens, caches, 0, length)
             self._kept[id(row)] = length
 
-    def _gone(self, row: DecodeSequence) -> None:
+    def _gone(self, row: DraftSequence) -> None:
         self._lengths.pop(id(row), None)
         self._kept.pop(id(row), None)
         self._running.expect(list(self._lengths.values()))

@@ -1,0 +1,175 @@
+"""The seam behind which drafters stand: what is registered by name serves requests, and rolls itself back."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import mlx.core as mx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from draftd.cli.serve import check_drafters
+from draftd.core import BUILT_IN_DRAFTERS, PROMPT_LOOKUP, FinishReason, SamplingParams
+from draftd.engine.drafters.base import Draft, DraftSequence, TextDrafter, merge
+from draftd.engine.drafters.draft_model import DraftModel
+from draftd.engine.drafters.prompt_lookup import PromptLookup
+from draftd.engine.drafters.registry import DrafterRegistry, Needs, built_in_drafters
+from draftd.engine.pair import LoadedModels, assemble
+from draftd.engine.sampling.transforms import Sampling
+from draftd.engine.scripted import ByteTokenizer
+from draftd.errors import ConfigError
+from draftd.fronts.grpc.convert import request_of
+from draftd.planning.plan import Wish
+from draftd.service.request import Limits, checked
+from draftd.settings import Settings
+from draftd.v1 import inference_pb2 as pb
+from tests.rig import automatic, autoregressive, request, speculative, tiny_llama
+
+VOCAB = 32
+GREEDY = SamplingParams()
+
+
+class Repeat(TextDrafter):
+    """Guesses that the last token comes again."""
+
+    def continuation(self, sequence: DraftSequence, depth: int) -> list[int]:
+        return [sequence.tokens[-1]] * depth
+
+
+@dataclass(eq=False)
+class Text:
+    """A sequence whose last tokens may be guesses."""
+
+    tokens: list[int]
+    guesses: int = 0
+    emitted: int = 0
+    generator: random.Random = field(default_factory=random.Random)
+    shares: bool = False
+    degraded: str = ""
+    finish: FinishReason | None = None
+
+
+def models_with(registry: DrafterRegistry, draft: object = None) -> LoadedModels:
+    tokenizer = ByteTokenizer(VOCAB)
+    tokenizer.eos_ids = frozenset()
+    names = {"model": "target", "draft_model": None, "backend": "test"}
+    return assemble(tiny_llama(1), draft, tokenizer, context_length=4096, registry=registry, **names)
+
+
+def test_a_drafter_registered_by_name_serves_a_request(running):
+    registry = built_in_drafters()
+    registry.register("repeat", lambda provided: Repeat(provided.vocabulary))
+    engine = running(lambda: models_with(registry))
+    info = engine.worker.info
+    assert info.drafters == (PROMPT_LOOKUP, "repeat")
+    limits = Limits(4096, VOCAB, 32, chat_template=False, drafters=info.registered_drafters)
+    assert checked(request_of(pb.GenerateRequest(prompt="x", drafter="repeat")), limits).wish == Wish(drafter="repeat")
+    plans = autoregressive(), speculative(4, "repeat"), automatic(4, "repeat")
+    sinks = [engine.ask(request([3, 1, 4, 1, 5], plan, max_tokens=40)) for plan in plans]
+    engine.ended(*sinks)
+    assert sinks[0].tokens == sinks[1].tokens == sinks[2].tokens
+    assert sinks[1].done.stats.counts.drafted >= 40
+    assert sinks[1].done.degraded == ""
+
+
+def test_a_drafter_is_refused_where_its_need_is_not_met():
+    registry = built_in_drafters()
+    registry.register("eagle", lambda provided: Repeat(provided.vocabulary), Needs.HIDDEN_STATES)
+    registry.register("medusa", lambda provided: Repeat(provided.vocabulary), Needs.MODEL)
+    info = models_with(registry).info
+    assert info.drafters == (PROMPT_LOOKUP,)
+    assert info.registered_drafters == (*BUILT_IN_DRAFTERS, "eagle", "medusa")
+    assert info.why_no("eagle") == "it needs the target's hidden states, which no target gives yet"
+    assert info.why_no("medusa") == "it needs a model of its own, and none is configured for it"
+
+
+def test_an_unknown_or_taken_name_lists_those_registered():
+    registry = built_in_drafters()
+    with pytest.raises(ConfigError, match="model.drafter: got 'eagle'; allowed: draft_model, light_draft_model, prom"):
+        registry.get("eagle", "model.drafter")
+    with pytest.raises(ConfigError, match="registered: draft_model, light_draft_model, prompt_lookup"):
+        registry.register(PROMPT_LOOKUP, lambda provided: Repeat(provided.vocabulary))
+    with pytest.raises(ConfigError, match="lower-case letters"):
+        registry.register("Eagle 3", lambda provided: Repeat(provided.vocabulary))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_draft_model_rolls_back_to_the_common_prefix(seed):
+    """Whatever is guessed, taken back and guessed anew, its proposals are those of one that knows only the text."""
+    dice, model, sampling = random.Random(seed), tiny_llama(2), Sampling([GREEDY])
+    drafter, text = DraftModel(model, VOCAB), Text([1, 2, 3, 4])
+    assert drafter.prefill(text, 100)
+    final = list(text.tokens)
+    for _ in range(5):
+        guesses = [dice.randrange(VOCAB) for _ in range(dice.randrange(4))]
+        text.tokens, text.guesses = [*final, *guesses], len(guesses)
+        fresh, other = Text(list(text.tokens)), DraftModel(model, VOCAB)
+        assert other.prefill(fresh, 100)
+        depth = dice.randint(1, 4)
+        drafted = drafter.propose([text], [depth], sampling).tokens.tolist()
+        assert drafted == other.propose([fresh], [depth], sampling).tokens.tolist()
+        continued = [*guesses, *drafted[0]] if dice.random() < 0.5 else [dice.randrange(VOCAB) for _ in range(3)]
+        final += continued[: dice.randint(1, len(continued))]
+
+
+def naive(tokens: list[int], depth: int) -> list[int]:
+    """What followed the latest earlier place where the last three tokens, or else the last two, occur."""
+    for size in (3, 2):
+        if len(tokens) < size:
+            continue
+        for end in range(len(tokens) - 1, size - 1, -1):
+            if tokens[end - size : end] == tokens[-size:]:
+                return tokens[end : end + depth]
+    return []
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(1, 6), st.data())
+def test_lookup_finds_the_latest_match_of_the_longest_n_gram(tokens, depth, data):
+    lookup, text, at = PromptLookup(VOCAB), Text([]), 1
+    while True:
+        text.tokens, text.guesses = tokens[:at], 0
+        assert lookup.continuation(text, depth) == naive(tokens[:at], depth)
+        if at == len(tokens):
+            break
+        at = min(len(tokens), at + data.draw(st.integers(1, 9)))
+
+
+def test_lookup_forgets_guesses_that_were_taken_back():
+    lookup, text = PromptLookup(VOCAB), Text([1, 2, 3, 9, 9, 1, 2], guesses=2)
+    assert lookup.continuation(text, 2) == [3, 9]
+    text.tokens, text.guesses = [1, 2, 3, 9, 9, 5, 1, 2, 6, 1, 2], 0
+    assert lookup.continuation(text, 2) == [6, 1]
+
+
+def test_merging_keeps_each_sequences_own_draft():
+    one = Draft(mx.array([[1, 2, 3]], dtype=mx.uint32), [3], None, [3])
+    two = Draft(mx.array([[4], [0]], dtype=mx.uint32), [1, 0], None, [0, 0])
+    merged = merge([([2], one), ([0, 3], two)], 4, 10, settled=True)
+    assert merged is not None
+    assert merged.depths == [1, 0, 3, 0]
+    assert merged.forwards == [0, 0, 3, 0]
+    assert merged.tokens.tolist()[0][:1] == [4]
+    assert merged.tokens.tolist()[2] == [1, 2, 3]
+
+
+def test_nothing_proposed_is_no_draft():
+    empty = Draft(mx.zeros((1, 0), dtype=mx.uint32), [0], None, [0])
+    assert merge([([0], empty)], 1, 10, settled=True) is None
+    assert merge([], 3, 10, settled=True) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"model": {"drafter": "eagle"}},
+            "model.drafter: got 'eagle'; allowed: draft_model, light_draft_model, prompt",
+        ),
+        ({"fallback": {"lighter": ["eagle"]}}, "fallback.lighter: got 'eagle'; allowed: draft_model, light_draft"),
+    ],
+)
+def test_a_setting_that_names_no_drafter_is_refused(settings, said):
+    with pytest.raises(ConfigError, match=said):
+        check_drafters(Settings(**settings), built_in_drafters())
