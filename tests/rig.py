@@ -37,12 +37,12 @@ from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.drafters.prompt_lookup import PromptLookup
 from draftd.engine.observer import EngineObserver, NullObserver
 from draftd.engine.pair import LoadedModels, assemble
-from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.scheduler import Scheduler
 from draftd.engine.scripted import ByteTokenizer
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import Round, RowRound
-from draftd.engine.targets.local import LocalVerifier
+from draftd.engine.targets.base import SequenceOptions, Target
+from draftd.engine.targets.local import LocalTarget
 
 _ids = itertools.count()
 
@@ -125,7 +125,10 @@ class Rig:
         prefill_slice_seconds: float = 0.05,
         timer: Callable[[], float] = time.perf_counter,
         admission: Admission | None = None,
+        wrap: Callable[[LocalTarget], Target] = lambda target: target,
     ) -> None:
+        """What sequences draw without a seed is the same in every run of the tests. `wrap` puts a target before the
+        local one."""
         self.models = models
         self._dice = itertools.count()
         self.prefix = PrefixCache(prefix_bytes)
@@ -139,8 +142,9 @@ class Rig:
                 out[DRAFT_MODEL] = DraftModel(models.draft, info.vocab_size, prefix=self.prefix)
             return out
 
+        self.target = LocalTarget(models.target, info.vocab_size, prefix=self.prefix, dice=self._seeded)
         self.scheduler = Scheduler(
-            verifier=lambda: LocalVerifier(models.target, info.vocab_size, prefix=self.prefix),
+            target=wrap(self.target),
             drafters=made,
             eos=models.tokenizer.eos_ids,
             vocabulary=info.vocab_size,
@@ -160,10 +164,12 @@ class Rig:
         return sink
 
     def _row(self, req: DecodeRequest, sink: Collected) -> DecodeSequence:
-        """What it draws without a seed is the same in every run of the tests."""
         row = DecodeSequence.of(req, sink, self.models.info.context_length)
-        row.generator = random.Random(next(self._dice))
+        row.generator = self._seeded()
         return row
+
+    def _seeded(self) -> random.Random:
+        return random.Random(f"sequence {next(self._dice)}")
 
     def run(self, requests: Sequence[DecodeRequest]) -> list[Collected]:
         sinks = [self.add(r) for r in requests]
@@ -173,19 +179,25 @@ class Rig:
     def run_together(self, requests: Sequence[DecodeRequest]) -> list[Collected]:
         """Takes in all prompts, which must be of one length, in one forward of each model, so that thousands of
         requests start at little cost, and decode as one batch from start to end."""
-        scheduler, sinks = self.scheduler, [Collected() for _ in requests]
+        scheduler, target, sinks = self.scheduler, self.target, [Collected() for _ in requests]
         rows = [self._row(req, sink) for req, sink in zip(requests, sinks, strict=True)]
-        verifier, now = scheduler.decoders.verifier, scheduler._clock()
-        assert isinstance(verifier, LocalVerifier)
-        logits = _taken_in(verifier._caches, rows)
-        sampling = Sampling([row.request.sampling for row in rows])
-        for row, (token,) in zip(rows, verifier._choose(logits[:, -1:], rows, sampling).tolist(), strict=True):
+        now = scheduler._clock()
+        for row in rows:
+            row.id = scheduler._opened = scheduler._opened + 1
+            target.open(row.id, SequenceOptions(len(row.tokens), len(row.tokens), row.request.sampling))
+        target._prefill.clear()
+        logits = _taken_in(target._caches, rows)
+        known = [target._sequences[row.id] for row in rows]
+        target._running = [row.id for row in rows]
+        chosen = target._chosen(logits[:, -1:], known, target._own_sampling(known), [0] * len(rows))
+        for row, one, (token,) in zip(rows, known, chosen.tolist(), strict=True):
+            one.ids = [*row.tokens, token]
             row.stats.scheduled = row.stats.prefilled = now
             first = RowRound(0, [], token, 0)
             scheduler._delivery.tokens(row, first, Round([first], 0.0, 0.0, []), now)
-        scheduler._rows = rows
-        scheduler._changed()
-        for kind, drafter in scheduler.decoders.drafters.items():
+        scheduler._running = rows
+        scheduler.interrupted()
+        for kind, drafter in scheduler.drafting.drafters.items():
             drafting = [row for row in rows if row.drafter == kind]
             if drafting and isinstance(drafter, DraftModel):
                 _taken_in(drafter._caches, drafting, but=1)  # which `propose` catches up with

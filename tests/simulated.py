@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import mlx.core as mx
 
@@ -20,7 +21,8 @@ from draftd.engine.observer import EngineObserver, NullObserver
 from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.scheduler import Scheduler
 from draftd.engine.sequence import DecodeSequence
-from draftd.engine.targets.base import Verdict
+from draftd.engine.step import EntryResult, StepPlan, StepResult
+from draftd.engine.targets.base import SequenceOptions
 from tests.rig import Collected
 
 DRAFT = DRAFT_MODEL
@@ -75,61 +77,67 @@ class Machine:
         )
 
 
-class SimulatedVerifier:
+class SimulatedTarget:
+    """Accepts as often as the machine says of the workload that was named for a sequence. Prompts cost it nothing."""
+
+    nbytes = 0
+
     def __init__(self, machine: Machine) -> None:
-        self._machine, self._rows = machine, list[DecodeSequence]()
-        self._ahead = False
+        self._machine = machine
+        self.workloads: dict[int, WorkloadClass] = {}
+        self._prompts: dict[int, int] = {}
+        self._submitted: deque[tuple[StepPlan, bool]] = deque()  # and whether each was started ahead
 
-    def prefill(self, row: DecodeSequence, chunk: int) -> int | None:
-        return 1
+    def open(self, sequence: int, options: SequenceOptions) -> int | None:
+        self._prompts[sequence] = options.prompt
+        return options.length - 1
 
-    def join(self, row: DecodeSequence) -> None:
-        assert not self._ahead
-        self._rows.append(row)
+    def submit(self, plan: StepPlan) -> None:
+        self._submitted.append((plan, bool(self._submitted)))
 
-    def verify(self, rows: Sequence[DecodeSequence], draft: Draft, sampling: Sampling) -> Verdict:
-        assert not self._ahead
-        machine = self._machine
-        depth = max(draft.depths)
-        machine.spend(machine.plain(len(rows)) * machine.wider(len(rows), depth + 1) + machine.overhead)
-        accepted = []
-        for row, drafted in zip(rows, draft.depths, strict=True):
-            stands = machine.stands[row.request.workload]
-            n = 0
-            while n < drafted and machine.dice.random() < stands[min(n, len(stands) - 1)]:
+    def results(self) -> Iterator[StepResult]:
+        while self._submitted:
+            plan, ahead = self._submitted.popleft()
+            if plan.entries[0].tokens:
+                yield StepResult(plan.step, [EntryResult(entry.sequence, [], 1) for entry in plan.entries], 1)
+            else:
+                yield self._decoded(plan, ahead)
+
+    def _decoded(self, plan: StepPlan, ahead: bool) -> StepResult:
+        machine, size = self._machine, len(plan.entries)
+        depth = max(entry.drafted for entry in plan.entries) if plan.drafts is not None else 0
+        seconds = machine.plain(size) * (machine.wider(size, depth + 1) if plan.drafts is not None else 1.0)
+        machine.spend(seconds + (0.0 if ahead else machine.overhead))
+        done = []
+        for sequence, position, _, drafted, _ in plan.entries:
+            n, accepts = 0, self.accepts(sequence) if drafted else ()
+            while n < drafted and machine.dice.random() < accepts[min(n, len(accepts) - 1)]:
                 n += 1
-            accepted.append([2] * n)
-        return Verdict(accepted, [self._next(row, 3, len(kept)) for row, kept in zip(rows, accepted, strict=True)])
+            ends = position - self._prompts[sequence] + n + 2 >= machine.ends
+            token = 4 if plan.drafts is None else 3
+            done.append(EntryResult(sequence, [2] * n, END if ends else token))
+        return StepResult(plan.step, done, depth + 1)
 
-    def advance(self, rows: Sequence[DecodeSequence], sampling: Sampling, ahead: bool) -> list[int]:
-        machine = self._machine
-        machine.spend(machine.plain(len(rows)) + (0.0 if self._ahead else machine.overhead))
-        self._ahead = ahead
-        return [self._next(row, 4) for row in rows]
+    def accepts(self, sequence: int) -> Sequence[float]:
+        return self._machine.stands[self.workloads[sequence]]
 
-    def _next(self, row: DecodeSequence, token: int, accepted: int = 0) -> int:
-        return END if row.emitted + accepted + 1 >= self._machine.ends else token
-
-    def keep(self, row: int, text: DecodeSequence) -> None:
-        return None
-
-    def refusal(self, row: int, width: int) -> str:
+    def refusal(self, sequence: int, width: int) -> str:
         return ""
 
-    def select(self, rows: Sequence[int]) -> None:
-        self._rows = [self._rows[i] for i in rows]
-        self._ahead = self._ahead and bool(rows)
-
-    def drop(self, row: DecodeSequence) -> None:
+    def keep(self, sequence: int, length: int, *, last: bool = False) -> None:
         return None
 
-    @property
-    def pending(self) -> bool:
-        return self._ahead
+    def close(self, sequences: Sequence[int]) -> None:
+        for sequence in sequences:
+            self._prompts.pop(sequence, None)
+        for _ in range(len(self._submitted)):
+            plan, ahead = self._submitted.popleft()
+            left = [entry for entry in plan.entries if entry.sequence in self._prompts]
+            if left:
+                self._submitted.append((replace(plan, entries=left), ahead))
 
-    @property
-    def nbytes(self) -> int:
-        return 0
+    def reset(self) -> None:
+        self._submitted.clear()
 
 
 class SimulatedDrafter:
@@ -201,13 +209,15 @@ class Simulation:
         observer: EngineObserver | None = None,
         max_batch: int = 8,
         depth: DepthControl | None = None,
+        target: type[SimulatedTarget] | None = None,
     ) -> None:
         self.machine = machine
         self.depth = depth or DepthControl(RoundCosts(prices), most)
         self.drafter = SimulatedDrafter(machine)
         drafters: dict[DrafterName, Drafter] = {DRAFT: self.drafter}
+        self.target = (target or SimulatedTarget)(machine)
         self.scheduler = Scheduler(
-            verifier=lambda: SimulatedVerifier(machine),
+            target=self.target,
             drafters=lambda: drafters,
             eos=frozenset({END}),
             vocabulary=8,
@@ -221,7 +231,9 @@ class Simulation:
 
     def add(self, request: DecodeRequest) -> Collected:
         sink = Collected()
-        self.scheduler.add(DecodeSequence.of(request, sink, 1 << 20))
+        sequence = DecodeSequence.of(request, sink, 1 << 20)
+        self.scheduler.add(sequence)
+        self.target.workloads[sequence.id] = request.workload
         return sink
 
     def run(self, requests: Sequence[DecodeRequest]) -> tuple[float, list[Collected]]:

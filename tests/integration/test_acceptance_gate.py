@@ -24,9 +24,9 @@ from draftd.acceptance.sweep.run import run_sweep
 from draftd.client.client import DraftdClient
 from draftd.core import DRAFT_MODEL
 from draftd.engine.pair import LoadedModels, assemble, load_models
+from draftd.engine.prefilling import Prefilling
 from draftd.engine.scripted import ScriptedModel, scripted_models
 from draftd.engine.sequence import DecodeSequence
-from draftd.engine.targets.local import LocalVerifier
 from tests.damage import Draft
 from tests.serving import serving
 from tests.unit.cli.conftest import Ran, in_process
@@ -194,13 +194,13 @@ def test_a_first_token_that_waits_for_the_draft_fails(
     tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As by an engine that has the draft read the prompt first."""
-    prefill = LocalVerifier.prefill
+    begin = Prefilling._open
 
-    def late(self: LocalVerifier, row: DecodeSequence, chunk: int) -> int | None:
-        if row.drafter is not None:
+    def late(self: Prefilling, sequence: DecodeSequence) -> int:
+        if sequence.drafter is not None:
             time.sleep(SLOW_SECONDS)
-        return prefill(self, row, chunk)
+        return begin(self, sequence)
 
-    monkeypatch.setattr(LocalVerifier, "prefill", late)
+    monkeypatch.setattr(Prefilling, "_open", late)
     ran, verdict = gate(first_tokens(tmp_path), only(tmp_path, FIRST_TOKEN))
     assert (ran.code, verdict["criteria"][0]["outcome"]) == (1, "failed"), verdict

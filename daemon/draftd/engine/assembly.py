@@ -24,7 +24,7 @@ from draftd.engine.observer import EngineObserver
 from draftd.engine.pair import LoadedModels
 from draftd.engine.sampling.noise import compile_ahead
 from draftd.engine.scheduler import Scheduler
-from draftd.engine.targets.local import LocalVerifier
+from draftd.engine.targets.local import LocalTarget
 
 if TYPE_CHECKING:
     from draftd.engine.depth.saved import Learnt
@@ -72,7 +72,7 @@ def assemble_engine(
         except Exception as error:
             _log.warning("what a round costs could not be measured; it is learnt from requests", exc_info=error)
     scheduler = Scheduler(
-        verifier=lambda: LocalVerifier(target, info.vocab_size, limits.max_batch, prefix),
+        target=LocalTarget(target, info.vocab_size, limits.max_batch, prefix),
         drafters=drafters.make,
         eos=models.tokenizer.eos_ids,
         vocabulary=info.vocab_size,

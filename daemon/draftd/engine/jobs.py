@@ -182,7 +182,7 @@ class Upkeep:
         """Lets go of one draft that is not wanted, and that no row drafts with any more."""
         for kind in self._drafters.held.drafters - self._wanted:
             if not self._scheduler.uses(kind):
-                self._scheduler.decoders.remove(kind)
+                self._scheduler.drafting.remove(kind)
                 self._drafters.release(kind)
                 self._settle()
                 return True
@@ -191,13 +191,13 @@ class Upkeep:
     def _load(self, kind: DrafterName) -> Generator[None, None, None]:
         model = yield from self._drafters.load(kind)
         self._drafters.hold(kind, model)
-        self._scheduler.decoders.put(kind, self._drafters.drafter(kind, model))
+        self._scheduler.drafting.put(kind, self._drafters.drafter(kind, model))
         self._settle()
 
     def _settle(self, error: Exception | None = None) -> None:
         """Who waits for what is wanted to be held is told when it is, or that it will not be."""
         held = self._drafters.held
-        self._scheduler.decoders.barred = held.drafters - self._wanted
+        self._scheduler.drafting.barred = held.drafters - self._wanted
         if error is None and held.drafters != self._wanted:
             return
         keeping, self._keeping = self._keeping, []
@@ -229,7 +229,7 @@ class Upkeep:
         known, inside = list[DecodeSequence](), set[DecodeSequence]()
         try:
             while True:
-                rows = self._scheduler.drafting(kind)
+                rows = self._scheduler.drafting_with(kind)
                 for row in [row for row in known if row not in rows]:
                     known.remove(row)
                     inside.discard(row)
@@ -243,7 +243,7 @@ class Upkeep:
                 if drafter.prefill(row, max(self._chunk, _LEAST_CHUNK)):
                     inside.add(row)
                 yield
-            self._scheduler.decoders.put(kind, drafter)
+            self._scheduler.drafting.put(kind, drafter)
             self._drafters.hold(kind, model)  # if it is no longer wanted, the next step lets it go again
         except BaseException:
             drafter.close()

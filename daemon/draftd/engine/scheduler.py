@@ -1,7 +1,8 @@
-"""waiting → prefill → running → finished: what the engine thread does next.
+"""waiting → prefilling → running → finished: what the engine thread does next.
 
-One step is slices of prompts, for a share of a round's time (newcomers.py), and one decode round, so that a
-cancellation or a deadline acts within a round.
+One step is slices of prompts, for a share of a step's time (prefilling.py), and one decode step of all running
+sequences, so that a cancellation or a deadline acts within a step. With nothing drafted that is autoregressive
+decoding; the next plain step may be under way while this one's tokens are read.
 """
 
 from __future__ import annotations
@@ -9,36 +10,31 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-import mlx.core as mx
-
 from draftd.core import DrafterName, FinishReason, Origin
 from draftd.engine.admission import Admission
-from draftd.engine.cache.base import left
-from draftd.engine.decoders import Decoders
 from draftd.engine.delivery import Delivery
 from draftd.engine.depth.controller import DepthControl
 from draftd.engine.depth.costs import DEEPEST, RoundCosts
 from draftd.engine.depth.estimate import automatic
 from draftd.engine.drafters.base import Drafter
+from draftd.engine.drafting import Drafting
 from draftd.engine.observer import EngineObserver
-from draftd.engine.prefilling import Newcomers
-from draftd.engine.sampling.transforms import Sampling
+from draftd.engine.prefilling import Prefilling
 from draftd.engine.sequence import DecodeSequence
-from draftd.engine.step import decode_round
-from draftd.engine.targets.base import Verifier
+from draftd.engine.step import DraftPlan, Entry, Round, RowRound, StepMode, StepPlan, places_after
+from draftd.engine.targets.base import Steps, Target
 
 _KEPT_PIECE = 128  # tokens
-_RECENT = 0.25  # weight of the latest round in what rounds take of late
-_TIDY_ROUNDS = 256  # MLX keeps freed buffers for reuse: let go of them now and then, as mlx-lm does
+_RECENT = 0.25  # weight of the latest step in what steps take of late
 
 
 class Scheduler:
-    """Owns the rows. Single-threaded: everything here runs on the engine thread."""
+    """Owns the sequences. Single-threaded: everything here runs on the engine thread."""
 
     def __init__(
         self,
         *,
-        verifier: Callable[[], Verifier],
+        target: Target,
         drafters: Callable[[], Mapping[DrafterName, Drafter]],
         eos: frozenset[int],
         vocabulary: int,
@@ -52,46 +48,49 @@ class Scheduler:
         timer: Callable[[], float] = time.perf_counter,
         admission: Admission | None = None,
     ) -> None:
-        """`prefill_slice_seconds`: the longest that rounds wait for a newcomer's prefill. `cancelled` is asked after
-        each forward: a round's tokens are not sent to those who left during it. `depth` is what is known of costs and
-        acceptance from before. `timer`: what rounds and slices are timed by. `admission`: None lets in as
-        many as the batch takes."""
-        self.decoders = Decoders(verifier, drafters, observer, self._renewed)
-        self._delivery, self._vocabulary = Delivery(eos, observer), vocabulary
-        self._observer, self._clock, self._cancelled = observer, clock, cancelled
-        self._newcomers = Newcomers(
-            self.decoders,
+        """`prefill_slice_seconds`: the longest that running sequences wait for a slice of a prompt. `cancelled` is
+        asked after each forward: a step's tokens are not sent to requests that ended during it. `depth` is what is
+        known of costs and acceptance from before. `timer`: what steps and slices are timed by. `admission`: None lets
+        in as many as the batch takes."""
+        self.target, self._steps = target, Steps(target)
+        self.drafting = Drafting(target, drafters, vocabulary, observer, self._replaced)
+        self._delivery = Delivery(eos, observer)
+        self._observer, self._clock, self._cancelled, self._timer = observer, clock, cancelled, timer
+        self._prefilling = Prefilling(
+            target,
+            self._steps,
+            self.drafting,
             self._delivery,
-            prefill_chunk=prefill_chunk,
+            chunk=prefill_chunk,
             slice_seconds=prefill_slice_seconds,
             clock=clock,
             timer=timer,
             cancelled=cancelled,
-            drafted_for=lambda row: self.depth.worth_prefilling(row, self._rows, self.decoders.drafters),
+            drafted_for=lambda one: self.depth.worth_prefilling(one, self._running, self.drafting.drafters),
             fits=self._fits,
         )
         self._admission = admission
-        self._max_batch, self._chunk, self._timer = max_batch, prefill_chunk, timer
-        self._took_in = False  # for a drafter, in the last step
-        self._round_seconds = 0.0  # of late, without what newcomers took
+        self._max_batch, self._chunk = max_batch, prefill_chunk
         self.depth = depth or DepthControl(RoundCosts(), DEEPEST - 1)
-        self._round_ended: float | None = None  # the last round's end, where the next follows at once
-        self._rows: list[DecodeSequence] = []
-        self._sampling: Sampling | None = None  # of the running rows; None when they have changed
-        self._rounds = 0
+        self._running: list[DecodeSequence] = []  # in the order in which the target has them
+        self._ahead: StepPlan | None = None  # a plain step that is under way and was not read
+        self._caught_up = False  # a drafter, in the last step
+        self._step_seconds = 0.0  # of late, without what prefill took
+        self._step_ended: float | None = None  # the last step's end, where the next follows at once
         self._own = 0  # of the daemon's own requests in hand
+        self._opened = 0  # sequences that were numbered
 
     @property
     def idle(self) -> bool:
-        return not (self._rows or self._newcomers.rows)
+        return not (self._running or self._prefilling.sequences)
 
     @property
     def active(self) -> int:
-        return len(self._rows) + len(self._newcomers.entering)
+        return len(self._running) + len(self._prefilling.prefilling)
 
     @property
     def waiting(self) -> int:
-        return len(self._newcomers.waiting)
+        return len(self._prefilling.waiting)
 
     @property
     def own(self) -> int:
@@ -103,195 +102,225 @@ class Scheduler:
         """Clients' requests, running and waiting."""
         if not self._own:
             return self.active, self.waiting
-        waiting = sum(row.request.origin is Origin.CLIENT for row in self._newcomers.waiting)
+        waiting = sum(one.request.origin is Origin.CLIENT for one in self._prefilling.waiting)
         return self.active + self.waiting - self._own - waiting, waiting
 
     @property
     def kv_cache_bytes(self) -> int:
-        return self.decoders.nbytes
+        return self.target.nbytes + self.drafting.nbytes
 
     @property
     def held_back(self) -> int:
         """Requests that wait for memory."""
-        return self._newcomers.held_back
+        return self._prefilling.held_back
 
-    def add(self, row: DecodeSequence) -> None:
-        self._own += row.request.origin is not Origin.CLIENT
-        self._newcomers.add(row)
+    def add(self, sequence: DecodeSequence) -> None:
+        self._opened += 1
+        sequence.id = self._opened
+        self._own += sequence.request.origin is not Origin.CLIENT
+        self._prefilling.add(sequence)
 
     def end(self, ids: Mapping[str, FinishReason]) -> None:
         """Ends these requests, wherever they are. Unknown ids are ignored: they have ended already."""
         self._mark(ids)
         self._reap()
 
-    def _mark(self, ids: Mapping[str, FinishReason]) -> None:
-        if not ids:
-            return
-        for row in self._all():
-            reason = ids.get(row.request.id)
-            if reason is not None:
-                row.end(reason)
-
     def step(self) -> None:
-        """Deadlines, then slices of prompts, then one round."""
+        """Deadlines, then slices of prompts, then one decode step."""
         now = self._clock()
-        for row in self._all():
-            if row.request.deadline is not None and now >= row.request.deadline:
-                row.end(FinishReason.DEADLINE)
+        for sequence in self._all():
+            if sequence.request.deadline is not None and now >= sequence.request.deadline:
+                sequence.end(FinishReason.DEADLINE)
         self._reap()
-        if self.depth.catching_up and not (
-            self._took_in and self._newcomers.rows
-        ):  # by turns: both would be two slices
-            self._took_in = True
-            self._take_in()
+        # A draft catches up by turns with prefill: both would be two slices.
+        self._caught_up = bool(self.depth.catching_up) and not (self._caught_up and self._prefilling.sequences)
+        if self._caught_up:
+            self._catch_up()
         else:
-            self._took_in = False
             self._prefill()
-        if self._rows:
-            began = self._timer()
-            self._round(ahead=not self._newcomers.entering)  # or a slice would wait for what was begun
-            self._round_seconds += _RECENT * (self._timer() - began - self._round_seconds)
-        joined = self._newcomers.joined()
+        if self._running:
+            began, copied = self._timer(), self._prefilling.joined_long
+            self._decode(may_run_ahead=not self._prefilling.prefilling)  # or a slice would wait for what was begun
+            if not copied:
+                self._step_seconds += _RECENT * (self._timer() - began - self._step_seconds)
+        joined = self._prefilling.joined()
         if joined:
-            self._rows += joined
-            self._changed()
+            self._running = [*self._running, *joined]
+            self.interrupted()
         self._reap()
 
     def abort(self, reason: FinishReason, error: str = "") -> None:
         """Ends everything at once."""
-        for row in self._all():
-            row.end(reason, error)
+        for sequence in self._all():
+            sequence.end(reason, error)
         self._reap()
 
-    # between rounds: what may draft
+    # between steps: what may draft
 
     def lower(self, most: int, drafters: Collection[DrafterName], reason: str) -> None:
-        """Binds all rows in hand: at most `most` tokens a round, of one of `drafters` that is there."""
-        allowed = self.decoders.offered.intersection(drafters)
-        for row in self._all():
-            before = row.home
-            row.lower(most, allowed, reason)
-            if before is not None and (row.home != before or row.degraded) and before in self.decoders.drafters:
-                self.decoders.drafters[before].leave(row)
+        """Binds all sequences in hand: at most `most` tokens a step, of one of `drafters` that is loaded."""
+        allowed = self.drafting.offered.intersection(drafters)
+        for sequence in self._all():
+            before = sequence.home
+            sequence.lower(most, allowed, reason)
+            changed = sequence.home != before or sequence.degraded
+            if before is not None and changed and before in self.drafting.drafters:
+                self.drafting.drafters[before].leave(sequence)
 
-    def drafting(self, kind: DrafterName) -> list[DecodeSequence]:
-        """The running rows that draft with it, but for those that it does not know: nobody drafts for them now."""
-        drafter = self.decoders.drafters.get(kind)
-        rows = [row for row in self._rows if row.drafter is not None and row.home == kind]
-        return [row for row in rows if not automatic(row) or drafter is None or drafter.behind(row) is not None]
+    def drafting_with(self, kind: DrafterName) -> list[DecodeSequence]:
+        """The running sequences that draft with it, but for those that it does not know."""
+        drafter = self.drafting.drafters.get(kind)
+        found = [one for one in self._running if one.drafter is not None and one.home == kind]
+        return [one for one in found if not automatic(one) or drafter is None or drafter.behind(one) is not None]
 
     def uses(self, kind: DrafterName) -> bool:
-        """Whether a row that runs or is being taken in drafts with it."""
-        return any(row.drafter is not None and row.home == kind for row in (*self._newcomers.entering, *self._rows))
+        """Whether a sequence that runs or is being taken in drafts with it."""
+        inside = (*self._prefilling.prefilling, *self._running)
+        return any(one.drafter is not None and one.home == kind for one in inside)
 
     def interrupted(self) -> None:
-        """Something else took time between two rounds: the next is not priced by it."""
-        self._round_ended = None
+        """Something else took time between two steps: the next is not priced by it."""
+        self._step_ended = None
 
     def _prefill(self) -> None:
-        rows = len(self._rows)
-        self._newcomers.step(self._max_batch - rows, self._round_seconds if rows else None)
-        if self._newcomers.entering:
-            self._round_ended = None
+        running = len(self._running)
+        self._prefilling.step(self._max_batch - running, self._step_seconds if running else None)
+        if self._prefilling.prefilling:
+            self.interrupted()
 
-    def _fits(self, row: DecodeSequence, entering: Sequence[DecodeSequence]) -> bool:
-        return self._admission is None or self._admission.fits(row, entering, self._rows, self.kv_cache_bytes)
+    def _fits(self, sequence: DecodeSequence, prefilling: Sequence[DecodeSequence]) -> bool:
+        return self._admission is None or self._admission.fits(sequence, prefilling, self._running, self.kv_cache_bytes)
 
-    def _changed(self) -> None:
-        """The running rows are others than before."""
-        self._sampling = self._round_ended = None
+    # one decode step
 
-    # one round
-
-    def _round(self, ahead: bool) -> None:
-        if self._sampling is None:
-            self._sampling = Sampling([row.request.sampling for row in self._rows])
-        before, drafters = self._round_ended, self.decoders.drafters
-        plan = self.depth.plan(self._rows, drafters, started=self.decoders.verifier.pending, may_run_ahead=ahead)
+    def _decode(self, may_run_ahead: bool) -> None:
+        before, running = self._step_ended, self._running
+        started = self._ahead is not None
+        plan = self.depth.plan(running, self.drafting.drafters, started=started, may_run_ahead=may_run_ahead)
         try:
-            done = decode_round(self._rows, self._sampling, self.decoders, self._vocabulary, plan)
+            done = self._decoded(plan)
         except Exception as error:
             self._rebuild(error)
             return
-        self._round_ended = self._timer()
-        seconds = None if before is None else self._round_ended - before
-        break_even = self.depth.learn(self._rows, plan, done, seconds)
-        for row, message in done.drafter_errors:
-            self.decoders.drafter_failed(row, message)
+        self._step_ended = self._timer()
+        seconds = None if before is None else self._step_ended - before
+        break_even = self.depth.learn(running, plan, done, seconds)
+        for sequence, message in done.drafter_errors:
+            self.drafting.failed(sequence, message)
         self._mark(self._cancelled())
         now = self._clock()
-        for row, result in zip(self._rows, done.rows, strict=True):
-            if row.finish is None:
-                self._delivery.tokens(row, result, done, now, break_even)
-        self._keep()
-        self._rounds += 1
-        if self._rounds % _TIDY_ROUNDS == 0:
-            mx.clear_cache()
+        for sequence, result in zip(running, done.rows, strict=True):
+            if sequence.finish is None:
+                self._delivery.tokens(sequence, result, done, now, break_even)
+        self._keep_piece()
 
-    def _keep(self) -> None:
-        """Keeps a running row's text in pieces, one in a round, so that there is little left to copy at its end."""
-        for i, row in enumerate(self._rows):
-            if len(row.tokens) - row.kept > _KEPT_PIECE and row.shares:
-                row.kept = len(row.tokens)
-                self.decoders.verifier.keep(i, row)
+    def _decoded(self, plan: DraftPlan) -> Round:
+        """At least one token for every running sequence; drafts as planned."""
+        started, errors = time.perf_counter(), list[tuple[DecodeSequence, str]]()
+        draft = None
+        if plan.mode is StepMode.SPECULATIVE:
+            draft, errors = self.drafting.propose(self._running, plan.sequences)
+        drafted_at = time.perf_counter()
+        if draft is None:
+            submitted = self._ahead or self._steps.submit(self._entries())
+            self._ahead = None
+            if plan.mode is StepMode.PLAIN_AHEAD:
+                self._ahead = self._steps.submit(self._entries(after=1))
+            depths = forwards = [0] * len(self._running)
+            lag = 0
+        else:
+            depths, forwards, lag = draft.depths, draft.forwards, draft.lag
+            submitted = self._steps.submit(self._entries(depths), draft.tokens)
+        found = {result.sequence: result for result in self._steps.result(submitted).entries}
+        rows = []
+        for sequence, wanted, depth, steps in zip(self._running, plan.sequences, depths, forwards, strict=True):
+            _, accepted, following = found[sequence.id]
+            assert following is not None
+            rows.append(RowRound(depth, accepted, following, steps, wanted.state))
+        return Round(rows, drafted_at - started, time.perf_counter() - drafted_at, errors, lag)
+
+    def _entries(self, depths: Sequence[int] = (), after: int = 0) -> list[Entry]:
+        """Each running sequence continues from its last token, with so many drafts; `after` tokens more are under way
+        than are known."""
+        if not depths:
+            return [Entry(one.id, len(one.tokens) - 1 + after) for one in self._running]
+        drafted = zip(self._running, depths, strict=True)
+        return [Entry(one.id, len(one.tokens) - 1 + after, (), depth) for one, depth in drafted]
+
+    def _keep_piece(self) -> None:
+        """Keeps a running sequence's text in pieces, one in a step, so that there is little left to copy at its end."""
+        for sequence in self._running:
+            if len(sequence.tokens) - sequence.kept > _KEPT_PIECE and sequence.shares:
+                sequence.kept = len(sequence.tokens)
+                self.target.keep(sequence.id, sequence.kept)
                 return
 
-    def _take_in(self) -> None:
-        """A slice of a running row's text, for its drafter."""
-        rows = self.depth.catching_up
+    def _catch_up(self) -> None:
+        """A slice of running sequences' texts, for their drafter."""
+        sequences = self.depth.catching_up
         try:
-            self.depth.catch_up(self.decoders.drafters, self._chunk)
+            self.depth.catch_up(self.drafting.drafters, self._chunk)
         except Exception as error:
-            for row in rows:
-                self.decoders.drafter_failed(row, str(error))
+            for sequence in sequences:
+                self.drafting.failed(sequence, str(error))
         self.interrupted()
 
-    def _renewed(self, kind: DrafterName) -> None:
-        self.depth.drafter_replaced(kind, self._rows)
+    def _replaced(self, kind: DrafterName) -> None:
+        self.depth.drafter_replaced(kind, self._running)
 
     # leaving
 
     def _all(self) -> list[DecodeSequence]:
-        return [*self._rows, *self._newcomers.rows]
+        return [*self._running, *self._prefilling.sequences]
+
+    def _mark(self, ids: Mapping[str, FinishReason]) -> None:
+        if not ids:
+            return
+        for sequence in self._all():
+            reason = ids.get(sequence.request.id)
+            if reason is not None:
+                sequence.end(reason)
 
     def _reap(self) -> None:
-        """Lets ended rows go, tells their receivers, and frees their caches."""
-        ended = [row for row in self._rows if row.finish is not None]
+        """Lets ended sequences go, tells their receivers, and frees their caches."""
+        gone = [i for i, sequence in enumerate(self._running) if sequence.finish is not None]
+        ended = [self._running[i] for i in gone]
         if ended:
-            for i, row in enumerate(self._rows):
-                if row.finish is not None and row.shares:
-                    self.decoders.verifier.keep(i, row)
-            keep = left(len(self._rows), [i for i, row in enumerate(self._rows) if row.finish is not None])
-            self.decoders.verifier.select(keep)
-            self._rows = [self._rows[i] for i in keep]
-            self._changed()
-        for row in [*ended, *self._newcomers.reap()]:
-            self.decoders.leave(row)
-            self._tell(row)
+            for sequence in ended:
+                if sequence.shares:
+                    self.target.keep(sequence.id, len(sequence.tokens), last=True)
+            self.target.close([sequence.id for sequence in ended])
+            self._running = [self._running[i] for i in places_after(len(self._running), gone)]
+            self._ahead = self._ahead if self._running else None
+            self.interrupted()
+        for sequence in [*ended, *self._prefilling.reap()]:
+            self.drafting.leave(sequence)
+            self._finish(sequence)
 
-    def _tell(self, row: DecodeSequence) -> None:
-        self.depth.finished(row)
-        self._own -= row.request.origin is not Origin.CLIENT
-        if row.home is not None:
-            row.draft_with(row.home)
-        self._delivery.end(row, self._clock())
+    def _finish(self, sequence: DecodeSequence) -> None:
+        self.depth.finished(sequence)
+        self._own -= sequence.request.origin is not Origin.CLIENT
+        if sequence.home is not None:
+            sequence.draft_with(sequence.home)
+        self._delivery.end(sequence, self._clock())
 
     # failure
 
     def _rebuild(self, error: Exception) -> None:
-        """A round failed and no cache can be trusted: every row is taken in anew from its text, and goes on
+        """A step failed and no cache can be trusted: every sequence is taken in anew from its text, and goes on
         autoregressively. One whose own forward fails, or that failed before without a token since, ends in an error."""
-        rows, self._rows = self._rows, []
-        self._changed()
-        self.decoders.rebuild()
-        self._newcomers.restart()
-        for row in rows:
-            row.degrade(f"a decode round failed: {error}")
-            self._observer.on_verifier_error(row.request, str(error))
-            if row.rebuilt_at == row.emitted:
-                row.end(FinishReason.ERROR, f"decoding failed: {error}")
-            row.rebuilt_at = row.emitted
-            if self._newcomers.retake(row):
-                self._rows.append(row)
+        running, self._running, self._ahead = self._running, [], None
+        self.interrupted()
+        self.target.reset()
+        self.drafting.reset()
+        self._prefilling.restart()
+        for sequence in running:
+            sequence.degrade(f"a decode step failed: {error}")
+            self._observer.on_verifier_error(sequence.request, str(error))
+            if sequence.rebuilt_at == sequence.emitted:
+                sequence.end(FinishReason.ERROR, f"decoding failed: {error}")
+            sequence.rebuilt_at = sequence.emitted
+            if self._prefilling.retake(sequence):
+                self._running.append(sequence)
             else:
-                self._tell(row)
+                self._finish(sequence)

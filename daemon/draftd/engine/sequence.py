@@ -20,7 +20,8 @@ class DecodeSequence:
     tokens: list[int]
     max_tokens: int  # the request's own, cut to the model's context
     generator: random.Random  # what a sampled row without a seed draws from
-    most: int  # tokens to draft in a round: the plan's, or fewer since it was lowered
+    most: int  # tokens to draft in a step: the plan's, or fewer since it was lowered
+    id: int = 0  # what the target calls it
     degraded: str = ""
     lowered: str = ""
     finish: FinishReason | None = None

@@ -1,18 +1,100 @@
-"""One decode round: draft, verify, accept, roll back. With nothing drafted it is autoregressive decoding."""
+"""One step of the scheduler as plain values: what a target is asked, and what it answers."""
 
 from __future__ import annotations
 
 import enum
-import time
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from draftd.core import DrafterName
-from draftd.engine.decoders import Decoders
-from draftd.engine.drafters.base import Draft, merge
-from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.sequence import DecodeSequence
+
+
+class Ids(Protocol):
+    """Token ids, rows × width. An array of MLX is such, and need not be computed before it is read."""
+
+    def tolist(self) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReadIds:
+    """Token ids that are known."""
+
+    rows: list[list[int]]
+
+    def tolist(self) -> list[list[int]]:
+        return self.rows
+
+
+class Entry(NamedTuple):
+    """What one sequence does in a step: it takes `tokens` in, or with none of these continues from its own last token,
+    which may still be under way. `position`: of the first token that is taken in, in the sequence's text. `drafted`:
+    how many draft ids follow it. `wanted`: whether a token is chosen after all these."""
+
+    sequence: int
+    position: int
+    tokens: tuple[int, ...] = ()
+    drafted: int = 0
+    wanted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """What a target is to do in a step. `drafts`: a row for each entry that continues, of which the first `drafted` ids
+    are real; None where nothing is drafted."""
+
+    step: int
+    entries: Sequence[Entry]
+    drafts: Ids | None = None
+
+    def to_bytes(self) -> bytes:
+        """Reads drafts that are still being computed."""
+        drafts = None if self.drafts is None else self.drafts.tolist()
+        return json.dumps([self.step, self.entries, drafts], separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> StepPlan:
+        step, entries, drafts = json.loads(data)
+        made = [Entry(sequence, position, tuple(tokens), *rest) for sequence, position, tokens, *rest in entries]
+        return cls(step, made, None if drafts is None else ReadIds(drafts))
+
+
+class EntryResult(NamedTuple):
+    """The drafted tokens of an entry that were accepted, and the token after them; None where none was wanted."""
+
+    sequence: int
+    accepted: list[int]
+    following: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What came of a plan. `width`: positions that were computed of the widest sequence."""
+
+    step: int
+    entries: Sequence[EntryResult]
+    width: int
+
+    def to_bytes(self) -> bytes:
+        return json.dumps([self.step, self.entries, self.width], separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> StepResult:
+        step, entries, width = json.loads(data)
+        return cls(step, [EntryResult(*entry) for entry in entries], width)
+
+
+def places_after(places: int, gone: Sequence[int]) -> list[int]:
+    """Which of `places` is where once those in `gone`, in ascending order, have left one after the other, and the last
+    one has each time moved into the gap: few move, where closing ranks would move all behind a gap."""
+    kept = list(range(places))
+    for place in gone:
+        last = kept.pop()
+        if last != place:
+            kept[kept.index(place)] = last
+    return kept
 
 
 class StepMode(enum.Enum):
@@ -67,59 +149,3 @@ class Round:
     verify_seconds: float
     drafter_errors: list[tuple[DecodeSequence, str]]
     lag: int = 0
-
-
-def decode_round(
-    rows: Sequence[DecodeSequence],
-    sampling: Sampling,
-    decoders: Decoders,
-    vocabulary: int,
-    plan: DraftPlan,
-) -> Round:
-    """Decodes at least one token for every sequence; drafts as planned."""
-    started = time.perf_counter()
-    speculative = plan.mode is StepMode.SPECULATIVE
-    draft, errors = _draft(rows, sampling, decoders, vocabulary, plan) if speculative else (None, [])
-    drafted_at = time.perf_counter()
-    states = [one.state for one in plan.sequences]
-    if draft is None:
-        tokens = decoders.verifier.advance(rows, sampling, plan.mode is StepMode.PLAIN_AHEAD)
-        results = [RowRound(0, [], token, 0, state) for token, state in zip(tokens, states, strict=True)]
-    else:
-        verdict = decoders.verifier.verify(rows, draft, sampling)
-        decided = zip(draft.depths, verdict.accepted, verdict.following, draft.forwards, states, strict=True)
-        results = [RowRound(*values) for values in decided]
-    lag = 0 if draft is None else draft.lag
-    return Round(results, drafted_at - started, time.perf_counter() - drafted_at, errors, lag)
-
-
-def _draft(
-    rows: Sequence[DecodeSequence],
-    sampling: Sampling,
-    decoders: Decoders,
-    vocabulary: int,
-    plan: DraftPlan,
-) -> tuple[Draft | None, list[tuple[DecodeSequence, str]]]:
-    """Asks each drafter for its rows. A row that cannot be rolled back, or whose drafter fails, is degraded here."""
-    groups: dict[DrafterName, list[int]] = {}
-    for i, (row, (depth, kind, _)) in enumerate(zip(rows, plan.sequences, strict=True)):
-        if depth > 0 and kind is not None:
-            refusal = decoders.verifier.refusal(i, depth + 1)
-            if refusal:
-                row.degrade(refusal)
-            else:
-                row.draft_with(kind)
-                groups.setdefault(kind, []).append(i)
-    parts: list[tuple[list[int], Draft]] = []
-    errors: list[tuple[DecodeSequence, str]] = []
-    for kind, members in groups.items():
-        asked = [rows[i] for i in members]
-        own = sampling if len(asked) == len(rows) else sampling.select(members)
-        try:
-            depths = [plan.sequences[i].depth for i in members]
-            parts.append((members, decoders.drafters[kind].propose(asked, depths, own)))
-        except Exception as error:
-            for row in asked:
-                row.degrade(f"the drafter failed: {error}")
-                errors.append((row, str(error)))
-    return merge(parts, len(rows), vocabulary, sampling.settled), errors

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,15 +14,13 @@ import pytest
 from draftd.canaries.checkers import NoToolCall
 from draftd.canaries.prompts import Canary, FrozenPrompts
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, FallbackLevel
-from draftd.engine.drafters.base import Draft
 from draftd.engine.limits import Limits
 from draftd.engine.loop import EngineWorker
 from draftd.engine.observer import NullObserver
 from draftd.engine.pair import LoadedModels, load_models
-from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.scripted import scripted_models
-from draftd.engine.targets.base import Verdict as RoundVerdict
-from draftd.engine.targets.local import LocalVerifier
+from draftd.engine.step import EntryResult, StepResult
+from draftd.engine.targets.local import LocalTarget
 from draftd.fallback.ladder import Rung, rungs
 from draftd.fallback.probe_runner import Examiner
 from draftd.fallback.reports import Verdict
@@ -165,29 +163,33 @@ def test_closing_while_a_probe_runs_ends_it() -> None:
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, emitted: int) -> list[int]:
-    """Makes the verifier say another token, once in each text, when at least so many tokens have been said. The list
+    """Makes the target say another token, once in each text, when at least so many tokens have been said. The list
     fills with where that was."""
-    real = LocalVerifier.verify
-    spoilt: set[str] = set()
+    real = LocalTarget.results
+    spoilt: set[int] = set()
     places: list[int] = []
 
-    def verify(self: LocalVerifier, rows: Sequence[Any], draft: Draft, sampling: Sampling) -> RoundVerdict:
-        found = real(self, rows, draft, sampling)
-        following = list(found.following)
-        for i, row in enumerate(rows):
-            if row.emitted >= emitted and row.request.id not in spoilt:
-                spoilt.add(row.request.id)
-                places.append(row.emitted + len(found.accepted[i]))
-                following[i] = (following[i] + 1) % 200
-        return replace(found, following=following)
+    def results(self: LocalTarget) -> Iterator[StepResult]:
+        for result in real(self):
+            entries = list(result.entries)
+            for i, (sequence, accepted, following) in enumerate(entries):
+                known = self._sequences[sequence]
+                place = len(known.ids) - 1 - known.options.prompt
+                if result.width > 1 and place - len(accepted) >= emitted and sequence not in spoilt:
+                    assert following is not None
+                    spoilt.add(sequence)
+                    places.append(place)
+                    known.ids[-1] = (following + 1) % 200
+                    entries[i] = EntryResult(sequence, accepted, known.ids[-1])
+            yield replace(result, entries=entries)
 
-    monkeypatch.setattr(LocalVerifier, "verify", verify)
+    monkeypatch.setattr(LocalTarget, "results", results)
     return places
 
 
 def test_a_text_that_is_broken_on_purpose_is_found_where_it_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    places = spoil(monkeypatch, emitted=6)
     with bench(scripted(0.9), few()) as made:
+        places = spoil(monkeypatch, emitted=6)
         report = made.examiner.canaries().result(SECONDS)
         probed = made.examiner.probe(FULL).result(SECONDS)
     assert report.verdict is Verdict.BAD

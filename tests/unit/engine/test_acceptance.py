@@ -23,7 +23,6 @@ from draftd.engine.cache import base as room
 from draftd.engine.sampling import acceptance as acceptance_rule
 from draftd.engine.sampling.noise import Noise
 from draftd.engine.sampling.transforms import Sampling
-from draftd.engine.targets import local as verification
 from tests.rig import Rig, autoregressive, pair, request, speculative, tiny_llama
 
 VOCAB, LENGTH, SAMPLES, BATCH = 6, 4, 4000, 250
@@ -145,26 +144,26 @@ def test_requests_that_come_one_by_one_have_the_targets_distribution(models):
     assert p_value(counts, exact(models, params)) > 1e-3
 
 
-def _always(p, q, drafted, depths, u_accept, u_next):
-    return accept(p, q, drafted, depths, mx.zeros_like(u_accept), u_next)
+def _always(p, q, u_accept, u_next, drafted, depths):
+    return accept(p, q, mx.zeros_like(u_accept), u_next, drafted, depths)
 
 
-def _no_residual(p, q, drafted, depths, u_accept, u_next):
-    n, _ = accept(p, q, drafted, depths, u_accept, u_next)
+def _no_residual(p, q, u_accept, u_next, drafted, depths):
+    n, _ = accept(p, q, u_accept, u_next, drafted, depths)
     return n, acceptance_rule.draw(mx.take_along_axis(p, n[:, None, None], axis=1)[:, 0], u_next)
 
 
-def _untransformed_draft(p, q, drafted, depths, u_accept, u_next):
+def _untransformed_draft(p, q, u_accept, u_next, drafted, depths):
     flat = mx.softmax(0.2 * mx.log(q + 1e-9), axis=-1)
-    return accept(p, flat, drafted, depths, u_accept, u_next)
+    return accept(p, flat, u_accept, u_next, drafted, depths)
 
 
-accept = acceptance_rule.accept
+accept = acceptance_rule.accept_by_ratio
 
 
 @pytest.mark.parametrize("broken", [_always, _no_residual, _untransformed_draft])
 def test_the_test_notices_a_broken_acceptance_rule(models, monkeypatch, broken):
-    monkeypatch.setattr(verification, "accept", broken)
+    monkeypatch.setattr(acceptance_rule, "accept_by_ratio", broken)
     params = PARAMS["temperature"]
     assert p_value(sample(models, params, speculative(2)), exact(models, params)) < 1e-9
 

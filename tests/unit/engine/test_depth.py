@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -120,7 +120,7 @@ def test_drafting_returns_soon_after_a_better_draft_was_loaded() -> None:
     simulation.add(ask(2000))
     for _ in range(20):
         simulation.scheduler.step()
-    simulation.scheduler.decoders.put(DRAFT, type(simulation.drafter)(where))
+    simulation.scheduler.drafting.put(DRAFT, type(simulation.drafter)(where))
     assert not simulation.depth.acceptance.evidence
     del heard.rounds[:]
     for _ in range(40):
@@ -289,23 +289,17 @@ def test_texts_are_the_targets_own_whatever_is_chosen() -> None:
 def test_prompt_lookup_takes_the_drafts_place_where_the_text_recurs_and_is_counted_as_itself() -> None:
     """A target that says the same four tokens again and again, a draft that is always wrong."""
     from draftd.engine.drafters.prompt_lookup import PromptLookup
-    from tests.simulated import SimulatedVerifier
+    from tests.simulated import SimulatedTarget
 
     where, heard = machine(mild, 0.0), Heard()
 
-    class Echo(SimulatedVerifier):
-        def verify(self, rows, draft, sampling):  # type: ignore[no-untyped-def]
-            asked = where.stands
-            kind = rows[0].request.plan.drafter
-            where.stands = {CODE: [0.95]} if kind == PROMPT_LOOKUP else asked
-            try:
-                return super().verify(rows, draft, sampling)
-            finally:
-                where.stands = asked
+    class Echo(SimulatedTarget):
+        def accepts(self, sequence: int) -> Sequence[float]:
+            kind = simulation.scheduler._running[0].request.plan.drafter
+            return [0.95] if kind == PROMPT_LOOKUP else super().accepts(sequence)
 
-    simulation = started(where, observer=heard)
-    simulation.scheduler.decoders.verifier = Echo(where)
-    simulation.scheduler.decoders.drafters[PROMPT_LOOKUP] = PromptLookup(8)
+    simulation = started(where, observer=heard, target=Echo)
+    simulation.scheduler.drafting.drafters[PROMPT_LOOKUP] = PromptLookup(8)
     _, (sink,) = simulation.run([ask(400, automatic(4, DRAFT, PROMPT_LOOKUP))])
     by = {
         kind: sum(r.drafted for r, k in zip(heard.rounds, heard.kinds, strict=True) if k == kind)

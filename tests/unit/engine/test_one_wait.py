@@ -24,7 +24,8 @@ def test_a_round_waits_once(plan: DecodePlan, way: SamplingParams, monkeypatch: 
     sinks = [rig.add(request([n, 5, 2, 5, 2, 1, 5, 2], plan, max_tokens=40, sampling=way)) for n in range(3)]
     for _ in range(6):
         rig.scheduler.step()  # all have joined
-    waits, evaluate, rounds = 0, mx.eval, rig.scheduler._rounds
+    waits, evaluate = 0, mx.eval
+    sent = [len(sink.chunks) for sink in sinks]
 
     def counted(*arrays: mx.array) -> None:
         nonlocal waits
@@ -34,5 +35,6 @@ def test_a_round_waits_once(plan: DecodePlan, way: SamplingParams, monkeypatch: 
     monkeypatch.setattr(mx, "eval", counted)
     for _ in range(8):
         rig.scheduler.step()
-    assert waits == rig.scheduler._rounds - rounds == 8
+    assert waits == 8
+    assert [len(sink.chunks) - before for sink, before in zip(sinks, sent, strict=True)] == [8] * 3
     assert all(sink.outcome is None for sink in sinks)

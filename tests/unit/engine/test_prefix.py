@@ -191,7 +191,7 @@ def test_the_draft_reads_too_and_accepts_as_much(plan):
 def test_the_draft_takes_in_only_what_it_has_not_read():
     models = scripted_models(0.8)
     rig = Rig(models, prefix_bytes=PLENTY)
-    draft = rig.scheduler.decoders.drafters[DRAFT_MODEL]
+    draft = rig.scheduler.drafting.drafters[DRAFT_MODEL]
     assert isinstance(draft, DraftModel)
     prompt = words(1, 300)
     assert models.draft is not None
@@ -221,15 +221,15 @@ def test_a_draft_that_is_exchanged_finds_nothing_of_the_one_before():
     prompt = words(1, 300)
     rig.run([request(prompt, speculative(3))])
     both = rig.prefix.bytes
-    decoders = rig.scheduler.decoders
+    drafting = rig.scheduler.drafting
     other = scripted_models(0.8).draft
-    decoders.put(DRAFT_MODEL, DraftModel(other, 256, prefix=rig.prefix))
+    drafting.put(DRAFT_MODEL, DraftModel(other, 256, prefix=rig.prefix))
     assert rig.prefix.bytes < both
     (sink,) = rig.run([request(prompt, speculative(3))])
     assert sink.done.stats.cached_tokens == 299
     assert sink.done.stats.counts.accepted > 0
     assert rig.prefix.bytes == both
-    decoders.remove(DRAFT_MODEL)
+    drafting.remove(DRAFT_MODEL)
     assert 0 < rig.prefix.bytes < both
     assert sink.tokens == rig.run([request(prompt, autoregressive())])[0].tokens
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftd.engine.cache.base import left
 from draftd.engine.cache.batched import RaggedCaches
+from draftd.engine.step import places_after
 from tests.rig import tiny_llama
 
 MODEL = tiny_llama(3, layers=4)
@@ -51,9 +51,9 @@ def test_who_leaves_together_leaves_as_one_after_the_other(rows, data):
     places = list(range(rows))
     for one in gone:
         at = places.index(one)
-        after = left(len(places), [at])
+        after = places_after(len(places), [at])
         places = [places[i] for i in after]
-    assert left(rows, gone) == places
+    assert places_after(rows, gone) == places
     assert sorted(places) == [i for i in range(rows) if i not in gone]
     assert sum(place != one for place, one in enumerate(places)) <= len(gone)
 
@@ -99,10 +99,10 @@ def test_who_leaves_is_replaced_by_the_last_row_alone():
     check(caches, texts, forwards=LAYERS)
     mx.reset_peak_memory()
     before = mx.get_active_memory()
-    caches.select(left(8, [2]))
+    caches.select(places_after(8, [2]))
     mx.eval(caches.arrays())
     assert mx.get_peak_memory() - before <= 3 * 512 * POSITION  # a row, and no more than what is being worked on
-    check(caches, [texts[i] for i in left(8, [2])])
+    check(caches, [texts[i] for i in places_after(8, [2])])
 
 
 def test_arrays_grow_a_few_layers_at_a_time_and_before_they_must():
@@ -126,7 +126,7 @@ def test_what_the_longest_row_needed_is_given_back_once_it_has_left():
     caches, texts = batch([40, 1400, 30, 20])
     check(caches, texts, forwards=LAYERS)
     assert caches.nbytes == 4 * 1536 * POSITION
-    keep = left(4, [1])
+    keep = places_after(4, [1])
     caches.select(keep)
     texts = [texts[i] for i in keep]
     sizes = []
@@ -140,8 +140,8 @@ def test_what_is_not_twice_too_much_is_kept():
     caches, texts = batch([400] * 4)
     check(caches, texts, forwards=LAYERS)
     for rows in (4, 3):
-        caches.select(left(rows, [0]))
-        texts = [texts[i] for i in left(rows, [0])]
+        caches.select(places_after(rows, [0]))
+        texts = [texts[i] for i in places_after(rows, [0])]
     check(caches, texts, forwards=LAYERS)
     assert caches.nbytes == 4 * 512 * POSITION
 

@@ -201,7 +201,7 @@ def test_one_poisonous_row_ends_alone_and_the_others_finish_exactly():
     assert all("scripted failure" in message for _, message in heard.told)
     assert sinks[0].tokens == good
     assert sinks[0].done.reason is FinishReason.LENGTH
-    assert "a decode round failed" in sinks[0].done.degraded
+    assert "a decode step failed" in sinks[0].done.degraded
     assert sinks[1].done.reason is FinishReason.ERROR
     assert "scripted failure" in sinks[1].done.error
     assert sinks[1].done.stats.counts.emitted == len(sinks[1].tokens) > 0

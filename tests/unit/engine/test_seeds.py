@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -15,6 +14,7 @@ from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.drafters.prompt_lookup import PromptLookup
 from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.sequence import DecodeSequence
+from draftd.engine.step import StepPlan
 from tests.rig import Rig, automatic, autoregressive, pair, request, speculative, tiny_llama
 
 PROMPT, TOKENS = [1, 5, 2, 5, 2, 1, 5, 2], 40
@@ -154,17 +154,17 @@ def test_nor_on_a_drafter_that_fails(models, expected):
 def test_nor_on_a_round_that_fails(models, expected, monkeypatch):
     """The row is taken in anew from its text, and goes on from where it was."""
     rig = Rig(models)
-    verifier: Any = rig.scheduler.decoders.verifier
-    verify, left = verifier.verify, 4
+    submit, left = rig.target.submit, 4
 
-    def failing(*args: Any) -> Any:
+    def failing(plan: StepPlan) -> None:
         nonlocal left
-        left -= 1
+        left -= plan.drafts is not None
         if not left:
+            left -= 1
             raise RuntimeError("planted")
-        return verify(*args)
+        submit(plan)
 
-    monkeypatch.setattr(verifier, "verify", failing)
+    monkeypatch.setattr(rig.target, "submit", failing)
     (sink,) = rig.run([ask(WAYS["plain"], speculative(3))])
     assert "planted" in sink.done.degraded
     assert sink.tokens == expected["plain"]

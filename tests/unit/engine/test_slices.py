@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FinishReason
-from draftd.engine.prefilling import _PATIENCE, MOST_ENTERING, Slices
+from draftd.engine.prefilling import _PATIENCE, MOST_PREFILLING, Slices
 from draftd.engine.scripted import scripted_models
 from tests.rig import Collected, Rig, autoregressive, request, speculative
 
@@ -62,39 +60,49 @@ class Machine:
 
     def __init__(self, models, fixed: float = 0.01, each: float = 0.0005, deeper: float = 0.0) -> None:
         self.now, self.prefills = 0.0, list[tuple[str, int]]()
-        self.running_at_prefill = list[bool]()
         self._fixed, self._each, self._deeper = fixed, each, deeper
-        self._taken = Counter[str]()
-        self.rig = Rig(models, max_batch=8, timer=lambda: self.now, clock=lambda: self.now)
-        verifier = self.rig.scheduler.decoders.verifier
-        self._prefill, self._advance, self._verify = verifier.prefill, verifier.advance, verifier.verify
-        verifier.prefill, verifier.advance, verifier.verify = self.prefill, self.advance, self.verify
-        drafter = self.rig.scheduler.decoders.drafters.get(DRAFT_MODEL)
+        self.rig = Rig(models, max_batch=8, timer=lambda: self.now, clock=lambda: self.now, wrap=self._timed)
+        self._requests = {}
+        add = self.rig.scheduler.add
+
+        def known(sequence):
+            add(sequence)
+            self._requests[sequence.id] = sequence.request.id
+
+        self.rig.scheduler.add = known
+        drafter = self.rig.scheduler.drafting.drafters.get(DRAFT_MODEL)
         if drafter is not None:
             self._take_in, drafter.prefill = drafter.prefill, self.take_in
         self.drafted = list[int]()
 
-    def prefill(self, row, chunk):
-        self.prefills.append((row.request.id, chunk))
-        self.running_at_prefill.append(bool(self.rig.scheduler._rows))
-        taken = self._taken[row.request.id]
-        tokens = min(chunk, len(row.tokens) - taken)
-        self.now += self._fixed + tokens * (self._each + self._deeper * taken)
-        self._taken[row.request.id] += tokens
-        return self._prefill(row, chunk)
+    def _timed(self, target):
+        plans, submit, results = {}, target.submit, target.results
+
+        def submitted(plan):
+            plans[plan.step] = plan
+            submit(plan)
+
+        def read():
+            for result in results():
+                self._pass(plans.pop(result.step))
+                yield result
+
+        target.submit, target.results = submitted, read
+        return target
+
+    def _pass(self, plan):
+        for entry in plan.entries:
+            if entry.tokens:
+                tokens = len(entry.tokens)
+                self.prefills.append((self._requests[entry.sequence], tokens))
+                self.now += self._fixed + tokens * (self._each + self._deeper * entry.position)
+        if not plan.entries[0].tokens:
+            self.now += 0.03 if plan.drafts is None else 0.04
 
     def take_in(self, row, chunk):
         self.drafted.append(chunk)
         self.now += (self._fixed + self._each * min(chunk, len(row.tokens))) / 10
         return self._take_in(row, chunk)
-
-    def advance(self, rows, sampling, ahead):
-        self.now += 0.03
-        return self._advance(rows, sampling, ahead)
-
-    def verify(self, rows, draft, sampling):
-        self.now += 0.04
-        return self._verify(rows, draft, sampling)
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:
@@ -149,7 +157,7 @@ def test_prompts_of_which_more_and_less_is_taken_in_do_not_spoil_each_others_mea
         machine.rig.add(request(prompt(1500, i), autoregressive(), max_tokens=4))
         for _ in range(9):
             machine.rig.scheduler.step()
-    while machine.rig.scheduler._newcomers.rows:
+    while machine.rig.scheduler._prefilling.sequences:
         machine.rig.scheduler.step()
     assert runs.outcome is None
     assert max(runs.gaps) <= 1.95 * 0.03
@@ -158,7 +166,7 @@ def test_prompts_of_which_more_and_less_is_taken_in_do_not_spoil_each_others_mea
 def test_with_nobody_running_a_prompt_is_taken_in_by_whole_chunks():
     machine = Machine(scripted_models(0.7))
     machine.rig.run([request(prompt(1500), speculative(3), max_tokens=2)])
-    assert [chunk for _, chunk in machine.prefills] == [512, 512, 512, 512]
+    assert [chunk for _, chunk in machine.prefills] == [512, 512, 476]
     assert set(machine.drafted) == {512}
 
 
@@ -193,7 +201,7 @@ def test_a_long_prompt_under_an_endless_stream_of_short_ones_has_its_share_of_sl
     order = [id for id, _ in machine.prefills[1:]]
     mine = [i for i, id in enumerate(order) if id == asked.id]
     assert len(order) > 3 * len(mine), "others were taken in meanwhile"
-    assert max(b - a for a, b in zip([-1, *mine], mine, strict=False)) <= _PATIENCE + MOST_ENTERING
+    assert max(b - a for a, b in zip([-1, *mine], mine, strict=False)) <= _PATIENCE + MOST_PREFILLING
 
 
 @pytest.mark.parametrize("plan", [autoregressive(), speculative(3)])
@@ -208,7 +216,7 @@ def test_short_prompts_that_fit_into_a_slices_time_join_together_and_no_row_wait
     for i in range(6):
         machine.rig.add(request(prompt(40, i), plan, max_tokens=100))
     steps = 0
-    while len(scheduler._rows) < 7:
+    while len(scheduler._running) < 7:
         scheduler.step()
         steps += 1
     assert steps <= 3, "each takes 5 ms, beside rounds of 30"
@@ -242,10 +250,10 @@ def test_no_more_than_a_few_are_taken_in_at_a_time_and_no_more_than_may_run():
     most = 0
     while not scheduler.idle:
         scheduler.step()
-        most = max(most, len(scheduler._newcomers.entering))
-        assert len(scheduler._newcomers.entering) <= MOST_ENTERING
+        most = max(most, len(scheduler._prefilling.prefilling))
+        assert len(scheduler._prefilling.prefilling) <= MOST_PREFILLING
         assert scheduler.active <= 8
-    assert most == MOST_ENTERING
+    assert most == MOST_PREFILLING
 
 
 @settings(max_examples=15, deadline=None)
@@ -286,7 +294,7 @@ def test_a_deadline_acts_wherever_a_newcomer_is(state):
     machine.rig.add(request([1, 2, 3], autoregressive(), max_tokens=400))
     scheduler.step()
     if state == "waiting":
-        for i in range(MOST_ENTERING):
+        for i in range(MOST_PREFILLING):
             machine.rig.add(request(prompt(500, i), autoregressive()))
     deadline = machine.now + 0.5
     late = machine.rig.add(request(prompt(900), speculative(2), deadline=deadline))

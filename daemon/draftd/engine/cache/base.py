@@ -152,14 +152,3 @@ class Caches(Protocol):
 
     @property
     def nbytes(self) -> int: ...
-
-
-def left(rows: int, gone: Sequence[int]) -> list[int]:
-    """Who is in each place after those in `gone`, in ascending order, have left `rows` rows one after the other, and
-    the last one has each time moved into the gap: few move, where closing ranks would move all behind a gap."""
-    places = list(range(rows))
-    for row in gone:
-        last = places.pop()
-        if last != row:
-            places[places.index(row)] = last
-    return places

@@ -25,13 +25,13 @@ from draftd.core import (
     Outcome,
     SamplingParams,
 )
-from draftd.engine.cache.base import Caches
-from draftd.engine.cache.batched import RaggedCaches
 from draftd.engine.depth.costs import Prices
-from draftd.engine.drafters.base import Draft, Drafter
+from draftd.engine.drafters.base import Drafter
 from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.sequence import DecodeSequence
-from draftd.engine.targets.local import LocalVerifier
+from draftd.engine.step import Entry, StepPlan
+from draftd.engine.targets.base import SequenceOptions, Steps
+from draftd.engine.targets.local import LocalTarget
 
 _PROMPT = 32  # tokens of each row
 _WARM_UP, _ROUNDS = 2, 6
@@ -67,7 +67,8 @@ class _Calibration:
     def __init__(
         self, model: Any, vocabulary: int, drafters: Mapping[DrafterName, Drafter], deepest: int, context_length: int
     ) -> None:
-        self._verifier, self._vocabulary = LocalVerifier(model, vocabulary), vocabulary
+        self._target, self._vocabulary = LocalTarget(model, vocabulary), vocabulary
+        self._steps = Steps(self._target)
         self._drafters = {kind: d for kind, d in drafters.items() if kind != PROMPT_LOOKUP}
         self._depths = [d for d in (1, 2, 4, 8, 16) if d < deepest] + [deepest] * (deepest > 0)
         self._rows: list[DecodeSequence] = []
@@ -101,11 +102,11 @@ class _Calibration:
         prompt = tuple((7 * i + index) % self._vocabulary for i in range(_PROMPT))
         request = DecodeRequest(f"calibration-{index}", prompt, 1 << 20, _PLAN, 0.0)
         row = DecodeSequence.of(request, _Nobody(), 1 << 30)
-        token = self._verifier.prefill(row, _PROMPT)
-        while token is None:
-            token = self._verifier.prefill(row, _PROMPT)
-        row.tokens.append(token)
-        self._verifier.join(row)
+        row.id = index
+        self._target.open(index, SequenceOptions(prompt=len(prompt), length=len(prompt)))
+        (result,) = self._steps.result(self._steps.submit([Entry(index, 0, prompt)])).entries
+        assert result.following is not None
+        row.tokens.append(result.following)
         for kind, drafter in self._drafters.items():
             began = time.perf_counter()
             while not drafter.prefill(row, _PROMPT):
@@ -118,13 +119,12 @@ class _Calibration:
 
     def _plain_rounds(self, rounds: int = _ROUNDS) -> float:
         """Pipelined as decoding is. The last is not, so that a newcomer can join after it, and is not measured."""
-        sampling, ticks = self._sampling(), list[float]()
+        ticks, ahead = list[float](), self._plain_step()
         for i in range(_WARM_UP + rounds + 2):
-            last = i == _WARM_UP + rounds + 1
-            for row, token in zip(
-                self._rows, self._verifier.advance(self._rows, sampling, ahead=not last), strict=True
-            ):
-                row.tokens.append(token)
+            current = ahead
+            if i < _WARM_UP + rounds + 1:
+                ahead = self._plain_step()
+            self._read(current)
             ticks.append(time.perf_counter())
         measured = ticks[_WARM_UP:-1]
         return min(after - before for before, after in pairwise(measured))
@@ -152,28 +152,37 @@ class _Calibration:
     def _verify_round(self, size: int, depth: int) -> float:
         """Seconds of a verdict on `depth` tokens of each row, of which few stand."""
         began = time.perf_counter()
-        draft = Draft(mx.full((size, depth), 1, dtype=mx.uint32), [depth] * size, None, [0] * size)
-        verdict = self._verifier.verify(self._rows, draft, self._sampling())
-        for row, accepted, following in zip(self._rows, verdict.accepted, verdict.following, strict=True):
-            row.tokens += [*accepted, following]
+        drafts = mx.full((size, depth), 1, dtype=mx.uint32)
+        self._read(self._steps.submit(self._entries(depth), drafts))
         return time.perf_counter() - began
+
+    def _plain_step(self) -> StepPlan:
+        return self._steps.submit(self._entries())
+
+    def _entries(self, depth: int = 0) -> list[Entry]:
+        held = self._target.lengths
+        held += [_PROMPT] * (len(self._rows) - len(held))  # of those that begin to run now
+        return [Entry(sequence, position, (), depth) for sequence, position in enumerate(held)]
+
+    def _read(self, plan: StepPlan) -> None:
+        for row, (_, accepted, following) in zip(self._rows, self._steps.result(plan).entries, strict=True):
+            assert following is not None
+            row.tokens += [*accepted, following]
 
     def _longer(self, size: int) -> None:
         """What context adds: the same rows, told that they hold more, which costs the same whatever it is."""
         long = min(_LONG, self._context_length - 2 * max(self._depths, default=0) - 64)
-        caches: Caches = self._verifier._caches
-        if not isinstance(caches, RaggedCaches) or long < 4 * _PROMPT:
+        held = self._target.lengths
+        if long < 4 * _PROMPT or not self._target.pretend([long] * size):
             return
         short = {0: self._plain[size]}
         for depth in self._depths:
             short[depth] = self._drafted[PROMPT_LOOKUP][size, depth]
-        held = list(caches.lengths)
-        caches.lengths = [long] * size
         for depth in [0, *self._depths]:
             again = [self._verify_round(size, depth) for _ in range(_DRAFTED_ROUNDS)] if depth else []
             seconds = min(again, default=0.0) or self._plain_rounds(_DRAFTED_ROUNDS)
             self._growth[depth] = max(0.0, seconds - short[depth]) / (size * (long - _PROMPT))
-        caches.truncate(held)
+        self._target.pretend(held)
 
 
 class _Nobody:

@@ -7,13 +7,14 @@ from typing import Any
 
 import mlx.core as mx
 
-from draftd.engine.cache.base import Caches, left
+from draftd.engine.cache.base import Caches
 from draftd.engine.cache.layouts import make_caches
+from draftd.engine.cache.prefill import Prefill
 from draftd.engine.cache.prefix_store import PrefixCache
 from draftd.engine.drafters.base import Draft, DraftSequence
 from draftd.engine.sampling.acceptance import draw
 from draftd.engine.sampling.transforms import Sampling, uniforms
-from draftd.engine.targets.local import Prefill
+from draftd.engine.step import places_after
 
 
 class DraftModel:
@@ -62,12 +63,18 @@ class DraftModel:
             mx.eval(self._caches.arrays())
 
     def prefill(self, row: DraftSequence, chunk: int) -> bool:
-        whole = len(row.tokens) - 1  # what `propose` catches up with
-        self._prefill.advance(row, whole, chunk)
-        if not self._prefill.done(row, whole):
+        whole, key = len(row.tokens) - 1, id(row)  # `propose` catches up with the last one
+        if key not in self._prefill:
+            self._prefill.open(key, whole, row.tokens if row.shares else ())
+        start = self._prefill.held(key)
+        if start < whole:
+            self._prefill.take_in(key, row.tokens[start : min(start + chunk, whole)])
+            self._prefill.settle(key)
+        if self._prefill.held(key) < whole:
+            self._prefill.keep_piece(key, row.tokens)
             return False
-        self._prefill.settle(row)
-        self._prefill.join(row)
+        self._prefill.keep(key, row.tokens)
+        self._prefill.join(key)
         self._places[id(row)] = len(self._rows)
         self._rows.append(row)
         return True
@@ -114,14 +121,16 @@ class DraftModel:
 
     def leave(self, row: DraftSequence) -> None:
         trusted = not row.degraded  # drafting may have failed in the middle of a forward
-        self._prefill.drop(row, keep=trusted)
+        if trusted and id(row) in self._prefill:
+            self._prefill.keep(id(row), row.tokens)
+        self._prefill.drop(id(row))
         if id(row) in self._places:
             at = self._places[id(row)]
             if trusted and row.shares and row.finish is not None:
                 self._roll_back()
                 self._shelf.keep(row.tokens, self._caches, at, self._caches.lengths[at])
             self._unsure.pop(id(row), None)
-            keep = left(len(self._rows), [at])
+            keep = places_after(len(self._rows), [at])
             self._caches.select(keep)
             self._rows = [self._rows[i] for i in keep]
             self._places = {id(other): i for i, other in enumerate(self._rows)}

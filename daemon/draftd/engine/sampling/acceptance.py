@@ -1,6 +1,67 @@
+"""The acceptance rule: how many of the drafted tokens become text, and which token follows them.
+
+Where the target's choice is deterministic (greedy, or drawn with noise that a seed fixes) a drafted token is accepted
+if it is that choice. Otherwise it is accepted with probability min(1, p/q), and the first that is rejected is replaced
+by a draw from max(0, p - q), normalised (Leviathan et al. 2023, arXiv 2211.17192, theorem 1). In both cases all before
+it must be accepted.
+"""
+
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import mlx.core as mx
+
+
+class Distributions(NamedTuple):
+    """What the rule needs where choices are random. `p`: rows × (k+1) × vocabulary, the target's transformed
+    distributions; `q`: rows × k × vocabulary, the draft's; uniforms `u_accept`: rows × k; `u_next`: rows."""
+
+    p: mx.array
+    q: mx.array
+    u_accept: mx.array
+    u_next: mx.array
+
+
+def accept(drafted: mx.array, depths: Sequence[int], target: mx.array | Distributions) -> list[tuple[list[int], int]]:
+    """For each row, the accepted tokens and the one that follows them: a correction, or the bonus.
+
+    `drafted`: rows × k ids, of which row i's first `depths[i]` are real. `target`: rows × (k+1) ids, what the target
+    chooses at each place; or the distributions to draw from. Computes and reads all of it, in one go.
+    """
+    if isinstance(target, Distributions):
+        lengths, following = accept_by_ratio(*target, drafted, mx.array(depths))
+        mx.eval(lengths, following, drafted)
+        ended = zip(drafted.tolist(), lengths.tolist(), following.tolist(), strict=True)
+        return [(tokens[:n], token) for tokens, n, token in ended]
+    mx.eval(target, drafted)
+    found = []
+    for tokens, chosen, depth in zip(drafted.tolist(), target.tolist(), depths, strict=True):
+        n = 0
+        while n < depth and tokens[n] == chosen[n]:
+            n += 1
+        found.append((tokens[:n], chosen[n]))
+    return found
+
+
+def accept_by_ratio(
+    p: mx.array, q: mx.array, u_accept: mx.array, u_next: mx.array, drafted: mx.array, depths: mx.array
+) -> tuple[mx.array, mx.array]:
+    """How many of each row's `drafted` tokens are accepted, and the token that follows them. Both have shape rows."""
+    k = drafted.shape[1]
+    index = drafted[..., None]
+    p_x = mx.take_along_axis(p[:, :k], index, axis=-1)[..., 0]
+    q_x = mx.take_along_axis(q, index, axis=-1)[..., 0]
+    accepts = (u_accept * q_x < p_x) & (mx.arange(k) < depths[:, None])
+    accepted = mx.cumprod(accepts.astype(mx.int32), axis=1).sum(axis=1)
+    rows = mx.arange(drafted.shape[0])
+    p_next, q_next = p[rows, accepted], q[rows, mx.minimum(accepted, k - 1)]
+    corrected = (accepted < depths)[:, None]
+    residual = mx.maximum(p_next - mx.where(corrected, q_next, 0.0), 0.0)
+    # Where p and q agree to the last bit nothing remains; rejection then has probability zero but for rounding.
+    residual = mx.where(residual.sum(axis=-1, keepdims=True) > 0, residual, p_next)
+    return accepted, draw(residual, u_next)
 
 
 def draw(p: mx.array, u: mx.array) -> mx.array:
@@ -11,28 +72,3 @@ def draw(p: mx.array, u: mx.array) -> mx.array:
     cumulative = mx.cumsum(p, axis=-1)
     below = cumulative <= u[..., None] * cumulative[..., -1:]
     return mx.minimum(below.sum(axis=-1), p.shape[-1] - 1).astype(mx.uint32)
-
-
-def accept(
-    p: mx.array, q: mx.array, drafted: mx.array, depths: mx.array, u_accept: mx.array, u_next: mx.array
-) -> tuple[mx.array, mx.array]:
-    """Judges one block for each row.
-
-    `p`: rows × (k+1) × vocabulary, the target's transformed distributions; `q`: rows × k × vocabulary, the draft's;
-    `drafted`: rows × k; `depths`: rows, how many of the k are real; `u_accept`: rows × k; `u_next`: rows.
-    Returns how many drafted tokens stand, and the token that follows them: a correction or the bonus. Both have shape
-    rows.
-    """
-    k = drafted.shape[1]
-    index = drafted[..., None]
-    p_x = mx.take_along_axis(p[:, :k], index, axis=-1)[..., 0]
-    q_x = mx.take_along_axis(q, index, axis=-1)[..., 0]
-    stands = (u_accept * q_x < p_x) & (mx.arange(k) < depths[:, None])
-    accepted = mx.cumprod(stands.astype(mx.int32), axis=1).sum(axis=1)
-    rows = mx.arange(drafted.shape[0])
-    p_next, q_next = p[rows, accepted], q[rows, mx.minimum(accepted, k - 1)]
-    corrected = (accepted < depths)[:, None]
-    residual = mx.maximum(p_next - mx.where(corrected, q_next, 0.0), 0.0)
-    # Where p and q agree to the last bit nothing remains; rejection then has probability zero but for rounding.
-    residual = mx.where(residual.sum(axis=-1, keepdims=True) > 0, residual, p_next)
-    return accepted, draw(residual, u_next)

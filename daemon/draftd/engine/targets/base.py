@@ -1,67 +1,104 @@
+"""The seam to a target: step plans in, step results out, plain values only.
+
+A target may run on this machine or on another: what crosses the seam can be written as bytes (step.py)."""
+
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Protocol
 
-from draftd.engine.drafters.base import Draft
-from draftd.engine.sampling.transforms import Sampling
-from draftd.engine.sequence import DecodeSequence
+from draftd.core import SamplingParams
+from draftd.engine.step import Entry, Ids, StepPlan, StepResult
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """For each row: how many drafted tokens stand, those tokens, and the one that follows them."""
+class SequenceOptions:
+    """What a target is told of a sequence once. `prompt`: tokens of its text that precede the answer, by which seeded
+    noise is placed. `length`: tokens that plans will have it take in before it decodes. `prefix`: those tokens, to be
+    looked up in the prefix store; empty: the text is neither looked up nor kept."""
 
-    accepted: list[list[int]]
-    following: list[int]
+    prompt: int
+    length: int
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    prefix: tuple[int, ...] = ()
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> SequenceOptions:
+        fields = json.loads(data)
+        sampling, prefix = SamplingParams(**fields.pop("sampling")), tuple(fields.pop("prefix"))
+        return cls(**fields, sampling=sampling, prefix=prefix)
 
 
-class Verifier(Protocol):
-    """Holds the running rows, in the order they joined. Called on the engine thread only."""
+class Target(Protocol):
+    """Keeps each sequence's ids, sampling state and caches. Called on the engine thread only; whatever it raises, no
+    sequence of it can be trusted any more until `reset`, but for a plan of prefill entries: that fails alone."""
 
-    def prefill(self, row: DecodeSequence, chunk: int) -> int | None:
-        """Takes in up to `chunk` more tokens of a newcomer's text; once all are in, the token that follows them."""
+    def open(self, sequence: int, options: SequenceOptions) -> int | None:
+        """Begins a sequence. Returns how many of its first tokens the prefix store had, which plans need not take in;
+        None where none were looked up."""
         ...
 
-    def join(self, row: DecodeSequence) -> None:
-        """Makes a prefilled newcomer the last of the running rows. Nothing may be under way from `advance`."""
+    def submit(self, plan: StepPlan) -> None:
+        """Begins a step. Entries that continue must name all running sequences: those that continued in the plan
+        before and are not closed, and perhaps, at the end, others whose prefill gave a token.
+
+        Plans may be submitted before earlier ones are read, but for drafts and for sequences that begin to run: these
+        continue what was read.
+        """
         ...
 
-    def verify(self, rows: Sequence[DecodeSequence], draft: Draft, sampling: Sampling) -> Verdict:
-        """One forward over each row's last token and its draft; rejected tokens are rolled back."""
+    def results(self) -> Iterator[StepResult]:
+        """What has finished, in the order of submission; waits for it. Sequences that were closed meanwhile are left
+        out; a step of nothing else has no result."""
         ...
 
-    def advance(self, rows: Sequence[DecodeSequence], sampling: Sampling, ahead: bool) -> list[int]:
-        """One autoregressive token for each row. `ahead` lets it start on the next ones, which then must be asked for
-        by `advance` and for the same rows, less those that left."""
+    def refusal(self, sequence: int, width: int) -> str:
+        """Why a draft of width - 1 tokens could not be rolled back for a running sequence; empty when it could."""
         ...
 
-    def refusal(self, row: int, width: int) -> str:
-        """Why a draft of width - 1 tokens could not be rolled back for running row `row`; empty when it could."""
+    def keep(self, sequence: int, length: int, *, last: bool = False) -> None:
+        """Keeps what is held of the first `length` tokens of its text in the prefix store: all of it at its `last`, and
+        before that what can be kept by pieces."""
         ...
 
-    def select(self, rows: Sequence[int]) -> None:
-        """Keeps these of the running rows, in this order."""
+    def close(self, sequences: Sequence[int]) -> None:
+        """Forgets sequences; unknown ones are no error. The last running one takes the place of one that leaves."""
         ...
 
-    def keep(self, at: int, row: DecodeSequence) -> None:
-        """Keeps what the cache holds of the text of running row `at`, for requests that begin alike: all of it at its
-        end, and before that what can be kept by pieces."""
-        ...
-
-    def drop(self, row: DecodeSequence) -> None:
-        """Forgets a newcomer that has not joined."""
-        ...
-
-    def close(self) -> None:
-        """Lets go of all rows, and of what was kept."""
+    def reset(self) -> None:
+        """Forgets all sequences, and what was kept of them."""
         ...
 
     @property
-    def pending(self) -> bool:
-        """Whether the next round's forward is under way: that one can draft nothing."""
+    def nbytes(self) -> int:
+        """Of key-value caches."""
         ...
 
-    @property
-    def nbytes(self) -> int: ...
+
+class Steps:
+    """Numbers the plans for one target, and finds each its result, whichever is asked for first."""
+
+    def __init__(self, target: Target) -> None:
+        self._target, self._numbers = target, itertools.count(1)
+        self._read: dict[int, StepResult] = {}
+
+    def submit(self, entries: Sequence[Entry], drafts: Ids | None = None) -> StepPlan:
+        plan = StepPlan(next(self._numbers), entries, drafts)
+        self._target.submit(plan)
+        return plan
+
+    def result(self, plan: StepPlan) -> StepResult:
+        """Waits for it. That of a plan before it can be asked for later."""
+        if plan.step in self._read:
+            return self._read.pop(plan.step)
+        for result in self._target.results():
+            if result.step == plan.step:
+                return result
+            self._read[result.step] = result
+        raise RuntimeError(f"step {plan.step} has no result")

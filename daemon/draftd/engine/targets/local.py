@@ -1,248 +1,310 @@
-"""Verifiers: the target's verdict on a draft.
+"""The target on this machine: its model, the caches of all sequences, their ids and what they draw from.
 
-The seam is narrow on purpose, token ids in and verdicts out, so that a verifier on another machine can stand behind it.
-`LocalVerifier` owns the target and its caches. Without a draft it decodes autoregressively, and pipelined as mlx-lm
-does it: the next forward is dispatched before this one's tokens are read."""
+A plain step is dispatched when it is submitted and read when its result is asked for, as mlx-lm does it: the next
+forward may be under way before this one's tokens are read, and continues from them unread."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+import random
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 
-from draftd.engine.cache.base import Caches
+from draftd.engine.cache.batched import RaggedCaches
 from draftd.engine.cache.layouts import make_caches
-from draftd.engine.cache.prefix_store import PrefixCache, Shelf
-from draftd.engine.drafters.base import Draft, DraftSequence
-from draftd.engine.sampling.acceptance import accept, draw
-from draftd.engine.sampling.transforms import Sampling, uniforms
-from draftd.engine.sequence import DecodeSequence
-from draftd.engine.targets.base import Verdict
-
-_PIECE = 128  # tokens: what is taken in is kept in pieces of at least so many, so that none takes long
-
-
-class Prefill:
-    """One model's caches of newcomers: rows whose first `whole` tokens are being taken in."""
-
-    def __init__(self, running: Caches, shelf: Shelf) -> None:
-        """What `shelf` has of a newcomer's text is not taken in, and what is taken in is kept there."""
-        self._running, self._shelf = running, shelf
-        self._newcomers: dict[int, Caches] = {}
-        self._lengths: dict[int, int] = {}  # that their caches will have
-        self._kept: dict[int, int] = {}  # tokens of theirs that were found or kept
-
-    def begin(self, row: DraftSequence, whole: int) -> int | None:
-        """How many tokens of a newcomer's text were found; None where it has begun before, or none were looked for."""
-        if id(row) in self._newcomers:
-            return None
-        caches = self._newcomers[id(row)] = self._running.fresh(whole)
-        self._lengths[id(row)] = whole
-        self._running.expect(list(self._lengths.values()))
-        if not (row.shares and self._shelf.open):
-            return None
-        kept = self._shelf.find(row.tokens, len(row.tokens) - 1)  # the last one's logits are asked for
-        if kept:
-            caches.restore(kept)
-        self._kept[id(row)] = caches.lengths[0]
-        return caches.lengths[0]
-
-    def advance(self, row: DraftSequence, whole: int, chunk: int, last: int = 0) -> mx.array | None:
-        """Takes in up to `chunk` more tokens; where that is more than `last`, the last so many in a forward of their
-        own. Once there are none left, the logits of the last forward, 1 × width × vocabulary, which cost nothing unless
-        they are read; None before, and where there was nothing to take in."""
-        caches = self._caches(row, whole)
-        start = caches.lengths[0]
-        end = min(start + chunk, whole if whole - start <= last or chunk <= last else whole - last)
-        if start == end:
-            return None
-        logits = caches.forward(mx.array([row.tokens[start:end]], dtype=mx.uint32), [end - start])
-        if end == whole:
-            return logits
-        mx.eval(caches.arrays())
-        if row.shares and caches.in_stretches and end - self._kept.get(id(row), 0) >= _PIECE:
-            self._keep(row, caches)
-        return None
-
-    def settle(self, row: DraftSequence, *more: mx.array) -> None:
-        """Computes what the last forward left to be computed."""
-        mx.eval(self._newcomers[id(row)].arrays(), *more)
-
-    def done(self, row: DraftSequence, whole: int) -> bool:
-        return self._newcomers[id(row)].lengths[0] == whole
-
-    def join(self, row: DraftSequence) -> None:
-        """Makes a ready row the last of the running ones."""
-        caches = self._newcomers.pop(id(row))
-        self._keep(row, caches)
-        self._running.join(caches)
-        self._gone(row)
-
-    def drop(self, row: DraftSequence, keep: bool = True) -> None:
-        """Forgets a newcomer; a row that is none is no error. What was taken in of it may serve whoever asks again."""
-        caches = self._newcomers.pop(id(row), None)
-        if caches is not None:
-            if keep:
-                self._keep(row, caches)
-            caches.clear()
-            self._gone(row)
-
-    def clear(self) -> None:
-        """Forgets all newcomers."""
-        for caches in self._newcomers.values():
-            caches.clear()
-        self._newcomers.clear()
-        self._lengths.clear()
-        self._kept.clear()
-        self._running.expect([])
-
-    def _caches(self, row: DraftSequence, whole: int) -> Caches:
-        self.begin(row, whole)
-        return self._newcomers[id(row)]
-
-    def _keep(self, row: DraftSequence, caches: Caches) -> None:
-        if row.shares:
-            length = min(caches.lengths[0], len(row.tokens))
-            self._shelf.keep(row.tokens, caches, 0, length)
-            self._kept[id(row)] = length
-
-    def _gone(self, row: DraftSequence) -> None:
-        self._lengths.pop(id(row), None)
-        self._kept.pop(id(row), None)
-        self._running.expect(list(self._lengths.values()))
-
-    @property
-    def nbytes(self) -> int:
-        return sum(caches.nbytes for caches in self._newcomers.values())
-
+from draftd.engine.cache.prefill import Prefill
+from draftd.engine.cache.prefix_store import PrefixCache
+from draftd.engine.sampling.acceptance import Distributions, accept, draw
+from draftd.engine.sampling.transforms import Sampling, one_hot, uniforms
+from draftd.engine.step import Entry, EntryResult, Ids, StepPlan, StepResult, places_after
+from draftd.engine.targets.base import SequenceOptions
 
 # The forward that ends a prompt computes the logits of all its positions, and one is read. A forward less is worth that
 # up to about this many positions, and this many logits (32 MB of halves).
 _LAST_POSITIONS, _LAST_LOGITS = 256, 1 << 24
-
-
 _GAP_POSITIONS = 16  # likewise, where nobody waits for it
+_TIDY_STEPS = 256  # MLX keeps freed buffers for reuse: let go of them now and then, as mlx-lm does
+
+_Read = Callable[[], list[EntryResult]]  # waits for a part of a step
 
 
-class LocalVerifier:
-    """The target in this process. A row's cache holds its text but for the last token."""
+@dataclass(slots=True)
+class _Sequence:
+    """`ids`: its text as far as it was read; the last one is not in the cache. `dice`: what it draws from without a
+    seed."""
+
+    options: SequenceOptions
+    ids: list[int]
+    dice: random.Random
+
+
+@dataclass(frozen=True, slots=True)
+class _Submitted:
+    plan: StepPlan
+    parts: list[_Read]
+    width: int
+
+
+class LocalTarget:
+    """A `Target`. The running sequences are the rows of the caches, in the order in which they began to run."""
 
     def __init__(
-        self, model: Any, vocabulary: int, most_rows: int | None = None, prefix: PrefixCache | None = None
+        self,
+        model: Any,
+        vocabulary: int,
+        most_rows: int | None = None,
+        prefix: PrefixCache | None = None,
+        dice: Callable[[], random.Random] = random.Random,
     ) -> None:
+        """For at most `most_rows` sequences; what they leave is kept in `prefix`. `dice`: for each new sequence."""
+        self._model, self._vocabulary, self._most_rows, self._dice = model, vocabulary, most_rows, dice
         self._last = max(1, min(_LAST_POSITIONS, _LAST_LOGITS // vocabulary))
-        self._caches: Caches = make_caches(model, most_rows)
-        self._prefix = prefix or PrefixCache()
-        self._shelf = self._prefix.shelf(self._caches)
+        self._store = prefix or PrefixCache()
+        self._tidied = 0  # steps since memory was given back
+        self._begin()
+
+    def _begin(self) -> None:
+        self._caches = make_caches(self._model, self._most_rows)
+        self._shelf = self._store.shelf(self._caches)
         self._prefill = Prefill(self._caches, self._shelf)
-        self._ahead: mx.array | None = None  # rows × 1: tokens already on their way
+        self._sequences: dict[int, _Sequence] = {}
+        self._running: list[int] = []
+        self._sampling: Sampling | None = None  # of the running sequences; None when they have changed
+        self._submitted: deque[_Submitted] = deque()
+        self._unread: mx.array | None = None  # rows × 1: what the latest plain step chose, until it is read
+        self._plain = 0  # plain steps that are not read yet
+        self._lent: tuple[Sampling, mx.array | None] | None = None
 
-    def prefill(self, row: DecodeSequence, chunk: int) -> int | None:
-        found = self._prefill.begin(row, len(row.tokens))
-        if found is not None and not row.emitted:
-            row.stats.looked_up, row.stats.cached_tokens = True, found
-        logits = self._prefill.advance(row, len(row.tokens), chunk, last=self._last)
-        if logits is None:
-            return None
-        token = self._choose(logits[:, -1:], [row], Sampling([row.request.sampling]))
-        self._prefill.settle(row, token)
-        return int(token.item())
+    def open(self, sequence: int, options: SequenceOptions) -> int | None:
+        found = self._prefill.open(sequence, options.length, options.prefix)
+        self._sequences[sequence] = _Sequence(options, list(options.prefix[: found or 0]), self._dice())
+        return found
 
-    def join(self, row: DecodeSequence) -> None:
-        assert self._ahead is None, "a newcomer joins between forwards"
-        self._prefill.join(row)
+    def submit(self, plan: StepPlan) -> None:
+        parts = [self._take_in(entry) for entry in plan.entries if entry.tokens]
+        width = max([len(entry.tokens) for entry in plan.entries])
+        running = [entry for entry in plan.entries if not entry.tokens]
+        if running:
+            width = max(width, 1 + max([entry.drafted for entry in running]))
+            parts.append(self._advance(running) if plan.drafts is None else self._verify(running, plan.drafts))
+        self._submitted.append(_Submitted(plan, parts, width))
 
-    def verify(self, rows: Sequence[DecodeSequence], draft: Draft, sampling: Sampling) -> Verdict:
-        assert self._ahead is None, "a draft continues the text that was read"
-        last = mx.array([[row.tokens[-1]] for row in rows], dtype=mx.uint32)
-        before = self._caches.lengths
-        widths = [d + 1 for d in draft.depths]
-        logits = self._caches.forward(mx.concatenate([last, draft.tokens], axis=1), widths)
-        starts = [row.emitted for row in rows]
-        if sampling.settled:
-            best = sampling.choose(logits, starts)
-            mx.eval(best, draft.tokens)
-            verdict = _longest_match(draft.tokens.tolist(), best.tolist(), draft.depths)
-        else:
-            assert draft.q is not None
-            generators = [row.generator for row in rows]
-            u_accept, u_next = uniforms(generators, draft.depths), uniforms(generators, [1] * len(rows))[:, 0]
-            p, depths = sampling.distribution(logits, starts), mx.array(draft.depths)
-            n, following = accept(p, draft.q, draft.tokens, depths, u_accept, u_next)
-            mx.eval(n, following, draft.tokens)
-            pairs = zip(draft.tokens.tolist(), n.tolist(), strict=True)
-            verdict = Verdict([tokens[:stand] for tokens, stand in pairs], following.tolist())
-        kept = zip(before, verdict.accepted, strict=True)
-        self._caches.truncate([length + 1 + len(tokens) for length, tokens in kept])
-        return verdict
+    def results(self) -> Iterator[StepResult]:
+        while self._submitted:
+            done = self._submitted.popleft()
+            entries = [entry for read in done.parts for entry in read()]
+            self._tidied += 1
+            if self._tidied == _TIDY_STEPS:
+                self._tidied = 0
+                mx.clear_cache()
+            yield StepResult(done.plan.step, entries, done.width)
 
-    def advance(self, rows: Sequence[DecodeSequence], sampling: Sampling, ahead: bool) -> list[int]:
-        current = self._ahead
-        if current is None:
-            current = self._step(mx.array([[row.tokens[-1]] for row in rows], dtype=mx.uint32), rows, sampling)
-        self._ahead = self._step(current, rows, sampling, after=1) if ahead else None
-        mx.eval(current)
-        # No operation on `current` here: it would queue behind the forward that is under way.
-        return [token for (token,) in current.tolist()]
+    def refusal(self, sequence: int, width: int) -> str:
+        if sequence in self._prefill:
+            return self._prefill.refusal(sequence, width)
+        return self._caches.refusal(self._running.index(sequence), width)
 
-    def refusal(self, row: int, width: int) -> str:
-        return self._caches.refusal(row, width)
-
-    def select(self, rows: Sequence[int]) -> None:
-        self._caches.select(rows)
-        if self._ahead is not None:
-            self._ahead = self._ahead[mx.array(list(rows))] if rows else None
-
-    def keep(self, at: int, row: DecodeSequence) -> None:
-        if row.finish is None and not self._caches.in_stretches:
+    def keep(self, sequence: int, length: int, *, last: bool = False) -> None:
+        known = self._sequences.get(sequence)
+        if known is None:
             return
-        # After the text's end the cache may hold more: tokens that stood beyond it, or one that nobody was sent.
-        self._shelf.keep(row.tokens, self._caches, at, min(self._caches.lengths[at], len(row.tokens)))
+        if sequence in self._prefill:
+            self._prefill.keep(sequence, known.ids[:length])
+        elif last or self._caches.in_stretches:
+            row = self._running.index(sequence)
+            # The cache may hold more than the text: tokens that were accepted beyond its end, or one that was not sent.
+            self._shelf.keep(known.ids, self._caches, row, min(self._caches.lengths[row], len(known.ids), length))
 
-    def drop(self, row: DecodeSequence) -> None:
-        self._prefill.drop(row)
+    def close(self, sequences: Sequence[int]) -> None:
+        gone = sorted(self._running.index(sequence) for sequence in sequences if sequence in self._running)
+        for sequence in sequences:
+            self._sequences.pop(sequence, None)
+            self._prefill.drop(sequence)
+        if not gone:
+            return
+        places = places_after(len(self._running), gone)
+        self._caches.select(places)
+        self._running = [self._running[i] for i in places]
+        self._sampling = None
+        if self._unread is not None:
+            self._unread = self._unread[mx.array(places)] if places else None
+        if not places:
+            self._plain = 0
+            left = [s for s in self._submitted if any(e.sequence in self._sequences for e in s.plan.entries)]
+            self._submitted = deque(left)
 
-    def close(self) -> None:
+    def reset(self) -> None:
         self._prefill.clear()
         self._caches.clear()
-        self._prefix.give_up(self._shelf)
-        self._ahead = None
-
-    @property
-    def pending(self) -> bool:
-        return self._ahead is not None
+        self._store.give_up(self._shelf)
+        self._begin()
 
     @property
     def nbytes(self) -> int:
         return self._caches.nbytes + self._prefill.nbytes
 
-    def _step(self, tokens: mx.array, rows: Sequence[DecodeSequence], sampling: Sampling, after: int = 0) -> mx.array:
-        """Dispatches one forward over `tokens`, rows × 1; returns the tokens it chooses, likewise. `after`: so many
-        that precede those are not known yet."""
-        chosen = self._choose(self._caches.forward(tokens, [1] * len(rows)), rows, sampling, after)
+    # what drafters on this machine know besides
+
+    def lend(self, sampling: Sampling, q: mx.array | None) -> None:
+        """With the drafts of the next plan: how its sequences sample, with the noise that was drawn already; and the
+        distributions that the drafts were drawn from, rows × k × vocabulary, None where all are deterministic."""
+        self._lent = sampling, q
+
+    # what calibration asks
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens that the caches hold of each running sequence, in the order in which they began to run."""
+        return list(self._caches.lengths)
+
+    def pretend(self, lengths: Sequence[int]) -> bool:
+        """Has the caches of the running sequences say that they hold so many tokens, which costs the same whatever they
+        are; False where their layout cannot."""
+        if isinstance(self._caches, RaggedCaches):
+            self._caches.lengths = list(lengths)
+        return isinstance(self._caches, RaggedCaches)
+
+    # prefill
+
+    def _take_in(self, entry: Entry) -> _Read:
+        key, known = entry.sequence, self._sequences[entry.sequence]
+        assert self._prefill.held(key) == entry.position, entry
+        known.ids.extend(entry.tokens)
+        logits = self._prefill.take_in(key, entry.tokens, last=self._last)
+        if not entry.wanted:
+            return lambda: self._taken_in(key)
+        token = self._chosen(logits[:, -1:], [known], Sampling([known.options.sampling]), self._starts([entry]))
+        mx.async_eval(token)
+        return lambda: self._taken_in(key, token)
+
+    def _taken_in(self, key: int, token: mx.array | None = None) -> list[EntryResult]:
+        if key not in self._sequences:
+            return []
+        if token is None:
+            self._prefill.settle(key)
+            self._prefill.keep_piece(key, self._sequences[key].ids)
+            return [EntryResult(key, [], None)]
+        self._prefill.settle(key, token)
+        following = int(token.item())
+        self._sequences[key].ids.append(following)
+        return [EntryResult(key, [], following)]
+
+    def _join(self, sequence: int) -> None:
+        assert not self._plain, "a sequence joins between forwards"
+        self._prefill.join(sequence)
+        self._running = [*self._running, sequence]
+        self._sampling = None
+
+    # decoding
+
+    def _advance(self, entries: list[Entry]) -> _Read:
+        """One token for each."""
+        self._rows(entries)
+        known = [self._sequences[sequence] for sequence in self._running]
+        tokens = self._unread
+        if tokens is None:
+            tokens = mx.array([[one.ids[-1]] for one in known], dtype=mx.uint32)
+        logits = self._caches.forward(tokens, [1] * len(known))
+        chosen = self._chosen(logits, known, self._own_sampling(known), self._starts(entries))
         mx.async_eval(chosen)
-        return chosen
+        self._unread, self._plain = chosen, self._plain + 1
+        order = self._running
+        return lambda: self._advanced(order, chosen)
 
-    def _choose(self, logits: mx.array, rows: Sequence[DecodeSequence], sampling: Sampling, after: int = 0) -> mx.array:
-        """One token for each row from `logits`, rows × 1 × vocabulary; returns rows × 1."""
-        starts = [row.emitted for row in rows]
+    def _advanced(self, order: list[int], chosen: mx.array) -> list[EntryResult]:
+        mx.eval(chosen)
+        self._plain -= 1
+        if not self._plain:
+            self._unread = None
+        done = []
+        # No operation on `chosen` here: it would queue behind the forward that is under way.
+        for sequence, (token,) in zip(order, chosen.tolist(), strict=True):
+            known = self._sequences.get(sequence)
+            if known is not None:
+                known.ids.append(token)
+                done.append(EntryResult(sequence, [], token))
+        return done
+
+    def _verify(self, entries: list[Entry], ids: Ids) -> _Read:
+        """One forward over each one's last token and its draft."""
+        assert self._unread is None, "a draft continues the text that was read"
+        drafts, (sampling, q) = _array(ids), self._lent or (None, None)
+        self._lent = None
+        rows = self._rows(entries)
+        known = [self._sequences[sequence] for sequence in self._running]
+        if rows is not None:
+            drafts, sampling, q = drafts[mx.array(rows)], None, None if q is None else q[mx.array(rows)]
+        sampling = sampling or self._own_sampling(known)
+        depths, before = [entry.drafted for entry in entries], self._caches.lengths
+        last = mx.array([[one.ids[-1]] for one in known], dtype=mx.uint32)
+        logits = self._caches.forward(mx.concatenate([last, drafts], axis=1), [depth + 1 for depth in depths])
+        starts = self._starts(entries)
+        target: mx.array | Distributions
         if sampling.settled:
-            return sampling.choose(logits, starts, after)
-        p = sampling.distribution(logits, starts, after)
-        return draw(p, uniforms([row.generator for row in rows], [1] * len(rows)))
+            target = sampling.choose(logits, starts)
+        else:
+            dice = [one.dice for one in known]
+            u_accept, u_next = uniforms(dice, depths), uniforms(dice, [1] * len(dice))[:, 0]
+            q = one_hot(drafts, self._vocabulary) if q is None else q
+            target = Distributions(sampling.distribution(logits, starts), q, u_accept, u_next)
+        order = self._running
+        return lambda: self._verified(order, before, accept(drafts, depths, target))
+
+    def _verified(
+        self, order: list[int], before: list[int], accepted: list[tuple[list[int], int]]
+    ) -> list[EntryResult]:
+        assert self._running is order, "nothing leaves before a draft's result is read"
+        self._caches.truncate([length + 1 + len(tokens) for length, (tokens, _) in zip(before, accepted, strict=True)])
+        for sequence, (tokens, following) in zip(order, accepted, strict=True):
+            self._sequences[sequence].ids += [*tokens, following]
+        return [EntryResult(one, *found) for one, found in zip(order, accepted, strict=True)]
+
+    def _rows(self, entries: list[Entry]) -> list[int] | None:
+        """Puts the entries into the order of the rows; which one each row's was, None where that was so before."""
+        asked = [entry.sequence for entry in entries]
+        rows = None
+        if asked != self._running:
+            for sequence in asked:
+                if sequence in self._prefill:
+                    self._join(sequence)
+            if asked != self._running:
+                rows = [asked.index(sequence) for sequence in self._running]
+                entries[:] = [entries[i] for i in rows]
+        assert [entry.position for entry in entries] == self._caches.lengths, entries
+        return rows
+
+    def _starts(self, entries: Sequence[Entry]) -> list[int]:
+        """For each entry, the tokens of its answer that precede the first one that is chosen."""
+        options = [self._sequences[entry.sequence].options for entry in entries]
+        return [
+            entry.position + (len(entry.tokens) or 1) - one.prompt for entry, one in zip(entries, options, strict=True)
+        ]
+
+    def _own_sampling(self, known: Sequence[_Sequence]) -> Sampling:
+        if self._sampling is None:
+            self._sampling = Sampling([one.options.sampling for one in known])
+        return self._sampling
+
+    def _chosen(
+        self, logits: mx.array, known: Sequence[_Sequence], sampling: Sampling, starts: Sequence[int]
+    ) -> mx.array:
+        """One token for each from `logits`, rows × 1 × vocabulary; returns rows × 1."""
+        if sampling.settled:
+            return sampling.choose(logits, starts)
+        p = sampling.distribution(logits, starts)
+        return draw(p, uniforms([one.dice for one in known], [1] * len(known)))
 
 
-def _longest_match(drafted: list[list[int]], best: list[list[int]], depths: list[int]) -> Verdict:
-    """Settled rows' verdict: a drafted token stands where it is the target's own choice and all before it stand."""
-    accepted, following = [], []
-    for tokens, choice, depth in zip(drafted, best, depths, strict=True):
-        n = 0
-        while n < depth and tokens[n] == choice[n]:
-            n += 1
-        accepted.append(tokens[:n])
-        following.append(choice[n])
-    return Verdict(accepted, following)
+def _array(ids: Ids) -> mx.array:
+    """Rows × the most that one has."""
+    if isinstance(ids, mx.array):
+        return ids
+    rows = ids.tolist()
+    width = max(map(len, rows))
+    return mx.array([row + [0] * (width - len(row)) for row in rows], dtype=mx.uint32)
 
 
 def logit_gap(model: Any, tokens: Sequence[int], chosen: int, other: int, chunk: int) -> Generator[None, None, float]:

@@ -1,0 +1,128 @@
+"""The drafters that know the sequences' texts, and what they propose for a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+import mlx.core as mx
+
+from draftd.core import DrafterName
+from draftd.engine.drafters.base import Draft, Drafter, merge
+from draftd.engine.observer import EngineObserver
+from draftd.engine.sampling.transforms import Sampling
+from draftd.engine.sequence import DecodeSequence
+from draftd.engine.step import SequenceDraft
+from draftd.engine.targets.base import Target
+
+
+@runtime_checkable
+class Lender(Protocol):
+    """A target on this machine takes what drafters know besides ids (see `LocalTarget.lend`)."""
+
+    def lend(self, sampling: Sampling, q: mx.array | None) -> None: ...
+
+
+class Drafting:
+    """Engine thread only."""
+
+    def __init__(
+        self,
+        target: Target,
+        make: Callable[[], Mapping[DrafterName, Drafter]],
+        vocabulary: int,
+        observer: EngineObserver,
+        replaced: Callable[[DrafterName], None] = lambda kind: None,
+    ) -> None:
+        """`replaced` is told when another drafter stands behind a name."""
+        self._target, self._local = target, target if isinstance(target, Lender) else None
+        self._make, self._vocabulary, self._observer, self._replaced = make, vocabulary, observer, replaced
+        self._sampling = Sampling([])
+        self._sampled: list[int] = []  # the sequences that `_sampling` is of
+        self.drafters = dict(make())
+        self.barred: frozenset[DrafterName] = frozenset()  # loaded, but new sequences do not get them any more
+
+    @property
+    def offered(self) -> frozenset[DrafterName]:
+        """What new sequences may draft with."""
+        return frozenset(self.drafters) - self.barred
+
+    @property
+    def nbytes(self) -> int:
+        """Of key-value caches."""
+        return sum(drafter.nbytes for drafter in self.drafters.values())
+
+    def put(self, kind: DrafterName, drafter: Drafter) -> None:
+        """From the next step on this one drafts; it must know the sequences that do so with a fixed depth."""
+        self.remove(kind)
+        self.drafters[kind] = drafter
+        self._replaced(kind)
+
+    def remove(self, kind: DrafterName) -> None:
+        """Forgets a drafter that no sequence uses."""
+        drafter = self.drafters.pop(kind, None)
+        if drafter is not None:
+            drafter.close()
+
+    def leave(self, sequence: DecodeSequence) -> None:
+        """No drafter has to know this sequence any more."""
+        for drafter in self.drafters.values():
+            drafter.leave(sequence)
+
+    def failed(self, sequence: DecodeSequence, message: str) -> None:
+        """Its drafter failed: the sequence goes on autoregressively."""
+        sequence.degrade(f"the drafter failed: {message}")
+        self.leave(sequence)
+        self._observer.on_drafter_error(sequence.request, message)
+
+    def reset(self) -> None:
+        """None of the caches can be trusted any more: all begin anew, knowing no sequences."""
+        for drafter in self.drafters.values():
+            drafter.close()
+        self.drafters = dict(self._make())
+
+    def propose(
+        self, sequences: Sequence[DecodeSequence], wanted: Sequence[SequenceDraft]
+    ) -> tuple[Draft | None, list[tuple[DecodeSequence, str]]]:
+        """Asks each drafter for its sequences; None where nothing was proposed. A sequence that cannot be rolled back,
+        or whose drafter fails, goes on autoregressively; those whose drafter failed are returned, and why."""
+        sampling = self._sampling_of(sequences)
+        groups: dict[DrafterName, list[int]] = {}
+        for i, (sequence, (depth, kind, _)) in enumerate(zip(sequences, wanted, strict=True)):
+            if depth > 0 and kind is not None:
+                refusal = self._refusal(sequence, depth)
+                if refusal:
+                    sequence.degrade(refusal)
+                else:
+                    sequence.draft_with(kind)
+                    groups.setdefault(kind, []).append(i)
+        parts: list[tuple[list[int], Draft]] = []
+        errors: list[tuple[DecodeSequence, str]] = []
+        for kind, members in groups.items():
+            asked = [sequences[i] for i in members]
+            own = sampling if len(asked) == len(sequences) else sampling.select(members)
+            try:
+                depths = [wanted[i].depth for i in members]
+                parts.append((members, self.drafters[kind].propose(asked, depths, own)))
+            except Exception as error:
+                for sequence in asked:
+                    sequence.degrade(f"the drafter failed: {error}")
+                    errors.append((sequence, str(error)))
+        draft = merge(parts, len(sequences), self._vocabulary, sampling.settled)
+        if draft is not None and self._local is not None:
+            self._local.lend(sampling, draft.q)
+        return draft, errors
+
+    def _refusal(self, sequence: DecodeSequence, depth: int) -> str:
+        """Why it may not draft so many; empty when it may."""
+        params = sequence.request.sampling
+        if self._local is None and not params.greedy and params.seed is None:
+            return "without a seed nothing can be drafted for a target on another machine"
+        return self._target.refusal(sequence.id, depth + 1)
+
+    def _sampling_of(self, sequences: Sequence[DecodeSequence]) -> Sampling:
+        asked = [sequence.id for sequence in sequences]
+        if asked != self._sampled:
+            self._sampling = Sampling([sequence.request.sampling for sequence in sequences])
+            self._sampled = asked
+        return self._sampling
