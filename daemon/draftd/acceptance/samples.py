@@ -55,6 +55,11 @@ class Sample:
     verifier_errors: int = 0
     drafter_errors: int = 0
 
+    @property
+    def mlx(self) -> int | None:
+        """MLX's active memory and its cache together, bytes."""
+        return None if self.mlx_active is None else self.mlx_active + (self.mlx_cache or 0)
+
 
 def sample(status: control.GetStatusResponse, stage: Stage, session: int, arm: str, elapsed: float) -> Sample:
     """What one status says of the machine."""

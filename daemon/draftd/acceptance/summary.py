@@ -128,20 +128,20 @@ def measure(ticks: Iterable[Tick], metric: str) -> Interval | None:
     return None if found is None else replace(found, samples=requests)
 
 
-def against(ticks: Iterable[Tick], arm: str, base: str, metric: str) -> Interval | None:
-    """`arm` over `base`, on the prompts that both have answered. `samples` are requests, of the side with fewer."""
+def against(
+    ticks: Iterable[Tick], arm: str, base: str, metric: str, others: Iterable[Tick] | None = None
+) -> Interval | None:
+    """`arm` over `base`, on the prompts that both have answered; `base` is of the same run, or of another one's ticks,
+    `others`. `samples` are requests, of the side with fewer."""
     definition, ticks = METRICS[metric], list(ticks)
-    ours, _ = _by_prompt(select(ticks, arm=arm), definition)
-    theirs, _ = _by_prompt(select(ticks, arm=base), definition)
+    sides = select(ticks, arm=arm), select(ticks if others is None else others, arm=base)
+    ours, theirs = (_by_prompt(side, definition)[0] for side in sides)
     found = ratio(ours, theirs, definition.statistic)
     if found is None:
         return None
     shared = ours.keys() & theirs.keys()
-    counted = [
-        sum(_key(tick) in shared and bool(definition.values(tick)) for tick in select(ticks, arm=side))
-        for side in (arm, base)
-    ]
-    return replace(found, samples=min(counted))
+    counts = [sum(_key(tick) in shared and bool(definition.values(tick)) for tick in side) for side in sides]
+    return replace(found, samples=min(counts))
 
 
 def counted(ticks: Iterable[Tick]) -> DraftCounts:

@@ -16,14 +16,13 @@ from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.manifest import Manifest
 from draftd.acceptance.quality import QualityResult, quality_result
 from draftd.acceptance.samples import Sample
-from draftd.acceptance.soak.result import SoakResult, soak_result
+from draftd.acceptance.soak import SoakResult, soak_result
 from draftd.acceptance.statistics import Interval
 from draftd.acceptance.sweep.plan import measured
 from draftd.acceptance.sweep.run import missing_requests
 from draftd.acceptance.ticks import Arm, Stage, Tick
 from draftd.core import WorkloadClass
 
-_BASELINE = "baseline"  # no arm is called so
 _OF_DRAFTS = ("acceptance", "acceptance_at_position_0", "mean_accepted_length")
 _BROKEN = "a checker is broken, so that nothing is shown"
 _ONE_WAY = "no prompt was answered both ways"
@@ -184,9 +183,7 @@ def _figure(name: str) -> _Find:
             return summary.against(ticks, arm.id, arm.baseline.id, name)
         if baseline is None:
             return summary.measure(summary.select(ticks, arm=arm.id), name)
-        theirs = [tick for tick in scope.narrowed(baseline.sweep) if tick.place.arm == arm.id]
-        named = [replace(tick, place=replace(tick.place, arm=_BASELINE)) for tick in theirs]
-        return summary.against([*ticks, *named], arm.id, _BASELINE, name)
+        return summary.against(ticks, arm.id, arm.id, name, scope.narrowed(baseline.sweep))
 
     return find
 

@@ -17,7 +17,7 @@ from draftd.acceptance.gate.output import document, to_json, to_junit
 from draftd.acceptance.gate.spec import SpecError, load_spec, shipped
 from draftd.acceptance.options import QualityOptions, SoakOptions, SweepOptions
 from draftd.acceptance.quality import quality_complete, quality_prompts, run_quality
-from draftd.acceptance.soak.run import run_soak, soak_complete, soak_prompts
+from draftd.acceptance.soak import run_soak, soak_complete, soak_prompts
 from draftd.acceptance.sweep.plan import checksums, chosen_prompts
 from draftd.acceptance.sweep.result import knee
 from draftd.acceptance.sweep.run import run_sweep, sweep_complete

@@ -10,9 +10,8 @@ import typer
 
 from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.options import SoakOptions
-from draftd.acceptance.soak.growth import Growth
-from draftd.acceptance.soak.result import SoakResult, Window, soak_result
-from draftd.acceptance.soak.run import run_soak, soak_complete, soak_prompts
+from draftd.acceptance.soak import SoakResult, Window, run_soak, soak_complete, soak_prompts, soak_result
+from draftd.acceptance.statistics import Growth
 from draftd.acceptance.sweep.plan import checksums
 from draftd.acceptance.ticks import Stage
 from draftd.cli import options, output, runs

@@ -9,9 +9,8 @@ import pytest
 from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.gate.judge import judge_run
 from draftd.acceptance.gate.spec import load_spec
-from draftd.acceptance.report.blocks import Block, Charts, Facts, Note, Page, Section, Table
-from draftd.acceptance.report.html import html
-from draftd.acceptance.report.page import page
+from draftd.acceptance.report.data import Section, Table
+from draftd.acceptance.report.render import Report, html, report
 from tests.acceptance import ARMS, Truth, manifest, synthetic_run
 
 GROUPS = ("short_control", "long_context", "code")
@@ -20,8 +19,8 @@ PRICED = manifest(settings={"cost.currency": "€", "cost.per_hour": "0.36"})
 TRUTH = Truth(alpha=0.85)
 
 
-def drawn(folder: RunFolder, other: RunFolder | None = None) -> Page:
-    return page(folder, judge_run(folder.path, load_spec()), other=other)
+def drawn(folder: RunFolder, other: RunFolder | None = None) -> Report:
+    return report(folder, judge_run(folder.path, load_spec()), other=other)
 
 
 @pytest.fixture(scope="session")
@@ -41,12 +40,12 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 
 @pytest.fixture(scope="session")
-def full_page(full: RunFolder) -> Page:
+def full_page(full: RunFolder) -> Report:
     return drawn(full)
 
 
 @pytest.fixture(scope="session")
-def full_html(full_page: Page) -> str:
+def full_html(full_page: Report) -> str:
     return html(full_page)
 
 
@@ -58,12 +57,8 @@ def run(tmp_path: Path) -> Path:
 SMALL = {"groups": ("short_control", "code"), "arms": FEW[:3], "prompts": 3, "repetitions": 2, "tokens": 24}
 
 
-def section(page: Page, id_: str) -> Section:
-    return next(one for one in page.sections if one.id == id_)
-
-
-def tables(blocks: tuple[Block, ...]) -> list[Table]:
-    return [one for one in blocks if isinstance(one, Table)]
+def section(made: Report, id_: str) -> Section:
+    return next(one for one in made.sections if one.id == id_)
 
 
 def column(table: Table, title: str, unit: str | None = None) -> int:
@@ -76,14 +71,7 @@ def row(table: Table, *words: str) -> dict[str, str]:
 
 
 def words(one: Section) -> str:
-    said = [one.lead]
-    for block in one.blocks:
-        if isinstance(block, Note):
-            said.append(block.text)
-        if isinstance(block, Charts):
-            said += [f"{chart.title} {chart.reading} {chart.description}" for chart in block.charts]
-        if isinstance(block, Table):
-            said += [f"{cell.text} {cell.detail}" for cells in block.rows for cell in cells]
-        if isinstance(block, Facts):
-            said += [f"{name} {cell.text} {cell.detail}" for name, cell in block.pairs]
-    return "\n".join(said)
+    said = [one.lead, *(note.text for note in one.notes)]
+    said += [f"{chart.title} {chart.reading} {chart.description}" for chart in one.charts]
+    said += [f"{cell.text} {cell.detail}" for table in one.tables for cells in table.rows for cell in cells]
+    return "\n".join([*said, *(f"{name} {cell.text} {cell.detail}" for name, cell in one.facts)])

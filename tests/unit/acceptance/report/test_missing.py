@@ -9,22 +9,19 @@ from pathlib import Path
 import pytest
 
 from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.report.blocks import (
-    Tone,
-)
-from draftd.acceptance.report.html import html
-from draftd.acceptance.report.sections.soak_charts import soak_charts
-from draftd.acceptance.soak.result import soak_result
+from draftd.acceptance.report.render import html
+from draftd.acceptance.report.soak import soak_charts
+from draftd.acceptance.soak import soak_result
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Stage
 from tests.acceptance import GIB, Truth, manifest, synthetic_run
-from tests.unit.acceptance.report.conftest import SMALL, drawn, row, section, tables, words
+from tests.unit.acceptance.report.conftest import SMALL, drawn, row, section, words
 
 
 def test_a_sweep_alone_is_a_whole_page_that_says_what_is_missing(run: Path) -> None:
     made = drawn(synthetic_run(run, stages=(Stage.SWEEP,), **SMALL))
     assert "no soak" in section(made, "soak").lead
     assert "no quality" in section(made, "quality").lead
-    (table,) = tables(section(made, "criteria").blocks)
+    (table,) = section(made, "criteria").tables
     unmeasured = row(table, "Swap-ins")
     assert unmeasured["Outcome"] == "not measured"
     assert html(made)
@@ -60,24 +57,24 @@ def test_what_the_machine_does_not_tell_is_not_told_as_nought(run: Path) -> None
 
 def test_a_run_that_holds_nothing_says_so(run: Path) -> None:
     made = drawn(RunFolder.create(run))
-    assert made.banner.word == "Not judged"
+    assert made.word == "Not judged"
     assert html(made)
 
 
 def test_not_enough_is_told_apart_from_not_good_enough(run: Path) -> None:
     made = drawn(synthetic_run(run, stages=(Stage.SWEEP,), **SMALL))
-    assert made.banner.word == "Not promoted"
-    assert made.banner.tone is Tone.UNPROVEN
-    assert "Failed:" not in made.banner.sentence
-    tones = {cell.tone for r in tables(section(made, "criteria").blocks)[0].rows for cell in r}
-    assert {Tone.UNPROVEN, Tone.ABSENT} <= tones
-    assert Tone.BAD not in tones
+    assert made.word == "Not promoted"
+    assert made.tone == "unproven"
+    assert "Failed:" not in made.sentence
+    tones = {cell.tone for r in section(made, "criteria").tables[0].rows for cell in r}
+    assert {"unproven", "absent"} <= tones
+    assert "bad" not in tones
 
 
 def test_sessions_that_differ_are_not_judged_and_the_page_says_why(run: Path) -> None:
     made = drawn(synthetic_run(run, manifests=(manifest(), manifest(python="3.12.1")), **SMALL, soak_seconds=60))
-    assert made.banner.word == "Not judged"
-    assert "python" in made.banner.sentence.lower()
+    assert made.word == "Not judged"
+    assert "python" in made.sentence.lower()
     assert "differ in python" in words(section(made, "manifest"))
 
 
@@ -95,7 +92,7 @@ def test_a_soak_in_two_sessions_is_drawn_as_one(run: Path) -> None:
     assert "At the least 1.07 GB were free" in memory.reading
     minutes = [float(found) for found in re.findall(r">(\d+)</text>", memory.svg)]
     assert max(minutes) == 5  # twice two and a half, and nothing of the time between
-    (curve,) = re.findall(r'<path d="([^"]+)"[^>]*stroke: var\(--speculative\)', memory.svg)
+    curve, *_ = re.findall(r'<path d="([^"]+)"[^>]*stroke: var\(--speculative\)', memory.svg)
     across = [float(x) for x in re.findall(r"[ML] ([\d.]+) ", curve)]
     assert across == sorted(across)  # the second after the first, not over it
 
@@ -108,7 +105,7 @@ def test_texts_that_differ_are_counted_and_named(run: Path) -> None:
     (run / "quality.jsonl").write_text("\n".join(lines) + "\n")
     one = section(drawn(folder), "quality")
     assert "23 of 24 texts are the same" in one.lead
-    odd = next(table for table in tables(one.blocks) if "differ" in table.caption)
+    odd = next(table for table in one.tables if "differ" in table.caption)
     assert row(odd, "json-stock")["Same text"] == "no"
 
 
@@ -121,7 +118,7 @@ def test_a_faster_run_is_told_as_faster_beside_another(run: Path, tmp_path: Path
         tmp_path / "old", name="old", stages=(Stage.SWEEP,), manifests=(manifest(draftd="0.5.0"),), seed=5, **SMALL
     )
     one = section(drawn(ours, theirs), "comparison")
-    ratios, fields = tables(one.blocks)
+    ratios, fields = one.tables
     plain = row(ratios, "Autoregressive")
     assert float(plain["Decode throughput"]) == pytest.approx(0.020 / 0.016, rel=0.03)
     assert float(plain["Between tokens, p95"]) == pytest.approx(0.016 / 0.020, rel=0.05)
@@ -134,5 +131,5 @@ def test_the_same_run_beside_itself_shows_no_change(run: Path) -> None:
     one = section(drawn(folder, folder), "comparison")
     assert "0 approaches" in one.lead.replace("\N{NO-BREAK SPACE}", " ")
     assert "the same in all that matters" in words(one)
-    (ratios,) = tables(one.blocks)
+    (ratios,) = one.tables
     assert row(ratios, "Autoregressive")["Decode throughput"] == "1.00"

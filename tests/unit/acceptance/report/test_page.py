@@ -12,38 +12,25 @@ from hypothesis import strategies as st
 
 from draftd.acceptance.cost import break_even
 from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.report.arms import parse
-from draftd.acceptance.report.blocks import (
-    Banner,
-    Cell,
-    Charts,
-    Column,
-    Folded,
-    Page,
-    Section,
-    Table,
-    Tone,
-)
-from draftd.acceptance.report.evidence import sweep
-from draftd.acceptance.report.html import html
-from draftd.acceptance.report.markdown import markdown
+from draftd.acceptance.report.data import Cell, Column, Section, Sweep, Table, parse
+from draftd.acceptance.report.render import Report, html, markdown
 from draftd.acceptance.sweep.result import knee
 from draftd.acceptance.ticks import Arm, Stage
 from draftd.core import BUILT_IN_DRAFTERS, DrafterName
 from tests.acceptance import Truth, synthetic_run
-from tests.unit.acceptance.report.conftest import FEW, SMALL, TRUTH, column, drawn, row, section, tables, words
+from tests.unit.acceptance.report.conftest import FEW, SMALL, TRUTH, column, drawn, row, section, words
 
 
-def test_the_verdict_stands_first_and_names_what_failed(full_page: Page, full_html: str) -> None:
-    assert full_page.banner.word == "Not promoted"
-    assert full_page.banner.tone is Tone.BAD
-    assert "“swap-ins”" in full_page.banner.sentence
+def test_the_verdict_stands_first_and_names_what_failed(full_page: Report, full_html: str) -> None:
+    assert full_page.word == "Not promoted"
+    assert full_page.tone == "bad"
+    assert "“swap-ins”" in full_page.sentence
     assert full_page.sections[0].id == "criteria"
     assert full_html.index("Not promoted</p>") < full_html.index("<section")
 
 
-def test_each_criterion_is_shown_with_what_was_measured_and_wanted_and_how_it_ended(full_page: Page) -> None:
-    (table,) = tables(section(full_page, "criteria").blocks)
+def test_each_criterion_is_shown_with_what_was_measured_and_wanted_and_how_it_ended(full_page: Report) -> None:
+    (table,) = section(full_page, "criteria").tables
     assert len(table.rows) == 15
     swapped = row(table, "Swap-ins")
     assert swapped["Measured"].startswith("400 MB") or swapped["Measured"].startswith("39")
@@ -51,10 +38,10 @@ def test_each_criterion_is_shown_with_what_was_measured_and_wanted_and_how_it_en
     assert swapped["Outcome"] == "failed"
 
 
-def test_every_arm_is_a_row_and_its_figures_are_the_truth(full: RunFolder, full_page: Page) -> None:
-    (table,) = tables(section(full_page, "approaches").blocks)
+def test_every_arm_is_a_row_and_its_figures_are_the_truth(full: RunFolder, full_page: Report) -> None:
+    (table,) = section(full_page, "approaches").tables
     assert len(table.rows) == len(FEW)
-    plain, drafted = row(table, "Autoregressive", ""), row(table, "Speculative", "2 a round")
+    plain, drafted = row(table, "Autoregressive", ""), row(table, "Speculative", "2 a step")
     assert float(plain["Decode"]) == pytest.approx(1 / TRUTH.token_seconds, rel=0.03)
     assert float(drafted["Speed-up"]) == pytest.approx(TRUTH.speedup(2), rel=0.08)
     assert float(plain["Token p95"]) == pytest.approx(TRUTH.token_seconds * 1000, rel=0.06)
@@ -74,16 +61,16 @@ def test_one_text_that_differs_is_not_hidden_in_a_share_that_is_rounded(run: Pat
     at = next(n for n, line in enumerate(lines) if '"arm":"k4"' in line and '"warm_up":false' in line)
     lines[at] = re.sub(r'"digest":"\w+"', '"digest":"another"', lines[at])
     (run / "sweep.jsonl").write_text("\n".join(lines) + "\n")
-    (table,) = tables(section(drawn(folder), "approaches").blocks)
-    found = next(r for r in table.rows if r[0].detail.startswith("4 a round"))
+    (table,) = section(drawn(folder), "approaches").tables
+    found = next(r for r in table.rows if r[0].detail.startswith("4 a step"))
     same = found[column(table, "Same text")]
     assert same.text != "all"
     assert same.detail == "11 of 12"
 
 
-def test_the_calculator_has_this_machines_costs_and_break_even(full_page: Page) -> None:
+def test_the_calculator_has_this_machines_costs_and_break_even(full_page: Report) -> None:
     one = section(full_page, "calculator")
-    (table,) = tables(one.blocks)
+    (table,) = one.tables
     found = row(table, "4")
     verify, draft = 1 + 4 * TRUTH.verify_slope, TRUTH.draft_seconds / TRUTH.token_seconds
     assert float(found["v(k)"]) == pytest.approx(verify, rel=0.03)
@@ -93,8 +80,8 @@ def test_the_calculator_has_this_machines_costs_and_break_even(full_page: Page) 
     assert float(found["Accepted"].split("\N{NO-BREAK SPACE}")[0]) == pytest.approx(TRUTH.alpha * 100, abs=4)
 
 
-def test_the_wait_for_a_useful_answer_is_the_sum_of_its_parts(full_page: Page) -> None:
-    (table,) = tables(section(full_page, "cost").blocks)
+def test_the_wait_for_a_useful_answer_is_the_sum_of_its_parts(full_page: Report) -> None:
+    (table,) = section(full_page, "cost").tables
     plain = row(table, "Autoregressive")
     assert float(plain["Decode"]) == pytest.approx(32 * TRUTH.token_seconds, rel=0.03)
     parts = [float(plain["Decode"]), *(float(plain[name]) / 1000 for name in ("Queue", "Prefill", "Network"))]
@@ -102,20 +89,21 @@ def test_the_wait_for_a_useful_answer_is_the_sum_of_its_parts(full_page: Page) -
     assert float(plain["The very first"]) == pytest.approx(sum(parts) + 3.4, rel=0.01)  # as the manifest has it
 
 
-def test_the_knee_is_marked_on_the_curve_and_said(full: RunFolder, full_page: Page) -> None:
+def test_the_knee_is_marked_on_the_curve_and_said(full: RunFolder, full_page: Report) -> None:
     found = knee(full.ticks(Stage.SWEEP))
     assert found is not None
     one = section(full_page, "lengths")
     assert one.lead == found.sentence
-    (charts,) = [block for block in one.blocks if isinstance(block, Charts)]
-    assert f"the knee: {found.block_length}" in [key.label for key in charts.charts[0].keys]
-    (table,) = tables(section(full_page, "approaches").blocks)
+    assert f">the knee: {found.block_length}</text>" in one.charts[0].svg
+    (table,) = section(full_page, "approaches").tables
     (marked,) = [cells[0].detail for cells in table.rows if "the knee" in cells[-1].text]
-    assert marked.startswith(f"{found.block_length} a round")
+    assert marked.startswith(f"{found.block_length} a step")
 
 
-def test_automatic_depth_stands_beside_the_fixed_ones_and_is_no_block_length(full: RunFolder, full_page: Page) -> None:
-    found = sweep(full)
+def test_automatic_depth_stands_beside_the_fixed_ones_and_is_no_block_length(
+    full: RunFolder, full_page: Report
+) -> None:
+    found = Sweep.read(full)
     assert found is not None
     assert [arm.id for arm in found.arms][:4] == ["ar", "k2", "k4", "auto6"]
     assert [arm.id for arm in found.lengths] == ["ar", "k2", "k4"]
@@ -143,18 +131,16 @@ def test_an_arm_is_known_by_its_id(
     assert parse(arm.id) == arm
 
 
-def test_what_was_left_out_and_what_failed_is_said(full_page: Page) -> None:
+def test_what_was_left_out_and_what_failed_is_said(full_page: Report) -> None:
     said = words(section(full_page, "left-out"))
     assert "the daemon drafts 6 tokens a round at most" in said
-    assert "Speculative, 8 a round" in said
+    assert "Speculative, 8 a step" in said
     assert "UNAVAILABLE: the daemon drains" in said
 
 
-def test_the_soak_is_told_minute_by_minute(full_page: Page) -> None:
+def test_the_soak_is_told_minute_by_minute(full_page: Report) -> None:
     one = section(full_page, "soak")
-    (charts,) = [block for block in one.blocks if isinstance(block, Charts)]
-    titles = [chart.title for chart in charts.charts]
-    assert titles == [
+    assert [chart.title for chart in one.charts] == [
         "Memory",
         "Free memory above the floor",
         "Acceptance",
@@ -165,21 +151,20 @@ def test_the_soak_is_told_minute_by_minute(full_page: Page) -> None:
     assert "Swapped in 400 MB" in words(one) or "Swapped in 39" in words(one)
 
 
-def test_quality_says_how_many_succeed_both_ways(full_page: Page) -> None:
+def test_quality_says_how_many_succeed_both_ways(full_page: Report) -> None:
     one = section(full_page, "quality")
     assert "24 of 24 texts are the same" in one.lead
     assert "95.8" in one.lead  # 23 of 24
     assert "no JSON object" in words(one)
 
 
-def test_the_manifest_is_there_to_the_last_hash(full_page: Page) -> None:
-    folded = [block for block in section(full_page, "manifest").blocks if isinstance(block, Folded)]
-    hashes = [cell.text for one in folded for t in one.blocks if isinstance(t, Table) for r in t.rows for cell in r]
+def test_the_manifest_is_there_to_the_last_hash(full_page: Report) -> None:
+    hashes = [cell.text for table in section(full_page, "manifest").folded for row in table.rows for cell in row]
     assert "2e" * 32 in hashes
     assert "5b" * 32 in hashes
 
 
-def test_markdown_says_the_same_with_tables_that_hold(full_page: Page) -> None:
+def test_markdown_says_the_same_with_tables_that_hold(full_page: Report) -> None:
     text = markdown(full_page)
     for one in full_page.sections:
         assert f"## {one.title}" in text
@@ -197,5 +182,5 @@ def test_markdown_says_the_same_with_tables_that_hold(full_page: Page) -> None:
 
 def test_markdown_takes_no_name_for_a_sign_of_its_own() -> None:
     table = Table("t", (Column("a"), Column("b")), ((Cell("x|y"), Cell("*z* <b>")),))
-    made = Page("p", ("_q_",), Banner(Tone.BAD, "w", "s"), (Section("i", "h", "l", (table,)),), "m")
+    made = Report("p", ("_q_",), "bad", "w", "s", (), (), (Section("i", "h", "l", tables=(table,)),), "m")
     assert "| x\\|y | \\*z\\* \\<b> |" in markdown(made)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from draftd.acceptance.soak.growth import Curve, growth
+from draftd.acceptance.statistics import Curve, growth
 
 Noise = NDArray[np.float64]
 SECONDS = np.arange(600.0)

@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 
+from draftd.acceptance import soak as soak_run
 from draftd.acceptance.folder import RunError, RunFolder
 from draftd.acceptance.options import OptionError, SoakOptions
 from draftd.acceptance.samples import Sample
 from draftd.acceptance.session import Advance, Session
-from draftd.acceptance.soak import run as soak_run
-from draftd.acceptance.soak.result import SoakResult, soak_result, soaked_seconds
-from draftd.acceptance.soak.run import SoakStopped, run_soak, soak_complete
+from draftd.acceptance.soak import SoakResult, SoakStopped, run_soak, soak_complete, soak_result, soaked_seconds
 from draftd.acceptance.ticks import Chunk, Place, Stage, Tick
 from draftd.client.client import DraftdClient
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DraftCounts, FinishReason

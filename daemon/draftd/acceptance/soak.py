@@ -1,26 +1,169 @@
-"""What a soak showed, from its raw ticks and samples: as a whole, and window by window, which an average would hide.
+"""Continuous decoding for a long time: does memory grow without bound, does acceptance hold, does anything fail?
 
-What could not be read is None, never 0.
+So many clients, each of which asks again as soon as it is answered. The result is derived from raw ticks and samples,
+as a whole and window by window, which an average would hide; what could not be read is None, never 0.
 """
 
 from __future__ import annotations
 
 import math
+import random
+import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.options import WINDOW_SECONDS
+from draftd.acceptance.options import WINDOW_SECONDS, SoakOptions, SweepOptions
 from draftd.acceptance.samples import Sample
-from draftd.acceptance.soak.growth import Curve, Growth, growth
-from draftd.acceptance.statistics import quantile
+from draftd.acceptance.session import STOP_SECONDS, Advance, Progress, Session, ask_for, capture
+from draftd.acceptance.statistics import Curve, Growth, growth, quantile
+from draftd.acceptance.sweep.plan import chosen_prompts
 from draftd.acceptance.ticks import Stage, Tick
 from draftd.core import DraftCounts
+from draftd.errors import DraftdError
 
-FEWEST_DRAFTS = 50
+if TYPE_CHECKING:
+    from draftd.client.prompts import Prompt
+    from draftd.v1 import inference_pb2 as pb
+
+FEWEST_DRAFTS = 50  # of a window, below which it says nothing of acceptance
+DAYS = 7.0  # what grows so fast that memory is gone within these grows without bound
+_DAY = 86_400.0
+_EXAMPLES = 5
+_ANSWER_SECONDS = 300.0
+_PATIENCE_SECONDS = 60.0  # without one answer among all clients: then something is wrong that going on does not mend
+_LOOK_SECONDS = 0.5
+_LONGEST_PAUSE = 5.0  # of a client whose requests fail
+
+
+class SoakStopped(DraftdError):
+    """Nothing was answered any more. What was measured is kept."""
+
+    status = "FAILED_PRECONDITION"
+
+
+def soak_prompts(model: pb.GetModelResponse) -> tuple[Prompt, ...]:
+    """Of every group that the package has, those that this model's context holds."""
+    return chosen_prompts(SweepOptions(), model)
+
+
+def soak_complete(folder: RunFolder) -> bool:
+    """Whether it was soaked for as long as was asked. False where it was not begun."""
+    plan = folder.plan(Stage.SOAK)
+    return plan is not None and soaked_seconds(folder) >= SoakOptions.from_plan(plan).duration
+
+
+def run_soak(
+    session: Session,
+    options: SoakOptions,
+    model: pb.GetModelResponse,
+    progress: Progress,
+    *,
+    patience_seconds: float = _PATIENCE_SECONDS,
+) -> None:
+    """For as long as is missing; what was soaked before an interruption counts.
+
+    Raises RunError where the run began with another plan, OptionError, SoakStopped, NothingToMeasure.
+    """
+    options = options.settled(model, session.max_batch)
+    prompts = soak_prompts(model)
+    session.folder.freeze_plan(Stage.SOAK, options.plan())
+    before = soaked_seconds(session.folder)
+    if before >= options.duration:
+        return
+    soak = _Soak(session, options, prompts, model.chat_template, patience_seconds)
+    with session.sampler(Stage.SOAK, options.sample_seconds) as sampler:
+        sampler.mark(options.arm.id)
+        soak.run(before, progress)
+
+
+class _Soak:
+    """One session's share."""
+
+    def __init__(
+        self, session: Session, options: SoakOptions, prompts: Sequence[Prompt], chat: bool, patience: float
+    ) -> None:
+        self._session, self._options, self._chat, self._patience = session, options, chat, patience
+        self._lock = threading.Lock()
+        self._asked = _endless(prompts, options, session.number)
+        self._stop = threading.Event()
+        self._failure: BaseException | None = None
+        self._began = self._answered = time.perf_counter()
+        self._ends = self._began
+        self._requests = self._errors = 0
+
+    def run(self, before: float, progress: Progress) -> None:
+        """`before` seconds were soaked in earlier sessions."""
+        wanted, number = self._options.duration, self._options.streams or 1
+        # The first request is asked, and the clock of a soak begins, a moment after this one.
+        self._ends = self._began + wanted - before + 0.1
+        streams = [threading.Thread(target=self._stream, name=f"draftd-soak-{at}", daemon=True) for at in range(number)]
+        for stream in streams:
+            stream.start()
+        try:
+            while alive := [stream for stream in streams if stream.is_alive()]:
+                done = min(wanted, before + time.perf_counter() - self._began)
+                said = f"{self._requests} requests, {self._errors} failed"
+                progress(Advance(Stage.SOAK, done, wanted, wanted - done, said))
+                alive[0].join(_LOOK_SECONDS)
+        finally:
+            self._stop.set()
+            ends = time.monotonic() + STOP_SECONDS
+            for stream in streams:
+                stream.join(max(0.0, ends - time.monotonic()))
+        if self._failure is not None:
+            raise self._failure
+
+    def _stream(self) -> None:
+        pause = 0.0
+        try:
+            while not self._stop.is_set() and time.perf_counter() < self._ends:
+                tick = self._ask()
+                pause = min(_LONGEST_PAUSE, max(0.1, 2 * pause)) if tick.error else 0.0
+                self._count(tick)
+                self._stop.wait(pause)
+        except BaseException as error:
+            with self._lock:
+                self._failure = self._failure or error
+            self._stop.set()
+
+    def _ask(self) -> Tick:
+        with self._lock:
+            passed, prompt = next(self._asked)
+        session, arm = self._session, self._options.arm
+        ask = ask_for(prompt, arm, chat=self._chat, seed=self._options.seed, repetition=passed)
+        taken = capture(session.client, ask, timeout=_ANSWER_SECONDS)
+        tick = session.tick(taken, arm, session.place(Stage.SOAK, arm, prompt, passed))
+        session.folder.keep_tick(tick)
+        return tick
+
+    def _count(self, tick: Tick) -> None:
+        with self._lock:
+            self._requests += 1
+            self._errors += bool(tick.error)
+            now = time.perf_counter()
+            if not tick.error:
+                self._answered = now
+            silent = now - self._answered
+        if tick.error and silent > self._patience:
+            raise SoakStopped(
+                f"nothing was answered for {silent:.0f} s, the last request failed with: {tick.error}; what was "
+                "measured is kept, and the run can be resumed"
+            )
+
+
+def _endless(prompts: Sequence[Prompt], options: SoakOptions, session: int) -> Iterator[tuple[int, Prompt]]:
+    """All prompts in a random order each time, with the number of the time, from 1; answers of mixed lengths."""
+    drawn = random.Random(f"{options.seed}/{session}")
+    passed = 0
+    while True:
+        passed += 1
+        for prompt in drawn.sample(list(prompts), len(prompts)):
+            yield passed, replace(prompt, max_tokens=drawn.choice(options.lengths))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +209,12 @@ def windows(parts: Sequence[Part], seconds: float) -> tuple[Window, ...]:
     made: list[Window] = []
     before = 0.0
     for part in parts:
-        edges = _edges(part, seconds)
+        whole = max(1, int(part.seconds / seconds + 0.5))
+        edges = [*(part.began + number * seconds for number in range(whole)), part.ended]
         for earlier, later in pairwise(edges):
             made.append(_window(part, earlier, later, before + earlier - part.began, later == edges[-1]))
         before += part.seconds
     return tuple(made)
-
-
-def _edges(part: Part, seconds: float) -> list[float]:
-    whole = max(1, int(part.seconds / seconds + 0.5))
-    return [*(part.began + number * seconds for number in range(whole)), part.ended]
 
 
 def _window(part: Part, earlier: float, later: float, start: float, last: bool) -> Window:
@@ -113,11 +252,6 @@ def _arrivals(tick: Tick) -> Iterator[tuple[float, int, float | None]]:
     for chunk in tick.chunks:
         yield chunk.at, chunk.tokens, None if earlier is None else chunk.at - earlier
         earlier = chunk.at
-
-
-DAYS = 7.0  # what grows so fast that memory is gone within these grows without bound
-_DAY = 86_400.0
-_EXAMPLES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +327,7 @@ def soak_result(folder: RunFolder) -> SoakResult | None:
     parts = _parts(ticks, samples)
     failed = [tick for tick in ticks if tick.error]
     common = Counter(tick.error for tick in failed).most_common(_EXAMPLES)
-    resident = growth(_curves(parts, lambda one: one.resident))
-    mlx = growth(_curves(parts, _mlx))
+    resident, mlx = (growth(_curves(parts, what)) for what in ("resident", "mlx"))
     return SoakResult(
         seconds=sum(part.seconds for part in parts),
         wanted_seconds=plan.get("duration"),
@@ -203,16 +336,16 @@ def soak_result(folder: RunFolder) -> SoakResult | None:
         output_tokens=sum(tick.output_tokens for tick in ticks),
         errors=len(failed),
         error_examples=tuple(f"{error} ({count} times)" if count > 1 else error for error, count in common),
-        peak_resident=max(_known(samples, lambda one: one.resident), default=None),
+        peak_resident=max(_known(samples, "resident"), default=None),
         resident=resident,
         mlx=mlx,
         days_to_exhaustion=_days([one for one in (resident, mlx) if one is not None], parts),
-        least_available=min(_known(samples, lambda one: one.available), default=None),
-        least_headroom=min(_known(samples, lambda one: one.headroom), default=None),
-        floor=max(_known(samples, lambda one: one.floor), default=None),
-        swap_in=_added(parts, lambda one: one.swap_in),
+        least_available=min(_known(samples, "available"), default=None),
+        least_headroom=min(_known(samples, "headroom"), default=None),
+        floor=max(_known(samples, "floor"), default=None),
+        swap_in=_added(parts, "swap_in"),
         longest_critical=_longest_critical(parts),
-        throttles=_added(parts, lambda one: one.throttles),
+        throttles=_added(parts, "throttles"),
         windows=windows(parts, plan.get("window_seconds", WINDOW_SECONDS)),
     )
 
@@ -233,16 +366,11 @@ def _parts(ticks: Sequence[Tick], samples: Sequence[Sample]) -> list[Part]:
     return made
 
 
-def _curves(parts: Sequence[Part], what: Callable[[Sample], int | None]) -> list[Curve]:
-    found = []
-    for part in parts:
-        read = [(one.elapsed, value) for one in part.samples if (value := what(one)) is not None]
-        found.append(Curve([at for at, _ in read], [float(value) for _, value in read]))
-    return found
-
-
-def _mlx(one: Sample) -> int | None:
-    return None if one.mlx_active is None else one.mlx_active + (one.mlx_cache or 0)
+def _curves(parts: Sequence[Part], what: str) -> list[Curve]:
+    read = [
+        [(one.elapsed, value) for one in part.samples if (value := getattr(one, what)) is not None] for part in parts
+    ]
+    return [Curve([at for at, _ in found], [float(value) for _, value in found]) for found in read]
 
 
 def _days(growths: Sequence[Growth], parts: Sequence[Part]) -> float | None:
@@ -255,7 +383,7 @@ def _days(growths: Sequence[Growth], parts: Sequence[Part]) -> float | None:
     return min(max(left, 0) / one.certain / _DAY if one.certain else math.inf for one in growths)
 
 
-def _added(parts: Sequence[Part], what: Callable[[Sample], int | None]) -> int | None:
+def _added(parts: Sequence[Part], what: str) -> int | None:
     """What a counter of the daemon's rose by while it was soaked. Where it fell a new daemon began to count."""
     read = [_known(part.samples, what) for part in parts]
     if not any(read):
@@ -280,8 +408,8 @@ def _longest_critical(parts: Sequence[Part]) -> float | None:
     return longest
 
 
-def _known(samples: Iterable[Sample], what: Callable[[Sample], int | None]) -> list[int]:
-    return [value for one in samples if (value := what(one)) is not None]
+def _known(samples: Iterable[Sample], what: str) -> list[int]:
+    return [value for one in samples if (value := getattr(one, what)) is not None]
 
 
 def _grown(result: SoakResult) -> str:

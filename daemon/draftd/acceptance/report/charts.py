@@ -1,0 +1,287 @@
+"""The report's charts: matplotlib's SVG, in the page's own type and colours, for a light page and a dark one."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from types import MappingProxyType
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+from draftd.acceptance.report.data import Chart, figure
+from draftd.acceptance.statistics import Interval
+
+PALETTE: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {  # on a light page, on a dark one
+        "paper": ("#fbfaf7", "#15171b"),
+        "card": ("#ffffff", "#1c1f25"),
+        "raised": ("#f3f1ec", "#252932"),
+        "ink": ("#1d2127", "#e9e7e2"),
+        "quiet": ("#5c636d", "#a4abb6"),
+        "line": ("#e2dfd8", "#333842"),
+        "grid": ("#eae8e2", "#2b3039"),
+        "accent": ("#1f5faf", "#82b4f7"),
+        # how a value is to be taken
+        "good": ("#1a7048", "#62c995"),
+        "bad": ("#b3261e", "#ff8d82"),
+        "unproven": ("#8a5a00", "#e8b455"),
+        "absent": ("#5c636e", "#a4abb6"),
+        "good-wash": ("#e8f3ed", "#19302a"),
+        "bad-wash": ("#fbebe9", "#321f22"),
+        "unproven-wash": ("#fbf1dd", "#352b18"),
+        "absent-wash": ("#f0efec", "#272b32"),
+        # series: told apart without red and green, and by shape and dash as well
+        "autoregressive": ("#6f7680", "#a3abb7"),
+        "speculative": ("#1f5fae", "#6fa8f5"),
+        "second": ("#b4540a", "#f2a35e"),
+        "third": ("#0b7a75", "#4ecdc0"),
+        "fourth": ("#8a3f97", "#d79be6"),
+        "fifth": ("#8a6d00", "#d9c04f"),
+    }
+)
+SERIES = ("autoregressive", "speculative", "second", "third", "fourth", "fifth")
+_MARKERS = dict(zip(SERIES, "so^DvP", strict=True))
+_WIDTH, _HEIGHT = 430, 300  # pixels, as drawn; on the page as wide as there is room
+_POINTS = 400  # of a curve: more than a screen can show
+_COLOURS = {
+    "text.color": "ink",
+    "axes.labelcolor": "quiet",
+    "axes.edgecolor": "line",
+    "grid.color": "grid",
+    "xtick.color": "line",
+    "ytick.color": "line",
+    "xtick.labelcolor": "quiet",
+    "ytick.labelcolor": "quiet",
+}
+_STYLE: dict[Any, Any] = {
+    "text.parse_math": False,  # a dollar is a dollar
+    "svg.fonttype": "none",  # text stays text: it is read aloud, found and set in the page's own type
+    "font.size": 12.5,
+    "font.family": ["DejaVu Sans"],  # comes with matplotlib, and is wider than what the page is set in
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "axes.spines.left"), False),
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "ytick.major.size": 0.0,
+    "lines.linewidth": 2.2,
+    "lines.markersize": 7,
+    "lines.markeredgewidth": 0,
+    "legend.frameon": False,
+    "legend.handlelength": 1.8,
+}
+_DASHES: Mapping[str, Any] = {"dashed": (0, (4, 3)), "dotted": (0, (1, 2.5)), "broken": (0, (5, 2))}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One series. `marks`: line has a point for each value, plain none; dashed, dotted, broken; dot and ring have
+    points alone."""
+
+    label: str
+    ink: str
+    xs: Sequence[float]
+    ys: Sequence[float]
+    intervals: Sequence[Interval] = ()
+    marks: str = "line"
+
+    @classmethod
+    def of(cls, label: str, ink: str, curve: Mapping[int, Interval], scale: float = 1.0) -> Line:
+        """Estimates with their intervals, by a whole number."""
+        at = sorted(curve)
+        ends = [
+            Interval(one.estimate * scale, one.low * scale, one.high * scale, one.samples) for one in curve.values()
+        ]
+        scaled = dict(zip(curve, ends, strict=True))
+        return cls(label, ink, at, [scaled[x].estimate for x in at], [scaled[x] for x in at])
+
+
+def lines(
+    id_: str,
+    title: str,
+    series: Sequence[Line],
+    reading: str,
+    *,
+    across: str,
+    up: str,
+    told: str = "",
+    ticks: Sequence[float] = (),
+    yticks: Sequence[float] = (),
+    xlim: tuple[float, float | None] | None = None,
+    bottom: float = 0.0,
+    top: float | None = None,
+    level: tuple[float, str, str] | None = None,
+    band: Interval | None = None,
+) -> Chart:
+    """Curves over numbers. `level` is a value, its label and its ink, which the curves are read against; `band` an
+    interval behind them. `told`: the series in words, where the default will not do."""
+
+    def paint(axes: Axes) -> None:
+        if band is not None:
+            axes.axhspan(band.low, band.high, color=_ink("autoregressive"), alpha=0.18, linewidth=0)
+        if level is not None:
+            axes.axhline(level[0], color=_ink(level[2]), lw=1.2, ls=_DASHES["dashed"], zorder=1.5, label=level[1])
+        for one in series:
+            _line(axes, one)
+        if ticks:
+            axes.set_xticks(ticks)
+        if yticks:
+            axes.set_yticks(yticks)
+        if xlim is not None:
+            axes.set_xlim(*xlim)
+        low, high = axes.get_ylim()
+        low, high = min(low, bottom), max(high, top or high)
+        axes.set_ylim(low, high + (high - low) * 0.04)
+
+    words = told or "; ".join(_told(one) for one in series if len(one.ys))
+    return _drawn(id_, title, reading, f"{up} by {across}. {words}", paint, across=across, up=up)
+
+
+def ranges(
+    id_: str,
+    title: str,
+    rows: Sequence[tuple[str, Mapping[str, Interval]]],
+    inks: Mapping[str, str],
+    reading: str,
+    *,
+    unit: str,
+    scale: float = 1.0,
+    level: tuple[float, str] | None = None,
+) -> Chart:
+    """Estimates with their intervals, one below the other; `rows` are a name and the intervals of each series in it.
+    `level` is a value that they are read against, and its label."""
+
+    def paint(axes: Axes) -> None:
+        apart = 0.32 if len(inks) > 1 else 0.0
+        for nth, (series, ink) in enumerate(inks.items()):
+            found = [(row, row_[series]) for row, (_, row_) in enumerate(rows) if series in row_]
+            at = [row + (nth - (len(inks) - 1) / 2) * apart for row, _ in found]
+            low, middle, high = ([getattr(one, end) * scale for _, one in found] for end in ("low", "estimate", "high"))
+            axes.hlines(at, low, high, color=_ink(ink), lw=2.4, alpha=0.6)
+            axes.plot(middle, at, _MARKERS[ink], color=_ink(ink), zorder=3, label=series)
+        if level is not None:
+            axes.axvline(level[0], color=_ink("quiet"), lw=1.2, ls=_DASHES["dashed"], zorder=1.5, label=level[1])
+        _rows(axes, [name for name, _ in rows])
+        axes.margins(x=0.06)
+        left, right = axes.get_xlim()
+        axes.set_xlim(left if level is not None else 0, right)
+
+    told = "; ".join(
+        f"{name}: "
+        + ", ".join(
+            f"{series} {one.estimate * scale:.3g} ({one.low * scale:.3g} to {one.high * scale:.3g})"
+            for series, one in found.items()
+        )
+        for name, found in rows
+    )
+    return _drawn(id_, title, reading, told, paint, across=unit, up="", height=116 + 30 * len(rows))
+
+
+def parts(
+    id_: str, title: str, rows: Sequence[tuple[str, Mapping[str, float]]], inks: Mapping[str, str], reading: str
+) -> Chart:
+    """`rows` are a name and its parts in seconds, drawn end to end."""
+
+    def paint(axes: Axes) -> None:
+        longest = max(sum(values.values()) for _, values in rows)
+        left = np.zeros(len(rows))
+        for part, ink in inks.items():
+            seconds = np.array([values.get(part, 0.0) for _, values in rows])
+            bars = axes.barh(range(len(rows)), seconds, left=left, height=0.56, label=part)
+            for bar in bars:
+                bar.set(color=_ink(ink), edgecolor=_ink("card"), linewidth=1)
+            left += seconds
+        for row, total in enumerate(left):
+            axes.text(total + longest * 0.015, row, f"{figure(float(total))} s", va="center")
+        _rows(axes, [name for name, _ in rows])
+        axes.set_xlim(0, longest * 1.2)
+
+    told = "; ".join(
+        f"{name}: " + ", ".join(f"{part} {seconds:.3g} s" for part, seconds in values.items()) for name, values in rows
+    )
+    return _drawn(id_, title, reading, told, paint, across="seconds", up="", height=108 + 44 * len(rows))
+
+
+def _line(axes: Axes, one: Line) -> None:
+    xs, ys, ink = np.asarray(one.xs, float), np.asarray(one.ys, float), _ink(one.ink)
+    if len(xs) > _POINTS:
+        kept = np.unique(np.linspace(0, len(xs) - 1, _POINTS).astype(int))
+        xs, ys = xs[kept], ys[kept]
+    if one.intervals:
+        low, high = ([getattr(interval, end) for interval in one.intervals] for end in ("low", "high"))
+        axes.vlines(xs, low, high, color=ink, lw=1.6, alpha=0.85, zorder=2)
+    if one.marks == "ring":
+        axes.plot(xs, ys, "o", ms=15, mfc="none", mec=ink, mew=2.2, zorder=4, label=one.label)
+        return
+    marker = _MARKERS.get(one.ink, "o") if one.marks in ("line", "dot") else ""
+    style = "none" if one.marks == "dot" else _DASHES.get(one.marks, "solid")
+    thin = one.marks in ("plain", "dashed", "dotted")
+    axes.plot(xs, ys, color=ink, marker=marker, linestyle=style, linewidth=1.6 if thin else 2.2, label=one.label)
+
+
+def _told(one: Line) -> str:
+    if len(one.ys) > 12:
+        ends = f"from {one.ys[0]:.3g} to {one.ys[-1]:.3g}"
+        return f"{one.label}: {ends}, at least {min(one.ys):.3g}, at most {max(one.ys):.3g}"
+    return f"{one.label}: " + ", ".join(f"{y:.3g} at {x:.3g}" for x, y in zip(one.xs, one.ys, strict=True))
+
+
+def _rows(axes: Axes, names: Sequence[str]) -> None:
+    axes.set_yticks(range(len(names)), names, color=_ink("ink"))
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.grid(axis="x")
+    axes.grid(visible=False, axis="y")
+
+
+def _ink(name: str) -> str:
+    """The colour on a light page; `_fit` makes a variable of it."""
+    return PALETTE[name][0]
+
+
+def _drawn(
+    id_: str,
+    title: str,
+    reading: str,
+    told: str,
+    paint: Callable[[Axes], None],
+    *,
+    across: str,
+    up: str,
+    height: int = _HEIGHT,
+) -> Chart:
+    style: dict[Any, Any] = {**_STYLE, **{key: _ink(ink) for key, ink in _COLOURS.items()}, "svg.hashsalt": id_}
+    with matplotlib.rc_context(style), io.StringIO() as out:
+        layout = ConstrainedLayoutEngine(w_pad=6 / 72, h_pad=5 / 72)
+        drawing = Figure(figsize=(_WIDTH / 72, height / 72), dpi=72, layout=layout)
+        axes = drawing.add_subplot()
+        axes.set_xlabel(across, labelpad=6)
+        axes.set_title(up, loc="left", fontsize=12.5, color=_ink("quiet"), pad=8, x=0.0)
+        paint(axes)
+        drawing.legend(loc="outside upper left", ncols=2, borderpad=0, columnspacing=1.2)
+        drawing.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        description = f"{told}. {reading}"
+        return Chart(id_, title, reading, description, _fit(out.getvalue(), id_, title, description))
+
+
+def _fit(svg: str, id_: str, title: str, description: str) -> str:
+    """Made fit to be part of a page: named for readers who cannot see it, with the page's type and colours."""
+    svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    svg = svg.replace("xlink:href", "href")
+    referred = set(re.findall(r'(?:url\(|href=")#([\w.-]+)', svg))
+    svg = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in referred else "", svg)
+    svg = svg.replace("'DejaVu Sans'", "var(--type)")
+    svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\d+\.\d{2})\d+", r"\1", tag[0]), svg)  # of a pixel; never of text
+    names = {pair[0]: name for name, pair in PALETTE.items()}
+    svg = re.sub(r"#[0-9a-f]{6}\b", lambda found: f"var(--{names[found[0]]})" if found[0] in names else found[0], svg)
+    view = re.search(r'viewBox="[^"]*"', svg)
+    assert view is not None
+    head = f'<svg role="img" aria-labelledby="{id_}-title {id_}-desc" class="chart" {view[0]}>'
+    head += f'<title id="{id_}-title">{escape(title)}</title><desc id="{id_}-desc">{escape(description)}</desc>'
+    return re.sub(r"\n\s*", "\n", head + svg[svg.index(">") + 1 :]).strip()

@@ -1,1 +1,0 @@
-"""The page's sections, each from what was measured: a sentence that says what it comes to, then tables and charts."""

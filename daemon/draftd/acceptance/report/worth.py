@@ -1,0 +1,388 @@
+"""The report's sections about worth: how long a block should be, what speculation gains here, what answers cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from draftd.acceptance.cost import (
+    CostRates,
+    Costs,
+    alpha_of,
+    break_even,
+    expected_tokens,
+    measured_costs,
+    per_answer,
+    speedup,
+    time_to_useful_answer,
+)
+from draftd.acceptance.report.charts import SERIES, Line, lines, parts
+from draftd.acceptance.report.data import (
+    NOTHING,
+    Cell,
+    Chart,
+    Column,
+    Section,
+    Sweep,
+    Table,
+    figure,
+    measured,
+    money,
+    name,
+    named,
+    share,
+    span,
+)
+from draftd.acceptance.statistics import Interval, quantile
+from draftd.acceptance.sweep.result import Knee
+from draftd.acceptance.ticks import Arm
+
+_INTERVAL = "median, with 95 % interval"
+_STEP = "tokens drafted a step"
+
+
+# block length
+
+
+def lengths(sweep: Sweep, knee: Knee | None) -> Section:
+    accepted = sweep.curve("acceptance")
+    title = "Block length"
+    if not accepted:
+        return Section("lengths", title, "No block length was measured: this run has autoregressive decoding only.")
+    charts = (_throughput(sweep, knee), _acceptance(sweep, accepted), _yielded(sweep), _positions(sweep))
+    lead = knee.sentence if knee is not None else "Too few block lengths were measured to say which is enough."
+    return Section("lengths", title, lead, charts=charts)
+
+
+def inks(sweep: Sweep) -> dict[int, str]:
+    """A block length has one colour and shape on the whole page; the fifth and later ones have none."""
+    return dict(zip((arm.block_length for arm in sweep.lengths if arm.speculative), SERIES[1:], strict=False))
+
+
+def _throughput(sweep: Sweep, knee: Knee | None) -> Chart:
+    curve = sweep.curve("decode_tokens_per_second")
+    plain, series = curve.get(0), [Line.of(_INTERVAL, "speculative", curve)]
+    if knee is not None and (at := curve.get(knee.block_length)) is not None:
+        label = f"the knee: {knee.block_length}"
+        series.append(Line(label, "second", [knee.block_length], [at.estimate], marks="ring"))
+    return lines(
+        "throughput",
+        "Decode throughput by block length",
+        series,
+        _fastest(sweep, curve),
+        across=_STEP,
+        up="tokens/s",
+        ticks=sorted(curve),
+        top=max(one.high for one in curve.values()) * 1.08,
+        level=None if plain is None else (plain.estimate, "autoregressive", "autoregressive"),
+        band=plain,
+    )
+
+
+def _fastest(sweep: Sweep, curve: Mapping[int, Interval]) -> str:
+    best = max(curve, key=lambda k: curve[k].estimate)
+    if 0 not in curve:
+        return f"Blocks of {best} have the highest median; autoregressive decoding was not measured."
+    if best == 0:
+        return "No block length has a higher median than autoregressive decoding."
+    gain = sweep.gains.get(_arm(sweep, best))
+    if gain is None:
+        return f"Blocks of {best} have the highest median."
+    sure = "" if gain.low > 1 else ", which could be chance"
+    return (
+        f"Blocks of {best} have the highest median: prompt by prompt {gain.estimate:.2f} times as fast as "
+        f"autoregressive decoding ({gain.low:.2f} to {gain.high:.2f}){sure}."
+    )
+
+
+def _acceptance(sweep: Sweep, accepted: Mapping[int, Interval]) -> Chart:
+    first = sweep.curve("acceptance_at_position_0")
+    shortest, longest = min(accepted), max(accepted)
+    reading = (
+        f"From blocks of {shortest} to blocks of {longest} the accepted share goes from "
+        f"{share(accepted[shortest].estimate)} to {share(accepted[longest].estimate)}: "
+        "what is drafted past a rejection is lost."
+    )
+    if shortest in first and longest in first and shortest != longest:
+        moved = first[longest].low > first[shortest].high or first[longest].high < first[shortest].low
+        steady = "moves, though it should not" if moved else "does not depend on what is drafted after it"
+        reading += f" The first token of a block {steady}."
+    return lines(
+        "acceptance",
+        "Acceptance by block length",
+        [
+            Line.of("accepted / drafted", "speculative", accepted, 100),
+            Line.of("the first of a block", "third", first, 100),
+        ],
+        reading,
+        across=_STEP,
+        up="% of drafted tokens",
+        ticks=sorted(accepted),
+        top=100,
+    )
+
+
+def _yielded(sweep: Sweep) -> Chart:
+    curve = sweep.curve("mean_accepted_length")
+    best, at = max(curve, key=lambda k: curve[k].estimate), sorted(curve)
+    return lines(
+        "yielded",
+        "Tokens a draft yields",
+        [
+            Line.of(_INTERVAL, "speculative", curve),
+            Line("all accepted", "quiet", at, [k + 1 for k in at], marks="dashed"),
+        ],
+        f"Blocks of {best} yield {figure(curve[best].estimate)} of at most {best + 1} tokens for each pass of the "
+        "target: each one beyond the first is a pass saved.",
+        across=_STEP,
+        up="tokens",
+        ticks=at,
+    )
+
+
+def _positions(sweep: Sweep) -> Chart:
+    shares = {arm.block_length: sweep.summaries[arm].acceptance_per_position for arm in sweep.lengths}
+    colours, series = inks(sweep), []
+    for k, ink in colours.items():
+        known = [(at, value * 100) for at, value in enumerate(shares[k], 1) if value is not None]
+        series.append(Line(f"blocks of {k}", ink, [at for at, _ in known], [value for _, value in known]))
+    longest = max(colours)
+    drawn = [value for value in shares[longest] if value is not None]
+    reading = "A token counts as accepted where all before it were."
+    if len(drawn) > 1:
+        reading = (
+            f"A token is accepted only where all before it are: of blocks of {longest} the first is accepted "
+            f"in {share(drawn[0])} of cases, the last in {share(drawn[-1])}."
+        )
+    return lines(
+        "positions",
+        "Acceptance by position in the block",
+        series,
+        reading,
+        across="position in the block",
+        up="% of drafted tokens",
+        ticks=range(1, max(len(shares[k]) for k in colours) + 1),
+        top=100,
+    )
+
+
+def _arm(sweep: Sweep, block_length: int) -> Arm:
+    return next(arm for arm in sweep.lengths if arm.block_length == block_length)
+
+
+# what speculation is worth
+
+
+def calculator(sweep: Sweep, candidate: Arm | None) -> Section | None:
+    """None where no draft model's steps were measured beside autoregressive ones."""
+    costs = measured_costs(sweep.ticks)
+    if costs is None or costs.draft_cost is None:
+        return None
+    c, v = costs.draft_cost, costs.verify_costs
+    arms = {arm.block_length: arm for arm in sweep.lengths if arm.block_length in costs.verify_seconds}
+    alphas = {k: _alpha(sweep, arm) for k, arm in arms.items()}
+    columns = (
+        Column("Block"),
+        Column("Verifying", "ms"),
+        Column("v(k)", "steps"),
+        Column("Accepted", "α"),
+        Column("Tokens a step", "expected"),
+        Column("Speed-up", "expected"),
+        Column("Speed-up", "measured"),
+        Column("Pays from", "α"),
+        Column("To spare"),
+    )
+    rows = []
+    for k, alpha in alphas.items():
+        even = break_even(k, c, v)
+        spare = None if alpha is None or even is None else alpha - even
+        rows.append(
+            (
+                Cell(str(k)),
+                Cell(figure(costs.verify_seconds[k] * 1000)),
+                Cell(figure(v[k])),
+                Cell(share(alpha)),
+                Cell(NOTHING if alpha is None else f"{expected_tokens(alpha, k):.2f}"),
+                Cell(NOTHING if alpha is None else f"{speedup(alpha, k, c, v):.2f}×"),
+                measured(sweep.gains.get(arms[k]), unit="×"),
+                Cell("never" if even is None else share(even)),
+                Cell(NOTHING if spare is None else f"{spare * 100:+.0f} points".replace("-", "−")),
+            )
+        )
+    strong = frozenset(at for at, arm in enumerate(arms.values()) if arm == candidate)
+    table = Table("Costs as measured in this run, and what follows from them", columns, tuple(rows), strong=strong)
+    low, high = (figure(one(costs.verify_seconds.values()) * 1000) for one in (min, max))
+    facts = (
+        ("One autoregressive step", Cell(f"{figure(costs.autoregressive_seconds * 1000)} ms")),
+        ("One drafted token", Cell(f"{figure((costs.draft_seconds or 0) * 1000)} ms", f"c = {figure(c)} steps")),
+        (
+            "One verification",
+            Cell(f"{low} ms" if low == high else f"{low} to {high} ms", "longer blocks are more to verify: v(k) steps"),
+        ),
+        (
+            "Expected speed-up",
+            Cell("(1 − αᵏ⁺¹) ÷ ((1 − α) · (k·c + v(k)))", "Leviathan et al. 2023, v(k) as measured"),
+        ),
+        (
+            "α",
+            Cell(
+                "accepted ÷ (accepted + rollbacks)", "how often a drafted token is accepted, where those before it were"
+            ),
+        ),
+    )
+    return Section(
+        "calculator",
+        "What speculation is worth here",
+        _pays(costs, alphas, candidate),
+        charts=(_expected(sweep, costs, alphas),),
+        facts=facts,
+        tables=(table,),
+    )
+
+
+def _alpha(sweep: Sweep, arm: Arm) -> float | None:
+    counts = [tick.counts for tick in sweep.of(arm)]
+    return alpha_of(sum(one.accepted for one in counts), sum(one.rollbacks for one in counts))
+
+
+def _expected(sweep: Sweep, costs: Costs, alphas: Mapping[int, float | None]) -> Chart:
+    """Leviathan's formula with this machine's costs, and where the run lies."""
+    c, v, grid = costs.draft_cost or 0.0, costs.verify_costs, np.linspace(0, 1, 81).tolist()
+    series, told, apart = [], [], []
+    for k, ink in inks(sweep).items():
+        if k not in v:
+            continue
+        label = f"blocks of {k}"
+        series.append(Line(label, ink, [a * 100 for a in grid], [speedup(a, k, c, v) for a in grid], marks="plain"))
+        alpha, gain = alphas.get(k), sweep.gains.get(_arm(sweep, k))
+        if alpha is None or gain is None:
+            continue
+        formula = speedup(alpha, k, c, v)
+        series.append(Line(f"_measured {k}", ink, [alpha * 100], [gain.estimate], marks="dot"))
+        apart.append(abs(gain.estimate / formula - 1))
+        told.append(
+            f"{label}: accepted {share(alpha)}, measured {gain.estimate:.2f} times autoregressive, "
+            f"expected {formula:.2f}"
+        )
+    reading = "Curves by the measured costs; this run has no point on them."
+    if apart:
+        reading = (
+            f"Every point lies within {share(max(apart))} of its curve. What parts them is what the formula leaves "
+            "out: acceptance that varies between prompts, and time outside the steps."
+        )
+    return lines(
+        "expected",
+        "Expected speed-up by acceptance, and this run",
+        series,
+        reading,
+        across="% accepted, each token given those before it",
+        up="× autoregressive",
+        told="; ".join(told),
+        xlim=(0, 100),
+        level=(1.0, "no gain", "quiet"),
+    )
+
+
+def _pays(costs: Costs, alphas: Mapping[int, float | None], candidate: Arm | None) -> str:
+    k = candidate.block_length if candidate is not None and candidate.block_length in alphas else max(alphas)
+    even, alpha = break_even(k, costs.draft_cost or 0.0, costs.verify_costs), alphas[k]
+    if even is None:
+        return f"On this machine blocks of {k} never pay: a step costs more than it could ever yield."
+    text = f"On this machine blocks of {k} pay from an acceptance of {share(even)} on"
+    if alpha is None:
+        return text + "."
+    room = "so there is room for worse" if alpha > even else "so they do not"
+    return f"{text}; this run’s was {share(alpha)}, {room}."
+
+
+# cost
+
+_PARTS = {"queue": "fourth", "prefill": "third", "decode": "speculative", "network": "second"}
+
+
+def cost(sweep: Sweep, candidate: Arm, rates: CostRates | None, load: float | None) -> Section:
+    """In waiting and in money. `load` is how many seconds the models took to load."""
+    arms = [arm for arm in (candidate.baseline, candidate) if arm in sweep.arms]
+    tokens = quantile([tick.output_tokens for arm in arms for tick in sweep.of(arm)], 0.5) or 0.0
+    waits = {arm: found for arm in arms if (found := _parts(sweep, arm, tokens)) is not None}
+    title = "Cost and time to a useful answer"
+    if not waits:
+        return Section("cost", title, "No answer was timed in all its parts.")
+    columns = (
+        Column("Approach"),
+        Column("Queue", "ms"),
+        Column("Prefill", "ms"),
+        Column("Decode", "s"),
+        Column("Network", "ms"),
+        Column("Useful answer", "s"),
+        Column("The very first", "s, with loading"),
+        Column("Energy", "J/token"),
+        Column("Cost", "per answer"),
+        Column("Cost", "per 1 000 tokens"),
+    )
+    rows = []
+    for arm, found in waits.items():
+        rate = sweep.figure(arm, "decode_tokens_per_second")
+        assert rate is not None
+        fixed = (found["queue"], found["prefill"], tokens, rate.estimate, found["network"])
+        warm = time_to_useful_answer(0.0, *fixed)
+        answer = None if rates is None else per_answer(rates, warm)
+        rows.append(
+            (
+                named(arm),
+                Cell(figure(found["queue"] * 1000)),
+                Cell(figure(found["prefill"] * 1000)),
+                Cell(figure(found["decode"])),
+                Cell(figure(found["network"] * 1000)),
+                Cell(figure(warm)),
+                Cell(NOTHING if load is None else figure(time_to_useful_answer(load, *fixed))),
+                Cell(figure(sweep.summaries[arm].joules_per_token)),
+                Cell(NOTHING if answer is None or rates is None else f"{rates.currency}{figure(answer)}"),
+                Cell(money(rates, rate)),
+            )
+        )
+    reading = (
+        "Load + queue + prefill + tokens ÷ rate + network. "
+        "Loading, which only the very first answer waits for, is not drawn."
+    )
+    chart = parts(
+        "answer", "Time to a useful answer", [(name(arm), found) for arm, found in waits.items()], _PARTS, reading
+    )
+    lead = "Only one of the two ways was timed in all its parts."
+    if len(waits) > 1:
+        ours, plain = (sum(waits[arm].values()) for arm in (candidate, candidate.baseline))
+        change = f"{share(abs(1 - ours / plain))} {'sooner' if ours < plain else 'later'}"
+        lead = f"A useful answer is there after {span(ours)} with drafts and after {span(plain)} without: {change}."
+    table = Table(f"Medians, for an answer of {tokens:.0f} tokens", columns, tuple(rows)).trimmed()
+    return Section("cost", title, lead, charts=(chart,), facts=_prices(tokens, rates, load), tables=(table,))
+
+
+def _parts(sweep: Sweep, arm: Arm, tokens: float) -> Mapping[str, float] | None:
+    rate = sweep.figure(arm, "decode_tokens_per_second")
+    queue, prefill, network = (sweep.figure(arm, metric) for metric in ("queue", "prefill", "network"))
+    if rate is None or prefill is None:
+        return None
+
+    def seconds(found: Interval | None) -> float:
+        return 0.0 if found is None else max(0.0, found.estimate)
+
+    decode = tokens / rate.estimate
+    return {"queue": seconds(queue), "prefill": seconds(prefill), "decode": decode, "network": seconds(network)}
+
+
+def _prices(tokens: float, rates: CostRates | None, load: float | None) -> list[tuple[str, Cell]]:
+    pairs = [("The answer", Cell(f"{tokens:.0f} tokens", "the median of those measured"))]
+    if load is not None:
+        pairs.append(("Loading the models", Cell(span(load), "once, before the very first answer")))
+    if rates is None:
+        said = "cost.per_hour, or cost.watts and cost.tariff, in the daemon’s settings would set one"
+        return [*pairs, ("Price", Cell("not set", said))]
+    if rates.per_hour is not None:
+        pairs.append(("The machine", Cell(f"{rates.currency}{figure(rates.per_hour)} an hour")))
+    if rates.watts is not None and rates.tariff is not None:
+        pairs.append(("Power", Cell(f"{figure(rates.watts)} W at {rates.currency}{figure(rates.tariff)} a kWh")))
+    if rates.hourly is not None:
+        said = "of a machine that does nothing else, one answer after the other"
+        pairs.append(("Together", Cell(f"{rates.currency}{figure(rates.hourly)} an hour", said)))
+    return pairs
