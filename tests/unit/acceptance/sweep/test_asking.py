@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-
 from draftd.acceptance.report.arms import name, parse
+
 from draftd.acceptance.session import ask_for, departure
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Granted, Place, Stage, Tick
 from draftd.client.prompts import Prompt
