@@ -73,18 +73,18 @@ def time_to_useful_answer(
 
 
 VerifyCost = Mapping[int, float] | Callable[[int], float]
-"""v(k): what one pass over k drafted tokens and the one before them costs, in autoregressive rounds."""
+"""v(k): what one pass over k drafted tokens and the one before them costs, in autoregressive steps."""
 
 
 def expected_tokens(alpha: float, k: int) -> float:
-    """Of one round: (1 - alpha^(k+1)) / (1 - alpha), the target's own token counted."""
+    """Of one step: (1 - alpha^(k+1)) / (1 - alpha), the target's own token counted."""
     _check(alpha, k)
     return float(sum(alpha**i for i in range(k + 1)))
 
 
 def speedup(alpha: float, k: int, draft_cost: float, verify_cost: VerifyCost) -> float:
     """Tokens a second over those of autoregressive decoding. `draft_cost` is c: of one drafted token, in autoregressive
-    rounds. Raises FieldError where `verify_cost` is a mapping that says nothing of such blocks."""
+    steps. Raises FieldError where `verify_cost` is a mapping that says nothing of such blocks."""
     return expected_tokens(alpha, k) / _step_cost(k, draft_cost, verify_cost)
 
 
@@ -107,7 +107,7 @@ def alpha_of(accepted: int, rollbacks: int) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Measured, medians over requests. `draft_seconds` is of one drafted token, `verify_seconds` of one drafted round
+    """Measured, medians over requests. `draft_seconds` is of one drafted token, `verify_seconds` of one drafted step
     by its block length; None and empty where nothing was drafted."""
 
     autoregressive_seconds: float
@@ -116,19 +116,19 @@ class Costs:
 
     @property
     def draft_cost(self) -> float | None:
-        """c, in autoregressive rounds."""
+        """c, in autoregressive steps."""
         return None if self.draft_seconds is None else self.draft_seconds / self.autoregressive_seconds
 
     @property
     def verify_costs(self) -> Mapping[int, float]:
-        """v(k), in autoregressive rounds; v(0) is 1."""
+        """v(k), in autoregressive steps; v(0) is 1."""
         return {0: 1.0} | {k: seconds / self.autoregressive_seconds for k, seconds in self.verify_seconds.items()}
 
 
 def measured_costs(ticks: Sequence[Tick]) -> Costs | None:
     """Of one greedy request at a time with the draft model: other drafters and batches have other prices. None without
     autoregressive requests."""
-    plain = _rounds(ticks)
+    plain = _step_seconds(ticks)
     if not plain:
         return None
     autoregressive = statistics.median(plain)
@@ -140,7 +140,7 @@ def measured_costs(ticks: Sequence[Tick]) -> Costs | None:
         if not usable(tick) or not length or tick.place.arm != Arm(length).id or not c.drafts:
             continue
         drafting.append(c.draft_seconds / c.drafted)
-        # Rounds without a draft are among them: the one that ends the prompt, and those that the daemon tries.
+        # Steps without a draft are among them: the one that ends the prompt, and those that the daemon tries.
         seconds = (c.verify_seconds - (c.rounds - c.drafts) * autoregressive) / c.drafts
         verifying.setdefault(length, []).append(max(0.0, seconds))
     return Costs(
@@ -150,8 +150,8 @@ def measured_costs(ticks: Sequence[Tick]) -> Costs | None:
     )
 
 
-def _rounds(ticks: Sequence[Tick]) -> list[float]:
-    """Seconds of an autoregressive round, by request."""
+def _step_seconds(ticks: Sequence[Tick]) -> list[float]:
+    """Seconds of an autoregressive step, by request."""
     return [
         tick.counts.verify_seconds / tick.counts.rounds
         for tick in ticks

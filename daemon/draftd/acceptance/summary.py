@@ -23,7 +23,6 @@ class MetricDef:
 
     name: str
     unit: str  # s, tokens/s, tokens, or 1 for a share
-    higher_is_better: bool
     description: str
     values: Callable[[Tick], Sequence[float]]
     statistic: Statistic = "median"
@@ -38,69 +37,32 @@ def _one(figure: Callable[[Tick], float | None]) -> Callable[[Tick], Sequence[fl
 
 
 def _metrics() -> Iterable[MetricDef]:
-    yield MetricDef(
-        "decode_tokens_per_second",
-        "tokens/s",
-        True,
-        "Tokens after the first chunk, over the time since it.",
-        _one(figures.decode_tokens_per_second),
-    )
-    yield MetricDef(
-        "output_tokens_per_second",
-        "tokens/s",
-        True,
-        "All tokens of an answer over the whole time that it took.",
-        _one(figures.output_tokens_per_second),
-    )
-    yield MetricDef(
-        "time_to_first_token", "s", False, "From asking to the first token.", _one(figures.time_to_first_token)
-    )
-    yield MetricDef("queue", "s", False, "In the daemon, from arrival until scheduled.", _one(figures.queue))
-    yield MetricDef("prefill", "s", False, "In the daemon, until the prompt was in the cache.", _one(figures.prefill))
-    yield MetricDef(
-        "network", "s", False, "What the way there and back adds to the first token.", _one(figures.network)
-    )
-    yield MetricDef(
-        "time_per_output_token",
-        "s",
-        False,
-        "The time after the first token, over the tokens after it.",
-        _one(figures.time_per_output_token),
-    )
+    said = {
+        "decode_tokens_per_second": "Tokens after the first chunk, over the time since it.",
+        "output_tokens_per_second": "All tokens of an answer over the whole time that it took.",
+        "time_to_first_token": "From asking to the first token.",
+        "queue": "In the daemon, from arrival until scheduled.",
+        "prefill": "In the daemon, until the prompt was in the cache.",
+        "network": "What the network adds to the first token, there and back.",
+        "time_per_output_token": "The time after the first token, over the tokens after it.",
+    }
+    for name, description in said.items():
+        rate = name.endswith("per_second")
+        yield MetricDef(name, "tokens/s" if rate else "s", description, _one(getattr(figures, name)))
     for q in (50, 95, 99):
-        yield MetricDef(
-            f"inter_token_p{q}",
-            "s",
-            False,
-            f"{q} % of tokens take no longer; those of one chunk share its time.",
-            figures.inter_token,
-            q / 100,
-        )
+        description = f"{q} % of tokens take no longer; those of one chunk share its time."
+        yield MetricDef(f"inter_token_p{q}", "s", description, figures.inter_token, q / 100)
     for q in (50, 95, 99):
-        yield MetricDef(
-            f"inter_chunk_p{q}",
-            "s",
-            False,
-            f"{q} % of gaps between chunks are no longer.",
-            figures.inter_chunk,
-            q / 100,
-        )
-    yield MetricDef("end_to_end", "s", False, "From asking to the end of the answer.", _one(lambda tick: tick.ended))
-    yield MetricDef("acceptance", "1", True, "Drafted tokens that were accepted, by request.", _one(figures.acceptance))
-    yield MetricDef(
-        "acceptance_at_position_0",
-        "1",
-        True,
-        "Accepted of those drafted first in their block: comparable between block lengths.",
-        _one(lambda tick: figures.acceptance_at(tick, 0)),
-    )
-    yield MetricDef(
-        "mean_accepted_length",
-        "tokens",
-        True,
-        "Tokens that a draft yields, the target's own counted.",
-        _one(figures.mean_accepted_length),
-    )
+        description = f"{q} % of gaps between chunks are no longer."
+        yield MetricDef(f"inter_chunk_p{q}", "s", description, figures.inter_chunk, q / 100)
+    yield MetricDef("end_to_end", "s", "From asking to the end of the answer.", _one(lambda tick: tick.ended))
+    description = "Drafted tokens that were accepted, by request."
+    yield MetricDef("acceptance", "1", description, _one(figures.acceptance))
+    description = "Accepted of those drafted first in their block: comparable between block lengths."
+    first = _one(lambda tick: figures.acceptance_at(tick, 0))
+    yield MetricDef("acceptance_at_position_0", "1", description, first)
+    description = "Tokens that a draft yields, the target's own counted."
+    yield MetricDef("mean_accepted_length", "tokens", description, _one(figures.mean_accepted_length))
 
 
 METRICS: Mapping[str, MetricDef] = MappingProxyType({metric.name: metric for metric in _metrics()})

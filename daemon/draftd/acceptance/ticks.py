@@ -102,8 +102,8 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """`block_length` tokens are drafted each round; 0 is autoregressive, and then `drafter` is None. Where it is
-    `automatic`, the daemon chooses anew each round how many up to that many, and which drafter: `drafter` is then the
+    """`block_length` tokens are drafted each step; 0 is autoregressive, and then `drafter` is None. Where it is
+    `automatic`, the daemon chooses anew each step how many up to that many, and which drafter: `drafter` is then the
     one whose place others may take.
 
     `concurrency` requests run at a time.

@@ -81,7 +81,7 @@ def finished(tokens: int, degraded: str = "") -> pb.GenerateResponse:
 
 @pytest.fixture
 def heard(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Capture]:
-    """A capture of events: a message arrives, a number of seconds passes, an exception ends it. Nobody waits."""
+    """A capture of events: a message arrives, a number of seconds passes, an exception ends it. No time is spent."""
     now = SimpleNamespace(seconds=100.0)
     clock = SimpleNamespace(perf_counter=lambda: now.seconds, time=lambda: 1_700_000_000.0)
     monkeypatch.setattr(module, "time", clock)

@@ -1,4 +1,4 @@
-"""What is measured is the pair: the ladder is held on its top meanwhile, and nobody's own hold is touched."""
+"""What is measured is the pair: the ladder is held at the top meanwhile, and no operator's hold is touched."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def test_leaving_ends_the_pause_between_two_samples() -> None:
     assert not alive()
 
 
-def test_a_call_that_hangs_holds_nobody_for_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_hangs_does_not_delay_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call has a deadline; were it not kept, the block still ends, a second after."""
     monkeypatch.setattr(module, "_CALL_SECONDS", -0.9)
     asked, release = threading.Event(), threading.Event()

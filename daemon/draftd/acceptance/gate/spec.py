@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, MinLen
-from pydantic import AllowInfNan, BaseModel, ConfigDict, PlainValidator, Strict, ValidationError
+from pydantic import AllowInfNan, BaseModel, ConfigDict, PlainValidator, Strict, StringConstraints, ValidationError
 
 from draftd.acceptance.gate.metrics import METRICS
 from draftd.acceptance.ticks import Stage
@@ -94,7 +94,7 @@ class Candidate(_Table):
     best."""
 
     block_length: Annotated[int | Literal["knee"], PlainValidator(_block_length)] = "knee"
-    drafter: DrafterName = DRAFT_MODEL
+    drafter: Annotated[DrafterName, StringConstraints(pattern="^[a-z][a-z_]*$")] = DRAFT_MODEL
 
 
 class Criterion(_Table):
@@ -185,7 +185,7 @@ def _contradiction(criterion: Criterion) -> tuple[str, str, str] | None:
 
 
 def _wrong(error: ValidationError, places: _Places) -> SpecError:
-    # A key that nobody knows is often the one that is missing, misspelt.
+    # An unknown key is often the one that is missing, misspelt.
     found = sorted(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")
     first = found[0]
     where = tuple(first["loc"])

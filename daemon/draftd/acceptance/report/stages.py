@@ -79,7 +79,7 @@ def _criterion(one: Judgement) -> tuple[Cell, ...]:
 
 
 def _in_the_way(verdict: Verdict) -> str:
-    """By name, as long as they can be taken in; then what failed by name, and of the rest how many."""
+    """By name, as long as there are few; then what failed by name, and of the rest how many."""
     if not verdict.unproven:
         return "Every criterion holds."
     if len(verdict.unproven) <= _NAMED:

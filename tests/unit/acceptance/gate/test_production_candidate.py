@@ -175,7 +175,7 @@ def test_what_a_machine_cannot_say_is_excused_where_the_spec_lets_that_pass(blin
     assert verdict.decision is Decision.PROMOTED
 
 
-def test_a_soak_beside_which_nobody_asked_the_machine_is_not_excused(tmp_path: Path) -> None:
+def test_a_soak_without_readings_of_the_machine_is_not_excused(tmp_path: Path) -> None:
     path = synthetic_run(tmp_path / "run", **SMALL).path
     rewritten(path / "machine.jsonl", lambda sample: None if sample["stage"] == "soak" else sample)
     excusing = parse(shipped().replace("[[criterion]]", '[[criterion]]\nunreadable = "excuse"'), "ours.toml")

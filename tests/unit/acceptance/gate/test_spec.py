@@ -98,7 +98,7 @@ FIRST, SECOND = "criterion 1 (speed): ", "criterion 2 (first token): "
         ("block_length = 3", "block_length = 0", "line 4: candidate.block_length", "a whole number from 1 to 64"),
         ("block_length = 3", "block_length = true", "line 4: candidate.block_length", '"knee" or a whole number'),
         ("block_length = 3", 'block_length = "best"', "line 4: candidate.block_length", '"knee" or a whole number'),
-        ('drafter = "prompt_lookup"', 'drafter = "oracle"', "line 5: candidate.drafter", "'draft_model'"),
+        ('drafter = "prompt_lookup"', 'drafter = "Oracle 1"', "line 5: candidate.drafter", "match pattern"),
         ('name = "first token"', 'name = "speed"', "line 23: criterion 2 (speed): name", "no other has"),
         ('name = "first token"', 'name = ""', "line 23: criterion 2: name", "at least 1 character"),
         (GOOD, 'name = "empty"\ncriterion = []\n', "line 2: criterion", "at least 1 item"),

@@ -33,7 +33,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
         arms=FEW,
         manifests=(PRICED,),
         tokens=32,
-        left_out={"k8": "the daemon drafts 6 tokens a round at most"},
+        left_out={"k8": "the daemon drafts 6 tokens a step at most"},
         sweep_errors=2,
         swap_in=400_000_000,
     )

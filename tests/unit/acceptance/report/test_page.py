@@ -133,7 +133,7 @@ def test_an_arm_is_known_by_its_id(
 
 def test_what_was_left_out_and_what_failed_is_said(full_page: Report) -> None:
     said = words(section(full_page, "left-out"))
-    assert "the daemon drafts 6 tokens a round at most" in said
+    assert "the daemon drafts 6 tokens a step at most" in said
     assert "Speculative, 8 a step" in said
     assert "UNAVAILABLE: the daemon drains" in said
 

@@ -354,8 +354,8 @@ class TestRun:
 
     def test_it_gives_up_where_nothing_is_answered_any_more(self, daemon: Served, tmp_path: Path) -> None:
         model = daemon.client.model()
-        with DraftdClient("127.0.0.1:1") as nobody:
-            session = session_of(nobody, tmp_path / "run")
+        with DraftdClient("127.0.0.1:1") as away:
+            session = session_of(away, tmp_path / "run")
             began = time.monotonic()
             with pytest.raises(SoakStopped, match="nothing was answered for .* UNAVAILABLE"):
                 run_soak(session, replace(self.OPTIONS, duration=600.0), model, silent, patience_seconds=0.3)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from draftd.acceptance.report.arms import name, parse
 
+from draftd.acceptance.report.data import name, parse
 from draftd.acceptance.session import ask_for, departure
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Granted, Place, Stage, Tick
 from draftd.client.prompts import Prompt
@@ -123,5 +123,5 @@ def test_what_is_no_arm_is_refused(name: str) -> None:
 
 
 def test_an_automatic_arm_is_named_for_what_it_is() -> None:
-    assert name("auto6") == "Automatic, up to 6 a round"
-    assert name("auto6-x2") == "Automatic, up to 6 a round, 2 at a time"
+    assert name("auto6") == "Automatic, up to 6 a step"
+    assert name("auto6-x2") == "Automatic, up to 6 a step, 2 at a time"
