@@ -12,22 +12,49 @@ import gzip
 import http.server
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
 import grpc
-from opentelemetry.proto.collector.logs.v1 import logs_service_pb2, logs_service_pb2_grpc
-from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2, metrics_service_pb2_grpc
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as logs
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as metrics
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as traces
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.metrics.v1 import metrics_pb2
 from opentelemetry.proto.trace.v1 import trace_pb2
 
 Value = Any
 Attributes = dict[str, Value]
+
+# By the path of its HTTP endpoint: the gRPC service, what is asked of it, what it answers, and where its items lie.
+_SIGNALS: dict[str, tuple[str, Any, Any, tuple[str, str, str]]] = {
+    "traces": (
+        "trace.v1.TraceService",
+        traces.ExportTraceServiceRequest,
+        traces.ExportTraceServiceResponse,
+        ("resource_spans", "scope_spans", "spans"),
+    ),
+    "metrics": (
+        "metrics.v1.MetricsService",
+        metrics.ExportMetricsServiceRequest,
+        metrics.ExportMetricsServiceResponse,
+        ("resource_metrics", "scope_metrics", "metrics"),
+    ),
+    "logs": (
+        "logs.v1.LogsService",
+        logs.ExportLogsServiceRequest,
+        logs.ExportLogsServiceResponse,
+        ("resource_logs", "scope_logs", "log_records"),
+    ),
+}
+_HTTP_STATUS = {
+    grpc.StatusCode.UNAVAILABLE: 503,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+}
 
 
 @dataclass(frozen=True)
@@ -111,10 +138,7 @@ class OtlpReceiver:
         self._released.clear()
         if self.protocol == "grpc":
             server = grpc.server(ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
-            servicer = _Servicer(self)
-            trace_service_pb2_grpc.add_TraceServiceServicer_to_server(servicer, server)
-            metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(_MetricsServicer(self), server)
-            logs_service_pb2_grpc.add_LogsServiceServicer_to_server(_LogsServicer(self), server)
+            server.add_generic_rpc_handlers([self._service(kind) for kind in _SIGNALS])
             self.port = server.add_insecure_port(f"127.0.0.1:{self.port}")
             server.start()
             self._grpc = server
@@ -164,57 +188,34 @@ class OtlpReceiver:
     def spans(self, name: str | None = None) -> list[SpanRecord]:
         """Spans in order of arrival, each once, however often it was sent."""
         found: dict[str, SpanRecord] = {}
-        with self.store.lock:
-            requests = list(self.store.traces)
-        for request in requests:
-            for group in request.resource_spans:
-                resource = _attributes(group.resource.attributes)
-                for scoped in group.scope_spans:
-                    for span in scoped.spans:
-                        record = _span(span, resource, scoped.scope.name)
-                        if name is None or record.name == name:
-                            found.setdefault(record.span_id, record)
+        for resource, scope, span in self._items("traces"):
+            if name is None or span.name == name:
+                found.setdefault(span.span_id.hex(), _span(span, resource, scope))
         return list(found.values())
 
     def events(self, name: str | None = None) -> list[EventRecord]:
         """Log records in order of arrival."""
-        found = []
-        with self.store.lock:
-            requests = list(self.store.logs)
-        for request in requests:
-            for group in request.resource_logs:
-                resource = _attributes(group.resource.attributes)
-                for scoped in group.scope_logs:
-                    for log in scoped.log_records:
-                        if name is None or log.event_name == name:
-                            found.append(
-                                EventRecord(
-                                    log.event_name,
-                                    log.trace_id.hex(),
-                                    log.span_id.hex(),
-                                    log.severity_number,
-                                    _attributes(log.attributes),
-                                    resource,
-                                )
-                            )
-        return found
+        return [
+            EventRecord(
+                log.event_name,
+                log.trace_id.hex(),
+                log.span_id.hex(),
+                log.severity_number,
+                _attributes(log.attributes),
+                resource,
+            )
+            for resource, _, log in self._items("logs")
+            if name is None or log.event_name == name
+        ]
 
     def points(self, name: str, where: Mapping[str, Value] | None = None) -> list[Point]:
         """The latest state of each series of a metric whose attributes include `where`. Cumulative series of several
         processes stay apart; `total` adds them up."""
         latest: dict[tuple[str, str], Point] = {}
-        with self.store.lock:
-            requests = list(self.store.metrics)
-        for request in requests:
-            for group in request.resource_metrics:
-                instance = str(sorted(_attributes(group.resource.attributes).items()))
-                for scoped in group.scope_metrics:
-                    for metric in scoped.metrics:
-                        if metric.name != name:
-                            continue
-                        for point in _points(metric):
-                            if all(point.attributes.get(k) == v for k, v in (where or {}).items()):
-                                latest[instance, str(sorted(point.attributes.items()))] = point
+        for resource, _, metric in self._items("metrics"):
+            for point in _points(metric) if metric.name == name else ():
+                if all(point.attributes.get(k) == v for k, v in (where or {}).items()):
+                    latest[str(sorted(resource.items())), str(sorted(point.attributes.items()))] = point
         return list(latest.values())
 
     def total(self, name: str, where: Mapping[str, Value] | None = None) -> float:
@@ -234,15 +235,19 @@ class OtlpReceiver:
         return found
 
     def metric_names(self) -> set[str]:
+        return {metric.name for _, _, metric in self._items("metrics")}
+
+    def _items(self, kind: str) -> Iterator[tuple[Attributes, str, Any]]:
+        """Each item of one signal, with its resource and the name of its scope."""
+        resources, scopes, items = _SIGNALS[kind][3]
         with self.store.lock:
-            requests = list(self.store.metrics)
-        return {
-            metric.name
-            for request in requests
-            for group in request.resource_metrics
-            for scoped in group.scope_metrics
-            for metric in scoped.metrics
-        }
+            requests = list(getattr(self.store, kind))
+        for request in requests:
+            for group in getattr(request, resources):
+                resource = _attributes(group.resource.attributes)
+                for scoped in getattr(group, scopes):
+                    for item in getattr(scoped, items):
+                        yield resource, scoped.scope.name, item
 
     def wait_for(self, condition: Callable[[], bool], timeout: float = 10.0) -> bool:
         """Waits until `condition` holds; False when it does not in time."""
@@ -267,52 +272,21 @@ class OtlpReceiver:
             self.store.headers.append(headers)
         return None
 
-    def answer(self, kind: str, request: Any, context: grpc.ServicerContext) -> None:
-        headers = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
-        refused = self.take(kind, request, headers)
-        if refused is not None:
-            context.abort(refused, "refused by the test")
+    def _service(self, kind: str) -> grpc.GenericRpcHandler:
+        service, request_class, response_class, _ = _SIGNALS[kind]
 
+        def export(request: Any, context: grpc.ServicerContext) -> Any:
+            headers = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
+            refused = self.take(kind, request, headers)
+            if refused is not None:
+                context.abort(refused, "refused by the test")
+            return response_class()
 
-class _Servicer(trace_service_pb2_grpc.TraceServiceServicer):
-    def __init__(self, receiver: OtlpReceiver) -> None:
-        self._receiver = receiver
-
-    def Export(self, request: Any, context: Any) -> Any:
-        self._receiver.answer("traces", request, context)
-        return trace_service_pb2.ExportTraceServiceResponse()
-
-
-class _MetricsServicer(metrics_service_pb2_grpc.MetricsServiceServicer):
-    def __init__(self, receiver: OtlpReceiver) -> None:
-        self._receiver = receiver
-
-    def Export(self, request: Any, context: Any) -> Any:
-        self._receiver.answer("metrics", request, context)
-        return metrics_service_pb2.ExportMetricsServiceResponse()
-
-
-class _LogsServicer(logs_service_pb2_grpc.LogsServiceServicer):
-    def __init__(self, receiver: OtlpReceiver) -> None:
-        self._receiver = receiver
-
-    def Export(self, request: Any, context: Any) -> Any:
-        self._receiver.answer("logs", request, context)
-        return logs_service_pb2.ExportLogsServiceResponse()
+        method = grpc.unary_unary_rpc_method_handler(export, request_class.FromString, response_class.SerializeToString)
+        return grpc.method_handlers_generic_handler(f"opentelemetry.proto.collector.{service}", {"Export": method})
 
 
 def _handler(receiver: OtlpReceiver) -> type[http.server.BaseHTTPRequestHandler]:
-    messages = {
-        "/v1/traces": ("traces", trace_service_pb2.ExportTraceServiceRequest),
-        "/v1/metrics": ("metrics", metrics_service_pb2.ExportMetricsServiceRequest),
-        "/v1/logs": ("logs", logs_service_pb2.ExportLogsServiceRequest),
-    }
-    answers = {
-        grpc.StatusCode.UNAVAILABLE: 503,
-        grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
-        grpc.StatusCode.INVALID_ARGUMENT: 400,
-    }
-
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -320,9 +294,10 @@ def _handler(receiver: OtlpReceiver) -> type[http.server.BaseHTTPRequestHandler]
             body = self.rfile.read(int(self.headers.get("content-length", "0")))
             if self.headers.get("content-encoding") == "gzip":
                 body = gzip.decompress(body)
-            kind, message = messages[self.path]
-            refused = receiver.take(kind, message.FromString(body), {k.lower(): v for k, v in self.headers.items()})
-            self.send_response(200 if refused is None else answers.get(refused, 500))
+            kind = self.path.removeprefix("/v1/")
+            headers = {key.lower(): value for key, value in self.headers.items()}
+            refused = receiver.take(kind, _SIGNALS[kind][1].FromString(body), headers)
+            self.send_response(200 if refused is None else _HTTP_STATUS.get(refused, 500))
             self.send_header("content-type", "application/x-protobuf")
             self.send_header("content-length", "0")
             self.end_headers()
@@ -345,11 +320,7 @@ def _value(value: AnyValue) -> Value:
 
 
 def _attributes(pairs: Any) -> Attributes:
-    found: Attributes = {}
-    pair: KeyValue
-    for pair in pairs:
-        found[pair.key] = _value(pair.value)
-    return found
+    return {pair.key: _value(pair.value) for pair in pairs}
 
 
 def _span(span: trace_pb2.Span, resource: Attributes, scope: str) -> SpanRecord:
@@ -376,22 +347,12 @@ def _points(metric: metrics_pb2.Metric) -> list[Point]:
         assert data.aggregation_temporality == metrics_pb2.AGGREGATION_TEMPORALITY_CUMULATIVE, metric.name
     found = []
     for point in data.data_points:
-        attributes = _attributes(point.attributes)
+        common = (metric.name, metric.unit, which, _attributes(point.attributes))
+        exemplars = len(point.exemplars)
         if which == "histogram":
-            found.append(
-                Point(
-                    metric.name,
-                    metric.unit,
-                    which,
-                    attributes,
-                    point.sum,
-                    point.count,
-                    tuple(point.explicit_bounds),
-                    tuple(point.bucket_counts),
-                    len(point.exemplars),
-                )
-            )
+            bounds, buckets = tuple(point.explicit_bounds), tuple(point.bucket_counts)
+            found.append(Point(*common, point.sum, point.count, bounds, buckets, exemplars))
         else:
             value = point.as_int if point.WhichOneof("value") == "as_int" else point.as_double
-            found.append(Point(metric.name, metric.unit, which, attributes, value, exemplars=len(point.exemplars)))
+            found.append(Point(*common, value, exemplars=exemplars))
     return found

@@ -49,8 +49,8 @@ With vLLM's definitions, over the same labels and the same time:
 
 - acceptance: `accepted_tokens / draft_tokens`. It falls as blocks grow at constant quality, so compare it at one depth;
 - mean acceptance length: `1 + accepted_tokens / drafts`, the bonus token counted;
-- acceptance at place *i*: `accepted_tokens_per_pos / draft_tokens_per_pos` at `draftd.position` *i*; at 0 it does not
-  depend on the block's length;
+- acceptance at position *i*: `accepted_tokens_per_pos / draft_tokens_per_pos` at `draftd.position` *i*; at 0 it does
+  not depend on the block's length;
 - per-token acceptance: `accepted_tokens / (accepted_tokens + rollbacks)`, which does not either;
 - break-even acceptance: `break_even_tokens / draft_tokens`. Above it speculation pays, below it costs;
 - measured speed-up: `(drafts + accepted_tokens) / (drafts + break_even_tokens)`;

@@ -94,18 +94,12 @@ class Ledger:
                 self._entries[key] = found
         return found
 
-    def add(
-        self,
-        entry: Entry,
-        result: RoundResult | None = None,
-        *,
-        input_tokens: int = 0,
-        drafter_errors: int = 0,
-        verifier_errors: int = 0,
-    ) -> None:
+    def add_step(self, entry: Entry, result: RoundResult) -> None:
         with self._lock:
-            if result is not None:
-                entry.counts.add(result)
+            entry.counts.add(result)
+
+    def add(self, entry: Entry, *, input_tokens: int = 0, drafter_errors: int = 0, verifier_errors: int = 0) -> None:
+        with self._lock:
             entry.input_tokens += input_tokens
             entry.drafter_errors += drafter_errors
             entry.verifier_errors += verifier_errors
@@ -137,14 +131,17 @@ class MetricsObserver:
     """The engine's observer: steps go to the ledger, the time between chunks to its histogram."""
 
     def __init__(self, ledger: Ledger, metrics: Metrics, guard: Guard) -> None:
-        self._ledger, self._metrics, self._guarded = ledger, metrics, guard.part("observer")
+        self._ledger, self._metrics, self._guard = ledger, metrics, guard
+        self._guarded = guard.part("observer")
 
     def on_round(self, request: DecodeRequest, result: RoundResult, gap: float | None) -> None:
-        with self._guarded:
+        try:  # costs less than `with`: this one is called for each sequence of each step
             entry = self._ledger.entry(request)
-            self._ledger.add(entry, result)
+            self._ledger.add_step(entry, result)
             if gap is not None:
                 self._metrics.record(catalog.INTER_CHUNK_DURATION, gap, entry.labels)
+        except Exception as error:
+            self._guard.caught("observer", error)
 
     def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
         with self._guarded:

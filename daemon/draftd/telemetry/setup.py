@@ -129,6 +129,7 @@ class Telemetry:
             self._naming,
             self._hardware,
             self._guard,
+            exporting=self.exporting,
             capture_content=self.capture_content,
         )
 

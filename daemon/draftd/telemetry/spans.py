@@ -70,6 +70,7 @@ class InferenceSpan:
         hardware: HardwareView,
         guard: Guard,
         *,
+        exporting: bool = True,
         capture_content: bool = False,
     ) -> None:
         self._start, self._tracer, self._metrics = start, tracer, metrics
@@ -78,10 +79,12 @@ class InferenceSpan:
         self._plan: DecodePlan | None = None
         self._tier: ContextTier | None = None
         self._answer: str | None = None
-        self._ended = False
+        self._ended = not exporting  # then the rest is a few comparisons
         # Monotonic to epoch, once for the whole request: its spans cannot be torn apart by a clock that is set.
         self._epoch = time.time() - time.monotonic()
         self._span: Span = INVALID_SPAN
+        if not exporting:
+            return
         parent = call_context.get() or Context()
         with self._guarded:
             self._span = tracer.start_span(
@@ -95,6 +98,8 @@ class InferenceSpan:
 
     def planned(self, plan: DecodePlan, tier: ContextTier) -> None:
         """How it will be decoded."""
+        if self._ended:
+            return
         with self._guarded:
             self._plan, self._tier = plan, tier
             self._span.set_attributes(_plan_attributes(self._start, plan, tier))

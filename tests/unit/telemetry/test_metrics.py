@@ -239,7 +239,7 @@ def test_one_collection_reads_one_state() -> None:
 
     def rounds() -> None:
         while not over.is_set():
-            ledger.add(entry, SPECULATIVE_ROUND)
+            ledger.add_step(entry, SPECULATIVE_ROUND)
 
     thread = threading.Thread(target=rounds)
     thread.start()
