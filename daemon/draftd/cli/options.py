@@ -202,6 +202,9 @@ def _flattened(function: Callable[..., None]) -> tuple[list[inspect.Parameter], 
 
 
 def _help(text: str, examples: Sequence[str]) -> str:
-    """The docstring, then each example as a paragraph of its own, which keeps its line."""
-    lines = [f"[dim]$[/] {example.replace('[', chr(92) + '[')}" for example in examples]
-    return "\n\n".join([inspect.cleandoc(text), "[bold]Examples[/]", *lines] if lines else [inspect.cleandoc(text)])
+    """The docstring, each paragraph in one line, which any terminal wraps; then a paragraph for each example."""
+    paragraphs = [" ".join(paragraph.split()) for paragraph in inspect.cleandoc(text).split("\n\n")]
+    if examples:
+        shown = (example.replace("[", r"\[") for example in examples)
+        paragraphs += ["[bold]Examples[/]", *(f"[dim]$[/] {example}" for example in shown)]
+    return "\n\n".join(paragraphs)

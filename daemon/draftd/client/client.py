@@ -221,7 +221,7 @@ class DraftdClient:
         return self._call(self._control.ReloadDraft, request, timeout)  # type: ignore[no-any-return]
 
     def serving(self, *, timeout: float = 2.0) -> bool:
-        """Whether the model is loaded and requests are taken. False also where nobody listens."""
+        """Whether the model is loaded and requests are taken. False also where no daemon listens."""
         with contextlib.suppress(grpc.RpcError):
             answer = self._health.Check(health_pb2.HealthCheckRequest(), timeout=timeout)
             return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)

@@ -153,7 +153,7 @@ def test_a_webhook_that_is_off_is_only_noted() -> None:
     assert check_webhook(settings()).verdict is Verdict.NOTE
 
 
-def test_a_port_for_alerts_is_free_a_daemons_already_or_somebody_elses() -> None:
+def test_a_port_for_alerts_is_free_a_daemons_already_or_anothers() -> None:
     with Webhook() as ours:
         port = ours.port
         assert check_webhook(webhook(port=port)).verdict is Verdict.NOTE

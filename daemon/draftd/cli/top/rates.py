@@ -100,31 +100,25 @@ def failures(status: control.GetStatusResponse) -> int:
     return int(status.finished_requests.get("error", 0))
 
 
+_COUNTERS = (
+    "rounds", "drafts", "parked_rounds", "drafted_tokens", "accepted_tokens", "target_forwards", "break_even_tokens",
+)  # fmt: skip
+_BY_POSITION = ("drafted_per_position", "accepted_per_position")
+
+
 def _difference(before: pb.DraftCounts, after: pb.DraftCounts) -> pb.DraftCounts | None:
-    """None where a counter has gone back."""
-    made = pb.DraftCounts(
-        rounds=after.rounds - before.rounds,
-        drafts=after.drafts - before.drafts,
-        parked_rounds=after.parked_rounds - before.parked_rounds,
-        drafted_tokens=after.drafted_tokens - before.drafted_tokens,
-        accepted_tokens=after.accepted_tokens - before.accepted_tokens,
-        target_forwards=after.target_forwards - before.target_forwards,
-        break_even_tokens=after.break_even_tokens - before.break_even_tokens,
-        drafted_per_position=_each(before.drafted_per_position, after.drafted_per_position),
-        accepted_per_position=_each(before.accepted_per_position, after.accepted_per_position),
-    )
-    steps = (made.rounds, made.drafts, made.parked_rounds, made.target_forwards)
-    tokens = (made.drafted_tokens, made.accepted_tokens)
-    if min(*steps, *tokens, *made.drafted_per_position, *made.accepted_per_position) < 0:
+    """None where a counter has gone back. Positions are only ever added."""
+    made = {name: getattr(after, name) - getattr(before, name) for name in _COUNTERS}
+    lists = {}
+    for name in _BY_POSITION:
+        old, new = list(getattr(before, name)), list(getattr(after, name))
+        if len(new) < len(old):
+            return None
+        old += [0] * (len(new) - len(old))
+        lists[name] = [later - earlier for earlier, later in zip(old, new, strict=True)]
+    if min(*made.values(), *(one for counts in lists.values() for one in counts)) < 0:
         return None
-    return made
-
-
-def _each(before: Sequence[int], after: Sequence[int]) -> list[int]:
-    """Position by position. Positions are only ever added: where one is missing, a counter has gone back."""
-    if len(after) < len(before):
-        return [-1]
-    return [new - old for new, old in zip(after, [*before, *[0] * (len(after) - len(before))], strict=True)]
+    return pb.DraftCounts(**made, **lists)
 
 
 def _over(part: float, whole: float) -> float | None:

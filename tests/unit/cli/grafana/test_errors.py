@@ -31,7 +31,7 @@ def _fails(push: Push, told: str, *arguments: str, code: int = 1, **environ: str
     return ran.err
 
 
-def test_nobody_answers(push: Push) -> None:
+def test_no_server_there(push: Push) -> None:
     _fails(push, "nothing answers at http://127.0.0.1:1: is Grafana running there", "--url", "http://127.0.0.1:1")
 
 
@@ -155,12 +155,12 @@ def test_a_dashboard_that_was_changed_meanwhile_is_not_overwritten(site: Site, p
     push()
     site.model["title"] = "drifted"
 
-    def somebody_saves() -> None:
-        site.model.update(version=site.model["version"] + 1, title="by somebody else")
+    def another_save() -> None:
+        site.model.update(version=site.model["version"] + 1, title="by another")
 
-    site.grafana.answers[("POST", "/api/dashboards/db")] = somebody_saves
+    site.grafana.answers[("POST", "/api/dashboards/db")] = another_save
     _fails(push, "could not save dashboard draftd-overview: it was changed meanwhile (412: ")
-    assert site.model["title"] == "by somebody else"
+    assert site.model["title"] == "by another"
 
 
 def test_a_dashboard_that_was_made_meanwhile_is_not_overwritten(site: Site, push: Push) -> None:
@@ -169,10 +169,10 @@ def test_a_dashboard_that_was_made_meanwhile_is_not_overwritten(site: Site, push
         "meta": {"folderUid": ""},
     }
 
-    def somebody_saves() -> None:
+    def another_save() -> None:
         site.grafana.dashboards["draftd-machine"] = copy.deepcopy(theirs)
 
-    site.grafana.answers[("POST", "/api/dashboards/db")] = somebody_saves
+    site.grafana.answers[("POST", "/api/dashboards/db")] = another_save
     ran = push()
     assert ran.code == 1
     assert "it was changed meanwhile (412: " in ran.err
@@ -185,11 +185,11 @@ def test_a_rule_group_that_was_changed_meanwhile_is_not_overwritten(site: Site, 
     path = "/api/v1/provisioning/folder/draftd/rule-groups/draftd"
     reads = iter([False, True])
 
-    def somebody_saves() -> None:
+    def another_save() -> None:
         if next(reads):
             site.grafana.rules["theirs"] = {**site.grafana.rules["draftd-absent"], "uid": "theirs", "labels": {}}
 
-    site.grafana.answers[("GET", path)] = somebody_saves
+    site.grafana.answers[("GET", path)] = another_save
     _fails(push, "rule group draftd was changed meanwhile: run this again")
     assert "theirs" in site.grafana.rules
     assert site.grafana.writes == []
@@ -198,11 +198,11 @@ def test_a_rule_group_that_was_changed_meanwhile_is_not_overwritten(site: Site, 
 def test_policies_that_were_changed_meanwhile_are_not_overwritten(site: Site, push: Push) -> None:
     reads = iter([False, True])
 
-    def somebody_saves() -> None:
+    def another_save() -> None:
         if next(reads):
             site.grafana.policies["group_wait"] = "99s"
 
-    site.grafana.answers[("GET", "/api/v1/provisioning/policies")] = somebody_saves
+    site.grafana.answers[("GET", "/api/v1/provisioning/policies")] = another_save
     ran = push("--route")
     assert "the notification policies were changed meanwhile: run this again" in ran.err
     assert site.grafana.policies == {

@@ -37,7 +37,7 @@ def _contact_point(grafana: Grafana, uid: str, name: str, **more: str) -> None:
 
 
 def _populate(grafana: Grafana) -> None:
-    """A Grafana in use, with namesakes that are in nobody's way."""
+    """A Grafana in use, with namesakes that are not in the way."""
     grafana.folders["draftd"] = {"id": 1, "uid": "draftd", "title": "My own name for it", "parentUid": "team"}
     grafana.folders["team"] = {"id": 2, "uid": "team", "title": "Team"}
     _dashboard(grafana, "abc", "draftd overview", "team")

@@ -182,7 +182,7 @@ def test_each_column_is_the_mean_over_its_own_time() -> None:
     assert curve(intervals, rate, columns=4, seconds=12.0, now=17.9) == [None, 70.0, 40.0, 40.0]
 
 
-def test_time_that_nobody_saw_stays_empty() -> None:
+def test_time_that_was_not_seen_stays_empty() -> None:
     intervals = [Interval(0.0, 1.0, 5.0, None), Interval(3.0, 4.0, 7.0, None)]
     assert curve(intervals, rate, columns=4, seconds=4.0, now=3.5) == [5.0, None, None, 7.0]
 
