@@ -42,7 +42,7 @@ def test_a_run_that_was_stopped_is_gone_on_with_judged_and_reported(tmp_path: Pa
         begun.send_signal(signal.SIGTERM)
         _, said = begun.communicate(timeout=60)
         assert begun.returncode == 130
-        assert b"go on with draftd sweep --run run" in said
+        assert b"continue with draftd sweep --run run" in said
         measured = (tmp_path / "run" / "sweep.jsonl").read_bytes()
 
         accepted = _draftd("accept", "--run", "run", "--duration", "4", "--json", "--junit", "run.xml", cwd=tmp_path)
