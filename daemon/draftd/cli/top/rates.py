@@ -9,6 +9,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from draftd.v1 import control_pb2 as control
 from draftd.v1 import inference_pb2 as pb
@@ -108,17 +109,16 @@ _BY_POSITION = ("drafted_per_position", "accepted_per_position")
 
 def _difference(before: pb.DraftCounts, after: pb.DraftCounts) -> pb.DraftCounts | None:
     """None where a counter has gone back. Positions are only ever added."""
-    made = {name: getattr(after, name) - getattr(before, name) for name in _COUNTERS}
-    lists = {}
+    made: dict[str, Any] = {name: getattr(after, name) - getattr(before, name) for name in _COUNTERS}
+    grown = list(made.values())
     for name in _BY_POSITION:
         old, new = list(getattr(before, name)), list(getattr(after, name))
         if len(new) < len(old):
             return None
         old += [0] * (len(new) - len(old))
-        lists[name] = [later - earlier for earlier, later in zip(old, new, strict=True)]
-    if min(*made.values(), *(one for counts in lists.values() for one in counts)) < 0:
-        return None
-    return pb.DraftCounts(**made, **lists)
+        made[name] = [later - earlier for earlier, later in zip(old, new, strict=True)]
+        grown += made[name]
+    return pb.DraftCounts(**made) if min(grown) >= 0 else None
 
 
 def _over(part: float, whole: float) -> float | None:
