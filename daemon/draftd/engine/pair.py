@@ -113,10 +113,10 @@ def assemble(
 ) -> LoadedModels:
     """Checks what models already in memory can do together. `mismatch` says why a draft was turned away. A draft
     without a source in `sources` stays in memory; a light draft is what has one."""
-    from draftd.engine.cache.batched import RaggedCaches
-    from draftd.engine.cache.layouts import cannot_trim, make_caches, rollback_limit
+    from draftd.engine.cache.layouts import cannot_trim, layout_of, rollback_limit
 
     registry = registry or built_in_drafters()
+    layout = layout_of(target)
     drafters: list[DrafterName] = []
     refused: dict[DrafterName, str] = {}
     found = dict(sources or {})
@@ -151,7 +151,8 @@ def assemble(
         weight_bytes=weight_bytes(target),
         draft_weight_bytes=0 if draft is None else weight_bytes(draft),
         backend=backend,
-        batched=isinstance(make_caches(target), RaggedCaches),
+        batched=layout.batched,
+        batched_reason=layout.reason,
         rollback_limit=min(limits) if limits else None,
         light_draft_model=light_draft_model,
         light_draft_reason=light_draft_reason,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import mlx.core as mx
 import pytest
 from hypothesis import given
+from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from draftd.cli.serve import check_drafters
@@ -125,6 +126,7 @@ def naive(tokens: list[int], depth: int) -> list[int]:
     return []
 
 
+@examples(deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(1, 6), st.data())
 def test_lookup_finds_the_latest_match_of_the_longest_n_gram(tokens, depth, data):
     lookup, text, at = PromptLookup(VOCAB), Text([]), 1

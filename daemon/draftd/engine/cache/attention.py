@@ -29,15 +29,16 @@ class Run(NamedTuple):
     longest: int
 
 
-def runs(lengths: Sequence[int]) -> list[Run]:
+def runs(lengths: Sequence[int], call_cost: int | None = None) -> list[Run]:
     """Neighbours who share a call, in order: so that what all calls read, and what the calls themselves cost, is the
-    least. `lengths` are tokens; none may be in a run with more than `_MOST` others."""
+    least. `lengths` are tokens, `call_cost` positions; none may be in a run with more than `_MOST` others."""
+    call = _CALL if call_cost is None else call_cost
     least, cuts = [0] * (len(lengths) + 1), [0] * (len(lengths) + 1)
     for stop in range(1, len(lengths) + 1):
         best = longest = 0
         for start in range(stop - 1, max(stop - 1 - _MOST, 0) - 1, -1):
             longest = max(longest, lengths[start])
-            total = least[start] + (stop - start) * longest + _CALL
+            total = least[start] + (stop - start) * longest + call
             if not best or total < best:
                 best, cuts[stop] = total, start
         least[stop] = best

@@ -32,12 +32,22 @@ class Room(NamedTuple):
 class RaggedCaches:
     """All rows of a plain-KV-cache model, right-padded, each at its own length."""
 
-    def __init__(self, model: Any, layers: int, most_rows: int | None = None, *, apart: bool = False) -> None:
+    def __init__(
+        self,
+        model: Any,
+        layers: int,
+        most_rows: int | None = None,
+        *,
+        apart: bool = False,
+        call_cost: int | None = None,
+    ) -> None:
         """`most_rows`: as many will there be at most, so that no room is made for more. `apart`: the model's attention
-        may take rows of unlike length apart."""
+        may take rows of unlike length apart. `call_cost`: positions that could be read in the time of one more call of
+        it, where that is not what was measured."""
         self._model = model
         self._most_rows = most_rows
         self._apart = apart
+        self._call_cost = call_cost
         self._layers = [_RaggedLayer(self) for _ in range(layers)]
         self._positions: mx.array | None = None  # rows × width, where this forward writes; None when rows are level
         self._runs: list[Run] = []  # rows that this forward's attention takes together; none where it takes all
@@ -51,7 +61,7 @@ class RaggedCaches:
         if all(n == first for n in self.lengths):
             self.offset, self._positions, self._runs = first, None, []
         else:
-            self._runs = runs(self.lengths) if self._apart else []
+            self._runs = runs(self.lengths, self._call_cost) if self._apart else []
             self.offset = mx.array(self.lengths)
             self._positions = self.offset[:, None] + mx.arange(tokens.shape[1])
         self._resize(max(self.lengths) + tokens.shape[1])

@@ -1,7 +1,15 @@
-"""Which layout a model's caches have, and what they can do."""
+"""Which cache layout a model gets, and what its caches can do.
+
+The batched layout is for models whose layers all have mlx-lm's plain KV cache. A short trial with sequences of unlike
+length, each compared with itself decoded alone, decides whether it is right for this model: some architectures ask the
+cache for what it lacks, others go wrong without an error. What fails keeps mlx-lm's own caches, one list per sequence,
+and the reason is told.
+"""
 
 from __future__ import annotations
 
+import logging
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -12,12 +20,99 @@ from draftd.engine.cache.base import STEP, Caches
 from draftd.engine.cache.batched import RaggedCaches
 from draftd.engine.cache.per_sequence import SeparateCaches, flat
 
+_log = logging.getLogger(__name__)
+
+# Root mean square of the logits' differences over their standard deviation, at any position. Right layouts differ by
+# rounding alone: up to 1e-5 in fp32, a few hundredths in halves; one wrong position of eight changes them by a tenth
+# and more.
+_TOLERANCE, _TOLERANCE_OF_HALVES = 1e-3, 0.1
+
+# The trial: for each of two sequences the widths of its prefill and of two forwards in a batch, and what of the first
+# of those is rolled back.
+_PREFILLS, _WIDTHS, _ROLLED_BACK, _THEN = (5, 2), (4, 2), (3, 0), (2, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`batched`: one forward serves all sequences; where it is not, `reason` says why."""
+
+    batched: bool
+    reason: str = ""
+
+
+def layout_of(model: Any) -> Layout:
+    """Tried once for each model, and remembered on the model itself, with which it goes."""
+    known = getattr(model, "_draftd_cache_layout", None)
+    if isinstance(known, Layout):
+        return known
+    others = sorted({type(layer).__name__ for layer in make_prompt_cache(model) if type(layer) is not KVCache})
+    reason = f"there is no batched layout for {', '.join(others)}" if others else ragged_trial(model)
+    if reason:
+        _log.warning("%s decodes its sequences one by one: %s", type(model).__module__, reason)
+    model._draftd_cache_layout = found = Layout(not reason, reason)
+    return found
+
+
+def ragged_trial(model: Any) -> str:
+    """Why the batched layout is wrong for this model; empty where two sequences of unlike length get the logits that
+    each gets alone, before and after a rollback, whether attention takes them together or apart."""
+    layers, apart = len(make_prompt_cache(model)), installed(model)
+    alone = _trial(SeparateCaches(model))
+    try:
+        for call_cost in (None, 0) if apart else (None,):
+            worst = _difference(alone, _trial(RaggedCaches(model, layers, apart=apart, call_cost=call_cost)))
+            halves = alone[0].dtype in (mx.float16, mx.bfloat16)
+            if not worst <= (_TOLERANCE_OF_HALVES if halves else _TOLERANCE):  # NaN is wrong too
+                return f"in a batch of unlike lengths its logits differ from those of each sequence alone ({worst:.2g})"
+    except Exception as error:
+        return f"it asks for what the batched layout lacks ({type(error).__name__}: {error})"
+    return ""
+
+
+def _trial(caches: Caches) -> list[mx.array]:
+    """The logits of all real positions: two sequences are prefilled, join, go on by unlike widths, are rolled back and
+    go on again."""
+    found: list[mx.array] = []
+    fed, vocabulary = 0, 4  # until the first logits tell
+
+    def tokens(rows: int, width: int) -> mx.array:
+        nonlocal fed
+        fed += 1
+        ids = (mx.arange(rows * width).reshape(rows, width) * 5 + fed * 3) % vocabulary
+        return ids.astype(mx.uint32)
+
+    for width in _PREFILLS:
+        one = caches.fresh()
+        logits = one.forward(tokens(1, width), [width])
+        vocabulary = logits.shape[-1]
+        found.append(logits[0])
+        caches.join(one)
+    for widths in (_WIDTHS, _THEN):
+        logits = caches.forward(tokens(2, max(widths)), widths)
+        found += [logits[i, :width] for i, width in enumerate(widths)]
+        mx.eval(found, caches.arrays())
+        if widths is _WIDTHS:
+            caches.truncate([n - less for n, less in zip(caches.lengths, _ROLLED_BACK, strict=True)])
+    caches.clear()
+    return found
+
+
+def _difference(expected: list[mx.array], found: list[mx.array]) -> float:
+    """The largest at any position, as `_TOLERANCE` has it."""
+    worst = 0.0
+    for one, other in zip(expected, found, strict=True):
+        a, b = one.astype(mx.float32), other.astype(mx.float32)
+        scale = mx.maximum(mx.sqrt(mx.var(a, axis=-1)), 1e-6)
+        off = float((mx.sqrt(mx.mean((a - b) ** 2, axis=-1)) / scale).max().item())
+        if not off <= worst:
+            worst = off
+    return worst
+
 
 def make_caches(model: Any, most_rows: int | None = None) -> Caches:
-    """The best layout that the model allows, holding no rows, of which there will be at most `most_rows`."""
-    layers = make_prompt_cache(model)
-    if all(type(layer) is KVCache for layer in layers):
-        return RaggedCaches(model, len(layers), most_rows, apart=installed(model))
+    """The best layout that the model allows, holding no sequences, of which there will be at most `most_rows`."""
+    if layout_of(model).batched:
+        return RaggedCaches(model, len(make_prompt_cache(model)), most_rows, apart=installed(model))
     return SeparateCaches(model)
 
 
@@ -33,12 +128,12 @@ def cannot_trim(model: Any) -> str:
 
 
 def position_bytes(model: Any) -> int:
-    """Bytes that a cache of the model takes for one position of one row, measured: one forward, on this thread. An
-    estimate where layers differ in what they keep."""
+    """Bytes that a cache of the model takes for one position of one sequence, measured: one forward, on this thread.
+    An estimate where layers differ in what they keep."""
     caches = make_caches(model)
-    row = caches.fresh()
-    mx.eval(row.forward(mx.array([[0]], dtype=mx.uint32), [1]), row.arrays())
-    found = row.position_bytes or -(-row.nbytes // STEP)
-    row.clear()
+    one = caches.fresh()
+    mx.eval(one.forward(mx.array([[0]], dtype=mx.uint32), [1]), one.arrays())
+    found = one.position_bytes or -(-one.nbytes // STEP)
+    one.clear()
     caches.clear()  # or it would keep the weights until the collector
     return found

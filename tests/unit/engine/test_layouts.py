@@ -1,0 +1,90 @@
+"""The trial at load: where the batched layout would change a text, sequences are decoded one by one."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx_lm.generate import generate_step
+
+from draftd.engine.cache.layouts import Layout, layout_of, make_caches
+from draftd.engine.cache.per_sequence import SeparateCaches
+from tests.rig import Rig, automatic, autoregressive, pair, request, speculative, tiny_llama
+
+PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [2, 7, 1], [1, 6, 1, 8, 0]]
+
+
+def tiny_afm7(seed: int) -> Any:
+    """Apple's 7th foundation model, whose last layers read another layer's keys and values; random weights in fp32."""
+    from mlx_lm.models.afm7 import Model, ModelArgs
+
+    args = ModelArgs("afm7", 32, 32, num_layers=4, num_kv_reuse_layers=2, num_heads=4, num_kv_heads=2)
+    mx.random.seed(seed)
+    model = Model(args)
+    mx.eval(model.parameters())
+    return model
+
+
+def off_by_the_longest(model: Any) -> Any:
+    """A Llama that turns queries by the length of the keys it got, as some architectures do: right for a sequence
+    alone, wrong for the shorter one in a batch, with no error."""
+    for layer in model.model.layers:
+        layer.self_attn.rope = _FromTheLongest(layer.self_attn.rope)
+    return model
+
+
+class _FromTheLongest:
+    def __init__(self, rope: Any) -> None:
+        self._rope = rope
+
+    def __call__(self, x: mx.array, offset: Any = 0) -> mx.array:
+        turned: mx.array = self._rope(x, offset=int(mx.max(offset).item()) if isinstance(offset, mx.array) else offset)
+        return turned
+
+
+def own_loop(model: Any, prompt: list[int], tokens: int) -> list[int]:
+    """mlx-lm's greedy text."""
+    steps = generate_step(mx.array(prompt), model, max_tokens=tokens)
+    return [int(token) for token, _ in steps]
+
+
+def test_a_llama_is_batched():
+    assert layout_of(tiny_llama(1)) == Layout(batched=True)
+
+
+def test_afm7_is_served_with_mlx_lms_own_text(caplog):
+    target, draft = tiny_afm7(1), tiny_afm7(2)
+    with caplog.at_level(logging.WARNING):
+        models = pair(target, draft)
+    assert not models.info.batched
+    assert "keys_and_values" in models.info.batched_reason
+    assert "decodes its sequences one by one" in caplog.text
+    expected = [own_loop(target, prompt, 24) for prompt in PROMPTS]
+    for plan in (autoregressive(), speculative(3), automatic(3)):
+        sinks = Rig(models).run([request(prompt, plan, max_tokens=24) for prompt in PROMPTS])
+        assert [sink.tokens for sink in sinks] == expected
+        assert [sink.done.degraded for sink in sinks] == [""] * 3
+
+
+def test_wrong_logits_without_an_error_are_caught():
+    model = off_by_the_longest(tiny_llama(1))
+    layout = layout_of(model)
+    assert not layout.batched
+    assert layout.reason.startswith("in a batch of unlike lengths its logits differ")
+    assert isinstance(make_caches(model), SeparateCaches)
+    models = pair(model, None)
+    sinks = Rig(models).run([request(prompt, autoregressive(), max_tokens=16) for prompt in PROMPTS])
+    assert [sink.tokens for sink in sinks] == [own_loop(model, prompt, 16) for prompt in PROMPTS]
+
+
+def test_sliding_windows_say_that_no_batched_layout_is_for_them():
+    assert layout_of(tiny_llama(1, sliding=16)) == Layout(False, "there is no batched layout for RotatingKVCache")
+
+
+@pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])
+def test_halves_pass_the_trial(dtype):
+    model = tiny_llama(1, vocab=256)
+    model.set_dtype(dtype)
+    assert layout_of(model) == Layout(batched=True)
