@@ -172,7 +172,7 @@ class Daemon:
         if self.service.in_hand:
             self._announce(f"draining: {self.service.in_hand} requests in hand, at most {seconds:g} s")
         await asyncio.to_thread(self._on_drain)
-        # A load cannot be interrupted, and nobody waits for it: that thread ends with the process.
+        # A load cannot be interrupted, and is not waited for: that thread ends with the process.
         loading = self._worker.state is EngineState.LOADING
         ended = loading or await asyncio.to_thread(self._worker.close, seconds)
         delivered = await self.service.wait_idle(_DELIVERY_SECONDS)

@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
-from draftd.core import ContextTier, DecodeRequest, Emission, FinishReason, ModelInfo, Outcome
+from draftd.core import ContextTier, DecodeRequest, Emission, FinishReason, Outcome
 from draftd.engine.loop import EngineState, EngineWorker
 from draftd.errors import ClientStalled, DeadlineExceeded, DraftdError, EngineFailure, NotServing, QueueFull
 from draftd.models.tokenizer import Tokenizer
@@ -29,9 +29,8 @@ from draftd.planning.planner import PlanAsk, Planner
 from draftd.service.request import (
     Chat,
     Chunk,
-    Event,
     Finished,
-    Limits,
+    Prompt,
     RawText,
     Request,
     Send,
@@ -125,27 +124,29 @@ class InferenceService:
             self._leave(call)
 
     async def _admit(self, request: Request, request_id: str, arrival: float) -> _Call:
-        """Submits the request to the engine. Raises what it is refused with, after telemetry was told."""
-        info: ModelInfo | None = None
-        valid: Request | None = None
+        """Submits the request to the engine. Raises what it is refused with, after telemetry was told what was known of
+        it by then."""
+        operation = "chat" if isinstance(request.prompt, Chat) else "text_completion"
+        start = InferenceStart(operation, "", None, request_id, arrival, workload=request.workload)
         try:
-            info, tokenizer = self._ready()
-            limits = Limits(
-                info.context_length,
-                info.vocab_size,
-                self._default_max_tokens,
-                tokenizer.has_chat_template,
-                info.registered_drafters,
+            model, tokenizer = self._ready(), self._worker.tokenizer
+            start = replace(start, model=model.info.model, draft_model=model.info.draft_model)
+            valid = checked(request, model)
+            start = replace(
+                start,
+                sampling=valid.sampling,
+                max_tokens=valid.max_tokens,
+                stop=valid.stop,
+                messages=_messages(valid.prompt),
             )
-            valid = checked(request, limits)
-            ids = await tokenise(valid.prompt, tokenizer, limits, self._tokenising)
+            ids = await tokenise(valid.prompt, tokenizer, model, self._tokenising)
         except DraftdError as error:
             self.refused += 1
-            self._begin_span(_start(request, request_id, arrival, info, valid, None)).refused(error)
+            self._begin_span(start).refused(error)
             raise
-        span = self._begin_span(_start(request, request_id, arrival, info, valid, len(ids)))
+        span = self._begin_span(replace(start, prompt_tokens=len(ids)))
         try:
-            plan = self._planner.plan(PlanAsk(valid.wish, valid.workload, valid.caller, len(ids)), info)
+            plan = self._planner.plan(PlanAsk(valid.wish, valid.workload, valid.caller, len(ids)), model.info)
             span.planned(plan, ContextTier.of(len(ids)))
             if valid.deadline is not None and valid.deadline <= time.monotonic():
                 raise DeadlineExceeded("the deadline passed before the request reached the engine")
@@ -167,44 +168,38 @@ class InferenceService:
             self.refused += 1
             span.refused(error)
             raise
-        return _Call(valid, Started(request_id, info, len(ids), plan), tokenizer, span, stream)
+        return _Call(valid, Started(request_id, model.info, len(ids), plan), tokenizer, span, stream)
 
-    def _ready(self) -> tuple[ModelInfo, Tokenizer]:
+    def _ready(self) -> ServedModel:
         if self.draining:
             raise NotServing("the daemon is draining and takes no new requests", retry_after=1.0)
         if self.in_hand > self.limit:
             raise QueueFull(f"{self.limit} requests are in hand, and no more may be", retry_after=1.0)
         if self._worker.state is EngineState.FAILED:
             raise NotServing(f"the engine failed: {self._worker.error}")
-        return self._worker.info, self._worker.tokenizer
+        return self.model()
 
     async def _relay(self, call: _Call, send: Send) -> None:
         """Sends what the engine says until it has said all."""
         started, stream = call.started, call.stream
         async with StallGuard(self._stall) as guard:
-
-            async def tell(event: Event) -> None:
-                guard.writing()
-                await send(event)
-                guard.written()
-
-            await tell(started)
+            await guard.write(send(started))
             text = TextStream(call.tokenizer, call.request.stop)
             answer: list[str] = []
             while (emission := await stream.take()) is not None:
                 pieces = text.add(emission.tokens)
                 rest = text.finish() if stream.exhausted else ""
                 answer += [*pieces, rest]
-                await tell(Chunk(emission, pieces, rest))
+                await guard.write(send(Chunk(emission, pieces, rest)))
             if rest := text.finish():
                 answer.append(rest)
-                await tell(Chunk(Emission((), ()), (), rest))
+                await guard.write(send(Chunk(Emission((), ()), (), rest)))
             outcome = stream.outcome
             assert outcome is not None
             # Before the client learns of the end: whoever looks then finds it counted.
             call.span.captured("".join(answer))
             call.span.finished(outcome)
-            await tell(Finished(outcome, started.plan, text.stop))
+            await guard.write(send(Finished(outcome, started.plan, text.stop)))
         if (error := _error_of(outcome)) is not None:
             raise error
 
@@ -252,30 +247,8 @@ def _error_of(outcome: Outcome) -> DraftdError | None:
     return None
 
 
-def _start(
-    request: Request,
-    request_id: str,
-    arrival: float,
-    info: ModelInfo | None,
-    valid: Request | None,
-    prompt_tokens: int | None,
-) -> InferenceStart:
-    """What telemetry is told: all that is known, which is little of a request that is not valid."""
-    model = "" if info is None else info.model
-    draft_model = None if info is None else info.draft_model
-    known = InferenceStart(request.operation, model, draft_model, request_id, arrival, workload=request.workload)
-    if valid is None:
-        return known
-    messages: tuple[tuple[str, str], ...] = ()
-    if isinstance(valid.prompt, Chat):
-        messages = valid.prompt.messages
-    elif isinstance(valid.prompt, RawText):
-        messages = (("user", valid.prompt.text),)
-    return replace(
-        known,
-        sampling=valid.sampling,
-        max_tokens=valid.max_tokens,
-        stop=valid.stop,
-        prompt_tokens=prompt_tokens,
-        messages=messages,
-    )
+def _messages(prompt: Prompt) -> tuple[tuple[str, str], ...]:
+    """As telemetry takes them; none of token ids."""
+    if isinstance(prompt, Chat):
+        return prompt.messages
+    return (("user", prompt.text),) if isinstance(prompt, RawText) else ()

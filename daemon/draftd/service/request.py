@@ -11,10 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from draftd.core import (
-    BUILT_IN_DRAFTERS,
     DecodePlan,
     DepthMode,
-    DrafterName,
     Emission,
     ModelInfo,
     ModePreference,
@@ -76,11 +74,6 @@ class Request:
     deadline: float | None = None
     problem: InvalidRequest | None = None
 
-    @property
-    def operation(self) -> str:
-        """Its name in the GenAI conventions."""
-        return "chat" if isinstance(self.prompt, Chat) else "text_completion"
-
 
 @dataclass(frozen=True, slots=True)
 class Started:
@@ -130,40 +123,29 @@ class ServedModel:
     chat_template: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a request may ask of the loaded model."""
-
-    context_length: int
-    vocab_size: int
-    default_max_tokens: int
-    chat_template: bool
-    drafters: tuple[DrafterName, ...] = BUILT_IN_DRAFTERS  # registered, whether they can be had now or not
-
-
-def checked(request: Request, limits: Limits) -> Request:
+def checked(request: Request, model: ServedModel) -> Request:
     """The request with every field in order and its defaults filled in. A prompt's length is not known before it is
     tokenised. Raises InvalidRequest, which names the first field that is wrong."""
     if request.problem is not None:
         raise request.problem
-    _check_prompt(request.prompt, limits)
+    _check_prompt(request.prompt, model)
     max_tokens = request.max_tokens
     if max_tokens is None:
-        max_tokens = min(limits.default_max_tokens, limits.context_length)
-    elif not 1 <= max_tokens <= limits.context_length:
-        raise InvalidRequest("max_tokens", max_tokens, f"1 to {limits.context_length}, the model's context")
+        max_tokens = min(model.default_max_tokens, model.info.context_length)
+    elif not 1 <= max_tokens <= model.info.context_length:
+        raise InvalidRequest("max_tokens", max_tokens, f"1 to {model.info.context_length}, the model's context")
     sampling = _checked_sampling(request.sampling)
     _check_stop(request.stop)
-    _check_wish(request.wish, limits)
+    _check_wish(request.wish, model)
     check_caller(request.caller)
     return replace(request, max_tokens=max_tokens, sampling=sampling, stop=tuple(dict.fromkeys(request.stop)))
 
 
-def check_length(ids: Sequence[int], prompt: Prompt, limits: Limits) -> None:
+def check_length(ids: Sequence[int], prompt: Prompt, model: ServedModel) -> None:
     """A prompt leaves room for at least one token. Raises InvalidRequest."""
-    if not 0 < len(ids) < limits.context_length:
+    if not 0 < len(ids) < model.info.context_length:
         name = "chat" if isinstance(prompt, Chat) else "prompt" if isinstance(prompt, RawText) else "tokens.ids"
-        allowed = f"1 to {limits.context_length - 1} tokens, one less than the model's context"
+        allowed = f"1 to {model.info.context_length - 1} tokens, one less than the model's context"
         raise InvalidRequest(name, f"{len(ids)} tokens", allowed)
 
 
@@ -173,22 +155,22 @@ def check_caller(name: str) -> None:
         raise InvalidRequest("caller", name, f"at most {MAX_CALLER_BYTES} bytes")
 
 
-def _check_prompt(prompt: Prompt, limits: Limits) -> None:
+def _check_prompt(prompt: Prompt, model: ServedModel) -> None:
     if isinstance(prompt, RawText):
         if not prompt.text:
             raise InvalidRequest("prompt", "", "text that is not empty")
     elif isinstance(prompt, TokenIds):
         if not prompt.ids:
             raise InvalidRequest("tokens.ids", "no ids", "at least one token id")
-        if max(prompt.ids) >= limits.vocab_size:
-            i = next(i for i, token in enumerate(prompt.ids) if token >= limits.vocab_size)
-            raise InvalidRequest(f"tokens.ids[{i}]", prompt.ids[i], f"token ids from 0 to {limits.vocab_size - 1}")
+        if max(prompt.ids) >= model.info.vocab_size:
+            i = next(i for i, token in enumerate(prompt.ids) if token >= model.info.vocab_size)
+            raise InvalidRequest(f"tokens.ids[{i}]", prompt.ids[i], f"token ids from 0 to {model.info.vocab_size - 1}")
     else:
-        _check_chat(prompt.messages, limits)
+        _check_chat(prompt.messages, model)
 
 
-def _check_chat(messages: Sequence[Message], limits: Limits) -> None:
-    if not limits.chat_template:
+def _check_chat(messages: Sequence[Message], model: ServedModel) -> None:
+    if not model.chat_template:
         raise InvalidRequest("chat", "messages", "prompt or tokens: this model has no chat template")
     if not messages:
         raise InvalidRequest("chat.messages", "no messages", "at least one message")
@@ -222,9 +204,9 @@ def _check_stop(stops: Sequence[str]) -> None:
             raise InvalidRequest(f"stop[{i}]", stop, f"at most {MAX_STOP_BYTES} bytes")
 
 
-def _check_wish(wish: Wish, limits: Limits) -> None:
-    if wish.drafter is not None and wish.drafter not in limits.drafters:
-        raise InvalidRequest("drafter", wish.drafter, ", ".join(limits.drafters))
+def _check_wish(wish: Wish, model: ServedModel) -> None:
+    if wish.drafter is not None and wish.drafter not in model.info.registered_drafters:
+        raise InvalidRequest("drafter", wish.drafter, ", ".join(model.info.registered_drafters))
     cap = wish.max_draft_tokens
     if cap is not None and cap < 0:
         raise InvalidRequest("max_draft_tokens", cap, "0 or more; 0 means autoregressive")

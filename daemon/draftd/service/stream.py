@@ -12,7 +12,7 @@ import ctypes
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
@@ -51,7 +51,7 @@ class Mailbox:
         loop.add_reader(self._out, self._deliver)
 
     def post(self, stream: TokenStream, item: Emission | Outcome) -> None:
-        """Engine thread. After `close` nobody is left to hear it."""
+        """Engine thread. After `close` it is dropped."""
         with self._lock:
             if self._closed:
                 return
@@ -157,10 +157,9 @@ class StallGuard:
         self._cancelling = 0
         self._fired = False
 
-    def writing(self) -> None:
+    async def write(self, sent: Awaitable[None]) -> None:
         self._writing_since = self._loop.time()
-
-    def written(self) -> None:
+        await sent
         self._writing_since = None
 
     async def __aenter__(self) -> Self:

@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 
 from draftd.errors import InvalidRequest
 from draftd.models.tokenizer import Tokenizer
-from draftd.service.request import Chat, Limits, Prompt, RawText, TokenIds, check_length
+from draftd.service.request import Chat, Prompt, RawText, ServedModel, TokenIds, check_length
 
 # Longer texts are tokenised on another thread: a megabyte takes about a second.
 _INLINE_CHARACTERS = 4096
@@ -21,7 +21,7 @@ _USUAL_TOKEN = 16  # few texts have more characters per token
 _MARGIN = 64
 
 
-async def tokenise(prompt: Prompt, tokenizer: Tokenizer, limits: Limits, executor: Executor) -> tuple[int, ...]:
+async def tokenise(prompt: Prompt, tokenizer: Tokenizer, model: ServedModel, executor: Executor) -> tuple[int, ...]:
     """Raises InvalidRequest where the prompt is empty or too long, or the template turns the messages down."""
     if isinstance(prompt, TokenIds):
         ids: Sequence[int] = prompt.ids
@@ -30,12 +30,12 @@ async def tokenise(prompt: Prompt, tokenizer: Tokenizer, limits: Limits, executo
         if len(text) <= _INLINE_CHARACTERS:
             ids = _encode(prompt, tokenizer)
         else:
-            run = asyncio.get_running_loop().run_in_executor
-            if await run(executor, _hopeless, text, tokenizer, limits.context_length):
+            run, context_length = asyncio.get_running_loop().run_in_executor, model.info.context_length
+            if await run(executor, _hopeless, text, tokenizer, context_length):
                 field = "prompt" if isinstance(prompt, RawText) else "chat"
-                raise InvalidRequest(field, f"{len(text)} characters", f"1 to {limits.context_length - 1} tokens")
+                raise InvalidRequest(field, f"{len(text)} characters", f"1 to {context_length - 1} tokens")
             ids = await run(executor, _encode, prompt, tokenizer)
-    check_length(ids, prompt, limits)
+    check_length(ids, prompt, model)
     return tuple(ids)
 
 

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import NoReturn, TypeVar
 
 from draftd.errors import ClientStalled, InvalidRequest, NotServing, QueueFull
@@ -30,7 +30,7 @@ class Feed:
         self._most = most
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
-        self._kept: deque[Transition] = deque()
+        self.kept: deque[Transition] = deque()  # from before: what was put meanwhile may be in it again, and comes once
         self._unread: deque[Transition] = deque()
         self._lost = False
         self._woken = asyncio.Event()
@@ -44,16 +44,12 @@ class Feed:
         with contextlib.suppress(RuntimeError):  # the loop is closed, and the watcher gone with it
             self._loop.call_soon_threadsafe(self._woken.set)
 
-    def put_first(self, kept: Iterable[Transition]) -> None:
-        """What was there before; what was put meanwhile is in it again, and comes once."""
-        self._kept.extend(kept)
-
     async def take(self) -> Transition:
         """The next one. Raises ClientStalled when one could not be kept, after all that were."""
         while True:
             self._woken.clear()
             with self._lock:
-                waiting = self._kept or self._unread
+                waiting = self.kept or self._unread
                 found, lost = waiting.popleft() if waiting else None, self._lost
             if found is not None and found.number > self.last:
                 self.last = found.number
@@ -100,14 +96,10 @@ class Transitions:
         ClientStalled for a watcher that does not read."""
         with self.feed(after) as feed:
             async with StallGuard(self._stall) as guard:
-                guard.writing()
-                await begun()
-                guard.written()
+                await guard.write(begun())
                 while True:
                     transition = await unless_set(self._stopping, feed.take())
-                    guard.writing()
-                    await send(transition)
-                    guard.written()
+                    await guard.write(send(transition))
 
     @contextlib.contextmanager
     def feed(self, after: int | None) -> Iterator[Feed]:
@@ -119,7 +111,7 @@ class Transitions:
         made = Feed(self._last if after is None else after)
         end = self._journal.listen(made.put)
         try:
-            made.put_first(self._journal.latest(MOST_LISTED))  # after `listen`, so that none is missed between the two
+            made.kept.extend(self._journal.latest(MOST_LISTED))  # after `listen`: none is missed between them
             yield made
         finally:
             end()

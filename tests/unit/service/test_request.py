@@ -9,12 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftd.core import ModePreference, SamplingParams
+from draftd.core import DepthMode, ModelInfo, ModePreference, SamplingParams
 from draftd.errors import InvalidRequest
 from draftd.planning.plan import Wish
-from draftd.service.request import Chat, Limits, Message, RawText, Request, TokenIds, check_length, checked
+from draftd.service.request import Chat, Message, RawText, Request, ServedModel, TokenIds, check_length, checked
 
-LIMITS = Limits(context_length=100, vocab_size=50, default_max_tokens=32, chat_template=True)
+
+def served(context_length: int, vocab_size: int, default_max_tokens: int, *, chat_template: bool = True) -> ServedModel:
+    info = ModelInfo("m", None, context_length, vocab_size, (), "", 0, 0, "cpu")
+    return ServedModel(info, default_max_tokens, 4, DepthMode.FIXED, chat_template)
+
+
+MODEL = served(100, 50, 32)
 
 
 def request(**fields: Any) -> Request:
@@ -38,16 +44,16 @@ def test_what_is_in_order_passes_unchanged() -> None:
         caller="me",
         deadline=5.0,
     )
-    assert checked(full, LIMITS) == full
+    assert checked(full, MODEL) == full
     for prompt in (Chat((Message("system", ""), Message("user", "hi"))), TokenIds((0, 49))):
-        assert checked(Request(prompt, max_tokens=1), LIMITS).prompt == prompt
+        assert checked(Request(prompt, max_tokens=1), MODEL).prompt == prompt
 
 
 def test_defaults_are_filled_in() -> None:
-    valid = checked(request(stop=("a", "b", "a")), LIMITS)
+    valid = checked(request(stop=("a", "b", "a")), MODEL)
     assert (valid.max_tokens, valid.stop) == (32, ("a", "b"))
-    assert checked(request(), Limits(16, 50, 256, True)).max_tokens == 16
-    negative = checked(sampled(temperature=-0.0, min_p=-0.0), LIMITS).sampling
+    assert checked(request(), served(16, 50, 256)).max_tokens == 16
+    negative = checked(sampled(temperature=-0.0, min_p=-0.0), MODEL).sampling
     assert math.copysign(1, negative.temperature) == math.copysign(1, negative.min_p) == 1
 
 
@@ -89,7 +95,7 @@ BAD = [
 @pytest.mark.parametrize(("bad", "field", "allowed"), BAD, ids=lambda v: v if isinstance(v, str) else "")
 def test_a_wrong_field_is_named_with_what_is_allowed(bad: Request, field: str, allowed: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        checked(bad, LIMITS)
+        checked(bad, MODEL)
     assert caught.value.field == field
     assert allowed in caught.value.allowed
     assert len(caught.value.message) < 400
@@ -97,21 +103,21 @@ def test_a_wrong_field_is_named_with_what_is_allowed(bad: Request, field: str, a
 
 def test_a_model_without_a_template_takes_no_chat() -> None:
     with pytest.raises(InvalidRequest, match="prompt or tokens: this model has no chat template"):
-        checked(chat(("user", "x")), Limits(100, 50, 32, chat_template=False))
+        checked(chat(("user", "x")), served(100, 50, 32, chat_template=False))
 
 
 @pytest.mark.parametrize("n", [0, 100, 5000])
 def test_a_prompt_leaves_room_for_one_token(n: int) -> None:
-    check_length(range(99), RawText(""), LIMITS)
+    check_length(range(99), RawText(""), MODEL)
     with pytest.raises(InvalidRequest, match="1 to 99 tokens"):
-        check_length(range(n), RawText(""), LIMITS)
+        check_length(range(n), RawText(""), MODEL)
 
 
 @given(st.floats(), st.floats(), st.integers(), st.floats())
 def test_sampling_is_accepted_or_refused_by_name(temperature: float, top_p: float, top_k: int, min_p: float) -> None:
     asked = sampled(temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p)
     if 0 <= temperature <= 100 and 0 < top_p <= 1 and top_k >= 0 and 0 <= min_p <= 1:
-        assert checked(asked, LIMITS).sampling == asked.sampling
+        assert checked(asked, MODEL).sampling == asked.sampling
     else:
         with pytest.raises(InvalidRequest, match=r"sampling\."):
-            checked(asked, LIMITS)
+            checked(asked, MODEL)

@@ -152,14 +152,16 @@ async def test_posting_to_a_closed_mailbox_is_nothing() -> None:
 async def stuck(seconds: float | None) -> None:
     """A write that never ends."""
     async with StallGuard(seconds) as guard:
-        guard.writing()
-        await asyncio.sleep(10)
+        await guard.write(asyncio.sleep(10))
+
+
+async def raising() -> None:
+    raise ValueError("own")
 
 
 async def failing() -> None:
     async with StallGuard(0.02) as guard:
-        guard.writing()
-        raise ValueError("own")
+        await guard.write(raising())
 
 
 async def test_a_write_that_never_ends_is_given_up() -> None:
@@ -174,17 +176,13 @@ async def test_waiting_for_the_engine_is_no_stall() -> None:
     async with StallGuard(0.05) as guard:
         for _ in range(3):
             await asyncio.sleep(0.1)
-            guard.writing()
-            await asyncio.sleep(0.01)
-            guard.written()
+            await guard.write(asyncio.sleep(0.01))
 
 
 async def test_many_short_writes_are_no_stall() -> None:
     async with StallGuard(0.5) as guard:
         for _ in range(80):
-            guard.writing()
-            await asyncio.sleep(0.01)
-            guard.written()
+            await guard.write(asyncio.sleep(0.01))
 
 
 async def test_without_a_limit_it_waits() -> None:

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from draftd.core import DepthMode, ModelInfo
 from draftd.engine.scripted import ByteTokenizer
 from draftd.errors import InvalidRequest
-from draftd.service.request import Chat, Limits, Message, Prompt, RawText, TokenIds
+from draftd.service.request import Chat, Message, Prompt, RawText, ServedModel, TokenIds
 from draftd.service.text import StopScanner, StopStrings, TextStream, tokenise
 
 SMALL = st.text(alphabet="ab\n", max_size=40)  # a small alphabet: overlaps and false starts are the rule
@@ -128,7 +129,7 @@ def test_the_matcher_counts_the_token_that_completes_the_stop() -> None:
     assert matcher.feed(b"cdef") == 2
 
 
-LIMITS = Limits(context_length=10_000, vocab_size=257, default_max_tokens=1, chat_template=True)
+MODEL = ServedModel(ModelInfo("m", None, 10_000, 257, (), "", 0, 0, "cpu"), 1, 4, DepthMode.FIXED, chat_template=True)
 
 
 class Noting(ByteTokenizer):
@@ -155,16 +156,16 @@ def executor() -> Iterator[Executor]:
 
 async def test_each_kind_of_prompt_becomes_token_ids(executor: Executor) -> None:
     tokenizer = ByteTokenizer(257)
-    assert await tokenise(RawText("hi"), tokenizer, LIMITS, executor) == (104, 105)
-    assert await tokenise(TokenIds((1, 2)), tokenizer, LIMITS, executor) == (1, 2)
+    assert await tokenise(RawText("hi"), tokenizer, MODEL, executor) == (104, 105)
+    assert await tokenise(TokenIds((1, 2)), tokenizer, MODEL, executor) == (1, 2)
     rendered = tuple(tokenizer.encode("<user>hi\n<assistant>"))
-    assert await tokenise(Chat((Message("user", "hi"),)), tokenizer, LIMITS, executor) == rendered
+    assert await tokenise(Chat((Message("user", "hi"),)), tokenizer, MODEL, executor) == rendered
 
 
 async def test_a_long_prompt_leaves_the_event_loop_free(executor: Executor) -> None:
     tokenizer = Noting()
     tokenizer.gate.clear()
-    task = asyncio.create_task(tokenise(RawText("x" * 9000), tokenizer, LIMITS, executor))
+    task = asyncio.create_task(tokenise(RawText("x" * 9000), tokenizer, MODEL, executor))
     for _ in range(10):
         await asyncio.sleep(0)
     assert not task.done()
@@ -177,10 +178,10 @@ async def test_a_long_prompt_leaves_the_event_loop_free(executor: Executor) -> N
 async def test_a_far_too_long_prompt_is_refused_by_its_beginning(prompt: Prompt, executor: Executor) -> None:
     tokenizer = Noting()
     with pytest.raises(InvalidRequest, match="1000000 characters"):
-        await tokenise(prompt, tokenizer, LIMITS, executor)
+        await tokenise(prompt, tokenizer, MODEL, executor)
     assert tokenizer.encoded == [(160_000, False)]
 
 
 async def test_a_prompt_without_any_tokens_is_refused(executor: Executor) -> None:
     with pytest.raises(InvalidRequest, match="0 tokens"):
-        await tokenise(RawText(""), ByteTokenizer(257), LIMITS, executor)
+        await tokenise(RawText(""), ByteTokenizer(257), MODEL, executor)
