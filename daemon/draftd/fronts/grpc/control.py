@@ -8,25 +8,27 @@ from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
-from draftd.core import FallbackLevel
+from google.protobuf.duration_pb2 import Duration
+
+from draftd.core import FallbackLevel, WorkloadClass
 from draftd.engine.loop import EngineState, EngineWorker
 from draftd.errors import InvalidRequest, NotNow, NotServing
 from draftd.fallback.journal import Journal
 from draftd.fallback.reports import CanaryReport, ProbeReport
 from draftd.fallback.snapshot import FallbackState
-from draftd.fronts.grpc import convert, fallback, reply
+from draftd.fronts.grpc import fallback, reply
 from draftd.fronts.grpc.interceptors import Context
 from draftd.fronts.grpc.manifest import Manifests
 from draftd.hardware.state import HardwareView
 from draftd.planning.flag import FlagService, FlagState
 from draftd.planning.plan import FlagContext
 from draftd.planning.planner import Planner
-from draftd.protocol import duration
+from draftd.protocol import WORKLOADS, duration
 from draftd.service.inference import InferenceService
 from draftd.service.request import check_caller
 from draftd.service.watching import Transitions, unless_set
 from draftd.v1 import control_pb2 as pb
-from draftd.v1 import control_pb2_grpc
+from draftd.v1 import control_pb2_grpc, inference_pb2
 
 _STATES = {
     EngineState.LOADING: pb.DAEMON_STATE_LOADING,
@@ -36,6 +38,12 @@ _STATES = {
 }
 
 _TRANSITIONS = 20  # as many as a status carries
+
+LONGEST_HOLD_DAYS = 30
+
+_DAY = 86_400
+_NANOS = 1_000_000_000
+_LEVELS = {level.label: level for level in sorted(FallbackLevel, reverse=True)}
 
 T = TypeVar("T")
 
@@ -146,7 +154,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         return reply.depth(self._worker.learnt(), self._planner.max_draft_tokens)
 
     async def GetFlag(self, request: pb.GetFlagRequest, context: Context) -> pb.GetFlagResponse:  # noqa: N802
-        workload = convert.workload_of(request.workload)
+        workload = workload_of(request.workload)
         check_caller(request.caller)
         try:
             model = self._worker.info.model
@@ -170,8 +178,8 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         return pb.GetLevelResponse(fallback=fallback.state(self._controller.state()))
 
     async def HoldLevel(self, request: pb.HoldLevelRequest, context: Context) -> pb.HoldLevelResponse:  # noqa: N802
-        controller, level = self._controller, convert.level_of(request.level)
-        seconds = convert.hold_seconds(request.expires_in) if request.HasField("expires_in") else None
+        controller, level = self._controller, level_of(request.level)
+        seconds = hold_seconds(request.expires_in) if request.HasField("expires_in") else None
         # Not given up when the caller goes: half a hold is no hold.
         await asyncio.to_thread(controller.hold, level, seconds)
         return pb.HoldLevelResponse(fallback=fallback.state(controller.state()))
@@ -234,3 +242,26 @@ def _flag(state: FlagState) -> pb.FlagState:
         source=state.source,
         error=state.error,
     )
+
+
+def workload_of(value: inference_pb2.WorkloadClass) -> WorkloadClass:
+    """Raises InvalidRequest for a number that names no class."""
+    if value not in WORKLOADS:
+        raise InvalidRequest("workload", value, ", ".join(inference_pb2.WorkloadClass.keys()))
+    return WORKLOADS[value]
+
+
+def level_of(name: str) -> FallbackLevel:
+    """Raises InvalidRequest for a name that is no level's."""
+    if name not in _LEVELS:
+        raise InvalidRequest("level", name, ", ".join(_LEVELS))
+    return _LEVELS[name]
+
+
+def hold_seconds(given: Duration) -> float:
+    """Raises InvalidRequest where a hold cannot last so long."""
+    nanos = given.seconds * _NANOS + given.nanos
+    if not 0 < nanos <= LONGEST_HOLD_DAYS * _DAY * _NANOS:
+        allowed = f"more than 0 s, at most {LONGEST_HOLD_DAYS * _DAY} s ({LONGEST_HOLD_DAYS} days); unset: no end"
+        raise InvalidRequest("expires_in", f"{nanos / _NANOS:g} s", allowed)
+    return nanos / _NANOS

@@ -1,15 +1,32 @@
-"""InferenceService: its calls to the service's requests, the service's events to its messages."""
+"""InferenceService: a message's fields to the service's request, the service's events to messages.
+
+Fields are read here, and checked by the service. What has no meaning there, such as a number that names no member of an
+enumeration, is the request's problem.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import TypeVar
 
+from draftd.core import RequestStats, SamplingParams
+from draftd.errors import InvalidRequest
 from draftd.fronts.grpc import reply
-from draftd.fronts.grpc.convert import request_of
 from draftd.fronts.grpc.interceptors import Context
+from draftd.planning.plan import Wish
+from draftd.protocol import DECODED, DEPTH_MODES, MODES, REASONS, WORKLOADS, duration
 from draftd.service.inference import InferenceService
+from draftd.service.request import Chat, Chunk, Event, Finished, Message, Prompt, RawText, Request, Started, TokenIds
 from draftd.v1 import inference_pb2 as pb
 from draftd.v1 import inference_pb2_grpc
+
+_MODES = {mode: number for number, mode in DECODED.items()}
+_REASONS = {reason: number for number, reason in REASONS.items()}
+
+_T = TypeVar("_T", bound="Enum | None")
+_E = TypeVar("_E", bound=int)
 
 
 class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
@@ -24,4 +41,129 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         # handler returns instead.
         left = context.time_remaining()
         deadline = None if left is None else time.monotonic() + left
-        await self._service.generate(request_of(request, deadline), lambda event: context.write(reply.event(event)))
+        await self._service.generate(request_of(request, deadline), lambda event: context.write(message_of(event)))
+
+
+def request_of(given: pb.GenerateRequest, deadline: float | None = None) -> Request:
+    """`deadline` is on the monotonic clock. What cannot be expressed is the request's `problem`, the first of them."""
+    problems: list[InvalidRequest] = []
+    if given.WhichOneof("input") is None:
+        problems.append(InvalidRequest("input", "nothing", "one of prompt, chat, tokens"))
+    mode = _member(MODES, given.mode, "mode", pb.DecodeMode.keys(), problems)
+    depth_mode = _member(DEPTH_MODES, given.depth_mode, "depth_mode", pb.DepthMode.keys(), problems)
+    workload = _member(WORKLOADS, given.workload, "workload", pb.WorkloadClass.keys(), problems)
+    cap = given.max_draft_tokens if given.HasField("max_draft_tokens") else None
+    return Request(
+        prompt=_prompt(given),
+        max_tokens=given.max_tokens if given.HasField("max_tokens") else None,
+        sampling=_sampling(given.sampling),
+        stop=tuple(given.stop),
+        wish=Wish(mode, cap, given.drafter or None, depth_mode),
+        workload=workload,
+        caller=given.caller,
+        deadline=deadline,
+        problem=problems[0] if problems else None,
+    )
+
+
+def _prompt(given: pb.GenerateRequest) -> Prompt:
+    kind = given.WhichOneof("input")
+    if kind == "chat":
+        return Chat(tuple(Message(message.role, message.content) for message in given.chat.messages))
+    if kind == "tokens":
+        return TokenIds(tuple(given.tokens.ids))
+    return RawText(given.prompt)
+
+
+def _sampling(p: pb.SamplingParams) -> SamplingParams:
+    return SamplingParams(
+        temperature=_float32(p.temperature) if p.HasField("temperature") else 0.0,
+        top_p=_float32(p.top_p) if p.HasField("top_p") else 1.0,
+        top_k=p.top_k if p.HasField("top_k") else 0,
+        min_p=_float32(p.min_p) if p.HasField("min_p") else 0.0,
+        seed=p.seed if p.HasField("seed") else None,
+    )
+
+
+def _member(known: Mapping[_E, _T], value: _E, field: str, names: Sequence[str], problems: list[InvalidRequest]) -> _T:
+    """What the number means; for one that means nothing, a problem, and what an unset field means."""
+    if value not in known:
+        problems.append(InvalidRequest(field, value, ", ".join(names)))
+        return next(iter(known.values()))
+    return known[value]
+
+
+def _float32(value: float) -> float:
+    """0.8 travels as 0.800000011920929: seven digits are all that a float32 was ever told."""
+    return float(f"{value:.7g}")
+
+
+def message_of(told: Event) -> pb.GenerateResponse:
+    if isinstance(told, Chunk):
+        return pb.GenerateResponse(
+            chunk=pb.Chunk(
+                text=told.text,
+                token_ids=told.emission.tokens,
+                from_draft=told.emission.from_draft,
+                text_lengths=map(len, told.pieces),
+            )
+        )
+    if isinstance(told, Started):
+        return pb.GenerateResponse(started=_started(told))
+    return pb.GenerateResponse(finished=_finished(told))
+
+
+def _started(told: Started) -> pb.Started:
+    plan = told.plan
+    return pb.Started(
+        request_id=told.request_id,
+        model=told.model.model,
+        draft_model=told.model.draft_model or "",
+        prompt_tokens=told.prompt_tokens,
+        plan=pb.DecodePlan(
+            mode=_MODES[plan.mode],
+            max_draft_tokens=plan.max_draft_tokens,
+            drafter=plan.drafter or "",
+            level=plan.level.label,
+            variant=plan.variant,
+            reason=plan.reason,
+            depth_mode=reply.DEPTH_MODE_NUMBERS[plan.depth_mode if plan.drafter is not None else None],
+            alternatives=sorted(plan.alternatives),
+        ),
+    )
+
+
+def _finished(told: Finished) -> pb.Finished:
+    outcome, stats = told.outcome, told.outcome.stats
+    return pb.Finished(
+        reason=_REASONS[outcome.reason],
+        usage=pb.Usage(
+            input_tokens=stats.prompt_tokens,
+            output_tokens=stats.counts.emitted,
+            cache_read_tokens=stats.cached_tokens,
+        ),
+        timings=_timings(stats),
+        counts=reply.counts(stats.counts),
+        stop=told.stop,
+        degraded=outcome.degraded,
+        mode=_MODES[told.plan.mode],
+    )
+
+
+def quantile(ordered: Sequence[float], q: float) -> float | None:
+    """Nearest rank: a value that occurred. None of nothing."""
+    return ordered[min(len(ordered) - 1, int(q * len(ordered)))] if ordered else None
+
+
+def _timings(stats: RequestStats) -> pb.Timings:
+    gaps = sorted(stats.gaps)
+    return pb.Timings(
+        queue=duration(stats.queue_seconds),
+        prefill=duration(stats.prefill_seconds),
+        time_to_first_token=duration(stats.time_to_first_token),
+        total=duration(None if stats.finished is None else stats.finished - stats.arrival),
+        decode_tokens_per_second=stats.decode_tokens_per_second or 0.0,
+        inter_chunk_p50=duration(quantile(gaps, 0.50)),
+        inter_chunk_p95=duration(quantile(gaps, 0.95)),
+        inter_chunk_p99=duration(quantile(gaps, 0.99)),
+    )

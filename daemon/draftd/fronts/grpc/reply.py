@@ -7,20 +7,18 @@ from datetime import datetime
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from draftd.core import DraftCounts, RequestStats
+from draftd.core import DraftCounts
 from draftd.engine.depth.acceptance_rates import Acceptance, Evidence, emitted
 from draftd.engine.depth.saved import Learnt
 from draftd.errors import NotServing
 from draftd.hardware.sample import MemoryPressure, ThermalLevel
 from draftd.hardware.state import HardwareView
-from draftd.protocol import DECODED, DEPTH_MODES, REASONS, WORKLOADS, duration
-from draftd.service.request import Chunk, Event, Finished, ServedModel, Started
+from draftd.protocol import DEPTH_MODES, WORKLOADS, duration
+from draftd.service.request import ServedModel
 from draftd.v1 import control_pb2
 from draftd.v1 import inference_pb2 as pb
 
-_MODES = {mode: number for number, mode in DECODED.items()}
-_DEPTH_MODES = {mode: number for number, mode in DEPTH_MODES.items()}
-_REASONS = {reason: number for number, reason in REASONS.items()}
+DEPTH_MODE_NUMBERS = {mode: number for number, mode in DEPTH_MODES.items()}
 _WORKLOADS = {workload: number for number, workload in WORKLOADS.items()}
 _PRESSURES = {
     None: None,
@@ -36,58 +34,6 @@ _LEVELS = {
     ThermalLevel.TRAPPING: control_pb2.THERMAL_LEVEL_TRAPPING,
     ThermalLevel.SLEEPING: control_pb2.THERMAL_LEVEL_SLEEPING,
 }
-
-
-def event(told: Event) -> pb.GenerateResponse:
-    if isinstance(told, Chunk):
-        return pb.GenerateResponse(
-            chunk=pb.Chunk(
-                text=told.text,
-                token_ids=told.emission.tokens,
-                from_draft=told.emission.from_draft,
-                text_lengths=map(len, told.pieces),
-            )
-        )
-    if isinstance(told, Started):
-        return pb.GenerateResponse(started=_started(told))
-    return pb.GenerateResponse(finished=_finished(told))
-
-
-def _started(told: Started) -> pb.Started:
-    plan = told.plan
-    return pb.Started(
-        request_id=told.request_id,
-        model=told.model.model,
-        draft_model=told.model.draft_model or "",
-        prompt_tokens=told.prompt_tokens,
-        plan=pb.DecodePlan(
-            mode=_MODES[plan.mode],
-            max_draft_tokens=plan.max_draft_tokens,
-            drafter=plan.drafter or "",
-            level=plan.level.label,
-            variant=plan.variant,
-            reason=plan.reason,
-            depth_mode=_DEPTH_MODES[plan.depth_mode if plan.drafter is not None else None],
-            alternatives=sorted(plan.alternatives),
-        ),
-    )
-
-
-def _finished(told: Finished) -> pb.Finished:
-    outcome, stats = told.outcome, told.outcome.stats
-    return pb.Finished(
-        reason=_REASONS[outcome.reason],
-        usage=pb.Usage(
-            input_tokens=stats.prompt_tokens,
-            output_tokens=stats.counts.emitted,
-            cache_read_tokens=stats.cached_tokens,
-        ),
-        timings=_timings(stats),
-        counts=counts(stats.counts),
-        stop=told.stop,
-        degraded=outcome.degraded,
-        mode=_MODES[told.plan.mode],
-    )
 
 
 def counts(c: DraftCounts) -> pb.DraftCounts:
@@ -127,7 +73,7 @@ def model(told: ServedModel) -> pb.GetModelResponse:
         chat_template=told.chat_template,
         light_draft_model=info.light_draft_model or "",
         light_draft_reason=info.light_draft_reason,
-        depth_mode=_DEPTH_MODES[told.depth_mode],
+        depth_mode=DEPTH_MODE_NUMBERS[told.depth_mode],
     )
 
 
@@ -135,25 +81,6 @@ def timestamp(at: datetime) -> Timestamp:
     made = Timestamp()
     made.FromDatetime(at)
     return made
-
-
-def quantile(ordered: Sequence[float], q: float) -> float | None:
-    """Nearest rank: a value that occurred. None of nothing."""
-    return ordered[min(len(ordered) - 1, int(q * len(ordered)))] if ordered else None
-
-
-def _timings(stats: RequestStats) -> pb.Timings:
-    gaps = sorted(stats.gaps)
-    return pb.Timings(
-        queue=duration(stats.queue_seconds),
-        prefill=duration(stats.prefill_seconds),
-        time_to_first_token=duration(stats.time_to_first_token),
-        total=duration(None if stats.finished is None else stats.finished - stats.arrival),
-        decode_tokens_per_second=stats.decode_tokens_per_second or 0.0,
-        inter_chunk_p50=duration(quantile(gaps, 0.50)),
-        inter_chunk_p95=duration(quantile(gaps, 0.95)),
-        inter_chunk_p99=duration(quantile(gaps, 0.99)),
-    )
 
 
 def hardware(view: HardwareView, now: float) -> control_pb2.Hardware | None:

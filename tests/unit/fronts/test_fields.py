@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from draftd.core import PROMPT_LOOKUP, DepthMode, FallbackLevel, ModePreference, SamplingParams, WorkloadClass
 from draftd.errors import InvalidRequest
-from draftd.fronts.grpc.convert import hold_seconds, level_of, request_of, workload_of
+from draftd.fronts.grpc.control import hold_seconds, level_of, workload_of
+from draftd.fronts.grpc.inference import request_of
 from draftd.planning.plan import Wish
 from draftd.protocol import DEPTH_MODES
 from draftd.service.request import Chat, Message, RawText, Request, TokenIds
