@@ -21,7 +21,7 @@ _CALLS = [
 
 @pytest.fixture
 def silent() -> Iterator[DraftdClient]:
-    """A client of somebody who takes connections, and never says a word. Ctrl-C interrupts, which whoever runs the
+    """A client of a server that takes connections, and never answers. Ctrl-C interrupts, which whoever runs the
     tests in the background has it not do."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

@@ -105,16 +105,10 @@ def test_a_level_is_held_for_a_while_for_ever_and_released(served: Served) -> No
 @pytest.mark.parametrize(
     ("method", "request_", "field"),
     [
-        ("HoldLevel", pb.HoldLevelRequest(), "level"),
         ("HoldLevel", pb.HoldLevelRequest(level="fast"), "level"),
         ("HoldLevel", pb.HoldLevelRequest(level="full", expires_in=Duration()), "expires_in"),
-        ("HoldLevel", pb.HoldLevelRequest(level="full", expires_in=Duration(seconds=-3)), "expires_in"),
-        ("HoldLevel", pb.HoldLevelRequest(level="full", expires_in=Duration(seconds=2**62)), "expires_in"),
-        ("ListTransitions", pb.ListTransitionsRequest(limit=-1), "limit"),
         ("ListTransitions", pb.ListTransitionsRequest(limit=1001), "limit"),
-        ("ListTransitions", pb.ListTransitionsRequest(after_number=-1), "after_number"),
         ("ListTransitions", pb.ListTransitionsRequest(after_number=10**9), "after_number"),
-        ("Watch", pb.WatchRequest(after_number=-1), "after_number"),
         ("Watch", pb.WatchRequest(after_number=10**9), "after_number"),
     ],
 )
@@ -277,7 +271,7 @@ def test_a_deadline_ends_the_call_and_not_the_run(served: Served, controller: Fa
     assert served.client.level().ladder, "it answers still"
 
 
-def test_a_run_that_fails_after_its_caller_has_gone_disturbs_nobody(
+def test_a_run_that_fails_after_its_caller_has_gone_is_harmless(
     served: Served, controller: FakeController, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(CallError):

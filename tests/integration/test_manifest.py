@@ -22,8 +22,8 @@ from draftd.client.child import serving as child
 from draftd.client.client import CallError, DraftdClient
 from tests.conftest import NanoPair
 
-TOKEN = "a-token-that-nobody-is-told"
-SPARSE_BYTES = 1 << 29
+TOKEN = "a-token-that-is-told-to-no-client"
+SPARSE_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def test_a_target_that_changes_is_told_and_the_draft_is_not(pair: Pair) -> None:
 
 
 def test_the_daemon_answers_while_it_hashes(pair: Pair) -> None:
-    """Half a gigabyte, and none of it on the disk: all that is asked meanwhile is answered before it is hashed."""
+    """A gigabyte, and none of it on the disk: all that is asked meanwhile is answered before it is hashed."""
     large = pair.folder / "target" / "model-large.safetensors"
     with large.open("wb") as file:
         file.truncate(SPARSE_BYTES)
@@ -178,7 +178,7 @@ def test_the_daemon_answers_while_it_hashes(pair: Pair) -> None:
                 assert list(pair.client.generate("Count with me.", max_tokens=4))[-1].HasField("finished")
                 answers += not manifest.done()
             found = manifest.result()
-        assert answers >= 2
+        assert answers >= 1
     finally:
         large.unlink()
     sizes = {file.name: file.bytes for file in found.models["target"].files}

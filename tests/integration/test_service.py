@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DepthMode, ModePreference, SamplingParams
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DepthMode, ModePreference
 from draftd.engine.scripted import scripted_models
 from draftd.v1 import inference_pb2 as pb
 from tests.serving import Answer, Served, collect, models, serving
@@ -62,14 +62,6 @@ def test_both_ways_give_the_same_text_and_say_how(served: Served) -> None:
     assert auto.finished.counts.drafted_tokens == 0
 
 
-def test_chat_tokens_and_text_are_three_ways_in(served: Served) -> None:
-    rendered = served.worker.tokenizer.render_chat([{"role": "user", "content": "hi"}])
-    chat = collect(served.client.generate(messages=[("user", "hi")], max_tokens=8))
-    ids = collect(served.client.generate(tokens=rendered, max_tokens=8))
-    assert chat.tokens == ids.tokens
-    assert chat.started.prompt_tokens == len(rendered)
-
-
 def test_timings_are_there_and_in_order(served: Served) -> None:
     answer = collect(served.client.generate("hello", max_tokens=40))
     assert answer.finished is not None
@@ -79,54 +71,6 @@ def test_timings_are_there_and_in_order(served: Served) -> None:
     assert t.decode_tokens_per_second > 0
     p50, p95, p99 = (d.ToNanoseconds() for d in (t.inter_chunk_p50, t.inter_chunk_p95, t.inter_chunk_p99))
     assert 0 < p50 <= p95 <= p99
-
-
-def test_a_stop_string_ends_the_text_before_it_and_is_named(served: Served) -> None:
-    whole = collect(served.client.generate("stop here", max_tokens=60))
-    stop = next(whole.text[i : i + 3] for i in range(20, 57) if "\ufffd" not in whole.text[i : i + 3])
-    for mode in (ModePreference.SPECULATIVE, ModePreference.AUTOREGRESSIVE):
-        answer = collect(served.client.generate("stop here", max_tokens=60, stop=[stop, "never"], mode=mode))
-        assert answer.finished is not None
-        assert answer.finished.reason == pb.FINISH_REASON_STOP
-        assert answer.finished.stop == stop
-        assert answer.text == whole.text[: whole.text.index(stop)]
-        assert answer.tokens == whole.tokens[: len(answer.tokens)]
-        check_counts(answer)
-
-
-def test_end_of_text_is_a_token_without_text(tmp_path: Path) -> None:
-    with serving(tmp_path, lambda: scripted_models(0.7, eos_after=20)) as served:
-        answer = collect(served.client.generate("abc"))
-        assert answer.finished is not None
-        assert answer.finished.reason == pb.FINISH_REASON_STOP
-        assert answer.finished.stop == ""
-        assert answer.tokens[-1] == 255
-        check_counts(answer)
-
-
-def test_prompt_and_answer_beyond_the_context_end_with_length(tmp_path: Path) -> None:
-    with serving(tmp_path, lambda: scripted_models(0.7, context_length=64)) as served:
-        answer = collect(served.client.generate("x" * 40, max_tokens=64))
-        assert answer.finished is not None
-        assert answer.finished.reason == pb.FINISH_REASON_LENGTH
-        assert answer.finished.usage.output_tokens == 24
-
-
-def test_the_seed_repeats_a_sampled_text(served: Served) -> None:
-    sampling = SamplingParams(temperature=20.0, seed=7)
-    first, second = (collect(served.client.generate("x", max_tokens=30, sampling=sampling)) for _ in range(2))
-    other = collect(served.client.generate("x", max_tokens=30, sampling=SamplingParams(temperature=20.0, seed=8)))
-    assert first.tokens == second.tokens != other.tokens
-
-
-def test_a_cap_above_the_daemons_is_clamped_and_the_reason_says_so(served: Served) -> None:
-    started = collect(served.client.generate("x", max_tokens=4, max_draft_tokens=15)).started
-    assert started.plan.max_draft_tokens == 4
-    assert "max_draft_tokens 15 lowered to the daemon's 4" in started.plan.reason
-    started = collect(served.client.generate("x", max_tokens=4, max_draft_tokens=0)).started
-    assert started.plan.mode == pb.DECODE_MODE_AUTOREGRESSIVE
-    started = collect(served.client.generate("x", max_tokens=4, drafter=PROMPT_LOOKUP)).started
-    assert started.plan.drafter == PROMPT_LOOKUP
 
 
 def test_get_model_says_what_is_loaded(served: Served) -> None:

@@ -13,7 +13,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from draftd.client.client import CallError
-from draftd.core import FinishReason
 from draftd.engine.pair import LoadedModels
 from draftd.engine.scheduler import Scheduler
 from draftd.engine.scripted import scripted_models
@@ -25,21 +24,6 @@ from tests.waiting import until
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-
-
-def test_a_deadline_ends_the_request_in_the_queue_and_in_the_batch(tmp_path: Path) -> None:
-    slow = lambda: scripted_models(0.7, step_seconds=0.02)  # noqa: E731
-    with serving(tmp_path, slow, engine={"max_batch": 1}) as served:
-        running = served.client.generate("x", max_tokens=4000, timeout=1.0)
-        next(running)
-        with pytest.raises(CallError) as queued:
-            list(served.client.generate("y", max_tokens=10, timeout=0.3))
-        with pytest.raises(CallError) as ran:
-            list(running)
-        assert queued.value.code is ran.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
-        served.settle()
-        reasons = [heard.outcomes[0].reason for heard in served.telemetry.heard]
-        assert reasons == [FinishReason.DEADLINE] * 2
 
 
 def test_a_full_queue_refuses_with_a_time_to_come_back_and_recovers(tmp_path: Path) -> None:
@@ -228,19 +212,3 @@ def until_error(stream: Iterator[pb.GenerateResponse]) -> Iterator[pb.GenerateRe
     with pytest.raises(CallError, match="no more") as caught:
         yield from stream
     assert caught.value.code is grpc.StatusCode.INTERNAL
-
-
-def test_requests_in_hand_are_bounded_even_where_the_engine_is_done_with_them(tmp_path: Path) -> None:
-    slow = lambda: scripted_models(0.7, step_seconds=0.01)  # noqa: E731
-    with serving(tmp_path, slow) as served:
-        served.daemon.service.limit = 2
-        streams = [served.client.generate("x", max_tokens=200) for _ in range(2)]
-        for stream in streams:
-            next(stream)
-        with pytest.raises(CallError, match="2 requests are in hand") as caught:
-            collect(served.client.generate("x"))
-        assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert caught.value.retry_after == 1.0
-        for stream in streams:
-            list(stream)
-        assert collect(served.client.generate("x", max_tokens=3)).error is None

@@ -12,7 +12,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from draftd.cli.serve import check_drafters
-from draftd.core import BUILT_IN_DRAFTERS, PROMPT_LOOKUP, FinishReason, SamplingParams
+from draftd.core import BUILT_IN_DRAFTERS, PROMPT_LOOKUP, DepthMode, FinishReason, SamplingParams
 from draftd.engine.drafters.base import Draft, DraftSequence, TextDrafter, merge
 from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.drafters.prompt_lookup import PromptLookup
@@ -21,9 +21,9 @@ from draftd.engine.pair import LoadedModels, assemble
 from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.scripted import ByteTokenizer
 from draftd.errors import ConfigError
-from draftd.fronts.grpc.convert import request_of
+from draftd.fronts.grpc.inference import request_of
 from draftd.planning.plan import Wish
-from draftd.service.request import Limits, checked
+from draftd.service.request import ServedModel, checked
 from draftd.settings import Settings
 from draftd.v1 import inference_pb2 as pb
 from tests.rig import automatic, autoregressive, request, speculative, tiny_llama
@@ -65,8 +65,8 @@ def test_a_drafter_registered_by_name_serves_a_request(running):
     engine = running(lambda: models_with(registry))
     info = engine.worker.info
     assert info.drafters == (PROMPT_LOOKUP, "repeat")
-    limits = Limits(4096, VOCAB, 32, chat_template=False, drafters=info.registered_drafters)
-    assert checked(request_of(pb.GenerateRequest(prompt="x", drafter="repeat")), limits).wish == Wish(drafter="repeat")
+    model = ServedModel(info, 32, 4, DepthMode.FIXED, chat_template=False)
+    assert checked(request_of(pb.GenerateRequest(prompt="x", drafter="repeat")), model).wish == Wish(drafter="repeat")
     plans = autoregressive(), speculative(4, "repeat"), automatic(4, "repeat")
     sinks = [engine.ask(request([3, 1, 4, 1, 5], plan, max_tokens=40)) for plan in plans]
     engine.ended(*sinks)
