@@ -132,6 +132,9 @@ class Transitions:
 async def unless_set(stopping: asyncio.Event, wanted: Awaitable[T]) -> T:
     """What `wanted` ends with. Raises NotServing as soon as the daemon stops; what is not done by then is given up."""
     asked = asyncio.ensure_future(wanted)
+    asked.add_done_callback(
+        lambda done: done.cancelled() or done.exception()
+    )  # a failure as the caller leaves is no news
     ending = asyncio.ensure_future(stopping.wait())
     try:
         await asyncio.wait((asked, ending), return_when=asyncio.FIRST_COMPLETED)
