@@ -65,7 +65,7 @@ class EngineControl(Protocol):
 
 
 class ControlTelemetry(Protocol):
-    """Where control tells what it does: draftd.telemetry.control. Any thread; never raises, never blocks."""
+    """Where control tells what it does: draftd.telemetry.fallback. Any thread; never raises, never blocks."""
 
     def transition(self, previous: FallbackLevel, current: FallbackLevel, signal: str) -> None: ...
 
