@@ -31,7 +31,7 @@ from draftd.errors import DraftdError
 
 LEAST = (60, 20)  # columns and lines
 _WIDE = 120  # columns from which three panels are side by side
-_SIDE = 17  # columns for the figures beside a curve
+_SIDE = 18  # columns for the figures beside a curve
 _COLUMN_SECONDS = 2.0  # at least so much time in each column of a curve
 _STATUS_SECONDS = 5.0  # a daemon that takes longer does not answer
 _LONGEST_PAUSE = 10.0
