@@ -222,7 +222,7 @@ def test_the_committed_page_is_what_the_settings_say(monkeypatch: pytest.MonkeyP
     assert main(["--check"]) == 0
 
 
-def test_the_engines_limits_are_the_settings_of_the_same_name() -> None:
+def test_engine_limits_are_settings_of_the_same_name() -> None:
     asked = {field.name for field in fields(Limits)} - {"memory_share", "headroom"}
     assert asked < set(EngineSettings.model_fields)
     limits = EngineSettings(max_batch=3, kv_cache_bytes=7).limits(headroom=lambda: 5)
@@ -279,7 +279,7 @@ def test_the_poll_token_never_travels_unencrypted() -> None:
         assert load_settings(None, {}, polled | {"DRAFTD_WEBHOOK__POLL_URL": url}).webhook.poll_url == url
 
 
-def test_the_webhook_listens_once_it_has_a_token_or_secret() -> None:
+def test_the_webhook_listens_once_a_token_is_set() -> None:
     assert not load_settings(None, {}, {}).webhook.listens
     empty = {"DRAFTD_WEBHOOK__TOKEN": "", "DRAFTD_WEBHOOK__SECRET": "", "DRAFTD_WEBHOOK__POLL_URL": ""}
     assert not load_settings(None, {}, empty).webhook.listens

@@ -124,7 +124,7 @@ def load_settings(file: Path | None, overrides: Mapping[str, object], environ: M
     came from, and what is allowed.
     """
     names = _names()
-    variables = {_variable(name) for name in names}
+    variables = [_variable(name) for name in names]
     _refuse_unknown(overrides, names)
     _refuse_unknown((name for name in environ if name.startswith(ENV_PREFIX)), [*variables, *COMMAND_VARIABLES])
     sources = (

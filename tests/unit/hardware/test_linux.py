@@ -89,7 +89,7 @@ def test_an_empty_machine_has_no_values_and_no_errors(tmp_path: Path) -> None:
     assert [getattr(found, name) for name in (*absent, "temperatures")] == [None] * 7
 
 
-def test_the_states_of_memory_add_up_to_all_of_it(tmp_path: Path) -> None:
+def test_memory_states_add_up_to_the_total(tmp_path: Path) -> None:
     found = sample(tree(tmp_path, {"proc/meminfo": MEMINFO})).memory_states
     assert found == {
         "used": 1_184_096 * KIB,

@@ -79,7 +79,7 @@ def test_a_failing_reading_costs_only_its_own_values(caplog: pytest.LogCaptureFi
     assert "cannot read broken" in record.getMessage()
 
 
-def test_a_hanging_reading_costs_only_its_values_and_one_thread() -> None:
+def test_a_hanging_reading_costs_one_thread() -> None:
     released = threading.Event()
     asked = 0
 
@@ -157,7 +157,7 @@ def test_samples_are_taken_until_closed() -> None:
     assert monitor.state.sample.memory_total == 2
 
 
-def test_the_first_sample_is_taken_at_once_and_closing_waits_for_none() -> None:
+def test_neither_the_first_sample_nor_closing_waits() -> None:
     monitor = HardwareMonitor(Scripted(CRITICAL), period_seconds=3600)
     monitor.start()
     until(lambda: monitor.state is not None)

@@ -107,7 +107,7 @@ def test_a_clock_that_stands_still_adds_no_time() -> None:
         ([0, 2, None], 1),
     ],
 )
-def test_a_throttle_event_is_a_change_into_heavy_or_worse(levels: list[int | None], throttles: int | None) -> None:
+def test_a_throttle_is_a_change_into_heavy(levels: list[int | None], throttles: int | None) -> None:
     assert heated(*levels).throttles == throttles
 
 
@@ -141,7 +141,7 @@ def test_the_coarser_heat_scale_replaces_the_finer(state: ThermalState, level: T
         ([700, 1000, 900, 1100], 400),
     ],
 )
-def test_swap_ins_count_from_the_first_sample_and_never_fall(amounts: list[int | None], since: int | None) -> None:
+def test_swap_ins_count_from_the_first_sample(amounts: list[int | None], since: int | None) -> None:
     assert swapped(*amounts) == since
 
 

@@ -88,7 +88,7 @@ def test_zero_is_exported(open_scene: Callable[..., Scene], receiver: OtlpReceiv
     assert (span.attributes["draftd.memory.pressure"], span.attributes["draftd.memory.headroom"]) == (0, 0)
 
 
-def test_a_span_says_how_the_machine_was_at_its_end(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_a_span_says_how_the_machine_was(scene: Scene, receiver: OtlpReceiver) -> None:
     scene.serve()
     scene.telemetry.begin_inference(scene.start()).refused(NotServing("draining"))
     scene.telemetry.shutdown(30.0)
