@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
-import pytest
+import math
+from dataclasses import dataclass
+from functools import cache
 
-from draftd.acceptance.cost import CostRates, per_answer, per_thousand_tokens, time_to_useful_answer
-from draftd.errors import ConfigError
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from draftd.acceptance.cost import (
+    CostRates,
+    alpha_of,
+    break_even,
+    expected_tokens,
+    measured_costs,
+    per_answer,
+    per_thousand_tokens,
+    speedup,
+    time_to_useful_answer,
+)
+from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Tick
+from draftd.core import PROMPT_LOOKUP, DraftCounts
+from draftd.engine.scripted import scripted_models
+from draftd.errors import ConfigError, FieldError
 from draftd.fronts.grpc.manifest import in_force
 from draftd.settings import load_settings
+from tests.rig import Rig, autoregressive, request, speculative
+from tests.ticking import drafted, granted, place, tick
 
 
 def test_an_hour_costs_what_the_machine_and_its_power_do() -> None:
@@ -69,3 +90,184 @@ def test_a_price_that_cannot_be_is_refused_by_its_name(name: str, value: str) ->
     with pytest.raises(ConfigError) as refused:
         load_settings(None, {}, {f"DRAFTD_COST__{name}": value})
     assert refused.value.field.split()[0] == f"cost.{name.lower()}"
+
+
+ALPHAS = (0.0, 0.3, 0.6, 0.8, 0.95, 1.0)
+LENGTHS = (1, 2, 3, 4, 6)
+_ROWS, _ROUNDS = 12, 40
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """`tokens`: of each of the first rounds of every row, as they came. `counts`: of all rounds of all rows."""
+
+    tokens: tuple[int, ...]
+    counts: tuple[DraftCounts, ...]
+
+    @property
+    def mean(self) -> float:
+        return sum(self.tokens) / len(self.tokens)
+
+
+@cache
+def decoded(alpha: float, k: int) -> Decoded:
+    """By the real engine. A fixed number of rounds: were it a fixed number of tokens, long rounds would be seen more
+    often as the last one."""
+    plan = speculative(k) if k else autoregressive()
+    prompts = [[7 + row, 3, 5 * row % 200 + 1] for row in range(_ROWS)]
+    rig = Rig(scripted_models(alpha), max_batch=_ROWS)
+    sinks = rig.run_together([request(p, plan, max_tokens=_ROUNDS * (k + 1) + 2) for p in prompts])
+    # The first chunk is the prompt's own token.
+    tokens = tuple(n for sink in sinks for n in sink.chunks[1 : _ROUNDS + 1])
+    assert len(tokens) == _ROWS * _ROUNDS
+    return Decoded(tokens, tuple(sink.done.stats.counts for sink in sinks))
+
+
+def deviation(alpha: float, k: int) -> float:
+    """Of a round's tokens: i of them with chance alpha^(i-1) (1 - alpha), and k + 1 with alpha^k."""
+    chances = [alpha ** (i - 1) * (1 - alpha) for i in range(1, k + 1)] + [alpha**k]
+    squares = sum(chance * i**2 for i, chance in enumerate(chances, 1))
+    return math.sqrt(max(0.0, squares - expected_tokens(alpha, k) ** 2))
+
+
+def four_errors(alpha: float, k: int) -> float:
+    return 4 * deviation(alpha, k) / math.sqrt(_ROWS * _ROUNDS) + 1e-9
+
+
+@pytest.mark.parametrize("k", LENGTHS)
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_the_engine_emits_as_many_tokens_a_round_as_the_formula_expects(alpha: float, k: int) -> None:
+    assert decoded(alpha, k).mean == pytest.approx(expected_tokens(alpha, k), abs=four_errors(alpha, k))
+
+
+@pytest.mark.parametrize("k", [2, 4])
+def test_the_bound_tells_a_wrong_formula(k: int) -> None:
+    """One token too many or too few in the block, or an acceptance that is off by 0.1, would be seen."""
+    found = decoded(0.8, k).mean
+    for alpha, length in ((0.8, k - 1), (0.8, k + 1), (0.7, k), (0.9, k)):
+        assert abs(found - expected_tokens(alpha, length)) > four_errors(0.8, k)
+
+
+@pytest.mark.parametrize("k", LENGTHS)
+@pytest.mark.parametrize("alpha", [0.3, 0.6, 0.8, 0.95])
+def test_the_acceptance_is_found_again_whatever_the_block_length(alpha: float, k: int) -> None:
+    counts = decoded(alpha, k).counts
+    accepted, rollbacks = sum(c.accepted for c in counts), sum(c.rollbacks for c in counts)
+    tried = accepted + rollbacks
+    assert alpha_of(accepted, rollbacks) == pytest.approx(alpha, abs=4 * math.sqrt(alpha * (1 - alpha) / tried))
+
+
+@pytest.mark.parametrize("k", LENGTHS)
+@pytest.mark.parametrize(("alpha", "draft_cost", "verify_cost"), [(0.6, 0.3, 1.4), (0.8, 0.1, 1.2), (0.95, 0.05, 1.0)])
+def test_the_speedup_is_that_of_the_forwards_which_the_engine_made(
+    alpha: float, draft_cost: float, verify_cost: float, k: int
+) -> None:
+    """Forwards at a price each, in place of a clock: a target's forward over one token costs 1."""
+    found = decoded(alpha, k)
+    forwards = _ROUNDS * _ROWS
+    # Each round is one forward of the target, and of the draft as many as it drafts.
+    assert all(c.target_forwards == c.rounds for c in found.counts)
+    assert all(c.draft_forwards == c.drafted for c in found.counts)
+    plain = decoded(alpha, 0)
+    assert plain.mean == 1.0
+    price = forwards * (k * draft_cost + verify_cost)
+    measured = (sum(found.tokens) / price) / (sum(plain.tokens) / forwards)
+    wanted = speedup(alpha, k, draft_cost, lambda length: verify_cost if length else 1.0)
+    assert measured == pytest.approx(wanted, abs=four_errors(alpha, k) / (k * draft_cost + verify_cost))
+
+
+def test_figures_of_the_paper() -> None:
+    """Leviathan et al., figure 2 and table 1: gamma 5 at alpha 0.8 expects 3.69 tokens; alpha 0.9 with a draft of no
+    cost and gamma 10 gains 6.86 times."""
+    assert expected_tokens(0.8, 5) == pytest.approx(3.69, abs=0.005)
+    assert speedup(0.9, 10, 0.0, lambda k: 1.0) == pytest.approx(6.86, abs=0.005)
+    assert [(expected_tokens(0.7, k) - 1) / k for k in (1, 2, 4, 8)] == pytest.approx([0.7, 0.6, 0.44, 0.28], abs=0.01)
+
+
+def test_the_ends_of_the_scale() -> None:
+    assert [expected_tokens(0.0, k) for k in (0, 1, 6)] == [1, 1, 1]
+    assert [expected_tokens(1.0, k) for k in (0, 1, 6)] == [1, 2, 7]
+    assert speedup(0.7, 0, 0.2, {0: 1.0}) == 1.0
+
+
+@settings(deadline=None)
+@given(st.floats(0, 1), st.integers(0, 16))
+def test_expected_tokens_are_the_papers_closed_form(alpha: float, k: int) -> None:
+    closed = k + 1 if alpha > 1 - 1e-6 else (1 - alpha ** (k + 1)) / (1 - alpha)
+    assert expected_tokens(alpha, k) == pytest.approx(closed, rel=1e-4)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 12), st.floats(0, 1), st.floats(1, 4))
+def test_at_the_break_even_speculation_neither_gains_nor_loses(k: int, draft_cost: float, verify_cost: float) -> None:
+    cost = {0: 1.0, k: verify_cost}
+    found = break_even(k, draft_cost, cost)
+    if found is None:
+        assert speedup(1.0, k, draft_cost, cost) < 1
+    elif found > 0:
+        assert speedup(found, k, draft_cost, cost) == pytest.approx(1, abs=1e-6)
+    else:
+        assert speedup(0.0, k, draft_cost, cost) >= 1 - 1e-9
+
+
+def test_a_draft_that_costs_nothing_always_pays_and_one_dearer_than_its_block_never() -> None:
+    assert break_even(4, 0.0, {4: 1.0}) == 0.0
+    assert break_even(4, 1.0, {4: 1.5}) is None
+    assert break_even(1, 0.5, {1: 1.0}) == pytest.approx(0.5)
+
+
+def test_wrong_arguments_are_named() -> None:
+    with pytest.raises(FieldError, match="alpha: got 1.2; allowed: 0 to 1"):
+        expected_tokens(1.2, 3)
+    with pytest.raises(FieldError, match="k: got -1"):
+        expected_tokens(0.5, -1)
+    with pytest.raises(FieldError, match="k: got 3; allowed: a block length that was measured: 0, 2, 4"):
+        speedup(0.5, 3, 0.1, {0: 1.0, 2: 1.1, 4: 1.2})
+
+
+def test_an_acceptance_of_nothing_is_none() -> None:
+    assert alpha_of(0, 0) is None
+    assert alpha_of(0, 3) == 0.0
+
+
+def plain(seconds: float, rounds: int = 20, arm: Arm = AUTOREGRESSIVE) -> Tick:
+    counts = DraftCounts(rounds=rounds, emitted=rounds, target_forwards=rounds, verify_seconds=rounds * seconds)
+    return tick(place(arm.id), granted=granted(arm), counts=counts)
+
+
+def block(arm: Arm, draft: float, verify: float, *, rate: float = 0.010, warm_up: bool = False) -> Tick:
+    """Ten blocks and three rounds without a draft, at `rate` seconds each."""
+    k = arm.block_length
+    counts = drafted(
+        k, drafts=10, accepted=k * 5, plain=3, draft_seconds=10 * k * draft, verify_seconds=10 * verify + 3 * rate
+    )
+    return tick(place(arm.id, warm_up=warm_up), granted=granted(arm), counts=counts)
+
+
+def test_costs_are_measured_where_they_arise() -> None:
+    costs = measured_costs(
+        [
+            *(plain(s) for s in (0.009, 0.010, 0.080)),
+            *(block(Arm(4), d, v) for d, v in ((0.001, 0.012), (0.002, 0.013), (0.003, 0.050))),
+            block(Arm(2), 0.002, 0.011),
+            # At other prices: another drafter, several at a time, a warm-up, an answer that failed.
+            block(Arm(4, PROMPT_LOOKUP), 9.0, 9.0),
+            block(Arm(4, concurrency=4), 9.0, 9.0),
+            block(Arm(6), 9.0, 9.0, warm_up=True),
+            plain(9.0, arm=Arm(0, None, concurrency=2)),
+        ]
+    )
+    assert costs is not None
+    assert costs.autoregressive_seconds == pytest.approx(0.010)
+    assert costs.draft_seconds == pytest.approx(0.002)
+    assert costs.verify_seconds == {2: pytest.approx(0.011), 4: pytest.approx(0.013)}
+    assert costs.draft_cost == pytest.approx(0.2)
+    assert costs.verify_costs == {0: 1.0, 2: pytest.approx(1.1), 4: pytest.approx(1.3)}
+    assert speedup(1.0, 4, costs.draft_cost, costs.verify_costs) == pytest.approx(5 / (4 * 0.2 + 1.3))
+
+
+def test_without_autoregressive_requests_there_is_nothing_to_count_in() -> None:
+    assert measured_costs([block(Arm(4), 0.001, 0.012)]) is None
+    alone = measured_costs([plain(0.010)])
+    assert alone is not None
+    assert (alone.draft_seconds, alone.draft_cost, alone.verify_costs) == (None, None, {0: 1.0})

@@ -1,12 +1,232 @@
-"""Which arms a daemon is measured in, one knob at a time, and what is said of those that it cannot be."""
+"""What a sweep asks: options, prompts, arms, and the order in which it asks them."""
 
 from __future__ import annotations
 
-from draftd.acceptance.options import SweepOptions
-from draftd.acceptance.sweep.plan import SweepPlan, plan_sweep
+import json
+import re
+from collections import Counter
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from draftd.acceptance.options import GROUPS, LONG, MEDIUM, SHORT, OptionError, SweepOptions
+from draftd.acceptance.session import token_seed
+from draftd.acceptance.sweep.plan import (
+    CHARACTERS_A_TOKEN,
+    SweepPlan,
+    _lines,
+    checksums,
+    chosen_prompts,
+    distinct,
+    group,
+    pending,
+    plan_sweep,
+    schedule,
+    tokens_of,
+)
 from draftd.acceptance.ticks import Arm
-from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP
+from draftd.client.prompts import Prompt, from_file, from_texts
+from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
+from draftd.engine.pair import load_tokenizer
+from tests.conftest import NanoPair
 from tests.unit.acceptance.sweep.conftest import model
+
+some_options = st.builds(
+    SweepOptions,
+    block_lengths=st.lists(st.integers(0, 64), unique=True).map(tuple),
+    block_length=st.integers(1, 64),
+    drafters=st.none() | st.lists(st.sampled_from(list(BUILT_IN_DRAFTERS)), unique=True).map(tuple),
+    temperatures=st.lists(st.integers(0, 1000).map(lambda n: n / 100), unique=True).map(tuple),
+    concurrency=st.lists(st.integers(1, 256), unique=True).map(tuple),
+    groups=st.lists(st.sampled_from(GROUPS), unique=True, min_size=1).map(tuple),
+    prompts=st.lists(
+        st.builds(
+            Prompt,
+            st.text(),
+            st.lists(st.tuples(st.text(), st.text()), min_size=1).map(tuple),
+            st.sampled_from(list(WorkloadClass)),
+            st.none() | st.integers(1, 99),
+            st.text(),
+        ),
+        max_size=3,
+    ).map(tuple),
+    max_tokens=st.none() | st.integers(2, 4096),
+    cool_down=st.floats(0, 3600),
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # times are the machine's
+@given(some_options)
+def test_a_run_remembers_all_of_it(options: SweepOptions) -> None:
+    plan = json.loads(json.dumps(options.plan())) | {"arms": ["ar"], "requests": 7}
+    assert SweepOptions.from_plan(plan) == options
+    assert SweepOptions.resumed(plan) == options
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("block_lengths", (0, 65), "block_lengths: got 65; allowed: less than or equal to 64"),
+        ("block_lengths", (-1,), "block_lengths: got -1"),
+        ("block_lengths", (2, 2), "block_lengths: got (2, 2); allowed: each no more than once"),
+        ("block_lengths", (True,), "block_lengths: got True"),
+        ("block_length", 0, "block_length: got 0; allowed: greater than or equal to 1"),
+        ("temperatures", (float("nan"),), "temperatures: got nan; allowed: a finite number"),
+        ("temperatures", (-0.1,), "temperatures: got -0.1"),
+        ("temperatures", (0.12345678,), "six digits at most"),
+        ("concurrency", (0,), "concurrency: got 0"),
+        ("groups", ("poems",), "groups: got 'poems'; allowed: short_control, medium_reasoning, long_context, code"),
+        ("groups", (), "groups: got ()"),
+        ("each", 0, "each: got 0"),
+        ("repetitions", 0, "repetitions: got 0"),
+        ("max_tokens", 1, "max_tokens: got 1; allowed: greater than or equal to 2"),
+        ("cool_down", -1.0, "cool_down: got -1.0"),
+        ("cool_down", float("inf"), "cool_down: got inf"),
+        ("heat_seconds", 1e9, "heat_seconds: got 1000000000.0"),
+        ("seed", -1, "seed: got -1"),
+    ],
+)
+def test_what_is_out_of_bounds_is_named(field: str, value: Any, message: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        SweepOptions.resumed(None, **{field: value})
+    assert message in str(caught.value)
+
+
+def test_what_is_not_given_is_as_the_run_began() -> None:
+    plan = SweepOptions(repetitions=7, cool_down=0.5).plan()
+    assert SweepOptions.resumed(plan, repetitions=None, seed=4) == SweepOptions(repetitions=7, cool_down=0.5, seed=4)
+    assert SweepOptions.resumed(None, temperatures=()) == SweepOptions(temperatures=())
+
+
+def test_a_plan_that_was_written_by_hand_is_checked() -> None:
+    plan = SweepOptions().plan()
+    with pytest.raises(OptionError, match="the plan of the sweep: repetitions"):
+        SweepOptions.from_plan(plan | {"repetitions": "many"})
+    with pytest.raises(OptionError, match="repetitions: got 0"):
+        SweepOptions.from_plan(plan | {"repetitions": 0})
+
+
+def test_prompts_of_ones_own_are_of_the_group_that_their_line_names_or_of_their_file(tmp_path: Path) -> None:
+    file = tmp_path / "support.jsonl"
+    line = {"messages": [{"role": "user", "content": "Hello"}]}
+    file.write_text(json.dumps(line) + "\n" + json.dumps(line | {"group": "greetings"}) + "\n")
+    assert [prompt.group for prompt in from_file(file)] == ["support", "greetings"]
+    assert from_texts(["Hello"])[0].group == ""
+
+
+BIG = 32_768
+
+
+def words(prompt: Prompt) -> int:
+    return len(prompt.messages[-1][1].split())
+
+
+def passages(prompt: Prompt) -> list[str]:
+    """Titles, in the order in which they stand."""
+    return re.findall(r"^\[\d+\] (.*)$", prompt.messages[-1][1], re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "least", "most", "tokens"), [(SHORT, 8, 5, 30, (48, 64)), (MEDIUM, 6, 80, 200, (96,))]
+)
+def test_a_tier_is_as_long_as_it_says(name: str, count: int, least: int, most: int, tokens: tuple[int, ...]) -> None:
+    prompts = group(name, BIG, each=1)
+    assert len(prompts) == count
+    for prompt in prompts:
+        assert least <= words(prompt) <= most, prompt.name
+        assert prompt.max_tokens in tokens
+        assert [role for role, _ in prompt.messages] == ["user"]
+        assert prompt.group == name
+
+
+def test_passages_are_prose_of_an_invented_place() -> None:
+    found = _lines("passages")
+    assert len(found) == 16
+    assert len({passage["id"] for passage in found} | {passage["title"] for passage in found}) == 32
+    for passage in found:
+        assert 60 <= len(passage["text"].split()) <= 110, passage["id"]
+        assert passage["text"].endswith(".")
+        assert "  " not in passage["text"]
+
+
+def test_no_word_for_word_repetition_makes_prompt_lookup_look_good() -> None:
+    """Six words in a row stand in one text only."""
+    texts = [p["text"] for p in _lines("passages")]
+    texts += [p.messages[-1][1] for name in (SHORT, MEDIUM) for p in group(name, BIG, 1)]
+    runs = Counter(
+        run
+        for text in texts
+        for run in {" ".join(text.lower().split()[at : at + 6]) for at in range(len(text.split()) - 5)}
+    )
+    assert [run for run, count in runs.items() if count > 1] == []
+
+
+@pytest.mark.parametrize("context_length", [1024, 2048, 4096, 8192, BIG])
+def test_as_many_passages_as_half_the_context_lets_in_and_those_that_the_question_needs(context_length: int) -> None:
+    lines = {line["id"]: line for line in _lines(LONG)}
+    titles = {passage["id"]: passage["title"] for passage in _lines("passages")}
+    prompts = group(LONG, context_length, each=1)
+    assert [prompt.name for prompt in prompts] == list(lines)
+    for prompt in prompts:
+        shown, needed = passages(prompt), {titles[one] for one in lines[prompt.name]["passages"]}
+        assert needed <= set(shown)
+        assert shown == [title for title in titles.values() if title in shown]  # the needed ones are not put first
+        assert tokens_of(prompt) <= context_length / 2
+        assert prompt.messages[-1][1].endswith("Question: " + lines[prompt.name]["question"])
+        left = [p for p in _lines("passages") if p["title"] not in shown]
+        for passage in left:  # none of them would fit as well
+            longer = tokens_of(prompt) + (len(passage["title"]) + len(passage["text"]) + 8) / CHARACTERS_A_TOKEN
+            assert longer > context_length / 2
+    if context_length >= 8192:
+        assert all(len(passages(prompt)) == 16 for prompt in prompts)
+    assert group(LONG, context_length, each=1) == prompts
+
+
+@settings(deadline=None)
+@given(st.integers(256, 20_000))
+def test_a_longer_context_never_shows_fewer_passages(context_length: int) -> None:
+    for less, more in zip(group(LONG, context_length, 1), group(LONG, context_length + 500, 1), strict=True):
+        assert len(passages(less)) <= len(passages(more))
+
+
+def test_every_prompt_fits_the_embedded_pair_with_its_answer(nano_pair: NanoPair) -> None:
+    tokenizer = load_tokenizer(nano_pair.target)
+    prompts = chosen_prompts(SweepOptions(each=8), model(context_length=1024))
+    assert Counter(prompt.group for prompt in prompts) == {
+        SHORT: 8, MEDIUM: 6, LONG: 6, "code": 8, "tool_call": 8, "chat": 8, "prose": 8
+    }  # fmt: skip
+    for prompt in prompts:
+        ids = tokenizer.render_chat([{"role": role, "content": content} for role, content in prompt.messages])
+        assert prompt.max_tokens is not None
+        assert len(ids) + prompt.max_tokens <= 1024, prompt.name
+    longest = max(words(prompt) for prompt in prompts if prompt.group != LONG)
+    assert all(words(prompt) > longest for prompt in prompts if prompt.group == LONG)
+
+
+def test_names_are_made_distinct_and_groups_are_never_empty() -> None:
+    prompts = distinct(from_texts(["Hello", "Hello", "Hello #2", "Hello"]))
+    assert [prompt.name for prompt in prompts] == ["Hello", "Hello #2", "Hello #2 #2", "Hello #3"]
+    assert {prompt.group for prompt in prompts} == {"unspecified"}
+
+
+def test_each_group_has_a_checksum_of_what_is_asked() -> None:
+    before = checksums(chosen_prompts(SweepOptions(), model()))
+    assert set(before) == set(GROUPS)
+    after = checksums(chosen_prompts(SweepOptions(), model(context_length=1024)))
+    assert {name for name in GROUPS if before[name] != after[name]} == {LONG}
+
+
+def test_a_prompt_that_does_not_fit_is_left_out_and_said() -> None:
+    plan = plan_sweep(SweepOptions(groups=(SHORT, LONG)), model(context_length=300))
+    assert {prompt.group for prompt in plan.prompts} == {SHORT}
+    assert len(plan.left_out_prompts) == 6
+    assert all("the model's context is 300" in reason for reason in plan.left_out_prompts.values())
+    assert plan.frozen(1)["left_out_prompts"][0].keys() == {"prompt", "reason"}
+
 
 DRAFT, LIGHT, LOOKUP = (
     DRAFT_MODEL,
@@ -90,3 +310,76 @@ def test_the_plan_as_it_lies_in_the_run() -> None:
     assert SweepOptions.from_plan(plan) == ALL
     # Of prompts that changed the checksum is named before a page of text is.
     assert sorted(plan).index("prompt_checksums") < sorted(plan).index("prompts")
+
+
+ARMS = [
+    Arm(0, None), Arm(2), Arm(4), Arm(4, PROMPT_LOOKUP), Arm(0, None, 0.8), Arm(4, temperature=0.8),
+    Arm(0, None, concurrency=2), Arm(4, concurrency=2), Arm(0, None, concurrency=3), Arm(4, concurrency=3),
+]  # fmt: skip
+
+plans = st.builds(
+    lambda arms, prompts, repetitions, seed: SweepPlan(
+        SweepOptions(repetitions=repetitions, seed=seed),
+        tuple(arms),
+        tuple(from_texts([str(n) for n in range(prompts)])),
+        {},
+        {},
+    ),
+    st.lists(st.sampled_from(ARMS), unique=True, min_size=1),
+    st.integers(3, 9),
+    st.integers(1, 3),
+    st.integers(0, 99),
+)
+
+
+@settings(deadline=None)
+@given(plans)
+def test_every_request_stands_in_it_once(plan: SweepPlan) -> None:
+    counts = Counter(key for step in schedule(plan) for key in step.keys)
+    assert set(counts.values()) <= {1}
+    for arm in plan.arms:
+        for repetition in range(1, plan.options.repetitions + 1):
+            asked = [key for key in counts if key[0] == arm.id and key[2] == repetition]
+            assert len(asked) == len(plan.prompts) // arm.concurrency * arm.concurrency
+    assert all(len(step.prompts) == step.arm.concurrency for step in schedule(plan))
+
+
+@settings(deadline=None)
+@given(plans)
+def test_all_arms_of_a_prompt_stand_side_by_side(plan: SweepPlan) -> None:
+    """What drifts over minutes meets all of them alike."""
+    blocks = groupby(schedule(plan), key=lambda step: (step.repetition, step.arm.concurrency, step.prompts))
+    for (_, together, _), steps in blocks:
+        arms = [step.arm for step in steps]
+        assert sorted(map(str, arms)) == sorted(str(arm) for arm in plan.arms if arm.concurrency == together)
+
+
+@settings(deadline=None)
+@given(plans)
+def test_the_same_plan_gives_the_same_order(plan: SweepPlan) -> None:
+    assert schedule(plan) == schedule(plan)
+
+
+def test_the_order_of_arms_is_drawn_anew_for_each_prompt() -> None:
+    plan = SweepPlan(SweepOptions(), tuple(ARMS[:6]), tuple(from_texts([str(n) for n in range(20)])), {}, {})
+    steps = schedule(plan)
+    orders = {tuple(step.arm.id for step in steps[at : at + 6]) for at in range(0, len(steps), 6)}
+    assert len(orders) > 40  # of 60 drawn from 720
+    first = Counter(steps[at].arm.id for at in range(0, len(steps), 6))
+    assert max(first.values()) <= 24  # none is always first; expected: 10
+
+
+@settings(max_examples=50, deadline=None)
+@given(plans, st.data())
+def test_what_is_pending_is_what_is_missing_in_the_same_order(plan: SweepPlan, data: st.DataObject) -> None:
+    steps = schedule(plan)
+    done = set(data.draw(st.lists(st.sampled_from([key for step in steps for key in step.keys]))))
+    left = pending(steps, done)
+    assert left == [step for step in steps if set(step.keys) - done]
+    assert {key for step in steps for key in step.keys} - done <= {key for step in left for key in step.keys}
+
+
+def test_arms_draw_sampled_answers_alike_and_repetitions_do_not() -> None:
+    seeds = {token_seed(seed, repetition, prompt) for seed in (0, 1) for repetition in (1, 2, 3) for prompt in "abcd"}
+    assert len(seeds) == 24
+    assert all(0 <= seed < 2**64 for seed in seeds)

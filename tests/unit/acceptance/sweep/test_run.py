@@ -1,4 +1,4 @@
-"""A sweep of a real daemon: what is kept of it, where it is stopped, and where it goes on."""
+"""A sweep of a real daemon: what is kept of it, where it stops and resumes, how it waits, and the time that is left."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,15 +17,15 @@ import pytest
 from draftd.acceptance import session as module
 from draftd.acceptance.folder import RunError, RunFolder
 from draftd.acceptance.options import SweepOptions
-from draftd.acceptance.samples import Sampler
+from draftd.acceptance.samples import Sample, Sampler
 from draftd.acceptance.session import Advance, Session, all_at_once, ask_for
-from draftd.acceptance.sweep.plan import Key, NothingToMeasure, SweepPlan, measured, pending, plan_sweep, schedule
+from draftd.acceptance.sweep.plan import Key, NothingToMeasure, Step, SweepPlan, measured, pending, plan_sweep, schedule
 from draftd.acceptance.sweep.result import sweep_result
-from draftd.acceptance.sweep.run import MOST_ERRORS, SweepStopped, run_sweep, sweep_complete
+from draftd.acceptance.sweep.run import MOST_ERRORS, Heat, Remaining, SweepStopped, run_sweep, sweep_complete
 from draftd.acceptance.ticks import Arm, Stage, Tick
 from draftd.client.client import DraftdClient
-from draftd.client.prompts import from_texts
-from draftd.core import DRAFT_MODEL, DecodeMode
+from draftd.client.prompts import Prompt, from_texts
+from draftd.core import DRAFT_MODEL, DecodeMode, WorkloadClass
 from draftd.engine.scripted import scripted_models
 from tests.acceptance import manifest
 from tests.serving import Served, serving
@@ -315,3 +316,124 @@ class TestLess:
         model.context_length = 8
         with pytest.raises(NothingToMeasure, match="context of 8 tokens"):
             run_sweep(begin(tmp_path / "run"), SMALL, model, silent)
+
+
+class Machine:
+    """A clock that moves when one sleeps on it, and a machine that cools at a given time."""
+
+    def __init__(self, patience: float = 60.0, cools_at: float = float("inf")) -> None:
+        self.now, self.cools_at = 0.0, cools_at
+        self.said: list[str] = []
+        self.heat = Heat(patience, clock=lambda: self.now, sleep=self.sleep)
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds > 0
+        self.now += seconds
+        if self.now >= self.cools_at:
+            self.is_now("moderate")
+
+    def is_now(self, level: str | None) -> None:
+        self.heat.observe(Sample(Stage.SWEEP, 1, "", self.now, self.now, thermal=level))
+
+    def wait(self) -> float:
+        say: Callable[[str], None] = self.said.append
+        return self.heat.wait(say)
+
+
+@pytest.mark.parametrize("level", [None, "nominal", "moderate"])
+def test_a_cool_machine_is_not_waited_for(level: str | None) -> None:
+    machine = Machine()
+    machine.is_now(level)
+    assert machine.wait() == 0
+    assert machine.said == []
+
+
+@pytest.mark.parametrize("level", ["heavy", "trapping", "sleeping"])
+def test_a_hot_one_is_waited_for_until_it_is_cooler_and_it_is_said(level: str) -> None:
+    machine = Machine(cools_at=17)
+    machine.is_now(level)
+    assert machine.wait() == 17
+    assert machine.said[0] == f"waiting for the machine to cool: thermal level {level}, 60 s at most"
+    assert machine.wait() == 0
+
+
+def test_patience_ends_and_is_not_spent_again_until_it_was_cool_once() -> None:
+    machine = Machine(patience=30.5)
+    machine.is_now("heavy")
+    assert machine.wait() == 30.5
+    assert machine.wait() == 0
+    machine.is_now("nominal")
+    assert machine.wait() == 0
+    machine.is_now("heavy")
+    assert machine.wait() == 30.5
+
+
+def test_a_reading_that_is_missing_changes_nothing() -> None:
+    machine = Machine(cools_at=5)
+    machine.is_now("heavy")
+    machine.is_now(None)
+    assert machine.wait() == 5
+
+
+def test_no_patience_is_no_wait() -> None:
+    machine = Machine(patience=0)
+    machine.is_now("heavy")
+    assert machine.wait() == 0
+
+
+LENGTHS = {"short": 30, "long": 300}
+PROMPTS = tuple(
+    Prompt(f"{group}-{n}", (("user", "x"),), WorkloadClass.UNSPECIFIED, None, group)
+    for group in LENGTHS
+    for n in range(8)
+)
+ARMS = (Arm(0, None), Arm(2), Arm(4), Arm(0, None, concurrency=4), Arm(4, concurrency=4))
+PAUSE = 0.1
+
+
+def steps() -> list[Step]:
+    return schedule(SweepPlan(SweepOptions(repetitions=3), ARMS, PROMPTS, {}, {}))
+
+
+def seconds(step: Step, drawn: random.Random) -> float:
+    """Answers differ in length by half; an arm's speed is its own; those at once are as slow as the slowest."""
+    tokens = max(LENGTHS[prompt.group] for prompt in step.prompts) * drawn.uniform(0.5, 1.5)
+    return 0.05 + tokens * 0.02 / (1 + 0.3 * step.arm.block_length) * (1 + 0.2 * step.arm.concurrency)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_said_is_what_it_takes(seed: int) -> None:
+    drawn, remaining, all_steps = random.Random(seed), Remaining(PAUSE), steps()
+    took = [seconds(step, drawn) for step in all_steps]
+    assert remaining.of(all_steps) is None  # before anything is known nothing is said
+    for at, step in enumerate(all_steps):
+        said, truth = remaining.of(all_steps[at:]), sum(took[at:]) + PAUSE * len(took[at:])
+        if at >= len(took) // 10:  # from a tenth on
+            assert said is not None
+            assert abs(said - truth) < 0.3 * truth + 10
+        if at >= len(took) // 3:
+            assert said is not None
+            assert abs(said - truth) < 0.15 * truth + 10  # an answer of the long group takes about 9 s
+        remaining.took(step, took[at])
+    assert remaining.of([]) == 0
+
+
+def test_one_that_hung_does_not_spoil_it() -> None:
+    remaining, step = Remaining(), steps()[0]
+    for _ in range(9):
+        remaining.took(step, 1.0)
+    remaining.took(step, 600.0)
+    said = remaining.of([step] * 100)
+    assert said is not None
+    assert 100 <= said <= 130.0 + 1e-9
+
+
+def test_like_is_judged_by_like() -> None:
+    remaining = Remaining(pause_seconds=0.5)
+    fast, slow = Step(Arm(4), PROMPTS[:1], 1), Step(Arm(4), PROMPTS[-1:], 1)
+    remaining.took(fast, 1.0)
+    assert remaining.of([slow]) == 1.5  # the arm is known, the group is not
+    remaining.took(slow, 9.0)
+    assert remaining.of([fast, slow]) == 1.5 + 9.5
+    unknown = Step(Arm(2), PROMPTS[:1], 1)
+    assert remaining.of([unknown]) == 5.5

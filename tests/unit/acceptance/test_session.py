@@ -1,0 +1,389 @@
+"""What is asked of a daemon, timed where it arrives; and the ladder, held at the top while the pair is measured."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+
+from draftd.acceptance import session as module
+from draftd.acceptance.report.data import name, parse
+from draftd.acceptance.session import Capture, NotMeasurable, ask_for, capture, departure, held
+from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Chunk, Granted, Place, Served, Stage, Tick
+from draftd.client.asking import Ask
+from draftd.client.client import CallError
+from draftd.client.prompts import Prompt
+from draftd.core import (
+    DRAFT_MODEL,
+    PROMPT_LOOKUP,
+    DecodeMode,
+    DepthMode,
+    DrafterName,
+    FallbackLevel,
+    FinishReason,
+    ModePreference,
+    WorkloadClass,
+)
+from draftd.engine.scripted import scripted_models
+from draftd.fallback.ladder import Hold
+from draftd.protocol import duration
+from draftd.v1 import inference_pb2 as pb
+from tests.fallback import NOW, FakeController
+from tests.serving import Served as Daemon
+from tests.serving import serving
+from tests.ticking import place
+from tests.waiting import until
+
+Event = pb.GenerateResponse | float | BaseException
+_ASK = Ask(prompt="hello")
+
+
+class Gone(grpc.RpcError, grpc.Call):  # type: ignore[misc]
+    """A call that ends as a lost connection does."""
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self) -> str:
+        return "connection reset"
+
+    def trailing_metadata(self) -> tuple[()]:
+        return ()
+
+
+def started() -> pb.GenerateResponse:
+    plan = pb.DecodePlan(
+        mode=pb.DECODE_MODE_SPECULATIVE,
+        max_draft_tokens=4,
+        drafter=DRAFT_MODEL,
+        level="full",
+        variant="on",
+        reason="request: speculative",
+    )
+    return pb.GenerateResponse(started=pb.Started(request_id="r1", model="m", prompt_tokens=7, plan=plan))
+
+
+def chunk(text: str, ids: Sequence[int] = (), drafted: int = 0) -> pb.GenerateResponse:
+    marks = [i < drafted for i in range(len(ids))]
+    return pb.GenerateResponse(chunk=pb.Chunk(text=text, token_ids=ids, from_draft=marks, text_lengths=[1] * len(ids)))
+
+
+def finished(tokens: int, degraded: str = "") -> pb.GenerateResponse:
+    timings = pb.Timings(queue=duration(0.01), prefill=duration(0.02), time_to_first_token=duration(0.09))
+    counts = pb.DraftCounts(
+        rounds=3,
+        drafts=2,
+        drafted_tokens=8,
+        accepted_tokens=3,
+        accepted_per_position=[2, 1],
+        drafted_per_position=[2, 2, 2, 2],
+        rollbacks=2,
+        rolled_back_tokens=5,
+        draft_forwards=8,
+        target_forwards=3,
+        draft_time=duration(0.004),
+        verify_time=duration(0.03),
+        break_even_tokens=1.5,
+    )
+    usage = pb.Usage(input_tokens=7, output_tokens=tokens)
+    return pb.GenerateResponse(
+        finished=pb.Finished(
+            reason=pb.FINISH_REASON_LENGTH, usage=usage, timings=timings, counts=counts, degraded=degraded
+        )
+    )
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Capture]:
+    """A capture of events: a message arrives, a number of seconds passes, an exception ends it. No time is spent."""
+    now = SimpleNamespace(seconds=100.0)
+    clock = SimpleNamespace(perf_counter=lambda: now.seconds, time=lambda: 1_700_000_000.0)
+    monkeypatch.setattr(module, "time", clock)
+
+    def take(*events: Event, timeout: float = 9.0) -> Capture:
+        def generate(prompt: str, **options: Any) -> Iterator[pb.GenerateResponse]:
+            assert (prompt, options["timeout"]) == ("hello", timeout)
+            for event in events:
+                if isinstance(event, float):
+                    now.seconds += event
+                elif isinstance(event, BaseException):
+                    raise event
+                else:
+                    yield event
+
+        return capture(SimpleNamespace(generate=generate), _ASK, timeout=timeout)  # type: ignore[arg-type]
+
+    return take
+
+
+def test_a_whole_answer_is_kept_as_it_came(heard: Callable[..., Capture]) -> None:
+    where = Place(Stage.SWEEP, 2, "k4", 1, "p", "chat", WorkloadClass.CHAT)
+    taken = heard(
+        0.05, started(), 0.05, chunk("a", [11]), 0.2, chunk("bcd", [12, 13, 14], 2), 0.1, chunk("", [15]),
+        0.1, chunk("ef"), 0.02, finished(5, degraded="the cache is full"), 0.01,
+    )  # fmt: skip
+    tick = taken.tick(where, session_began=90.0)
+    assert tick.place is where
+    assert tick.elapsed == pytest.approx(10.0)
+    assert tick.asked_at == 1_700_000_000.0
+    assert tick.ended == pytest.approx(0.53)
+    # Text without a token, held back until the end, is no chunk of tokens; a token without text is.
+    assert [(c.tokens, c.from_draft) for c in tick.chunks] == [(1, 0), (3, 2), (1, 0)]
+    assert [c.at for c in tick.chunks] == pytest.approx([0.1, 0.3, 0.4])
+    assert (tick.error, tick.prompt_tokens, tick.output_tokens) == ("", 7, 5)
+    assert tick.finish_reason is FinishReason.LENGTH
+    assert tick.granted == Granted(DecodeMode.SPECULATIVE, 4, DRAFT_MODEL, "full", "on", "request: speculative")
+    assert tick.degraded == "the cache is full"
+    assert tick.served == Served(0.01, 0.02, 0.09, None)
+    counts = tick.counts
+    assert (counts.rounds, counts.drafts, counts.drafted, counts.accepted, counts.emitted) == (3, 2, 8, 3, 5)
+    assert (counts.rollbacks, counts.rolled_back, counts.draft_forwards, counts.target_forwards) == (2, 5, 8, 3)
+    assert (counts.draft_seconds, counts.verify_seconds, counts.break_even_tokens) == (0.004, 0.03, 1.5)
+    assert (counts.drafted_per_position, counts.accepted_per_position) == ([2, 2, 2, 2], [2, 1])
+    assert tick.text is None
+    assert taken.tick(where, 90.0, keep_text=True).text == "abcdef"
+    assert taken.answer().text == "abcdef"
+
+
+def test_two_answers_have_one_digest_where_their_tokens_are_the_same(heard: Callable[..., Capture]) -> None:
+    one = heard(started(), chunk("ab", [1, 2]), chunk("c", [3]), finished(3)).tick(place(), 0.0)
+    same = heard(started(), chunk("a", [1]), 0.5, chunk("bc", [2, 3], 1), finished(3)).tick(place(), 0.0)
+    other = heard(started(), chunk("a", [1]), chunk("bc", [3, 2]), finished(3)).tick(place(), 0.0)
+    assert one.digest == same.digest != other.digest
+
+
+def test_a_call_that_fails_on_its_way_keeps_what_had_come(heard: Callable[..., Capture]) -> None:
+    taken = heard(started(), 0.1, chunk("a", [1]), 0.3, CallError(Gone()))
+    assert isinstance(taken.failure, CallError)
+    tick = taken.tick(place(), 0.0)
+    assert tick.error == "UNAVAILABLE: connection reset"
+    assert tick.chunks == (Chunk(pytest.approx(0.1), 1, 0),)
+    assert tick.ended == pytest.approx(0.4)
+    assert (tick.finish_reason, tick.served, tick.output_tokens) == (None, None, 1)
+
+
+def test_a_call_that_fails_at_once_is_an_error_and_nothing_else(heard: Callable[..., Capture]) -> None:
+    tick = heard(CallError(Gone())).tick(place(), 0.0)
+    assert (tick.error, tick.chunks, tick.granted, tick.served) == ("UNAVAILABLE: connection reset", (), None, None)
+
+
+@pytest.mark.parametrize("events", [(), (started(),), (started(), chunk("a", [1]))])
+def test_a_stream_that_ends_before_its_answer_says_so(
+    heard: Callable[..., Capture], events: tuple[pb.GenerateResponse, ...]
+) -> None:
+    tick = heard(*events).tick(place(), 0.0)
+    assert tick.error == "the stream ended before its answer did"
+    assert tick.finish_reason is None
+
+
+def test_being_stopped_by_hand_is_not_an_answer_that_failed(heard: Callable[..., Capture]) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        heard(started(), KeyboardInterrupt())
+
+
+def test_arrivals_are_each_threads_own() -> None:
+    """Several are asked at a time: what one hears is nothing to another."""
+
+    def answers(name: int) -> Capture:
+        def generate(prompt: str, **options: Any) -> Iterator[pb.GenerateResponse]:
+            yield started()
+            for i in range(50):
+                yield chunk("x", [1000 * name + i])
+            yield finished(50)
+
+        return capture(SimpleNamespace(generate=generate), _ASK, timeout=9.0)  # type: ignore[arg-type]
+
+    taken: dict[int, Capture] = {}
+    threads = [threading.Thread(target=lambda n=n: taken.update({n: answers(n)})) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert {n: one.answer().tokens for n, one in taken.items()} == {
+        n: tuple(1000 * n + i for i in range(50)) for n in range(4)
+    }
+
+
+@pytest.fixture
+def controller() -> FakeController:
+    return FakeController()
+
+
+@pytest.fixture
+def served(tmp_path: Path, controller: FakeController) -> Iterator[Daemon]:
+    with serving(tmp_path, lambda: scripted_models(0.7), controller=controller) as made:
+        yield made
+
+
+def test_holds_the_top_while_it_measures_and_lets_go(served: Daemon, controller: FakeController) -> None:
+    with held(served.client):
+        assert controller.now.hold is not None
+        assert (controller.now.hold.rung, controller.now.rung) == (0, 0)
+        assert controller.now.hold.until is not None  # a harness that is killed leaves nothing behind for long
+    assert controller.now.hold is None
+
+
+def test_renews_before_it_expires(served: Daemon, controller: FakeController, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_RENEW_SECONDS", 0.02)
+    renewals = []
+    hold = controller.hold
+
+    def counted(level: FallbackLevel, expires_in: float | None) -> None:
+        renewals.append(expires_in)
+        hold(level, expires_in)
+
+    monkeypatch.setattr(controller, "hold", counted)
+    with held(served.client):
+        until(lambda: len(renewals) >= 3, 10)
+    assert set(renewals) == {module._HOLD_SECONDS}
+
+
+def test_an_operators_own_hold_on_the_top_stays(served: Daemon, controller: FakeController) -> None:
+    mine = Hold(0, None)
+    controller.now = replace(controller.now, hold=mine)
+    with held(served.client):
+        assert controller.now.hold is mine
+    assert controller.now.hold is mine
+
+
+def test_a_hold_that_an_operator_puts_in_its_place_is_neither_renewed_nor_released(
+    served: Daemon, controller: FakeController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_RENEW_SECONDS", 0.02)
+    theirs = Hold(len(controller.now.ladder) - 1, NOW + 9999)
+    with held(served.client):
+        controller.now = replace(controller.now, hold=theirs)
+        until(lambda: not any(t.name == "draftd-hold" for t in module.threading.enumerate()), 10)
+    assert controller.now.hold is theirs
+
+
+def test_refuses_a_daemon_that_is_held_lower(served: Daemon, controller: FakeController) -> None:
+    controller.now = replace(controller.now, hold=Hold(len(controller.now.ladder) - 1, None))
+    with (
+        pytest.raises(NotMeasurable, match=r"level: got 'held at autoregressive'.*draftd level release"),
+        held(served.client),
+    ):
+        raise AssertionError
+
+
+def test_refuses_while_the_flag_is_off(served: Daemon) -> None:
+    served.client.set_flag("off")
+    with pytest.raises(NotMeasurable, match=r"flag: got 'off'.*draftd flag set on"), held(served.client):
+        raise AssertionError
+
+
+def test_a_daemon_without_a_ladder_is_measured_as_it_is(tmp_path: Path) -> None:
+    with serving(tmp_path, lambda: scripted_models(0.7)) as plain, held(plain.client):
+        assert plain.client.status().level == "full"
+
+
+LOOKUP = PROMPT_LOOKUP
+PROMPT = Prompt("p", (("system", "Be brief."), ("user", "Hello")), WorkloadClass.CODE, 20)
+
+
+def answered(granted: Granted | None, **changes: object) -> Tick:
+    made = Tick(Place(Stage.SWEEP, 1, "", 1, "p", "g"), 0, 0, 1, (), finish_reason=FinishReason.STOP, granted=granted)
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def granted(
+    length: int,
+    drafter: DrafterName | None = DRAFT_MODEL,
+    level: str = "full",
+    depth: DepthMode = DepthMode.FIXED,
+) -> Granted:
+    mode = DecodeMode.SPECULATIVE if length else DecodeMode.AUTOREGRESSIVE
+    return Granted(mode, length, drafter if length else None, level, "on", "why", depth)
+
+
+@pytest.mark.parametrize(
+    ("arm", "given", "said"),
+    [
+        (Arm(4), granted(4), ""),
+        (Arm(4, LOOKUP), granted(4, LOOKUP), ""),
+        (Arm(6, automatic=True), granted(6, depth=DepthMode.AUTOMATIC), ""),
+        (Arm(6, automatic=True), granted(6, LOOKUP, depth=DepthMode.AUTOMATIC), ""),  # the daemon's own choice
+        (Arm(6, automatic=True), granted(6), "asked for automatic depth, the daemon chose fixed: why"),
+        (Arm(6), granted(6, depth=DepthMode.AUTOMATIC), "asked for fixed depth, the daemon chose automatic: why"),
+        (Arm(2), granted(2, level="short_block"), ""),  # no less than was asked
+        (AUTOREGRESSIVE, granted(0, level="autoregressive"), ""),
+        (Arm(4), granted(2, level="short_block"), "asked for 4, the daemon allowed 2: level short_block (why)"),
+        (Arm(4), granted(0), "asked for speculative, the daemon decoded autoregressive: why"),
+        (AUTOREGRESSIVE, granted(4), "asked for autoregressive, the daemon decoded speculative: why"),
+        (
+            Arm(4),
+            granted(4, LOOKUP, "light_draft"),
+            "asked for draft_model, the daemon took prompt_lookup: level light_draft (why)",
+        ),
+    ],
+)
+def test_what_the_daemon_did_otherwise_is_said(arm: Arm, given: Granted, said: str) -> None:
+    assert departure(answered(given), arm) == said
+
+
+def test_what_was_lowered_on_its_way_is_not_of_the_arm() -> None:
+    assert departure(answered(granted(4), degraded="ladder: swap"), Arm(4)) == "went on autoregressively: ladder: swap"
+    assert departure(answered(granted(4), finish_reason=FinishReason.CANCELLED), Arm(4)).startswith("ended before")
+    assert departure(answered(None, error="UNAVAILABLE"), Arm(4)) == ""  # it has its error
+
+
+def test_an_arm_as_it_is_asked() -> None:
+    ask = ask_for(PROMPT, Arm(4, LOOKUP), chat=True, seed=0, repetition=1)
+    assert (ask.messages, ask.prompt, ask.max_tokens) == (PROMPT.messages, None, 20)
+    assert (ask.mode, ask.max_draft_tokens, ask.drafter) == (ModePreference.SPECULATIVE, 4, LOOKUP)
+    assert ask.depth_mode is DepthMode.FIXED
+    assert ask.workload is WorkloadClass.CODE
+    assert ask.sampling.greedy
+    plain = ask_for(PROMPT, AUTOREGRESSIVE, chat=False, seed=0, repetition=1)
+    assert (plain.messages, plain.prompt) == (None, "Hello")
+    assert (plain.mode, plain.max_draft_tokens, plain.drafter) == (ModePreference.AUTOREGRESSIVE, None, None)
+
+
+def test_automatic_depth_is_asked_for_as_users_do() -> None:
+    ask = ask_for(PROMPT, Arm(6, automatic=True), chat=True, seed=0, repetition=1)
+    assert (ask.mode, ask.max_draft_tokens, ask.drafter) == (ModePreference.SPECULATIVE, 6, None)
+    assert ask.depth_mode is DepthMode.AUTOMATIC
+
+
+def test_sampled_arms_are_given_the_same_luck() -> None:
+    seeds = {
+        ask_for(PROMPT, arm, chat=True, seed=3, repetition=2).sampling.seed
+        for arm in (Arm(0, None, 0.8), Arm(4, temperature=0.8))
+    }
+    assert len(seeds) == 1
+    assert None not in seeds
+
+
+@pytest.mark.parametrize(
+    "arm",
+    [
+        AUTOREGRESSIVE,
+        Arm(4),
+        Arm(12, LOOKUP),
+        Arm(4, temperature=0.8, concurrency=16),
+        Arm(3, temperature=1e-5),
+        Arm(6, automatic=True),
+        Arm(4, LOOKUP, automatic=True, concurrency=2),
+    ],
+)
+def test_an_arm_is_known_by_its_id(arm: Arm) -> None:
+    assert Arm.parse(arm.id) == arm
+    assert parse(arm.id) == arm
+    assert arm.baseline.baseline == arm.baseline
+
+
+@pytest.mark.parametrize("name", ["", "k", "ar4", "k4x2", "K4", "auto", "auto0"])
+def test_what_is_no_arm_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="arm's id"):
+        Arm.parse(name)
+
+
+def test_an_automatic_arm_is_named_for_what_it_is() -> None:
+    assert name("auto6") == "Automatic, up to 6 a step"
+    assert name("auto6-x2") == "Automatic, up to 6 a step, 2 at a time"
