@@ -31,7 +31,7 @@ from draftd.engine.cache.batched import RaggedCaches
 from draftd.engine.cache.prefix_store import PrefixCache
 from draftd.engine.depth.controller import DepthControl
 from draftd.engine.depth.costs import RoundCosts
-from draftd.engine.depth.explorer import Exploration
+from draftd.engine.depth.explorer import PlainMeasurement
 from draftd.engine.drafters.base import Drafter
 from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.drafters.prompt_lookup import PromptLookup
@@ -119,7 +119,7 @@ class Rig:
         observer: EngineObserver | None = None,
         clock: Callable[[], float] = time.monotonic,
         drafters: dict[DrafterName, Drafter] | None = None,
-        exploration: Exploration | None = None,
+        measurement: PlainMeasurement | None = None,
         prefix_bytes: int = 0,
         depth: DepthControl | None = None,
         prefill_slice_seconds: float = 0.05,
@@ -153,7 +153,7 @@ class Rig:
             prefill_chunk=prefill_chunk,
             prefill_slice_seconds=prefill_slice_seconds,
             clock=clock,
-            depth=depth or DepthControl(RoundCosts(), 16, exploration=exploration),
+            depth=depth or DepthControl(RoundCosts(), 16, measurement=measurement),
             timer=timer,
             admission=admission,
         )

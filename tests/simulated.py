@@ -73,7 +73,7 @@ class Machine:
         return Prices(
             {b: self.plain(b) for b in sizes},
             {DRAFT: drafted, PROMPT_LOOKUP: alone},
-            taking_in={DRAFT: self.take_in},
+            prefill={DRAFT: self.take_in},
         )
 
 

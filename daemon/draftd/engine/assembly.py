@@ -95,7 +95,7 @@ def _calibrated(
     deepest = limits.max_draft_tokens
     if learnt is not None and learnt.prices.plain:
         costs = learnt.costs(tempo(target, info.vocab_size))
-        return DepthControl(costs, deepest, acceptance=learnt.counted(deepest + 1))
+        return DepthControl(costs, deepest, acceptance=learnt.rates(deepest + 1))
     prices = measure(
         target,
         info.vocab_size,

@@ -13,9 +13,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from draftd.core import DrafterName, FinishReason, Origin
 from draftd.engine.admission import Admission
 from draftd.engine.delivery import Delivery
-from draftd.engine.depth.controller import DepthControl
+from draftd.engine.depth.controller import DepthControl, automatic
 from draftd.engine.depth.costs import DEEPEST, RoundCosts
-from draftd.engine.depth.estimate import automatic
 from draftd.engine.drafters.base import Drafter
 from draftd.engine.drafting import Drafting
 from draftd.engine.observer import EngineObserver

@@ -29,30 +29,29 @@ def test_break_even_is_the_rounds_cost_in_autoregressive_rounds_less_one() -> No
 
 def test_nothing_is_claimed_before_anything_was_measured() -> None:
     costs = RoundCosts()
-    assert costs.autoregressive(1) is None
+    assert not costs.measured
     assert costs.break_even(1, 0.1) == 0.0
     costs.learn(MODEL, 1, 2, 0.02)
-    assert costs.autoregressive(1) is None
+    assert not costs.measured
     costs.learn(None, 1, 0, 0.02)
-    assert costs.autoregressive(1) == pytest.approx(0.02, rel=0.2)
+    assert costs.measured
+    assert costs.plain(1) == pytest.approx(0.02, rel=0.2)
 
 
 def test_sizes_between_two_that_were_measured_lie_on_the_line_and_those_beyond_take_the_nearest() -> None:
     costs = RoundCosts(Prices({2: 0.010, 4: 0.020}))
-    assert costs.autoregressive(3) == pytest.approx(0.015)
-    assert costs.autoregressive(1) == 0.010
-    assert costs.autoregressive(8) == 0.020
+    assert costs.plain(3) == pytest.approx(0.015)
+    assert costs.plain(1) == 0.010
+    assert costs.plain(8) == 0.020
 
 
 def test_a_new_price_is_learnt_and_a_stall_is_not_one() -> None:
     costs = RoundCosts(Prices({1: 0.010}))
     costs.learn(None, 1, 0, 10.0)
-    found = costs.autoregressive(1)
-    assert found is not None
-    assert found < 0.010 * 1.25
+    assert costs.plain(1) < 0.010 * 1.25
     for _ in range(200):
         costs.learn(None, 1, 0, 0.020)
-    assert costs.autoregressive(1) == pytest.approx(0.020, rel=0.01)
+    assert costs.plain(1) == pytest.approx(0.020, rel=0.01)
 
 
 PRICES = Prices({1: 0.010, 4: 0.020}, {MODEL: {(1, 1): 0.012, (1, 4): 0.018, (4, 1): 0.030, (4, 4): 0.060}})
@@ -121,7 +120,7 @@ def test_what_was_only_guessed_is_no_word_on_the_machine() -> None:
         costs.learn(None, 1, 0, 0.004)
     for _ in range(20):
         costs.learn(MODEL, 1, 3, 0.012)
-    assert costs.autoregressive(1) == pytest.approx(0.004, rel=0.3)
+    assert costs.plain(1) == pytest.approx(0.004, rel=0.3)
     assert costs.drafted(MODEL, 1, 3)[3] == pytest.approx(0.012, rel=0.15)
 
 
@@ -147,7 +146,7 @@ def test_calibration_measures_drafts_of_each_depth_and_leaves_no_row_behind() ->
     assert set(found.drafted[MODEL]) == {(b, k) for b in (1, 2) for k in (1, 2, 3)}
     assert all(found.drafted[MODEL][1, k] >= found.drafted[LOOKUP][1, k] + 0.004 * k for k in (1, 2, 3))
     assert set(found.growth) == {0, 1, 2, 3}
-    assert found.taking_in[MODEL] > 0
+    assert found.prefill[MODEL] > 0
     assert draft.nbytes == 0
 
 

@@ -12,7 +12,7 @@ import pytest
 from draftd.core import PROMPT_LOOKUP, DecodePlan, DecodeRequest, DrafterName, Origin, RoundResult, WorkloadClass
 from draftd.engine.depth.controller import DepthControl
 from draftd.engine.depth.costs import RoundCosts
-from draftd.engine.depth.explorer import Exploration, Trials
+from draftd.engine.depth.explorer import ExplorationBudget, PlainMeasurement
 from draftd.engine.observer import NullObserver
 from draftd.engine.scripted import scripted_models
 from tests.rig import Rig, automatic, autoregressive, request, speculative
@@ -149,18 +149,18 @@ def test_what_is_tried_in_vain_waits_longer_each_time() -> None:
     assert max(late) > 100
 
 
-def test_only_so_much_is_lost_on_trials() -> None:
-    trials = Trials(share=0.01)
-    trials.passed(1.0, 0.01)
-    assert trials.allowance == pytest.approx(0.02)
+def test_exploration_stays_within_its_budget() -> None:
+    budget = ExplorationBudget(share=0.01)
+    budget.passed(1.0, 0.01)
+    assert budget.seconds == pytest.approx(0.02)
     for _ in range(100):
-        trials.passed(0.01, 0.01, ["this"])
-    assert trials.due("this", 0.02, 0.01)
-    assert not trials.due("this", 0.05, 0.01)
-    trials.tried(["this"], paid=False)
-    assert not trials.due("this", 0.02, 0.01)
-    trials.lose(1.0, 0.01)
-    assert trials.allowance == pytest.approx(-0.05), "bounded, so that it comes back"
+        budget.passed(0.01, 0.01, ["this"])
+    assert budget.due("this", 0.02)
+    assert not budget.due("this", 0.05)
+    budget.tried(["this"], paid=False)
+    assert not budget.due("this", 0.02)
+    budget.lose(1.0, 0.01)
+    assert budget.seconds == pytest.approx(-0.05), "bounded, so that it comes back"
 
 
 def test_a_parked_row_is_taken_in_by_slices_and_not_before_it_is_worth_it() -> None:
@@ -168,7 +168,7 @@ def test_a_parked_row_is_taken_in_by_slices_and_not_before_it_is_worth_it() -> N
     simulation = started(where)
     simulation.run([ask(2000)])
     simulation.drafter.longest_slice = 0
-    simulation.run([ask(100, prompt=1000)])
+    simulation.run([ask(100, prompt=8000)])  # more than is ever spent on a trial
     assert simulation.drafter.longest_slice == 0, "of a text that nobody drafts for nothing is taken in"
     where.stands = {CODE: [0.95]}
     simulation.add(ask(8000, prompt=1000))
@@ -237,7 +237,7 @@ def test_rounds_that_draft_nothing_because_it_does_not_pay_are_parked() -> None:
 
 def test_a_row_of_fixed_depth_drafts_as_its_plan_says_and_others_draft_along_since_that_costs_no_more() -> None:
     where = machine(linear, 0.9)
-    control = DepthControl(RoundCosts(where.prices(MOST)), MOST, exploration=Exploration(1e9))
+    control = DepthControl(RoundCosts(where.prices(MOST)), MOST, measurement=PlainMeasurement(1e9))
     simulation = started(where, depth=control)
     sink, other = simulation.add(ask(60, speculative(3))), simulation.add(ask(200))
     while sink.outcome is None:

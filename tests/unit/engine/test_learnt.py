@@ -33,13 +33,13 @@ def test_it_survives_being_written_and_read() -> None:
     assert again.to_document() == document
 
 
-def test_what_was_learnt_is_known_at_once_on_a_machine_of_another_tempo() -> None:
+def test_what_was_learnt_is_known_at_once_on_a_machine_of_another_speed() -> None:
     where, learnt = trained()
     where.tempo = 3.0
     costs = learnt.costs(3 * where.plain(1))
     assert costs.plain(1) == pytest.approx(3 * where.plain(1), rel=0.05)
     assert costs.drafted(DRAFT_MODEL, 1, 4)[4] == pytest.approx(3 * where.round(1, 4), rel=0.1)
-    depth = DepthControl(costs, MOST, acceptance=learnt.counted(MOST + 1))
+    depth = DepthControl(costs, MOST, acceptance=learnt.rates(MOST + 1))
     rates = depth.acceptance.rates((DRAFT_MODEL, False, False, WorkloadClass.CODE))
     assert rates[0] == pytest.approx(0.9, abs=0.06)
     assert rates[1] == pytest.approx(0.8, abs=0.06)
@@ -88,7 +88,7 @@ def test_an_engine_tells_what_it_learnt_and_takes_it_up(running) -> None:
     again = running(lambda: models, max_draft_tokens=4, learnt=learnt)
     known = again.worker.learnt()
     assert known is not None
-    assert known.prices == learnt.prices, "nothing but the tempo was measured again"
+    assert known.prices == learnt.prices, "nothing but the machine speed was measured again"
     assert again.worker.close()
     kept = again.worker.learnt()
     assert kept is not None

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from draftd.core import FinishReason, Origin, WorkloadClass
-from draftd.engine.depth.estimate import AnswerLengths
+from draftd.engine.depth.acceptance_rates import AnswerLengths
 from draftd.engine.sequence import DecodeSequence
 from tests.rig import Collected, autoregressive, request
 
@@ -28,7 +28,7 @@ def ended(lengths: AnswerLengths, *tokens: int, reason: FinishReason = FinishRea
     for one in tokens:
         over = row(emitted=one, **more)  # type: ignore[arg-type]
         over.finish = reason
-        lengths.ended(over)
+        lengths.finished(over)
 
 
 def test_before_any_was_seen_it_is_a_guess_and_never_more_than_it_may_be() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DecodePlan, SamplingParams
-from draftd.engine.depth.explorer import Exploration
+from draftd.engine.depth.explorer import PlainMeasurement
 from draftd.engine.drafters.base import Draft
 from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.drafters.prompt_lookup import PromptLookup
@@ -119,7 +119,7 @@ def test_nor_on_blocks_that_end_early(models, expected):
 
 
 def test_nor_on_rounds_that_draft_nothing_to_learn_what_that_costs(models, expected):
-    rig = Rig(models, exploration=Exploration(1e-6))
+    rig = Rig(models, measurement=PlainMeasurement(1e-6))
     (sink,) = rig.run([ask(WAYS["plain"], speculative(3))])
     counts = sink.done.stats.counts
     assert sink.tokens == expected["plain"]

@@ -1,86 +1,93 @@
-"""How likely a drafted token stands: by position, kind of text and drafter, and for each row.
+"""How likely a drafted token is to be accepted: by position, workload class and drafter, and for each sequence.
 
-The probability that position i stands, where all before it do, is counted with a memory that fades, so that it follows
-drift. Little evidence is completed from more general: a class of text from all texts of the same drafter, a position
-from the one before it, the first from a guess. A row's own text differs from its class: the ratio of its odds to those
-of its class is learnt as it goes, and begins at 1.
+The probability a_i that the token at position i is accepted, given that all before it were, is counted with
+exponential forgetting, so that it follows drift. Where there is little evidence it is shrunk towards something more
+general (a Beta prior of fixed weight): a workload class towards all texts of the same drafter, a position towards the
+one before it, the first position towards a guess. A sequence's own text differs from its class: the ratio of its odds
+to those of its class is learnt while it is decoded, and begins at 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from draftd.core import DecodeRequest, DrafterName, WorkloadClass
+from draftd.core import DecodeRequest, DrafterName, FinishReason, Origin, WorkloadClass
 from draftd.engine.depth.costs import DEEPEST
+
+if TYPE_CHECKING:
+    from draftd.engine.sequence import DecodeSequence
 
 GUESS = 0.6  # of the first position, before anything was drafted
 
-_CLASS_MEMORY, _POOL_MEMORY, _ROW_MEMORY = 150.0, 300.0, 40.0  # trials
-_GUESS_WEIGHT, _POOL_WEIGHT, _CLASS_WEIGHT, _ROW_WEIGHT = 2.0, 4.0, 4.0, 8.0  # in trials, of what is more general
-_DISAPPOINTED = 0.5  # of what a position fell short by, the share that the next is thought to: what follows is easier
+_CLASS_MEMORY, _POOL_MEMORY, _SEQUENCE_MEMORY = 150.0, 300.0, 40.0  # drafts
+_GUESS_WEIGHT, _POOL_WEIGHT, _CLASS_WEIGHT, _SEQUENCE_WEIGHT = 2.0, 4.0, 4.0, 8.0  # of the prior, in drafts
+_SHORTFALL = 0.5  # share of a position's shortfall that the next one is expected to have: what follows is easier
 _LEAST, _MOST = 0.005, 0.995
 
-Key = tuple[DrafterName, bool, bool, WorkloadClass | None]  # who drafts; sampled, seeded; of what (None: all texts)
+Key = tuple[DrafterName, bool, bool, WorkloadClass | None]  # drafter; sampled, seeded; class of text (None: all texts)
 
 
 class Evidence:
-    """Trials and how many stood, by position, with a memory of so many trials."""
+    """How often each position was drafted, and how often that token was accepted; older counts fade."""
 
-    __slots__ = ("_keep", "stood", "tried")
+    __slots__ = ("_keep", "accepted", "drafted")
 
     def __init__(self, memory: float) -> None:
+        """`memory` in drafts."""
         self._keep = 1 - 1 / memory
-        self.tried, self.stood = [0.0] * DEEPEST, [0.0] * DEEPEST
-
-    def add(self, drafted: int, accepted: int) -> None:
-        keep, tried, stood = self._keep, self.tried, self.stood
-        for i in range(min(accepted + 1, drafted, DEEPEST)):
-            tried[i] = tried[i] * keep + 1
-            stood[i] = stood[i] * keep + (i < accepted)
+        self.drafted, self.accepted = [0.0] * DEEPEST, [0.0] * DEEPEST
 
     @classmethod
-    def of(cls, key: Key, tried: Sequence[float], stood: Sequence[float], share: float) -> Evidence:
-        """As it was kept before, of which this share still counts."""
+    def restored(cls, key: Key, drafted: Sequence[float], accepted: Sequence[float], share: float) -> Evidence:
+        """As it was saved, of which only this share counts."""
         evidence = cls(_POOL_MEMORY if key[3] is None else _CLASS_MEMORY)
-        evidence.tried, evidence.stood = list(tried), [min(s, t) for s, t in zip(stood, tried, strict=True)]
+        evidence.drafted, evidence.accepted = list(drafted), [min(pair) for pair in zip(accepted, drafted, strict=True)]
         evidence.fade(share)
         return evidence
 
+    def add(self, drafted: int, accepted: int) -> None:
+        """Positions after the first rejected one say nothing."""
+        keep = self._keep
+        for i in range(min(accepted + 1, drafted, DEEPEST)):
+            self.drafted[i] = self.drafted[i] * keep + 1
+            self.accepted[i] = self.accepted[i] * keep + (i < accepted)
+
     def fade(self, share: float) -> None:
-        """Only this share of it still counts."""
-        self.tried = [n * share for n in self.tried]
-        self.stood = [n * share for n in self.stood]
+        self.drafted = [n * share for n in self.drafted]
+        self.accepted = [n * share for n in self.accepted]
 
 
 @dataclass(slots=True)
 class RowEvidence:
-    """What a row's own drafts of one drafter say beside its class: trials that stood and fell, and were expected to."""
+    """What became of one sequence's own drafts by one drafter, beside what its class made expect."""
 
-    stood: float = 0.0
-    fell: float = 0.0
-    expected_stood: float = 0.0
-    expected_fell: float = 0.0
+    accepted: float = 0.0
+    rejected: float = 0.0
+    expected_accepted: float = 0.0
+    expected_rejected: float = 0.0
 
     def add(self, rates: Sequence[float], drafted: int, accepted: int) -> None:
-        keep = 1 - 1 / _ROW_MEMORY
         for i in range(min(accepted + 1, drafted, len(rates))):
-            self.stood = self.stood * keep + (i < accepted)
-            self.fell = self.fell * keep + (i >= accepted)
-            self.expected_stood = self.expected_stood * keep + rates[i]
-            self.expected_fell = self.expected_fell * keep + 1 - rates[i]
+            self.fade(1 - 1 / _SEQUENCE_MEMORY)
+            self.accepted += i < accepted
+            self.rejected += i >= accepted
+            self.expected_accepted += rates[i]
+            self.expected_rejected += 1 - rates[i]
 
     def fade(self, share: float) -> None:
-        self.stood *= share
-        self.fell *= share
-        self.expected_stood *= share
-        self.expected_fell *= share
+        self.accepted *= share
+        self.rejected *= share
+        self.expected_accepted *= share
+        self.expected_rejected *= share
 
     @property
     def odds(self) -> float:
-        """By which the class's odds are multiplied."""
-        w = _ROW_WEIGHT / 2
-        return ((self.stood + w) / (self.expected_stood + w)) * ((self.expected_fell + w) / (self.fell + w))
+        """Factor on the odds of the sequence's class."""
+        prior = _SEQUENCE_WEIGHT / 2
+        more = (self.accepted + prior) / (self.expected_accepted + prior)
+        return more * (self.expected_rejected + prior) / (self.rejected + prior)
 
 
 @dataclass(slots=True)
@@ -89,41 +96,46 @@ class Acceptance:
 
     deepest: int = DEEPEST
     evidence: dict[Key, Evidence] = field(default_factory=dict)
-    _rates: dict[Key, list[float]] = field(default_factory=dict)
+    _rates: dict[Key, list[float]] = field(default_factory=dict)  # since the evidence last changed
 
     def rates(self, key: Key) -> list[float]:
-        """Of positions 1 to `deepest`: the probability that a token stands where all before it do."""
+        """a_i for positions 1 to `deepest`."""
         rates = self._rates.get(key)
         if rates is None:
             rates = self._rates[key] = self._estimate(key)
         return rates
 
-    def trials(self, key: Key, position: int) -> float:
-        """How often position `position`, from 1 on, was tried lately."""
-        evidence = self.evidence.get(key)
-        return evidence.tried[position - 1] if evidence else 0.0
+    def expected(self, key: Key, sequence: DecodeSequence, most: int) -> list[float]:
+        """Tokens that a step is expected to give this sequence, by how many it drafts: 0 to `most`."""
+        own = sequence.evidence.get(key[0])
+        return emitted(self.rates(key), 1.0 if own is None else own.odds, most)
 
-    def learn(self, key: Key, row: RowEvidence, drafted: int, accepted: int) -> None:
-        """One row's draft. What `rates` says follows with `settle`: once a round, not once a row."""
-        row.add(self.rates(key), drafted, accepted)
-        for one, memory in ((key, _CLASS_MEMORY), (_pool(key), _POOL_MEMORY)):
+    def drafted(self, key: Key, position: int) -> float:
+        """How often `position`, from 1 on, was drafted lately."""
+        evidence = self.evidence.get(key)
+        return evidence.drafted[position - 1] if evidence else 0.0
+
+    def learn(self, key: Key, sequence: RowEvidence, drafted: int, accepted: int) -> None:
+        """One sequence's draft. `rates` follows with `refresh`, once for all sequences of a step."""
+        sequence.add(self.rates(key), drafted, accepted)
+        for one, memory in ((key, _CLASS_MEMORY), (_all_texts(key), _POOL_MEMORY)):
             evidence = self.evidence.get(one)
             if evidence is None:
                 evidence = self.evidence[one] = Evidence(memory)
             evidence.add(drafted, accepted)
 
-    def settle(self) -> None:
+    def refresh(self) -> None:
         self._rates.clear()
 
     def fade(self, key: Key, share: float) -> None:
         """What is known of this class is old: only a share of it still counts."""
-        for one in (key, _pool(key)):
+        for one in (key, _all_texts(key)):
             if one in self.evidence:
                 self.evidence[one].fade(share)
         self._rates.clear()
 
     def forget(self, kind: DrafterName) -> None:
-        """Another drafter stands behind this name."""
+        """Another drafter has this name now."""
         self.evidence = {key: found for key, found in self.evidence.items() if key[0] != kind}
         self._rates.clear()
 
@@ -131,33 +143,31 @@ class Acceptance:
         evidence = self.evidence.get(key)
         if key[3] is None:
             return _shrunk(evidence, [GUESS] * self.deepest, _GUESS_WEIGHT, _POOL_WEIGHT)
-        general = self.rates(_pool(key))
-        return general if evidence is None else _shrunk(evidence, general, _CLASS_WEIGHT, _CLASS_WEIGHT)
+        return _shrunk(evidence, self.rates(_all_texts(key)), _CLASS_WEIGHT, _CLASS_WEIGHT)
 
 
 def key_of(kind: DrafterName, request: DecodeRequest) -> Key:
     """What drafts of this request by this drafter are evidence of."""
-    sampling = request.sampling
-    return kind, not sampling.greedy, not sampling.greedy and sampling.seed is not None, request.workload
+    sampled = not request.sampling.greedy
+    return kind, sampled, sampled and request.sampling.seed is not None, request.workload
 
 
-def _pool(key: Key) -> Key:
+def _all_texts(key: Key) -> Key:
     return key[0], key[1], key[2], None
 
 
 def _shrunk(evidence: Evidence | None, general: Sequence[float], first: float, later: float) -> list[float]:
-    """Each position's share, completed with the weight of `first` (at the first) or `later` trials of what is
-    expected: the general rate, off by as much as this evidence was at the position before, or less where that was
-    worse: a token that stands is followed by one that does more often than any other."""
+    """Each position's share, with a prior of `first` (at the first position) or `later` drafts at the expected rate:
+    the general one, off by as much as this evidence was at the position before, or by less where that was worse,
+    because an accepted token is followed by one that is accepted more often than any other."""
     if evidence is None:
         return list(general)
     out: list[float] = []
     off, weight = 0.0, first
-    for tried, stood, rate in zip(evidence.tried, evidence.stood, general, strict=False):
-        expected = _bounded(rate + off)
-        found = _bounded((stood + weight * expected) / (tried + weight))
+    for drafted, accepted, rate in zip(evidence.drafted, evidence.accepted, general, strict=False):
+        found = _bounded((accepted + weight * _bounded(rate + off)) / (drafted + weight))
         out.append(found)
-        off, weight = max(found - rate, _DISAPPOINTED * (found - rate)), later
+        off, weight = max(found - rate, _SHORTFALL * (found - rate)), later
     return out
 
 
@@ -166,12 +176,41 @@ def _bounded(rate: float) -> float:
 
 
 def emitted(rates: Sequence[float], odds: float, most: int) -> list[float]:
-    """Expected tokens of a round in which a row drafts 0 to `most`: 1 + Σ_j Π_{i≤j} a_i, with the row's odds."""
+    """Expected tokens of a step that drafts k = 0 to `most`: 1 + Σ_{j≤k} Π_{i≤j} a_i, each a_i's odds times `odds`.
+
+    Leviathan et al. 2023, arXiv 2211.17192, equation 1, with a rate for each position in place of one for all.
+    """
     out, reach, total = [1.0], 1.0, 1.0
-    for i in range(most):
-        rate = rates[i]
-        rate = rate * odds / (1 - rate + rate * odds)
-        reach *= rate
+    for rate in rates[:most]:
+        reach *= rate * odds / (1 - rate + rate * odds)
         total += reach
         out.append(total)
     return out
+
+
+_LENGTH_GUESS, _LENGTH_WEIGHT, _LENGTH_MEMORY = 128.0, 4.0, 64.0  # tokens; in answers; answers
+
+
+class AnswerLengths:
+    """Mean length of answers by workload class. Engine thread only."""
+
+    def __init__(self) -> None:
+        self._sums: dict[WorkloadClass, tuple[float, float]] = {}  # answers, and their tokens
+
+    def finished(self, sequence: DecodeSequence) -> None:
+        """Only an answer of a client that was not broken off says how long answers are."""
+        request = sequence.request
+        if request.origin is not Origin.CLIENT or sequence.finish not in (FinishReason.STOP, FinishReason.LENGTH):
+            return
+        answers, tokens = self._sum(request.workload)
+        keep = 1 - 1 / _LENGTH_MEMORY
+        self._sums[request.workload] = (answers * keep + 1, tokens * keep + sequence.emitted)
+
+    def left(self, sequence: DecodeSequence) -> float:
+        """Tokens that it is expected to emit yet: the mean length of its class, however many it has emitted, because
+        lengths scatter as widely as that (an exponential distribution has no memory); never more than it may."""
+        answers, tokens = self._sum(sequence.request.workload)
+        return min(float(sequence.remaining), tokens / answers)
+
+    def _sum(self, workload: WorkloadClass) -> tuple[float, float]:
+        return self._sums.get(workload, (_LENGTH_WEIGHT, _LENGTH_WEIGHT * _LENGTH_GUESS))

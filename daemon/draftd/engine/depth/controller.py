@@ -1,12 +1,12 @@
-"""How many tokens to draft next, for each row and with which drafter: expected tokens over measured cost.
+"""How many tokens to draft next, for each sequence and with which drafter: expected tokens over measured cost.
 
-A row that drafts k tokens emits 1 + Σ_{j≤k} Π_{i≤j} a_i in expectation, a_i the probability that its i-th token stands
-where all before it do (acceptance.py). The round takes what its deepest row makes it take (costs.py). So one depth is
-chosen for the batch, the one with the most expected tokens of all rows a second, 0 included (prospect.py); a row drafts
-less only where its plan or its end says so. Rows whose depth is fixed take part as they are.
+A sequence that drafts k tokens is expected to emit 1 + Σ_{j≤k} Π_{i≤j} a_i, a_i the probability that its i-th token is
+accepted given that all before it were (acceptance_rates.py). A step takes as long as its deepest sequence makes it take
+(costs.py). So one depth is chosen for the batch, the one with the most expected tokens of all sequences a second; 0 is
+always a candidate. Sequences whose depth is fixed take part as they are.
 
-What is not known is tried, within an allowance (trying.py). A row that nobody would draft for need not be in a draft
-model's caches: it is taken in when it becomes worth that, in slices between rounds.
+What is not known is tried, within a budget (explorer.py). A sequence that nothing drafts for need not be in a draft
+model's caches: the drafter takes its text in when that becomes worth its time, in slices between steps.
 """
 
 from __future__ import annotations
@@ -15,23 +15,10 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 
-from draftd.core import PROMPT_LOOKUP, DrafterName, Origin
-from draftd.engine.depth.acceptance_rates import Acceptance, RowEvidence, key_of
-from draftd.engine.depth.costs import DEEPEST, RoundCosts
-from draftd.engine.depth.estimate import (
-    NEAR,
-    WORTH,
-    AnswerLengths,
-    Best,
-    Candidate,
-    Outlook,
-    Prospect,
-    any_sampled,
-    automatic,
-    best,
-    mean_held,
-)
-from draftd.engine.depth.explorer import Exploration, Trial, Trials, Trying
+from draftd.core import PROMPT_LOOKUP, DepthMode, DrafterName, Origin
+from draftd.engine.depth.acceptance_rates import Acceptance, AnswerLengths, RowEvidence, key_of
+from draftd.engine.depth.costs import DEEPEST, Best, Candidate, Estimate, RoundCosts
+from draftd.engine.depth.explorer import WORTH, ExplorationBudget, Explorer, PlainMeasurement, Trial
 from draftd.engine.depth.saved import Learnt
 from draftd.engine.drafters.base import Drafter
 from draftd.engine.sequence import DecodeSequence
@@ -40,9 +27,11 @@ from draftd.engine.step import DraftPlan, DraftState, Round, SequenceDraft, Step
 _log = logging.getLogger(__name__)
 
 _LOOKUP = PROMPT_LOOKUP
-_HORIZON = 128  # tokens over which taking a row in has to pay
-_PRICED_LAG = 2  # tokens that a draft takes in at the first step anyway
-_FADE_ROUNDS, _FADE = 16, 0.85  # a parked row's own evidence
+_HORIZON = 128  # tokens over which it must pay that a drafter takes a text in
+_LAG = 16  # tokens that a drafter may be behind a text and still catch up within a step
+_COSTED_LAG = 2  # tokens that a draft takes in with its first forward anyway
+_FADE_STEPS, _FADE = 16, 0.85  # a parked sequence's own evidence
+_PREFILL_SHARE = 1 / 64  # of a plain step, that a drafter needs for a token of prompt, where that was not measured
 
 
 class DepthControl:
@@ -54,25 +43,21 @@ class DepthControl:
         deepest: int,
         *,
         acceptance: Acceptance | None = None,
-        exploration: Exploration | None = None,
-        trials: Trials | None = None,
+        measurement: PlainMeasurement | None = None,
     ) -> None:
-        """`deepest`: the most tokens that any plan lets a round draft."""
-        self.costs = costs
-        deepest = min(max(deepest, 1), DEEPEST - 1)
-        self.acceptance = acceptance or Acceptance(deepest + 1)  # one more: would more pay than a plan allows?
-        self._outlook = Outlook(costs, self.acceptance, deepest)
-        self._trying = Trying(costs, self.acceptance, self._outlook, trials or Trials())
-        self._plain_rounds = exploration or Exploration()
+        """`deepest`: the most tokens that any plan lets a step draft."""
+        self.costs, self._deepest = costs, min(max(deepest, 1), DEEPEST - 1)
+        # one more than may be drafted: would more pay than a plan allows?
+        self.acceptance = acceptance or Acceptance(self._deepest + 1)
+        self._explorer = Explorer(costs, self.acceptance, ExplorationBudget())
+        self._measurement = measurement or PlainMeasurement()
         self._lengths = AnswerLengths()
-        self._entering: list[
-            DecodeSequence
-        ] = []  # rows worth drafting for, that their drafter does not know well enough
-        self._started = self._measuring = False  # of the step that was planned last
-        self._trial: Trial | None = None  # likewise
-        self._upheavals, self._rounds = costs.upheavals, 0
+        self._catching_up: list[DecodeSequence] = []
+        self._trial: Trial | None = None  # of the step that was planned last
+        self._started = self._measuring = False  # likewise
+        self._regime_changes, self._steps = costs.regime_changes, 0
 
-    # before a round
+    # before a step
 
     def plan(
         self,
@@ -86,15 +71,25 @@ class DepthControl:
         `may_run_ahead`: whether the forward of the step after it may be started early, where that drafts nothing."""
         self._started, self._trial, self._measuring = started, None, False
         ahead = may_run_ahead and any(one.remaining > 1 for one in sequences)  # or what follows would be in vain
-        if started and self._plain_rounds.plain(sequences, True):
+        if started and self._measurement.running:
             return self._measure(sequences, ahead)
-        drafts, trial, uncertain = self._wanted(sequences, drafters)
+        estimate = self._estimate(sequences, drafters)
+        best = None if estimate is None else estimate.best()
+        trial = self._explorer.choose(estimate, best)
+        self._catching_up = self._worth_catching_up(estimate, best)
+        drafts = [_as_planned(one) for one in sequences]
+        if estimate is not None and best is not None:
+            for c in estimate.candidates:
+                drafts[c.index] = _draft(c, best, trial)
         speculative = any(one.depth for one in drafts)
         if started:
             parked, none = SequenceDraft(state=DraftState.PARKED), SequenceDraft()
             drafts = [parked if automatic(one) else none for one in sequences]
         elif speculative:
-            if trial is None and self._plain_rounds.plain(sequences, False, uncertain):
+            if trial is None and estimate is not None and best is not None:
+                self._note_caps(estimate, best, drafts)
+            urgent = trial is None and self._uncertain(estimate, best)
+            if trial is None and self._measurement.begins(sequences, urgent=urgent):
                 return self._measure(sequences, ahead)
             self._trial = trial
             return DraftPlan(StepMode.SPECULATIVE, drafts)
@@ -102,203 +97,254 @@ class DepthControl:
         return DraftPlan(StepMode.PLAIN_AHEAD if ahead else StepMode.PLAIN, drafts)
 
     def _measure(self, sequences: Sequence[DecodeSequence], ahead: bool) -> DraftPlan:
-        """Nothing is drafted in order to see what that costs."""
+        """Nothing drafts, in order to see what that costs."""
         self._measuring = True
-        mode = StepMode.PLAIN_AHEAD if ahead and self._plain_rounds.ahead else StepMode.PLAIN
+        mode = StepMode.PLAIN_AHEAD if ahead and self._measurement.ahead else StepMode.PLAIN
         return DraftPlan(mode, [SequenceDraft()] * len(sequences))
 
-    def worth_prefilling(
-        self, row: DecodeSequence, rows: Sequence[DecodeSequence], drafters: Mapping[DrafterName, Drafter]
-    ) -> bool:
-        """Whether a newcomer is worth taking into its drafter's caches before it joins `rows`."""
-        if row.wanted is None:  # asked again for each slice of it
-            row.wanted = not automatic(row) or row.drafter == _LOOKUP or self._wants(row, rows, drafters)
-        return row.wanted
-
-    def _wants(
-        self, row: DecodeSequence, rows: Sequence[DecodeSequence], drafters: Mapping[DrafterName, Drafter]
-    ) -> bool:
-        prospect = self._outlook.prospect([*rows, row], drafters)
-        newcomer = None if prospect is None else next((c for c in prospect.candidates if c.row is row), None)
-        if prospect is None or newcomer is None or newcomer.kind is None:
+    def _uncertain(self, estimate: Estimate | None, best: Best | None) -> bool:
+        """Whether drafting would not pay if its cost were at the end of its 95 % interval."""
+        if estimate is None or best is None or estimate.fixed_depth or not (best.depth or best.lookup):
             return False
-        without = best(prospect)
-        newcomer.ready = True
-        found = best(prospect)
-        if found.depth > 0:
-            return self._pays(without, found, [newcomer], drafters, len(rows) + 1)
-        return self._trying.wants(prospect, found, newcomer, [*rows, row], drafters)
-
-    def _wanted(
-        self, rows: Sequence[DecodeSequence], drafters: Mapping[DrafterName, Drafter]
-    ) -> tuple[list[SequenceDraft], Trial | None, bool]:
-        """What each is to draft, what is tried with that, and whether it hangs on prices that are not known well."""
-        self._entering = []
-        self._trying.begin()
-        prospect = self._outlook.prospect(rows, drafters)
-        if prospect is None:
-            return fixed(rows), None, False
-        found = best(prospect)
-        waiting = [c for c in prospect.candidates if c.kind is not None and not c.ready]
-        if waiting:
-            hoped = best(prospect, unready=True)
-            if hoped.depth and self._pays(found, hoped, waiting, drafters, len(rows)):
-                self._entering = [c.row for c in waiting]
-        trial = self._trying.choose(prospect, found, rows, drafters)
-        self._entering = self._trying.entering or self._entering
-        drafts = self._drafts(rows, prospect, found, trial)
-        uncertain = False
-        if trial is None and any(one.depth for one in drafts):
-            self._note_caps(prospect, found, drafts)
-            uncertain = self._uncertain(prospect, found, rows)
-        return drafts, trial, uncertain
-
-    def _drafts(
-        self, rows: Sequence[DecodeSequence], prospect: Prospect, found: Best, trial: Trial | None
-    ) -> list[SequenceDraft]:
-        drafts = fixed(rows)
-        depth = trial.depth if trial is not None else found.depth
-        for c in prospect.candidates:
-            kind, drafted, state = None, 0, DraftState.DRAFTING
-            tried = trial is None or c.row in trial.rows
-            if c.kind is not None and c.ready and depth and tried:
-                kind, drafted = c.kind, min(depth, c.most)
-            looked = min(found.lookup, len(c.lookup) - 1)
-            if looked and c.lookup[looked] > (c.model[drafted] if kind is not None else 1.0):
-                kind, drafted = _LOOKUP, looked
-            if kind is None:
-                state = DraftState.PARKED if c.kind is not None or len(c.lookup) > 1 else DraftState.NONE
-            drafts[c.at] = SequenceDraft(drafted, kind, state)
-        return drafts
-
-    def _uncertain(self, prospect: Prospect, found: Best, rows: Sequence[DecodeSequence]) -> bool:
-        """Whether drafting would not pay if its price were what it may be."""
-        width = max(found.depth, found.lookup)
-        kind = next((c.kind for c in prospect.candidates if c.kind is not None), None) if found.depth else _LOOKUP
-        if prospect.least or not width or kind is None:
+        kind = next((c.drafter for c in estimate.candidates if c.drafter is not None), None) if best.depth else _LOOKUP
+        if kind is None:
             return False
-        sampled = any_sampled(rows)
-        doubt = self.costs.doubt(kind, len(rows), width, sampled)
-        return found.rate * prospect.seconds(0) < len(rows) * math.exp(2 * doubt)
+        doubt = self.costs.uncertainty(kind, estimate.size, max(best.depth, best.lookup), estimate.sampled)
+        return best.rate * estimate.seconds(0) < estimate.size * math.exp(2 * doubt)
 
-    def _note_caps(self, prospect: Prospect, found: Best, drafts: list[SequenceDraft]) -> None:
-        """Whose plan's bound was lower than what would pay."""
-        depth, bound, more = found.depth, list[Candidate](), 0.0
-        for c in prospect.candidates:
-            if c.kind is not None and drafts[c.at][:2] == (c.row.most, c.kind):
-                bound.append(c)
-                more += c.model[c.most + 1] - c.model[c.most] if len(c.model) > c.most + 1 else 0.0
-        if not bound:
-            return
-        width = max(depth, prospect.least)
-        further = prospect.seconds(min(width + 1, len(prospect.priced) - 1)) - prospect.seconds(width)
+    def _note_caps(self, estimate: Estimate, best: Best, drafts: list[SequenceDraft]) -> None:
+        """Whose plan's bound is lower than what would pay: all of these drafting one more would give more tokens than
+        the time for it."""
+        bound = [
+            c
+            for c in estimate.candidates
+            if c.drafter is not None and drafts[c.index][:2] == (c.sequence.most, c.drafter)
+        ]
+        width = max(best.depth, estimate.fixed_depth)
+        wider = min(width + 1, len(estimate.draft_seconds) - 1)
+        more = sum(c.draft[c.most + 1] - c.draft[c.most] for c in bound if len(c.draft) > c.most + 1)
+        pays = more > (estimate.seconds(wider) - estimate.seconds(width)) * best.rate
         for c in bound:
-            capped = c.most < width or more > further * found.rate
-            if capped:
-                drafts[c.at] = drafts[c.at]._replace(state=DraftState.CAPPED)
-            if capped and c.row.told_cap != c.row.most:
-                c.row.told_cap = c.row.most
-                why = c.row.lowered or c.row.request.plan.reason
-                _log.debug("request %s: more than %d drafted tokens would pay (%s)", c.row.request.id, c.row.most, why)
+            if not pays and c.most >= width:
+                continue
+            drafts[c.index] = drafts[c.index]._replace(state=DraftState.CAPPED)
+            one = c.sequence
+            if one.told_cap != one.most:
+                one.told_cap = one.most
+                why = one.lowered or one.request.plan.reason
+                _log.debug("request %s: more than %d drafted tokens would pay (%s)", one.request.id, one.most, why)
 
-    # who must be known to a drafter
+    # what is expected
+
+    def _estimate(
+        self, sequences: Sequence[DecodeSequence], drafters: Mapping[DrafterName, Drafter]
+    ) -> Estimate | None:
+        """Of the next step; None where no sequence's depth is to be decided."""
+        if not any(map(automatic, sequences)):
+            return None
+        candidates: list[Candidate] = []
+        others, fixed_depth, fixed_steps = 0.0, 0, 0
+        weights: DrafterName | None = None  # the draft model whose costs count
+        for index, one in enumerate(sequences):
+            depth, kind = one.depth, one.drafter
+            if automatic(one):
+                candidate = self._candidate(index, one, min(depth, self._deepest), drafters)
+                weights = weights or candidate.drafter
+                candidates.append(candidate)
+            elif kind is None or depth <= 0:
+                others += 1
+            else:
+                others += self._expected(kind, one, min(depth, self._deepest))[-1]
+                fixed_depth = max(fixed_depth, depth)
+                if kind != _LOOKUP:
+                    fixed_steps, weights = max(fixed_steps, depth), weights or kind
+        size, context, sampled = len(sequences), mean_context(sequences), any_sampled(sequences)
+        deepest = min(max(self._deepest, fixed_depth) + 1, DEEPEST)
+        lookup = self.costs.drafted(_LOOKUP, size, deepest, context, sampled)
+        draft = lookup if weights is None else self.costs.drafted(weights, size, deepest, context, sampled)
+        return Estimate(size, sampled, candidates, others, fixed_depth, fixed_steps, draft, lookup)
+
+    def _candidate(
+        self, index: int, one: DecodeSequence, most: int, drafters: Mapping[DrafterName, Drafter]
+    ) -> Candidate:
+        made = Candidate(index, one, most)
+        kind = _draft_model(one)
+        if kind is not None and kind in drafters:
+            behind = drafters[kind].behind(one)
+            tokens = len(one.tokens) if behind is None else behind
+            made.drafter, made.key = kind, key_of(kind, one.request)
+            made.ready = behind is not None and behind <= _LAG
+            made.prefill_seconds = tokens * self._prefill_seconds(kind)
+            made.draft = self._expected(kind, one, most + 1)
+        if _LOOKUP in _allowed(one) and _LOOKUP in drafters and (reach := drafters[_LOOKUP].reach(one, most)):
+            made.lookup = self._expected(_LOOKUP, one, reach)
+        return made
+
+    def _expected(self, kind: DrafterName, one: DecodeSequence, most: int) -> list[float]:
+        return self.acceptance.expected(key_of(kind, one.request), one, most)
+
+    def _prefill_seconds(self, kind: DrafterName) -> float:
+        """That a drafter needs for a token of a text."""
+        return self.costs.prices.prefill.get(kind, self.costs.plain(1) * _PREFILL_SHARE)
+
+    # which texts a drafter takes in
+
+    def worth_prefilling(
+        self, new: DecodeSequence, running: Sequence[DecodeSequence], drafters: Mapping[DrafterName, Drafter]
+    ) -> bool:
+        """Whether a new sequence's drafter takes its text in before it joins the running ones."""
+        if new.wanted is None:  # asked again for each slice of it
+            new.wanted = not automatic(new) or new.drafter == _LOOKUP or self._worth_prefilling(new, running, drafters)
+        return new.wanted
+
+    def _worth_prefilling(
+        self, new: DecodeSequence, running: Sequence[DecodeSequence], drafters: Mapping[DrafterName, Drafter]
+    ) -> bool:
+        estimate = self._estimate([*running, new], drafters)
+        candidate = None if estimate is None else next((c for c in estimate.candidates if c.sequence is new), None)
+        if estimate is None or candidate is None or candidate.drafter is None:
+            return False
+        without = estimate.best()
+        candidate.ready = True
+        best = estimate.best()
+        return best.depth > 0 and self._pays(without, best, [candidate], estimate.size)
+
+    def _worth_catching_up(self, estimate: Estimate | None, best: Best | None) -> list[DecodeSequence]:
+        """Running sequences whose text their drafter should take in: because that pays, or for a trial."""
+        if estimate is None or best is None:
+            return []
+        waiting = [c for c in estimate.candidates if c.drafter is not None and not c.ready]
+        if self._explorer.prefilling or not waiting:
+            return self._explorer.prefilling
+        hoped = estimate.best(if_ready=True)
+        return [c.sequence for c in waiting] if hoped.depth and self._pays(best, hoped, waiting, estimate.size) else []
+
+    def _pays(self, now: Best, then: Best, waiting: Sequence[Candidate], size: int) -> bool:
+        """Whether the time that the drafter takes for these texts is won back with the tokens that are left to them."""
+        if then.rate < now.rate * WORTH:
+            return False
+        tokens = size * max(min(_HORIZON, self._lengths.left(c.sequence)) for c in waiting)
+        return tokens / now.rate - tokens / then.rate > sum(c.prefill_seconds for c in waiting)
 
     @property
     def catching_up(self) -> list[DecodeSequence]:
-        """Rows that are worth taking into their drafter's caches now."""
-        return self._entering
+        """Running sequences whose text their drafter should take in now."""
+        return self._catching_up
 
     def catch_up(self, drafters: Mapping[DrafterName, Drafter], chunk: int) -> None:
-        """A slice of that, of about the time of a round."""
-        kind = self._entering[0].home
+        """A slice of that, which takes about as long as a plain step."""
+        kind = _draft_model(self._catching_up[0])
         if kind is None or kind not in drafters:
             return
-        round_seconds, token = self.costs.plain(1), self.costs.prices.taking_in.get(kind)
-        if token:
-            chunk = min(chunk, max(NEAR, int(round_seconds / token)))
-        drafters[kind].follow([other for other in self._entering if other.home == kind], chunk)
+        if kind in self.costs.prices.prefill:
+            chunk = min(chunk, max(_LAG, int(self.costs.plain(1) / self._prefill_seconds(kind))))
+        drafters[kind].follow([one for one in self._catching_up if _draft_model(one) == kind], chunk)
 
-    def _pays(
-        self, now: Best, then: Best, entering: Sequence[Candidate], drafters: Mapping[DrafterName, Drafter], size: int
-    ) -> bool:
-        """Whether taking these in is worth its time."""
-        if then.rate < now.rate * WORTH:
-            return False
-        tokens = size * max(min(_HORIZON, self._lengths.left(c.row)) for c in entering)
-        return tokens / now.rate - tokens / then.rate > self._outlook.entry_seconds(entering, drafters)
+    # after a step
 
-    # after a round
-
-    def learn(self, rows: Sequence[DecodeSequence], plan: DraftPlan, done: Round, seconds: float | None) -> float:
+    def learn(self, sequences: Sequence[DecodeSequence], plan: DraftPlan, done: Round, seconds: float | None) -> float:
         """The planned step is over: tokens that it would have had to accept to be as fast as a plain one, 0 where
-        nothing was drafted; both prices know of the machine's speed in this step by then. `seconds`: from the end of
-        the step before to its own; None where something else took time between, so that they are no price."""
-        size = len(rows)
-        drafting = self._measuring or any(one.depth for one in plan.sequences)
-        measured = self._plain_rounds.told(seconds or 0.0, drafting, plan.mode is StepMode.PLAIN_AHEAD)
-        context, sampled = mean_held(rows), any_sampled(rows)
+        nothing was drafted; both costs know of the machine's speed in this step by then. `seconds`: from the end of
+        the step before to its own; None where something else took time between, so that they are no cost."""
+        size, context, sampled = len(sequences), mean_context(sequences), any_sampled(sequences)
         width = max(result.drafted for result in done.rows)
-        priced = _priced(plan, done, width)
-        if seconds is not None:
-            if priced is not None:
-                self.costs.learn(priced, size, width, seconds, context, sampled)
-            elif not width and measured and self._started:
-                self.costs.learn(None, size, 0, seconds, context, sampled)
-        for row, result, (_, kind, _) in zip(rows, done.rows, plan.sequences, strict=True):
-            if result.drafted and kind is not None and row.request.origin is Origin.CLIENT:
-                evidence = row.evidence.get(kind)
-                if evidence is None:
-                    evidence = row.evidence[kind] = RowEvidence()
-                self.acceptance.learn(key_of(kind, row.request), evidence, result.drafted, len(result.accepted))
+        costed = _costed(plan, done, width)
+        drafting, pipelined = plan.mode is StepMode.SPECULATIVE or self._measuring, plan.mode is StepMode.PLAIN_AHEAD
+        if seconds is not None and costed is not None:
+            self.costs.learn(costed, size, width, seconds, context, sampled)
+        elif seconds is not None and self._started and pipelined:
+            self.costs.learn(None, size, 0, seconds, context, sampled)
+        self._measurement.passed(seconds or 0.0, drafting=drafting, pipelined=pipelined)
+        for one, result, draft in zip(sequences, done.rows, plan.sequences, strict=True):
+            if result.drafted and draft.drafter is not None and one.request.origin is Origin.CLIENT:
+                own = one.evidence.setdefault(draft.drafter, RowEvidence())
+                self.acceptance.learn(key_of(draft.drafter, one.request), own, result.drafted, len(result.accepted))
         if width:
-            self.acceptance.settle()
-        self._trying.passed(self._trial, done, seconds or 0.0, self.costs.plain(size, context, sampled))
-        if self.costs.upheavals != self._upheavals:
-            self._upheavals = self.costs.upheavals
-            self._trying.renew()
-        self._rounds += 1
-        if not drafting and self._rounds % _FADE_ROUNDS == 0:
-            for row in rows:
-                for evidence in row.evidence.values():
+            self.acceptance.refresh()
+        self._explorer.passed(self._trial, done, seconds or 0.0, self.costs.plain(size, context, sampled))
+        if self.costs.regime_changes != self._regime_changes:
+            self._regime_changes = self.costs.regime_changes
+            self._explorer.reset_waits()
+        self._steps += 1
+        if not drafting and self._steps % _FADE_STEPS == 0:
+            for one in sequences:
+                for evidence in one.evidence.values():
                     evidence.fade(_FADE)
         if not width:
             return 0.0
-        if seconds is None:
-            seconds = done.draft_seconds + done.verify_seconds
-        if priced is not None:
-            seconds = self.costs.without_stall(priced, size, width, seconds, context, sampled)
-        return self.costs.break_even(size, seconds, context, sampled)
+        took = done.draft_seconds + done.verify_seconds if seconds is None else seconds
+        if costed is not None:
+            took = self.costs.without_stall(costed, size, width, took, context, sampled)
+        return self.costs.break_even(size, took, context, sampled)
 
-    def finished(self, row: DecodeSequence) -> None:
+    def finished(self, sequence: DecodeSequence) -> None:
         """A request is over."""
-        self._lengths.ended(row)
+        self._lengths.finished(sequence)
 
     def learnt(self) -> Learnt:
-        """To be kept."""
+        """To be saved."""
         return Learnt.of(self.costs, self.acceptance)
 
-    def drafter_replaced(self, kind: DrafterName, rows: Sequence[DecodeSequence]) -> None:
+    def drafter_replaced(self, kind: DrafterName, sequences: Sequence[DecodeSequence]) -> None:
         """Other weights draft under this name: nothing that was learnt about them holds."""
         self.acceptance.forget(kind)
         self.costs.forget(kind)
-        self._trying.renew()
-        self._trying.drop()
-        for row in rows:
-            row.evidence.pop(kind, None)
+        self._explorer.drafter_replaced()
+        for one in sequences:
+            one.evidence.pop(kind, None)
 
 
-def fixed(sequences: Sequence[DecodeSequence]) -> list[SequenceDraft]:
-    """Each drafts as many as its plan says."""
-    return [
-        SequenceDraft(one.depth, one.drafter, DraftState.DRAFTING if one.depth and one.drafter else DraftState.NONE)
-        for one in sequences
-    ]
+def automatic(sequence: DecodeSequence) -> bool:
+    """Whether the sequence's depth is to be decided."""
+    plan = sequence.request.plan
+    return sequence.depth > 0 and sequence.drafter is not None and plan.depth_mode is DepthMode.AUTOMATIC
 
 
-def _priced(plan: DraftPlan, done: Round, width: int) -> DrafterName | None:
-    """Whose price a round tells that drafted `width` tokens at the most: that of one drafter, which had not lagged
-    behind. None for any other round."""
-    kinds = {kind for depth, kind, _ in plan.sequences if kind and depth}
+def mean_context(sequences: Sequence[DecodeSequence]) -> int:
+    """Tokens of context that a sequence has in the mean: what a step costs depends on the sum of all."""
+    return sum(len(one.tokens) for one in sequences) // len(sequences)
+
+
+def any_sampled(sequences: Sequence[DecodeSequence]) -> bool:
+    return any(not one.request.sampling.greedy for one in sequences)
+
+
+def _allowed(sequence: DecodeSequence) -> set[DrafterName | None]:
+    """Drafters that its plan has, whichever of them drafted last."""
+    return {sequence.request.plan.drafter, *sequence.request.plan.alternatives}
+
+
+def _draft_model(sequence: DecodeSequence) -> DrafterName | None:
+    """The drafter of its plan, or where that is prompt lookup an alternative to it."""
+    if sequence.home != _LOOKUP:
+        return sequence.home
+    return min((kind for kind in _allowed(sequence) if kind is not None and kind != _LOOKUP), default=None)
+
+
+def _as_planned(sequence: DecodeSequence) -> SequenceDraft:
+    """Where nothing is to be decided."""
+    drafts = sequence.depth > 0 and sequence.drafter is not None
+    return SequenceDraft(sequence.depth, sequence.drafter, DraftState.DRAFTING if drafts else DraftState.NONE)
+
+
+def _draft(c: Candidate, best: Best, trial: Trial | None) -> SequenceDraft:
+    """What is best for a candidate, or what is tried."""
+    depth, lookup = best.depth if trial is None else trial.depth, min(best.lookup, len(c.lookup) - 1)
+    if c.drafter is None or not c.ready or (trial is not None and c.sequence not in trial.sequences):
+        depth = 0
+    depth = min(depth, c.most)
+    if lookup and c.lookup[lookup] > c.draft[depth]:
+        return SequenceDraft(lookup, _LOOKUP, DraftState.DRAFTING)
+    if depth:
+        return SequenceDraft(depth, c.drafter, DraftState.DRAFTING)
+    able = c.drafter is not None or len(c.lookup) > 1
+    return SequenceDraft(state=DraftState.PARKED if able else DraftState.NONE)
+
+
+def _costed(plan: DraftPlan, done: Round, width: int) -> DrafterName | None:
+    """Whose cost a step tells that drafted `width` tokens at the most: that of the only drafter, which had not lagged
+    behind. None for any other step."""
+    kinds = {one.drafter for one in plan.sequences if one.drafter and one.depth}
     steps = max(result.draft_forwards for result in done.rows)
-    told = width and len(kinds) == 1 and not done.drafter_errors and done.lag <= _PRICED_LAG and steps in (0, width)
-    return next(iter(kinds)) if told else None
+    told = width and len(kinds) == 1 and not done.drafter_errors and done.lag <= _COSTED_LAG and steps in (0, width)
+    return kinds.pop() if told else None

@@ -1,125 +1,127 @@
-"""What a round costs, by depth, drafter and batch size: measured on this machine, never assumed.
+"""What a decode step costs, by depth, drafter and batch size, measured on this machine and never assumed; and which
+depth is expected to give the most tokens for that.
 
-A calibration at load gives the first values, and each round after that corrects them. The machine gets slower and
-faster while it serves, and what decides is only what a drafted round costs *beside* a plain one. So the logarithm of a
-round's seconds is taken apart: the calibrated price, for the context that the rows have now; the tempo, fast, which all
-rounds share; how far all drafts of one drafter at one batch size are off; and how far one depth is off beyond that. A
-scalar Kalman filter for each says who answers for a surprise: what was seen lately is known well, so the tempo does;
-what was not is known badly, so that does. A depth that nobody tried for a while thus looks neither cheap nor dear
-because the machine has changed.
+A calibration at load gives the first values, and each step after that corrects them. The machine gets slower and faster
+while it serves, and what decides is only what a speculative step costs *relative to* a plain one. So
+
+    log(seconds) = log(calibrated cost for this depth and context) + machine speed + drafter's offset + depth's offset
+
+The machine speed is shared by all steps and changes fast; the second term belongs to a drafter at a batch size, the
+third to one depth of it. Each is tracked by a scalar Kalman filter (Kalman 1960, a random walk observed through their
+sum): a surprise is divided among the three in proportion to their variances. What was observed lately is known well,
+so the machine speed takes the blame; what was not is known badly, so that does. A depth that was not used for a while
+thus looks neither cheap nor expensive because the machine has changed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
 
 from draftd.core import BUILT_IN_DRAFTERS, DrafterName
 
-DEEPEST = 17  # drafted tokens in a round that are ever priced: one more than a plan may allow
+if TYPE_CHECKING:
+    from draftd.engine.depth.acceptance_rates import Key
+    from draftd.engine.sequence import DecodeSequence
 
-_CLAMP = math.log(1.25)  # a round is taken as at most this far off: a stall is no new price
-_NOISE = 0.1**2  # variance of the logarithm of a round's seconds
-_TEMPO_DRIFT = 0.1**2  # what a second of decoding adds to the variance of the tempo
-_JUMP = 0.1**2  # and what a round adds that is far off, where several in a row were
+DEEPEST = 17  # drafted tokens in a step that ever have a cost: one more than a plan may allow
+
+_CLAMP = math.log(1.25)  # a step is taken to be at most this far off: a stall is not a new cost
+_NOISE = 0.1**2  # variance of the logarithm of a step's seconds
+_SPEED_DRIFT = 0.1**2  # variance that a second of decoding adds to the machine speed
+_JUMP = 0.1**2  # and that a step adds that is far off, where several in a row were
 _IN_A_ROW = 4
-_DRIFT = 0.03**2 / 60  # and to those of the others
-_UNKNOWN, _UNMEASURED, _MEASURED, _OWN = 2.0**2, 0.3**2, 0.12**2, 0.05**2  # variances to begin with
-_GUESSED = 0.2**2  # from this variance on a price is a guess, which nothing can be far from
-_MOVED = math.log(1.25)  # a tempo that moved by this much may have moved depths unlike each other
-_MOVED_VARIANCE = 0.05**2
-_GUESS_SECONDS, _GUESS_STEP = 0.01, 0.2  # of a plain round, and what each drafted token adds, where nothing is known
+_DRIFT = 0.03**2 / 60  # variance that a second adds to the offsets
+_UNKNOWN, _UNMEASURED, _MEASURED, _DEPTH = 2.0**2, 0.3**2, 0.12**2, 0.05**2  # variances to begin with
+_GUESSED = 0.2**2  # from this variance on a cost is a guess, which nothing can be far from
+_REGIME = math.log(1.25)  # a machine speed that moved by this much may have moved depths unlike each other
+_REGIME_VARIANCE = 0.05**2
+_GUESS_SECONDS, _GUESS_STEP = 0.01, 0.2  # of a plain step, and what each drafted token adds, where nothing is known
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What a calibration found: seconds of a round whose rows each hold `context` tokens.
+    """What a calibration found: seconds of a step whose sequences each hold `context` tokens.
 
     `plain` by batch size; `drafted` by drafter, then (batch size, depth); `growth` by depth, 0 the plain one: seconds
-    that one more token of context adds for each row; `taking_in`: seconds that a drafter needs for a token of prompt.
+    that one more token of context adds for each sequence; `prefill`: seconds that a drafter needs for a prompt's token.
     """
 
     plain: Mapping[int, float] = field(default_factory=dict)
     drafted: Mapping[DrafterName, Mapping[tuple[int, int], float]] = field(default_factory=dict)
     growth: Mapping[int, float] = field(default_factory=dict)
     context: int = 0
-    taking_in: Mapping[DrafterName, float] = field(default_factory=dict)
+    prefill: Mapping[DrafterName, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class Offset:
-    """By how much a logarithm is off, how sure that is, and when it was last seen to."""
+class _Offset:
+    """By how much a logarithm is off, the variance of that, and when it was last observed."""
 
     value: float = 0.0
     variance: float = _MEASURED
     seen: float = 0.0
 
 
-class _Line:
-    """One drafter at one batch size, or plain rounds (depth 0 only): prices by depth."""
+class _Curve:
+    """Costs by depth of one drafter at one batch size, or of plain steps (one depth only)."""
 
-    __slots__ = ("base", "factors", "off", "own", "slope")
+    __slots__ = ("base", "depths", "factors", "offset", "slope")
 
-    def __init__(self, base: list[float], slope: list[float], off: Offset) -> None:
-        self.base, self.slope, self.off = base, slope, off
-        self.own = [Offset(variance=_OWN) for _ in base]
+    def __init__(self, base: list[float], slope: list[float], offset: _Offset) -> None:
+        self.base, self.slope, self.offset = base, slope, offset
+        self.depths = [_Offset(variance=_DEPTH) for _ in base]
         self.factors = [1.0] * len(base)
         self.refresh()
 
     def refresh(self) -> None:
-        self.factors = [math.exp(self.off.value + own.value) for own in self.own]
+        self.factors = [math.exp(self.offset.value + own.value) for own in self.depths]
 
 
-_Key = tuple[DrafterName | None, int, bool]  # who drafts (None: nobody), batch size, whether any row is sampled
+Offsets = Mapping[tuple[DrafterName | None, int, bool, int], tuple[float, float]]
 
 
 class RoundCosts:
-    """Seconds of a round. Engine thread only."""
+    """Seconds of a step. Its kind is a drafter (None: plain), a batch size, a depth, the mean tokens of context of its
+    sequences, and whether any of them is sampled. Engine thread only."""
 
     def __init__(self, prices: Prices | None = None) -> None:
         self.prices = prices or Prices()
-        self._measured = bool(self.prices.plain)
-        self._tempo = Offset(variance=_UNMEASURED if self._measured else _UNKNOWN)
-        self._far = 0  # how many rounds in a row were far off, negative where they were too fast
-        self._anchor = 0.0  # the tempo when the others were last doubted for its sake
-        self._lines: dict[_Key, _Line] = {}
-        self._seconds = 0.0  # of all rounds that were learnt from
-        self.upheavals = 0  # how often the tempo moved far: what was learnt about depths may no longer hold
+        self.measured = bool(self.prices.plain)  # whether plain steps are more than a guess
+        self._speed = _Offset(variance=_UNMEASURED if self.measured else _UNKNOWN)
+        self._far_off = 0  # steps in a row that were far off, negative where they were too fast
+        self._regime = 0.0  # the machine speed at the last regime change
+        self._curves: dict[tuple[DrafterName | None, int, bool], _Curve] = {}
+        self._seconds = 0.0  # of all steps that were learnt from
+        self.regime_changes = 0  # each time, what was learnt about depths may no longer hold
 
     def plain(self, batch: int, context: int = 0, sampled: bool = False) -> float:
-        """Seconds of a pipelined round of `batch` rows that drafts nothing; a guess where nothing was measured."""
-        return self._price(self._line(None, batch, sampled), 0, batch, context)
+        """Seconds of a pipelined step that drafts nothing; a guess where nothing was measured."""
+        return self._cost(self._curve(None, batch, sampled), 0, batch, context)
 
     def drafted(
         self, drafter: DrafterName, batch: int, deepest: int, context: int = 0, sampled: bool = False
     ) -> list[float]:
-        """Seconds of a round in which the deepest row drafts so many tokens, 1 to `deepest`, by index; at index 0 those
-        of a plain one. Never falls with depth."""
-        line = self._line(drafter, batch, sampled)
-        held, tempo = batch * (context - self.prices.context), math.exp(self._tempo.value)
-        plain = self._price(self._line(None, batch, sampled), 0, batch, context)
-        out = [plain]
-        low = 0.0
-        base, slope, factors = line.base, line.slope, line.factors
-        for i in range(deepest):
-            seconds = (base[i] + slope[i] * held) * factors[i] * tempo
-            if seconds > low:
-                low = seconds
-            out.append(low)
-        return out
+        """Seconds of a step by depth, the deepest sequence's: 0, a plain one, to `deepest`. Never falls from 1 on."""
+        curve = self._curve(drafter, batch, sampled)
+        held, speed = batch * (context - self.prices.context), math.exp(self._speed.value)
+        costs = zip(curve.base[:deepest], curve.slope, curve.factors, strict=False)
+        rising = accumulate(((base + slope * held) * factor * speed for base, slope, factor in costs), max)
+        return [self.plain(batch, context, sampled), *rising]
 
-    def doubt(self, drafter: DrafterName, batch: int, depth: int, sampled: bool = False) -> float:
-        """Standard deviation of the logarithm of what a drafted round costs beside a plain one."""
-        line, plain = self._line(drafter, batch, sampled), self._line(None, batch, sampled)
-        own = line.own[depth - 1]
-        since = (self._seconds - line.off.seen) + (self._seconds - plain.off.seen)
-        return math.sqrt(line.off.variance + own.variance + plain.off.variance + _DRIFT * since)
+    def uncertainty(self, drafter: DrafterName, batch: int, depth: int, sampled: bool = False) -> float:
+        """Standard deviation of the logarithm of what a speculative step costs relative to a plain one."""
+        curve, plain = self._curve(drafter, batch, sampled), self._curve(None, batch, sampled)
+        since = (self._seconds - curve.offset.seen) + (self._seconds - plain.offset.seen)
+        known = curve.offset.variance + curve.depths[depth - 1].variance + plain.offset.variance
+        return math.sqrt(known + _DRIFT * since)
 
-    def doubt_of_depth(self, drafter: DrafterName, batch: int, depth: int, sampled: bool = False) -> float:
-        """The same, beside other depths of the same drafter."""
-        return math.sqrt(self._line(drafter, batch, sampled).own[depth - 1].variance)
+    def depth_uncertainty(self, drafter: DrafterName, batch: int, depth: int, sampled: bool = False) -> float:
+        """The same, relative to other depths of the same drafter."""
+        return math.sqrt(self._curve(drafter, batch, sampled).depths[depth - 1].variance)
 
     def learn(
         self,
@@ -130,157 +132,144 @@ class RoundCosts:
         context: int = 0,
         sampled: bool = False,
     ) -> None:
-        """A round of `batch` rows took `seconds`; its deepest row drafted `depth` tokens with `drafter`, 0 and None a
-        plain one, which tells only where it was pipelined."""
-        line = self._line(drafter, batch, sampled)
-        at = max(0, min(depth, DEEPEST) - 1)
-        price = self._price(line, at, batch, context)
-        surprise = math.log(max(seconds, 1e-9) / price)
-        tempo, off, own = self._tempo, line.off, line.own[at]
-        if tempo.variance < _UNKNOWN and off.variance < _GUESSED:
-            tempo.variance += self._jump(surprise)
+        """A step took `seconds`. A plain one (drafter None, depth 0) tells only where it was pipelined."""
+        curve, at = self._curve(drafter, batch, sampled), _index(depth)
+        cost = self._cost(curve, at, batch, context)
+        surprise = math.log(max(seconds, 1e-9) / cost)
+        speed, offset, own = self._speed, curve.offset, curve.depths[at]
+        if speed.variance < _UNKNOWN and offset.variance < _GUESSED:
+            speed.variance += self._jump(surprise)
             surprise = min(max(surprise, -_CLAMP), _CLAMP)
-        passed = min(price * math.exp(surprise), 1.0)  # not `seconds`: a stall makes nothing less sure
+        passed = min(cost * math.exp(surprise), 1.0)  # not `seconds`: a stall makes nothing less certain
         self._seconds += passed
-        off.variance += _DRIFT * (self._seconds - off.seen)
-        own.variance += _DRIFT * (self._seconds - own.seen)
-        off.seen = own.seen = self._seconds
-        tempo.variance = min(tempo.variance + _TEMPO_DRIFT * passed, _UNKNOWN)
-        total = tempo.variance + off.variance + own.variance + _NOISE
-        for part in (tempo, off, own):
+        for part in (offset, own):
+            part.variance += _DRIFT * (self._seconds - part.seen)
+            part.seen = self._seconds
+        speed.variance = min(speed.variance + _SPEED_DRIFT * passed, _UNKNOWN)
+        total = speed.variance + offset.variance + own.variance + _NOISE
+        for part in (speed, offset, own):  # the Kalman gain is each part's share of the variance
             gain = part.variance / total
             part.value += gain * surprise
             part.variance *= 1 - gain
-        line.refresh()
-        if drafter is None:
-            self._measured = True
-        if abs(tempo.value - self._anchor) > _MOVED:
-            self._anchor = tempo.value
-            self.upheavals += 1
-            for other in self._lines.values():
-                other.off.variance = max(other.off.variance, min(other.off.variance + _MOVED_VARIANCE, _MEASURED))
+        curve.refresh()
+        self.measured = self.measured or drafter is None
+        if abs(speed.value - self._regime) > _REGIME:
+            self._regime = speed.value
+            self.regime_changes += 1
+            for other in self._curves.values():
+                known = other.offset.variance
+                other.offset.variance = max(known, min(known + _REGIME_VARIANCE, _MEASURED))
 
     def _jump(self, surprise: float) -> float:
-        """What a surprise adds to the tempo's variance: nothing before some in a row are far off to the same side.
+        """What a surprise adds to the machine speed's variance: nothing before some in a row are far off to one side.
 
-        A stall is over with the next round. Were the tempo let loose for it, the way back, with the tempo sure again,
-        would fall to what is known of the drafter, and each stall would make drafts look a little cheaper.
+        A stall is over with the next step. If it made the machine speed uncertain, the way back, once that is certain
+        again, would be blamed on the drafter, and each stall would make drafts look a little cheaper.
         """
-        far = (surprise > _CLAMP) - (surprise < -_CLAMP)
-        self._far = self._far + far if far and self._far * far >= 0 else far
-        return _JUMP if abs(self._far) >= _IN_A_ROW else 0.0
+        side = (surprise > _CLAMP) - (surprise < -_CLAMP)
+        self._far_off = self._far_off + side if side and self._far_off * side >= 0 else side
+        return _JUMP if abs(self._far_off) >= _IN_A_ROW else 0.0
 
     def forget(self, drafter: DrafterName) -> None:
-        """Its weights are others now: what it costs is known less well."""
-        for (kind, _, _), line in self._lines.items():
+        """It has other weights now: what it costs is known less well."""
+        for (kind, _, _), curve in self._curves.items():
             if kind == drafter:
-                line.off.variance += _UNMEASURED
-
-    def autoregressive(self, batch: int, context: int = 0, sampled: bool = False) -> float | None:
-        """Seconds of a pipelined round of `batch` rows that drafts nothing. None before any was measured."""
-        return self.plain(batch, context, sampled) if self._measured else None
+                curve.offset.variance += _UNMEASURED
 
     def break_even(self, batch: int, seconds: float, context: int = 0, sampled: bool = False) -> float:
-        """Accepted tokens that make a drafted round of `seconds` just as fast as autoregressive decoding.
+        """Accepted tokens that make a speculative step of `seconds` just as fast as autoregressive decoding: at least
+        0, and 0 while no plain step was measured.
 
-        A round emits one token more than it accepts, an autoregressive one a single token: so seconds / T - 1, with T
-        the autoregressive round's seconds at this batch size (Leviathan et al. 2023, arXiv 2211.17192, theorem 3.8,
-        with both costs measured). 0 while T is not known, and at least 0.
+        A step emits one token more than it accepts, a plain one a single token: so seconds / T - 1, with T the plain
+        step's seconds at this batch size (Leviathan et al. 2023, arXiv 2211.17192, theorem 3.8, both costs measured).
         """
-        plain = self.autoregressive(batch, context, sampled)
-        return max(0.0, seconds / plain - 1.0) if plain else 0.0
+        return max(0.0, seconds / self.plain(batch, context, sampled) - 1.0) if self.measured else 0.0
 
     def without_stall(
         self, drafter: DrafterName, batch: int, depth: int, seconds: float, context: int = 0, sampled: bool = False
     ) -> float:
-        """`seconds` of a drafted round, as far off its price as `learn` takes it to be at most. What holds up the
-        machine now and then is in no price, so it must not be in what is held against one."""
-        line = self._line(drafter, batch, sampled)
-        price = self._price(line, max(0, min(depth, DEEPEST) - 1), batch, context)
-        return min(max(seconds, price * math.exp(-_CLAMP)), price * math.exp(_CLAMP))
+        """`seconds` of a speculative step, as far off its cost as `learn` takes it to be at most. What stalls the
+        machine now and then is in no cost, so it must not be in what is compared with one."""
+        cost = self._cost(self._curve(drafter, batch, sampled), _index(depth), batch, context)
+        return min(max(seconds, cost * math.exp(-_CLAMP)), cost * math.exp(_CLAMP))
 
-    # what was learnt
+    # saved state
 
-    def offsets(self) -> dict[tuple[DrafterName | None, int, bool, int], tuple[float, float]]:
+    def offsets(self) -> Offsets:
         """By drafter, batch size, whether sampled, and depth (0: all depths of the drafter): how far the logarithm of
-        a round's seconds is from what `prices` say, and the variance of that."""
+        a step's seconds is from what `prices` say, and the variance of that."""
         found = {}
-        for (kind, batch, sampled), line in self._lines.items():
-            found[kind, batch, sampled, 0] = (line.off.value, line.off.variance)
+        for (kind, batch, sampled), curve in self._curves.items():
+            found[kind, batch, sampled, 0] = (curve.offset.value, curve.offset.variance)
             if kind is not None:
-                for i, own in enumerate(line.own):
+                for depth, own in enumerate(curve.depths, 1):
                     if own.seen:
-                        found[kind, batch, sampled, i + 1] = (own.value, own.variance)
+                        found[kind, batch, sampled, depth] = (own.value, own.variance)
         return found
 
-    def restore(
-        self, offsets: Mapping[tuple[DrafterName | None, int, bool, int], tuple[float, float]], tempo: float
-    ) -> None:
-        """Takes up what `offsets` said before; `tempo` is the logarithm of what a plain round of one row costs now
-        over what `prices` say."""
-        self._tempo, self._anchor, self._measured = Offset(tempo, _UNMEASURED), tempo, True
-        for (kind, batch, sampled, depth), (value, variance) in sorted(
-            offsets.items(), key=lambda item: (item[0][3], item[0][1], item[0][2])
-        ):
-            line = self._line(kind, batch, sampled)
+    def restore(self, offsets: Offsets, log_speed: float = 0.0) -> None:
+        """Takes up what `offsets` said before; `log_speed` is the logarithm of what a plain step of one sequence costs
+        now over what `prices` say."""
+        self._speed, self._regime, self.measured = _Offset(log_speed, _UNMEASURED), log_speed, True
+        in_order = sorted(offsets.items(), key=lambda item: (item[0][3], item[0][1], item[0][2]))
+        for (kind, batch, sampled, depth), (value, variance) in in_order:
+            curve = self._curve(kind, batch, sampled)
             if depth == 0:
-                line.off.value, line.off.variance = value, variance
+                curve.offset.value, curve.offset.variance = value, variance
             else:
-                line.own[depth - 1] = Offset(value, variance, 1e-9)
-        for line in self._lines.values():
-            line.refresh()
+                curve.depths[depth - 1] = _Offset(value, variance, 1e-9)
+            curve.refresh()
 
     # first values
 
-    def _price(self, line: _Line, at: int, batch: int, context: int) -> float:
+    def _cost(self, curve: _Curve, at: int, batch: int, context: int) -> float:
         held = batch * (context - self.prices.context)
-        return (line.base[at] + line.slope[at] * held) * line.factors[at] * math.exp(self._tempo.value)
+        return (curve.base[at] + curve.slope[at] * held) * curve.factors[at] * math.exp(self._speed.value)
 
-    def _line(self, drafter: DrafterName | None, batch: int, sampled: bool) -> _Line:
+    def _curve(self, drafter: DrafterName | None, batch: int, sampled: bool) -> _Curve:
         key = (drafter, batch, sampled)
-        line = self._lines.get(key)
-        if line is None:
-            line = self._lines[key] = self._first(drafter, batch, sampled)
-        return line
+        curve = self._curves.get(key)
+        if curve is None:
+            curve = self._curves[key] = self._calibrated(drafter, batch)
+            if sampled:  # what is known of greedy ones, less surely
+                greedy = self._curve(drafter, batch, False)
+                curve.offset.value = greedy.offset.value
+                curve.offset.variance += _MEASURED
+                for mine, theirs in zip(curve.depths, greedy.depths, strict=True):
+                    mine.value = theirs.value
+                curve.refresh()
+        return curve
 
-    def _first(self, drafter: DrafterName | None, batch: int, sampled: bool) -> _Line:
-        """What the calibration says; of sampled rounds, what is known of greedy ones, less surely."""
-        prices = self.prices
+    def _calibrated(self, drafter: DrafterName | None, batch: int) -> _Curve:
+        prices, growth = self.prices, [0.0] * (DEEPEST + 1)
         plain = _between(prices.plain, batch) if prices.plain else _GUESS_SECONDS
-        growth = [max(0.0, _between(prices.growth, depth)) if prices.growth else 0.0 for depth in range(DEEPEST + 1)]
+        if prices.growth:
+            growth = [max(0.0, _between(prices.growth, depth)) for depth in range(DEEPEST + 1)]
         if drafter is None:
-            line = _Line([plain], growth[:1], Offset(seen=self._seconds))
-        else:
-            base, sure = self._depths(drafter, batch, plain)
-            off = Offset(variance=_MEASURED if sure else _UNMEASURED, seen=self._seconds)
-            line = _Line(base, growth[1:], off)
-        if sampled:
-            greedy = self._line(drafter, batch, False)
-            line.off.value = greedy.off.value
-            line.off.variance += _MEASURED
-            for mine, theirs in zip(line.own, greedy.own, strict=True):
-                mine.value = theirs.value
-            line.refresh()
-        return line
-
-    def _depths(self, drafter: DrafterName, batch: int, plain: float) -> tuple[list[float], bool]:
-        """Seconds from depth 1 on, and whether they were measured."""
-        kinds = [drafter, *(kind for kind in BUILT_IN_DRAFTERS if kind != drafter)]
-        known = next((kind for kind in kinds if self.prices.drafted.get(kind)), None)
+            return _Curve([plain], growth[:1], _Offset(seen=self._seconds))
+        alike = [
+            drafter,
+            *(kind for kind in BUILT_IN_DRAFTERS if kind != drafter),
+        ]  # another's costs are better than none
+        known = next((kind for kind in alike if prices.drafted.get(kind)), None)
         if known is None:
-            return [plain * (1 + _GUESS_STEP * depth) for depth in range(1, DEEPEST + 1)], False
-        found = self.prices.drafted[known]
-        depths = sorted({depth for _, depth in found})
-        points = {0: plain}
-        for depth in depths:
-            points[depth] = _between({size: s for (size, d), s in found.items() if d == depth}, batch)
-        rising = dict(zip(points, accumulate(points.values(), max), strict=True))
-        return [_between(rising, depth, beyond=True) for depth in range(1, DEEPEST + 1)], known == drafter
+            base = [plain * (1 + _GUESS_STEP * depth) for depth in range(1, DEEPEST + 1)]
+        else:
+            found, points = prices.drafted[known], {0: plain}
+            for depth in sorted({depth for _, depth in found}):
+                points[depth] = _between({size: s for (size, d), s in found.items() if d == depth}, batch)
+            rising = dict(zip(points, accumulate(points.values(), max), strict=True))
+            base = [_between(rising, depth, beyond=True) for depth in range(1, DEEPEST + 1)]
+        variance = _MEASURED if known == drafter else _UNMEASURED
+        return _Curve(base, growth[1:], _Offset(variance=variance, seen=self._seconds))
+
+
+def _index(depth: int) -> int:
+    return max(0, min(depth, DEEPEST) - 1)
 
 
 def _between(points: Mapping[int, float], at: int, beyond: bool = False) -> float:
-    """On the line between two neighbours that were measured; outside of them the nearest's, or `beyond` the last on the
-    line through the last two."""
+    """Linear interpolation; outside of what was measured the nearest value, or with `beyond` the last line goes on."""
     if at in points:
         return points[at]
     known = sorted(points)
@@ -288,3 +277,86 @@ def _between(points: Mapping[int, float], at: int, beyond: bool = False) -> floa
         if low < at < high or (beyond and high == known[-1] and at > high):
             return points[low] + (at - low) / (high - low) * (points[high] - points[low])
     return points[known[0] if at < known[0] else known[-1]]
+
+
+@dataclass(slots=True)
+class Candidate:
+    """The batch's sequence number `index`, whose depth is to be decided; it may draft `most` tokens.
+
+    `draft` and `lookup`: tokens that it is expected to get by depth, from 0 on (1.0): with draft model `drafter`, to
+    one deeper than it may, and with prompt lookup, as deep as that has something to propose. `ready`: the draft model
+    knows its text; `prefill_seconds` is what it takes until it does.
+    """
+
+    index: int
+    sequence: DecodeSequence
+    most: int
+    drafter: DrafterName | None = None
+    key: Key | None = None
+    ready: bool = False
+    prefill_seconds: float = 0.0
+    draft: Sequence[float] = (1.0,)
+    lookup: Sequence[float] = (1.0,)
+
+    def tokens(self, depth: int, lookup: int = 0) -> float:
+        """Expected of a step that drafts so deep, by whichever of the two promises more."""
+        return max(self.draft[min(depth, self.most)], self.lookup[min(lookup, len(self.lookup) - 1)])
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The depths with the most expected tokens a second: of the draft model, and of prompt lookup."""
+
+    depth: int
+    lookup: int
+    tokens: float
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        return self.tokens / self.seconds
+
+
+@dataclass(slots=True)
+class Estimate:
+    """What the next step of `size` sequences is expected to give and to cost.
+
+    `others`: tokens expected of those that are no candidates; they draft `fixed_depth` tokens, `fixed_steps` of these
+    with a draft model. `draft_seconds` and `lookup_seconds`: of a step by depth, 0 the plain one, where a draft model
+    drafts, and where prompt lookup does.
+    """
+
+    size: int
+    sampled: bool
+    candidates: list[Candidate]
+    others: float
+    fixed_depth: int
+    fixed_steps: int
+    draft_seconds: list[float]
+    lookup_seconds: list[float]
+
+    def seconds(self, depth: int, lookup: int = 0) -> float:
+        """Of a step with `depth` forwards of a draft model, verified at the greater of the two depths."""
+        steps = max(depth, self.fixed_steps)
+        width = max(steps, lookup, self.fixed_depth)
+        verified = self.lookup_seconds[width]
+        return verified + (self.draft_seconds[width] - verified) * steps / width if steps else verified
+
+    def tokens(self, drafting: Sequence[Candidate], depth: int) -> float:
+        """Expected where only these draft, so deep."""
+        return self.others + len(self.candidates) + sum(c.draft[min(depth, c.most)] - 1 for c in drafting)
+
+    def best(self, *, if_ready: bool = False) -> Best:
+        """One depth for all, 0 included: a sequence drafts less only where its plan or its end says so. The least of
+        equals. `if_ready`: as if the draft model knew all texts."""
+        drafting = [(c, c.drafter is not None and (c.ready or if_ready)) for c in self.candidates]
+        deepest = max((c.most for c, drafts in drafting if drafts), default=0)
+        found: Best | None = None
+        for depth in range(deepest + 1):
+            for lookup in range(max((len(c.lookup) for c in self.candidates), default=1)):
+                tokens = self.others + sum(c.tokens(depth if drafts else 0, lookup) for c, drafts in drafting)
+                seconds = self.seconds(depth, lookup)
+                if found is None or tokens * found.seconds > found.tokens * seconds:
+                    found = Best(depth, lookup, tokens, seconds)
+        assert found is not None
+        return found

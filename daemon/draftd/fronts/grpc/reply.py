@@ -8,7 +8,7 @@ from datetime import datetime
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from draftd.core import DraftCounts
-from draftd.engine.depth.acceptance_rates import Acceptance, Evidence, emitted
+from draftd.engine.depth.acceptance_rates import emitted
 from draftd.engine.depth.saved import Learnt
 from draftd.errors import NotServing
 from draftd.hardware.sample import MemoryPressure, ThermalLevel
@@ -126,9 +126,7 @@ def depth(learnt: Learnt | None, most: int) -> control_pb2.GetDepthResponse:
             "nothing is known of drafting yet: the models are not loaded, or there is nothing to draft with"
         )
     prices, costs = learnt.prices, learnt.costs(None)
-    acceptance = Acceptance(max(1, most))
-    for key, (tried, stood) in learnt.acceptance.items():
-        acceptance.evidence[key] = Evidence.of(key, tried, stood, 1.0)
+    acceptance = learnt.rates(max(1, most), share=1.0)
     drafters = sorted({*prices.drafted, *(key[0] for key in learnt.acceptance)})
     made = control_pb2.GetDepthResponse()
     ratios: dict[tuple[object, int], list[float]] = {}

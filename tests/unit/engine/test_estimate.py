@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from draftd.core import DRAFT_MODEL
-from draftd.engine.depth.estimate import Best, Candidate, Prospect, best
+from draftd.engine.depth.costs import Best, Candidate, Estimate
 from draftd.engine.sequence import DecodeSequence
 from tests.rig import Collected, automatic, request
 
@@ -25,17 +25,18 @@ def expected(*stands: float) -> list[float]:
     return out
 
 
-def candidate(model: list[float], lookup: list[float] | None = None, ready: bool = True, most: int = 5) -> Candidate:
-    row = DecodeSequence.of(request([1], automatic(most)), Collected(), 100)
-    return Candidate(0, row, most, DRAFT, None, ready, model, lookup or [1.0])
+def candidate(draft: list[float], lookup: list[float] | None = None, ready: bool = True, most: int = 5) -> Candidate:
+    sequence = DecodeSequence.of(request([1], automatic(most)), Collected(), 100)
+    return Candidate(0, sequence, most, DRAFT, ready=ready, draft=draft, lookup=lookup or [1.0])
 
 
-def prospect(*candidates: Candidate, beside: float = 0.0, least: int = 0, least_steps: int = 0) -> Prospect:
-    return Prospect(list(candidates), beside, least, least_steps, STEPPED, VERIFIED)
+def estimate(*candidates: Candidate, others: float = 0.0, fixed_depth: int = 0, fixed_steps: int = 0) -> Estimate:
+    size = len(candidates)
+    return Estimate(size, False, list(candidates), others, fixed_depth, fixed_steps, STEPPED, VERIFIED)
 
 
 @pytest.mark.parametrize(
-    ("least", "least_steps", "depth", "lookup", "seconds"),
+    ("fixed_depth", "fixed_steps", "depth", "lookup", "seconds"),
     [
         (0, 0, 0, 0, 1.0),
         (0, 0, 3, 0, 2.2),
@@ -49,9 +50,9 @@ def prospect(*candidates: Candidate, beside: float = 0.0, least: int = 0, least_
     ],
 )
 def test_a_round_takes_its_deepest_rows_steps_and_its_widest_rows_verification(
-    least: int, least_steps: int, depth: int, lookup: int, seconds: float
+    fixed_depth: int, fixed_steps: int, depth: int, lookup: int, seconds: float
 ) -> None:
-    found = prospect(candidate(expected(0.9)), least=least, least_steps=least_steps)
+    found = estimate(candidate(expected(0.9)), fixed_depth=fixed_depth, fixed_steps=fixed_steps)
     assert found.seconds(depth, lookup) == pytest.approx(seconds)
 
 
@@ -66,21 +67,21 @@ def test_the_best_is_the_best_of_all(seed: int) -> None:
         candidate(stands(), stands()[: dice.randrange(1, 6)], dice.random() < 0.8, dice.randrange(1, 6))
         for _ in range(dice.randrange(1, 5))
     ]
-    batch = prospect(*some, beside=dice.choice([0.0, 1.0, 2.5]), least=dice.choice([0, 0, 4]))
-    found = best(batch)
+    batch = estimate(*some, others=dice.choice([0.0, 1.0, 2.5]), fixed_depth=dice.choice([0, 0, 4]))
+    found = batch.best()
 
     def rate(depth: int, lookup: int) -> float:
-        tokens = batch.beside
+        tokens = batch.others
         for c in batch.candidates:
-            model = c.model[min(depth, c.most)] if c.ready else 1.0
-            tokens += max(model, c.lookup[min(lookup, len(c.lookup) - 1)])
+            draft = c.draft[min(depth, c.most)] if c.ready else 1.0
+            tokens += max(draft, c.lookup[min(lookup, len(c.lookup) - 1)])
         return tokens / batch.seconds(depth, lookup)
 
     assert found.rate == pytest.approx(max(rate(*one) for one in product(range(6), range(6))))
     assert found.rate == pytest.approx(rate(found.depth, found.lookup))
 
 
-def test_a_row_that_its_drafter_does_not_know_counts_only_where_it_is_asked_for() -> None:
-    unknown = prospect(candidate(expected(0.9, 0.9, 0.9, 0.9, 0.9, 0.9), ready=False))
-    assert best(unknown) == Best(0, 0, 1.0, 1.0)
-    assert best(unknown, unready=True).depth > 0
+def test_a_text_unknown_to_its_drafter_counts_only_if_asked() -> None:
+    unknown = estimate(candidate(expected(0.9, 0.9, 0.9, 0.9, 0.9, 0.9), ready=False))
+    assert unknown.best() == Best(0, 0, 1.0, 1.0)
+    assert unknown.best(if_ready=True).depth > 0
