@@ -53,7 +53,7 @@ class ScriptedModel(nn.Module):
         rows, width = inputs.shape
         layer = cache[0]
         offset = layer.offset
-        mask = layer.make_mask(width, return_array=True)
+        mask = layer.make_mask(width, return_array=True, window_size=None)
         stored = inputs.astype(mx.float32)[:, None, :, None]
         keys, _ = layer.update_and_fetch(stored, stored)
         keys = keys[:, 0, :, 0]  # rows × length
