@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -82,7 +82,7 @@ class Daemon:
     target: Annotated[
         str, typer.Option("--target", envvar="DRAFTD_TARGET", help="Daemon's host:port.", rich_help_panel=_DAEMON)
     ] = "127.0.0.1:50551"
-    token: Token = None
+    token: Token = field(default=None, repr=False)
     tls_ca: TlsCa = None
 
     def connect(self) -> DraftdClient:
@@ -148,7 +148,7 @@ def measured(name: str, metavar: str, text: str, panel: str = "What to measure")
 
 def given(group: object) -> dict[str, Any]:
     """A group's options by name, without those that were not given."""
-    chosen = {field.name: getattr(group, field.name) for field in fields(group)}  # type: ignore[arg-type]
+    chosen = {one.name: getattr(group, one.name) for one in fields(group)}  # type: ignore[arg-type]
     return {name: value for name, value in chosen.items() if value is not None}
 
 
@@ -172,7 +172,7 @@ def with_options(*examples: str) -> Callable[[Callable[..., None]], Callable[...
 
         def run(**values: Any) -> None:
             for name, group in groups.items():
-                values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+                values[name] = group(**{one.name: values.pop(one.name) for one in fields(group)})
             function(**values)
 
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -195,8 +195,8 @@ def _flattened(function: Callable[..., None]) -> tuple[list[inspect.Parameter], 
         groups[parameter.name] = kind
         hints = get_type_hints(kind, include_extras=True)
         made += [
-            inspect.Parameter(field.name, keyword, default=field.default, annotation=hints[field.name])
-            for field in fields(kind)
+            inspect.Parameter(one.name, keyword, default=one.default, annotation=hints[one.name])
+            for one in fields(kind)
         ]
     return made, groups
 

@@ -9,7 +9,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,7 +53,7 @@ class Which:
             rich_help_panel=_DAEMON,
         ),
     ] = None
-    token: options.Token = None
+    token: options.Token = field(default=None, repr=False)
     tls_ca: options.TlsCa = None
     model: Annotated[
         str | None,

@@ -12,6 +12,7 @@ from draftd.acceptance.folder import RunError, RunFolder
 from draftd.acceptance.session import Advance
 from draftd.acceptance.ticks import Stage
 from draftd.cli import output
+from draftd.cli.options import Daemon
 from draftd.cli.output import time_left
 from draftd.cli.runs import Measured, Which, begin, measured, open_run
 from draftd.client.client import DraftdClient
@@ -26,7 +27,7 @@ def test_a_run_alone_says_which_daemon_to_go_on_with(tmp_path: Path) -> None:
     open_run(tmp_path / "run", dataclasses.replace(PAIR, token="secret"))
     folder, which = open_run(tmp_path / "run", Which(token="secret"))
     assert which == dataclasses.replace(PAIR, token="secret")
-    assert "secret" not in (folder.path / "run.json").read_text()
+    assert "secret" not in (folder.path / "run.json").read_text() + repr(which) + repr(Daemon(token="secret"))
 
 
 def test_another_daemon_may_be_named_for_it(tmp_path: Path) -> None:
