@@ -1,7 +1,7 @@
-"""Who may begin: as many as the key-value caches have room for, not only as many as the batch has.
+"""How many requests may begin: as many as the key-value caches have room for, not only as many as the batch has.
 
-A request reserves what it can come to need, its prompt and all that it may be answered with, as `ragged.py` lays rows
-out: all are as wide as the longest. While its prompt is taken in, that lies in arrays of its own besides.
+A request reserves what it can come to need, its prompt and all that it may be answered with, as the batched cache lays
+sequences out: all are as wide as the longest. During its prefill its prompt lies in arrays of its own besides.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from draftd.engine.sequence import DecodeSequence
 from draftd.errors import InvalidRequest
 
 _HEADROOM_SHARE = 0.75  # of what may still be taken when the model is loaded: drafts and forwards need some as well
-_MEMORY_SHARE = 1 / 8  # of the machine's, where nobody knows the headroom
+_MEMORY_SHARE = 1 / 8  # of the machine's, where the headroom is not known
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How much the caches of a target and its draft take. `batched`: rows share arrays, as wide as the longest."""
+    """How much the caches of a target and its draft take. `batched`: sequences share arrays, as wide as the longest."""
 
-    position_bytes: int  # of one position of one row
+    position_bytes: int  # of one position of one sequence
     batched: bool
     most_rows: int
     context_length: int
 
     def held(self, lengths: Sequence[int]) -> int:
-        """Bytes at most, for running rows of these lengths."""
+        """Bytes at most, for running sequences of these lengths."""
         wide = [stepped(length + MARGIN) for length in lengths]
         positions = slots(len(wide), self.most_rows) * max(wide, default=0) if self.batched else sum(wide)
         return positions * self.position_bytes
 
-    def entering(self, prompt: int) -> int:
-        """Bytes besides, while a prompt of so many tokens is taken in."""
+    def prefilling(self, prompt: int) -> int:
+        """Bytes besides, while a prompt of so many tokens is prefilled."""
         return stepped(prompt + MARGIN) * self.position_bytes
 
     def largest(self, limit: int, prompt: int | None = None) -> int:
@@ -51,7 +51,7 @@ def derived(layout: Layout, headroom: int | None, memory: int | None) -> int:
     if headroom is None and memory is None:
         return 0
     share = headroom * _HEADROOM_SHARE if headroom is not None else (memory or 0) * _MEMORY_SHARE
-    one = layout.held([layout.context_length]) + layout.entering(layout.context_length)
+    one = layout.held([layout.context_length]) + layout.prefilling(layout.context_length)
     return max(1, int(share), min(one, int((memory or 0) * _MEMORY_SHARE)))
 
 
@@ -77,7 +77,7 @@ class Admission:
             return
         prompt = len(request.prompt)
         whole = min(prompt + request.max_tokens, self._layout.context_length)
-        if self._layout.held([whole]) + self._layout.entering(prompt) <= self.limit:
+        if self._layout.held([whole]) + self._layout.prefilling(prompt) <= self.limit:
             return
         why = f"key-value caches may take {self.limit} bytes (engine.kv_cache_bytes)"
         most = self._layout.largest(self.limit, prompt) - prompt
@@ -89,12 +89,12 @@ class Admission:
     def fits(
         self, row: DecodeSequence, entering: Sequence[DecodeSequence], running: Sequence[DecodeSequence], held: int
     ) -> bool:
-        """Whether one more may begin beside the others, whose caches take `held` bytes now. Alone it may: nobody would
-        make room for it."""
+        """Whether one more may begin beside the others, whose caches take `held` bytes now. Alone it may: nothing
+        would make room for it."""
         if not entering and not running:
             return True
         need = self._layout.held([_whole(r) for r in (*running, *entering, row)])
-        need += sum(self._layout.entering(len(r.tokens)) for r in (*entering, row))
+        need += sum(self._layout.prefilling(len(r.tokens)) for r in (*entering, row))
         if self.limit and need > self.limit:
             return False
         headroom, more = self._headroom(), max(0, need - held)

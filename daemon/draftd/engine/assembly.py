@@ -14,11 +14,11 @@ from draftd.core import FinishReason, ModelInfo
 from draftd.engine.admission import Admission, Layout, derived
 from draftd.engine.cache.layouts import position_bytes
 from draftd.engine.cache.prefix_store import PrefixCache
-from draftd.engine.depth.calibration import measure, tempo
+from draftd.engine.calibration import measure, plain_seconds
 from draftd.engine.depth.controller import DepthControl
 from draftd.engine.depth.costs import RoundCosts
 from draftd.engine.drafters.loaded import Drafters
-from draftd.engine.jobs import Upkeep
+from draftd.engine.jobs import BackgroundJobs
 from draftd.engine.memory import machine_memory
 from draftd.engine.observer import EngineObserver
 from draftd.engine.pair import LoadedModels
@@ -44,7 +44,7 @@ class Engine:
     prefix: PrefixCache
     admission: Admission
     scheduler: Scheduler
-    upkeep: Upkeep
+    jobs: BackgroundJobs
 
 
 def assemble_engine(
@@ -84,17 +84,17 @@ def assemble_engine(
         depth=depth,
         admission=admission,
     )
-    upkeep = Upkeep(scheduler, drafters, target, limits.prefill_chunk)
-    return Engine(models, drafters, prefix, admission, scheduler, upkeep)
+    jobs = BackgroundJobs(scheduler, drafters, target, limits.prefill_chunk)
+    return Engine(models, drafters, prefix, admission, scheduler, jobs)
 
 
 def _calibrated(
     target: Any, info: ModelInfo, limits: Limits, drafters: Drafters, learnt: Learnt | None
 ) -> DepthControl:
-    """Knows what rounds cost: as measured now, or as learnt before and with only the machine's tempo measured."""
+    """Knows what rounds cost: as measured now, or as learnt before and with only the machine speed measured."""
     deepest = limits.max_draft_tokens
     if learnt is not None and learnt.prices.plain:
-        costs = learnt.costs(tempo(target, info.vocab_size))
+        costs = learnt.costs(plain_seconds(target, info.vocab_size))
         return DepthControl(costs, deepest, acceptance=learnt.rates(deepest + 1))
     prices = measure(
         target,

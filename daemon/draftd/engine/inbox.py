@@ -1,4 +1,4 @@
-"""What other threads hand to the engine thread: requests, their ends, orders. Bounded, and refused where it is full.
+"""What other threads hand to the engine thread: requests, their ends, commands. Bounded, and refused where it is full.
 
 Its lock guards nothing that takes time: nobody holds it while MLX works.
 """
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from draftd.core import DecodeRequest, FinishReason, Origin, TokenSink
-from draftd.engine.jobs import Lower, Order, refuse
+from draftd.engine.jobs import Command, Lower, refuse
 from draftd.errors import NotServing, QueueFull
 
 _IDLE_SECONDS = 0.5  # how long an idle engine sleeps when nobody wakes it
-_MOST_ORDERS = 64  # waiting to be taken: they are taken every round
+_MOST_COMMANDS = 64  # waiting to be taken: they are taken every round
 _MOST_OWN = 16  # of the daemon's own requests in hand
 
 _DRAINING = "the daemon is draining and takes no new requests"
@@ -27,7 +27,7 @@ class Taken:
 
     arrivals: list[tuple[DecodeRequest, TokenSink]]
     endings: dict[str, FinishReason]
-    orders: list[Order]
+    commands: list[Command]
     closing: bool
     drain_until: float
 
@@ -41,7 +41,7 @@ class Inbox:
         self._wake = threading.Condition(self._lock)
         self._arrivals: deque[tuple[DecodeRequest, TokenSink]] = deque()
         self._endings: dict[str, FinishReason] = {}
-        self._orders: list[Order] = []
+        self._commands: list[Command] = []
         self._ready = self._closing = False
         self._drain_until = 0.0
         self._own_arrivals = 0  # of those that arrived
@@ -70,13 +70,13 @@ class Inbox:
             self._own_arrivals += own
             self._wake.notify()
 
-    def order(self, order: Order) -> None:
+    def command(self, command: Command) -> None:
         """Raises NotServing, or QueueFull."""
         with self._lock:
-            self._put(order)
+            self._put(command)
 
     def lower(self, **bounds: Any) -> None:
-        """An order for those that are here now. Raises NotServing, or QueueFull."""
+        """A command for those that are here now. Raises NotServing, or QueueFull."""
         with self._lock:
             self._put(Lower(arrivals=len(self._arrivals), **bounds))
 
@@ -107,16 +107,16 @@ class Inbox:
     def take(self, idle: bool) -> Taken | None:
         """What has gathered; None for nothing. Waits for a while where the engine is `idle`."""
         with self._lock:
-            if idle and not (self._arrivals or self._endings or self._orders or self._closing):
+            if idle and not (self._arrivals or self._endings or self._commands or self._closing):
                 self._wake.wait(_IDLE_SECONDS)
-            if not (self._arrivals or self._endings or self._orders or self._closing):
+            if not (self._arrivals or self._endings or self._commands or self._closing):
                 return None
-            taken = Taken(list(self._arrivals), self._endings, self._orders, self._closing, self._drain_until)
+            taken = Taken(list(self._arrivals), self._endings, self._commands, self._closing, self._drain_until)
             self._waiting += len(self._arrivals) - self._own_arrivals
             self._own += self._own_arrivals
             self._own_arrivals = 0
             self._arrivals.clear()
-            self._endings, self._orders = {}, []
+            self._endings, self._commands = {}, []
             return taken
 
     def endings(self) -> dict[str, FinishReason]:
@@ -131,14 +131,14 @@ class Inbox:
             self._seconds_per_request = seconds_per_request
 
     def shut(self, error: Exception) -> list[tuple[DecodeRequest, TokenSink]]:
-        """Takes nothing from now on; ends the orders that nobody took, and returns such requests."""
+        """Takes nothing from now on; ends the commands that nobody took, and returns such requests."""
         with self._lock:
-            left, orders = list(self._arrivals), self._orders
+            left, commands = list(self._arrivals), self._commands
             self._arrivals.clear()
-            self._own_arrivals, self._orders, self._endings = 0, [], {}
+            self._own_arrivals, self._commands, self._endings = 0, [], {}
             self._closing, self._ready = True, False
-        for order in orders:
-            refuse(order, error)
+        for command in commands:
+            refuse(command, error)
         return left
 
     # under the lock
@@ -151,9 +151,9 @@ class Inbox:
         if self._closing or not self._ready:
             raise NotServing(_DRAINING)
 
-    def _put(self, order: Order) -> None:
+    def _put(self, command: Command) -> None:
         self._check_open()
-        if len(self._orders) >= _MOST_ORDERS:
-            raise QueueFull(f"{_MOST_ORDERS} orders wait for the engine; no more may", retry_after=1.0)
-        self._orders.append(order)
+        if len(self._commands) >= _MOST_COMMANDS:
+            raise QueueFull(f"{_MOST_COMMANDS} commands wait for the engine; no more may", retry_after=1.0)
+        self._commands.append(command)
         self._wake.notify()

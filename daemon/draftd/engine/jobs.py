@@ -1,6 +1,6 @@
 """What the engine thread does besides decoding: drafts come and go, and a question to the target is answered.
 
-All of it in pieces, one between two rounds, so that nobody waits for a whole model to be read. A piece is a few
+All of it in pieces, one between two steps, so that no request waits for a whole model to be read. A piece is a few
 megabytes of weights, or a prefill chunk."""
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class LogitGap:
 
 @dataclass(frozen=True, slots=True)
 class Lower:
-    """Bind the rows in hand: those admitted, and the first `arrivals` of those that wait to be."""
+    """Bind the sequences in hand: those admitted, and the first `arrivals` of those that wait to be."""
 
     max_draft_tokens: int
     drafters: frozenset[DrafterName]
@@ -63,12 +63,12 @@ class Lower:
     arrivals: int
 
 
-Order = Keep | Reload | LogitGap | Lower
+Command = Keep | Reload | LogitGap | Lower
 
 
-def refuse(order: Order, error: Exception) -> None:
-    """Ends the order's future, where it has one."""
-    done: Future[Any] | None = getattr(order, "done", None)
+def refuse(command: Command, error: Exception) -> None:
+    """Ends the command's future, where it has one."""
+    done: Future[Any] | None = getattr(command, "done", None)
     if done is not None:
         done.set_exception(error)
 
@@ -76,7 +76,7 @@ def refuse(order: Order, error: Exception) -> None:
 _log = logging.getLogger(__name__)
 
 
-_LEAST_CHUNK = 64  # tokens: more than a row can grow by between two pieces, or taking it in would never end
+_LEAST_CHUNK = 64  # tokens: more than a sequence can grow by between two pieces, or taking it in would never end
 
 
 @dataclass(slots=True)
@@ -90,36 +90,36 @@ class _Job:
     failure: type[DraftdError] = ModelLoadError
 
 
-class Upkeep:
-    """Carries orders out. Engine thread only."""
+class BackgroundJobs:
+    """Carries commands out. Engine thread only."""
 
     def __init__(self, scheduler: Scheduler, drafters: Drafters, target: Any, chunk: int) -> None:
         self._scheduler, self._drafters, self._target, self._chunk = scheduler, drafters, target, chunk
         self._wanted = drafters.held.drafters
         self._keeping: list[Future[int]] = []  # who waits until what is held is what is wanted
-        self._orders: deque[Reload | LogitGap] = deque()
+        self._commands: deque[Reload | LogitGap] = deque()
         self._job: _Job | None = None
-        self.busy = False  # read every round
+        self.busy = False  # read every step
 
-    def take(self, order: Order) -> None:
+    def take(self, command: Command) -> None:
         """Obeys at once, or in the pieces that follow."""
-        match order:
+        match command:
             case Lower():
-                self._scheduler.lower(order.max_draft_tokens, order.drafters, order.reason)
+                self._scheduler.lower(command.max_draft_tokens, command.drafters, command.reason)
             case Keep():
-                self._wanted = order.drafters & self._drafters.loadable
-                self._keeping.append(order.done)
+                self._wanted = command.drafters & self._drafters.loadable
+                self._keeping.append(command.done)
                 job = self._job
                 if job is not None and job.kind is not None and job.kind not in self._wanted:
                     job.work.close()
                     self._job = None
                 self._settle()
             case _:
-                self._orders.append(order)
+                self._commands.append(command)
         self._review()
 
     def step(self) -> bool:
-        """One piece; False where all that is left to do waits for rows to end."""
+        """One piece; False where all that is left to do waits for sequences to end."""
         worked = self._release()
         if not worked:
             job = self._job = self._job or self._next()
@@ -137,25 +137,25 @@ class Upkeep:
                 self._job.done.set_exception(error)
         for done in self._keeping:
             done.set_exception(error)
-        for order in self._orders:
-            refuse(order, error)
+        for command in self._commands:
+            refuse(command, error)
         self._job, self._keeping = None, []
-        self._orders.clear()
+        self._commands.clear()
         self.busy = False
 
     def _review(self) -> None:
-        self.busy = self._job is not None or bool(self._orders) or self._wanted != self._drafters.held.drafters
+        self.busy = self._job is not None or bool(self._commands) or self._wanted != self._drafters.held.drafters
 
     def _next(self) -> _Job | None:
         for kind in sorted(self._wanted - self._drafters.held.drafters):
             return _Job(self._load(kind), kind)
-        if not self._orders:
+        if not self._commands:
             return None
-        order = self._orders.popleft()
-        if isinstance(order, Reload):
-            return _Job(self._reload(), done=order.done)
-        gap = logit_gap(self._target, order.tokens, order.chosen, order.other, self._chunk)
-        return _Job(gap, done=order.done, failure=EngineFailure)
+        command = self._commands.popleft()
+        if isinstance(command, Reload):
+            return _Job(self._reload(), done=command.done)
+        gap = logit_gap(self._target, command.tokens, command.chosen, command.other, self._chunk)
+        return _Job(gap, done=command.done, failure=EngineFailure)
 
     def _advance(self, job: _Job) -> None:
         try:
@@ -179,7 +179,7 @@ class Upkeep:
     # holding drafts
 
     def _release(self) -> bool:
-        """Lets go of one draft that is not wanted, and that no row drafts with any more."""
+        """Lets go of one draft that is not wanted, and that no sequence drafts with any more."""
         for kind in self._drafters.held.drafters - self._wanted:
             if not self._scheduler.uses(kind):
                 self._scheduler.drafting.remove(kind)
@@ -224,7 +224,7 @@ class Upkeep:
         return total
 
     def _exchange(self, kind: DrafterName, model: Any) -> Generator[None, None, None]:
-        """The new draft takes the rows in, one chunk at a time, while the old one goes on drafting for them."""
+        """The new draft takes the sequences in, one chunk at a time, while the old one goes on drafting for them."""
         drafter = self._drafters.drafter(kind, model)
         known, inside = list[DecodeSequence](), set[DecodeSequence]()
         try:

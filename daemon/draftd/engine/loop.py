@@ -27,14 +27,14 @@ from draftd.models.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from draftd.engine.assembly import Engine
     from draftd.engine.depth.saved import Learnt
-    from draftd.engine.jobs import Upkeep
+    from draftd.engine.jobs import BackgroundJobs
     from draftd.engine.scheduler import Scheduler
 
 _JOIN_SECONDS = 10.0  # a round, even a slow one, is over by then
 _MEASURE_ROUNDS = 32  # cache sizes are read this often
 _LEARNT_SECONDS = 1.0  # between two snapshots of what was learnt
 
-_ENDED = "the daemon is draining and takes no more orders"
+_ENDED = "the daemon is draining and takes no more commands"
 
 
 class EngineState(enum.StrEnum):
@@ -55,7 +55,7 @@ class EngineWorker:
         limits: Limits | None = None,
         learnt: Learnt | None = None,
     ) -> None:
-        """`learnt`: of the same pair on the same machine, from before; then only the machine's tempo is measured."""
+        """`learnt`: of the same pair on the same machine, from before; then only the machine speed is measured."""
         self._load = load
         self._totals = Totals()
         self._observer = FanOut(self._totals, observer)
@@ -142,13 +142,13 @@ class EngineWorker:
         Weights that are wanted are read in pieces between rounds. Others go once no running request drafts with them;
         meanwhile newcomers no longer get them. A request whose drafter is not held goes on autoregressively, and says
         why. Unknown kinds are ignored. A call that another overtakes ends together with it. The future raises
-        ModelLoadError where weights cannot be had: then that drafter is not held. All orders raise NotServing and
+        ModelLoadError where weights cannot be had: then that drafter is not held. All commands raise NotServing and
         QueueFull, and all futures end with NotServing when the engine ends.
         """
         self._loaded()
-        order = Keep(drafters)
-        self._inbox.order(order)
-        return order.done
+        command = Keep(drafters)
+        self._inbox.command(command)
+        return command.done
 
     def reload_draft(self) -> Future[int]:
         """Reads the draft's weights anew, and the light draft's if they are held; ends with their bytes.
@@ -158,9 +158,9 @@ class EngineWorker:
         ModelLoadError where the new ones cannot be had or do not fit: then the old ones stay.
         """
         self._loaded()
-        order = Reload()
-        self._inbox.order(order)
-        return order.done
+        command = Reload()
+        self._inbox.command(command)
+        return command.done
 
     def lower(self, max_draft_tokens: int, drafters: frozenset[DrafterName], reason: str) -> None:
         """From the next round on no request that is here now drafts more, or with another drafter: one whose drafter is
@@ -175,9 +175,9 @@ class EngineWorker:
         _check_tokens("tokens", tokens, self.info)
         _check_tokens("chosen", (chosen,), self.info)
         _check_tokens("other", (other,), self.info)
-        order = LogitGap(tokens, chosen, other)
-        self._inbox.order(order)
-        return order.done
+        command = LogitGap(tokens, chosen, other)
+        self._inbox.command(command)
+        return command.done
 
     def status(self) -> EngineStatus:
         """A snapshot; never waits for the engine."""
@@ -244,30 +244,30 @@ class EngineWorker:
         except BaseException as error:
             self._error = f"the engine stopped: {type(error).__name__}: {error}"
             engine.scheduler.abort(FinishReason.ERROR, self._error)
-            engine.upkeep.close(NotServing(self._error))
+            engine.jobs.close(NotServing(self._error))
             self._refuse(FinishReason.ERROR, self._error)
             self._state = EngineState.FAILED
             return
         self._state = EngineState.STOPPED
 
     def _serve(self, engine: Engine) -> None:
-        scheduler, upkeep, context_length = engine.scheduler, engine.upkeep, engine.models.info.context_length
+        scheduler, jobs, context_length = engine.scheduler, engine.jobs, engine.models.info.context_length
         steps, share = 0, 1.0
         while True:
             if (allowed := self._limits.memory_share()) != share:
                 engine.prefix.allow(allowed)
                 share = allowed
                 scheduler.interrupted()
-            taken = self._inbox.take(idle=scheduler.idle and not upkeep.busy)
+            taken = self._inbox.take(idle=scheduler.idle and not jobs.busy)
             if taken is not None:
-                _hand_over(taken, scheduler, upkeep, context_length)
+                _hand_over(taken, scheduler, jobs, context_length)
                 if taken.closing and (scheduler.idle or time.monotonic() >= taken.drain_until):
                     scheduler.abort(FinishReason.CANCELLED)
                     self._measure(scheduler, scheduler.kv_cache_bytes)
                     self._learnt = scheduler.depth.learnt()
                     self._inbox.shut(NotServing(_ENDED))
                     return
-            if upkeep.busy and upkeep.step():
+            if jobs.busy and jobs.step():
                 scheduler.interrupted()
             if scheduler.idle:
                 self._measure(scheduler, scheduler.kv_cache_bytes)
@@ -309,19 +309,19 @@ class EngineWorker:
         )
 
 
-def _hand_over(taken: Taken, scheduler: Scheduler, upkeep: Upkeep, context_length: int) -> None:
-    """Requests and orders in the order in which they came, then who leaves."""
+def _hand_over(taken: Taken, scheduler: Scheduler, jobs: BackgroundJobs, context_length: int) -> None:
+    """Requests and commands in the order in which they came, then who leaves."""
     admitted = 0
-    for order in taken.orders:
-        if isinstance(order, Lower):
-            _admit(taken, admitted, order.arrivals, scheduler, context_length)
-            admitted = order.arrivals
-        upkeep.take(order)
+    for command in taken.commands:
+        if isinstance(command, Lower):
+            _admit(taken, admitted, command.arrivals, scheduler, context_length)
+            admitted = command.arrivals
+        jobs.take(command)
     _admit(taken, admitted, len(taken.arrivals), scheduler, context_length)
     if taken.endings:
         scheduler.end(taken.endings)
     if taken.closing:
-        upkeep.close(NotServing(_ENDED))
+        jobs.close(NotServing(_ENDED))
 
 
 def _admit(taken: Taken, first: int, end: int, scheduler: Scheduler, context_length: int) -> None:

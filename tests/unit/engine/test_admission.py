@@ -171,7 +171,7 @@ def test_a_limit_that_nobody_set_follows_from_headroom_or_memory():
     assert derived(layout(each=1), None, None) == 0
     assert derived(layout(each=1, context=100), 4_000_000, 10**9) == 3_000_000
     assert derived(layout(each=1, context=100), None, 8_000_000) == 1_000_000
-    one = layout(each=1).held([4096]) + layout(each=1).entering(4096)
+    one = layout(each=1).held([4096]) + layout(each=1).prefilling(4096)
     assert derived(layout(each=1), 0, 10**9) == one, "a text as long as the context fits all the same"
     assert derived(layout(each=1), 0, 8000) == 1000, "unless that is too much for the machine"
 

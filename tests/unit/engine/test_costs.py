@@ -9,7 +9,7 @@ import statistics
 import pytest
 
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, RoundResult
-from draftd.engine.depth.calibration import measure
+from draftd.engine.calibration import measure
 from draftd.engine.depth.costs import Prices, RoundCosts
 from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.drafters.prompt_lookup import PromptLookup

@@ -113,7 +113,7 @@ def test_a_draft_that_cannot_be_had_again_is_said_to_whoever_wants_it_and_the_en
     assert len(text(engine)) == 40
 
 
-def test_orders_that_nobody_took_end_with_the_engine(running):
+def test_commands_that_nobody_took_end_with_the_engine(running):
     engine = running(slow)
     sink = engine.ask(request(PROMPT, speculative(3), max_tokens=4000))
     engine.begun(sink)
@@ -131,7 +131,7 @@ def test_orders_that_nobody_took_end_with_the_engine(running):
     assert sink.done.reason is FinishReason.CANCELLED
 
 
-def test_orders_end_when_the_engine_fails(running):
+def test_commands_end_when_the_engine_fails(running):
     engine = running(slow)
     sink = engine.ask(request(PROMPT, speculative(3), max_tokens=4000))
     engine.begun(sink)
@@ -150,15 +150,15 @@ def test_orders_end_when_the_engine_fails(running):
         waits.result(10)
 
 
-def test_orders_are_bounded(running):
+def test_commands_are_bounded(running):
     engine = running(slow)
     inbox = engine.worker._inbox
     with inbox._lock:  # the engine cannot take any meanwhile
         for _ in range(64):
             inbox._put(object())
-        with pytest.raises(QueueFull, match="64 orders"):
+        with pytest.raises(QueueFull, match="64 commands"):
             inbox._put(object())
-        inbox._orders.clear()
+        inbox._commands.clear()
 
 
 def test_before_anything_is_loaded_there_is_nothing_to_keep():

@@ -11,7 +11,7 @@ import pytest
 
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DrafterName
 from draftd.engine.drafters.loaded import Drafters
-from draftd.engine.jobs import Keep, Reload, Upkeep
+from draftd.engine.jobs import BackgroundJobs, Keep, Reload
 from draftd.errors import ModelLoadError
 from draftd.models import folder
 from tests.rig import Rig, autoregressive, request, speculative
@@ -150,15 +150,15 @@ def test_a_draft_that_is_unwanted_before_it_is_read_is_not_put_back(nano, prompt
     models = nano()
     drafters = Drafters(models)
     rig = Rig(models, drafters=drafters.make())
-    upkeep = Upkeep(rig.scheduler, drafters, models.target, 512)
+    jobs = BackgroundJobs(rig.scheduler, drafters, models.target, 512)
     monkeypatch.setattr(folder, "_PIECE_BYTES", 1)  # an array a piece
     reload, keep = Reload(), Keep(NONE)
-    upkeep.take(reload)
-    upkeep.step()
-    upkeep.take(keep)
+    jobs.take(reload)
+    jobs.step()
+    jobs.take(keep)
     assert not keep.done.done()
-    while upkeep.busy:
-        upkeep.step()
+    while jobs.busy:
+        jobs.step()
     assert keep.done.result(0) == 0
     assert reload.done.result(0) == models.info.draft_weight_bytes
     assert drafters.held.drafters == NONE

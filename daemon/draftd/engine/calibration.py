@@ -1,7 +1,7 @@
-"""A short measurement at load: what a round costs, by how much it drafts and how many rows it has.
+"""A short measurement at load: what a step costs, by how much it drafts and how many sequences it has.
 
-It runs what decoding runs, on the machine that decodes, so that the first round already knows what would pay. What is
-measured in the time that there is comes in the order of its use; the rest is read between (costs.py).
+It runs what decoding runs, on the machine that decodes, so that the first step already knows what would pay. What is
+measured in the time that there is comes in the order of its use; the rest is interpolated (depth/costs.py).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from draftd.engine.step import Entry, StepPlan
 from draftd.engine.targets.base import SequenceOptions, Steps
 from draftd.engine.targets.local import LocalTarget
 
-_PROMPT = 32  # tokens of each row
-_WARM_UP, _ROUNDS = 2, 6
-_DRAFTED_ROUNDS = 3
+_PROMPT = 32  # tokens of each sequence
+_WARM_UP, _STEPS = 2, 6
+_DRAFTED_STEPS = 3
 _LONG = 512  # tokens of context to compare the short one with
-_LONG_ROWS = 4
+_LONG_BATCH = 4
 _PLAN = DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, FallbackLevel.FULL, "", "calibration")
 
 
@@ -51,15 +51,15 @@ def measure(
     deepest: int = 0,
     context_length: int = 1 << 30,
 ) -> Prices:
-    """Seconds of a round, the least of several, which the rest of the machine did not disturb: plain for 1 row, then
-    doubled up to `max_batch`; for each size with 1, 2, 4, … up to `deepest` drafted tokens of each of `drafters`, which
-    must know no rows and are closed. Ends when `seconds` are used up; plain rounds of one row are measured in any case.
-    Engine thread only."""
+    """Seconds of a step, the least of several, which the rest of the machine did not disturb: plain for 1 sequence,
+    then doubled up to `max_batch`; for each size with 1, 2, 4, … up to `deepest` drafted tokens of each of `drafters`,
+    which must know no sequences and are closed. Ends when `seconds` are used up; plain steps of one sequence are
+    measured in any case. Engine thread only."""
     return _Calibration(model, vocabulary, drafters or {}, deepest, context_length).run(max_batch, seconds)
 
 
-def tempo(model: Any, vocabulary: int) -> float:
-    """Seconds of a plain round of one row. Engine thread only."""
+def plain_seconds(model: Any, vocabulary: int) -> float:
+    """Seconds of a plain step of one sequence. Engine thread only."""
     return _Calibration(model, vocabulary, {}, 0, 1 << 30).run(1, 0.0).plain[1]
 
 
@@ -71,23 +71,23 @@ class _Calibration:
         self._steps = Steps(self._target)
         self._drafters = {kind: d for kind, d in drafters.items() if kind != PROMPT_LOOKUP}
         self._depths = [d for d in (1, 2, 4, 8, 16) if d < deepest] + [deepest] * (deepest > 0)
-        self._rows: list[DecodeSequence] = []
+        self._sequences: list[DecodeSequence] = []
         self._context_length = context_length
         self._plain: dict[int, float] = {}
         self._drafted: dict[DrafterName, dict[tuple[int, int], float]] = {}
         self._growth: dict[int, float] = {}
-        self._taking_in: dict[DrafterName, float] = {}
+        self._prefill: dict[DrafterName, float] = {}
 
     def run(self, max_batch: int, seconds: float) -> Prices:
         ends, size = time.perf_counter() + seconds, 1
         try:
             while True:
-                while len(self._rows) < size:
+                while len(self._sequences) < size:
                     self._join()
-                self._plain[size] = self._plain_rounds()
+                self._plain[size] = self._plain_steps()
                 if time.perf_counter() < ends:
-                    self._drafted_rounds(size)
-                if not self._growth and size >= min(_LONG_ROWS, max_batch) and time.perf_counter() < ends:
+                    self._drafted_steps(size)
+                if not self._growth and size >= min(_LONG_BATCH, max_batch) and time.perf_counter() < ends:
                     self._longer(size)
                 if size >= max_batch or time.perf_counter() >= ends:
                     break
@@ -95,48 +95,48 @@ class _Calibration:
         finally:
             for drafter in self._drafters.values():
                 drafter.close()
-        return Prices(self._plain, self._drafted, self._growth, _PROMPT, self._taking_in)
+        return Prices(self._plain, self._drafted, self._growth, _PROMPT, self._prefill)
 
     def _join(self) -> None:
-        index = len(self._rows)
+        index = len(self._sequences)
         prompt = tuple((7 * i + index) % self._vocabulary for i in range(_PROMPT))
         request = DecodeRequest(f"calibration-{index}", prompt, 1 << 20, _PLAN, 0.0)
-        row = DecodeSequence.of(request, _Nobody(), 1 << 30)
-        row.id = index
+        one = DecodeSequence.of(request, _NoSink(), 1 << 30)
+        one.id = index
         self._target.open(index, SequenceOptions(prompt=len(prompt), length=len(prompt)))
         (result,) = self._steps.result(self._steps.submit([Entry(index, 0, prompt)])).entries
         assert result.following is not None
-        row.tokens.append(result.following)
+        one.tokens.append(result.following)
         for kind, drafter in self._drafters.items():
             began = time.perf_counter()
-            while not drafter.prefill(row, _PROMPT):
+            while not drafter.prefill(one, _PROMPT):
                 pass
-            self._taking_in[kind] = (time.perf_counter() - began) / _PROMPT  # the last: the first warms up
-        self._rows.append(row)
+            self._prefill[kind] = (time.perf_counter() - began) / _PROMPT  # the last: the first warms up
+        self._sequences.append(one)
 
     def _sampling(self) -> Sampling:
-        return Sampling([SamplingParams()] * len(self._rows))
+        return Sampling([SamplingParams()] * len(self._sequences))
 
-    def _plain_rounds(self, rounds: int = _ROUNDS) -> float:
-        """Pipelined as decoding is. The last is not, so that a newcomer can join after it, and is not measured."""
+    def _plain_steps(self, steps: int = _STEPS) -> float:
+        """Pipelined as decoding is. The last is not, so that another can join after it, and is not measured."""
         ticks, ahead = list[float](), self._plain_step()
-        for i in range(_WARM_UP + rounds + 2):
+        for i in range(_WARM_UP + steps + 2):
             current = ahead
-            if i < _WARM_UP + rounds + 1:
+            if i < _WARM_UP + steps + 1:
                 ahead = self._plain_step()
             self._read(current)
             ticks.append(time.perf_counter())
         measured = ticks[_WARM_UP:-1]
         return min(after - before for before, after in pairwise(measured))
 
-    def _drafted_rounds(self, size: int) -> None:
+    def _drafted_steps(self, size: int) -> None:
         """All depths in turn, again and again, so that a busy moment of the machine falls on all of them."""
         alone, steps = dict[int, float](), dict[DrafterName, float]()
-        for _ in range(_DRAFTED_ROUNDS if self._depths else 0):
+        for _ in range(_DRAFTED_STEPS if self._depths else 0):
             for kind, drafter in self._drafters.items():
                 steps[kind] = min(self._step(drafter), steps.get(kind, math.inf))
             for depth in self._depths:
-                alone[depth] = min(self._verify_round(size, depth), alone.get(depth, math.inf))
+                alone[depth] = min(self._verify(size, depth), alone.get(depth, math.inf))
         for depth, seconds in alone.items():
             self._drafted.setdefault(PROMPT_LOOKUP, {})[size, depth] = seconds
             for drafts, step in steps.items():
@@ -145,12 +145,12 @@ class _Calibration:
     def _step(self, drafter: Drafter) -> float:
         """Seconds of one step of a draft model."""
         began, deepest = time.perf_counter(), self._depths[-1]
-        draft = drafter.propose(self._rows, [deepest] * len(self._rows), self._sampling())
+        draft = drafter.propose(self._sequences, [deepest] * len(self._sequences), self._sampling())
         mx.eval(draft.tokens)
         return (time.perf_counter() - began) / deepest
 
-    def _verify_round(self, size: int, depth: int) -> float:
-        """Seconds of a verdict on `depth` tokens of each row, of which few stand."""
+    def _verify(self, size: int, depth: int) -> float:
+        """Seconds of verifying `depth` tokens of each sequence, of which few are accepted."""
         began = time.perf_counter()
         drafts = mx.full((size, depth), 1, dtype=mx.uint32)
         self._read(self._steps.submit(self._entries(depth), drafts))
@@ -161,16 +161,16 @@ class _Calibration:
 
     def _entries(self, depth: int = 0) -> list[Entry]:
         held = self._target.lengths
-        held += [_PROMPT] * (len(self._rows) - len(held))  # of those that begin to run now
+        held += [_PROMPT] * (len(self._sequences) - len(held))  # of those that begin to run now
         return [Entry(sequence, position, (), depth) for sequence, position in enumerate(held)]
 
     def _read(self, plan: StepPlan) -> None:
-        for row, (_, accepted, following) in zip(self._rows, self._steps.result(plan).entries, strict=True):
+        for one, (_, accepted, following) in zip(self._sequences, self._steps.result(plan).entries, strict=True):
             assert following is not None
-            row.tokens += [*accepted, following]
+            one.tokens += [*accepted, following]
 
     def _longer(self, size: int) -> None:
-        """What context adds: the same rows, told that they hold more, which costs the same whatever it is."""
+        """What context adds: the same sequences, told that they hold more, which costs the same whatever it is."""
         long = min(_LONG, self._context_length - 2 * max(self._depths, default=0) - 64)
         held = self._target.lengths
         if long < 4 * _PROMPT or not self._target.pretend([long] * size):
@@ -179,13 +179,13 @@ class _Calibration:
         for depth in self._depths:
             short[depth] = self._drafted[PROMPT_LOOKUP][size, depth]
         for depth in [0, *self._depths]:
-            again = [self._verify_round(size, depth) for _ in range(_DRAFTED_ROUNDS)] if depth else []
-            seconds = min(again, default=0.0) or self._plain_rounds(_DRAFTED_ROUNDS)
+            again = [self._verify(size, depth) for _ in range(_DRAFTED_STEPS)] if depth else []
+            seconds = min(again, default=0.0) or self._plain_steps(_DRAFTED_STEPS)
             self._growth[depth] = max(0.0, seconds - short[depth]) / (size * (long - _PROMPT))
         self._target.pretend(held)
 
 
-class _Nobody:
+class _NoSink:
     def on_tokens(self, emission: Emission) -> None:
         return None
 
