@@ -60,7 +60,7 @@ def counted(drafts: int = 10, accepted: int = 30, rollbacks: int = 2, break_even
 
 @dataclass
 class Answering:
-    """Says `text` autoregressively, `drafted` with a draft, or what `says` answers."""
+    """Answers `text` autoregressively, `drafted` with a draft, or what `says` returns."""
 
     text: str = "yes"
     drafted: str | None = None
@@ -105,13 +105,13 @@ class Answering:
         self.cancelled.append(request_id)
 
     def keep(self, drafters: frozenset[DrafterName]) -> Future[int]:
-        raise AssertionError("nobody but residency may ask for that")
+        raise AssertionError("only LoadedDrafters may ask for that")
 
     def lower(self, max_draft_tokens: int, drafters: frozenset[DrafterName], reason: str) -> None:
-        raise AssertionError("nobody but the controller may ask for that")
+        raise AssertionError("only the controller may ask for that")
 
     def reload_draft(self) -> Future[int]:
-        raise AssertionError("nobody but the controller may ask for that")
+        raise AssertionError("only the controller may ask for that")
 
     def logit_gap(self, tokens: tuple[int, ...], chosen: int, other: int) -> Future[float]:
         self.gaps.append((tokens, chosen, other))
@@ -136,15 +136,19 @@ class Answering:
 
 @dataclass
 class Told:
-    """Control's telemetry, kept: what was told, in order."""
+    """The fallback's telemetry, kept: what was reported, in order."""
 
     probes: list[tuple[FallbackLevel, str, float | None, float | None]] = field(default_factory=list)
     runs: list[tuple[FallbackLevel, str, int]] = field(default_factory=list)
     annotations: list[str] = field(default_factory=list)
+    transitions: list[tuple[FallbackLevel, FallbackLevel, str]] = field(default_factory=list)
+    saves_failed: int = 0
 
-    def transition(self, previous: FallbackLevel, current: FallbackLevel, signal: str) -> None: ...
+    def transition(self, previous: FallbackLevel, current: FallbackLevel, signal: str) -> None:
+        self.transitions.append((previous, current, signal))
 
-    def save_failed(self) -> None: ...
+    def save_failed(self) -> None:
+        self.saves_failed += 1
 
     def notification(self, result: str) -> None: ...
 

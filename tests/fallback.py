@@ -7,15 +7,17 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FallbackLevel
-from draftd.fallback.ladder import Hold, highest, rungs
+from draftd.fallback.ladder import Cause, Hold, Signal, highest, ladder_levels
 from draftd.fallback.leases import Lease, Notice
-from draftd.fallback.reports import CanaryReport, ProbeReport
-from draftd.fallback.snapshot import FallbackState
+from draftd.fallback.probes import CanaryReport, ProbeReport
+from draftd.fallback.state import FallbackState
+from draftd.planning.flag_format import FlagResolution
+from draftd.planning.planner import FlagContext
 
 T = TypeVar("T")
 
 NOW = 1_750_000_000.0
-LADDER = rungs(4, (3, 2), DRAFT_MODEL, (PROMPT_LOOKUP,))
+LADDER = ladder_levels(4, (3, 2), DRAFT_MODEL, (PROMPT_LOOKUP,))
 
 
 ALERT = Notice(
@@ -24,15 +26,15 @@ ALERT = Notice(
 LEASE = Lease(ALERT, NOW + 600)
 
 
-def standing(**fields: Any) -> FallbackState:
+def fallback_state(**fields: Any) -> FallbackState:
     """At the top, with nothing asked, but for `fields`."""
     found = {
         "ladder": LADDER,
-        "rung": 0,
+        "position": 0,
         "since": NOW - 90,
-        "cause": "",
+        "signal": None,
         "hold": None,
-        "demands": (),
+        "signals": (),
         "leases": (),
         "wait": 300.0,
         "relapses": 0,
@@ -43,11 +45,21 @@ def standing(**fields: Any) -> FallbackState:
     return FallbackState(**{**found, **fields})
 
 
+class FixedFlag:
+    """A flag that always answers the same."""
+
+    def __init__(self, value: bool = True) -> None:
+        self.value = value
+
+    def evaluate(self, context: FlagContext) -> FlagResolution:
+        return FlagResolution("on" if self.value else "off", self.value, "STATIC")
+
+
 class FakeController:
     """Holds and releases as the real one would, on `NOW`; its futures are the test's to end."""
 
     def __init__(self, state: FallbackState | None = None) -> None:
-        self.now = state or standing()
+        self.now = state or fallback_state()
         self.probes: list[Future[ProbeReport]] = []
         self.runs: list[Future[CanaryReport]] = []
         self.reloads: list[Future[int]] = []
@@ -58,9 +70,11 @@ class FakeController:
         return self.now
 
     def hold(self, level: FallbackLevel, expires_in: float | None) -> None:
-        rung = highest(self.now.ladder, level)
+        position = highest(self.now.ladder, level)
         until = None if expires_in is None else NOW + expires_in
-        self.now = replace(self.now, rung=rung, cause="hold: an operator's word", since=NOW, hold=Hold(rung, until))
+        hold = Hold(position, until)
+        signal = Signal(Cause.HOLD, level, hold.evidence)
+        self.now = replace(self.now, position=position, signal=signal, since=NOW, hold=hold)
 
     def release(self) -> bool:
         held = self.now.hold is not None

@@ -18,11 +18,13 @@ from draftd.engine.loop import EngineWorker
 from draftd.engine.pair import LoadedModels
 from draftd.engine.scripted import scripted_models
 from draftd.fallback.journal import Journal
+from draftd.fallback.ladder import configured_ladder
+from draftd.fallback.state import LevelInForce
 from draftd.fronts.daemon import Daemon
 from draftd.fronts.grpc.control import FallbackControl
 from draftd.hardware.state import HardwareView
 from draftd.planning.flag import FlagService
-from draftd.planning.planner import Planner, ladder_of
+from draftd.planning.planner import Planner
 from draftd.settings import EngineSettings, FlagSettings, ServerSettings, Settings
 from draftd.v1 import inference_pb2 as pb
 from tests.listening import ListeningTelemetry
@@ -87,7 +89,8 @@ class Served:
             self.journal = Journal()
             self.flags = FlagService.open(self.settings.flag, journal=self.journal)
             mode = self.settings.engine.depth_mode
-            self.planner = Planner(self.flags, ladder_of(self.settings), depth_mode=mode, journal=self.journal)
+            self.in_force = LevelInForce(configured_ladder(self.settings), self.journal)
+            self.planner = Planner(self.flags, self.in_force, depth_mode=mode)
             self.daemon = Daemon(
                 self.settings,
                 self.worker,

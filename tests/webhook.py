@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from draftd.fallback.alerts.webhook import Listener
+from draftd.fallback.alerts.webhook import WebhookListener
 from draftd.fallback.leases import Applied, Notice
 from draftd.settings import WebhookSettings
 from draftd.telemetry.fallback import FallbackRecorder
@@ -108,7 +108,7 @@ class Webhook:
         credentials = {"token": TOKEN, "secret": SECRET}
         self.telemetry, self.controller, self.instance = Counting(), Controller(), instance
         self.settings = WebhookSettings(**({"port": 0} | credentials | settings))
-        self.listener = Listener(
+        self.listener = WebhookListener(
             self.settings, self.controller.notices, self.telemetry, lambda: self.instance, **timing
         )
         self._tls = tls

@@ -33,10 +33,10 @@ def main(arguments: list[str] | None = None) -> int:
     outcomes: dict[str, Outcome] = {}
     for name in asked.scenario or known:
         run = World(known[name], asked.requests, asked.seed, settings).run()
-        outcomes[name] = outcome(run, settings.ladder.dwell)
+        outcomes[name] = outcome(run, settings.ladder.cooldown)
         console.print(f"{name}: {run.seconds:.1f} s", style="dim", highlight=False)
         for step in run.steps if asked.steps else ():
-            console.print(f"  {step.at:9.0f} s  {step.previous} → {step.current}  {step.cause}", highlight=False)
+            console.print(f"  {step.at:9.0f} s  {step.previous} → {step.current}  {step.signal.text}", highlight=False)
     show(outcomes, {name: known[name].title for name in outcomes}, console)
     result: dict[str, object] = {
         "benchmark": "simulate",

@@ -1,24 +1,34 @@
-"""The daemon as far as it decides: the real policy, put together as its controller does, with a clock that is told.
+"""The daemon as far as it decides: the real policy, put together as its controller does, with a clock that is set.
 
 Its ladder's clock is the wall clock at its start and what has passed since; a restart reads what was saved.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP
 from draftd.fallback import probes as probe
 from draftd.fallback.drift import Baseline, Sample
-from draftd.fallback.ladder import Demand, Ladder, LadderSettings, Rung, Step, lowest, move, rungs, to_probe
+from draftd.fallback.ladder import (
+    LadderLevel,
+    LadderSettings,
+    LadderState,
+    Permit,
+    Signal,
+    Step,
+    ladder_levels,
+    lowest,
+    move,
+    to_probe,
+)
 from draftd.fallback.leases import Applied, Leases, Notice
-from draftd.fallback.reports import ProbeReport, Verdict
+from draftd.fallback.probes import ProbeReport, Verdict
+from draftd.fallback.saved_state import Saved, document, parse
 from draftd.fallback.signals import Finished, Guard, GuardSettings, Machine
-from draftd.fallback.state import Saved, document, parse
 
-LADDER = rungs(4, (6, 4, 3, 2), DRAFT_MODEL, (LIGHT_DRAFT_MODEL, PROMPT_LOOKUP))
+LADDER = ladder_levels(4, (6, 4, 3, 2), DRAFT_MODEL, (LIGHT_DRAFT_MODEL, PROMPT_LOOKUP))
 PROBE_SECONDS = 10.0
 
 
@@ -32,7 +42,7 @@ class ProbeResult:
     baseline: Baseline | None
 
 
-Prober = Callable[[Rung, float], ProbeResult]  # a rung, and simulated seconds
+Prober = Callable[[LadderLevel, float], ProbeResult]  # a level, and simulated seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +56,13 @@ class Settings:
 class Daemon:
     """`now` is simulated time throughout, and so are `steps`: all that were applied, over restarts."""
 
-    def __init__(self, settings: Settings, prober: Prober, ladder: Sequence[Rung] = LADDER) -> None:
+    def __init__(self, settings: Settings, prober: Prober, ladder: Sequence[LadderLevel] = LADDER) -> None:
         self._settings = settings
         self._prober = prober
-        self._rungs = tuple(ladder)
+        self._levels = tuple(ladder)
         self._offset = 0.0
-        self._guard = Guard.new({}, rung=0)
-        self._ladder = Ladder()
+        self._guard = Guard.new({}, position=0)
+        self._ladder = LadderState()
         self._leases = Leases()
         self._tried: set[int] = set()
         self._running: tuple[float, ProbeReport] | None = None
@@ -63,11 +73,11 @@ class Daemon:
         self.on_disk = self._document(0.0)
 
     @property
-    def rung(self) -> int:
-        return self._ladder.rung
+    def position(self) -> int:
+        return self._ladder.position
 
     @property
-    def state(self) -> Ladder:
+    def state(self) -> LadderState:
         return self._ladder
 
     @property
@@ -96,30 +106,28 @@ class Daemon:
     def polled(self, firing: Sequence[Notice], now: float) -> None:
         self._leases = self._leases.reconcile(firing, now + self._offset, self._settings.lease_seconds)
 
-    def hold(self, state: Ladder) -> None:
-        """Puts an operator's word, or its end, into the ladder's state."""
+    def hold(self, state: LadderState) -> None:
+        """Puts an operator's hold, or its end, into the ladder's state."""
         self._ladder = state
 
-    def demands(self, now: float) -> tuple[Demand, ...]:
+    def signals(self, now: float) -> tuple[Signal, ...]:
         own = now + self._offset
         self._guard = self._guard.advance(own, self._settings.guard)
         self._leases = self._leases.expire(own)
-        return (*self._guard.demands(own, self._settings.guard), *self._leases.demands())
+        return (*self._guard.signals(own, self._settings.guard), *self._leases.signals())
 
     def tick(self, now: float) -> Step | None:
         """Decides. The step, if there is one, is saved before it is applied when it leads down, after when up."""
         own = now + self._offset
-        demands = self.demands(now)
-        target, good = self._probe(now, own, demands)
-        state, step = move(
-            self._ladder, self._rungs, demands, good, self._settings.ladder, own, target=target if good else None
-        )
+        signals = self.signals(now)
+        permit = self._probe(now, own, signals)
+        state, step = move(self._ladder, self._levels, signals, permit, self._settings.ladder, own)
         self._ladder = state
         if step is None:
             return None
-        self._guard = self._guard.stepped(own, state.rung)
+        self._guard = self._guard.stepped(own, state.position)
         self._tried, self._running, self._good = set(), None, None
-        self.steps.append(Step(step.previous, step.current, step.cause, now))
+        self.steps.append(Step(step.previous, step.current, step.signal, now))
         self.on_disk = self._document(own)
         return step
 
@@ -130,22 +138,22 @@ class Daemon:
     def restart(self, now: float, ahead: float, saved: str | None = None) -> None:
         """Killed, and started with a wall clock that is `ahead` of simulated time."""
         own = now + ahead
-        restored = parse(json.loads(self.on_disk if saved is None else saved), self._rungs).resumed(own)
+        restored = parse(self.on_disk if saved is None else saved, self._levels).resumed(own)
         self._offset = ahead
         self._ladder = restored.ladder
         self._leases = restored.leases
-        self._guard = Guard.new(restored.baselines, quality=restored.quality, rung=restored.ladder.rung)
+        self._guard = Guard.new(restored.baselines, quality=restored.quality, position=restored.ladder.position)
         self._tried, self._running, self._good, self._asked = set(), None, None, -1e18
 
     def _document(self, own: float) -> str:
         saved = Saved(own, self._ladder, self._leases, self._guard.learnt(), self._guard.quality)
-        return json.dumps(document(saved, self._rungs))
+        return document(saved, self._levels)
 
-    def _probe(self, now: float, own: float, demands: Sequence[Demand]) -> tuple[int | None, bool]:
-        """The rung that is tried out, and whether it may be stepped to. Begins probes, and hears of their ends."""
-        if self._ladder.rung == 0:
-            return None, False
-        target = to_probe(self._rungs, self._ladder.rung, self._tried)
+    def _probe(self, now: float, own: float, signals: Sequence[Signal]) -> Permit | None:
+        """What allows a step up, if anything does. Begins probes, and takes in their ends."""
+        if self._ladder.position == 0:
+            return None
+        target = to_probe(self._levels, self._ladder.position, self._tried)
         assert target is not None
         if self._running is not None and now >= self._running[0]:
             ended, report = self._running
@@ -156,33 +164,33 @@ class Daemon:
                 self._good = None
                 self._tried.add(target)
                 if all(
-                    rung.drafter in {self._rungs[i].drafter for i in self._tried} for rung in self._rungs[: self.rung]
+                    level.drafter in {self._levels[i].drafter for i in self._tried}
+                    for level in self._levels[: self.position]
                 ):
                     self._tried.clear()
-            target = to_probe(self._rungs, self._ladder.rung, self._tried)
+            target = to_probe(self._levels, self._ladder.position, self._tried)
             assert target is not None
         settings = self._settings.ladder
         if self._good is not None:
             made, report = self._good
-            if probe.permits(report, made, self._ladder, self._rungs, settings, own):
-                return self._rungs.index(report.rung), True
+            if probe.permits(report, made, self._ladder, self._levels, settings, own):
+                return Permit(self._levels.index(report.level), report.reason)
             self._good = None
         due = own - self._ladder.since >= self._ladder.wait(settings) - PROBE_SECONDS
-        wanted = all(lowest(self._rungs, demand.level) <= target for demand in demands)
-        if due and wanted and self._running is None and now - self._asked >= settings.dwell:
+        wanted = all(lowest(self._levels, signal.asks_for) <= target for signal in signals)
+        if due and wanted and self._running is None and now - self._asked >= settings.cooldown:
             self._asked = now
-            self._running = now + PROBE_SECONDS, self._judged(self._rungs[target], now)
-        return target, False
+            self._running = now + PROBE_SECONDS, self._judged(self._levels[target], now)
+        return None
 
-    def _judged(self, rung: Rung, now: float) -> ProbeReport:
-        assert rung.drafter is not None
-        shown = self._prober(rung, now)
-        judged = probe.judge(
+    def _judged(self, level: LadderLevel, now: float) -> ProbeReport:
+        shown = self._prober(level, now)
+        report = probe.judge_samples(
+            level,
             shown.samples,
             drafts=shown.drafts,
             break_even_tokens=shown.break_even_tokens,
-            drafter=rung.drafter,
             baseline=shown.baseline,
             settings=self._settings.probe,
         )
-        return ProbeReport(rung, judged.verdict, judged.reason, judged.acceptance, judged.speedup, PROBE_SECONDS)
+        return replace(report, seconds=PROBE_SECONDS)

@@ -50,14 +50,14 @@ class Outcome:
         return asdict(self)
 
 
-def outcome(run: Run, dwell: float) -> Outcome:
+def outcome(run: Run, cooldown: float) -> Outcome:
     """Sums a run up."""
     scenario = run.scenario
     seconds, requests, recoveries = [], [], []
     unanswered = unrecovered = 0
     for number, fault in enumerate(run.faults):
         following = run.faults[number + 1].start if number + 1 < len(run.faults) else run.span
-        if rung_at(run.steps, fault.start) == 0:
+        if position_at(run.steps, fault.start) == 0:
             down = next(
                 (step.at for step in run.steps if step.at >= fault.start and step.current > step.previous), None
             )
@@ -68,7 +68,7 @@ def outcome(run: Run, dwell: float) -> Outcome:
                 unanswered += scenario.answered
                 continue
         top = next((step.at for step in run.steps if step.at >= fault.end and step.current == 0), None)
-        if rung_at(run.steps, fault.end) == 0:
+        if position_at(run.steps, fault.end) == 0:
             continue
         if top is not None and top <= following:
             recoveries.append(top - fault.end)
@@ -87,13 +87,13 @@ def outcome(run: Run, dwell: float) -> Outcome:
         recover_seconds=Spread.of(recoveries),
         false_fallbacks=len(false),
         false_fallbacks_per_10k=round(len(false) / len(run.arrived) * 10_000, 2),
-        flaps=len(flaps(run.steps, dwell)),
+        flaps=len(flaps(run.steps, cooldown)),
         steps=len(run.steps),
         simulated_hours=round(run.span / 3600, 1),
     )
 
 
-def rung_at(steps: Sequence[Step], now: float) -> int:
+def position_at(steps: Sequence[Step], now: float) -> int:
     """Where the ladder stood just before `now`."""
     return next((step.current for step in reversed(steps) if step.at < now), 0)
 

@@ -17,7 +17,7 @@ from benchmarks.simulate.scenario import Mix, Scenario
 from benchmarks.simulate.sender import Sender
 from benchmarks.simulate.traffic import LOOKUP_MEANS, MEANS, ROUNDS, Floats, Ints, Seen, arrivals, drafted
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, WorkloadClass
-from draftd.fallback.ladder import Rung, Step
+from draftd.fallback.ladder import LadderLevel, Step
 from draftd.fallback.leases import Notice
 from draftd.fallback.signals import Finished, Machine
 
@@ -53,7 +53,9 @@ class World:
         self.faults = scenario.faults(trouble, self.span)
         self._kinds, self._of = _kinds(traffic, self._times, scenario)
         self._seen = self._shown(traffic)
-        self._break_even = [break_even(rung.max_draft_tokens, rung.drafter) if rung.drafter else 0.0 for rung in LADDER]
+        self._break_even = [
+            break_even(level.max_draft_tokens, level.drafter) if level.drafter else 0.0 for level in LADDER
+        ]
         self._sender = Sender(trouble, self.faults, scenario.post)
         self._prompts = Prompts(self._rng, MEANS[WorkloadClass.CHAT])
         self.daemon = Daemon(self._settings, self._prober)
@@ -73,12 +75,12 @@ class World:
                 tick,
             )
             if i < count and now == arrived[i]:
-                flight.append((now + SERVICE_SECONDS, i, daemon.rung))
+                flight.append((now + SERVICE_SECONDS, i, daemon.position))
                 i += 1
                 continue
             if flight and now == flight[0][0]:
-                _, number, rung = flight.popleft()
-                self._finish(number, rung, now)
+                _, number, position = flight.popleft()
+                self._finish(number, position, now)
             elif j < len(events) and now == events[j][0]:
                 events[j][1](now)
                 j += 1
@@ -89,19 +91,19 @@ class World:
             if step is not None and self._scenario.restart_at_steps:
                 self._kill(step, before, now)
         return Run(
-            self._scenario, self.faults, tuple(daemon.steps), self._times, self.span, daemon.rung,
+            self._scenario, self.faults, tuple(daemon.steps), self._times, self.span, daemon.position,
             time.perf_counter() - began,
         )  # fmt: skip
 
-    def _finish(self, number: int, rung: int, now: float) -> None:
-        drafter = LADDER[rung].drafter
+    def _finish(self, number: int, position: int, now: float) -> None:
+        drafter = LADDER[position].drafter
         if drafter is None:
             return
-        accepted, rollbacks = self._seen[rung]
+        accepted, rollbacks = self._seen[position]
         self.daemon.finished(
             Finished(
-                now + self.daemon.offset, accepted[number], rollbacks[number], ROUNDS, ROUNDS * self._break_even[rung],
-                drafter, self._kinds[self._of[number]], rung,
+                now + self.daemon.offset, accepted[number], rollbacks[number], ROUNDS,
+                ROUNDS * self._break_even[position], drafter, self._kinds[self._of[number]], position,
             )
         )  # fmt: skip
 
@@ -142,38 +144,38 @@ class World:
         self.daemon.restart(now, float(self._rng.uniform(-12, 12)) * 3600)
 
     def _shown(self, rng: np.random.Generator) -> list[tuple[list[int], list[int]]]:
-        """By rung, what each request would show there."""
+        """By level, what each request would show there."""
         good = quality(self.faults, self._times)
         means = np.array([MEANS[kind] for kind in self._kinds])[self._of] * good
         lookup = np.array([LOOKUP_MEANS[kind] for kind in self._kinds])[self._of]
-        depths = sorted({rung.max_draft_tokens for rung in LADDER if rung.drafter})
+        depths = sorted({level.max_draft_tokens for level in LADDER if level.drafter})
         by_drafter: dict[DrafterName, dict[int, Seen]] = {
             DRAFT_MODEL: drafted(rng, means, depths),
             LIGHT_DRAFT_MODEL: drafted(rng, means * LIGHT, depths[:1]),
             PROMPT_LOOKUP: drafted(rng, lookup, depths[:1]),
         }
         found: list[tuple[list[int], list[int]]] = []
-        for rung in LADDER:
-            if rung.drafter is None:
+        for level in LADDER:
+            if level.drafter is None:
                 found.append(([], []))
                 continue
-            seen = by_drafter[rung.drafter][rung.max_draft_tokens]
+            seen = by_drafter[level.drafter][level.max_draft_tokens]
             found.append((seen.accepted.tolist(), seen.rollbacks.tolist()))
         return found
 
-    def _prober(self, rung: Rung, now: float) -> ProbeResult:
+    def _prober(self, level: LadderLevel, now: float) -> ProbeResult:
         """The frozen prompts, at what the draft is worth now."""
-        assert rung.drafter is not None
+        assert level.drafter is not None
         good = float(quality(self.faults, np.array([now]))[0])
         mean = {
             DRAFT_MODEL: MEANS[WorkloadClass.CHAT] * good,
             LIGHT_DRAFT_MODEL: MEANS[WorkloadClass.CHAT] * good * LIGHT,
             PROMPT_LOOKUP: LOOKUP_MEANS[WorkloadClass.CHAT],
-        }[rung.drafter]
+        }[level.drafter]
         drafts = PROBE_PROMPTS * ROUNDS
         return ProbeResult(
-            self._prompts.shown(self._rng, mean, rung.max_draft_tokens), drafts,
-            drafts * break_even(rung.max_draft_tokens, rung.drafter), self._prompts.baseline,
+            self._prompts.shown(self._rng, mean, level.max_draft_tokens), drafts,
+            drafts * break_even(level.max_draft_tokens, level.drafter), self._prompts.baseline,
         )  # fmt: skip
 
 

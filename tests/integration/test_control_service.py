@@ -18,7 +18,7 @@ from draftd.client.client import CallError, DraftdClient
 from draftd.core import FallbackLevel
 from draftd.errors import ModelLoadError, NotNow
 from draftd.fallback.journal import Subject
-from draftd.fallback.reports import CanaryOutcome, CanaryReport, ProbeReport, Verdict
+from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport, Verdict
 from draftd.v1 import control_pb2 as pb
 from draftd.v1 import control_pb2_grpc
 from tests.fallback import LADDER, NOW, FakeController
@@ -239,13 +239,13 @@ def ended(kept: list[Any], outcome: object) -> Iterator[None]:
 def test_what_cannot_be_done_now_is_a_failed_precondition_with_the_reason(
     served: Served, controller: FakeController
 ) -> None:
-    controller.refusal = NotNow("it stands on the top rung")
+    controller.refusal = NotNow("it is at the top")
     try:
         for ask in (DraftdClient.probe, DraftdClient.canaries, DraftdClient.reload_draft):
             with pytest.raises(CallError) as refused:
                 ask(served.client)
             assert refused.value.code == grpc.StatusCode.FAILED_PRECONDITION
-            assert refused.value.details == "it stands on the top rung"
+            assert refused.value.details == "it is at the top"
             assert refused.value.reason == "NOT_NOW"
     finally:
         controller.refusal = None

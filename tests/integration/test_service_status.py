@@ -9,9 +9,10 @@ import grpc
 import pytest
 
 from draftd.client.client import CallError
-from draftd.core import ModePreference, WorkloadClass
+from draftd.core import FallbackLevel, ModePreference, WorkloadClass
 from draftd.engine.pair import LoadedModels
 from draftd.engine.scripted import scripted_models
+from draftd.fallback.ladder import Cause, Signal
 from draftd.hardware.sample import HardwareSample
 from draftd.hardware.state import FixedView, HardwareState
 from draftd.v1 import control_pb2
@@ -42,13 +43,13 @@ def test_status_tells_what_is_allowed_since_when_and_why(tmp_path: Path) -> None
         assert (before.level, before.level_cause, before.max_draft_tokens) == ("full", "", 4)
         assert (list(before.transitions), before.flag.provider, before.flag.error) == ([], "flagd (file)", "")
         served.client.set_flag("off")
-        served.planner.move(2, "acceptance fell", "0.31")
+        served.in_force.move(2, Signal(Cause.ACCEPTANCE_FLOOR, FallbackLevel.SHORT_BLOCK, "0.31"))
         after = served.client.status()
-        assert (after.flag_variant, after.level, after.level_cause) == ("off", "short_block", "acceptance fell")
+        assert (after.flag_variant, after.level, after.level_cause) == ("off", "short_block", "acceptance_floor")
         assert after.max_draft_tokens == 2
         assert [(t.subject, t.previous, t.current, t.cause) for t in after.transitions] == [
             ("flag", "on", "off", "set over gRPC"),
-            ("level", "full", "short_block 2", "acceptance fell"),
+            ("level", "full", "short_block 2", "acceptance_floor"),
         ]
         assert before.started == after.started
         times = [t.at.ToNanoseconds() for t in after.transitions]

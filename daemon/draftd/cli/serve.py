@@ -21,19 +21,20 @@ from draftd.engine.observer import EngineStatus, FanOut
 from draftd.engine.pair import LoadedModels, load_models
 from draftd.errors import NotServing
 from draftd.fallback.alerts.poller import Poller
-from draftd.fallback.alerts.webhook import Listener
+from draftd.fallback.alerts.webhook import WebhookListener
 from draftd.fallback.annotations import Annotator
 from draftd.fallback.controller import Controller
-from draftd.fallback.probe_runner import Examiner
-from draftd.fallback.signal_feed import Intake
-from draftd.fallback.snapshot import Readings
-from draftd.fallback.weights import Residency
+from draftd.fallback.ladder import configured_ladder
+from draftd.fallback.loaded_drafters import LoadedDrafters
+from draftd.fallback.probe_runner import ProbeRunner
+from draftd.fallback.signal_feed import RequestFeed
+from draftd.fallback.state import LevelInForce, Readings
 from draftd.fronts.daemon import Daemon
 from draftd.hardware.monitor import HardwareMonitor
 from draftd.hardware.state import HardwareView, memory_share, takeable
 from draftd.hardware.system import system_probe
 from draftd.planning.flag import FlagService
-from draftd.planning.planner import Planner, ladder_of
+from draftd.planning.planner import Planner
 from draftd.settings import ModelSettings, Settings
 from draftd.telemetry.fallback import Decisions
 from draftd.telemetry.setup import Telemetry
@@ -65,7 +66,7 @@ def run_daemon(
     environ = os.environ if environ is None else environ
     drafters = built_in_drafters()
     check_drafters(settings, drafters)
-    parts, intake, kept = _Parts(), Intake(), Kept(settings, environ)
+    parts, requests, kept = _Parts(), RequestFeed(), Kept(settings, environ)
     learning = Learning(settings, kept.folder) if load is None else None  # what is loaded otherwise has no name
     hardware = HardwareMonitor(
         system_probe(parts.mlx),
@@ -83,7 +84,7 @@ def run_daemon(
     )
     worker = EngineWorker(
         load or models_of(settings.model, drafters),
-        observer=FanOut(telemetry.observer, intake),
+        observer=FanOut(telemetry.observer, requests),
         limits=settings.engine.limits(
             memory_share=lambda: memory_share(hardware.state), headroom=lambda: takeable(hardware.state)
         ),
@@ -94,7 +95,7 @@ def run_daemon(
     if learning is not None:
         learning.start(worker.learnt)
     try:
-        code = asyncio.run(_serve(settings, parts, intake, kept, telemetry, hardware, announce, ready, signals))
+        code = asyncio.run(_serve(settings, parts, requests, kept, telemetry, hardware, announce, ready, signals))
     finally:
         hardware.close(_HARDWARE_CLOSE_SECONDS)
         if learning is not None:
@@ -142,22 +143,22 @@ class Fallback:
         self,
         settings: Settings,
         worker: EngineWorker,
-        planner: Planner,
-        intake: Intake,
+        in_force: LevelInForce,
+        requests: RequestFeed,
         kept: Kept,
         telemetry: Telemetry,
         hardware: HardwareView,
     ) -> None:
         """Raises ConfigError for settings that cannot be met. Nothing runs before `start`."""
         recorder = telemetry.fallback_recorder()
-        residency = Residency(worker)
-        self._examiner = Examiner(worker, residency.borrow, settings.fallback, recorder, stands=planner)
+        drafters = LoadedDrafters(worker)
+        self._runner = ProbeRunner(worker, drafters.borrow, settings.fallback, recorder, in_force=in_force)
         self.controller = Controller(
-            planner,
+            in_force,
             worker,
-            examiner=self._examiner,
-            residency=residency,
-            intake=intake,
+            runner=self._runner,
+            drafters=drafters,
+            requests=requests,
             hardware=hardware,
             settings=settings.fallback,
             lease_seconds=settings.webhook.lease_seconds,
@@ -175,7 +176,7 @@ class Fallback:
             return telemetry.instance or socket.gethostname()
 
         controller = self.controller
-        self._listener = Listener(webhook, controller.notices, recorder, known_as) if webhook.listens else None
+        self._listener = WebhookListener(webhook, controller.notices, recorder, known_as) if webhook.listens else None
         self._poller = Poller(webhook, controller.polled, recorder, known_as) if webhook.poll_url else None
         marks = settings.annotations
         self._annotator = Annotator(marks, kept.journal, recorder, marked_as) if marks.grafana_url else None
@@ -187,7 +188,7 @@ class Fallback:
             announce(f"alerts are taken on port {port} of {self._webhook.host}")
         if self._annotator is not None:
             self._annotator.start()
-        self._examiner.start()
+        self._runner.start()
         self.controller.start()
         if self._poller is not None:
             self._poller.start()
@@ -195,7 +196,7 @@ class Fallback:
     def close(self) -> bool:
         """Hears no more, moves no more, has told what it did. True when nothing of it is left."""
         deadline = time.monotonic() + _FALLBACK_CLOSE_SECONDS
-        parts = (self._listener, self._poller, self._examiner, self.controller)
+        parts = (self._listener, self._poller, self._runner, self.controller)
         ended = [part.close(max(0.0, deadline - time.monotonic())) for part in parts if part is not None]
         if self._annotator is not None:  # the last to hear; a Grafana that hangs is no fault of this daemon's
             self._annotator.close(min(_ANNOTATIONS_SECONDS, max(0.0, deadline - time.monotonic())))
@@ -224,7 +225,7 @@ def models_of(settings: ModelSettings, drafters: DrafterRegistry) -> Load:
 async def _serve(
     settings: Settings,
     parts: _Parts,
-    intake: Intake,
+    requests: RequestFeed,
     kept: Kept,
     telemetry: Telemetry,
     hardware: HardwareMonitor,
@@ -237,8 +238,9 @@ async def _serve(
     journal.listen(telemetry.transition_log())
     flags = FlagService.open(settings.flag, hook=telemetry.flag_hook(), journal=journal)
     try:
-        planner = Planner(flags, ladder_of(settings), depth_mode=settings.engine.depth_mode, journal=journal)
-        fallback = Fallback(settings, worker, planner, intake, kept, telemetry, hardware)
+        in_force = LevelInForce(configured_ladder(settings), journal)
+        planner = Planner(flags, in_force, depth_mode=settings.engine.depth_mode)
+        fallback = Fallback(settings, worker, in_force, requests, kept, telemetry, hardware)
         parts.flags, parts.fallback = flags, fallback
         daemon = Daemon(
             settings,

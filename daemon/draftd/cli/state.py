@@ -13,8 +13,7 @@ from draftd.core import DRAFT_MODEL
 from draftd.engine.depth.saved import Learnt
 from draftd.errors import ConfigError
 from draftd.fallback.journal import History, Journal
-from draftd.fallback.learning import Keeper, LearntFile
-from draftd.fallback.store import FileStore, NoStore, StateFolder, StateStore, sweep
+from draftd.fallback.store import FileStore, LearntFile, LearntKeeper, NoStore, StateFolder, StateStore, sweep
 from draftd.fronts.grpc.manifest import versions
 from draftd.hardware.system import device
 from draftd.models.blas import load_blas
@@ -71,7 +70,7 @@ class Learning:
         lies in no folder."""
         self.learnt: Learnt | None = None  # of earlier runs
         self._file: LearntFile | None = None
-        self._keeper: Keeper | None = None
+        self._keeper: LearntKeeper | None = None
         path = settings.engine.learnt_file
         if path is not None and not path.parent.is_dir():
             raise ConfigError("engine.learnt_file", str(path), "a file in a folder that there is")
@@ -93,7 +92,7 @@ class Learning:
             return None if found is None else found.to_document()
 
         if self._file is not None:
-            self._keeper = Keeper(self._file, document)
+            self._keeper = LearntKeeper(self._file, document)
             self._keeper.start()
 
     def close(self) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from draftd.fallback.journal import Journal, Subject, Transition
-from draftd.fallback.seams import ControlTelemetry
+from draftd.fallback.seams import FallbackTelemetry
 from draftd.settings import AnnotationSettings
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class Annotator:
         self,
         settings: AnnotationSettings,
         journal: Journal,
-        telemetry: ControlTelemetry,
+        telemetry: FallbackTelemetry,
         instance: Callable[[], str],
         *,
         capacity: int = _CAPACITY,

@@ -1,4 +1,4 @@
-"""Has acceptance fallen? A CUSUM against a baseline judges it request by request; floor.py judges whole windows.
+"""Has acceptance fallen? A CUSUM against a baseline judges it request by request; a floor judges whole windows.
 
 Both judge the acceptance of a drafted token that is reached, accepted / (accepted + rollbacks), because it does not
 move when a block is shortened: accepted / drafted rises then, and a fallback would look like a recovery. Each kind of
@@ -11,6 +11,8 @@ import enum
 import math
 from dataclasses import dataclass, replace
 
+from draftd.core import DrafterName, WorkloadClass
+
 
 class DriftVerdict(enum.StrEnum):
     STABLE = "stable"
@@ -20,7 +22,7 @@ class DriftVerdict(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one request, or a probe, showed: drafted tokens that stood, and rounds that turned one down."""
+    """What one request, or a probe, showed: accepted tokens, and speculative steps that rejected one."""
 
     accepted: int
     rollbacks: int
@@ -109,12 +111,64 @@ class Cusum:
         return Cusum(baseline=Baseline(mean, math.sqrt(between)))
 
 
+StreamKey = tuple[DrafterName, WorkloadClass]  # what has a baseline of its own
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """`requests`, `accepted` and `rollbacks` are sums since the detector was last at 0: what it rests on.
+    `last` is the time of the last sample."""
+
+    cusum: Cusum
+    since: float = 0.0
+    last: float = 0.0
+    requests: int = 0
+    accepted: int = 0
+    rollbacks: int = 0
+
+    def observe(self, at: float, sample: Sample, settings: CusumSettings, learn: bool) -> Stream:
+        """The next state. Without `learn` a detector without a baseline is left as it is."""
+        if self.cusum.baseline is None and not learn:
+            return self
+        cusum = self.cusum.observe(sample, settings)
+        if cusum is self.cusum:
+            return self
+        if cusum.level == 0.0:
+            return Stream(cusum, at, at)
+        return Stream(
+            cusum,
+            self.since if self.requests else at,
+            at,
+            self.requests + 1,
+            self.accepted + sample.accepted,
+            self.rollbacks + sample.rollbacks,
+        )
+
+    def stepped(self, now: float) -> Stream:
+        """The sum begins anew; what was learnt stays."""
+        return Stream(self.cusum.reset(), now, now)
+
+    def drifted(self, now: float, settings: CusumSettings, stale_after: float) -> bool:
+        """A kind of text that is not asked for any more demands nothing: it could never be seen to recover."""
+        return self.cusum.verdict(settings) is DriftVerdict.DRIFTED and now - self.last <= stale_after
+
+    def evidence(self, settings: CusumSettings) -> str:
+        """Only where it has a baseline and a sum above nothing."""
+        baseline = self.cusum.baseline
+        assert baseline is not None
+        reached = Sample(self.accepted, self.rollbacks)
+        return (
+            f"acceptance {reached.acceptance:.2f} in {self.requests} requests over {self.last - self.since:.0f} s, "
+            f"baseline {baseline.mean:.2f}; CUSUM {self.cusum.level:.1f}, limit {settings.limit:g}"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class FloorSettings:
     floor: float = 0.40
     window_seconds: float = 300.0
     least_requests: int = 10
-    least_reached: int = 200  # what the ratio is over: drafted tokens that were reached, or tokens of drafted rounds
+    least_reached: int = 200  # what the ratio is over: drafted tokens that were reached, or tokens of speculative steps
     windows: int = 2  # in a row
 
 

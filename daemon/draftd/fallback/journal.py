@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import json
 import logging
 import os
 import threading
@@ -12,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+
+from pydantic import AwareDatetime, TypeAdapter
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class Transition:
     """One change. `at` is the wall clock, in UTC; `number` counts all there ever were, from 1. `evidence` are the
     figures behind it and their window, for people."""
 
-    at: datetime
+    at: AwareDatetime
     subject: Subject
     previous: str
     current: str
@@ -36,13 +36,9 @@ class Transition:
     number: int = 0
 
 
+_LINE = TypeAdapter(Transition)
+
 Listener = Callable[[Transition], None]
-
-
-class Recorder(Protocol):
-    """What those who change something need of the journal. Any thread; never raises."""
-
-    def record(self, subject: Subject, previous: str, current: str, cause: str, evidence: str = "") -> None: ...
 
 
 class Journal:
@@ -93,8 +89,9 @@ class Journal:
 
 
 class History:
-    """`append` is called under the journal's lock; the rest before it. Two files of at most `capacity` lines each: the
-    present one, and the one before it, as `NAME.1`. A line that cannot be read is left out."""
+    """The journal on disk. `append` is called under the journal's lock; the rest before it. Two files of at most
+    `capacity` lines each: the present one, and the one before it, as `NAME.1`. A line that cannot be read is left
+    out."""
 
     def __init__(self, path: Path, capacity: int = 4096) -> None:
         self._path, self._before = path, path.with_name(f"{path.name}.1")
@@ -115,7 +112,7 @@ class History:
                 os.replace(self._path, self._before)
                 self._lines = 0
             with open(os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab") as file:
-                file.write(json.dumps(_document(transition)).encode() + b"\n")
+                file.write(_LINE.dump_json(transition) + b"\n")
             self._lines += 1
         except OSError as error:
             if not self._failing:
@@ -152,31 +149,8 @@ def _read(path: Path) -> Iterator[Transition]:
     lost = 0
     for line in lines[:-1]:  # what follows the last end of a line is torn, or nothing
         try:
-            yield _transition(json.loads(line))
-        except (ValueError, KeyError, TypeError, RecursionError):
+            yield _LINE.validate_json(line, strict=True)
+        except ValueError:
             lost += 1
     if lost:
         log.warning("%s: %d lines cannot be read and are left out", path, lost)
-
-
-def _document(transition: Transition) -> dict[str, Any]:
-    return {
-        "number": transition.number,
-        "at": transition.at.astimezone(UTC).isoformat(),
-        "subject": transition.subject.value,
-        "previous": transition.previous,
-        "current": transition.current,
-        "cause": transition.cause,
-        "evidence": transition.evidence,
-    }
-
-
-def _transition(document: dict[str, Any]) -> Transition:
-    at = datetime.fromisoformat(document["at"])
-    if at.tzinfo is None:
-        raise ValueError("at: no time zone")
-    previous, current, cause, evidence = (document[name] for name in ("previous", "current", "cause", "evidence"))
-    number = document["number"]
-    if type(number) is not int or not all(isinstance(text, str) for text in (previous, current, cause, evidence)):
-        raise ValueError("not a transition")
-    return Transition(at.astimezone(UTC), Subject(document["subject"]), previous, current, cause, evidence, number)

@@ -1,24 +1,48 @@
-"""The ladder: how far down, when, and when back up. State, demands and `now` in; state and a transition out.
+"""The ladder: how far down, when, and when back up. State, signals and `now` in; state and a step out.
 
-The rungs are FULL, then each shorter block, then each lighter drafter, then AUTOREGRESSIVE. Signals demand a level; the
-lowest demanded is where the ladder is heading. It goes down a rung a dwell, and to a hard demand at once; it goes up a
-rung at a time, when nothing demands it down, the wait is over and a probe of the rung above was good.
+The ladder is a list of levels, from the top: all that is configured, then each shorter block, then each lighter
+drafter, then no drafts at all. `FallbackLevel` names the four kinds of them; a `LadderLevel` is one level of the
+configured list, of which several may be of one kind. A position counts levels from the top, which is 0.
 
-The first step up after one down waits for two dwells, the next ones for one each. So down, up and down again takes two
-dwells at least, whatever asks for it and however hard: nothing flaps. Each relapse doubles the wait, up to a limit; a
-long good time halves it again, so that nothing latches."""
+Signals ask for a kind of level; the lowest one asked for is where the ladder is heading. It goes down one level per
+cooldown, and at once for a hard signal; it goes up one level at a time, when nothing asks for the present level, the
+wait is over and a probe of the level above was good.
+
+The first step up after one down waits for two cooldowns, the next ones for one each. So down, up and down again takes
+at least two cooldowns, whatever asks for it and however hard: nothing flaps. Each relapse doubles the wait, up to a
+limit; a long good time halves it again, so that nothing latches."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Annotated
 
-from draftd.core import DrafterName, FallbackLevel
+from pydantic import Field
+
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, FallbackLevel
+from draftd.settings import FallbackSettings, Settings
+
+_RELAPSE_COOLDOWNS, _RELAPSE_WINDOWS = 6, 4  # it takes two windows to see that a step up was too early
 
 
-class Signal(enum.StrEnum):
-    """What may demand a level."""
+class Source(enum.StrEnum):
+    """Where a signal comes from."""
+
+    REQUESTS = "requests"
+    MACHINE = "machine"
+    ENGINE = "engine"
+    CANARIES = "canaries"
+    ALERTS = "alerts"
+    OPERATOR = "operator"
+    PROBES = "probes"
+    SAVED_STATE = "saved_state"
+
+
+class Cause(enum.StrEnum):
+    """Why the ladder steps. Also the value of the metrics' and the journal's attribute."""
 
     ACCEPTANCE_FLOOR = "acceptance_floor"
     ACCEPTANCE_DRIFT = "acceptance_drift"
@@ -30,201 +54,278 @@ class Signal(enum.StrEnum):
     DRAFTER_ERRORS = "drafter_errors"
     QUALITY = "quality"
     ALERT = "alert"
+    HOLD = "hold"
+    RECOVERED = "recovered"
+    UNREADABLE_STATE = "unreadable_state"
+
+    @property
+    def source(self) -> Source:
+        return _SOURCES[self]
+
+
+_SOURCES = {
+    Cause.ACCEPTANCE_FLOOR: Source.REQUESTS,
+    Cause.ACCEPTANCE_DRIFT: Source.REQUESTS,
+    Cause.BREAK_EVEN: Source.REQUESTS,
+    Cause.SWAP: Source.MACHINE,
+    Cause.MEMORY: Source.MACHINE,
+    Cause.THERMAL: Source.MACHINE,
+    Cause.VERIFIER_ERRORS: Source.ENGINE,
+    Cause.DRAFTER_ERRORS: Source.ENGINE,
+    Cause.QUALITY: Source.CANARIES,
+    Cause.ALERT: Source.ALERTS,
+    Cause.HOLD: Source.OPERATOR,
+    Cause.RECOVERED: Source.PROBES,
+    Cause.UNREADABLE_STATE: Source.SAVED_STATE,
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
-    """A signal's wish for a ceiling. A hard one is obeyed at once. `evidence`: the figures, for people."""
+class Signal:
+    """Something asks for a level: the highest kind that it allows. A hard one is obeyed at once, and binds running
+    requests too. `evidence`: the figures, for people."""
 
-    signal: Signal
-    level: FallbackLevel
-    evidence: str
+    cause: Cause
+    asks_for: FallbackLevel
+    evidence: str = ""
     hard: bool = False
 
+    @property
+    def source(self) -> Source:
+        return self.cause.source
+
+    @property
+    def text(self) -> str:
+        return f"{self.cause}: {self.evidence}" if self.evidence else str(self.cause)
+
 
 @dataclass(frozen=True, slots=True)
-class Rung:
-    """What is allowed at one place of the ladder. AUTOREGRESSIVE has neither tokens nor a drafter."""
+class LadderLevel:
+    """What is allowed at one level of the ladder. The one of kind AUTOREGRESSIVE has neither tokens nor a drafter."""
 
-    level: FallbackLevel
+    kind: FallbackLevel
     max_draft_tokens: int
     drafter: DrafterName | None
 
     @property
     def label(self) -> str:
-        """The level, and what tells this rung from others of it: `short_block 3`, `light_draft prompt_lookup`."""
-        if self.level is FallbackLevel.SHORT_BLOCK:
-            return f"{self.level.label} {self.max_draft_tokens}"
-        if self.level is FallbackLevel.LIGHT_DRAFT:
-            return f"{self.level.label} {self.drafter}"
-        return self.level.label
+        """Its kind, and what tells it from others of that kind: `short_block 3`, `light_draft prompt_lookup`."""
+        if self.kind is FallbackLevel.SHORT_BLOCK:
+            return f"{self.kind.label} {self.max_draft_tokens}"
+        if self.kind is FallbackLevel.LIGHT_DRAFT:
+            return f"{self.kind.label} {self.drafter}"
+        return self.kind.label
 
 
-def rungs(
+def ladder_levels(
     max_draft_tokens: int, blocks: Sequence[int], drafter: DrafterName, lighter: Sequence[DrafterName]
-) -> tuple[Rung, ...]:
+) -> tuple[LadderLevel, ...]:
     """From the top. `blocks` that are no shorter than what is above them, and drafters already used, are left out.
 
-    Where nothing may be drafted there is no way down: the only rung is FULL, with no tokens.
+    Where nothing may be drafted there is no way down: the only level is FULL, with no tokens.
     """
-    found = [Rung(FallbackLevel.FULL, max_draft_tokens, drafter)]
+    levels = [LadderLevel(FallbackLevel.FULL, max_draft_tokens, drafter)]
     if not max_draft_tokens:
-        return tuple(found)
+        return tuple(levels)
     for block in blocks:
-        if 0 < block < found[-1].max_draft_tokens:
-            found.append(Rung(FallbackLevel.SHORT_BLOCK, block, drafter))
+        if 0 < block < levels[-1].max_draft_tokens:
+            levels.append(LadderLevel(FallbackLevel.SHORT_BLOCK, block, drafter))
     used = {drafter}
     for one in lighter:
         if one not in used:
             used.add(one)
-            found.append(Rung(FallbackLevel.LIGHT_DRAFT, found[-1].max_draft_tokens, one))
-    return (*found, Rung(FallbackLevel.AUTOREGRESSIVE, 0, None))
+            levels.append(LadderLevel(FallbackLevel.LIGHT_DRAFT, levels[-1].max_draft_tokens, one))
+    return (*levels, LadderLevel(FallbackLevel.AUTOREGRESSIVE, 0, None))
+
+
+def configured_ladder(settings: Settings) -> tuple[LadderLevel, ...]:
+    """The levels that the settings allow, from the top."""
+    configured = {
+        PROMPT_LOOKUP: settings.model.prompt_lookup,
+        LIGHT_DRAFT_MODEL: settings.model.light_draft_path is not None,
+    }
+    return ladder_levels(
+        settings.engine.max_draft_tokens,
+        settings.fallback.blocks,
+        settings.model.drafter or DRAFT_MODEL,
+        [kind for kind in settings.fallback.lighter if configured.get(kind, True)],
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class LadderSettings:
     """Seconds."""
 
-    dwell: float = 300.0  # least time between two steps, hard ones down excepted
+    cooldown: float = 300.0  # least time between two steps, hard ones down excepted
     longest_wait: float = 7200.0  # however many relapses
     relapse_within: float = 1800.0  # a step down so soon after a step up is a relapse
-    forgiven_after: float = 7200.0  # on the top rung, without a step down: one relapse is forgotten
+    forgiven_after: float = 7200.0  # at the top, without a step down: one relapse is forgotten
+
+    @classmethod
+    def of(cls, settings: FallbackSettings) -> LadderSettings:
+        cooldown = settings.dwell_seconds
+        longest = max(settings.longest_wait_seconds, cooldown)
+        relapse = max(_RELAPSE_COOLDOWNS * cooldown, _RELAPSE_WINDOWS * settings.window_seconds)
+        return cls(cooldown, longest, relapse, forgiven_after=longest)
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """An operator's word. `until` None is for ever."""
+    """An operator holds the ladder at `position`. `until` None is until it is released."""
 
-    rung: int
+    position: int
     until: float | None = None
 
     def over(self, now: float) -> bool:
         return self.until is not None and now >= self.until
 
+    @property
+    def evidence(self) -> str:
+        if self.until is None:
+            return "by an operator, until it is released"
+        return f"by an operator, until {datetime.fromtimestamp(self.until, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
 
 @dataclass(frozen=True, slots=True)
-class Ladder:
-    """Where the ladder stands. `rung` counts from the top, 0. Times are the caller's clock, in seconds."""
+class LadderState:
+    """Where the ladder is. Times are the caller's clock, in seconds."""
 
-    rung: int = 0
+    position: int = 0
     since: float = 0.0
-    cause: str = ""
-    relapses: int = 0
-    climbed: float | None = None  # the last step up; None once it was followed by one down
+    signal: Signal | None = None  # of the last step
+    relapses: Annotated[int, Field(ge=0)] = 0
+    stepped_up: float | None = None  # the last step up; None once it was followed by one down
     hold: Hold | None = None
     forgave: float | None = None  # when a relapse was last forgotten
 
     def wait(self, settings: LadderSettings) -> float:
-        """How long a rung must have been stood on before the next step up."""
-        least = settings.dwell if self.climbed is not None else 2 * settings.dwell
+        """How long the ladder must have been at a level before the next step up."""
+        least = settings.cooldown if self.stepped_up is not None else 2 * settings.cooldown
         return max(least, min(least * 2.0 ** min(self.relapses, 30), settings.longest_wait))
 
 
 @dataclass(frozen=True, slots=True)
+class Permit:
+    """What allows a step up: the position it leads to, and what was found there."""
+
+    position: int
+    evidence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
-    """One transition. `previous` and `current` are rungs."""
+    """One step. `previous` and `current` are positions."""
 
     previous: int
     current: int
-    cause: str
+    signal: Signal
     at: float
+
+    @property
+    def up(self) -> bool:
+        return self.current < self.previous
 
 
 def move(
-    state: Ladder,
-    ladder: Sequence[Rung],
-    demands: Iterable[Demand],
-    probe_good: bool,
+    state: LadderState,
+    ladder: Sequence[LadderLevel],
+    signals: Iterable[Signal],
+    permit: Permit | None,
     settings: LadderSettings,
     now: float,
-    target: int | None = None,
-) -> tuple[Ladder, Step | None]:
-    """The next state, and the step that led there. `probe_good`: a probe of `target`, made since the last step, was
-    good. That is the rung above, or one above it where those between were tried and found wanting: a drafter that is no
+) -> tuple[LadderState, Step | None]:
+    """The next state, and the step that led there.
+
+    `permit` is of the level above, or of one above it where those between were probed in vain: a drafter that is no
     good on this text must not bar the way to one that is. A clock that jumped back counts as no time having passed."""
-    if now < state.since or state.rung >= len(ladder):
-        state = replace(state, since=min(state.since, now), rung=min(state.rung, len(ladder) - 1))
+    if now < state.since or state.position >= len(ladder):
+        state = replace(state, since=min(state.since, now), position=min(state.position, len(ladder) - 1))
     if state.hold is not None:
         if not state.hold.over(now):
-            return _to(state, min(state.hold.rung, len(ladder) - 1), "hold: an operator's word", now)
+            position = min(state.hold.position, len(ladder) - 1)
+            return _to(state, position, Signal(Cause.HOLD, ladder[position].kind, state.hold.evidence), now)
         state = released(state, now)
-    wanted = [(lowest(ladder, demand.level), demand) for demand in demands]
-    below = [(rung, demand) for rung, demand in wanted if rung > state.rung]
-    stood = now - state.since
+    wanted = [(lowest(ladder, signal.asks_for), signal) for signal in signals]
+    below = [(position, signal) for position, signal in wanted if position > state.position]
+    waited = now - state.since
     if below:
-        hard = [(rung, demand) for rung, demand in below if demand.hard]
-        rung, demand = max(hard or below, key=lambda found: found[0])
+        hard = [(position, signal) for position, signal in below if signal.hard]
+        position, signal = max(hard or below, key=lambda found: found[0])
         if hard:
-            return _down(state, rung, demand, settings, now)
-        if stood >= settings.dwell or not state.cause:  # the first step of all has nothing to wait for
-            return _down(state, state.rung + 1, demand, settings, now)
+            return _down(state, position, signal, settings, now)
+        if waited >= settings.cooldown or state.signal is None:  # the first step of all has nothing to wait for
+            return _down(state, state.position + 1, signal, settings, now)
         return state, None
-    if state.rung == 0:
+    if state.position == 0:
         good = now - max(state.since, min(state.forgave or state.since, now))
         if state.relapses and good >= settings.forgiven_after:
             return replace(state, relapses=state.relapses - 1, forgave=now), None
         return state, None
-    above = state.rung - 1 if target is None else max(0, min(target, state.rung - 1))
-    if probe_good and stood >= state.wait(settings) and not any(rung > above for rung, _ in wanted):
-        state, step = _to(state, above, "recovered: a probe of the level above was good", now)
-        return replace(state, climbed=now), step
-    return state, None
+    if permit is None or waited < state.wait(settings):
+        return state, None
+    above = max(0, min(permit.position, state.position - 1))
+    if any(position > above for position, _ in wanted):
+        return state, None
+    state, step = _to(state, above, Signal(Cause.RECOVERED, ladder[above].kind, permit.evidence), now)
+    return replace(state, stepped_up=now), step
 
 
-def held(state: Ladder, hold: Hold) -> Ladder:
-    """The operator's word is given: the next move obeys it."""
+def held(state: LadderState, hold: Hold) -> LadderState:
+    """An operator holds it: the next move obeys."""
     return replace(state, hold=hold)
 
 
-def released(state: Ladder, now: float) -> Ladder:
-    """The operator's word is over: what is demanded is asked anew, and a step is a dwell away at least."""
+def released(state: LadderState, now: float) -> LadderState:
+    """The hold is over: signals count again, and a step is at least a cooldown away."""
     return replace(state, hold=None, since=now)
 
 
-def to_probe(ladder: Sequence[Rung], rung: int, tried: Collection[int]) -> int | None:
-    """What to probe next from `rung`, with those rungs tried in vain since the last step: the nearest one above whose
-    drafter was not among them, or the rung above again once all drafters were. None at the top."""
-    if rung == 0:
+def to_probe(ladder: Sequence[LadderLevel], position: int, tried: Collection[int]) -> int | None:
+    """What to probe next from `position`, with those levels probed in vain since the last step: the nearest one above
+    whose drafter was not among them, or the level above again once all drafters were. None at the top."""
+    if position == 0:
         return None
     vain = {ladder[one].drafter for one in tried}
-    return next((one for one in range(rung - 1, -1, -1) if ladder[one].drafter not in vain), rung - 1)
+    return next((one for one in range(position - 1, -1, -1) if ladder[one].drafter not in vain), position - 1)
 
 
-def lowest(ladder: Sequence[Rung], level: FallbackLevel) -> int:
-    """Where a demand for `level` leads: its last rung, so that what goes on being bad at a short block leads to a
-    shorter one; the first rung below it where it has none."""
-    own = [i for i, rung in enumerate(ladder) if rung.level is level]
-    return own[-1] if own else next((i for i, rung in enumerate(ladder) if rung.level < level), len(ladder) - 1)
+def lowest(ladder: Sequence[LadderLevel], kind: FallbackLevel) -> int:
+    """Where a signal that asks for `kind` leads: its last level, so that what goes on being bad at a short block leads
+    to a shorter one; the first level below it where it has none."""
+    own = [i for i, level in enumerate(ladder) if level.kind is kind]
+    return own[-1] if own else next((i for i, level in enumerate(ladder) if level.kind < kind), len(ladder) - 1)
 
 
-def highest(ladder: Sequence[Rung], level: FallbackLevel) -> int:
-    """Where a person who names `level` wants to be: its first rung, or the first one below it."""
-    return next((i for i, rung in enumerate(ladder) if rung.level <= level), len(ladder) - 1)
+def highest(ladder: Sequence[LadderLevel], kind: FallbackLevel) -> int:
+    """Where an operator who names `kind` wants to be: its first level, or the first one below it."""
+    return next((i for i, level in enumerate(ladder) if level.kind <= kind), len(ladder) - 1)
 
 
-def _down(state: Ladder, rung: int, demand: Demand, settings: LadderSettings, now: float) -> tuple[Ladder, Step | None]:
-    relapsed = state.climbed is not None and now - state.climbed <= settings.relapse_within
-    state = replace(state, relapses=state.relapses + relapsed, climbed=None)
-    return _to(state, rung, f"{demand.signal}: {demand.evidence}", now)
+def _down(
+    state: LadderState, position: int, signal: Signal, settings: LadderSettings, now: float
+) -> tuple[LadderState, Step | None]:
+    relapsed = state.stepped_up is not None and now - state.stepped_up <= settings.relapse_within
+    return _to(replace(state, relapses=state.relapses + relapsed, stepped_up=None), position, signal, now)
 
 
-def _to(state: Ladder, rung: int, cause: str, now: float) -> tuple[Ladder, Step | None]:
-    if rung == state.rung:
+def _to(state: LadderState, position: int, signal: Signal, now: float) -> tuple[LadderState, Step | None]:
+    if position == state.position:
         return state, None
-    return replace(state, rung=rung, since=now, cause=cause), Step(state.rung, rung, cause, now)
+    step = Step(state.position, position, signal, now)
+    return replace(state, position=position, since=now, signal=signal), step
 
 
-def flaps(steps: Iterable[Step], dwell: float) -> list[tuple[Step, Step, Step]]:
+def flaps(steps: Iterable[Step], cooldown: float) -> list[tuple[Step, Step, Step]]:
     """Each step up with the last step down before it and the next one after it, where those two lie less than two
-    dwells apart. `steps` are in order of time."""
+    cooldowns apart. `steps` are in order of time."""
     found: list[tuple[Step, Step, Step]] = []
     down: Step | None = None
     up: Step | None = None
     for step in steps:
-        if step.current < step.previous:
-            up = step if up is None else up  # a climb of several rungs counts once, from its first step
+        if step.up:
+            up = step if up is None else up  # a climb of several levels counts once, from its first step
             continue
-        if down is not None and up is not None and step.at - down.at < 2 * dwell:
+        if down is not None and up is not None and step.at - down.at < 2 * cooldown:
             found.append((down, up, step))
         down, up = step, None
     return found

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from draftd.core import FallbackLevel
-from draftd.fallback.ladder import Demand, Signal
+from draftd.fallback.ladder import Cause, Signal
 
 _MOST = 256  # leases held, and ends remembered
 
@@ -49,9 +49,9 @@ class Lease:
     polled: bool = False
 
     @property
-    def demand(self) -> Demand:
+    def signal(self) -> Signal:
         evidence = f"{self.notice.name} fires since {_date(self.notice.starts_at)}"
-        return Demand(Signal.ALERT, self.notice.level, evidence, self.notice.hard)
+        return Signal(Cause.ALERT, self.notice.level, evidence, self.notice.hard)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +108,10 @@ class Leases:
             return self
         return replace(self, held={name: lease for name, lease in self.held.items() if lease.until > now})
 
-    def demands(self) -> tuple[Demand, ...]:
+    def signals(self) -> tuple[Signal, ...]:
         """What the alerts ask for, the lowest level first."""
         ordered = sorted(self.held.values(), key=lambda lease: (lease.notice.level, not lease.notice.hard))
-        return tuple(lease.demand for lease in ordered)
+        return tuple(lease.signal for lease in ordered)
 
     def _end(self, fingerprint: str, starts_at: float) -> Leases:
         held = {name: lease for name, lease in self.held.items() if name != fingerprint}

@@ -1,15 +1,69 @@
-"""Is the rung above good enough to step up to? Judged by what a few prompts showed there, run as a probe."""
+"""What probes and canaries show, and what it is worth: values and verdicts, nothing that runs.
+
+A probe says whether a level would do: how many drafted tokens are accepted there, how fast that is, and whether the
+text is still the target's own. The canaries say whether what is served is as good as it would be autoregressively."""
 
 from __future__ import annotations
 
+import enum
 import math
+import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from draftd.core import PROMPT_LOOKUP, DrafterName
+from draftd.core import PROMPT_LOOKUP, DraftCounts
 from draftd.fallback.drift import Baseline, Sample
-from draftd.fallback.ladder import Ladder, LadderSettings, Rung
-from draftd.fallback.reports import ProbeReport, Verdict
+from draftd.fallback.ladder import LadderLevel, LadderSettings, LadderState
+
+_EXACT = 1e-9  # 0.995 - 0.99 is a little less than 0.005
+
+NEAR_TIE = 0.5
+"""Logits. Four steps of bfloat16 where logits lie between 16 and 32; the ties that were seen to flip were one apart."""
+
+
+class Verdict(enum.StrEnum):
+    GOOD = "good"
+    BAD = "bad"
+    TOO_FEW_SAMPLES = "too_few_samples"
+    FAILED = "failed"  # it could not be run: no statement about the draft
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeReport:
+    """One probe of `level`. `acceptance` is accepted / (accepted + rollbacks), `speedup` over autoregressive decoding;
+    None where nothing was drafted. `reason` says what the verdict rests on. Seconds are wall time."""
+
+    level: LadderLevel
+    verdict: Verdict
+    reason: str
+    acceptance: float | None = None
+    speedup: float | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Where a greedy speculative text leaves the autoregressive one: `at` counts its tokens from 0. `logit_gap` is the
+    target's logit of the autoregressive token there less that of the other; None where it could not be measured."""
+
+    at: int
+    logit_gap: float | None
+
+    def broken(self, tolerated: float | None) -> bool:
+        """Whether it is an error. Where every divergence is one (`tolerated` None), so is one whose gap is not
+        known."""
+        if tolerated is None:
+            return True
+        return self.logit_gap is not None and abs(self.logit_gap) > tolerated
+
+    def __str__(self) -> str:
+        gap = "not measured" if self.logit_gap is None else f"{self.logit_gap:.3g}"
+        return f"leaves the autoregressive text at token {self.at}, logit gap {gap}"
+
+
+def tolerated_gap(backend: str) -> float | None:
+    """The largest gap that is no error on a backend, as ModelInfo names it; None where every divergence is one."""
+    return NEAR_TIE if backend == "metal" else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,55 +78,89 @@ class ProbeSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
-    """`acceptance` and `speedup` as ProbeReport has them."""
+class ProbedPrompt:
+    """What one prompt of a probe showed."""
 
-    verdict: Verdict
-    reason: str
-    acceptance: float | None = None
-    speedup: float | None = None
+    id: str
+    counts: DraftCounts
+    divergence: Divergence | None = None
+
+    @property
+    def sample(self) -> Sample:
+        return Sample(self.counts.accepted, self.counts.rollbacks)
 
 
-def judge(
+def judge_probe(
+    level: LadderLevel,
+    prompts: Sequence[ProbedPrompt],
+    ended: str,
+    baseline: Baseline | None,
+    tolerated: float | None,
+    settings: ProbeSettings,
+) -> ProbeReport:
+    """The report, but for its seconds. `ended`: why not all prompts were tried, empty where they were; then it is
+    judged by what there is, where that is enough. The price of a draft is the median over prompts: a stall in one of
+    them is no price."""
+    if not prompts:
+        return ProbeReport(level, Verdict.FAILED, ended or "there is nothing to try")
+    drafts = sum(one.counts.drafts for one in prompts)
+    prices = [one.counts.break_even_tokens / one.counts.drafts for one in prompts if one.counts.drafts]
+    report = judge_samples(
+        level,
+        [one.sample for one in prompts],
+        drafts=drafts,
+        break_even_tokens=drafts * statistics.median(prices) if prices else 0.0,
+        baseline=baseline,
+        settings=settings,
+    )
+    for one in prompts:
+        if one.divergence is not None and one.divergence.broken(tolerated):
+            return replace(report, verdict=Verdict.BAD, reason=f"{one.id} {one.divergence}; {report.reason}")
+    return replace(report, reason=f"{report.reason}; {ended}") if ended else report
+
+
+def judge_samples(
+    level: LadderLevel,
     samples: Sequence[Sample],
     *,
     drafts: int,
     break_even_tokens: float,
-    drafter: DrafterName,
     baseline: Baseline | None,
     settings: ProbeSettings,
-) -> Judgement:
+) -> ProbeReport:
     """`samples` has one entry for each prompt; `drafts` and `break_even_tokens` are sums over them, as DraftCounts has
     them. `baseline` is what the same prompts showed while all was well, None where that is not known: the traffic's
     baseline says nothing about them. They differ from one another, but each is the same again, so that only counting is
     left to chance. Prompt lookup is judged by speed alone.
     """
-    accepted, rollbacks = sum(s.accepted for s in samples), sum(s.rollbacks for s in samples)
-    whole = Sample(accepted, rollbacks)
+    whole = Sample(sum(s.accepted for s in samples), sum(s.rollbacks for s in samples))
     if whole.reached < settings.least_reached or not drafts:
         few = f"{whole.reached} drafted tokens reached in {len(samples)} prompts, {settings.least_reached} needed"
-        return Judgement(Verdict.TOO_FEW_SAMPLES, few)
-    speedup = (drafts + accepted) / (drafts + break_even_tokens)
-    bad = []
-    if drafter != PROMPT_LOOKUP:
-        bad += _acceptance(whole, baseline, settings)
+        return ProbeReport(level, Verdict.TOO_FEW_SAMPLES, few)
+    speedup = (drafts + whole.accepted) / (drafts + break_even_tokens)
+    bad = [] if level.drafter == PROMPT_LOOKUP else _acceptance(whole, baseline, settings)
     if speedup < settings.speedup_floor:
         bad.append(f"speed-up {speedup:.2f}, least {settings.speedup_floor:g}")
     figures = f"acceptance {whole.acceptance:.2f}, speed-up {speedup:.2f} in {len(samples)} prompts"
     verdict = Verdict.BAD if bad else Verdict.GOOD
-    return Judgement(verdict, "; ".join(bad) or figures, whole.acceptance, speedup)
+    return ProbeReport(level, verdict, "; ".join(bad) or figures, whole.acceptance, speedup)
 
 
 def permits(
-    report: ProbeReport, made: float, state: Ladder, ladder: Sequence[Rung], settings: LadderSettings, now: float
+    report: ProbeReport,
+    made: float,
+    state: LadderState,
+    ladder: Sequence[LadderLevel],
+    settings: LadderSettings,
+    now: float,
 ) -> bool:
-    """Whether a probe that ended at `made` lets the ladder up: a good one, of a rung above, since the last step. It
-    speaks for a dwell: a wait may be long, and what was good at its beginning need not be at its end."""
+    """Whether a probe that ended at `made` lets the ladder up: a good one, of a level above, since the last step. It
+    counts for one cooldown: a wait may be long, and what was good at its beginning need not be at its end."""
     return (
         report.verdict is Verdict.GOOD
-        and report.rung in ladder[: state.rung]
+        and report.level in ladder[: state.position]
         and made > state.since
-        and now - made <= settings.dwell
+        and now - made <= settings.cooldown
     )
 
 
@@ -86,3 +174,78 @@ def _acceptance(whole: Sample, baseline: Baseline | None, settings: ProbeSetting
     if baseline.mean - whole.acceptance <= most:
         return []
     return [f"acceptance {whole.acceptance:.2f}, baseline {baseline.mean:.2f}, at most {most:.2f} less"]
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryOutcome:
+    """One canary, run both ways. `complaint` says which check was not passed, empty where both were."""
+
+    id: str
+    passed_autoregressive: bool
+    passed_speculative: bool
+    divergence: Divergence | None = None
+    complaint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryReport:
+    """One run of all canaries."""
+
+    verdict: Verdict
+    reason: str
+    outcomes: tuple[CanaryOutcome, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def score_autoregressive(self) -> float:
+        """Share that passed; 0 where none ran."""
+        return sum(o.passed_autoregressive for o in self.outcomes) / max(1, len(self.outcomes))
+
+    @property
+    def score_speculative(self) -> float:
+        return sum(o.passed_speculative for o in self.outcomes) / max(1, len(self.outcomes))
+
+    @property
+    def divergences(self) -> int:
+        return sum(o.divergence is not None for o in self.outcomes)
+
+
+def judge_canaries(
+    outcomes: Sequence[CanaryOutcome], ended: str, tolerated: float | None, tolerance: float
+) -> CanaryReport:
+    """The report, but for its seconds. A run that ended early may be bad by what it saw; it cannot be good.
+
+    BAD where the share that passed speculatively lies below the autoregressive one by more than `tolerance`, or where a
+    text leaves the target's own by more than `tolerated` logits. A text that diverges within that and passes is
+    reported, and is not bad by itself: on some machines two logits that lie close change places with the number of
+    rows."""
+    if not outcomes:
+        if ended:
+            return CanaryReport(Verdict.FAILED, ended)
+        return CanaryReport(Verdict.TOO_FEW_SAMPLES, "no canary was run")
+    verdict, reason = _quality(outcomes, tolerance)
+    broken = [(o.id, o.divergence) for o in outcomes if o.divergence is not None and o.divergence.broken(tolerated)]
+    if broken:
+        name, divergence = broken[0]
+        texts = f"{len(broken)} of {len(outcomes)} texts are not the target's own: {name} {divergence}"
+        verdict, reason = Verdict.BAD, f"{texts}; {reason}"
+    elif ended and verdict is not Verdict.BAD:
+        verdict, reason = Verdict.FAILED, f"{ended}; {reason}"
+    return CanaryReport(verdict, reason, tuple(outcomes))
+
+
+def _quality(outcomes: Sequence[CanaryOutcome], tolerance: float) -> tuple[Verdict, str]:
+    plain = sum(o.passed_autoregressive for o in outcomes)
+    drafted = sum(o.passed_speculative for o in outcomes)
+    reason = f"{drafted} of {len(outcomes)} canaries passed speculatively, {plain} autoregressively"
+    diverged = [(o.id, o.divergence) for o in outcomes if o.divergence is not None]
+    if diverged:
+        name, first = diverged[0]
+        gap = "" if first.logit_gap is None else f", logit gap {first.logit_gap:.3g}"
+        reason += f"; {len(diverged)} diverged, {name} at token {first.at}{gap}"
+    if (plain - drafted) / len(outcomes) <= tolerance + _EXACT:
+        return Verdict.GOOD, reason
+    failed = next((o for o in outcomes if o.passed_autoregressive and not o.passed_speculative), None)
+    if failed is not None and failed.complaint:
+        reason += f"; {failed.id}: {failed.complaint}"
+    return Verdict.BAD, f"{reason}; tolerance {tolerance:.1%}"

@@ -1,4 +1,4 @@
-"""What control needs of the rooms it may not import: the engine, telemetry."""
+"""What the fallback needs of the engine and of telemetry; tests have a fake of each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class ChatTokenizer(Protocol):
 
 
 class EngineControl(Protocol):
-    """The engine, as control uses it: `EngineWorker`. Any thread; nothing waits for the engine thread but a future.
+    """The engine, as the fallback uses it: `EngineWorker`. Any thread; nothing waits for the engine thread but a
+    future.
 
     Futures end with what the engine thread raised; all of them end when the engine does.
     """
@@ -50,7 +51,7 @@ class EngineControl(Protocol):
         ...
 
     def lower(self, max_draft_tokens: int, drafters: frozenset[DrafterName], reason: str) -> None:
-        """From the next round on no request drafts more, or with another drafter; 0 makes all autoregressive. What
+        """From the next step on no request drafts more, or with another drafter; 0 makes all autoregressive. What
         is submitted later is bound by its plan alone."""
         ...
 
@@ -64,8 +65,8 @@ class EngineControl(Protocol):
         ...
 
 
-class ControlTelemetry(Protocol):
-    """Where control tells what it does: draftd.telemetry.fallback. Any thread; never raises, never blocks."""
+class FallbackTelemetry(Protocol):
+    """Where the fallback reports what it does: draftd.telemetry.fallback. Any thread; never raises, never blocks."""
 
     def transition(self, previous: FallbackLevel, current: FallbackLevel, signal: str) -> None: ...
 

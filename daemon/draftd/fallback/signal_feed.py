@@ -1,4 +1,4 @@
-"""What the daemon sees for itself: feeds the guard with requests, errors, the machine and the canaries' word."""
+"""Feeds the guard with what the daemon sees: requests, errors, the machine, and the canaries' verdict."""
 
 from __future__ import annotations
 
@@ -20,13 +20,30 @@ from draftd.core import (
     RoundResult,
     WorkloadClass,
 )
-from draftd.fallback.clock import SteadyClock
-from draftd.fallback.drift import Baseline
-from draftd.fallback.ladder import Demand, Rung, Signal
-from draftd.fallback.reports import CanaryReport
-from draftd.fallback.signals import Finished, Guard, GuardSettings, Kind, Machine
+from draftd.fallback.drift import Baseline, StreamKey
+from draftd.fallback.ladder import LadderLevel, Signal, Source
+from draftd.fallback.probes import CanaryReport
+from draftd.fallback.signals import Finished, Guard, GuardSettings, Machine
 from draftd.hardware.sample import MemoryPressure, ThermalLevel
 from draftd.hardware.state import HardwareView
+
+_LEAST_STALE_SECONDS, _STALE_READINGS = 60.0, 3  # without a reading for so long, and for as many periods
+
+
+class SteadyClock:
+    """The ladder's clock: seconds since 1970 as they were at the start, and monotonic since. A clock that is set
+    meanwhile changes nothing. Any thread."""
+
+    def __init__(self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._offset = wall() - monotonic()
+
+    def __call__(self) -> float:
+        return self._offset + self._monotonic()
+
+    def of(self, monotonic: float) -> float:
+        """What this clock showed at a time of `time.monotonic()`."""
+        return self._offset + monotonic
 
 
 class Failure(enum.Enum):
@@ -36,7 +53,7 @@ class Failure(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A request of a client's that drafted as its plan has it, or what one drafter did of it: `plan` names whose
+    """A client's request that drafted as its plan has it, or what one drafter did of it: `plan` names the drafter whose
     figures these are. Times are monotonic."""
 
     at: float
@@ -51,33 +68,35 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A round, or a draft, that failed. `at` is monotonic."""
+    """A speculative step, or a draft, that failed. `at` is monotonic."""
 
     at: float
     what: Failure
 
 
-class Intake:
+class RequestFeed:
     """An EngineObserver. Each call takes constant time and never waits: when it is full, the oldest is forgotten."""
 
     def __init__(self, capacity: int = 4096, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._heard: deque[Ended | Failed] = deque(maxlen=capacity)
-        self._rows: dict[Failure, set[str]] = {what: set() for what in Failure}  # of the round that failed last
+        self._events: deque[Ended | Failed] = deque(maxlen=capacity)
+        self._failed: dict[Failure, set[str]] = {
+            what: set() for what in Failure
+        }  # requests of the step that failed last
         self._shared: dict[str, dict[DrafterName, DraftCounts]] = {}  # requests that several drafters may serve, by id
         self.woken = threading.Event()  # set where something must not wait for the controller's next look
 
     def take(self) -> list[Ended | Failed]:
         """All since the last time, oldest first. One thread's."""
         taken: list[Ended | Failed] = []
-        while self._heard:
-            taken.append(self._heard.popleft())
+        while self._events:
+            taken.append(self._events.popleft())
         return taken
 
     def on_round(self, request: DecodeRequest, result: RoundResult, gap: float | None) -> None:
         if not result.drafted:
             return
-        self._forget_rows()  # a failed round is followed by plain ones, in which its rows are taken in anew
+        self._forget_failed()  # a failed step is followed by plain ones, in which its sequences are prefilled anew
         plan = request.plan
         if plan.alternatives and plan.drafter is not None and request.origin is Origin.CLIENT:
             self._shared.setdefault(request.id, {}).setdefault(plan.drafter, DraftCounts()).add(result)
@@ -89,16 +108,16 @@ class Intake:
         self._fail(request, Failure.VERIFIER)
 
     def on_finish(self, request: DecodeRequest, outcome: Outcome) -> None:
-        self._forget_rows()
+        self._forget_failed()
         counts, plan = outcome.stats.counts, request.plan
         shared = self._shared.pop(request.id, {})
         if request.origin is not Origin.CLIENT or not counts.drafts or outcome.lowered:
-            return  # a lowered one drafted at two rungs: its sums are neither's
+            return  # a lowered one drafted at two levels: its sums are neither's
         at = self._clock()
         # By drafter, each by its own sums: what one is worth says nothing of another that takes its place.
         for drafter, one in shared.items() or [(plan.drafter, counts)]:
             own = plan if plan.drafter == drafter else replace(plan, drafter=drafter, alternatives=frozenset())
-            self._heard.append(
+            self._events.append(
                 Ended(
                     at,
                     request.arrival,
@@ -111,23 +130,20 @@ class Intake:
                 )
             )
 
-    def _forget_rows(self) -> None:
-        for rows in self._rows.values():
-            rows.clear()
+    def _forget_failed(self) -> None:
+        for failed in self._failed.values():
+            failed.clear()
 
     def _fail(self, request: DecodeRequest, what: Failure) -> None:
-        """The rows of one round are told one after the other: together they are one failure."""
+        """The sequences of one step are reported one after the other: together they are one failure."""
         if request.origin is not Origin.CLIENT:
             return
-        rows = self._rows[what]
-        if not rows or request.id in rows:
-            rows.clear()
-            self._heard.append(Failed(self._clock(), what))
+        failed = self._failed[what]
+        if not failed or request.id in failed:
+            failed.clear()
+            self._events.append(Failed(self._clock(), what))
             self.woken.set()
-        rows.add(request.id)
-
-
-_LEAST_STALE_SECONDS, _STALE_READINGS = 60.0, 3  # without a reading for so long, and for as many periods
+        failed.add(request.id)
 
 
 class MachineFeed:
@@ -140,8 +156,8 @@ class MachineFeed:
         self._stale = False
 
     def reading(self) -> Machine | None:
-        """The latest, where it is new. A machine that cannot be read any more is not critical for ever: it is told to
-        be well, once."""
+        """The latest, where it is new. A machine that cannot be read any more is not critical for ever: it is reported
+        as well, once."""
         state = self._view.state
         if state is None:
             return None
@@ -161,30 +177,30 @@ class MachineFeed:
         )
 
 
-class Senses:
-    """One thread's. `judge` False: only the canaries' word asks for anything."""
+class SignalFeed:
+    """One thread's. `judge` False: only the canaries ask for anything."""
 
     def __init__(
         self,
-        intake: Intake,
+        requests: RequestFeed,
         feed: MachineFeed,
         guard: Guard,
-        ladder: Sequence[Rung],
+        ladder: Sequence[LadderLevel],
         settings: GuardSettings,
         clock: SteadyClock,
         *,
         judge: bool = True,
-        frozen: Mapping[Kind, Baseline] | None = None,
+        frozen: Mapping[StreamKey, Baseline] | None = None,
     ) -> None:
-        """`frozen` baselines are a person's word: they are never forgotten."""
-        self._intake, self._feed, self._guard = intake, feed, guard
+        """`frozen` baselines come from a file: they are never forgotten."""
+        self._requests, self._feed, self._guard = requests, feed, guard
         self._ladder, self._settings, self._clock, self._judge = tuple(ladder), settings, clock, judge
         self._frozen = dict(frozen or {})
-        self._rung = guard.rung or 0
+        self._position = guard.position or 0
         self._anew_at = float("-inf")
 
     @property
-    def baselines(self) -> Mapping[Kind, Baseline]:
+    def baselines(self) -> Mapping[StreamKey, Baseline]:
         return self._guard.learnt()
 
     @property
@@ -203,12 +219,12 @@ class Senses:
     def look(self, now: float) -> None:
         """Takes in what there is."""
         guard, settings = self._guard, self._settings
-        for heard in self._intake.take():
-            at = min(self._clock.of(heard.at), now)
-            if isinstance(heard, Ended):
-                finished = self._finished(heard, at) if self._clock.of(heard.arrival) >= self._anew_at else None
+        for event in self._requests.take():
+            at = min(self._clock.of(event.at), now)
+            if isinstance(event, Ended):
+                finished = self._finished(event, at) if self._clock.of(event.arrival) >= self._anew_at else None
                 guard = guard if finished is None else guard.finished(finished, settings)
-            elif heard.what is Failure.VERIFIER:
+            elif event.what is Failure.VERIFIER:
                 guard = guard.verifier_error(at)
             else:
                 guard = guard.drafter_error(at)
@@ -220,33 +236,33 @@ class Senses:
     def canaries(self, report: CanaryReport, now: float) -> None:
         self._guard = self._guard.canaries(report, now)
 
-    def demands(self, now: float) -> tuple[Demand, ...]:
-        found = self._guard.demands(now, self._settings)
-        return found if self._judge else tuple(demand for demand in found if demand.signal is Signal.QUALITY)
+    def signals(self, now: float) -> tuple[Signal, ...]:
+        found = self._guard.signals(now, self._settings)
+        return found if self._judge else tuple(signal for signal in found if signal.source is Source.CANARIES)
 
-    def anew(self, rung: int, now: float) -> None:
-        """The ladder stands elsewhere, or the draft is another: requests from before count no more."""
-        self._guard = self._guard.stepped(now, rung)
-        self._rung, self._anew_at = rung, now
+    def anew(self, position: int, now: float) -> None:
+        """Another level is in force, or the draft is another: requests from before count no more."""
+        self._guard = self._guard.stepped(now, position)
+        self._position, self._anew_at = position, now
 
     def forget(self) -> None:
-        """The drafts with weights are others on purpose: what was learnt of the old ones is no norm any more."""
+        """The drafts with weights are others on purpose: what was learnt of the old ones is no baseline any more."""
         lookup = PROMPT_LOOKUP
         kept = {kind: stream for kind, stream in self._guard.streams.items() if kind[0] == lookup}
         self._guard = replace(self._guard, streams={**Guard.new(self._frozen).streams, **kept})
 
-    def _finished(self, heard: Ended, at: float) -> Finished | None:
-        """None where its plan is not of the rung that is stood on."""
-        rung, plan = self._ladder[self._rung], heard.plan
-        if plan.level is not rung.level or plan.max_draft_tokens > rung.max_draft_tokens or plan.drafter is None:
+    def _finished(self, event: Ended, at: float) -> Finished | None:
+        """None where its plan is not of the level in force."""
+        level, plan = self._ladder[self._position], event.plan
+        if plan.level is not level.kind or plan.max_draft_tokens > level.max_draft_tokens or plan.drafter is None:
             return None
         return Finished(
             at,
-            heard.accepted,
-            heard.rollbacks,
-            heard.drafts,
-            heard.break_even_tokens,
+            event.accepted,
+            event.rollbacks,
+            event.drafts,
+            event.break_even_tokens,
             plan.drafter,
-            heard.workload,
-            self._rung,
+            event.workload,
+            self._position,
         )

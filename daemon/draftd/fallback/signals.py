@@ -1,19 +1,30 @@
-"""The daemon's own judgement: what it sees of requests, errors and the machine, and which level that asks for.
+"""What the daemon sees of requests, errors and the machine, and which signals that amounts to.
 
-A state that is never changed: each event gives the next one, `demands` says what it amounts to. Acceptance is judged in
-two ways, by drift.py and floor.py, speed by measured cost; each says with figures what it rests on. After a step the
-windows and sums begin anew, and only requests of the present rung count. Times are the ladder's clock, in seconds."""
+`Guard` is a state that is never changed: each event gives the next one, `signals` says which levels it asks for.
+Acceptance is judged by drift and by a floor, speed by measured cost; each says with figures what it rests on. After a
+step the windows and sums begin anew, and only requests of the level in force count. Times are the ladder's clock, in
+seconds."""
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DrafterName, FallbackLevel, WorkloadClass
-from draftd.fallback.drift import Baseline, Cusum, CusumSettings, DriftVerdict, Floor, FloorSettings, Sample
-from draftd.fallback.ladder import Demand, Signal
-from draftd.fallback.reports import CanaryOutcome, CanaryReport, Divergence, Verdict
+from draftd.fallback.drift import (
+    Baseline,
+    Cusum,
+    CusumSettings,
+    DriftVerdict,
+    Floor,
+    FloorSettings,
+    Sample,
+    Stream,
+    StreamKey,
+)
+from draftd.fallback.ladder import Cause, Signal
+from draftd.fallback.probes import CanaryReport, Verdict
+from draftd.settings import FallbackSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,149 +107,34 @@ class MachineWatch:
         )
 
     def stepped(self) -> MachineWatch:
-        """What was swapped before a step is no word on what came after. Pressure and heat go on as they are."""
+        """What was swapped before a step says nothing of what came after. Pressure and heat go on as they are."""
         return replace(self, swap=self.swap.anew())
 
 
-_EXACT = 1e-9  # 0.995 - 0.99 is a little less than 0.005
-
-
-def judge(outcomes: Sequence[CanaryOutcome], tolerance: float) -> tuple[Verdict, str]:
-    """The verdict, and what it rests on. BAD where the share that passed speculatively lies below the autoregressive
-    one by more than `tolerance`. A text that diverges and passes is told, and is not bad by itself: on some machines
-    two logits that lie close change places with the number of rows."""
-    if not outcomes:
-        return Verdict.TOO_FEW_SAMPLES, "no canary was run"
-    plain = sum(o.passed_autoregressive for o in outcomes)
-    drafted = sum(o.passed_speculative for o in outcomes)
-    diverged = [o for o in outcomes if o.divergence is not None]
-    reason = f"{drafted} of {len(outcomes)} canaries passed speculatively, {plain} autoregressively"
-    if diverged:
-        first = diverged[0]
-        assert first.divergence is not None
-        gap = "" if first.divergence.logit_gap is None else f", logit gap {first.divergence.logit_gap:.3g}"
-        reason += f"; {len(diverged)} diverged, {first.id} at token {first.divergence.at}{gap}"
-    bad = (plain - drafted) / len(outcomes) > tolerance + _EXACT
-    if bad:
-        complaint = next((o for o in outcomes if o.passed_autoregressive and not o.passed_speculative), None)
-        if complaint is not None and complaint.complaint:
-            reason += f"; {complaint.id}: {complaint.complaint}"
-        reason += f"; tolerance {tolerance:.1%}"
-    return (Verdict.BAD if bad else Verdict.GOOD), reason
-
-
-NEAR_TIE = 0.5
-
-
-"""Logits. Four steps of bfloat16 where logits lie between 16 and 32; the ties that were seen to flip were one apart."""
-
-
-def tolerated(backend: str) -> float | None:
-    """The largest gap that is no error on a backend, as ModelInfo names it; None where every divergence is one."""
-    return NEAR_TIE if backend == "metal" else None
-
-
-def broken(divergence: Divergence, tolerated: float | None) -> bool:
-    """Whether it is an error. One whose gap is not known is, where every one is."""
-    if tolerated is None:
-        return True
-    return divergence.logit_gap is not None and abs(divergence.logit_gap) > tolerated
-
-
-def described(divergence: Divergence) -> str:
-    gap = "not measured" if divergence.logit_gap is None else f"{divergence.logit_gap:.3g}"
-    return f"leaves the autoregressive text at token {divergence.at}, logit gap {gap}"
-
-
-def complaint(outcomes: Sequence[CanaryOutcome], tolerated: float | None) -> str:
-    """What is broken of these texts; empty where nothing is."""
-    found = [o for o in outcomes if o.divergence is not None and broken(o.divergence, tolerated)]
-    if not found:
-        return ""
-    first = found[0]
-    assert first.divergence is not None
-    return f"{len(found)} of {len(outcomes)} texts are not the target's own: {first.id} {described(first.divergence)}"
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """`requests`, `accepted` and `rollbacks` are sums since the detector last stood at nothing: what it rests on.
-    `last` is the time of the last sample."""
-
-    cusum: Cusum
-    since: float = 0.0
-    last: float = 0.0
-    requests: int = 0
-    accepted: int = 0
-    rollbacks: int = 0
-
-    def observe(self, at: float, sample: Sample, settings: CusumSettings, learn: bool) -> Stream:
-        """The next state. Without `learn` a detector without a baseline is left as it is."""
-        if self.cusum.baseline is None and not learn:
-            return self
-        cusum = self.cusum.observe(sample, settings)
-        if cusum is self.cusum:
-            return self
-        if cusum.level == 0.0:
-            return Stream(cusum, at, at)
-        return Stream(
-            cusum,
-            self.since if self.requests else at,
-            at,
-            self.requests + 1,
-            self.accepted + sample.accepted,
-            self.rollbacks + sample.rollbacks,
-        )
-
-    def stepped(self, now: float) -> Stream:
-        """The sum begins anew; what was learnt stays."""
-        return Stream(self.cusum.reset(), now, now)
-
-    def drifted(self, now: float, settings: CusumSettings, stale_after: float) -> bool:
-        """A kind of text that is not asked for any more demands nothing: it could never be seen to recover."""
-        return self.cusum.verdict(settings) is DriftVerdict.DRIFTED and now - self.last <= stale_after
-
-    def evidence(self, settings: CusumSettings) -> str:
-        """Only where it has a baseline and a sum above nothing."""
-        baseline = self.cusum.baseline
-        assert baseline is not None
-        reached = Sample(self.accepted, self.rollbacks)
-        return (
-            f"acceptance {reached.acceptance:.2f} in {self.requests} requests over {self.last - self.since:.0f} s, "
-            f"baseline {baseline.mean:.2f}; CUSUM {self.cusum.level:.1f}, limit {settings.limit:g}"
-        )
-
-
-Kind = tuple[DrafterName, WorkloadClass]  # what has a baseline of its own
-
-
 _DRAFT_MODELS = frozenset({DRAFT_MODEL, LIGHT_DRAFT_MODEL})
-
-
-_HARD = frozenset({Signal.MEMORY, Signal.VERIFIER_ERRORS, Signal.DRAFTER_ERRORS, Signal.QUALITY})
-
-
+_HARD = frozenset({Cause.MEMORY, Cause.VERIFIER_ERRORS, Cause.DRAFTER_ERRORS, Cause.QUALITY})
 _MOST_ERRORS = 1024  # times kept of each kind
+_REACHED_PER_REQUEST = 20  # drafted tokens that a request reaches at least, on average, for a window to count
 
 
-def default_levels() -> dict[Signal, FallbackLevel]:
-    """Which level each signal asks for; an alert says so itself."""
+def default_levels() -> dict[Cause, FallbackLevel]:
+    """Which level each cause asks for; an alert names its own."""
     return {
-        Signal.ACCEPTANCE_FLOOR: FallbackLevel.SHORT_BLOCK,
-        Signal.ACCEPTANCE_DRIFT: FallbackLevel.SHORT_BLOCK,
-        Signal.BREAK_EVEN: FallbackLevel.AUTOREGRESSIVE,
-        Signal.SWAP: FallbackLevel.LIGHT_DRAFT,
-        Signal.MEMORY: FallbackLevel.AUTOREGRESSIVE,
-        Signal.THERMAL: FallbackLevel.SHORT_BLOCK,
-        Signal.VERIFIER_ERRORS: FallbackLevel.AUTOREGRESSIVE,
-        Signal.DRAFTER_ERRORS: FallbackLevel.LIGHT_DRAFT,
-        Signal.QUALITY: FallbackLevel.AUTOREGRESSIVE,
+        Cause.ACCEPTANCE_FLOOR: FallbackLevel.SHORT_BLOCK,
+        Cause.ACCEPTANCE_DRIFT: FallbackLevel.SHORT_BLOCK,
+        Cause.BREAK_EVEN: FallbackLevel.AUTOREGRESSIVE,
+        Cause.SWAP: FallbackLevel.LIGHT_DRAFT,
+        Cause.MEMORY: FallbackLevel.AUTOREGRESSIVE,
+        Cause.THERMAL: FallbackLevel.SHORT_BLOCK,
+        Cause.VERIFIER_ERRORS: FallbackLevel.AUTOREGRESSIVE,
+        Cause.DRAFTER_ERRORS: FallbackLevel.LIGHT_DRAFT,
+        Cause.QUALITY: FallbackLevel.AUTOREGRESSIVE,
     }
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """One request's end. `rung` is that of its plan; `break_even_tokens` as DraftCounts has it."""
+    """One request's end. `position` is that of its plan's level; `break_even_tokens` as DraftCounts has it."""
 
     at: float
     accepted: int
@@ -247,7 +143,7 @@ class Finished:
     break_even_tokens: float
     drafter: DrafterName
     workload: WorkloadClass
-    rung: int
+    position: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,11 +157,26 @@ class GuardSettings:
     thermal_seconds: float = 60.0
     swap_bytes: int = 128 * 1024 * 1024
     speedup_floor: float = 1.0
-    levels: Mapping[Signal, FallbackLevel] = field(default_factory=default_levels)
+    levels: Mapping[Cause, FallbackLevel] = field(default_factory=default_levels)
     speed: FloorSettings = field(init=False)  # windows and samples as for acceptance, with the floor of speed
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "speed", replace(self.floor, floor=self.speedup_floor))
+
+    @classmethod
+    def of(cls, settings: FallbackSettings) -> GuardSettings:
+        return cls(
+            floor=FloorSettings(
+                floor=settings.acceptance_floor,
+                window_seconds=settings.window_seconds,
+                least_requests=settings.least_requests,
+                least_reached=_REACHED_PER_REQUEST * settings.least_requests,
+            ),
+            errors=settings.errors,
+            critical_seconds=settings.critical_seconds,
+            thermal_seconds=settings.thermal_seconds,
+            swap_bytes=settings.swap_bytes,
+        )
 
     @property
     def window(self) -> float:
@@ -277,40 +188,35 @@ class GuardSettings:
         return self.floor.windows * self.floor.window_seconds
 
 
-class ErrorKind(enum.StrEnum):
-    VERIFIER = "verifier"
-    DRAFTER = "drafter"
-
-
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What is known. `rung` is the ladder's; None counts requests of any. `quality` is what the last bad run of the
+    """What is known. `position` is the ladder's; None counts requests of any. `quality` is what the last bad run of the
     canaries complained of, empty once one was good."""
 
-    streams: Mapping[Kind, Stream] = field(default_factory=dict)
+    streams: Mapping[StreamKey, Stream] = field(default_factory=dict)
     floor: Floor = field(default_factory=Floor)
     speed: Floor = field(default_factory=Floor)
     verifier_errors: tuple[float, ...] = ()
     drafter_errors: tuple[float, ...] = ()
     watch: MachineWatch = field(default_factory=MachineWatch)
     quality: str = ""
-    rung: int | None = None
+    position: int | None = None
 
     @classmethod
-    def new(cls, baselines: Mapping[Kind, Baseline], *, quality: str = "", rung: int | None = None) -> Guard:
-        """`baselines` are frozen ones, or those learnt before a restart; `quality` and `rung` as saved."""
+    def new(cls, baselines: Mapping[StreamKey, Baseline], *, quality: str = "", position: int | None = None) -> Guard:
+        """`baselines` are frozen ones, or those learnt before a restart; `quality` and `position` as saved."""
         streams = {kind: Stream(Cusum(baseline)) for kind, baseline in baselines.items()}
-        return cls(streams=streams, quality=quality, rung=rung)
+        return cls(streams=streams, quality=quality, position=position)
 
     def finished(self, f: Finished, settings: GuardSettings) -> Guard:
-        """A request ended. One without a draft, or of another rung, says nothing."""
-        if not f.drafts or (self.rung is not None and f.rung != self.rung):
+        """A request ended. One without a draft, or of another level, says nothing."""
+        if not f.drafts or (self.position is not None and f.position != self.position):
             return self
         sample = Sample(f.accepted, f.rollbacks)
         kind = (f.drafter, f.workload)
         before = self.streams.get(kind) or Stream(Cusum())
-        # A draft model's norm is that of the top rung: below it, something was wrong.
-        stream = before.observe(f.at, sample, settings.cusum, f.rung == 0 or f.drafter != DRAFT_MODEL)
+        # A draft model's baseline is that of the top level: below it, something was wrong.
+        stream = before.observe(f.at, sample, settings.cusum, f.position == 0 or f.drafter != DRAFT_MODEL)
         floor = self.floor.advance(f.at, settings.floor)
         if f.drafter in _DRAFT_MODELS:  # prompt lookup drafts at no cost and rightly misses: break-even judges it
             floor = floor.observe(sample)
@@ -323,7 +229,7 @@ class Guard:
             self.drafter_errors,
             self.watch,
             self.quality,
-            self.rung,
+            self.position,
         )
 
     def verifier_error(self, now: float) -> Guard:
@@ -347,35 +253,35 @@ class Guard:
         speed = self.speed.advance(now, settings.speed)
         return self if floor is self.floor and speed is self.speed else replace(self, floor=floor, speed=speed)
 
-    def stepped(self, now: float, rung: int | None = None) -> Guard:
-        """The ladder has stepped, to `rung`: windows, sums and errors begin anew. Baselines, the machine's state and
-        the canaries' word stay."""
+    def stepped(self, now: float, position: int | None = None) -> Guard:
+        """The ladder has stepped, to `position`: windows, sums and errors begin anew. Baselines, the machine's state
+        and the canaries' verdict stay."""
         return Guard(
             {kind: stream.stepped(now) for kind, stream in self.streams.items()},
             Floor(began=now),
             Floor(began=now),
             watch=self.watch.stepped(),
             quality=self.quality,
-            rung=rung,
+            position=position,
         )
 
-    def demands(self, now: float, settings: GuardSettings) -> tuple[Demand, ...]:
+    def signals(self, now: float, settings: GuardSettings) -> tuple[Signal, ...]:
         """What all of it asks for, each with its evidence."""
         evidence = {
-            Signal.ACCEPTANCE_FLOOR: self._floor(now, settings),
-            Signal.ACCEPTANCE_DRIFT: self._drift(now, settings),
-            Signal.BREAK_EVEN: self._break_even(now, settings),
-            Signal.SWAP: self._swap(now, settings),
-            Signal.MEMORY: self._memory(settings),
-            Signal.THERMAL: self._thermal(settings),
-            Signal.VERIFIER_ERRORS: _errors(self.verifier_errors, "failed decode rounds", now, settings),
-            Signal.DRAFTER_ERRORS: _errors(self.drafter_errors, "failed drafts", now, settings),
-            Signal.QUALITY: self.quality,
+            Cause.ACCEPTANCE_FLOOR: self._floor(now, settings),
+            Cause.ACCEPTANCE_DRIFT: self._drift(now, settings),
+            Cause.BREAK_EVEN: self._break_even(now, settings),
+            Cause.SWAP: self._swap(now, settings),
+            Cause.MEMORY: self._memory(settings),
+            Cause.THERMAL: self._thermal(settings),
+            Cause.VERIFIER_ERRORS: _errors(self.verifier_errors, "failed speculative steps", now, settings),
+            Cause.DRAFTER_ERRORS: _errors(self.drafter_errors, "failed drafts", now, settings),
+            Cause.QUALITY: self.quality,
         }
         return tuple(
-            Demand(signal, settings.levels[signal], said, hard=signal in _HARD)
-            for signal, said in evidence.items()
-            if said and signal in settings.levels
+            Signal(cause, settings.levels[cause], found, hard=cause in _HARD)
+            for cause, found in evidence.items()
+            if found and cause in settings.levels
         )
 
     def drift(self, settings: GuardSettings) -> dict[str, float]:
@@ -388,7 +294,7 @@ class Guard:
                 found[workload.value] = max(found.get(workload.value, 0.0), share)
         return found
 
-    def learnt(self) -> dict[Kind, Baseline]:
+    def learnt(self) -> dict[StreamKey, Baseline]:
         """The baselines, for saving."""
         return {
             kind: stream.cusum.baseline for kind, stream in self.streams.items() if stream.cusum.baseline is not None

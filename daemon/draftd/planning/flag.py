@@ -28,10 +28,10 @@ from openfeature.provider import ProviderStatus
 from openfeature.provider.no_op_provider import NoOpProvider
 
 from draftd.errors import ConfigError, DeadlineExceeded, FlagReadOnly
-from draftd.fallback.journal import Journal, Recorder, Subject
-from draftd.planning import flag_format as policy
+from draftd.fallback.journal import Journal, Subject
+from draftd.planning import flag_format as format_
 from draftd.planning.flag_format import FLAG_KEY, VARIANTS, FlagResolution
-from draftd.planning.plan import FlagContext
+from draftd.planning.planner import FlagContext
 from draftd.settings import FlagSettings
 
 
@@ -47,15 +47,15 @@ class FlagFile:
             return False
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._replace(policy.dump(policy.new_document(default_variant)))
+            self._replace(format_.dump(format_.new_document(default_variant)))
         except OSError as error:
             raise ConfigError("flag.file", str(self.path), f"a path that can be written ({error.strerror})") from None
         return True
 
-    def read(self) -> policy.Document:
+    def read(self) -> format_.Document:
         """Raises ValueError with what is wrong."""
         try:
-            return policy.parse(self.path.read_text(encoding="utf-8"))
+            return format_.parse(self.path.read_text(encoding="utf-8"))
         except OSError as error:
             raise ValueError(f"cannot be read ({error.strerror})") from None
         except UnicodeDecodeError:
@@ -79,11 +79,11 @@ class FlagFile:
             document = self.read()
         except ValueError as error:
             raise FlagReadOnly(f"{self.path} is broken and is left as it is: {error}") from None
-        previous = policy.default_variant(document)
-        changed = policy.with_default_variant(document, variant)
+        previous = format_.default_variant(document)
+        changed = format_.with_default_variant(document, variant)
         if changed != document:
             try:
-                self._replace(policy.dump(changed))
+                self._replace(format_.dump(changed))
             except OSError as error:
                 raise FlagReadOnly(f"{self.path} cannot be written: {error.strerror}") from None
         return previous
@@ -114,11 +114,7 @@ class FlagFile:
 
 
 _POLL_SECONDS = 0.1  # how often the provider looks at the file's modification time
-
-
 _SETTLE_SECONDS = 5.0  # how long a change may take to be in force
-
-
 log = logging.getLogger(__name__)
 
 
@@ -146,7 +142,7 @@ class FlagService:
         name: str,
         source: str,
         default: bool,
-        journal: Recorder,
+        journal: Journal,
     ) -> None:
         self._provider = provider
         self._file = file
@@ -163,7 +159,7 @@ class FlagService:
         self._quiet = _Quiet()
 
     @classmethod
-    def open(cls, settings: FlagSettings, *, hook: Hook | None = None, journal: Recorder | None = None) -> FlagService:
+    def open(cls, settings: FlagSettings, *, hook: Hook | None = None, journal: Journal | None = None) -> FlagService:
         """Writes the file when it is missing. A broken file, or a server that is away, is logged and waited for.
 
         Raises ConfigError where the file cannot be written.
@@ -214,7 +210,7 @@ class FlagService:
         return self._resolved(self._looking.get_boolean_details(FLAG_KEY, self._default))
 
     def _resolved(self, details: FlagEvaluationDetails[bool]) -> FlagResolution:
-        variant = details.variant or policy.variant_of(details.value)
+        variant = details.variant or format_.variant_of(details.value)
         reason = str(details.reason or "UNKNOWN")
         if details.error_code is not None:
             return FlagResolution(variant, details.value, "ERROR", details.error_message or details.error_code.value)
@@ -228,7 +224,7 @@ class FlagService:
         if self._file is not None and self._file.writable:
             try:
                 document = self._file.read()
-                variants, default = policy.variants(document), policy.default_variant(document)
+                variants, default = format_.variants(document), format_.default_variant(document)
                 writable = True
             except ValueError as broken:
                 error, default = str(broken), self._look().variant

@@ -1,34 +1,57 @@
-"""Gives each request its plan: evaluates the flag in the request's context and asks policy."""
+"""How one request will be decoded: the flag, what the client asks for, the ladder's ceiling and the model's capability.
+
+They are asked in that order, and each can only lower the last. The reason travels with the plan."""
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from draftd.core import (
+    BUILT_IN_DRAFTERS,
     DRAFT_MODEL,
-    LIGHT_DRAFT_MODEL,
     PROMPT_LOOKUP,
+    DecodeMode,
     DecodePlan,
     DepthMode,
+    DrafterName,
     FallbackLevel,
     ModelInfo,
+    ModePreference,
     WorkloadClass,
+    drafter_cost_rank,
 )
-from draftd.fallback.journal import Journal, Recorder, Subject
-from draftd.fallback.ladder import Rung, rungs
+from draftd.errors import SpeculationUnavailable
+from draftd.fallback.ladder import LadderLevel
+from draftd.fallback.state import LevelInForce
 from draftd.planning.flag_format import FlagResolution
-from draftd.planning.plan import Ceiling, FlagContext, Wish, decide
-from draftd.settings import Settings
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class PlanAsk:
+class FlagContext:
+    """What targeting rules can match on. `caller` is the targeting key."""
+
+    model: str = ""
+    workload: WorkloadClass = WorkloadClass.UNSPECIFIED
+    caller: str = ""
+
+
+_WEIGHTLESS = frozenset({PROMPT_LOOKUP})  # to be had whatever weights are in memory
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the caller asked for. `max_draft_tokens` None means no cap of the caller's own, `depth_mode` None the
+    daemon's default."""
+
+    preference: ModePreference = ModePreference.AUTO
+    max_draft_tokens: int | None = None
+    drafter: DrafterName | None = None
+    depth_mode: DepthMode | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
     """What a plan depends on, of one request."""
 
     wish: Wish
@@ -38,107 +61,108 @@ class PlanAsk:
 
 
 class FlagSource(Protocol):
-    """Answers what the flag says. Never blocks on a network, never raises."""
+    """Answers what the flag says: FlagService. Never blocks on a network, never raises."""
 
     def evaluate(self, context: FlagContext) -> FlagResolution: ...
 
 
-class FixedFlag:
-    """A flag that always says the same: the seam's fake."""
-
-    def __init__(self, value: bool = True) -> None:
-        self.value = value
-
-    def evaluate(self, context: FlagContext) -> FlagResolution:
-        return FlagResolution("on" if self.value else "off", self.value, "STATIC")
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """Where the ladder stands, `rung` counted from the top, and why: empty until something has changed it."""
-
-    rung: int = 0
-    cause: str = ""
-
-
 class Planner:
-    """`ladder` is all that this daemon may be stepped down through, from the top; it stands there at first.
-    `depth_mode` is for requests that name none."""
+    """Gives each request its plan. `in_force` holds the level that is the ceiling; `depth_mode` is for requests that
+    name none."""
 
     def __init__(
-        self,
-        flag: FlagSource,
-        ladder: Sequence[Rung],
-        *,
-        depth_mode: DepthMode = DepthMode.AUTOMATIC,
-        journal: Recorder | None = None,
+        self, flag: FlagSource, in_force: LevelInForce, *, depth_mode: DepthMode = DepthMode.AUTOMATIC
     ) -> None:
-        self._flag, self._depth_mode = flag, depth_mode
-        self._ladder = tuple(ladder)
-        self._journal: Recorder = journal if journal is not None else Journal()
-        self._standing = Standing()
-        self._setting = threading.Lock()
-
-    @property
-    def ladder(self) -> tuple[Rung, ...]:
-        return self._ladder
+        self._flag = flag
+        self.in_force, self.depth_mode = in_force, depth_mode
 
     @property
     def max_draft_tokens(self) -> int:
         """The daemon's own, whatever the level."""
-        return self._ladder[0].max_draft_tokens
+        return self.in_force.ladder[0].max_draft_tokens
 
-    @property
-    def depth_mode(self) -> DepthMode:
-        """Of plans whose request names none."""
-        return self._depth_mode
-
-    @property
-    def rung(self) -> Rung:
-        return self._ladder[self._standing.rung]
-
-    @property
-    def level(self) -> FallbackLevel:
-        return self.rung.level
-
-    @property
-    def standing(self) -> Standing:
-        return self._standing
-
-    @property
-    def ceiling(self) -> Ceiling:
-        """What the next plan may reach."""
-        return Ceiling(self.rung, self._depth_mode)
-
-    def move(self, rung: int, cause: str, evidence: str = "") -> bool:
-        """Acts on the next plan; any thread. False where it stands there already: the first cause stands."""
-        with self._setting:
-            before, after = self.rung, self._ladder[rung]
-            if rung == self._standing.rung:
-                return False
-            self._standing = Standing(rung, cause)
-            self._journal.record(Subject.LEVEL, before.label, after.label, cause, evidence)
-        log.info("level %s, was %s: %s", after.label, before.label, f"{cause} ({evidence})" if evidence else cause)
-        return True
-
-    def restore(self, rung: int, cause: str) -> None:
-        """Stands where an earlier run stood: no transition, for nothing has changed."""
-        with self._setting:
-            self._standing = Standing(rung, cause)
-
-    def plan(self, ask: PlanAsk, model: ModelInfo) -> DecodePlan:
+    def plan(self, request: PlanRequest, model: ModelInfo) -> DecodePlan:
         """Raises SpeculationUnavailable where speculation was demanded and cannot be had."""
-        resolution = self._flag.evaluate(FlagContext(model.model, ask.workload, ask.caller))
-        return decide(ask.wish, resolution, self.ceiling, model, ask.prompt_tokens)
+        flag = self._flag.evaluate(FlagContext(model.model, request.workload, request.caller))
+        return decide(request.wish, flag, self.in_force.level, model, request.prompt_tokens, self.depth_mode)
 
 
-def ladder_of(settings: Settings) -> tuple[Rung, ...]:
-    """The rungs that the settings allow, from the top."""
-    there = {PROMPT_LOOKUP: settings.model.prompt_lookup}
-    there[LIGHT_DRAFT_MODEL] = settings.model.light_draft_path is not None
-    return rungs(
-        settings.engine.max_draft_tokens,
-        settings.fallback.blocks,
-        settings.model.drafter or DRAFT_MODEL,
-        [kind for kind in settings.fallback.lighter if there.get(kind, True)],
-    )
+def decide(
+    wish: Wish,
+    flag: FlagResolution,
+    ceiling: LadderLevel,
+    model: ModelInfo,
+    prompt_tokens: int = 0,
+    depth_mode: DepthMode = DepthMode.AUTOMATIC,
+) -> DecodePlan:
+    """The plan. `ceiling` is the most that the fallback allows now; `depth_mode` is for a wish that names none. Raises
+    SpeculationUnavailable, with the reason, where speculation was demanded and cannot be had."""
+    said = f"flag: {flag.reason}" + (f" ({flag.error})" if flag.error else "")
+    if not flag.value:
+        return _lowered(wish, flag, ceiling, f"{said}, variant {flag.variant}")
+    if wish.preference is ModePreference.AUTOREGRESSIVE:
+        return _lowered(wish, flag, ceiling, "request: autoregressive")
+    if wish.max_draft_tokens == 0:
+        return _lowered(wish, flag, ceiling, "request: max_draft_tokens is 0")
+    if ceiling.kind is FallbackLevel.AUTOREGRESSIVE:
+        return _lowered(wish, flag, ceiling, "ladder: autoregressive")
+    if ceiling.max_draft_tokens == 0:
+        return _lowered(wish, flag, ceiling, "configuration: max_draft_tokens is 0")
+    drafter = _drafter(wish, ceiling)
+    if drafter not in model.drafters:
+        return _lowered(wish, flag, ceiling, _missing(drafter, wish, model))
+    limit = model.rollback_limit
+    if limit is not None and prompt_tokens + 1 >= limit:
+        # The engine would find the same in its first step; here a demand can still be refused.
+        reason = f"model: its rotating cache of {limit} tokens is full after a prompt of {prompt_tokens}"
+        return _lowered(wish, flag, ceiling, reason)
+
+    notes = [said]
+    depth = ceiling.max_draft_tokens
+    if ceiling.kind < FallbackLevel.FULL:
+        notes.append(f"ladder: {ceiling.kind.label}")
+    if wish.max_draft_tokens is not None and wish.max_draft_tokens > depth:
+        notes.append(f"request: max_draft_tokens {wish.max_draft_tokens} lowered to the daemon's {depth}")
+    elif wish.max_draft_tokens is not None:
+        depth = wish.max_draft_tokens
+    mode = wish.depth_mode or depth_mode
+    others = _alternatives(wish, drafter, model) if mode is DepthMode.AUTOMATIC else frozenset()
+    reason = "; ".join(notes)
+    return DecodePlan(DecodeMode.SPECULATIVE, depth, drafter, ceiling.kind, flag.variant, reason, mode, others)
+
+
+def _drafter(wish: Wish, ceiling: LadderLevel) -> DrafterName:
+    """The one drafter that the level and the client allow. Where it cannot be had, none takes its place."""
+    allowed = ceiling.drafter
+    assert allowed is not None, ceiling
+    if wish.drafter is None:
+        return allowed
+    if ceiling.kind is FallbackLevel.LIGHT_DRAFT and drafter_cost_rank(wish.drafter) < drafter_cost_rank(allowed):
+        return allowed
+    return wish.drafter
+
+
+def _alternatives(wish: Wish, drafter: DrafterName, model: ModelInfo) -> frozenset[DrafterName]:
+    """What may draft in the drafter's place in steps where it pays more: only what is lighter, so that no level of the
+    ladder excludes it, and needs no weights beside those that the level holds. A client that names a drafter gets
+    it."""
+    if wish.drafter is not None:
+        return frozenset()
+    lighter = frozenset(BUILT_IN_DRAFTERS[drafter_cost_rank(drafter) + 1 :])
+    return lighter & _WEIGHTLESS & frozenset(model.drafters)
+
+
+def _missing(drafter: DrafterName, wish: Wish, model: ModelInfo) -> str:
+    reason = model.why_no(drafter) or model.speculation_reason
+    why = f" ({reason})" if reason else ""
+    if wish.drafter is not None:
+        return f"request: drafter {drafter} is not available{why}"
+    if drafter == DRAFT_MODEL and model.speculation_reason:
+        return f"model: {model.speculation_reason}"
+    return f"model: drafter {drafter} is not available{why}"
+
+
+def _lowered(wish: Wish, flag: FlagResolution, ceiling: LadderLevel, reason: str) -> DecodePlan:
+    if wish.preference is ModePreference.SPECULATIVE:
+        raise SpeculationUnavailable(f"speculation was demanded, and is not available: {reason}")
+    return DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, ceiling.kind, flag.variant, reason)

@@ -25,7 +25,7 @@ from draftd.core import ContextTier, DecodeRequest, Emission, FinishReason, Outc
 from draftd.engine.loop import EngineState, EngineWorker
 from draftd.errors import ClientStalled, DeadlineExceeded, DraftdError, EngineFailure, NotServing, QueueFull
 from draftd.models.tokenizer import Tokenizer
-from draftd.planning.planner import PlanAsk, Planner
+from draftd.planning.planner import Planner, PlanRequest
 from draftd.service.request import (
     Chat,
     Chunk,
@@ -146,7 +146,7 @@ class InferenceService:
             raise
         span = self._begin_span(replace(start, prompt_tokens=len(ids)))
         try:
-            plan = self._planner.plan(PlanAsk(valid.wish, valid.workload, valid.caller, len(ids)), model.info)
+            plan = self._planner.plan(PlanRequest(valid.wish, valid.workload, valid.caller, len(ids)), model.info)
             span.planned(plan, ContextTier.of(len(ids)))
             if valid.deadline is not None and valid.deadline <= time.monotonic():
                 raise DeadlineExceeded("the deadline passed before the request reached the engine")

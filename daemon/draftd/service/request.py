@@ -21,7 +21,7 @@ from draftd.core import (
     WorkloadClass,
 )
 from draftd.errors import InvalidRequest
-from draftd.planning.plan import Wish
+from draftd.planning.planner import Wish
 
 MAX_STOPS = 16
 MAX_STOP_BYTES = 256

@@ -11,7 +11,7 @@ from opentelemetry.metrics import Observation
 from opentelemetry.trace import Tracer
 
 from draftd.core import FallbackLevel, Origin
-from draftd.fallback.snapshot import Readings
+from draftd.fallback.state import Readings
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry.attributes import Metric
@@ -120,9 +120,9 @@ def observed_decisions(decisions: Decisions, naming: Naming) -> dict[str, Observ
 
     asked: dict[str, FallbackLevel] = {}  # a collector goes on showing a series that ends, so each one is kept up
 
-    def demands(readings: Readings) -> Series:
-        asked.update(dict.fromkeys(readings.demands, FallbackLevel.FULL))
-        return [(int(level), {a.SIGNAL.name: signal}) for signal, level in {**asked, **readings.demands}.items()]
+    def signals(readings: Readings) -> Series:
+        asked.update(dict.fromkeys(readings.signals, FallbackLevel.FULL))
+        return [(int(level), {a.SIGNAL.name: signal}) for signal, level in {**asked, **readings.signals}.items()]
 
     def flag() -> Iterable[Observation]:
         enabled = decisions.flag_enabled()
@@ -130,12 +130,12 @@ def observed_decisions(decisions: Decisions, naming: Naming) -> dict[str, Observ
 
     return {
         catalog.FALLBACK_LEVEL.name: one(lambda r: int(r.level)),
-        catalog.FALLBACK_RUNG.name: one(lambda r: r.rung),
+        catalog.FALLBACK_RUNG.name: one(lambda r: r.position),
         catalog.FALLBACK_HOLD.name: one(lambda r: int(r.held)),
         catalog.ALERT_LEASES.name: one(lambda r: r.leases),
         catalog.PROBE_ACCEPTANCE.name: one(lambda r: r.probe_acceptance),
         catalog.PROBE_SPEEDUP.name: one(lambda r: r.probe_speedup),
-        catalog.FALLBACK_DEMAND.name: shown(demands),
+        catalog.FALLBACK_DEMAND.name: shown(signals),
         catalog.DRIFT_SUM.name: shown(lambda r: [(v, {a.WORKLOAD.name: name}) for name, v in r.drift.items()]),
         catalog.CANARY_SCORE.name: shown(lambda r: [(v, {a.MODE.name: mode}) for mode, v in r.canary_scores.items()]),
         catalog.FLAG_ENABLED.name: flag,

@@ -224,7 +224,7 @@ def served(tmp_path: Path, controller: FakeController) -> Iterator[Daemon]:
 def test_holds_the_top_while_it_measures_and_lets_go(served: Daemon, controller: FakeController) -> None:
     with held(served.client):
         assert controller.now.hold is not None
-        assert (controller.now.hold.rung, controller.now.rung) == (0, 0)
+        assert (controller.now.hold.position, controller.now.position) == (0, 0)
         assert controller.now.hold.until is not None  # a harness that is killed leaves nothing behind for long
     assert controller.now.hold is None
 

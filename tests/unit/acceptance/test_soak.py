@@ -21,8 +21,9 @@ from draftd.acceptance.session import Advance, Session
 from draftd.acceptance.soak import SoakResult, SoakStopped, run_soak, soak_complete, soak_result, soaked_seconds
 from draftd.acceptance.ticks import Chunk, Place, Stage, Tick
 from draftd.client.client import DraftdClient
-from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DraftCounts, FinishReason
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DraftCounts, FallbackLevel, FinishReason
 from draftd.engine.scripted import scripted_models
+from draftd.fallback.ladder import Cause, Signal
 from draftd.v1 import inference_pb2 as pb
 from tests.acceptance import GIB, manifest, synthetic_run
 from tests.serving import Served, serving
@@ -343,11 +344,11 @@ class TestRun:
     def test_an_answer_that_was_drafted_otherwise_than_asked_is_an_error(self, daemon: Served, tmp_path: Path) -> None:
         session = session_of(daemon.client, tmp_path / "run")
         model = daemon.client.model()
-        daemon.planner.move(1, "test")
+        daemon.in_force.move(1, Signal(Cause.MEMORY, FallbackLevel.SHORT_BLOCK))
         try:
             run_soak(session, replace(self.OPTIONS, block_length=model.max_draft_tokens, duration=1.0), model, silent)
         finally:
-            daemon.planner.restore(0, "")
+            daemon.in_force.restore(0, None)
         result = judged(session.folder)
         assert result.errors == result.requests
         assert f"asked for {model.max_draft_tokens}, the daemon allowed" in result.error_examples[0]

@@ -14,16 +14,18 @@ from benchmarks.simulate.fault import Cause, Fault, quality
 from benchmarks.simulate.outcome import Outcome, outcome
 from benchmarks.simulate.scenario import Scenario, scenarios
 from benchmarks.simulate.world import Run, World
+from draftd.core import FallbackLevel
 from draftd.fallback.drift import Baseline, Cusum, CusumSettings, DriftVerdict, Sample
-from draftd.fallback.ladder import Step
+from draftd.fallback.ladder import Cause as LadderCause
+from draftd.fallback.ladder import Signal, Step
 
 KNOWN = {scenario.name: scenario for scenario in scenarios()}
-DWELL = Settings().ladder.dwell
+COOLDOWN = Settings().ladder.cooldown
 
 
 def simulated(name: str, requests: int, seed: int = 1) -> tuple[Run, Outcome]:
     run = World(KNOWN[name], requests, seed).run()
-    return run, outcome(run, DWELL)
+    return run, outcome(run, COOLDOWN)
 
 
 @pytest.mark.parametrize("name", sorted(KNOWN))
@@ -64,15 +66,15 @@ def test_what_it_prints_ends_in_a_line_of_json(capsys: pytest.CaptureFixture[str
 def made_up(*steps: Step, faults: tuple[Fault, ...] = (), recovers: float | None = 5000.0) -> Outcome:
     times = np.arange(0.0, 20_000.0, 1.0)
     final = steps[-1].current if steps else 0
-    return outcome(Run(Scenario("x", "x", recovers=recovers), faults, steps, times, 20_000.0, final, 0.0), DWELL)
+    return outcome(Run(Scenario("x", "x", recovers=recovers), faults, steps, times, 20_000.0, final, 0.0), COOLDOWN)
 
 
 def down(at: float) -> Step:
-    return Step(0, 1, "drift", at)
+    return Step(0, 1, Signal(LadderCause.ACCEPTANCE_DRIFT, FallbackLevel.SHORT_BLOCK), at)
 
 
 def up(at: float) -> Step:
-    return Step(1, 0, "recovered", at)
+    return Step(1, 0, Signal(LadderCause.RECOVERED, FallbackLevel.FULL), at)
 
 
 FAULT = Fault(Cause.DRAFT, 1000.0, 3000.0, 0.5)
@@ -87,7 +89,7 @@ def test_a_fault_that_nobody_answered_is_a_failure_and_so_is_one_without_a_way_b
     assert made_up(down(1100), faults=(FAULT,)).failed
 
 
-def test_down_up_and_down_again_within_two_dwells_is_a_flap_and_a_failure() -> None:
+def test_down_up_and_down_again_within_two_cooldowns_is_a_flap() -> None:
     assert made_up(down(1100), up(1300), down(1699), faults=(FAULT,), recovers=None).flaps == 1
     assert made_up(down(1100), up(1300), down(1700), faults=(FAULT,), recovers=None).flaps == 0
 
@@ -132,5 +134,5 @@ def test_the_curve_is_drawn(tmp_path_factory: pytest.TempPathFactory) -> None:
     assert measured.default.delays[1] < 40
 
 
-def test_the_ladder_that_is_simulated_has_every_kind_of_rung() -> None:
-    assert len({rung.level for rung in LADDER}) == 4
+def test_the_ladder_that_is_simulated_has_every_kind_of_level() -> None:
+    assert len({level.kind for level in LADDER}) == 4

@@ -26,7 +26,7 @@ from draftd.fallback.store import StateFolder
 from draftd.models import blas
 from draftd.settings import Settings, load_settings
 from tests.http_server import serving
-from tests.unit.control.alerts import conftest
+from tests.unit.fallback.alerts import conftest
 from tests.webhook import Webhook
 
 

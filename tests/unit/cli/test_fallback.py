@@ -19,11 +19,11 @@ from draftd.core import DRAFT_MODEL, FallbackLevel
 from draftd.engine.scripted import scripted_models
 from draftd.errors import ModelLoadError, NotNow
 from draftd.fallback.journal import Subject
-from draftd.fallback.ladder import Demand, Hold, Signal
-from draftd.fallback.reports import CanaryOutcome, CanaryReport, Divergence, ProbeReport, Verdict
+from draftd.fallback.ladder import Cause, Hold, Signal
+from draftd.fallback.probes import CanaryOutcome, CanaryReport, Divergence, ProbeReport, Verdict
 from draftd.fronts.grpc import fallback
 from draftd.v1 import control_pb2 as pb
-from tests.fallback import LADDER, LEASE, NOW, FakeController, standing
+from tests.fallback import LADDER, LEASE, NOW, FakeController, fallback_state
 from tests.serving import Served, serving
 from tests.unit.cli.conftest import Ran, in_process
 from tests.waiting import until
@@ -51,7 +51,7 @@ def run(
             patch.setenv("DRAFTD_TARGET", served.target)
             return in_process(arguments, patch, capsys)
 
-    controller.now, controller.refusal = standing(), None
+    controller.now, controller.refusal = fallback_state(), None
     return draftd
 
 
@@ -75,10 +75,10 @@ def rows(out: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("command", [("level",), ("level", "get")])
 def test_the_level_is_told_in_words(run: Run, controller: FakeController, command: tuple[str, ...]) -> None:
-    controller.now = standing(
-        rung=1,
-        cause="acceptance_floor: 31 % in 5 min",
-        demands=(Demand(Signal.MEMORY, FallbackLevel.AUTOREGRESSIVE, "critical for 12 s", hard=True),),
+    controller.now = fallback_state(
+        position=1,
+        signal=Signal(Cause.ACCEPTANCE_FLOOR, FallbackLevel.SHORT_BLOCK, "31 % in 5 min"),
+        signals=(Signal(Cause.MEMORY, FallbackLevel.AUTOREGRESSIVE, "critical for 12 s", hard=True),),
         leases=(LEASE,),
     )
     ran = run(*command)
@@ -96,7 +96,7 @@ def test_the_level_is_told_in_words(run: Run, controller: FakeController, comman
 
 def test_drafters_that_cannot_be_had_are_named_with_the_reason(run: Run, controller: FakeController) -> None:
     assert "absent" not in rows(run("level").out)
-    controller.now = standing(absent={DRAFT_MODEL: "no draft model is loaded"})
+    controller.now = fallback_state(missing={DRAFT_MODEL: "no draft model is loaded"})
     assert rows(run("level").out)["absent"] == "draft_model: no draft model is loaded"
     told = json.loads(run("level", "--json").out)
     assert told["absent_drafters"] == {"draft_model": "no draft model is loaded"}
@@ -122,7 +122,7 @@ def test_a_level_is_held_and_released(run: Run, controller: FakeController) -> N
 
 
 def test_a_hold_on_a_level_without_a_rung_says_where_it_stands(run: Run, controller: FakeController) -> None:
-    controller.now = standing(ladder=(LADDER[0], LADDER[-1]))
+    controller.now = fallback_state(ladder=(LADDER[0], LADDER[-1]))
     ran = run("level", "hold", "short_block")
     assert ran.code == 0
     assert ran.out.startswith("autoregressive, held")
@@ -133,7 +133,7 @@ def test_a_hold_further_up_says_where_it_stands_meanwhile(
     run: Run, controller: FakeController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(level: FallbackLevel, expires_in: float | None) -> None:
-        controller.now = standing(rung=4, hold=Hold(0))
+        controller.now = fallback_state(position=4, hold=Hold(0))
 
     monkeypatch.setattr(controller, "hold", load)
     ran = run("level", "hold", "full")
@@ -308,48 +308,48 @@ AT = datetime.fromtimestamp(NOW, UTC)
 
 
 def state(**fields: Any) -> pb.FallbackState:
-    return fallback.state(standing(**{"since": NOW - 100, "wait": 300.0, **fields}))
+    return fallback.state(fallback_state(**{"since": NOW - 100, "wait": 300.0, **fields}))
 
 
-def demand(level: FallbackLevel, *, hard: bool = False, signal: Signal = Signal.ACCEPTANCE_FLOOR) -> Demand:
-    return Demand(signal, level, "31 %", hard=hard)
+def signal(level: FallbackLevel, *, hard: bool = False, cause: Cause = Cause.ACCEPTANCE_FLOOR) -> Signal:
+    return Signal(cause, level, "31 %", hard=hard)
 
 
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
         ({}, ""),
-        ({"rung": 2}, "up in 3 min, once a probe of a level above is good"),
-        ({"rung": 2, "wait": 130.0}, "up in 30 s, once a probe of a level above is good"),
-        ({"rung": 1, "wait": 60.0}, "up once a probe of a level above is good"),
-        ({"rung": 4}, "up in 3 min, once a probe of a level above is good"),
-        ({"demands": (demand(FallbackLevel.SHORT_BLOCK),)},
+        ({"position": 2}, "up in 3 min, once a probe of a level above is good"),
+        ({"position": 2, "wait": 130.0}, "up in 30 s, once a probe of a level above is good"),
+        ({"position": 1, "wait": 60.0}, "up once a probe of a level above is good"),
+        ({"position": 4}, "up in 3 min, once a probe of a level above is good"),
+        ({"signals": (signal(FallbackLevel.SHORT_BLOCK),)},
          "on its way down to short_block 2: asked by acceptance_floor"),
         (
-            {"rung": 1, "demands": (demand(FallbackLevel.SHORT_BLOCK), demand(FallbackLevel.AUTOREGRESSIVE,
-             hard=True, signal=Signal.MEMORY))},
+            {"position": 1, "signals": (signal(FallbackLevel.SHORT_BLOCK), signal(FallbackLevel.AUTOREGRESSIVE,
+             hard=True, cause=Cause.MEMORY))},
             "on its way down to autoregressive: asked by memory",
         ),
-        ({"rung": 2, "demands": (demand(FallbackLevel.SHORT_BLOCK),)}, "not up while asked by acceptance_floor"),
+        ({"position": 2, "signals": (signal(FallbackLevel.SHORT_BLOCK),)}, "not up while asked by acceptance_floor"),
         (
-            {"rung": 4, "demands": (demand(FallbackLevel.SHORT_BLOCK),)},
+            {"position": 4, "signals": (signal(FallbackLevel.SHORT_BLOCK),)},
             "up in 3 min, once a probe of a level above is good",
         ),
-        ({"rung": 2, "hold": Hold(2)}, "stays: it is held"),
-        ({"rung": 2, "hold": Hold(0)}, "on its way to full: it is held there"),
+        ({"position": 2, "hold": Hold(2)}, "stays: it is held"),
+        ({"position": 2, "hold": Hold(0)}, "on its way to full: it is held there"),
         (
-            {"rung": 2, "absent": {DRAFT_MODEL: "no draft model is loaded"}},
+            {"position": 2, "missing": {DRAFT_MODEL: "no draft model is loaded"}},
             "up in 3 min: nothing is drafted there, so there is nothing to probe",
         ),
         (
-            {"rung": 2, "wait": 60.0, "absent": {DRAFT_MODEL: "no draft model is loaded"}},
+            {"position": 2, "wait": 60.0, "missing": {DRAFT_MODEL: "no draft model is loaded"}},
             "up now: nothing is drafted there, so there is nothing to probe",
         ),
         (
-            {"rung": 4, "absent": {DRAFT_MODEL: "no draft model is loaded"}},
+            {"position": 4, "missing": {DRAFT_MODEL: "no draft model is loaded"}},
             "up in 3 min, once a probe of a level above is good",
         ),
-        ({"rung": 1, "since": NOW + 5}, "up in 5 min, once a probe of a level above is good"),
+        ({"position": 1, "since": NOW + 5}, "up in 5 min, once a probe of a level above is good"),
     ],
 )  # fmt: skip
 def test_what_comes_next_is_said(fields: dict[str, Any], said: str) -> None:
@@ -369,8 +369,8 @@ def test_a_hold_says_until_when_and_how_long_that_is() -> None:
 
 def test_a_place_is_told_from_the_top() -> None:
     assert ladder.place(state()) == "the top"
-    assert ladder.place(state(rung=4)) == "4 of 4 down"
-    assert ladder.current(state(rung=3)) == "light_draft prompt_lookup"
+    assert ladder.place(state(position=4)) == "4 of 4 down"
+    assert ladder.current(state(position=3)) == "light_draft prompt_lookup"
 
 
 def test_a_state_of_a_daemon_without_a_ladder_has_no_name() -> None:

@@ -22,7 +22,7 @@ from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.scripted import ByteTokenizer
 from draftd.errors import ConfigError
 from draftd.fronts.grpc.inference import request_of
-from draftd.planning.plan import Wish
+from draftd.planning.planner import Wish
 from draftd.service.request import ServedModel, checked
 from draftd.settings import Settings
 from draftd.v1 import inference_pb2 as pb

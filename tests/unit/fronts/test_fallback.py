@@ -9,18 +9,18 @@ import pytest
 
 from draftd.core import PROMPT_LOOKUP, FallbackLevel
 from draftd.fallback.journal import Subject, Transition
-from draftd.fallback.ladder import Demand, Hold, Signal
-from draftd.fallback.reports import CanaryOutcome, CanaryReport, Divergence, ProbeReport, Verdict
+from draftd.fallback.ladder import Cause, Hold, Signal
+from draftd.fallback.probes import CanaryOutcome, CanaryReport, Divergence, ProbeReport, Verdict
 from draftd.fronts.grpc import fallback
-from tests.fallback import LADDER, LEASE, NOW, standing
+from tests.fallback import LADDER, LEASE, NOW, fallback_state
 
 
 def test_the_state_is_told_in_full() -> None:
-    state = standing(
-        rung=2,
-        cause="acceptance_floor: 31 %",
+    state = fallback_state(
+        position=2,
+        signal=Signal(Cause.ACCEPTANCE_FLOOR, FallbackLevel.SHORT_BLOCK, "31 %"),
         hold=Hold(2, NOW + 60),
-        demands=(Demand(Signal.MEMORY, FallbackLevel.AUTOREGRESSIVE, "critical for 12 s", hard=True),),
+        signals=(Signal(Cause.MEMORY, FallbackLevel.AUTOREGRESSIVE, "critical for 12 s", hard=True),),
         leases=(LEASE,),
         relapses=1,
         state_file=Path("/state/50551.json"),
@@ -49,8 +49,8 @@ def test_the_state_is_told_in_full() -> None:
 
 
 def test_no_hold_and_a_hold_without_an_end_are_two_things() -> None:
-    assert not fallback.state(standing()).HasField("hold")
-    held = fallback.state(standing(hold=Hold(0)))
+    assert not fallback.state(fallback_state()).HasField("hold")
+    held = fallback.state(fallback_state(hold=Hold(0)))
     assert held.HasField("hold")
     assert not held.hold.HasField("until")
 

@@ -13,7 +13,7 @@ from draftd.core import PROMPT_LOOKUP, DepthMode, FallbackLevel, ModePreference,
 from draftd.errors import InvalidRequest
 from draftd.fronts.grpc.control import hold_seconds, level_of, workload_of
 from draftd.fronts.grpc.inference import request_of
-from draftd.planning.plan import Wish
+from draftd.planning.planner import Wish
 from draftd.protocol import DEPTH_MODES
 from draftd.service.request import Chat, Message, RawText, Request, TokenIds
 from draftd.v1 import inference_pb2 as pb

@@ -35,11 +35,13 @@ from draftd.errors import (
     NotServing,
     QueueFull,
 )
-from draftd.planning.plan import Wish
-from draftd.planning.planner import FixedFlag, Planner, ladder_of
+from draftd.fallback.ladder import configured_ladder
+from draftd.fallback.state import LevelInForce
+from draftd.planning.planner import Planner, Wish
 from draftd.service.inference import InferenceService
 from draftd.service.request import Chat, Chunk, Event, Finished, Message, Prompt, RawText, Request, Started, TokenIds
 from draftd.settings import EngineSettings, Settings
+from tests.fallback import FixedFlag
 from tests.listening import ListeningTelemetry
 
 SPECULATIVE, AUTOREGRESSIVE = Wish(ModePreference.SPECULATIVE), Wish(ModePreference.AUTOREGRESSIVE)
@@ -99,7 +101,9 @@ class Front:
             lambda progress: load(), observer=self.telemetry.observer, limits=settings.engine.limits()
         )
         self.flag = FixedFlag()
-        self.planner = Planner(self.flag, ladder_of(settings), depth_mode=settings.engine.depth_mode)
+        self.planner = Planner(
+            self.flag, LevelInForce(configured_ladder(settings)), depth_mode=settings.engine.depth_mode
+        )
         self.service = InferenceService(
             self.worker,
             self.planner,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from draftd.core import DepthMode, ModelInfo, ModePreference, SamplingParams
 from draftd.errors import InvalidRequest
-from draftd.planning.plan import Wish
+from draftd.planning.planner import Wish
 from draftd.service.request import Chat, Message, RawText, Request, ServedModel, TokenIds, check_length, checked
 
 

@@ -25,7 +25,7 @@ from draftd.core import (
     WorkloadClass,
 )
 from draftd.engine.observer import EngineStatus, PrefixStatus
-from draftd.fallback.snapshot import Readings
+from draftd.fallback.state import Readings
 from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel
 from draftd.hardware.state import FixedView, HardwareState, HardwareView
 from draftd.settings import TelemetrySettings
@@ -36,9 +36,9 @@ from draftd.telemetry.spans import InferenceStart
 INFO = ModelInfo("nano", "nano-draft", 2048, 2048, (DRAFT_MODEL,), "", 1000, 200, "cpu (openblas)")
 READINGS = Readings(
     FallbackLevel.SHORT_BLOCK,
-    rung=1,
+    position=1,
     held=True,
-    demands={"acceptance_drift": FallbackLevel.SHORT_BLOCK},
+    signals={"acceptance_drift": FallbackLevel.SHORT_BLOCK},
     drift={"code": 1.25},
     leases=2,
     probe_acceptance=0.7,

@@ -125,7 +125,7 @@ def test_an_ended_demand_goes_on_as_full() -> None:
     now = replace(READINGS)
     observe = observed_decisions(Decisions(lambda: now), Naming(lambda: INFO))["draftd.fallback.demand"]
     assert [point.value for point in observe()] == [2]
-    now = replace(READINGS, demands={"memory": FallbackLevel.AUTOREGRESSIVE})
+    now = replace(READINGS, signals={"memory": FallbackLevel.AUTOREGRESSIVE})
     assert {str((p.attributes or {})["draftd.signal"]): p.value for p in observe()} == {
         "acceptance_drift": 3,
         "memory": 0,

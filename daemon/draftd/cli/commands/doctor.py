@@ -26,7 +26,7 @@ import typer
 
 from draftd.cli import options, output
 from draftd.errors import ConfigError
-from draftd.fallback.alerts.webhook import listening_socket
+from draftd.fallback.alerts.connections import listening_socket
 from draftd.models import blas
 from draftd.settings import Settings, WebhookSettings, load_settings, state_dir
 

@@ -1,4 +1,4 @@
-"""Who sends: a bearer token, or Grafana's signature with its time.
+"""Authenticates senders: a bearer token, or Grafana's signature with its time.
 
 Grafana signs `TIMESTAMP:BODY` with HMAC-SHA256 and sends lowercase hex. It can leave the time out, and sign the body
 alone; such a signature is good for ever, to whoever has once seen it, so it is refused. With its time it is good for a
@@ -17,24 +17,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from cachetools import TTLCache
+
 from draftd.fallback.alerts.payload import Refused, Result
 
 
-class Seen:
-    """Forgets by time, never for lack of room. One thread.
+class ReplayGuard:
+    """Signatures that were accepted. Forgets by time, never for lack of room. One thread.
 
     `seconds` is how long one could be repeated: twice the window of a timestamp, which may lie ahead as well. A restart
     forgets all of them; what is repeated then meets the lease that it once got, or the remembered end of it.
     """
 
     def __init__(self, seconds: float, capacity: int = 16_384, clock: Callable[[], float] = time.monotonic) -> None:
-        self._seconds = seconds
-        self._capacity = capacity
-        self._clock = clock
-        self._until: dict[bytes, float] = {}  # in the order in which they are forgotten
+        self._seconds, self._capacity = seconds, capacity
+        # One more than the capacity: a full cache would forget the oldest, which is still to be refused.
+        self._until: TTLCache[bytes, float] = TTLCache(capacity + 1, seconds, clock)
 
     def __contains__(self, signature: bytes) -> bool:
-        self._forget()
         return signature in self._until
 
     def __len__(self) -> int:
@@ -42,24 +42,19 @@ class Seen:
 
     def wait(self) -> float:
         """Seconds until there is room: 0 now."""
-        self._forget()
+        self._until.expire()
         if len(self._until) < self._capacity:
             return 0.0
-        return next(iter(self._until.values())) - self._clock()
+        return min(self._until.values()) - self._until.timer()
 
     def add(self, signature: bytes) -> None:
         """Only where there is room."""
         assert len(self._until) < self._capacity
-        self._until[signature] = self._clock() + self._seconds
+        self._until[signature] = self._until.timer() + self._seconds
 
     def discard(self, signature: bytes) -> None:
         """It was not acted on: it may come again."""
         self._until.pop(signature, None)
-
-    def _forget(self) -> None:
-        now = self._clock()
-        while self._until and (first := next(iter(self._until.items())))[1] <= now:
-            del self._until[first[0]]
 
 
 SIGNATURE_HEADER = "X-Grafana-Alerting-Signature"

@@ -1,4 +1,4 @@
-"""What Grafana and Alertmanager say: notifications to a webhook, and the answers of their alerts API.
+"""What Grafana and Alertmanager send: notifications to a webhook, and the answers of their alerts API.
 
 Alertmanager's notifications have version "4", Grafana's "1" with more fields; what is not needed here is not looked at.
 The API is Alertmanager's v2, which Grafana has as well. All three become `Alert`s."""
@@ -19,14 +19,8 @@ from draftd.errors import InvalidRequest
 from draftd.fallback.leases import Notice
 
 MOST_ALERTS = 1000  # in a notification
-
-
 MOST_POLLED = 10_000  # in an answer
-
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
 
@@ -65,7 +59,7 @@ class _Any(_Part):
     starts_at: Annotated[float, PlainValidator(_seconds)] = Field(alias="startsAt")
 
 
-class _Told(_Any):
+class _Notified(_Any):
     status: Literal["firing", "resolved"]
 
 
@@ -80,12 +74,10 @@ class _Listed(_Any):
 class _Notification(_Part):
     version: Literal["4", "1"]
     status: Literal["firing", "resolved"]
-    alerts: list[_Told] = Field(min_length=1, max_length=MOST_ALERTS)
+    alerts: list[_Notified] = Field(min_length=1, max_length=MOST_ALERTS)
 
 
 _ANSWER = TypeAdapter(Annotated[list[_Listed], Field(max_length=MOST_POLLED)])
-
-
 _ALLOWED = {
     "version": '"4" (Alertmanager) or "1" (Grafana)',
     "alerts": f"a list of 1 to {MOST_ALERTS} alerts",
@@ -94,8 +86,6 @@ _ALLOWED = {
     "labels": "an object of texts",
     "state": "unprocessed, active or suppressed",
 }
-
-
 _STATUS = "firing or resolved"
 
 
@@ -162,7 +152,7 @@ class Result(enum.StrEnum):
     DUPLICATE = "duplicate"  # all of it was known
     OUT_OF_ORDER = "out_of_order"  # all of it is older than what is known
     FULL = "full"  # as many alerts hold as may
-    NO_LEVEL = "no_level"  # none of it asks for a level: for people
+    NO_LEVEL = "no_level"  # none of it asks for a level: it is for people
     OTHER_INSTANCE = "other_instance"  # none of it is about this daemon
 
     NO_CREDENTIALS = "no_credentials"
@@ -206,7 +196,7 @@ class PollResult(enum.StrEnum):
 
 
 class Refused(Exception):
-    """A notification that is not taken: HTTP status, what is counted, what its sender is told."""
+    """A notification that is not taken: HTTP status, what is counted, what its sender gets."""
 
     def __init__(self, status: int, result: Result, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -217,8 +207,6 @@ class Refused(Exception):
 
 
 AHEAD_SECONDS = 86_400.0  # that an alert may begin ahead of this machine's clock: later ones would look old beside it
-
-
 _LEVELS = {level.label: level for level in FallbackLevel if level is not FallbackLevel.FULL}
 
 
@@ -238,7 +226,7 @@ class Ignored:
         return f"{self.alert.where}: {self.result} ({_shown(name)})"
 
 
-def asked(alert: Alert, known: Set[str], instance: str, now: float) -> Notice | Ignored:
+def notice_of(alert: Alert, accepted: Set[str], instance: str, now: float) -> Notice | Ignored:
     """`instance` is this daemon's own name; while it has none, alerts of any instance are taken for its own.
 
     A level is a ceiling: nothing in here can raise one. Raises BadLevel for any other, and InvalidRequest
@@ -246,7 +234,7 @@ def asked(alert: Alert, known: Set[str], instance: str, now: float) -> Notice | 
     """
     labels = alert.labels
     name = labels.get("alertname", "")
-    if name not in known:
+    if name not in accepted:
         return Ignored(alert, Result.UNKNOWN_ALERT)
     if instance and labels.get("instance") and labels["instance"] != instance:
         return Ignored(alert, Result.OTHER_INSTANCE)
@@ -274,7 +262,7 @@ def _shown(name: str) -> str:
 
 
 # As in dashboards/alerts.py, which the daemon does not import; a test holds both equal.
-KNOWN_ALERTS = frozenset(
+ACCEPTED_ALERTS = frozenset(
     {
         "DraftdAbsent",
         "DraftdAcceptanceBelowFloor",

@@ -1,8 +1,7 @@
 """Asks Alertmanager or Grafana which alerts fire, for those whose webhook was lost, and after a restart.
 
-What it finds is told whole: what it listed before and lists no more is over. So a poll that fails in any way tells
-nothing, and leases run out by themselves.
-"""
+What it finds is passed on whole: what it listed before and lists no more is over. So a poll that fails in any way
+changes nothing, and leases run out by themselves."""
 
 from __future__ import annotations
 
@@ -14,10 +13,10 @@ from collections.abc import Callable, Sequence, Set
 import aiohttp
 
 from draftd.errors import InvalidRequest, NotServing, QueueFull
-from draftd.fallback.alerts.payload import KNOWN_ALERTS, PollResult, asked, parse_alerts
-from draftd.fallback.alerts.webhook import LoopThread, Saying
+from draftd.fallback.alerts.background import LoopThread, RateLimitedLog
+from draftd.fallback.alerts.payload import ACCEPTED_ALERTS, PollResult, notice_of, parse_alerts
 from draftd.fallback.leases import Notice
-from draftd.fallback.seams import ControlTelemetry
+from draftd.fallback.seams import FallbackTelemetry
 from draftd.settings import WebhookSettings
 
 log = logging.getLogger(__name__)
@@ -25,7 +24,7 @@ log = logging.getLogger(__name__)
 _PATH = "/api/v2/alerts"
 _WANTED = (
     ("active", "true"),
-    ("unprocessed", "true"),  # so new that nobody has been told yet
+    ("unprocessed", "true"),  # so new that no notification was sent yet
     ("silenced", "false"),
     ("inhibited", "false"),
     ("filter", 'fallback_level=~".+"'),
@@ -36,7 +35,7 @@ _LONGEST_WAIT_SECONDS = 300.0  # between polls that fail, unless polls are furth
 
 
 class PollFailed(Exception):
-    """A poll that tells nothing."""
+    """A poll that changes nothing."""
 
     def __init__(self, result: PollResult, message: str) -> None:
         super().__init__(message)
@@ -46,16 +45,16 @@ class PollFailed(Exception):
 class Poller:
     """`polled` takes all that fires, an empty list as well; it raises QueueFull or NotServing when it cannot now.
 
-    `instance` and `known` as for the listener.
+    `instance` and `accepted` as for the webhook.
     """
 
     def __init__(
         self,
         settings: WebhookSettings,
         polled: Callable[[Sequence[Notice]], object],
-        telemetry: ControlTelemetry,
+        telemetry: FallbackTelemetry,
         instance: Callable[[], str],
-        known: Set[str] = KNOWN_ALERTS,
+        accepted: Set[str] = ACCEPTED_ALERTS,
         *,
         wall: Callable[[], float] = time.time,
         seconds: float = _SECONDS,
@@ -67,10 +66,10 @@ class Poller:
         self._polled = polled
         self._telemetry = telemetry
         self._instance = instance
-        self._known = known
+        self._accepted = accepted
         self._wall = wall
         self._seconds = seconds
-        self._saying = Saying(log, seconds=3600.0)
+        self._log = RateLimitedLog(log, seconds=3600.0)
         self._failures = 0
         self._thread = LoopThread("draftd-alert-poll", self._run)
 
@@ -116,7 +115,7 @@ class Poller:
             self._telemetry.poll(PollResult.OK)
 
     def _failed(self, result: PollResult, why: str, error: Exception | None = None) -> None:
-        """Said once, until it works again."""
+        """Logged once, until it works again."""
         self._telemetry.poll(result)
         if not self._failures:
             text = "alerts cannot be polled at %s: %s; until they can, those that hold run out unless they are repeated"
@@ -151,9 +150,9 @@ class Poller:
         notices = []
         for alert in alerts:
             try:
-                found = asked(alert, self._known, instance, now)
-            except InvalidRequest as error:  # somebody's own rule: no reason to miss the others
-                self._saying.say(logging.WARNING, "ignored", f"polled alert ignored: {error.message}")
+                found = notice_of(alert, self._accepted, instance, now)
+            except InvalidRequest as error:  # a rule of another's: no reason to miss the others
+                self._log.write(logging.WARNING, "ignored", f"polled alert ignored: {error.message}")
                 continue
             if isinstance(found, Notice):
                 notices.append(found)

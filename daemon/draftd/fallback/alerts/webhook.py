@@ -1,8 +1,8 @@
 """The webhook: POST /v1/alerts, for Grafana's and Alertmanager's notifications.
 
-On a thread of its own. Whoever sends is asked who it is before anything it says is looked at, and what it says can only
+On a thread of its own. A sender is authenticated before anything of its body is looked at, and a notification can only
 ask for a level at or below the present one. The answers are JSON. 4xx is final: to send the same again will not help;
-503 says that it will, and when. Alertmanager and Grafana tell what they could not deliver again with their next
+503 says that it will, and when. Alertmanager and Grafana repeat what they could not deliver with their next
 notification of that group."""
 
 from __future__ import annotations
@@ -13,286 +13,41 @@ import logging
 import math
 import socket
 import ssl
-import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass
-from typing import Any
 
 from aiohttp import web
 
 from draftd.errors import ConfigError, InvalidRequest, NotServing, QueueFull
-from draftd.fallback.alerts.authentication import Authentication, Seen, Signed
+from draftd.fallback.alerts.authentication import Authentication, ReplayGuard, Signed
+from draftd.fallback.alerts.background import LoopThread, RateLimitedLog
+from draftd.fallback.alerts.connections import Connections, listening_socket, server_context
 from draftd.fallback.alerts.payload import (
-    KNOWN_ALERTS,
+    ACCEPTED_ALERTS,
     BadLevel,
     Ignored,
     Malformed,
     Refused,
     Result,
-    asked,
+    notice_of,
     parse_notification,
 )
 from draftd.fallback.leases import Applied, Notice
-from draftd.fallback.seams import ControlTelemetry
+from draftd.fallback.seams import FallbackTelemetry
 from draftd.settings import WebhookSettings
-
-_ACCEPT_AGAIN_SECONDS = 0.1  # after an accept that failed: for want of descriptors, for one
-
-
-_GRACE_SECONDS = 1.0
-
-
-class Protocol(web.RequestHandler):
-    """HTTP for one connection. What is no HTTP is counted, and not logged one by one."""
-
-    __slots__ = ("_bad", "counted")
-
-    def __init__(self, server: web.Server, bad: Callable[[Protocol], None], **arguments: Any) -> None:
-        super().__init__(server, **arguments)
-        self._bad = bad
-        self.counted = False  # what became of it: once
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        self._bad(self)
-        told = "no HTTP/1.1 with a Host, of at most 64 headers of 4096 bytes each"
-        response = web.json_response({"error": told}, status=400, headers={"Server": "draftd"})
-        response.force_close()
-        return response
-
-    def log_exception(self, *args: Any, **kw: Any) -> None:
-        self._bad(self)
-
-
-@dataclass(eq=False)
-class _Connection:
-    socket: socket.socket
-    protocol: Protocol
-    handshake: asyncio.Task[None] | None = None
-    transport: asyncio.BaseTransport | None = None
-    deadline: asyncio.TimerHandle | None = None
-    proven: bool = False
-
-    def connected(self) -> None:
-        """The handshake is over: the socket is the transport's to close, if there is one."""
-        if self.transport is None:
-            self.socket.close()
-
-
-class _Server(web.Server):
-    def __init__(
-        self,
-        handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
-        bad: Callable[[Protocol], None],
-        gone: Callable[[Protocol], None],
-    ) -> None:
-        super().__init__(handler)
-        self._bad, self._gone = bad, gone
-
-    def __call__(self) -> Protocol:
-        return Protocol(
-            self,
-            self._bad,
-            loop=asyncio.get_running_loop(),
-            access_log=None,
-            max_line_size=2048,
-            max_field_size=4096,
-            max_headers=64,
-            lingering_time=1.0,  # for what is still being sent when it is refused: else it would not hear the answer
-            auto_decompress=False,  # the signature is of what was sent, and a little can grow into a lot
-        )
-
-    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
-        super().connection_lost(handler, exc)
-        if isinstance(handler, Protocol):
-            self._gone(handler)
-
-
-class Connections:
-    """`handler` answers a request; `lost` is told of connections that are closed without one, and why. One loop."""
-
-    def __init__(
-        self,
-        handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
-        lost: Callable[[Result], None],
-        *,
-        tls: ssl.SSLContext | None = None,
-        most: int = 64,
-        seconds: float = 10.0,
-    ) -> None:
-        self._server = _Server(handler, lambda protocol: self._count(protocol, Result.BAD_HTTP), self._gone)
-        self._lost = lost
-        self._tls = tls
-        self._most = most
-        self._seconds = seconds
-        self._open: dict[Protocol, _Connection] = {}  # the oldest first
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def counted(self, request: web.BaseRequest) -> bool:
-        """Whether what became of it has been counted before; it has been now."""
-        assert isinstance(request.protocol, Protocol)
-        before, request.protocol.counted = request.protocol.counted, True
-        return before
-
-    def proven(self, request: web.BaseRequest) -> None:
-        """Its sender is known: it is not the one that makes room."""
-        if isinstance(request.protocol, Protocol) and (one := self._open.get(request.protocol)) is not None:
-            one.proven = True
-
-    async def serve(self, listening: socket.socket) -> None:
-        """Until cancelled; then it takes no more, and lets what is in hand end for a while."""
-        loop = asyncio.get_running_loop()
-        try:
-            while True:
-                try:
-                    accepted, _ = await loop.sock_accept(listening)
-                except OSError:
-                    await asyncio.sleep(_ACCEPT_AGAIN_SECONDS)
-                    continue
-                self._take(accepted)
-        finally:
-            listening.close()
-            for one in [one for one in self._open.values() if not one.proven]:
-                self._end(one, Result.CUT_SHORT)
-            await self._server.shutdown(_GRACE_SECONDS)
-
-    def _take(self, accepted: socket.socket) -> None:
-        while len(self._open) >= self._most:
-            oldest = next((one for one in self._open.values() if not one.proven), None)
-            if oldest is None:  # all of them are true senders
-                accepted.close()
-                self._lost(Result.CROWDED_OUT)
-                return
-            self._end(oldest, Result.CROWDED_OUT)
-        loop = asyncio.get_running_loop()
-        protocol = self._server()
-        one = _Connection(accepted, protocol)
-        self._open[protocol] = one
-        one.deadline = loop.call_later(self._seconds, self._late, one)
-        one.handshake = loop.create_task(self._connect(protocol, one))
-        one.handshake.add_done_callback(lambda _: one.connected())  # a task that is cancelled early runs not at all
-
-    async def _connect(self, protocol: Protocol, one: _Connection) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            timeout = None if self._tls is None else self._seconds
-            one.transport, _ = await loop.connect_accepted_socket(
-                lambda: protocol, one.socket, ssl=self._tls, ssl_handshake_timeout=timeout
-            )
-        except (OSError, asyncio.CancelledError):  # no TLS, or no time left for it
-            self._gone(protocol)
-            self._count(protocol, Result.BAD_HTTP)
-
-    def _late(self, one: _Connection) -> None:
-        if one.proven:  # it is being acted on, which has a deadline of its own
-            return
-        self._end(one, Result.SLOW)
-
-    def _end(self, one: _Connection, why: Result) -> None:
-        self._count(one.protocol, why)
-        self._gone(one.protocol)
-        if isinstance(one.transport, asyncio.Transport):
-            one.transport.abort()
-        elif one.handshake is not None:
-            one.handshake.cancel()
-
-    def _count(self, protocol: Protocol, why: Result) -> None:
-        if not protocol.counted:
-            protocol.counted = True
-            self._lost(why)
-
-    def _gone(self, protocol: Protocol) -> None:
-        one = self._open.pop(protocol, None)
-        if one is not None and one.deadline is not None:
-            one.deadline.cancel()
-
-
-def listening_socket(host: str, port: int) -> socket.socket:
-    """Bound, and listening. Raises OSError; socket.gaierror where there is no such host."""
-    found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    # Where a name is both, as localhost may be, senders are told of 127.0.0.1.
-    family, kind, number, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
-    made = socket.socket(family, kind, number)
-    try:
-        with contextlib.suppress(OSError):
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what lingers of the daemon before this one
-        made.bind(address)
-        made.listen(128)
-        made.setblocking(False)
-    except OSError:
-        made.close()
-        raise
-    return made
-
 
 log = logging.getLogger(__name__)
 
+PATH = "/v1/alerts"
+_BODY_SECONDS = 5.0
+_TAKE_SECONDS = 5.0  # longer than the controller lets a caller wait
+_RETRY_SECONDS = 5.0
+_MOST_SHOWN = 20  # alerts that an answer lists
 
-class LoopThread:
-    """Runs `main` until it ends or is told to: it is cancelled, and cleans up in its `finally`."""
-
-    def __init__(self, name: str, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._main = main
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._begun = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-        self._begun.wait()
-
-    def close(self, seconds: float) -> bool:
-        """True when the thread has ended within `seconds`. Harmless again, and before `start`."""
-        if not self._begun.is_set():
-            return True
-        deadline = time.monotonic() + seconds
-        loop, task = self._loop, self._task
-        if loop is not None and task is not None:
-            with contextlib.suppress(RuntimeError):  # its loop has ended by itself
-                loop.call_soon_threadsafe(task.cancel)
-        self._thread.join(max(0.0, deadline - time.monotonic()))
-        return not self._thread.is_alive()
-
-    def _run(self) -> None:
-        with contextlib.suppress(asyncio.CancelledError):
-            try:
-                asyncio.run(self._hold())
-            except Exception:
-                log.exception("%s ended by itself", self._thread.name)
-            finally:
-                self._begun.set()
-
-    async def _hold(self) -> None:
-        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        self._begun.set()
-        await self._main()
-
-
-def server_context(settings: WebhookSettings) -> ssl.SSLContext | None:
-    """None for plain HTTP. Raises ConfigError where the certificate cannot be had."""
-    if settings.tls_cert is None or settings.tls_key is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        # A key with a password would be asked for on the terminal.
-        context.load_cert_chain(settings.tls_cert, settings.tls_key, password=lambda: b"")
-    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        said = str(error) or type(error).__name__
-        allowed = f"a PEM file with a certificate, and webhook.tls_key with its key, readable ({said})"
-        raise ConfigError("webhook.tls_cert", str(settings.tls_cert), allowed) from None
-    return context
+Notices = Callable[[Sequence[Notice]], list[Applied]]
 
 
 class Rate:
@@ -319,61 +74,19 @@ class Rate:
         return wait
 
 
-class Saying:
-    """Any thread. `reason` is one of a few: each is remembered for good."""
-
-    def __init__(self, log: logging.Logger, seconds: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
-        self._log = log
-        self._seconds = seconds
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._said: dict[str, float] = {}
-        self._unsaid: dict[str, int] = {}
-
-    def say(self, level: int, reason: str, text: str, *, error: BaseException | None = None) -> None:
-        """Says it, and how much like it was left unsaid before; or leaves it unsaid itself."""
-        now = self._clock()
-        with self._lock:
-            if reason in self._said and now - self._said[reason] < self._seconds:
-                self._unsaid[reason] = self._unsaid.get(reason, 0) + 1
-                return
-            self._said[reason] = now
-            unsaid = self._unsaid.pop(reason, 0)
-        more = f" ({unsaid} more of {reason} since this was last said)" if unsaid else ""
-        self._log.log(level, "%s%s", text, more, exc_info=error)
-
-
-PATH = "/v1/alerts"
-
-
-_BODY_SECONDS = 5.0
-
-
-_TAKE_SECONDS = 5.0  # longer than the controller lets anyone wait
-
-
-_RETRY_SECONDS = 5.0
-
-
-_MOST_SHOWN = 20  # alerts that an answer lists
-
-
-Notices = Callable[[Sequence[Notice]], list[Applied]]
-
-
-class Listener:
+class WebhookListener:
     """`notices` is where alerts go: it raises QueueFull or NotServing when it cannot take them soon.
 
-    `instance` is what alerts name this daemon by, empty while unknown; `known` are the alerts that may ask for a level.
-    """
+    `instance` is what alerts name this daemon by, empty while unknown; `accepted` are the alerts that may ask for a
+    level."""
 
     def __init__(
         self,
         settings: WebhookSettings,
         notices: Notices,
-        telemetry: ControlTelemetry,
+        telemetry: FallbackTelemetry,
         instance: Callable[[], str],
-        known: Set[str] = KNOWN_ALERTS,
+        accepted: Set[str] = ACCEPTED_ALERTS,
         *,
         wall: Callable[[], float] = time.time,
         body_seconds: float = _BODY_SECONDS,
@@ -383,15 +96,15 @@ class Listener:
         self._notices = notices
         self._telemetry = telemetry
         self._instance = instance
-        self._known = known
+        self._accepted = accepted
         self._wall = wall
         self._body_seconds = body_seconds
         self._request_seconds = request_seconds
         token, secret = (None if one is None else one.get_secret_value() for one in (settings.token, settings.secret))
         self._authentication = Authentication(token, secret, settings.timestamp_header, settings.replay_seconds)
-        self._seen = Seen(2 * settings.replay_seconds)
+        self._replay_guard = ReplayGuard(2 * settings.replay_seconds)
         self._proven, self._unproven = Rate(settings.max_per_second), Rate(settings.max_per_second)
-        self._saying = Saying(log)
+        self._log = RateLimitedLog(log)
         # One at a time, so that the order in which they came is the order in which they act.
         self._acting = ThreadPoolExecutor(1, thread_name_prefix="draftd-webhook-acting")
         self._connections: Connections | None = None
@@ -432,7 +145,7 @@ class Listener:
 
     def _lost(self, result: Result) -> None:
         self._telemetry.notification(result)
-        self._saying.say(logging.WARNING, result, f"webhook: a connection without a notification: {result}")
+        self._log.write(logging.WARNING, result, f"webhook: a connection without a notification: {result}")
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         assert self._connections is not None
@@ -444,7 +157,7 @@ class Listener:
         except Exception as error:
             result = Result.FAILED
             response = web.json_response({"error": "the daemon failed; its log says how"}, status=500)
-            self._saying.say(logging.ERROR, result, "webhook: a notification failed", error=error)
+            self._log.write(logging.ERROR, result, "webhook: a notification failed", error=error)
         if not self._connections.counted(request):
             self._telemetry.notification(result)
         response.headers["Server"] = "draftd"
@@ -452,7 +165,7 @@ class Listener:
         return response
 
     def _refusal(self, refused: Refused) -> web.Response:
-        self._saying.say(logging.WARNING, refused.result, f"webhook: {refused.status}: {refused.message}")
+        self._log.write(logging.WARNING, refused.result, f"webhook: {refused.status}: {refused.message}")
         response = web.json_response({"error": refused.message}, status=refused.status)
         if refused.retry_after is not None:
             response.headers["Retry-After"] = str(math.ceil(refused.retry_after))
@@ -475,11 +188,13 @@ class Listener:
             return await self._act(body)
         except Refused as refused:
             if claim is not None and refused.status >= 500:
-                self._seen.discard(claim.signature)  # its sender is to try again, within the same second it may be
+                self._replay_guard.discard(
+                    claim.signature
+                )  # its sender is to try again, within the same second it may be
             raise
 
     def _slowed(self, refused: Refused) -> Refused:
-        """Who is not known has an allowance of its own, so that it uses up nobody else's."""
+        """Unknown senders have an allowance of their own, so that they do not use up that of known ones."""
         if refused.status != 401 or not (wait := self._unproven.take()):
             return refused
         return Refused(429, refused.result, "too many without credentials", retry_after=wait)
@@ -489,23 +204,21 @@ class Listener:
         body is read; a signature can only be judged with all of it."""
         claim = self._authentication.claim(request.headers, self._wall())
         if claim is None:
-            self._known_sender(request)
-        elif wait := self._proven.wait():  # there is nothing left to be had by being true
+            self._admit(request)
+        elif wait := self._proven.wait():  # a true sender would be refused too
             raise _too_many(wait)
         body = await self._body(request)
         if claim is not None:
             self._authentication.prove(claim, body)
-            if claim.signature in self._seen:
-                raise Refused(
-                    401, Result.REPLAYED, "the signature has been used: what was heard once cannot be said again"
-                )
-            if wait := self._seen.wait():
+            if claim.signature in self._replay_guard:
+                raise Refused(401, Result.REPLAYED, "the signature has been used: each is accepted once")
+            if wait := self._replay_guard.wait():
                 raise Refused(503, Result.BUSY, "too many signatures to remember", retry_after=wait)
-            self._known_sender(request)
-            self._seen.add(claim.signature)
+            self._admit(request)
+            self._replay_guard.add(claim.signature)
         return body, claim
 
-    def _known_sender(self, request: web.BaseRequest) -> None:
+    def _admit(self, request: web.BaseRequest) -> None:
         assert self._connections is not None
         if wait := self._proven.take():
             raise _too_many(wait)
@@ -550,7 +263,7 @@ class Listener:
             f"{one.name} {'fires' if one.firing else 'is over'}: {became}"
             for one, became in zip(notices[:_MOST_SHOWN], applied, strict=False)
         )
-        self._saying.say(logging.WARNING if result is Result.FULL else logging.INFO, result, f"webhook: {said}")
+        self._log.write(logging.WARNING if result is Result.FULL else logging.INFO, result, f"webhook: {said}")
         return result, {"result": result, "applied": dict(counts), **_listed(ignored)}
 
     def _understood(self, body: bytes) -> tuple[list[Notice], list[Ignored]]:
@@ -563,7 +276,7 @@ class Listener:
             raise Refused(422, Result.INVALID, error.message) from None
         instance, now = self._instance(), self._wall()
         try:
-            found = [asked(alert, self._known, instance, now) for alert in alerts]
+            found = [notice_of(alert, self._accepted, instance, now) for alert in alerts]
         except InvalidRequest as error:
             result = Result.BAD_LEVEL if isinstance(error, BadLevel) else Result.INVALID
             raise Refused(422, result, error.message) from None
@@ -573,7 +286,7 @@ class Listener:
     def _nothing_asked(self, ignored: list[Ignored]) -> tuple[Result, dict[str, object]]:
         results = {one.result for one in ignored}
         if results == {Result.UNKNOWN_ALERT}:
-            known = ", ".join(sorted(self._known))
+            known = ", ".join(sorted(self._accepted))
             raise Refused(422, Result.UNKNOWN_ALERT, f"{ignored[0]}; allowed: {known}")
         result = Result.NO_LEVEL if Result.NO_LEVEL in results else Result.OTHER_INSTANCE
         return result, {"result": result, **_listed(ignored)}

@@ -14,14 +14,14 @@ from draftd.core import FallbackLevel, WorkloadClass
 from draftd.engine.loop import EngineState, EngineWorker
 from draftd.errors import InvalidRequest, NotNow, NotServing
 from draftd.fallback.journal import Journal
-from draftd.fallback.reports import CanaryReport, ProbeReport
-from draftd.fallback.snapshot import FallbackState
+from draftd.fallback.probes import CanaryReport, ProbeReport
+from draftd.fallback.state import FallbackState
 from draftd.fronts.grpc import fallback, reply
 from draftd.fronts.grpc.interceptors import Context
 from draftd.fronts.grpc.manifest import Manifests
 from draftd.hardware.state import HardwareView
 from draftd.planning.flag import FlagService, FlagState
-from draftd.planning.plan import FlagContext
+from draftd.planning.planner import FlagContext
 from draftd.planning.planner import Planner
 from draftd.protocol import WORKLOADS, duration
 from draftd.service.inference import InferenceService
@@ -101,7 +101,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:  # noqa: N802
         flag = await asyncio.to_thread(self._flags.state)
-        engine, standing = self._worker.status(), self._planner.standing
+        engine, in_force = self._worker.status(), self._planner.in_force
         try:
             model, backend = reply.model(self._service.model()), self._worker.info.backend
         except NotServing:
@@ -122,15 +122,15 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
             counts=reply.counts(engine.counts),
             output_tokens=engine.counts.emitted,
             flag_variant=flag.default_variant,
-            level=self._planner.level.label,
+            level=in_force.level.kind.label,
             telemetry_exporting=self._exporting,
             backend=backend,
             refused_requests=self._service.refused,
             drafter_errors=engine.drafter_errors,
             hardware=reply.hardware(self._hardware, time.monotonic()),
             transitions=map(fallback.transition, self._journal.latest(_TRANSITIONS)),
-            max_draft_tokens=self._planner.ceiling.depth,
-            level_cause=standing.cause,
+            max_draft_tokens=in_force.level.max_draft_tokens,
+            level_cause="" if in_force.signal is None else in_force.signal.cause,
             flag=_flag(flag),
             started=self._started,
             verifier_errors=engine.verifier_errors,

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from draftd.fallback.journal import Transition
-from draftd.fallback.ladder import Demand, Hold, Rung
+from draftd.fallback.ladder import Hold, LadderLevel, Signal
 from draftd.fallback.leases import Lease
-from draftd.fallback.reports import CanaryOutcome, CanaryReport, ProbeReport
-from draftd.fallback.snapshot import FallbackState
+from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport
+from draftd.fallback.state import FallbackState
 from draftd.fronts.grpc import reply
 from draftd.protocol import duration
 from draftd.v1 import control_pb2 as pb
@@ -18,25 +18,25 @@ from draftd.v1 import control_pb2 as pb
 
 def state(found: FallbackState) -> pb.FallbackState:
     return pb.FallbackState(
-        ladder=map(rung, found.ladder),
-        rung=found.rung,
+        ladder=map(ladder_level, found.ladder),
+        rung=found.position,
         since=_at(found.since),
-        cause=found.cause,
+        cause="" if found.signal is None else found.signal.text,
         hold=None if found.hold is None else _hold(found.hold),
-        demands=map(_demand, found.demands),
+        demands=map(_signal, found.signals),
         leases=map(_lease, found.leases),
         wait=duration(found.wait),
         relapses=found.relapses,
         loaded_drafters=sorted(found.loaded_drafters),
         draft_weight_bytes=found.draft_weight_bytes,
         state_file="" if found.state_file is None else str(found.state_file),
-        absent_drafters=dict(found.absent),
+        absent_drafters=dict(found.missing),
     )
 
 
-def rung(one: Rung) -> pb.Rung:
+def ladder_level(one: LadderLevel) -> pb.Rung:
     return pb.Rung(
-        level=one.level.label,
+        level=one.kind.label,
         max_draft_tokens=one.max_draft_tokens,
         drafter=one.drafter or "",
     )
@@ -56,7 +56,7 @@ def transition(one: Transition) -> pb.Transition:
 
 def probed(report: ProbeReport) -> pb.RunProbeResponse:
     return pb.RunProbeResponse(
-        rung=rung(report.rung),
+        rung=ladder_level(report.level),
         verdict=report.verdict.value,
         reason=report.reason,
         acceptance=report.acceptance,
@@ -90,11 +90,11 @@ def _canary(outcome: CanaryOutcome) -> pb.CanaryResult:
 
 
 def _hold(hold: Hold) -> pb.Hold:
-    return pb.Hold(until=None if hold.until is None else _at(hold.until), rung=hold.rung)
+    return pb.Hold(until=None if hold.until is None else _at(hold.until), rung=hold.position)
 
 
-def _demand(demand: Demand) -> pb.Demand:
-    return pb.Demand(signal=demand.signal.value, level=demand.level.label, hard=demand.hard, evidence=demand.evidence)
+def _signal(one: Signal) -> pb.Demand:
+    return pb.Demand(signal=one.cause.value, level=one.asks_for.label, hard=one.hard, evidence=one.evidence)
 
 
 def _lease(lease: Lease) -> pb.Lease:

@@ -25,8 +25,9 @@ from draftd.acceptance.sweep.run import MOST_ERRORS, Heat, Remaining, SweepStopp
 from draftd.acceptance.ticks import Arm, Stage, Tick
 from draftd.client.client import DraftdClient
 from draftd.client.prompts import Prompt, from_texts
-from draftd.core import DRAFT_MODEL, DecodeMode, WorkloadClass
+from draftd.core import DRAFT_MODEL, DecodeMode, FallbackLevel, WorkloadClass
 from draftd.engine.scripted import scripted_models
+from draftd.fallback.ladder import Cause, Signal
 from tests.acceptance import manifest
 from tests.serving import Served, serving
 from tests.unit.acceptance.sweep.conftest import BEGUN
@@ -233,17 +234,17 @@ class TestLess:
         options = SweepOptions.resumed(
             SMALL.plan(), block_lengths=(0, 2, 4), temperatures=(), concurrency=(), repetitions=3, max_tokens=2
         )
-        planner = daemon.planner
-        rung = next(at for at, one in enumerate(planner.ladder) if one.max_draft_tokens == 2)
+        in_force = daemon.in_force
+        position = next(at for at, one in enumerate(in_force.ladder) if one.max_draft_tokens == 2)
         session = begin(tmp_path / "run")
-        planner.move(rung, "a test")
+        in_force.move(position, Signal(Cause.MEMORY, FallbackLevel.SHORT_BLOCK))
         try:
             with pytest.raises(
                 SweepStopped, match=f"{MOST_ERRORS} requests of (k4|auto4) failed in a row.*the daemon allowed 2"
             ):
                 run_sweep(session, options, daemon.client.model(), silent)
         finally:
-            planner.move(0, "a test")
+            in_force.restore(0, None)
         ticks = counted(session.folder)
         lowered = [tick for tick in ticks if tick.place.arm in ("k4", "auto4")]
         counts = Counter(tick.place.arm for tick in lowered)

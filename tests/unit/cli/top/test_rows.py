@@ -12,16 +12,16 @@ from draftd.cli.commands.top import lines
 from draftd.cli.top import rows
 from draftd.cli.top.rates import Lost, View
 from draftd.core import FallbackLevel
-from draftd.fallback.ladder import Demand, Hold, Signal
+from draftd.fallback.ladder import Cause, Hold, Signal
 from draftd.fronts.grpc import fallback
 from draftd.v1 import control_pb2 as pb
 from draftd.v1 import inference_pb2 as inference
-from tests.fallback import standing
+from tests.fallback import fallback_state
 from tests.unit.cli.top.snapshots import NOON, SECOND_RUN, counts, status, transition, view
 
-DEMANDS = (
-    Demand(Signal.ALERT, FallbackLevel.SHORT_BLOCK, "DraftdAcceptanceDrift"),
-    Demand(Signal.MEMORY, FallbackLevel.AUTOREGRESSIVE, "critical", hard=True),
+SIGNALS = (
+    Signal(Cause.ALERT, FallbackLevel.SHORT_BLOCK, "DraftdAcceptanceDrift"),
+    Signal(Cause.MEMORY, FallbackLevel.AUTOREGRESSIVE, "critical", hard=True),
 )
 
 
@@ -32,7 +32,7 @@ def said(shown: View) -> dict[str, str]:
 
 
 def stepped_down(**fields: Any) -> View:
-    state = fallback.state(standing(rung=1, since=NOON.timestamp() - 60, **fields))
+    state = fallback.state(fallback_state(position=1, since=NOON.timestamp() - 60, **fields))
     return view(status(level="short_block", level_cause="acceptance fell", fallback=state))
 
 
@@ -115,13 +115,13 @@ def test_older_transitions_have_an_age_and_the_latest_is_first() -> None:
 
 
 def test_who_holds_and_what_asks_is_shown_briefly_or_whole() -> None:
-    asked = said(stepped_down(demands=DEMANDS))
+    asked = said(stepped_down(signals=SIGNALS))
     assert asked["level"].startswith("short block 3, 1 of 4 down")
     assert asked["asked"] == "memory → autoregressive, 1 more · critical"
     assert asked["next"].startswith("on its way down to autoregressive")
     assert said(stepped_down(hold=Hold(1)))["held"] == "until it is released"
     assert said(stepped_down())["next"].startswith("up in 4 min, once a probe")
-    for shown, text in ((stepped_down(demands=DEMANDS), "asked by memory"), (stepped_down(hold=Hold(1)), "held")):
+    for shown, text in ((stepped_down(signals=SIGNALS), "asked by memory"), (stepped_down(hold=Hold(1)), "held")):
         brief = rows.serving(shown, NOON, brief=True)
         assert len(brief) == 7
         assert text in brief[1].value.plain
@@ -129,7 +129,7 @@ def test_who_holds_and_what_asks_is_shown_briefly_or_whole() -> None:
 
 def test_at_the_top_the_ladder_takes_no_room() -> None:
     plain = [row.name for row in rows.serving(view(status()), NOON)]
-    assert [row.name for row in rows.serving(view(status(fallback=fallback.state(standing()))), NOON)] == plain
+    assert [row.name for row in rows.serving(view(status(fallback=fallback.state(fallback_state()))), NOON)] == plain
 
 
 def style(shown: View, words: str) -> str:

@@ -1,0 +1,199 @@
+"""Which drafters' weights are in memory: those of the level in force, of the one that is stepped up to, and what a
+probe has borrowed. All others are released."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+
+from draftd.core import DRAFT_MODEL, DrafterName, FallbackLevel
+from draftd.errors import DraftdError, NotServing, QueueFull
+from draftd.fallback.ladder import LadderLevel
+from draftd.fallback.seams import EngineControl
+
+log = logging.getLogger(__name__)
+LOAD_SECONDS = 120.0  # a draft that is not loaded by then is taken not to be had
+_AGAIN_SECONDS = 30.0  # after weights could not be loaded, until they are tried again unasked
+
+
+def needed(level: LadderLevel) -> frozenset[DrafterName]:
+    """What requests may draft with at this level. Down to SHORT_BLOCK a client may name the draft model, whatever the
+    level's own drafter is."""
+    if level.drafter is None:
+        return frozenset()
+    if level.kind >= FallbackLevel.SHORT_BLOCK:
+        return frozenset({level.drafter, DRAFT_MODEL})
+    return frozenset({level.drafter})
+
+
+class LoadedDrafters:
+    """Any thread; only `borrow` waits. `clock` is monotonic."""
+
+    def __init__(
+        self,
+        engine: EngineControl,
+        *,
+        load_seconds: float = LOAD_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine, self._seconds, self._clock = engine, load_seconds, clock
+        self._lock = threading.Lock()
+        self._own: frozenset[DrafterName] = frozenset()
+        self._ahead: frozenset[DrafterName] = frozenset()
+        self._borrowed: Counter[DrafterName] = Counter()
+        self._revoked: Counter[DrafterName] = Counter()  # of those
+        self._asked: frozenset[DrafterName] | None = None  # of the engine, last
+        self._answer: Future[int] | None = None
+        self._failed_at: float | None = None
+        self._told: Future[int] | None = None  # the last answer that `refresh` has looked at
+
+    def hold(self, level: LadderLevel) -> None:
+        """This level's weights, and no more than them and what is borrowed."""
+        with self._lock:
+            self._own, self._ahead = needed(level), frozenset()
+        self.refresh()
+
+    def revoke(self) -> None:
+        """What is borrowed now is released too: its borrowers' requests go on autoregressively."""
+        with self._lock:
+            self._revoked = Counter(self._borrowed)
+        self.refresh()
+
+    def prepare(self, level: LadderLevel) -> Future[int]:
+        """This level's weights too, until `hold` is called. The future ends when they are there."""
+        with self._lock:
+            self._ahead = needed(level)
+            return self._ask(retry=True)
+
+    @contextlib.contextmanager
+    def borrow(self, drafter: DrafterName | None) -> Iterator[None]:
+        """These weights too, meanwhile. Raises NotServing, ModelLoadError or TimeoutError where they cannot be had."""
+        if drafter is None:
+            yield
+            return
+        with self._lock:
+            self._borrowed[drafter] += 1
+        try:
+            with self._lock:
+                answer = self._ask(retry=True)
+            answer.result(self._seconds)
+            yield
+        finally:
+            with self._lock:
+                self._borrowed[drafter] -= 1
+                self._revoked[drafter] = min(self._revoked[drafter], self._borrowed[drafter])
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Asks the engine for what is wanted, where it was not asked yet: while it loads it takes no orders."""
+        with self._lock:
+            answer = self._ask(retry=False)
+        if not answer.done() or answer is self._told or answer.cancelled():
+            return
+        self._told = answer
+        if (error := answer.exception()) is not None and not isinstance(error, (NotServing, QueueFull)):
+            log.warning("weights of %s cannot be held: %s", ", ".join(sorted(self._own)) or "no drafter", error)
+
+    def _ask(self, *, retry: bool) -> Future[int]:
+        """What becomes of what is wanted now. Under the lock."""
+        wanted = self._own | self._ahead | frozenset(self._borrowed - self._revoked)
+        again = retry or self._failed_at is None or self._clock() - self._failed_at >= _AGAIN_SECONDS
+        failed = self._answer is not None and self._answer.done() and self._answer.exception() is not None
+        if self._answer is not None and wanted == self._asked and not (failed and again):
+            return self._answer
+        try:
+            answer = self._engine.keep(wanted)
+        except DraftdError as error:
+            self._asked = self._answer = None
+            answer = Future()
+            answer.set_exception(error)
+            return answer
+        self._asked, self._answer = wanted, answer
+        answer.add_done_callback(self._kept)
+        return answer
+
+    def _kept(self, done: Future[int]) -> None:
+        """On the engine thread, or on the one that asks where it is done already: takes no lock."""
+        failed = done.cancelled() or done.exception() is not None
+        self._failed_at = self._clock() if failed else None
+
+
+class Weights(enum.Enum):
+    THERE = "there"
+    COMING = "coming"
+    MISSING = "missing"
+
+
+class StepUp:
+    """The weights that a step up waits for. One thread's. Times are the ladder's clock. After a failure nothing is
+    tried again for `again_seconds`."""
+
+    def __init__(
+        self,
+        drafters: LoadedDrafters,
+        ladder: Sequence[LadderLevel],
+        *,
+        again_seconds: float,
+        load_seconds: float = LOAD_SECONDS,
+    ) -> None:
+        self._drafters, self._ladder = drafters, tuple(ladder)
+        self._again, self._seconds = again_seconds, load_seconds
+        self._target: int | None = None
+        self._answer: Future[int] | None = None
+        self._deadline = 0.0
+        self._not_before = float("-inf")
+
+    def weights(self, target: int, now: float) -> Weights:
+        """Of the level at that position; loading begins when they are first asked for."""
+        if now < self._not_before:
+            return Weights.COMING
+        if self._answer is None or self._target != target:
+            self._target, self._answer = target, self._drafters.prepare(self._ladder[target])
+            self._deadline = now + self._seconds
+        answer = self._answer
+        if not answer.done() and now < self._deadline:
+            return Weights.COMING
+        error = answer.exception() if answer.done() and not answer.cancelled() else TimeoutError("they took too long")
+        if error is None:
+            self._forget()
+            return Weights.THERE
+        self._forget()
+        if isinstance(
+            error, (NotServing, QueueFull)
+        ):  # the engine loads, ends, or has no time: that says nothing of the draft
+            return Weights.COMING
+        log.warning("no step up to %s: its drafter cannot be loaded: %s", self._ladder[target].label, error)
+        self._not_before = now + self._again
+        return Weights.MISSING
+
+    def give_up(self, position: int) -> None:
+        """There is no step up any more: releases what was loaded for it."""
+        if self._answer is not None:
+            self._forget()
+            self._drafters.hold(self._ladder[position])
+
+    def _forget(self) -> None:
+        self._target = self._answer = None
+
+
+def why_missing(drafter: DrafterName, engine: EngineControl) -> str:
+    """Why it cannot be had; empty where it can, and while that is not known yet."""
+    try:
+        info = engine.info
+    except DraftdError:
+        return ""
+    if drafter in info.drafters:
+        return ""
+    return info.why_no(drafter) or f"{drafter} is not configured"
+
+
+def missing_drafters(ladder: Sequence[LadderLevel], engine: EngineControl) -> dict[DrafterName, str]:
+    """All of a ladder's, with the reason."""
+    kinds = dict.fromkeys(level.drafter for level in ladder if level.drafter is not None)
+    return {kind: why for kind in kinds if (why := why_missing(kind, engine))}

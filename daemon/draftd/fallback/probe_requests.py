@@ -1,0 +1,302 @@
+"""The requests of probes and canaries: frozen prompts, each answered autoregressively and as a level would draft it.
+
+They are ordinary requests, one at a time, marked as the daemon's own. The autoregressive answers come first and are
+kept, so that weights are held only while they are needed, and what was interrupted goes on where it was. A run gives
+way: where clients' requests wait, it ends between two prompts."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+
+from draftd.canaries.prompts import Canary, FrozenPrompt
+from draftd.core import (
+    DecodeMode,
+    DecodePlan,
+    DecodeRequest,
+    DepthMode,
+    DraftCounts,
+    DrafterName,
+    Emission,
+    FallbackLevel,
+    FinishReason,
+    Origin,
+    Outcome,
+)
+from draftd.errors import DraftdError
+from draftd.fallback.ladder import LadderLevel
+from draftd.fallback.probes import CanaryOutcome, Divergence, ProbedPrompt
+from draftd.fallback.seams import ChatTokenizer, EngineControl
+
+_GRACE_SECONDS = 5.0  # beyond a deadline: the engine notices one between two steps
+_GAP_SECONDS = 10.0  # for the logit gap of one divergence
+_LOOK_AGAIN_SECONDS = 0.05  # a request that has only just arrived is about to be taken
+
+Borrow = Callable[[DrafterName | None], AbstractContextManager[object]]
+"""Holds a drafter's weights within the block. Entering it may take a while, and raises where they cannot be had."""
+
+
+class Unanswered(Exception):
+    """A prompt was not answered: the message says why. Nothing is known of the draft by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the model answered to a prompt, and what that took."""
+
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    counts: DraftCounts
+
+
+def render(prompt: FrozenPrompt, tokenizer: ChatTokenizer) -> tuple[int, ...]:
+    """Token ids, ready for the answer: by the model's chat template; as plain text where it has none, or where its
+    template takes neither a system message nor one that is put in front of the user's own."""
+    system = "\n\n".join(text for role, text in prompt.messages if role == "system")
+    rest = [(role, text) for role, text in prompt.messages if role != "system"]
+    if tokenizer.has_chat_template:
+        folded = [(rest[0][0], f"{system}\n\n{rest[0][1]}"), *rest[1:]] if system else rest
+        for messages in (prompt.messages, tuple(folded)):
+            try:
+                return tuple(tokenizer.render_chat([{"role": role, "content": text} for role, text in messages]))
+            except Exception:  # templates raise on what they do not take, each in its own way
+                continue
+    return tuple(tokenizer.encode("".join(f"{text}\n\n" for text in (system, *(text for _, text in rest)) if text)))
+
+
+class ProbeRequests:
+    """One thread asks; any thread may abort it."""
+
+    def __init__(self, engine: EngineControl, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """`seconds`: how long one answer may take, its time in the queue included."""
+        self._engine, self._seconds, self._clock = engine, seconds, clock
+        self._numbers = itertools.count(1)
+        self._references: dict[FrozenPrompt, Answer] = {}
+        self._of = ""  # the target whose references these are
+        self._lock = threading.Lock()
+        self._aborted = False
+        self._running: tuple[str, _Sink] | None = None
+
+    def abort(self) -> None:
+        """The request that runs ends as Unanswered, and so does every later one."""
+        with self._lock:
+            self._aborted, running = True, self._running
+        if running is not None:
+            self._engine.cancel(running[0])
+            running[1].ended.set()  # an engine that hangs must not keep the caller
+
+    def reference(self, prompt: FrozenPrompt, origin: Origin) -> Answer:
+        """The autoregressive answer: asked once, and kept for as long as the target stays. Raises Unanswered."""
+        target = self._target()
+        if target != self._of:
+            self._references.clear()  # as many as there are frozen prompts, then
+            self._of = target
+        kept = self._references.get(prompt)
+        if kept is None:
+            reason = f"{origin.value}: what is compared with"
+            level = FallbackLevel.AUTOREGRESSIVE
+            plan = DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, level, origin.value, reason)
+            kept = self._references[prompt] = self._ask(prompt, plan, origin)
+        return kept
+
+    def drafted(self, prompt: FrozenPrompt, level: LadderLevel, origin: Origin) -> Answer:
+        """The answer as it is decoded at a level that drafts. Raises Unanswered, also where it was not drafted."""
+        plan = DecodePlan(
+            DecodeMode.SPECULATIVE,
+            level.max_draft_tokens,
+            level.drafter,
+            level.kind,
+            origin.value,
+            f"{origin.value} of {level.label}",
+            DepthMode.FIXED,  # it asks what the level is worth: a depth that avoids its drafts would hide that
+        )
+        return self._ask(prompt, plan, origin)
+
+    def divergence(self, reference: Answer, drafted: Answer) -> Divergence | None:
+        """Where the second leaves the first; None where they are one."""
+        if reference.tokens == drafted.tokens:
+            return None
+        pairs = zip(reference.tokens, drafted.tokens, strict=False)
+        at = next((i for i, (right, other) in enumerate(pairs) if right != other), None)
+        if at is None:  # one ended where the other went on: no two tokens to compare
+            return Divergence(min(len(reference.tokens), len(drafted.tokens)), None)
+        before = reference.prompt + reference.tokens[:at]
+        return Divergence(at, self._gap(before, reference.tokens[at], drafted.tokens[at]))
+
+    def _gap(self, before: tuple[int, ...], right: int, other: int) -> float | None:
+        found: Future[float] | None = None
+        try:
+            found = self._engine.logit_gap(before, right, other)
+            return found.result(_GAP_SECONDS)
+        except Exception:  # whatever it is, the divergence is reported without a gap
+            if found is not None:
+                found.cancel()
+            return None
+
+    def _target(self) -> str:
+        try:
+            info = self._engine.info
+        except DraftdError as error:
+            raise Unanswered(error.message) from None
+        return f"{info.model} {info.weight_bytes}"
+
+    def _ask(self, prompt: FrozenPrompt, plan: DecodePlan, origin: Origin) -> Answer:
+        try:
+            tokens = render(prompt, self._engine.tokenizer)
+        except Exception as error:
+            raise Unanswered(f"{prompt.id} cannot be tokenised: {error}") from None
+        now, sink = self._clock(), _Sink()
+        request = DecodeRequest(
+            id=f"draftd-{origin.value}-{next(self._numbers)}",
+            prompt=tokens,
+            max_tokens=prompt.max_tokens,
+            plan=plan,
+            arrival=now,
+            deadline=now + self._seconds,
+            workload=prompt.workload,
+            origin=origin,
+        )
+        with self._lock:
+            if self._aborted:
+                raise Unanswered("the daemon is stopping")
+            self._running = request.id, sink
+        try:
+            self._engine.submit(request, sink)
+            if not sink.ended.wait(self._seconds + _GRACE_SECONDS):
+                self._engine.cancel(request.id)
+                raise Unanswered(f"{prompt.id} had no answer within {self._seconds:g} s")
+        except DraftdError as error:
+            raise Unanswered(f"{prompt.id} was refused: {error.message}") from None
+        finally:
+            with self._lock:
+                self._running = None
+        return self._answer(prompt, tokens, plan, sink)
+
+    def _answer(self, prompt: FrozenPrompt, tokens: tuple[int, ...], plan: DecodePlan, sink: _Sink) -> Answer:
+        outcome = sink.outcome
+        if outcome is None or outcome.reason is FinishReason.CANCELLED:
+            raise Unanswered("the daemon is stopping" if self._aborted else f"{prompt.id} was cancelled")
+        if outcome.reason is FinishReason.DEADLINE:
+            raise Unanswered(f"{prompt.id} had no answer within {self._seconds:g} s")
+        if outcome.reason is FinishReason.ERROR:
+            raise Unanswered(f"{prompt.id} failed: {outcome.error}")
+        if outcome.degraded and plan.mode is DecodeMode.SPECULATIVE:
+            raise Unanswered(f"{prompt.id} went on autoregressively: {outcome.degraded}")
+        if outcome.lowered:
+            raise Unanswered(f"{prompt.id} was lowered: {outcome.lowered}")
+        return Answer(tokens, tuple(sink.tokens), outcome.stats.counts)
+
+
+class _Sink:
+    """Keeps what the engine thread delivers."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.outcome: Outcome | None = None
+        self.ended = threading.Event()
+
+    def on_tokens(self, emission: Emission) -> None:
+        self.tokens += emission.tokens
+
+    def on_finish(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        self.ended.set()
+
+
+class RunLimits:
+    """Of one run; asked between two prompts, when the run itself has nothing in the queue."""
+
+    def __init__(
+        self,
+        engine: EngineControl,
+        stopping: threading.Event,
+        *,
+        seconds: float,
+        patience: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`seconds`: all that the run may take. `patience`: of them, how many it may spend on waiting for a queue to
+        become empty before it gives way."""
+        self._engine, self._stopping, self._clock = engine, stopping, clock
+        self._seconds, self._patience, self._until = seconds, patience, clock() + seconds
+
+    def reached(self) -> str:
+        """Why the run must end now; empty where it may go on. Waits where there is patience left."""
+        while True:
+            if self._stopping.is_set():
+                return "the daemon is stopping"
+            if self._clock() >= self._until:
+                return f"it took longer than {self._seconds:g} s"
+            if not self._engine.status().queued:
+                return ""
+            looked = self._clock()
+            self._stopping.wait(_LOOK_AGAIN_SECONDS)
+            waiting = self._engine.status().queued
+            if waiting and self._patience <= 0:
+                return f"it gave way to {waiting} waiting request{'s' if waiting > 1 else ''}"
+            self._patience -= self._clock() - looked
+
+
+@contextmanager
+def _weights(borrow: Borrow, drafter: DrafterName | None) -> Iterator[None]:
+    """`borrow`, but raises Unanswered where the weights cannot be had."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(borrow(drafter))
+        except Exception as error:
+            why = str(error) or type(error).__name__
+            raise Unanswered(f"the weights of {drafter} cannot be had: {why}") from error
+        yield
+
+
+def run_probe(
+    level: LadderLevel, prompts: Sequence[FrozenPrompt], requests: ProbeRequests, limits: RunLimits, borrow: Borrow
+) -> tuple[tuple[ProbedPrompt, ...], str]:
+    """What each prompt showed at `level`, and why there are no more of them: empty where all were tried. Raises
+    Unanswered."""
+    for prompt in prompts:
+        if ended := limits.reached():
+            return (), ended
+        requests.reference(prompt, Origin.PROBE)
+    made: list[ProbedPrompt] = []
+    with _weights(borrow, level.drafter):
+        for prompt in prompts:
+            if ended := limits.reached():
+                return tuple(made), ended
+            answer = requests.drafted(prompt, level, Origin.PROBE)
+            divergence = requests.divergence(requests.reference(prompt, Origin.PROBE), answer)
+            made.append(ProbedPrompt(prompt.id, answer.counts, divergence))
+    return tuple(made), ""
+
+
+def run_canaries(
+    level: LadderLevel,
+    canaries: Sequence[Canary],
+    requests: ProbeRequests,
+    limits: RunLimits,
+    borrow: Borrow,
+    text: Callable[[Sequence[int]], str],
+) -> tuple[tuple[CanaryOutcome, ...], str]:
+    """What each showed, and why there are no more of them. Raises Unanswered."""
+    for canary in canaries:
+        if ended := limits.reached():
+            return (), ended
+        requests.reference(canary.prompt, Origin.CANARY)
+    made: list[CanaryOutcome] = []
+    with _weights(borrow, level.drafter):
+        for canary in canaries:
+            if ended := limits.reached():
+                return tuple(made), ended
+            reference = requests.reference(canary.prompt, Origin.CANARY)
+            drafted = requests.drafted(canary.prompt, level, Origin.CANARY)
+            plain, fast = (canary.check.complaint(text(answer.tokens)) for answer in (reference, drafted))
+            complaints = {"autoregressive": plain, "speculative": fast}
+            shown = fast if plain == fast else "; ".join(f"{way}: {text}" for way, text in complaints.items() if text)
+            divergence = requests.divergence(reference, drafted)
+            made.append(CanaryOutcome(canary.prompt.id, not plain, not fast, divergence, shown))
+    return tuple(made), ""

@@ -1,0 +1,113 @@
+"""What bounds the webhook: rates, remembered signatures, lines in the log. And the alerts that it knows."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from dashboards.alerts import alert_rules
+from dashboards.settings import Alerting
+from draftd.core import FallbackLevel
+from draftd.errors import InvalidRequest
+from draftd.fallback.alerts.authentication import ReplayGuard
+from draftd.fallback.alerts.background import RateLimitedLog
+from draftd.fallback.alerts.payload import ACCEPTED_ALERTS, Alert, BadLevel, Ignored, Result, notice_of
+from draftd.fallback.alerts.webhook import Rate
+from draftd.fallback.leases import Notice
+
+NOW = 1769860800.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_alerts_it_knows_are_those_that_the_rules_make() -> None:
+    assert {rule.name for rule in alert_rules(Alerting())} == ACCEPTED_ALERTS
+
+
+def test_every_level_that_the_rules_ask_for_is_taken() -> None:
+    for rule in alert_rules(Alerting()):
+        found = notice_of(
+            Alert({"alertname": rule.name, **rule.labels}, "f", NOW, True, "alerts[0]"), ACCEPTED_ALERTS, "", NOW
+        )
+        if rule.fallback_level is None:
+            assert isinstance(found, Ignored)
+            assert found.result is Result.NO_LEVEL
+        else:
+            assert isinstance(found, Notice)
+            assert (found.level, found.hard) == (rule.fallback_level, rule.severity == "critical")
+
+
+@pytest.mark.parametrize("level", ["full", "FULL", "Short_Block", "0", "none", " short_block", "short block", "\x00"])
+def test_no_other_level_is_taken_and_least_of_all_full(level: str) -> None:
+    labels = {"alertname": "DraftdSwapRising", "fallback_level": level}
+    with pytest.raises(BadLevel, match="autoregressive, light_draft, short_block") as refused:
+        notice_of(Alert(labels, "f", NOW, True, "alerts[4]"), ACCEPTED_ALERTS, "", NOW)
+    assert refused.value.field == "alerts[4].labels.fallback_level"
+
+
+def test_no_notice_ever_asks_for_the_top() -> None:
+    levels = {level.label for level in FallbackLevel} - {"full"}
+    labels = [{"alertname": "DraftdSwapRising", "fallback_level": level} for level in levels]
+    found = [notice_of(Alert(one, "f", NOW, True, "a"), ACCEPTED_ALERTS, "", NOW) for one in labels]
+    assert all(isinstance(one, Notice) and one.level < FallbackLevel.FULL for one in found)
+
+
+def test_an_alert_that_begins_days_ahead_would_make_true_ones_look_old() -> None:
+    labels = {"alertname": "DraftdSwapRising", "fallback_level": "light_draft"}
+    assert isinstance(notice_of(Alert(labels, "f", NOW + 86_000, True, "a"), ACCEPTED_ALERTS, "", NOW), Notice)
+    with pytest.raises(InvalidRequest, match="a.startsAt"):
+        notice_of(Alert(labels, "f", NOW + 87_000, True, "a"), ACCEPTED_ALERTS, "", NOW)
+
+
+def test_a_rate_lets_a_second_through_at_once_and_fills_with_time() -> None:
+    clock = Clock()
+    rate = Rate(4.0, clock)
+    assert [rate.take() for _ in range(5)] == [0, 0, 0, 0, 0.25]
+    clock.now += 0.25
+    assert (rate.wait(), rate.take(), rate.take()) == (0, 0, 0.25)
+    clock.now += 3600
+    assert [rate.take() > 0 for _ in range(5)] == [False] * 4 + [True]
+
+
+def test_a_rate_below_one_a_second_lets_one_through_now_and_then() -> None:
+    clock = Clock()
+    rate = Rate(0.1, clock)
+    assert rate.take() == 0
+    assert rate.take() == pytest.approx(10.0)
+    clock.now += 10.0
+    assert rate.take() == 0
+
+
+def test_signatures_are_forgotten_by_time_and_never_for_lack_of_room() -> None:
+    clock = Clock()
+    seen = ReplayGuard(600.0, capacity=3, clock=clock)
+    for number in range(3):
+        assert seen.wait() == 0
+        seen.add(b"%d" % number)
+        clock.now += 10
+    assert seen.wait() == 570
+    assert all(b"%d" % number in seen for number in range(3))
+    clock.now += 570
+    assert seen.wait() == 0
+    assert [b"%d" % number in seen for number in range(3)] == [False, True, True]
+    seen.discard(b"1")
+    assert b"1" not in seen
+    assert len(seen) == 1
+
+
+def test_a_flood_of_one_kind_is_a_line_and_a_number(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    limited = RateLimitedLog(logging.getLogger("test"), seconds=30.0, clock=clock)
+    for _ in range(1000):
+        limited.write(logging.WARNING, "stale", "it is stale")
+    limited.write(logging.WARNING, "slow", "it is slow")
+    clock.now += 31
+    limited.write(logging.WARNING, "stale", "it is stale")
+    assert caplog.messages == ["it is stale", "it is slow", "it is stale (999 more of stale since the last one)"]

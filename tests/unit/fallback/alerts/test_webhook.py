@@ -1,0 +1,339 @@
+"""The webhook: what a true sender is told, and what it changes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from draftd.core import FallbackLevel
+from draftd.errors import ConfigError, NotServing, QueueFull
+from draftd.fallback.alerts.authentication import ReplayGuard
+from draftd.fallback.alerts.connections import listening_socket
+from draftd.fallback.alerts.webhook import WebhookListener
+from draftd.fallback.leases import Applied, Notice
+from draftd.settings import WebhookSettings
+from tests.waiting import until
+from tests.webhook import PAYLOADS, Answered, Counting, Webhook, alert, bearer, notification, payload, signed
+
+STARTS = 1769860800.157  # 2026-01-31T12:00:00.157Z
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_grafanas_signed_payload_asks_for_what_its_alerts_ask_for(indent: int | None) -> None:
+    body = json.dumps(payload("grafana-firing"), indent=indent).encode()
+    with Webhook(token=None) as webhook:
+        assert webhook.send(body, signed(body)).json == {"result": "accepted", "applied": {"accepted": 2}}
+    floor, errors = webhook.controller.told
+    assert floor == Notice(
+        "DraftdAcceptanceBelowFloor", "c6eadffa33fcdf37", True, 1769845803.157, FallbackLevel.SHORT_BLOCK, False
+    )
+    assert (errors.level, errors.hard) == (FallbackLevel.AUTOREGRESSIVE, True)
+    assert webhook.counted == {"accepted": 1}
+
+
+def test_grafanas_payload_that_is_not_signed_needs_the_token() -> None:
+    body = (PAYLOADS / "grafana-firing.json").read_bytes()
+    with Webhook(secret=None) as webhook:
+        assert webhook.send(body, {}).status == 401
+        assert webhook.send(body, signed(body)).status == 401
+        assert webhook.send(body, bearer()).status == 200
+    assert len(webhook.controller.told) == 2
+
+
+def test_where_both_are_set_either_is_enough() -> None:
+    body = notification()
+    with Webhook() as webhook:
+        for headers in (bearer(), signed(body), bearer("wrong") | signed(body, at=time.time() - 1)):
+            assert webhook.send(body, headers).status == 200, headers
+        assert webhook.send(body, bearer() | signed(body, "wrong")).status == 200
+
+
+def test_alertmanagers_payloads_say_when_an_alert_fires_and_when_it_is_over() -> None:
+    with Webhook() as webhook:
+        for name in ("alertmanager-firing", "alertmanager-resolved"):
+            assert webhook.send((PAYLOADS / f"{name}.json").read_bytes()).status == 200
+    firing, over = webhook.controller.told
+    assert (firing.firing, over.firing) == (True, False)
+    assert (firing.starts_at, firing.fingerprint) == (over.starts_at, over.fingerprint) == (STARTS, "2b03077e5bc4dbfc")
+
+
+def test_grafana_says_when_an_alert_is_over() -> None:
+    with Webhook() as webhook:
+        assert webhook.send((PAYLOADS / "grafana-resolved.json").read_bytes()).status == 200
+    assert [notice.firing for notice in webhook.controller.told] == [False]
+
+
+@pytest.mark.parametrize(
+    ("applied", "counted"),
+    [
+        (Applied.ACCEPTED, "accepted"),
+        (Applied.RENEWED, "accepted"),
+        (Applied.RESOLVED, "accepted"),
+        (Applied.DUPLICATE, "duplicate"),
+        (Applied.STALE, "out_of_order"),
+        (Applied.FULL, "full"),
+    ],
+)
+def test_the_answer_and_the_count_say_what_became_of_it(applied: Applied, counted: str) -> None:
+    with Webhook() as webhook:
+        webhook.controller.answer = lambda notices: [applied]
+        assert webhook.send().json == {"result": counted, "applied": {applied.value: 1}}
+    assert webhook.counted == {counted: 1}
+
+
+@pytest.mark.parametrize("error", [QueueFull("many wait", retry_after=2.5), NotServing("it is being loaded")])
+def test_what_cannot_be_taken_now_is_to_be_sent_again(error: Exception) -> None:
+    def refuse(notices: Sequence[Notice]) -> list[Applied]:
+        raise error
+
+    body = notification()
+    headers = signed(body)
+    with Webhook() as webhook:
+        accept, webhook.controller.answer = webhook.controller.answer, refuse
+        answered = webhook.send(body, headers)
+        assert (answered.status, answered.headers["Retry-After"]) == (503, "3" if "many" in str(error) else "5")
+        assert str(error) in answered.error
+        webhook.controller.answer = accept
+        assert webhook.send(body, headers).status == 200, "the same second, the same signature: not a replay"
+    assert webhook.counted == {"busy": 1, "accepted": 1}
+
+
+def test_a_bug_behind_it_is_a_500_and_the_next_one_is_served(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(notices: Sequence[Notice]) -> list[Applied]:
+        raise RuntimeError("a bug")
+
+    with Webhook() as webhook:
+        accept, webhook.controller.answer = webhook.controller.answer, fail
+        answered = webhook.send()
+        assert answered.status == 500
+        assert "a bug" not in answered.error
+        webhook.controller.answer = accept
+        assert webhook.send().status == 200
+    assert webhook.counted == {"failed": 1, "accepted": 1}
+    assert "a bug" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("alerts", "instance", "counted"),
+    [
+        ([alert(instance="mini-2")], "mini-1", "other_instance"),
+        ([alert(fallback_level="")], "mini-1", "no_level"),
+        ([alert(alertname="DraftdAbsent", fallback_level="", severity="critical")], "mini-1", "no_level"),
+        ([alert(instance="mini-1")], "mini-1", "accepted"),
+        ([alert()], "mini-1", "accepted"),  # it says of nobody that it is about
+        ([alert(instance="mini-2")], "", "accepted"),  # nobody knows who this daemon is: rather one too many
+        ([alert(instance="mini-2"), alert(instance="mini-1")], "mini-1", "accepted"),
+        ([alert(alertname="Disk"), alert()], "mini-1", "accepted"),
+        ([alert(alertname="Disk"), alert(instance="mini-2")], "mini-1", "other_instance"),
+    ],
+)
+def test_only_what_concerns_this_daemon_is_acted_on(
+    alerts: list[dict[str, object]], instance: str, counted: str
+) -> None:
+    with Webhook(instance) as webhook:
+        answered = webhook.send(notification(*alerts))
+        assert (answered.status, answered.json["result"]) == (200, counted)
+        assert len(webhook.controller.told) == (counted == "accepted")
+        assert len(answered.json.get("ignored", [])) == len(alerts) - len(webhook.controller.told)
+    assert webhook.counted == {counted: 1}
+
+
+def test_the_answer_says_which_alerts_were_ignored_and_why() -> None:
+    with Webhook() as webhook:
+        others = [alert(alertname="Disk"), alert(), alert(instance="mini-2")]
+        assert webhook.send(notification(*others)).json["ignored"] == [
+            "alerts[0]: unknown_alert ('Disk')",
+            "alerts[2]: other_instance ('DraftdAcceptanceBelowFloor')",
+        ]
+
+
+@pytest.mark.parametrize(("method", "status"), [("GET", 405), ("PUT", 405), ("HEAD", 405), ("DELETE", 405)])
+def test_only_a_post_is_a_notification(method: str, status: int) -> None:
+    with Webhook() as webhook:
+        answered = webhook.send(b"", method=method)
+        assert (answered.status, answered.headers["Allow"]) == (status, "POST")
+        assert webhook.send(path="/", method=method).status == 404
+        assert webhook.send(path="/v1/alerts/", method=method).status == 404
+    assert webhook.counted == {"bad_method": 1, "bad_path": 2}
+
+
+def test_the_rate_is_limited_and_says_when_to_come_again() -> None:
+    with Webhook(max_per_second=2) as webhook:
+        answers = [webhook.send() for _ in range(4)]
+        assert [one.status for one in answers[:2]] == [200, 200]
+        late = [one for one in answers if one.status == 429]
+        assert late
+        assert {one.headers["Retry-After"] for one in late} == {"1"}
+        until(lambda: webhook.send().status == 200, 5, "the rate lets another through")
+    assert webhook.counted["rate_limited"] >= len(late)
+
+
+@pytest.mark.parametrize("by", ["bearer", "signed"])
+def test_who_comes_too_often_is_told_so_before_a_body_is_read(by: str) -> None:
+    headers = bearer() if by == "bearer" else signed(b"")  # now: a signature ages
+    with Webhook(max_per_second=0.1, body_seconds=60.0, request_seconds=60.0) as webhook:
+        assert webhook.send().status == 200
+        with webhook.socket() as one:
+            lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+            one.sendall(f"POST /v1/alerts HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n{lines}\r\n".encode())
+            assert one.recv(1000).startswith(b"HTTP/1.1 429")
+    assert webhook.counted == {"accepted": 1, "rate_limited": 1}
+
+
+def test_where_no_more_signatures_can_be_remembered_they_wait_and_none_is_forgotten() -> None:
+    bodies = [notification(alert(round=str(number))) for number in range(2)]
+    with Webhook() as webhook:
+        webhook.listener._replay_guard = ReplayGuard(600.0, capacity=1)
+        first = signed(bodies[0])
+        assert webhook.send(bodies[0], first).status == 200
+        answered = webhook.send(bodies[1], signed(bodies[1]))
+        assert answered.status == 503
+        assert 590 <= int(answered.headers["Retry-After"]) <= 600
+        assert webhook.send(bodies[0], first).status == 401, "it is still remembered"
+        assert webhook.send().status == 200, "a token needs no memory"
+    assert webhook.counted == {"accepted": 2, "busy": 1, "replayed": 1}
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match="free") as refused:
+            Webhook(port=port)
+    assert (refused.value.field, refused.value.value) == ("webhook.port", port)
+
+
+def test_an_address_that_is_not_this_machines_is_named(tmp_path: Path) -> None:
+    settings = WebhookSettings(token="t", port=0).model_copy(update={"host": "nowhere.invalid"})
+    with pytest.raises(ConfigError) as refused:
+        WebhookListener(settings, list, Counting(), str).start()
+    assert refused.value.field == "webhook.host"
+
+
+def test_localhost_is_where_senders_look_whatever_else_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = [
+        (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0)),
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0)),
+    ]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
+    with listening_socket("localhost", 0) as made:
+        assert made.getsockname()[0] == "127.0.0.1"
+
+
+def test_it_can_be_started_where_the_one_before_it_listened() -> None:
+    with Webhook() as first:
+        first.send()
+    with Webhook(port=first.port) as second:
+        assert second.send().status == 200
+
+
+def test_closing_ends_its_threads_and_refuses_what_comes_then() -> None:
+    webhook = Webhook()
+    before = {thread.name for thread in threading.enumerate()}
+    assert any(name.startswith("draftd-webhook") for name in before)
+    assert webhook.listener.close(10)
+    assert webhook.listener.close(0), "closing again is harmless"
+    with pytest.raises(OSError, match="refused|reset"):
+        webhook.send()
+    until(lambda: not any(thread.name.startswith("draftd-webhook") for thread in threading.enumerate()))
+
+
+def test_what_hangs_behind_it_does_not_hang_its_closing() -> None:
+    release = threading.Event()
+
+    def hang(notices: Sequence[Notice]) -> list[Applied]:
+        assert release.wait(30)
+        return []
+
+    webhook = Webhook()
+    webhook.controller.answer = hang
+    answers: list[Answered] = []
+
+    def send() -> None:
+        with contextlib.suppress(OSError):
+            answers.append(webhook.send())
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    until(lambda: any("acting" in thread.name for thread in threading.enumerate()), what="it hangs")
+    assert not webhook.listener.close(0.2), "what is left behind is owned to"
+    release.set()
+    sender.join(20)
+    assert webhook.listener.close(10)
+
+
+def test_a_sender_that_asks_before_it_sends_is_answered() -> None:
+    """As curl does with larger bodies: it would wait a second for it."""
+    body = notification()
+    with Webhook() as webhook, webhook.socket() as one:
+        head = f"POST /v1/alerts HTTP/1.1\r\nHost: x\r\nAuthorization: {bearer()['Authorization']}\r\n"
+        one.sendall(f"{head}Expect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n".encode())
+        assert one.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        one.sendall(body)
+        assert one.recv(1000).startswith(b"HTTP/1.1 200")
+    with Webhook() as webhook, webhook.socket() as one:
+        one.sendall(b"POST /v1/alerts HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n")
+        assert one.recv(1000).startswith(b"HTTP/1.1 401"), "who is not known need not send it"
+
+
+def test_tls_is_spoken_where_it_is_set(certified: tuple[Path, Path]) -> None:
+    cert, key = certified
+    trusting = ssl.create_default_context(cafile=cert)
+    with Webhook(tls=trusting, tls_cert=cert, tls_key=key) as webhook:
+        assert webhook.send().status == 200
+        with webhook.socket() as plain:
+            plain.sendall(b"POST /v1/alerts HTTP/1.1\r\n\r\n")
+            while plain.recv(1000):
+                pass
+        until(lambda: webhook.counted == {"accepted": 1, "bad_http": 1})
+        assert webhook.send().status == 200
+
+
+def test_handshakes_that_never_end_take_nobodys_room(certified: tuple[Path, Path]) -> None:
+    cert, key = certified
+    trusting = ssl.create_default_context(cafile=cert)
+    with (
+        Webhook(tls=trusting, tls_cert=cert, tls_key=key, request_seconds=20.0) as webhook,
+        contextlib.ExitStack() as held,
+    ):
+        waiting = [held.enter_context(webhook.socket()) for _ in range(100)]
+        for number, one in enumerate(waiting):
+            with contextlib.suppress(ConnectionError):
+                one.sendall(b"\x16\x03\x01" if number % 2 else b"")
+        assert webhook.send().status == 200
+        until(lambda: webhook.counted.get("crowded_out", 0) >= 36)
+        for one in waiting[:36]:
+            one.settimeout(5)
+            with contextlib.suppress(ConnectionError):
+                assert one.recv(1) == b"", "it has been hung up on"
+    assert webhook.counted["accepted"] == 1
+
+
+def test_a_connection_in_the_handshake_when_it_closes_does_not_hold_it_up(certified: tuple[Path, Path]) -> None:
+    cert, key = certified
+    webhook = Webhook(tls_cert=cert, tls_key=key, request_seconds=60.0)
+    with webhook.socket() as one, webhook.socket():
+        one.sendall(b"\x16\x03\x01")
+        time.sleep(0.1)
+        assert webhook.listener.close(10)
+
+
+def test_a_certificate_that_cannot_be_used_is_named(certified: tuple[Path, Path], tmp_path: Path) -> None:
+    cert, _ = certified
+    other = tmp_path / "other.key"
+    other.write_text("no key")
+    with pytest.raises(ConfigError) as refused:
+        Webhook(tls_cert=cert, tls_key=other)
+    assert refused.value.field == "webhook.tls_cert"
+
+
+def test_it_does_not_say_what_it_is_made_with() -> None:
+    with Webhook() as webhook:
+        assert webhook.send().headers["Server"] == "draftd"

@@ -1,0 +1,402 @@
+"""A controller without a thread, over an engine and a probe runner that do as they are set, and a clock that is set.
+
+Everything that leaves a trace outside the controller is written down in one list, in order; a test may have the process
+"die" before the n-th of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from draftd.core import (
+    BUILT_IN_DRAFTERS,
+    DRAFT_MODEL,
+    PROMPT_LOOKUP,
+    DecodeMode,
+    DecodePlan,
+    DecodeRequest,
+    DraftCounts,
+    DrafterName,
+    FallbackLevel,
+    FinishReason,
+    ModelInfo,
+    Origin,
+    Outcome,
+    RequestStats,
+    WorkloadClass,
+)
+from draftd.engine.observer import EngineStatus
+from draftd.errors import NotNow
+from draftd.fallback.baselines import ProbeBaselines
+from draftd.fallback.controller import Controller
+from draftd.fallback.drift import Baseline
+from draftd.fallback.journal import Journal
+from draftd.fallback.ladder import LadderLevel, Signal, ladder_levels
+from draftd.fallback.leases import Applied, Notice
+from draftd.fallback.loaded_drafters import LoadedDrafters
+from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport, Verdict
+from draftd.fallback.signal_feed import RequestFeed, SteadyClock
+from draftd.fallback.state import LevelInForce
+from draftd.fallback.store import NoStore, StateStore
+from draftd.hardware.sample import HardwareSample
+from draftd.hardware.state import FixedView, HardwareState
+from draftd.settings import FallbackSettings
+from tests.answering import Told
+
+LADDER = ladder_levels(4, (3, 2), DRAFT_MODEL, (PROMPT_LOOKUP,))
+TOP, SHORT, SHORTER, LIGHT, BOTTOM = range(5)
+FULL, SHORT_BLOCK, LIGHT_DRAFT, PLAIN = sorted(FallbackLevel, reverse=True)
+AT_BEST = Baseline(0.7, 0.1)
+GOOD, POOR = 0.8, 0.2
+START = 1_800_000_000.0
+COOLDOWN, WINDOW = 100.0, 50.0
+
+
+class Died(BaseException):
+    """The process was killed here."""
+
+
+@dataclass
+class Trace:
+    """What was done, in order."""
+
+    done: list[str] = field(default_factory=list)
+    dies_before: int | None = None  # the n-th entry
+
+    def add(self, what: str) -> None:
+        if self.dies_before is not None and len(self.done) >= self.dies_before:
+            raise Died(what)
+        self.done.append(what)
+
+
+class FakeEngine:
+    """Holds what it is asked to, at once, unless `slow`; then when `load` is called."""
+
+    def __init__(self, trace: Trace | None = None) -> None:
+        self.trace = trace if trace is not None else Trace()
+        self.held: frozenset[DrafterName] = frozenset({DRAFT_MODEL})
+        self.lowered: list[tuple[int, frozenset[DrafterName], str]] = []
+        self.failure: Exception | None = None
+        self.not_serving: Exception | None = None
+        self.drafters = tuple(BUILT_IN_DRAFTERS)
+        self.slow = False
+        self.active = 0
+        self.reloads: list[Future[int]] = []
+        self._loading: list[tuple[frozenset[DrafterName], Future[int]]] = []
+
+    @property
+    def info(self) -> ModelInfo:
+        if self.not_serving is not None:
+            raise self.not_serving
+        reason = "" if DRAFT_MODEL in self.drafters else "no draft model is loaded"
+        return ModelInfo("m", "d", 4096, 256, self.drafters, reason, 0, 0, "cpu")
+
+    @property
+    def tokenizer(self) -> Any:
+        raise NotImplementedError
+
+    def status(self) -> EngineStatus:
+        known = {"active": self.active, "counts": DraftCounts(), "finished": {}, "loaded": self.held}
+        return EngineStatus(**{name: known.get(name, 0) for name in EngineStatus.__dataclass_fields__})  # type: ignore[arg-type]
+
+    def submit(self, request: DecodeRequest, sink: object) -> None:
+        raise NotImplementedError
+
+    def cancel(self, request_id: str, reason: FinishReason = FinishReason.CANCELLED) -> None:
+        raise NotImplementedError
+
+    def keep(self, drafters: frozenset[DrafterName]) -> Future[int]:
+        if self.not_serving is not None:
+            raise self.not_serving
+        self.trace.add("keep " + ",".join(sorted(drafters)))
+        future: Future[int] = Future()
+        self._loading.append((drafters, future))
+        if not self.slow:
+            self.load()
+        return future
+
+    def load(self) -> None:
+        for drafters, future in self._loading:
+            if self.failure is not None and DRAFT_MODEL in drafters:
+                future.set_exception(self.failure)
+            else:
+                self.held = drafters
+                future.set_result(1000 * (DRAFT_MODEL in drafters))
+        self._loading = []
+
+    def lower(self, max_draft_tokens: int, drafters: frozenset[DrafterName], reason: str) -> None:
+        self.trace.add(f"lower {max_draft_tokens}")
+        self.lowered.append((max_draft_tokens, drafters, reason))
+
+    def reload_draft(self) -> Future[int]:
+        self.reloads.append(Future())
+        return self.reloads[-1]
+
+    def logit_gap(self, tokens: tuple[int, ...], chosen: int, other: int) -> Future[float]:
+        raise NotImplementedError
+
+
+class FakeProbeRunner:
+    """Answers a probe with `verdict` at once, unless `slow`; then when `end` is called."""
+
+    def __init__(self) -> None:
+        self.verdict, self.quality = Verdict.GOOD, Verdict.GOOD
+        self.verdicts: dict[LadderLevel, Verdict] = {}
+        self.probed: list[LadderLevel] = []
+        self.learnt: list[LadderLevel] = []
+        self.tested = 0
+        self.baselines = ProbeBaselines(())
+        for drafter in BUILT_IN_DRAFTERS:
+            self.baselines.learn(drafter, AT_BEST, 0)
+        self.slow, self.teaches = False, True
+        self._ends: list[tuple[Future[Any], Any]] = []
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._ends)
+
+    @property
+    def known(self) -> set[DrafterName]:
+        return {drafter for drafter in BUILT_IN_DRAFTERS if self.baselines.of(drafter) is not None}
+
+    def probe(self, level: LadderLevel, baselines: object) -> Future[ProbeReport]:
+        self.probed.append(level)
+        return self._begun(ProbeReport(level, self.verdicts.get(level, self.verdict), "as set", 0.7, 1.5, 0.1))
+
+    def learn(self, level: LadderLevel) -> Future[ProbeReport]:
+        if self.teaches and level.drafter is not None:
+            self.baselines.learn(level.drafter, AT_BEST, self.baselines.age)
+        self.learnt.append(level)
+        return self._begun(ProbeReport(level, Verdict.GOOD, "as set", 0.7, 1.5, 0.1))
+
+    def unlearn(self) -> None:
+        self.baselines.recall({**self.baselines.document(), "drafters": {}})
+
+    def canaries(self) -> Future[CanaryReport]:
+        self.tested += 1
+        outcomes = (CanaryOutcome("one", True, self.quality is Verdict.GOOD),)
+        return self._begun(CanaryReport(self.quality, "as set", outcomes, 0.1))
+
+    def end(self) -> None:
+        ends, self._ends = self._ends, []
+        for future, report in ends:
+            future.set_result(report)
+
+    def _begun(self, report: Any) -> Future[Any]:
+        if self._ends:
+            raise NotNow("one is under way")
+        future: Future[Any] = Future()
+        self._ends.append((future, report))
+        if not self.slow:
+            self.end()
+        return future
+
+
+class TracedLevel(LevelInForce):
+    def __init__(self, trace: Trace, journal: Journal) -> None:
+        super().__init__(LADDER, journal)
+        self._trace = trace
+
+    def move(self, position: int, signal: Signal) -> bool:
+        self._trace.add(f"move {position}")
+        return super().move(position, signal)
+
+
+class MemoryStore:
+    """Keeps the document as a file would."""
+
+    path: Path | None = Path("state.json")
+
+    def __init__(self, trace: Trace | None = None) -> None:
+        self.trace = trace if trace is not None else Trace()
+        self.text: str | None = None
+        self.failure: OSError | None = None
+        self.aside = 0
+
+    @property
+    def document(self) -> dict[str, Any]:
+        assert self.text is not None
+        found: dict[str, Any] = json.loads(self.text)
+        return found
+
+    def load(self) -> str | None:
+        return self.text
+
+    def save(self, document: str) -> None:
+        if self.failure is not None:
+            raise self.failure
+        level = json.loads(document)["level"]
+        self.trace.add(f"save {FallbackLevel(level['kind']).label} {level['max_draft_tokens']}")
+        self.text = document
+
+    def set_aside(self) -> None:
+        self.aside += 1
+        self.text = None
+
+
+class Controlled:
+    """`at(seconds)` sets the clock, counted from the start, and has the controller look once."""
+
+    def __init__(
+        self,
+        store: StateStore | None = None,
+        *,
+        trace: Trace | None = None,
+        engine: FakeEngine | None = None,
+        hardware: Any = None,
+        start: float = START,
+        pair: str = "",
+        journal: Journal | None = None,
+        **settings: Any,
+    ) -> None:
+        self.trace = trace if trace is not None else Trace()
+        self.engine = engine if engine is not None else FakeEngine(self.trace)
+        self.runner, self.telemetry = FakeProbeRunner(), Told()
+        self.journal = journal if journal is not None else Journal()
+        self.in_force = TracedLevel(self.trace, self.journal)
+        self.start, self.now = start, 0.0
+        self.hardware = hardware if hardware is not None else FixedView()
+        self.requests = RequestFeed(clock=lambda: self.now)
+        self.drafters = LoadedDrafters(self.engine, clock=lambda: self.now)
+        defaults = {
+            "dwell_seconds": COOLDOWN,
+            "window_seconds": WINDOW,
+            "least_requests": 2,
+            "canary_period_seconds": 0,
+        }
+        self.controller = Controller(
+            self.in_force,
+            self.engine,
+            runner=self.runner,
+            drafters=self.drafters,
+            requests=self.requests,
+            hardware=self.hardware,
+            settings=FallbackSettings(**{**defaults, **settings}),
+            lease_seconds=1000.0,
+            journal=self.journal,
+            telemetry=self.telemetry,
+            store=store if store is not None else NoStore(),
+            pair=pair,
+            clock=SteadyClock(lambda: start, lambda: self.now),
+            monotonic=lambda: self.now,
+        )
+
+    def at(self, seconds: float) -> int:
+        """The position after it."""
+        self.now = seconds
+        self.controller.tick()
+        return self.position
+
+    def until(self, seconds: float, every: float = 1.0) -> int:
+        """Looks again and again, up to that time."""
+        while self.now < seconds:
+            self.at(min(self.now + every, seconds))
+        return self.position
+
+    @property
+    def position(self) -> int:
+        return self.in_force.position
+
+    @property
+    def told(self) -> list[tuple[str, str, str]]:
+        return [(t.previous, t.current, t.cause) for t in self.journal.latest(100)]
+
+    def request(
+        self,
+        accepted: int = 90,
+        rollbacks: int = 10,
+        *,
+        drafts: int = 40,
+        break_even: float = 20.0,
+        origin: Origin = Origin.CLIENT,
+        level: LadderLevel | None = None,
+        arrival: float | None = None,
+    ) -> None:
+        """One that ends now."""
+        level = level if level is not None else self.in_force.level
+        counts = DraftCounts(
+            rounds=drafts, drafts=drafts, accepted=accepted, rollbacks=rollbacks, break_even_tokens=break_even
+        )
+        request = a_request(level, origin, self.now if arrival is None else arrival)
+        self.requests.on_finish(request, Outcome(FinishReason.STOP, RequestStats(1, request.arrival, counts=counts)))
+
+    def traffic(self, until: float, acceptance: float, **more: Any) -> int:
+        """Two requests a window's fifth, and a look."""
+        while self.now < until:
+            self.now = min(self.now + WINDOW / 5, until)
+            for _ in range(2):
+                self.request(round(100 * acceptance), round(100 * (1 - acceptance)), **more)
+            self.controller.tick()
+        return self.position
+
+
+def a_request(level: LadderLevel = LADDER[0], origin: Origin = Origin.CLIENT, arrival: float = 0.0) -> DecodeRequest:
+    mode = DecodeMode.AUTOREGRESSIVE if level.drafter is None else DecodeMode.SPECULATIVE
+    plan = DecodePlan(mode, level.max_draft_tokens, level.drafter, level.kind, "on", "")
+    return DecodeRequest("r", (1,), 8, plan, arrival, workload=WorkloadClass.CODE, origin=origin)
+
+
+@dataclass
+class Machine:
+    """A HardwareView whose readings the test makes."""
+
+    state: HardwareState | None = None
+    errors: dict[str, int] = field(default_factory=dict)
+
+    def reads(self, at: float, swap_ins: int | None = None, **sample: object) -> None:
+        thermal = sample.get("thermal_level")
+        found = HardwareSample(**sample)  # type: ignore[arg-type]
+        self.state = HardwareState(found, at, thermal_level=thermal, swap_ins=swap_ins)  # type: ignore[arg-type]
+
+
+def notice(level: FallbackLevel, *, hard: bool = False, firing: bool = True, starts_at: float = START) -> Notice:
+    return Notice("DraftdSomething", "abc", firing, starts_at, level, hard)
+
+
+def tell(controlled: Controlled, *notices: Notice) -> list[Applied]:
+    """As the webhook does, on this thread."""
+    controller = controlled.controller
+    asked = controller._ask(lambda now: controller._ladder.notices(notices, now))
+    controller.tick()
+    return asked.result(0)
+
+
+def tell_and_resolve(
+    controlled: Controlled, level: FallbackLevel, *, hard: bool = False, starts_at: float = START
+) -> None:
+    """An alert, and its end."""
+    tell(controlled, notice(level, hard=hard, starts_at=starts_at))
+    tell(controlled, notice(level, hard=hard, starts_at=starts_at, firing=False))
+
+
+def hold(controlled: Controlled, level: FallbackLevel, expires_in: float | None = None) -> None:
+    controller = controlled.controller
+    controller._ask(lambda now: controller._ladder.hold(level, expires_in, now))
+    controller.tick()
+
+
+def release(controlled: Controlled) -> bool:
+    asked = controlled.controller._ask(controlled.controller._ladder.release)
+    controlled.controller.tick()
+    return asked.result(0)
+
+
+def fail(controlled: Controlled, observed: str, times: int = 3) -> None:
+    for n in range(times):
+        request = replace(a_request(), id=f"request {n}")
+        getattr(controlled.requests, observed)(request, "broken")
+        controlled.request()
+
+
+def wait_for(asked: Sequence[Future[Any]], controlled: Controlled) -> None:
+    """Has the controller look until they have ended."""
+    for _ in range(5):
+        if all(future.done() for future in asked):
+            return
+        controlled.controller.tick()
+    raise AssertionError("not done after five looks")

@@ -1,0 +1,61 @@
+"""A probe runner under test: the level in force, what it is to ask, and its reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from draftd.canaries.checkers import NoToolCall
+from draftd.canaries.prompts import Canary, FrozenPrompt, FrozenPrompts
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
+from draftd.fallback.ladder import LadderLevel, ladder_levels
+from draftd.fallback.probe_runner import ProbeLimits, ProbeRunner
+from draftd.fallback.probes import CanaryReport, ProbeReport
+from draftd.fallback.state import LevelInForce
+from draftd.settings import FallbackSettings
+from tests.answering import Answering, Told
+
+LADDER = ladder_levels(4, (2,), DRAFT_MODEL, (PROMPT_LOOKUP,))
+FULL, SHORT, LIGHT, PLAIN = LADDER
+SOON = 20.0  # generous: nothing here takes long
+
+
+def prompts(count: int) -> FrozenPrompts:
+    made = [FrozenPrompt(f"p{n}", WorkloadClass.CHAT, (("user", f"question {n}"),), 8) for n in range(count)]
+    return FrozenPrompts(tuple(made), tuple(Canary(one, NoToolCall(frozenset(), ("yes",))) for one in made))
+
+
+def at(level: LadderLevel = FULL, ladder: Sequence[LadderLevel] = LADDER) -> LevelInForce:
+    """That level is in force; one that is not of the ladder is all of it."""
+    in_force = LevelInForce(ladder if level in ladder else (level,))
+    in_force.restore(in_force.ladder.index(level), None)
+    return in_force
+
+
+@contextmanager
+def probe_runner(engine: Answering, **more: Any) -> Iterator[tuple[ProbeRunner, Told]]:
+    told = Told()
+    given = {"in_force": at(), "prompts": prompts(3), "limits": ProbeLimits(answer=5.0), **more}
+    runner = ProbeRunner(engine, engine.borrow, FallbackSettings(), told, **given)
+    runner.start()
+    try:
+        yield runner, told
+    finally:
+        assert runner.close(SOON)
+
+
+def probed(engine: Answering, level: LadderLevel = FULL, **more: Any) -> ProbeReport:
+    with probe_runner(engine, **more) as (runner, told):
+        report = runner.probe(level).result(SOON)
+    assert told.probes == [(level.kind, report.verdict, report.acceptance, report.speedup)]
+    assert not engine.borrowed
+    return report
+
+
+def canaries_run(engine: Answering, **more: Any) -> CanaryReport:
+    with probe_runner(engine, **more) as (runner, told):
+        report = runner.canaries().result(SOON)
+    assert [(verdict, divergences) for _, verdict, divergences in told.runs] == [(report.verdict, report.divergences)]
+    assert not engine.borrowed
+    return report

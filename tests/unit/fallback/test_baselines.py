@@ -1,0 +1,92 @@
+"""What probes showed while all was well is there again after a restart."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from draftd.canaries.prompts import FrozenPrompt
+from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
+from draftd.fallback.baselines import ProbeBaselines
+from draftd.fallback.drift import Baseline
+from draftd.fallback.probes import Verdict
+from tests.answering import Answering, counted
+from tests.unit.fallback.controlled import TOP, Controlled, MemoryStore
+from tests.unit.fallback.probing import FULL, SOON, probe_runner, prompts
+
+DRAFT, LOOKUP = DRAFT_MODEL, PROMPT_LOOKUP
+PROMPTS = (FrozenPrompt("p", WorkloadClass.CHAT, (("user", "a question"),), 8),)
+OTHERS = (FrozenPrompt("p", WorkloadClass.CHAT, (("user", "another"),), 8),)
+
+
+def learnt() -> dict[str, object]:
+    baselines = ProbeBaselines(PROMPTS)
+    baselines.learn(DRAFT, Baseline(0.9, 0.01), baselines.age)
+    baselines.learn(LOOKUP, Baseline(0.3, 0.2), baselines.age)
+    return json.loads(json.dumps(baselines.document()))  # type: ignore[no-any-return]
+
+
+def test_what_was_learnt_is_recalled_for_the_same_prompts_alone() -> None:
+    same, others = ProbeBaselines(PROMPTS), ProbeBaselines(OTHERS)
+    for one in (same, others):
+        one.recall(learnt())
+    assert (same.of(DRAFT), same.of(LOOKUP)) == (Baseline(0.9, 0.01), Baseline(0.3, 0.2))
+    assert same.of(LIGHT_DRAFT_MODEL) is None
+    assert (others.of(DRAFT), others.of(LOOKUP)) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"prompts": None}, r"probe_baselines\.prompts: got None"),
+        (
+            {"drafters": {"draft_model": {"mean": 7, "spread": 0}}},
+            r"probe_baselines\.drafters\.draft_model\.mean: got 7",
+        ),
+        (
+            {"drafters": {"oracle": {"mean": 1, "spread": 0}}},
+            r"probe_baselines\.drafters\.oracle\.\[key\]: got 'oracle'; allowed: 'draft_model'",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_named_and_recalls_nothing(changed: dict[str, object], named: str) -> None:
+    baselines = ProbeBaselines(PROMPTS)
+    with pytest.raises(ValueError, match=named):
+        baselines.recall({**learnt(), **changed})
+    assert baselines.of(DRAFT) is None
+
+
+def test_a_probe_after_a_restart_is_compared_with_what_was_learnt_before_it() -> None:
+    with probe_runner(Answering(counts=counted(accepted=90, rollbacks=10))) as (runner, _):
+        assert runner.learn(FULL).result(SOON).verdict is Verdict.GOOD
+        kept = runner.baselines.document()
+    weaker = counted(accepted=60, rollbacks=40)
+    for prompted, verdict in ((3, Verdict.BAD), (4, Verdict.GOOD)):  # with four they are other prompts
+        with probe_runner(Answering(counts=weaker), prompts=prompts(prompted)) as (runner, _):
+            runner.baselines.recall(kept)
+            assert runner.probe(FULL).result(SOON).verdict is verdict
+
+
+def test_lessons_are_saved_and_restored_with_the_rest_and_not_for_other_models() -> None:
+    store = MemoryStore()
+    first = Controlled(store)
+    first.runner.baselines.forget()
+    first.at(1)
+    assert Controlled(store).runner.known == {PROMPT_LOOKUP}
+    assert Controlled(store, pair="others").runner.known == set(BUILT_IN_DRAFTERS)  # as it was made
+
+
+def test_a_baseline_that_cannot_be_read_leaves_the_rest_as_it_was(caplog: pytest.LogCaptureFixture) -> None:
+    store = MemoryStore()
+    first = Controlled(store)
+    first.traffic(1200, 0.8)
+    store.text = json.dumps({**store.document, "probe_baselines": {}})
+    with caplog.at_level(logging.WARNING):
+        again = Controlled(store)
+    assert "learnt anew" in caplog.text
+    assert (again.position, store.aside) == (TOP, 0)
+    assert again.controller.readings().drift == {"code": 0.0}
+    store.text = json.dumps({**store.document, "probe_baselines": None})
+    assert Controlled(store).runner.known == set(BUILT_IN_DRAFTERS)

@@ -1,0 +1,326 @@
+"""Each signal leads to its step, and back up again when it is gone and a probe is good."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DecodeMode, DrafterName, Origin
+from draftd.errors import NotServing
+from draftd.fallback.leases import Applied
+from draftd.fallback.probes import CanaryReport, Verdict
+from draftd.hardware.sample import MemoryPressure, ThermalLevel
+from tests.unit.fallback.controlled import (
+    BOTTOM,
+    COOLDOWN,
+    FULL,
+    GOOD,
+    LADDER,
+    LIGHT,
+    LIGHT_DRAFT,
+    PLAIN,
+    POOR,
+    SHORT,
+    SHORT_BLOCK,
+    SHORTER,
+    START,
+    TOP,
+    WINDOW,
+    Controlled,
+    Machine,
+    a_request,
+    fail,
+    hold,
+    notice,
+    release,
+    tell,
+    tell_and_resolve,
+    wait_for,
+)
+
+Sense = Callable[[Controlled], None]
+
+
+def test_nothing_moves_while_acceptance_is_good() -> None:
+    controlled = Controlled()
+    assert controlled.traffic(20 * COOLDOWN, GOOD) == TOP
+    assert controlled.told == []
+
+
+def test_poor_acceptance_leads_to_the_shortest_block_a_rung_a_dwell_and_good_probes_lead_back() -> None:
+    controlled = Controlled()
+    controlled.traffic(10 * COOLDOWN, GOOD)  # the baseline is learnt
+    began = controlled.now
+    while controlled.position == TOP:
+        controlled.traffic(controlled.now + WINDOW / 5, POOR)
+    assert controlled.position == SHORT
+    fell = controlled.now
+    assert fell - began < 3 * WINDOW
+    while controlled.position == SHORT:
+        controlled.traffic(controlled.now + WINDOW / 5, POOR)
+    assert controlled.position == SHORTER
+    assert controlled.now - fell >= COOLDOWN
+    assert controlled.traffic(controlled.now + 10 * COOLDOWN, POOR) == SHORTER
+    assert controlled.engine.lowered == []
+    assert controlled.traffic(controlled.now + 6 * COOLDOWN, GOOD) == TOP
+    assert [(previous, current) for previous, current, _ in controlled.told] == [
+        ("full", "short_block 3"),
+        ("short_block 3", "short_block 2"),
+        ("short_block 2", "short_block 3"),
+        ("short_block 3", "full"),
+    ]
+    up = controlled.journal.latest(1)[0]
+    assert (up.cause, up.evidence) == ("recovered", "probe of full: as set")
+    down = controlled.journal.latest(4)[0]
+    assert down.cause.startswith("acceptance")
+    assert "acceptance 0.20" in down.evidence
+
+
+def test_requests_that_do_not_pay_lead_to_autoregressive_decoding() -> None:
+    controlled = Controlled()
+    while controlled.now < 12 * COOLDOWN and controlled.position != BOTTOM:
+        controlled.traffic(controlled.now + WINDOW / 5, GOOD, break_even=200.0)
+    assert controlled.position == BOTTOM
+    assert {cause for _, _, cause in controlled.told} == {"break_even"}
+
+
+@pytest.mark.parametrize(
+    ("observed", "rung", "signal", "lowered"),
+    [
+        ("on_verifier_error", BOTTOM, "verifier_errors", (0, frozenset[DrafterName]())),
+        ("on_drafter_error", LIGHT, "drafter_errors", (2, frozenset({PROMPT_LOOKUP}))),
+    ],
+)
+def test_repeated_errors_are_obeyed_at_once_by_running_requests_too(
+    observed: str, rung: int, signal: str, lowered: tuple[int, frozenset[DrafterName]]
+) -> None:
+    controlled = Controlled()
+    fail(controlled, observed, 2)
+    assert controlled.at(1) == TOP
+    fail(controlled, observed, 1)
+    assert controlled.at(2) == rung
+    assert controlled.told[-1][2] == signal
+    assert controlled.engine.lowered == [(*lowered, f"ladder: {signal}")]
+
+
+def test_the_rows_of_one_failed_round_are_one_failure() -> None:
+    controlled = Controlled()
+    for n in range(8):
+        controlled.requests.on_verifier_error(dataclasses.replace(a_request(), id=f"row {n}"), "out of memory")
+    assert controlled.at(1) == TOP
+    for _ in range(2):  # the same rows, twice more
+        controlled.requests.on_verifier_error(dataclasses.replace(a_request(), id="row 0"), "out of memory")
+    assert controlled.at(2) == BOTTOM
+
+
+def test_memory_that_stays_critical_is_obeyed_at_once_and_its_end_lets_the_ladder_up() -> None:
+    machine = Machine()
+    controlled = Controlled(hardware=machine, critical_seconds=10)
+    for at in (0, 5, 9):
+        machine.reads(at, memory_pressure=MemoryPressure.CRITICAL)
+        assert controlled.at(at) == TOP
+    machine.reads(10, memory_pressure=MemoryPressure.CRITICAL)
+    assert controlled.at(10) == BOTTOM
+    assert controlled.told[-1][2] == "memory"
+    assert controlled.engine.held == frozenset()
+    for at in range(11, 1000, 7):
+        machine.reads(at, memory_pressure=MemoryPressure.CRITICAL)
+        controlled.at(at)
+    assert controlled.position == BOTTOM
+    assert controlled.runner.probed == []  # a probe would need the weights
+    machine.reads(1001, memory_pressure=MemoryPressure.NORMAL)
+    assert controlled.until(1001 + 6 * COOLDOWN) == TOP
+    assert controlled.engine.held == {DRAFT_MODEL}
+
+
+def test_a_probe_does_not_keep_weights_in_memory_that_is_critically_short() -> None:
+    machine = Machine()
+    controlled = Controlled(hardware=machine, critical_seconds=0)
+    hold(controlled, PLAIN)
+    with controlled.drafters.borrow(DRAFT_MODEL):
+        assert controlled.engine.held == {DRAFT_MODEL}
+        release(controlled)
+        hold(controlled, LIGHT_DRAFT, 1.0)
+        machine.reads(5, memory_pressure=MemoryPressure.CRITICAL)
+        assert controlled.at(5) == BOTTOM
+        assert controlled.engine.held == frozenset()
+
+
+def test_a_machine_that_is_not_read_any_more_is_not_critical_for_ever() -> None:
+    machine = Machine()
+    controlled = Controlled(hardware=machine, critical_seconds=10)
+    for at in (0, 5, 10):
+        machine.reads(at, memory_pressure=MemoryPressure.CRITICAL)
+        controlled.at(at)
+    assert controlled.until(60) == BOTTOM
+    assert controlled.controller.readings().signals == {"memory": PLAIN}
+    controlled.at(71)
+    assert controlled.controller.readings().signals == {}
+
+
+def test_heat_leads_to_shorter_blocks_and_swapping_to_the_light_drafter() -> None:
+    machine = Machine()
+    controlled = Controlled(hardware=machine, thermal_seconds=60, swap_bytes=1000)
+    for at in range(0, 301, 10):
+        machine.reads(at, thermal_level=ThermalLevel.HEAVY)
+        controlled.at(at)
+    assert controlled.position == SHORTER
+    assert controlled.told[-1][2] == "thermal"
+    machine.reads(301, thermal_level=ThermalLevel.NOMINAL, swap_ins=0)
+    controlled.at(301)
+    machine.reads(311, thermal_level=ThermalLevel.NOMINAL, swap_ins=2000)
+    assert controlled.at(311) == LIGHT
+    assert controlled.told[-1][2] == "swap"
+
+
+def test_bad_canaries_are_obeyed_at_once_and_only_good_ones_take_it_back() -> None:
+    controlled = Controlled(canary_period_seconds=50)
+    controlled.runner.quality = Verdict.BAD
+    assert controlled.until(49) == TOP
+    controlled.until(52)
+    assert controlled.position == BOTTOM
+    assert controlled.told[-1][2] == "quality"
+    assert controlled.until(1000) == BOTTOM
+    assert controlled.runner.probed == []
+    runs = controlled.runner.tested
+    assert 3 <= runs <= 10  # a run each wait, not more
+    controlled.runner.quality = Verdict.GOOD
+    assert controlled.until(1000 + 6 * COOLDOWN) == TOP
+
+
+def test_bad_canaries_are_not_run_again_while_memory_is_critical() -> None:
+    machine = Machine()
+    controlled = Controlled(hardware=machine, critical_seconds=10, canary_period_seconds=50)
+    controlled.runner.quality = Verdict.BAD
+    controlled.until(52)
+    runs = controlled.runner.tested
+    for at in range(53, 1000, 7):
+        machine.reads(at, memory_pressure=MemoryPressure.CRITICAL)
+        controlled.at(at)
+    assert controlled.runner.tested == runs
+    machine.reads(1001, memory_pressure=MemoryPressure.NORMAL)
+    controlled.until(1010)
+    assert controlled.runner.tested == runs + 1
+
+
+def test_canaries_run_on_schedule_only_while_something_is_drafted() -> None:
+    controlled = Controlled(canary_period_seconds=50)
+    tell(controlled, notice(PLAIN, hard=True))
+    controlled.until(500)
+    assert controlled.position == BOTTOM
+    assert controlled.runner.tested == 0
+    controlled = Controlled(canary_period_seconds=50)
+    controlled.until(501)
+    assert controlled.runner.tested == 10 - 1
+
+
+def test_an_alert_leads_down_and_its_resolve_makes_no_step() -> None:
+    controlled = Controlled()
+    assert tell(controlled, notice(LIGHT_DRAFT)) == [Applied.ACCEPTED]
+    assert controlled.position == SHORT
+    assert controlled.told == [("full", "short_block 3", "alert")]
+    assert tell(controlled, notice(LIGHT_DRAFT)) == [Applied.DUPLICATE]
+    controlled.until(2 * COOLDOWN + 5)
+    assert controlled.position == LIGHT
+    assert controlled.until(900) == LIGHT
+    controlled.runner.verdict = Verdict.BAD
+    assert tell(controlled, notice(LIGHT_DRAFT, firing=False)) == [Applied.RESOLVED]
+    assert controlled.until(1500) == LIGHT
+    assert controlled.runner.probed
+    controlled.runner.verdict = Verdict.GOOD
+    assert controlled.until(1500 + 6 * COOLDOWN) == TOP
+
+
+def test_a_critical_alert_binds_running_requests_and_runs_out_where_it_is_not_repeated() -> None:
+    controlled = Controlled()
+    tell(controlled, notice(PLAIN, hard=True))
+    assert controlled.position == BOTTOM
+    assert [lowered[0] for lowered in controlled.engine.lowered] == [0]
+    controlled.until(999)
+    assert len(controlled.controller.state().leases) == 1
+    controlled.at(1001)
+    assert controlled.controller.state().leases == ()
+    assert controlled.position == BOTTOM
+
+
+def test_the_alert_source_ends_what_it_lists_no_more() -> None:
+    controlled = Controlled()
+    controlled.controller.polled([notice(PLAIN)])
+    controlled.at(1)
+    assert [lease.notice.name for lease in controlled.controller.state().leases] == ["DraftdSomething"]
+    controlled.controller.polled([])
+    controlled.at(2)
+    assert controlled.controller.state().leases == ()
+
+
+def test_canaries_on_demand_count_like_those_on_schedule() -> None:
+    controlled = Controlled()
+    controlled.runner.quality = Verdict.BAD
+    asked = controlled.controller.canaries()
+    wait_for([asked], controlled)
+    report = asked.result(0)
+    assert isinstance(report, CanaryReport)
+    controlled.at(2)
+    assert controlled.position == BOTTOM
+    scores = controlled.controller.readings().canary_scores
+    assert scores == {DecodeMode.AUTOREGRESSIVE: 1.0, DecodeMode.SPECULATIVE: 0.0}
+
+
+def test_probes_and_canaries_are_no_evidence_and_neither_is_what_drafted_nothing() -> None:
+    controlled = Controlled()
+    for at in range(0, 2000, 10):
+        for origin in (Origin.PROBE, Origin.CANARY):
+            controlled.request(1, 99, origin=origin)
+            controlled.requests.on_verifier_error(a_request(origin=origin), "broken")
+        controlled.request(0, 0, drafts=0)
+        controlled.at(at)
+    assert controlled.told == []
+
+
+def test_without_the_guard_only_alerts_and_canaries_move_it() -> None:
+    controlled = Controlled(guard=False)
+    controlled.traffic(10 * COOLDOWN, GOOD)
+    controlled.traffic(20 * COOLDOWN, POOR)
+    fail(controlled, "on_verifier_error")
+    controlled.at(controlled.now + 1)
+    assert controlled.told == []
+    tell(controlled, notice(SHORT_BLOCK))
+    assert controlled.position == SHORT
+
+
+def test_while_the_engine_loads_nothing_is_tried_and_its_weights_are_asked_for_afterwards() -> None:
+    controlled = Controlled()
+    tell_and_resolve(controlled, PLAIN, hard=True)
+    controlled.engine.not_serving = NotServing("loading")
+    controlled.engine.held = frozenset({DRAFT_MODEL})
+    hold(controlled, LIGHT_DRAFT)
+    controlled.until(50)
+    assert (controlled.position, controlled.runner.probed) == (BOTTOM, [])
+    controlled.engine.not_serving = None
+    assert controlled.until(52) == LIGHT
+    assert controlled.engine.held == {PROMPT_LOOKUP}
+
+
+def test_a_flood_of_ended_requests_is_bounded() -> None:
+    controlled = Controlled()
+    for _ in range(10_000):
+        controlled.request()
+    assert len(controlled.requests.take()) == 4096
+
+
+def test_what_is_shown_is_what_is() -> None:
+    controlled = Controlled()
+    tell(controlled, notice(LIGHT_DRAFT, hard=True))
+    state = controlled.controller.state()
+    assert (state.ladder, state.position, state.since) == (LADDER, LIGHT, START)
+    assert state.signal is not None
+    assert state.signal.text.startswith("alert: DraftdSomething fires since")
+    assert (state.wait, state.relapses, state.state_file) == (2 * COOLDOWN, 0, None)
+    assert state.loaded_drafters == {PROMPT_LOOKUP}
+    assert [signal.asks_for for signal in state.signals] == [LIGHT_DRAFT]
+    readings = controlled.controller.readings()
+    assert (readings.level, readings.position, readings.held, readings.leases) == (LIGHT_DRAFT, LIGHT, False, 1)
+    assert readings.signals == {"alert": LIGHT_DRAFT}
+    assert controlled.telemetry.transitions == [(FULL, LIGHT_DRAFT, "alert")]

@@ -1,0 +1,200 @@
+"""When a rung is tried out, and what the ladder makes of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from draftd.errors import ModelLoadError, NotNow
+from draftd.fallback.probes import Verdict
+from tests.unit.fallback.controlled import (
+    BOTTOM,
+    COOLDOWN,
+    FULL,
+    GOOD,
+    LADDER,
+    LIGHT,
+    PLAIN,
+    POOR,
+    SHORT,
+    SHORT_BLOCK,
+    SHORTER,
+    START,
+    TOP,
+    WINDOW,
+    Controlled,
+    hold,
+    tell_and_resolve,
+    wait_for,
+)
+
+
+def test_a_probe_that_is_not_good_leaves_the_ladder_and_is_made_again_after_a_dwell() -> None:
+    controlled = Controlled()
+    tell_and_resolve(controlled, SHORT_BLOCK)
+    controlled.runner.verdict = Verdict.BAD
+    assert controlled.until(1000) == SHORT
+    assert 5 <= len(controlled.runner.probed) <= 10
+    assert set(controlled.runner.probed) == {LADDER[TOP]}
+
+
+def test_a_drafter_that_does_not_pay_does_not_bar_the_way_to_one_that_does() -> None:
+    controlled = Controlled()
+    controlled.runner.verdicts[LADDER[LIGHT]] = Verdict.BAD
+    tell_and_resolve(controlled, PLAIN, hard=True)
+    assert controlled.until(8 * COOLDOWN) == TOP
+    assert LADDER[LIGHT] in controlled.runner.probed
+    assert ("autoregressive", "short_block 2", "recovered") in controlled.told
+
+
+def test_where_every_drafter_was_bad_all_are_tried_again() -> None:
+    controlled = Controlled()
+    controlled.runner.verdict = Verdict.BAD
+    tell_and_resolve(controlled, PLAIN, hard=True)
+    controlled.until(12 * COOLDOWN)
+    tried = controlled.runner.probed
+    assert tried[:4] == [LADDER[LIGHT], LADDER[SHORTER], LADDER[LIGHT], LADDER[SHORTER]]
+
+
+def test_a_busy_daemon_spends_no_more_than_its_share_on_probes() -> None:
+    controlled = Controlled(probe_share=0.02)
+    tell_and_resolve(controlled, SHORT_BLOCK)
+    controlled.engine.active = 1
+    controlled.runner.verdict = Verdict.TOO_FEW_SAMPLES
+    controlled.runner.slow = True
+    for at in range(3000):
+        controlled.at(float(at))
+        if at % 5 == 0:
+            controlled.runner.end()  # a probe takes up to five seconds
+    assert 5 <= len(controlled.runner.probed) <= 3000 * 0.02
+    never = Controlled(probe_share=0)
+    tell_and_resolve(never, SHORT_BLOCK)
+    never.engine.active = 1
+    never.until(2000)
+    assert never.runner.probed == []
+
+
+def test_a_probe_that_a_step_overtook_lets_nothing_up() -> None:
+    controlled = Controlled()
+    tell_and_resolve(controlled, SHORT_BLOCK)
+    controlled.runner.slow = True
+    controlled.until(2 * COOLDOWN - 1)
+    assert controlled.runner.busy
+    tell_and_resolve(controlled, PLAIN, hard=True, starts_at=START + 1)
+    controlled.runner.end()
+    controlled.runner.slow = False
+    controlled.runner.verdict = Verdict.BAD
+    assert controlled.until(9 * COOLDOWN) == BOTTOM
+
+
+def test_a_probe_that_new_weights_overtook_lets_nothing_up() -> None:
+    controlled = Controlled()
+    tell_and_resolve(controlled, SHORT_BLOCK)
+    controlled.runner.slow = True
+    controlled.until(2 * COOLDOWN - 5)
+    assert controlled.runner.busy
+    controlled.controller.reload_draft()
+    controlled.engine.reloads[0].set_result(1)
+    controlled.at(2 * COOLDOWN - 4)
+    controlled.runner.end()  # good, but of the old ones
+    controlled.runner.slow, controlled.runner.verdict = False, Verdict.BAD
+    assert controlled.until(3 * COOLDOWN) == SHORT
+
+
+def test_what_was_tried_in_vain_before_a_step_is_tried_again_after_it() -> None:
+    controlled = Controlled()
+    controlled.runner.verdicts[LADDER[LIGHT]] = Verdict.BAD
+    controlled.runner.verdict = Verdict.TOO_FEW_SAMPLES
+    tell_and_resolve(controlled, PLAIN, hard=True)
+    while not controlled.runner.probed:
+        controlled.at(controlled.now + 1)
+    hold(controlled, FULL, 1.0)
+    controlled.until(controlled.now + 2)
+    tell_and_resolve(controlled, PLAIN, hard=True, starts_at=START + 1)
+    controlled.until(controlled.now + 2 * COOLDOWN)
+    assert controlled.runner.probed[:2] == [LADDER[LIGHT], LADDER[LIGHT]]
+
+
+def test_at_the_top_it_learns_once_what_probes_show() -> None:
+    controlled = Controlled()
+    controlled.runner.unlearn()
+    controlled.until(COOLDOWN - 1)
+    assert controlled.runner.learnt == []  # not while it has only just started
+    controlled.until(20 * COOLDOWN)
+    assert controlled.runner.learnt == [LADDER[TOP]]
+    assert controlled.told == []
+
+
+def test_a_probe_that_teaches_nothing_is_repeated_more_rarely() -> None:
+    controlled = Controlled(longest_wait_seconds=8 * COOLDOWN)
+    controlled.runner.unlearn()
+    controlled.runner.teaches = False
+    controlled.until(60 * COOLDOWN, every=10)
+    assert 8 <= len(controlled.runner.learnt) <= 12
+
+
+def test_a_new_draft_is_probed_at_once_and_what_was_seen_of_the_old_one_is_forgotten() -> None:
+    controlled = Controlled()
+    controlled.traffic(10 * COOLDOWN, GOOD)
+    controlled.traffic(controlled.now + WINDOW / 5, POOR)
+    controlled.traffic(controlled.now + WINDOW / 5, POOR)
+    controlled.traffic(controlled.now + WINDOW / 5, POOR)
+    assert controlled.position == SHORT
+    drift = controlled.controller.readings().drift
+    probes = len(controlled.runner.probed)
+    reloading = controlled.controller.reload_draft()
+    controlled.controller.tick()
+    assert len(controlled.runner.probed) == probes
+    controlled.engine.reloads[0].set_result(1234)
+    assert not reloading.done()
+    controlled.now += 1
+    controlled.controller.tick()
+    assert reloading.result(0) == 1234
+    assert len(controlled.runner.probed) == probes + 1
+    assert list(controlled.controller.readings().drift) == list(drift)  # the baseline is there still
+    old = controlled.now - 10
+    controlled.now += 1
+    for _ in range(50):
+        controlled.request(1, 99, arrival=old)  # drafted by the old one, ended now
+    controlled.controller.tick()
+    assert controlled.controller.readings().drift == {"code": 0.0}
+
+
+def test_a_new_draft_is_tried_before_what_it_has_not_changed_and_however_busy_the_daemon_is() -> None:
+    controlled = Controlled(probe_share=0)
+    tell_and_resolve(controlled, PLAIN, hard=True)
+    controlled.engine.active = 1
+    assert controlled.until(3 * COOLDOWN) == BOTTOM
+    controlled.controller.reload_draft()
+    controlled.engine.reloads[0].set_result(1)
+    controlled.until(3 * COOLDOWN + 10)
+    assert controlled.runner.probed == [LADDER[SHORTER]]
+    assert controlled.position == SHORTER
+
+
+def test_a_draft_that_cannot_be_read_anew_says_so_and_changes_nothing() -> None:
+    controlled = Controlled()
+    reloading = controlled.controller.reload_draft()
+    controlled.engine.reloads[0].set_exception(ModelLoadError("the folder is empty"))
+    with pytest.raises(ModelLoadError, match="empty"):
+        reloading.result(0)
+
+
+def test_a_probe_on_demand_says_what_it_found_and_there_is_none_above_the_top() -> None:
+    controlled = Controlled()
+    top = controlled.controller.probe()
+    controlled.at(1)
+    with pytest.raises(NotNow, match="no level above"):
+        top.result(0)
+    hold(controlled, PLAIN)
+    asked = [controlled.controller.probe()]
+    wait_for(asked, controlled)
+    assert asked[0].result(0).level == LADDER[LIGHT]
+    assert controlled.controller.readings().probe_speedup == 1.5
+    controlled.runner.slow = True
+    first, second = controlled.controller.probe(), controlled.controller.canaries()
+    controlled.at(3)
+    with pytest.raises(NotNow, match="under way"):
+        second.result(0)
+    controlled.runner.end()
+    controlled.at(4)
+    assert first.result(0).verdict is Verdict.GOOD

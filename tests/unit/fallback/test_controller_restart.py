@@ -1,0 +1,291 @@
+"""A controller that is killed at any moment comes back as it was, or one step safer."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from draftd.core import DrafterName
+from draftd.errors import ConfigError
+from draftd.fallback.journal import Journal, Subject
+from draftd.fallback.ladder import Cause
+from draftd.fallback.probes import Verdict
+from draftd.fallback.store import FileStore
+from tests.unit.fallback.controlled import (
+    BOTTOM,
+    COOLDOWN,
+    LADDER,
+    LIGHT,
+    LIGHT_DRAFT,
+    PLAIN,
+    SHORT,
+    SHORT_BLOCK,
+    SHORTER,
+    START,
+    TOP,
+    Controlled,
+    Died,
+    MemoryStore,
+    Trace,
+    hold,
+    notice,
+    tell,
+)
+
+WHOLE = 8 * COOLDOWN
+
+
+def whole_story(controlled: Controlled) -> None:
+    """Down by an alert, hard down by another, all the way up again, a hold and its end."""
+    tell(controlled, notice(SHORT_BLOCK))
+    controlled.until(COOLDOWN + 5, every=5)
+    tell(controlled, notice(PLAIN, hard=True, starts_at=START + 1))
+    tell(controlled, notice(PLAIN, hard=True, firing=False, starts_at=START + 1))
+    controlled.until(WHOLE, every=5)
+    assert controlled.position == TOP
+    hold(controlled, LIGHT_DRAFT, 10.0)
+    controlled.until(WHOLE + 20, every=5)
+
+
+def test_down_is_saved_first_and_up_last() -> None:
+    trace = Trace()
+    store = MemoryStore(trace)
+    controlled = Controlled(store, trace=trace)
+    tell(controlled, notice(PLAIN, hard=True))
+    begun = trace.done.index("save autoregressive 0")
+    assert trace.done[begun:] == ["save autoregressive 0", "move 4", "lower 0", "keep "]
+    tell(controlled, notice(PLAIN, hard=True, firing=False))
+    trace.done.clear()
+    controlled.until(2 * COOLDOWN + 5)
+    assert trace.done == ["keep prompt_lookup", "move 3", "save light_draft 2"]
+    trace.done.clear()
+    controlled.until(3 * COOLDOWN + 5)
+    assert trace.done == [
+        "keep draft_model,prompt_lookup", "move 2", "keep draft_model", "save short_block 2",
+    ]  # fmt: skip
+
+
+def test_killed_at_any_moment_it_comes_back_no_higher() -> None:
+    trace = Trace()
+    whole_story(Controlled(MemoryStore(trace), trace=trace))
+    everything = list(trace.done)
+    assert len(everything) > 20
+    for n in range(len(everything) + 1):
+        trace = Trace(dies_before=n)
+        store = MemoryStore(trace)
+        controlled = None
+        try:
+            controlled = Controlled(store, trace=trace)
+            whole_story(controlled)
+        except Died as died:
+            next_one = str(died)
+        else:
+            next_one = "the end"
+        if controlled is None:  # it died before it was made
+            assert store.text is None
+            continue
+        was, since, cause = (
+            controlled.position,
+            controlled.controller._ladder._ladder.since,
+            controlled.in_force.signal,
+        )
+        store.trace = Trace()
+        again = Controlled(store, start=controlled.start + controlled.now)
+        said = f"killed before {n}: {next_one}"
+        assert was <= again.position <= max(was + 1, going(controlled)), (
+            said
+        )  # never higher, and no lower than it was going
+        if again.position == was and was != TOP:
+            assert again.in_force.signal == cause, said
+            assert again.controller.state().since == pytest.approx(since), said
+        lowest = again.position
+        again.until(WHOLE, every=5)
+        assert again.position == TOP or again.position <= lowest or again.controller.state().leases, said
+
+
+def going(controlled: Controlled) -> int:
+    """Where it stands, or was about to stand."""
+    return int(controlled.controller._ladder._ladder.position)
+
+
+def test_level_cause_clock_hold_leases_and_baselines_are_as_they_were() -> None:
+    store = MemoryStore()
+    first = Controlled(store)
+    first.traffic(10 * COOLDOWN, 0.8)
+    tell(first, notice(LIGHT_DRAFT, hard=True))
+    before = first.controller.state()
+    drift = first.controller.readings().drift
+    assert drift
+    second = Controlled(store, start=START + first.now + 30)
+    after = second.controller.state()
+    assert second.position == LIGHT
+    assert (after.position, after.since, after.signal, after.leases) == (
+        before.position, before.since, before.signal, before.leases,
+    )  # fmt: skip
+    assert list(second.controller.readings().drift) == list(drift)
+    assert second.told == []  # nothing has changed
+    assert second.in_force.signal is not None
+    assert second.in_force.signal.cause is Cause.ALERT
+    hold(second, SHORT_BLOCK, 100.0)
+    third = Controlled(store, start=second.start + 50)
+    assert third.position == SHORT
+    assert third.controller.state().hold == second.controller.state().hold
+    third.until(49)
+    assert third.position == SHORT
+    third.until(51)
+    assert third.position == LIGHT  # the hold is over, the alert is not
+
+
+def test_leases_that_ran_out_meanwhile_ask_for_nothing() -> None:
+    store = MemoryStore()
+    tell(Controlled(store), notice(LIGHT_DRAFT, hard=True))
+    later = Controlled(store, start=START + 1001)
+    later.at(1)
+    assert later.controller.state().leases == ()
+    assert later.position == LIGHT
+    assert later.until(3 * COOLDOWN + 5) == TOP
+
+
+def test_a_clock_that_went_back_meanwhile_counts_as_no_time() -> None:
+    store = MemoryStore()
+    first = Controlled(store)
+    tell(first, notice(LIGHT_DRAFT, hard=True))
+    tell(first, notice(LIGHT_DRAFT, hard=True, firing=False))
+    first.until(COOLDOWN)
+    tell(first, notice(SHORT_BLOCK, firing=False, starts_at=START + 5))  # saves
+    second = Controlled(store, start=START - 1_000_000)
+    assert second.controller.state().since == START - 1_000_000 - COOLDOWN
+    second.until(COOLDOWN - 5)
+    assert second.position == LIGHT
+    second.until(COOLDOWN + 5)
+    assert second.position == SHORTER
+
+
+def test_the_canaries_word_outlives_a_restart() -> None:
+    store = MemoryStore()
+    first = Controlled(store, canary_period_seconds=50)
+    first.runner.quality = Verdict.BAD
+    assert first.until(60) == BOTTOM
+    second = Controlled(store, start=START + 70)
+    second.runner.quality = Verdict.BAD
+    second.until(2 * COOLDOWN - 10)
+    assert second.position == BOTTOM
+    assert second.controller.readings().signals == {"quality": PLAIN}
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        "",
+        "{",
+        "[]",
+        "[" * 100_000,
+        '{"version": 2}',
+        '{"version": 99, "ladder": {}}',
+        '{"version": 2, "at": 0, "level": {"kind": "sideways"}}',
+    ],
+)
+def test_an_unreadable_state_is_put_aside_for_the_shortest_block(
+    tmp_path: Path, raw: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "fallback.json"
+    path.write_text(raw)
+    with caplog.at_level(logging.WARNING):
+        controlled = Controlled(FileStore(path))
+    assert controlled.position == SHORTER
+    signal = controlled.controller.state().signal
+    assert signal is not None
+    assert signal.text == "unreadable_state: the saved state could not be read"
+    assert (tmp_path / "fallback.json.broken").read_text() == raw
+    assert "cannot be used" in caplog.text
+    assert controlled.until(4 * COOLDOWN) == TOP
+    assert Controlled(FileStore(path), start=START + controlled.now).position == TOP
+
+
+def test_a_state_of_another_version_keeps_the_level_that_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "fallback.json"
+    tell(Controlled(FileStore(path)), notice(PLAIN, hard=True))
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps({**document, "version": 3}))
+    assert Controlled(FileStore(path)).position == BOTTOM
+
+
+def test_what_was_learnt_of_other_models_is_not_learnt_of_these() -> None:
+    store = MemoryStore()
+    first = Controlled(store)
+    first.traffic(10 * COOLDOWN, 0.8)
+    tell(first, notice(LIGHT_DRAFT, hard=True))
+    other = Controlled(store, pair="others")
+    assert other.controller.readings().drift == {}
+    assert other.position == LIGHT
+
+
+def test_frozen_baselines_outrank_learnt_ones_and_a_broken_file_of_them_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "baselines.json"
+    path.write_text('{"version": 1, "baselines": {"draft_model/code": {"mean": 0.9, "spread": 0.01}}}')
+    store = MemoryStore()
+    Controlled(store).traffic(10 * COOLDOWN, 0.8)
+    assert store.document is not None
+    assert store.document["baselines"]["draft_model/code"]["mean"] < 0.9
+    controlled = Controlled(store, baseline=path)
+    controlled.at(0)
+    assert store.document["baselines"]["draft_model/code"]["mean"] == 0.9
+    assert controlled.controller.readings().drift == {"code": 0.0}
+    for at in range(20):
+        controlled.request(70, 30)
+        controlled.at(at)
+    assert controlled.controller.readings().drift["code"] > 1
+    path.write_text('{"version": 1, "baselines": {"draft_model/code": {"mean": 9, "spread": 0.01}}}')
+    with pytest.raises(ConfigError, match=r"fallback\.baseline.*mean"):
+        Controlled(baseline=path)
+
+
+def test_a_state_that_cannot_be_saved_is_logged_once_and_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = MemoryStore()
+    controlled = Controlled(store)
+    controlled.at(0)
+    store.failure = OSError(28, "No space left on device")
+    with caplog.at_level(logging.INFO):
+        tell(controlled, notice(PLAIN, hard=True))
+        assert controlled.position == BOTTOM
+        controlled.until(10)
+        store.failure = None
+        controlled.until(11)
+    assert [record.message for record in caplog.records if "saved" in record.message] == [
+        "state.json cannot be saved: [Errno 28] No space left on device; a restart would not find the level of now",
+        "state.json can be saved again",
+    ]
+    assert controlled.telemetry.saves_failed >= 10
+    assert Controlled(store, start=START + 12).position == BOTTOM
+
+
+def test_nothing_is_saved_while_nothing_changes() -> None:
+    store = MemoryStore()
+    controlled = Controlled(store)
+    controlled.until(100)
+    assert [done for done in store.trace.done if done.startswith("save")] == ["save full 4"]
+
+
+def test_the_weights_of_a_lower_rung_are_not_kept_once_the_engine_has_loaded() -> None:
+    store = MemoryStore()
+    tell(Controlled(store), notice(PLAIN, hard=True))
+    again = Controlled(store)
+    assert again.in_force.level == LADDER[BOTTOM]
+    again.at(1)
+    assert again.engine.held == frozenset[DrafterName]()
+
+
+def test_a_journal_that_ends_elsewhere_gets_the_level_in_force() -> None:
+    store, journal = MemoryStore(), Journal()
+    tell(Controlled(store, journal=journal), notice(LIGHT_DRAFT, hard=True))
+    assert Controlled(store, journal=journal).told == [("full", "light_draft prompt_lookup", "alert")]
+    journal.record(Subject.LEVEL, "light_draft prompt_lookup", "short_block 2", "recovered", "")  # and killed
+    journal.record(Subject.FLAG, "on", "off", "")
+    again = Controlled(store, journal=journal)
+    assert again.told[-1] == ("short_block 2", "light_draft prompt_lookup", "alert")
+    assert again.journal.latest(1)[0].evidence.startswith("DraftdSomething fires since")

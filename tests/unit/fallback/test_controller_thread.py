@@ -1,0 +1,206 @@
+"""The controller on its own thread: bounded, woken at once, answered or refused, and joined."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from draftd.core import FallbackLevel
+from draftd.errors import NotServing, QueueFull
+from draftd.fallback.leases import Applied, Notice
+from draftd.fallback.signal_feed import RequestFeed
+from tests.unit.fallback.controlled import (
+    BOTTOM,
+    LIGHT,
+    PLAIN,
+    SHORT_BLOCK,
+    START,
+    TOP,
+    Controlled,
+    MemoryStore,
+    a_request,
+)
+from tests.waiting import until
+
+
+class Running(Controlled):
+    """A controlled controller that looks for itself. Its clock stands still unless the test moves it."""
+
+    def __enter__(self) -> Running:
+        self.controller.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self.controller.close(10)
+
+
+def notice(level: FallbackLevel = PLAIN, *, hard: bool = True, number: int = 0) -> Notice:
+    return Notice("DraftdSomething", f"alert {number}", True, START, level, hard)
+
+
+@pytest.fixture
+def running() -> Iterator[Running]:
+    with Running() as controlled:
+        yield controlled
+
+
+def test_a_notice_is_obeyed_when_its_sender_has_its_answer(running: Running) -> None:
+    assert running.controller.notices([notice()]) == [Applied.ACCEPTED]
+    assert running.position == BOTTOM
+    assert running.controller.state().position == BOTTOM
+
+
+def test_it_is_on_the_disk_when_its_sender_has_its_answer() -> None:
+    store = MemoryStore()
+    with Running(store) as running:
+        running.controller.notices([notice()])
+        assert store.document is not None
+        assert list(store.document["leases"]["held"]) == ["alert 0"]
+        assert store.document["level"]["kind"] == FallbackLevel.AUTOREGRESSIVE
+
+
+def test_a_hold_is_obeyed_when_it_returns_and_a_release_says_whether_there_was_one(running: Running) -> None:
+    running.controller.hold(FallbackLevel.LIGHT_DRAFT, None)
+    assert running.position == LIGHT
+    assert running.controller.release() is True
+    assert running.controller.release() is False
+
+
+def test_errors_do_not_wait_for_the_next_look_and_samples_do() -> None:
+    controlled = Controlled()
+    controlled.request()
+    assert not controlled.requests.woken.is_set()
+    controlled.requests.on_verifier_error(a_request(), "broken")
+    assert controlled.requests.woken.is_set()
+
+
+def test_what_woke_it_is_obeyed(running: Running) -> None:
+    for _ in range(3):
+        running.requests.on_verifier_error(a_request(), "broken")
+    until(lambda: running.position == BOTTOM)
+
+
+def test_samples_are_taken_at_the_next_look(running: Running) -> None:
+    for _ in range(100):
+        running.request()
+    until(lambda: not running.requests._events)
+
+
+class Stuck(MemoryStore):
+    """A disk that takes its time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = threading.Event()
+        self.entered = threading.Event()
+
+    def save(self, document: object) -> None:
+        self.entered.set()
+        assert self.go_on.wait(30)
+
+
+def test_who_asks_while_too_many_wait_is_told_to_come_again() -> None:
+    store = Stuck()
+    with Running(store) as running:
+        assert store.entered.wait(10)
+        for n in range(64):
+            running.controller.polled([notice(number=n)])
+        with pytest.raises(QueueFull) as caught:
+            running.controller.polled([])
+        assert caught.value.retry_after
+        with pytest.raises(QueueFull):
+            running.controller.notices([notice()])
+        assert isinstance(running.controller.probe().exception(0), QueueFull)
+        assert running.controller.state().position == TOP  # to look is to wait for nobody
+        store.go_on.set()
+        until(lambda: not running.controller._waiting)
+
+
+def test_a_disk_that_hangs_keeps_a_sender_no_longer_than_a_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("draftd.fallback.controller._ANSWER_SECONDS", 0.2)
+    store = Stuck()
+    with Running(store) as running:
+        assert store.entered.wait(10)
+        with pytest.raises(QueueFull, match="busy"):
+            running.controller.notices([notice()])
+        left = running.controller._ask(lambda now: "done")
+        assert running.controller.close(0.05) is False
+        store.go_on.set()
+        assert left.result(10) == "done"  # nobody is left waiting
+
+
+def test_a_look_that_fails_is_logged_once_and_the_next_one_is_made(
+    running: Running, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ladder = running.controller._ladder
+    looks = 0
+    tick = ladder.tick
+
+    def broken(now: float) -> None:
+        nonlocal looks
+        looks += 1
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(ladder, "tick", broken)
+    until(lambda: looks >= 3)
+    assert len([record for record in caplog.records if "could not look" in record.message]) == 1
+    assert running.controller.notices([notice()]) == [Applied.ACCEPTED]
+    monkeypatch.setattr(ladder, "tick", tick)
+    until(lambda: running.position == BOTTOM)
+
+
+def test_who_asks_after_the_end_is_told_so_and_nobody_is_left_waiting() -> None:
+    running = Running()
+    running.controller.start()
+    asked = [running.controller._ask(lambda now: now) for _ in range(5)]
+    assert running.controller.close(10)
+    assert all(future.done() for future in asked)
+    for ask in (lambda: running.controller.notices([]), running.controller.release):
+        with pytest.raises(NotServing):
+            ask()
+    assert isinstance(running.controller.probe().exception(0), NotServing)
+    assert isinstance(running.controller.canaries().exception(0), NotServing)
+    assert running.controller.close(1)
+
+
+def test_it_closes_without_having_been_started() -> None:
+    assert Running().controller.close(0.1)
+
+
+def test_what_it_knew_last_is_saved_when_it_closes() -> None:
+    store = MemoryStore()
+    store.failure = OSError(28, "No space left on device")
+    running = Running(store)
+    running.controller.start()
+    running.controller.notices([notice(SHORT_BLOCK)])
+    store.failure = None
+    assert running.controller.close(10)
+    assert store.document is not None
+    assert store.document["level"]["kind"] == FallbackLevel.SHORT_BLOCK
+
+
+def test_many_threads_ask_at_once_and_each_has_its_own_answer(running: Running) -> None:
+    answers: dict[int, list[Applied]] = {}
+
+    def ask(number: int) -> None:
+        answers[number] = running.controller.notices([notice(number=number), notice(number=number)])
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(40)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert answers == {number: [Applied.ACCEPTED, Applied.DUPLICATE] for number in range(40)}
+
+
+def test_what_the_engine_tells_takes_no_time() -> None:
+    intake = RequestFeed(capacity=100)
+    request = a_request()
+    began = time.perf_counter()
+    for _ in range(10_000):
+        intake.on_verifier_error(request, "broken")
+    assert time.perf_counter() - began < 5
+    assert len(intake.take()) == 100

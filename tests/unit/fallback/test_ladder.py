@@ -1,0 +1,248 @@
+"""The ladder, driven by signals and a clock that hypothesis invents."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FallbackLevel
+from draftd.fallback.ladder import (
+    Cause,
+    Hold,
+    LadderLevel,
+    LadderSettings,
+    LadderState,
+    Permit,
+    Signal,
+    Step,
+    flaps,
+    held,
+    highest,
+    ladder_levels,
+    lowest,
+    move,
+    released,
+    to_probe,
+)
+
+FULL, SHORT, LIGHT, PLAIN = (
+    FallbackLevel.FULL, FallbackLevel.SHORT_BLOCK, FallbackLevel.LIGHT_DRAFT, FallbackLevel.AUTOREGRESSIVE,
+)  # fmt: skip
+LADDER = ladder_levels(6, (6, 4, 3, 2), DRAFT_MODEL, (PROMPT_LOOKUP,))
+BOTTOM = len(LADDER) - 1
+SETTINGS = LadderSettings(cooldown=100, longest_wait=1000, relapse_within=500, forgiven_after=2000)
+
+
+def soft(level: FallbackLevel = PLAIN) -> Signal:
+    return Signal(Cause.ACCEPTANCE_DRIFT, level, "0.31 of 0.72")
+
+
+def hard(level: FallbackLevel = PLAIN) -> Signal:
+    return Signal(Cause.MEMORY, level, "critical for 30 s", hard=True)
+
+
+@dataclass
+class Climb:
+    """A ladder over time."""
+
+    state: LadderState = field(default_factory=LadderState)
+    steps: list[Step] = field(default_factory=list)
+
+    def at(self, now: float, *signals: Signal, probe: bool = False) -> int:
+        permit = Permit(self.state.position - 1) if probe else None
+        self.state, step = move(self.state, LADDER, signals, permit, SETTINGS, now)
+        if step is not None:
+            self.steps.append(step)
+        return self.state.position
+
+
+def test_levels_are_full_shorter_blocks_lighter_drafters_and_none() -> None:
+    assert (
+        LadderLevel(FULL, 6, DRAFT_MODEL),
+        LadderLevel(SHORT, 4, DRAFT_MODEL),
+        LadderLevel(SHORT, 3, DRAFT_MODEL),
+        LadderLevel(SHORT, 2, DRAFT_MODEL),
+        LadderLevel(LIGHT, 2, PROMPT_LOOKUP),
+        LadderLevel(PLAIN, 0, None),
+    ) == LADDER
+
+
+def test_where_nothing_may_be_drafted_there_is_no_way_down() -> None:
+    ladder = ladder_levels(0, (4,), DRAFT_MODEL, (PROMPT_LOOKUP,))
+    assert ladder == (LadderLevel(FULL, 0, DRAFT_MODEL),)
+    assert move(LadderState(), ladder, [hard()], None, SETTINGS, 0.0) == (LadderState(), None)
+
+
+@pytest.mark.parametrize(("kind", "position"), [(FULL, 0), (SHORT, 3), (LIGHT, 4), (PLAIN, 5)])
+def test_a_signal_leads_to_the_last_level_of_its_kind(kind: FallbackLevel, position: int) -> None:
+    assert lowest(LADDER, kind) == position
+
+
+def test_a_kind_that_the_ladder_lacks_leads_to_the_next_lower() -> None:
+    short = ladder_levels(4, (), DRAFT_MODEL, ())
+    assert lowest(short, SHORT) == lowest(short, LIGHT) == 1
+
+
+def test_an_operator_gets_the_highest_level_of_a_kind() -> None:
+    assert [highest(LADDER, level) for level in (FULL, SHORT, LIGHT, PLAIN)] == [0, 1, 4, 5]
+    assert highest(ladder_levels(4, (), DRAFT_MODEL, ()), SHORT) == 1
+
+
+def test_a_lasting_soft_signal_goes_down_one_level_per_cooldown() -> None:
+    climb = Climb()
+    assert [climb.at(now, soft()) for now in (0, 50, 99, 100, 150, 200, 300, 400, 500, 600)] == [
+        1, 1, 1, 2, 2, 3, 4, 5, 5, 5,
+    ]  # fmt: skip
+    climb = Climb()
+    assert [climb.at(now, soft(SHORT)) for now in (0, 100, 200, 300)] == [1, 2, 3, 3]
+
+
+def test_a_drafter_probed_in_vain_is_passed_over_until_all_were() -> None:
+    assert to_probe(LADDER, 0, ()) is None
+    assert [to_probe(LADDER, BOTTOM, tried) for tried in ((), {4}, {4, 3})] == [4, 3, 4]
+    assert to_probe(LADDER, 3, {2}) == 2, "a longer block of a draft that is bad at a short one is not tried"
+
+
+def test_a_step_up_leads_no_further_than_its_probe() -> None:
+    plain = LadderState(BOTTOM, since=0.0, signal=Signal(Cause.BREAK_EVEN, PLAIN))
+    state, step = move(plain, LADDER, (), Permit(3, "it was good"), SETTINGS, 200.0)
+    assert step is not None
+    assert (step.previous, step.current, state.position) == (BOTTOM, 3, 3)
+    assert state.signal == step.signal == Signal(Cause.RECOVERED, SHORT, "it was good")
+    for wrong in (BOTTOM, BOTTOM + 3):
+        assert move(plain, LADDER, (), Permit(wrong), SETTINGS, 200.0)[0].position == BOTTOM - 1
+    assert move(plain, LADDER, [soft(LIGHT)], Permit(3), SETTINGS, 200.0)[1] is None, "a signal binds"
+
+
+def test_a_hard_signal_is_obeyed_at_once() -> None:
+    climb = Climb()
+    climb.at(0, soft())
+    assert climb.at(1, soft(), hard()) == BOTTOM
+    assert climb.steps[-1].signal == hard()
+    assert hard().text == "memory: critical for 30 s"
+
+
+def test_the_lowest_signal_wins() -> None:
+    climb = Climb()
+    assert climb.at(0, hard(SHORT), hard(LIGHT)) == 4
+
+
+def test_up_takes_the_wait_a_good_probe_and_no_signal() -> None:
+    climb = Climb()
+    climb.at(0, hard())
+    assert climb.at(199, probe=True) == BOTTOM  # two cooldowns after a step down
+    assert climb.at(200) == BOTTOM
+    assert climb.at(200, soft(PLAIN), probe=True) == BOTTOM
+    assert climb.at(200, soft(LIGHT), probe=True) == BOTTOM - 1  # which is what it asks for
+    assert climb.at(299, probe=True) == BOTTOM - 1  # one after a step up
+    assert climb.at(300, soft(LIGHT), probe=True) == BOTTOM - 1
+    assert climb.at(300, probe=True) == BOTTOM - 2
+
+
+def test_relapses_double_the_wait_and_a_good_time_halves_it() -> None:
+    climb, now = Climb(), 0.0
+    waits = []
+    for _ in range(6):
+        climb.at(now, soft())
+        waits.append(climb.state.wait(SETTINGS))
+        now += waits[-1]
+        assert climb.at(now - 1, probe=True) == 1
+        assert climb.at(now, probe=True) == 0
+        now += SETTINGS.cooldown
+    assert waits == [200, 400, 800, 1000, 1000, 1000]
+    before, since = climb.state.relapses, climb.state.since
+    for later in (1000, 2000, 3000, 4000):
+        climb.at(now + later)
+    assert climb.state.relapses == before - 2
+    assert climb.state.since == since  # forgiving is no step: what goes wrong now waits for nothing
+    assert climb.at(now + 4001, soft()) == 1
+
+
+def test_a_hold_outranks_everything_until_it_is_over() -> None:
+    climb = Climb(LadderState(hold=Hold(2, until=1000.0)))
+    assert climb.at(0, hard()) == 2
+    assert climb.at(999, probe=True) == 2
+    assert climb.at(1000, probe=True) == 2
+    assert climb.at(1199, probe=True) == 2
+    assert climb.at(1200, probe=True) == 1
+    climb = Climb(held(LadderState(), Hold(0)))
+    assert climb.at(1e9, hard()) == 0
+    climb.state = released(climb.state, 1e9)
+    assert climb.at(1e9, hard()) == BOTTOM
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.floats(-50, 400),  # seconds since the last; a clock may jump back
+        st.lists(
+            st.builds(Signal, st.sampled_from(Cause), st.sampled_from(FallbackLevel), st.just("x"), st.booleans()),
+            max_size=3,
+        ),
+        st.booleans(),
+    ),
+    max_size=60,
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(EVENTS)
+def test_it_climbs_by_one_after_its_wait_and_falls_where_asked(
+    events: list[tuple[float, list[Signal], bool]],
+) -> None:
+    climb, now = Climb(), 0.0
+    for seconds, signals, probe in events:
+        now += seconds
+        before = climb.state
+        position = climb.at(now, *signals, probe=probe)
+        assert 0 <= position <= BOTTOM
+        if position < before.position:
+            assert position == before.position - 1
+            assert probe
+            assert now - before.since >= before.wait(SETTINGS)
+            assert all(lowest(LADDER, signal.asks_for) <= position for signal in signals)
+        if position > before.position:
+            assert max(lowest(LADDER, signal.asks_for) for signal in signals) >= position
+            urgent = [lowest(LADDER, signal.asks_for) for signal in signals if signal.hard]
+            assert position == before.position + 1 or position == max(urgent)
+        if any(signal.hard for signal in signals):
+            assert position >= max(lowest(LADDER, signal.asks_for) for signal in signals if signal.hard)
+        if position != before.position:
+            assert climb.state.signal is not None
+            assert climb.steps[-1] == Step(before.position, position, climb.state.signal, now)
+
+
+@settings(max_examples=200, deadline=None)
+@given(EVENTS)
+def test_nothing_latches(events: list[tuple[float, list[Signal], bool]]) -> None:
+    """From wherever it got to, quiet and good probes bring it back to the top in a time that has a bound."""
+    climb, now = Climb(), 0.0
+    for seconds, signals, probe in events:
+        now += seconds
+        climb.at(now, *signals, probe=probe)
+    for _ in range(BOTTOM):
+        now += SETTINGS.longest_wait + 50
+        climb.at(now, probe=True)
+    assert climb.state.position == 0
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(["fine", "soft", "hard"]), min_size=50, max_size=400))
+def test_nothing_flaps(course: list[str]) -> None:
+    """A cause that comes and goes as it likes, as hard as it likes, and a probe that is always good."""
+    causes: dict[str, list[Signal]] = {"fine": [], "soft": [soft(SHORT)], "hard": [hard()]}
+    climb = Climb()
+    for i, what in enumerate(course):
+        climb.at(i * 10.0, *causes[what], probe=True)
+    assert flaps(climb.steps, SETTINGS.cooldown) == []
+
+
+def test_a_cause_that_comes_back_is_let_up_less_often() -> None:
+    climb = Climb()
+    for now in range(0, 20_000, 10):
+        climb.at(float(now), *([soft(SHORT)] if climb.state.position == 0 else []), probe=True)
+    ups = [step.at for step in climb.steps if step.current < step.previous]
+    assert [later - earlier for earlier, later in itertools.pairwise(ups)][:4] == [500, 900, 1100, 1100]

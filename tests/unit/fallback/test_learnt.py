@@ -1,0 +1,191 @@
+"""What was learnt is found again by the pair and the machine that it is of, and by nobody else."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftd.fallback.store import FileStore, LearntFile, LearntKeeper
+from tests.waiting import until
+
+HERE = {"target": {"path": "t", "files": {"model.safetensors": [7, 1]}}, "draft": None, "device": "M4", "cores": 10}
+LEARNT = {"version": 1, "plain": [[1, 0.01]], "acceptance": []}
+
+
+def file_of(path: Path, of: Mapping[str, Any] = HERE) -> LearntFile:
+    return LearntFile(FileStore(path), lambda: of)
+
+
+def test_what_was_kept_is_found_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "learnt.json"
+    assert file_of(path).load() is None
+    assert file_of(path).save(LEARNT)
+    assert file_of(path).load() == LEARNT
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"device": "M2"}, "device"),
+        ({"draft": {"path": "d", "files": {}}}, "draft"),
+        ({"target": {"path": "t", "files": {"model.safetensors": [7, 2]}}, "cores": 4}, "cores, target"),
+    ],
+)
+def test_a_strangers_is_not_used_and_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, change: dict[str, Any], named: str
+) -> None:
+    path = tmp_path / "learnt.json"
+    file_of(path).save(LEARNT)
+    stranger = file_of(path, HERE | change)
+    assert stranger.load() is None
+    (said,) = caplog.messages
+    assert f"it differs in {named}; what drafts cost is learnt anew" in said
+    assert stranger.save({"version": 1, "other": True})
+    assert file_of(path).load() == LEARNT
+    assert file_of(path, HERE | change).load() == {"version": 1, "other": True}
+
+
+def test_the_pairs_that_were_kept_last_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "learnt.json"
+    for cores in range(1, 12):
+        mine = file_of(path, HERE | {"cores": cores})
+        mine.load()
+        assert mine.save({"cores": cores})
+        assert mine.save({"cores": cores, "again": True})
+    found = [pair["of"]["cores"] for pair in json.loads(path.read_text())["pairs"]]
+    assert found == [11, 10, 9, 8, 7, 6, 5, 4]
+
+
+def test_a_pair_that_became_another_meanwhile_takes_the_place_of_that(tmp_path: Path) -> None:
+    """As a draft does that is read anew."""
+    path, before, after = tmp_path / "learnt.json", HERE, HERE | {"draft": {"path": "d", "files": {}}}
+    file_of(path, after).save({"n": 1})
+    now = [before]
+    mine = LearntFile(FileStore(path), lambda: now[0])
+    mine.load()
+    now[0] = after
+    assert mine.save({"n": 2})
+    assert [(one["of"], one["learnt"]) for one in json.loads(path.read_text())["pairs"]] == [(after, {"n": 2})]
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("{", "not valid JSON"),
+        ("[]", "the document: got []; allowed: an object"),
+        ('{"version": 2, "pairs": []}', "version: got 2; allowed: 1"),
+        ('{"version": 1, "pairs": {}}', "pairs: got {}; allowed: a valid"),
+        ('{"version": 1, "pairs": [{"of": {}, "learnt": 3}]}', "pairs.0.learnt: got 3"),
+    ],
+)
+def test_a_damaged_file_is_put_aside_and_said_to_be(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, named: str
+) -> None:
+    path = tmp_path / "learnt.json"
+    path.write_text(text)
+    mine = file_of(path)
+    assert mine.load() is None
+    assert any(str(path) in said and named in said and "learnt anew" in said for said in caplog.messages)
+    assert (tmp_path / "learnt.json.broken").read_text() == text
+    assert mine.save(LEARNT)
+    assert file_of(path).load() == LEARNT
+
+
+class Disk:
+    """A store that fails when it is told to."""
+
+    path: Path | None = Path("disk")
+
+    def __init__(self) -> None:
+        self.full = False
+        self.documents: list[Any] = []
+
+    def load(self) -> str | None:
+        return None
+
+    def save(self, document: str) -> None:
+        if self.full:
+            raise OSError(28, "No space left on device")
+        self.documents.append(json.loads(document))
+
+    def set_aside(self) -> None:
+        return None
+
+    @property
+    def kept(self) -> list[Any]:
+        return [document["pairs"][0]["learnt"] for document in self.documents]
+
+
+def test_it_is_kept_now_and_then_where_it_has_changed(caplog: pytest.LogCaptureFixture) -> None:
+    disk, asked, known = Disk(), threading.Semaphore(0), [None, {"n": 1}, {"n": 1}, {"n": 2}]
+
+    def learnt() -> Mapping[str, Any] | None:
+        asked.release()
+        return known.pop(0) if len(known) > 1 else known[0]
+
+    keeper = LearntKeeper(LearntFile(disk, lambda: HERE), learnt, period=0.001)
+    keeper.start()
+    for _ in range(6):
+        assert asked.acquire(timeout=10)
+    assert keeper.close(10)
+    assert disk.kept == [{"n": 1}, {"n": 2}]
+
+
+def test_it_is_kept_a_last_time_at_the_end() -> None:
+    disk = Disk()
+    keeper = LearntKeeper(LearntFile(disk, lambda: HERE), lambda: LEARNT, period=3600)
+    keeper.start()
+    assert keeper.close(10)
+    assert disk.kept == [LEARNT]
+    assert LearntKeeper(LearntFile(disk, lambda: HERE), lambda: LEARNT).close(0.0), "one that never began is over"
+
+
+def test_a_disk_that_is_full_is_said_once_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    disk = Disk()
+    disk.full = True
+    file, asked = LearntFile(disk, lambda: HERE), threading.Semaphore(0)
+
+    def learnt() -> Mapping[str, Any]:
+        asked.release()
+        return LEARNT
+
+    keeper = LearntKeeper(file, learnt, period=0.001)
+    keeper.start()
+    for _ in range(5):
+        assert asked.acquire(timeout=10)
+    assert caplog.messages.count("disk cannot be saved: [Errno 28] No space left on device; a restart would learn anew")
+    assert len(caplog.messages) == 1
+    disk.full = False
+    until(lambda: disk.kept == [LEARNT])
+    assert keeper.close(10)
+
+
+def test_one_that_cannot_say_what_it_learnt_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def learnt() -> Mapping[str, Any]:
+        raise RuntimeError("on purpose")
+
+    keeper = LearntKeeper(LearntFile(Disk(), lambda: HERE), learnt, period=3600)
+    keeper.start()
+    assert keeper.close(10)
+    assert "what was learnt cannot be kept" in caplog.messages
+
+
+def test_the_end_is_waited_for_no_longer_than_said() -> None:
+    stuck = threading.Event()
+
+    def learnt() -> Mapping[str, Any]:
+        stuck.wait(30)
+        return LEARNT
+
+    keeper = LearntKeeper(LearntFile(Disk(), lambda: HERE), learnt, period=3600)
+    keeper.start()
+    assert not keeper.close(0.05)
+    stuck.set()
+    assert keeper.close(10)

@@ -1,0 +1,156 @@
+"""Alerts as leases: whatever is lost, doubled or out of order, what holds is what the sender last said, for a time."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from draftd.core import FallbackLevel
+from draftd.fallback.ladder import Cause, Signal
+from draftd.fallback.leases import Applied, Leases, Notice
+
+SHORT, LIGHT, PLAIN = FallbackLevel.SHORT_BLOCK, FallbackLevel.LIGHT_DRAFT, FallbackLevel.AUTOREGRESSIVE
+BEGAN = 1_700_000_000.0
+FIRES = Notice("DraftdSwapRising", "a1", True, BEGAN, LIGHT)
+ENDS = replace(FIRES, firing=False)
+AGAIN = replace(FIRES, starts_at=BEGAN + 60)
+LEASE = 100.0
+
+
+def applied(*notices: Notice, leases: Leases | None = None, now: float = 0.0) -> tuple[Leases, list[Applied]]:
+    leases, results = leases or Leases(), []
+    for notice in notices:
+        leases, result = leases.apply(notice, now, LEASE)
+        results.append(result)
+    return leases, results
+
+
+def test_a_firing_alert_asks_for_its_level_until_it_resolves() -> None:
+    leases, results = applied(FIRES)
+    assert results == [Applied.ACCEPTED]
+    evidence = "DraftdSwapRising fires since 2023-11-14 22:13:20 UTC"
+    assert leases.signals() == (Signal(Cause.ALERT, LIGHT, evidence, hard=False),)
+    leases, results = applied(ENDS, leases=leases)
+    assert results == [Applied.RESOLVED]
+    assert leases.signals() == ()
+
+
+@pytest.mark.parametrize("starts_at", [-62_135_596_800.0, -1e17, 1e17])
+def test_a_sender_whose_clock_is_beyond_all_dates_is_still_understood(starts_at: float) -> None:
+    leases, _ = applied(replace(FIRES, starts_at=starts_at))
+    assert [signal.asks_for for signal in leases.signals()] == [LIGHT]
+
+
+def test_what_is_not_repeated_runs_out_and_a_repeat_renews_it() -> None:
+    leases, _ = applied(FIRES)
+    leases, result = leases.apply(FIRES, 60.0, LEASE)
+    assert result is Applied.RENEWED
+    assert leases.expire(159.0).signals()
+    assert not leases.expire(160.0).signals()
+    _, result = leases.apply(FIRES, 161.0, LEASE)
+    assert result is Applied.ACCEPTED
+
+
+@pytest.mark.parametrize(
+    ("notices", "results", "holds"),
+    [
+        ((FIRES, FIRES), [Applied.ACCEPTED, Applied.DUPLICATE], True),
+        ((ENDS, FIRES), [Applied.RESOLVED, Applied.STALE], False),
+        ((FIRES, ENDS, FIRES), [Applied.ACCEPTED, Applied.RESOLVED, Applied.STALE], False),
+        ((FIRES, ENDS, ENDS), [Applied.ACCEPTED, Applied.RESOLVED, Applied.DUPLICATE], False),
+        ((FIRES, ENDS, AGAIN), [Applied.ACCEPTED, Applied.RESOLVED, Applied.ACCEPTED], True),
+        ((AGAIN, ENDS), [Applied.ACCEPTED, Applied.STALE], True),
+        ((AGAIN, FIRES), [Applied.ACCEPTED, Applied.STALE], True),
+        ((FIRES, AGAIN, ENDS), [Applied.ACCEPTED, Applied.ACCEPTED, Applied.STALE], True),
+    ],
+)
+def test_duplicates_and_another_order_change_nothing(
+    notices: tuple[Notice, ...], results: list[Applied], holds: bool
+) -> None:
+    leases, found = applied(*notices)
+    assert found == results
+    assert bool(leases.signals()) == holds
+
+
+def test_the_lowest_level_comes_first_and_hardness_is_kept() -> None:
+    leases, _ = applied(FIRES, Notice("B", "b", True, BEGAN, PLAIN, hard=True), Notice("C", "c", True, BEGAN, SHORT))
+    assert [(signal.asks_for, signal.hard) for signal in leases.signals()] == [
+        (PLAIN, True),
+        (LIGHT, False),
+        (SHORT, False),
+    ]
+
+
+def test_an_alert_whose_level_was_edited_asks_for_the_new_one() -> None:
+    leases, results = applied(FIRES, replace(FIRES, level=PLAIN, hard=True))
+    assert results == [Applied.ACCEPTED, Applied.ACCEPTED]
+    assert [(signal.asks_for, signal.hard) for signal in leases.signals()] == [(PLAIN, True)]
+
+
+def test_there_is_a_bound_and_what_is_held_can_still_be_renewed_and_ended() -> None:
+    many = [Notice("X", f"x{i}", True, BEGAN, SHORT) for i in range(256)]
+    leases, _ = applied(*many)
+    leases, results = applied(FIRES, leases=leases)
+    assert results == [Applied.FULL]
+    _, result = leases.apply(many[0], 1.0, LEASE)
+    assert result is Applied.RENEWED
+    leases, results = applied(replace(many[0], firing=False), FIRES, leases=leases)
+    assert results == [Applied.RESOLVED, Applied.ACCEPTED]
+    _, result = applied(*many, leases=leases)[0].apply(replace(FIRES, fingerprint="late"), LEASE, LEASE)
+    assert result is Applied.ACCEPTED, "all had run out"
+
+
+def test_what_ended_is_remembered_within_a_bound() -> None:
+    leases, _ = applied(*[Notice("X", f"x{i}", False, BEGAN, SHORT) for i in range(1000)])
+    assert len(leases.ended) == 256
+    assert "x999" in leases.ended
+
+
+def test_a_poll_renews_what_is_listed_and_ends_what_it_listed_before() -> None:
+    leases = Leases().reconcile([FIRES], 0.0, LEASE).reconcile([FIRES], 90.0, LEASE)
+    assert leases.expire(189.0).signals()
+    leases = leases.reconcile([], 91.0, LEASE)
+    assert leases.signals() == ()
+    assert leases.reconcile([AGAIN], 92.0, LEASE).signals()
+
+
+def test_a_poll_leaves_alone_what_it_never_listed() -> None:
+    leases, _ = applied(FIRES)
+    assert leases.reconcile([], 50.0, LEASE).signals(), "another sender's, perhaps"
+    assert not leases.reconcile([], 101.0, LEASE).signals(), "but not beyond its time"
+
+
+def test_what_a_poll_lists_again_is_no_old_news_and_lasts_until_it_lists_it_no_more() -> None:
+    leases, _ = applied(FIRES, ENDS)
+    leases = leases.reconcile([FIRES], 1.0, LEASE)  # a silence was lifted
+    assert leases.signals()
+    assert leases.reconcile([], 2.0, LEASE).signals() == ()
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 6))
+def test_any_order_and_any_number_of_copies_ends_where_the_right_order_ends(seed: int, episodes: int) -> None:
+    dice = random.Random(seed)
+    course = []
+    for number in range(episodes):
+        course += [replace(FIRES, starts_at=BEGAN + 100 * number), replace(ENDS, starts_at=BEGAN + 100 * number)]
+    course = course[: dice.randint(1, len(course))]
+    right, _ = applied(*course)
+    shuffled = course * 2
+    dice.shuffle(shuffled)
+    assert applied(*shuffled)[0].signals() == right.signals()
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.integers(0, 5), st.floats(-10, 60)), max_size=60))
+def test_nothing_holds_longer_than_a_lease_after_the_last_word(events: list[tuple[int, bool, int, float]]) -> None:
+    leases, now, latest = Leases(), 0.0, 0.0
+    for which, firing, began, seconds in events:
+        now += seconds
+        latest = max(latest, now)
+        leases, _ = leases.apply(Notice("A", f"a{which}", firing, BEGAN + began, SHORT), now, LEASE)
+    assert leases.expire(latest + LEASE).signals() == ()

@@ -1,0 +1,142 @@
+"""Whose weights are held: the rung's, those of the one that is climbed to, and what is borrowed; nothing else."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, FallbackLevel
+from draftd.errors import ModelLoadError, NotServing
+from draftd.fallback.ladder import LadderLevel
+from draftd.fallback.loaded_drafters import LoadedDrafters, needed
+from tests.unit.fallback.controlled import BOTTOM, LADDER, LIGHT, SHORTER, TOP, FakeEngine
+from tests.waiting import until
+
+DRAFT, LIGHTER, LOOKUP = DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP
+
+
+def asked(engine: FakeEngine) -> list[str]:
+    return [done.removeprefix("keep ") for done in engine.trace.done]
+
+
+def test_a_level_needs_its_drafter_and_the_draft_model_down_to_short_block() -> None:
+    assert needed(LADDER[TOP]) == needed(LADDER[SHORTER]) == {DRAFT}
+    assert needed(LADDER[LIGHT]) == {LOOKUP}
+    assert needed(LADDER[BOTTOM]) == frozenset()
+    assert needed(LadderLevel(FallbackLevel.FULL, 4, LOOKUP)) == {LOOKUP, DRAFT}
+    assert needed(LadderLevel(FallbackLevel.LIGHT_DRAFT, 2, LIGHTER)) == {LIGHTER}
+
+
+def test_the_engine_is_asked_once_for_what_stays_the_same() -> None:
+    engine = FakeEngine()
+    drafters = LoadedDrafters(engine)
+    for position in (TOP, SHORTER, SHORTER, BOTTOM):
+        drafters.hold(LADDER[position])
+        drafters.refresh()
+    assert asked(engine) == ["draft_model", ""]
+    assert engine.held == frozenset()
+
+
+def test_what_is_prepared_is_held_beside_what_is_stood_on_until_it_is_stood_on() -> None:
+    engine = FakeEngine()
+    drafters = LoadedDrafters(engine)
+    drafters.hold(LADDER[LIGHT])
+    assert drafters.prepare(LADDER[SHORTER]).result(0) == 1000
+    assert engine.held == {DRAFT, LOOKUP}
+    drafters.hold(LADDER[SHORTER])
+    assert engine.held == {DRAFT}
+
+
+def test_what_is_borrowed_stays_whatever_is_stood_on_and_goes_with_its_last_borrower() -> None:
+    engine = FakeEngine()
+    drafters = LoadedDrafters(engine)
+    drafters.hold(LADDER[BOTTOM])
+    with drafters.borrow(DRAFT):
+        assert engine.held == {DRAFT}
+        with drafters.borrow(DRAFT), drafters.borrow(None):
+            drafters.hold(LADDER[LIGHT])
+        assert engine.held == {DRAFT, LOOKUP}
+    assert engine.held == {LOOKUP}
+
+
+def test_what_is_revoked_goes_though_it_is_borrowed_and_may_be_borrowed_anew() -> None:
+    engine = FakeEngine()
+    drafters = LoadedDrafters(engine)
+    drafters.hold(LADDER[BOTTOM])
+    with drafters.borrow(DRAFT):
+        drafters.revoke()
+        assert engine.held == frozenset()
+        drafters.prepare(LADDER[LIGHT])
+        assert engine.held == {LOOKUP}
+        with drafters.borrow(DRAFT):
+            assert engine.held == {DRAFT, LOOKUP}
+        assert engine.held == {LOOKUP}
+    with drafters.borrow(DRAFT):
+        assert engine.held == {DRAFT, LOOKUP}
+
+
+def test_who_borrows_waits_until_the_weights_are_there() -> None:
+    engine = FakeEngine()
+    engine.slow = True
+    drafters = LoadedDrafters(engine)
+    inside = threading.Event()
+
+    def borrow() -> None:
+        with drafters.borrow(DRAFT):
+            inside.set()
+
+    thread = threading.Thread(target=borrow)
+    thread.start()
+    until(lambda: bool(asked(engine)))
+    assert not inside.wait(0.1)
+    engine.load()
+    thread.join(10)
+    assert inside.is_set()
+    assert asked(engine) == ["draft_model", ""]
+
+
+def test_weights_that_cannot_be_had_are_said_so_and_not_borrowed() -> None:
+    engine = FakeEngine()
+    engine.failure = ModelLoadError("the folder is empty")
+    drafters = LoadedDrafters(engine, load_seconds=0.1)
+    drafters.hold(LADDER[BOTTOM])
+    with pytest.raises(ModelLoadError, match="empty"), drafters.borrow(DRAFT):
+        raise AssertionError("lent")
+    assert asked(engine)[-1] == ""
+    engine.failure, engine.slow = None, True
+    with pytest.raises(TimeoutError), drafters.borrow(DRAFT):
+        raise AssertionError("lent")
+    engine.not_serving = NotServing("stopping")
+    with pytest.raises(NotServing), drafters.borrow(LOOKUP):
+        raise AssertionError("lent")
+
+
+def test_a_rungs_own_weights_that_cannot_be_had_are_tried_again_after_a_while_and_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    engine, now = FakeEngine(), 0.0
+    engine.failure = ModelLoadError("the folder is empty")
+    drafters = LoadedDrafters(engine, clock=lambda: now)
+    with caplog.at_level(logging.WARNING):
+        drafters.hold(LADDER[TOP])
+        for _ in range(10):
+            drafters.refresh()
+    assert asked(engine) == ["draft_model"]
+    assert len(caplog.records) == 1
+    engine.failure, now = None, 31.0
+    drafters.refresh()
+    assert engine.held == {DRAFT}
+
+
+def test_an_engine_that_loads_is_asked_again_when_it_serves() -> None:
+    engine = FakeEngine()
+    engine.not_serving = NotServing("loading")
+    drafters = LoadedDrafters(engine)
+    drafters.hold(LADDER[BOTTOM])
+    drafters.refresh()
+    assert asked(engine) == []
+    engine.not_serving = None
+    drafters.refresh()
+    assert asked(engine) == [""]

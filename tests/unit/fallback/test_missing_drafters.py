@@ -1,0 +1,96 @@
+"""A ladder whose drafters cannot all be had: nothing is tried out that cannot be, and nothing bars the way up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, PROMPT_LOOKUP, DrafterName
+from draftd.errors import NotNow, NotServing
+from draftd.fallback.probes import Verdict
+from tests.answering import INFO, Answering
+from tests.unit.fallback.controlled import BOTTOM, COOLDOWN, LADDER, LIGHT, LIGHT_DRAFT, PLAIN, TOP, Controlled, hold
+from tests.unit.fallback.probing import FULL, SOON, at, probe_runner
+from tests.unit.fallback.probing import LIGHT as LOOKUP
+from tests.unit.fallback.probing import PLAIN as NOTHING
+
+WHY = "no draft model is loaded"
+LOOKUP_ALONE = replace(INFO, drafters=(PROMPT_LOOKUP,), speculation_reason=WHY)
+NONE_AT_ALL = replace(INFO, drafters=(), speculation_reason=WHY)
+
+
+def without_draft(*drafters: DrafterName, **settings: object) -> Controlled:
+    controlled = Controlled(**settings)
+    controlled.engine.drafters = drafters
+    controlled.runner.unlearn()
+    return controlled
+
+
+def test_what_cannot_be_drafted_is_not_tried_and_the_model_says_why() -> None:
+    with probe_runner(Answering(info=LOOKUP_ALONE)) as (runner, told):
+        for ask in (lambda: runner.probe(FULL), lambda: runner.learn(FULL), runner.canaries):
+            with pytest.raises(NotNow, match=f"nothing is drafted at full: {WHY}"):
+                ask()
+        assert runner.probe(LOOKUP).result(SOON).verdict is not Verdict.FAILED
+    assert [level for level, *_ in told.probes] == [LOOKUP.kind]
+    assert told.runs == []
+
+
+def test_from_the_bottom_the_canaries_run_where_something_can_be_drafted() -> None:
+    only_draft = replace(INFO, drafters=(DRAFT_MODEL,))
+    with probe_runner(Answering(info=only_draft), in_force=at(NOTHING)) as (runner, told):
+        assert runner.canaries().result(SOON).verdict is Verdict.GOOD
+    assert [level for level, *_ in told.runs] == [LADDER[1].kind]
+    none = probe_runner(Answering(info=NONE_AT_ALL), in_force=at(NOTHING))
+    with none as (runner, _), pytest.raises(NotNow, match="prompt_lookup is not configured"):
+        runner.canaries()
+
+
+def test_nothing_is_tried_unasked_where_nothing_is_drafted() -> None:
+    controlled = without_draft(PROMPT_LOOKUP, canary_period_seconds=COOLDOWN)
+    assert controlled.until(10 * COOLDOWN) == TOP
+    assert (controlled.runner.probed, controlled.runner.learnt, controlled.runner.tested) == ([], [], 0)
+    controlled.engine.drafters = tuple(BUILT_IN_DRAFTERS)
+    controlled.until(12 * COOLDOWN)
+    assert controlled.runner.learnt
+    assert controlled.runner.tested
+
+
+@pytest.mark.parametrize("drafters", [(), (PROMPT_LOOKUP,)], ids=["none", "lookup alone"])
+def test_a_level_whose_drafter_is_missing_does_not_bar_the_way_up(drafters: tuple[DrafterName, ...]) -> None:
+    controlled = without_draft(*drafters)
+    hold(controlled, PLAIN, 10.0)
+    assert controlled.position == BOTTOM
+    assert controlled.until(20 * COOLDOWN) == TOP
+    assert controlled.runner.probed == [LADDER[LIGHT]] * len(drafters)
+    last = controlled.journal.latest(1)[0]
+    assert (last.cause, last.evidence) == ("recovered", f"nothing is drafted there ({WHY})")
+    assert WHY in str(controlled.controller.state().signal)
+
+
+def test_such_a_level_is_stepped_up_to_no_sooner() -> None:
+    controlled = without_draft(PROMPT_LOOKUP)
+    hold(controlled, LIGHT_DRAFT, 10.0)
+    assert controlled.position == LIGHT
+    assert controlled.until(2 * COOLDOWN) == LIGHT
+    assert controlled.until(2 * COOLDOWN + 15) == LIGHT - 1
+    assert controlled.runner.probed == []
+
+
+def test_a_probe_on_demand_is_of_a_level_whose_drafter_is_there() -> None:
+    controlled = without_draft(PROMPT_LOOKUP)
+    hold(controlled, PLAIN, 1000.0)
+    asked = controlled.controller.probe()
+    controlled.controller.tick()
+    controlled.controller.tick()
+    assert asked.result(0).level == LADDER[LIGHT]
+
+
+def test_missing_drafters_are_shown_once_they_are_known() -> None:
+    controlled = without_draft(PROMPT_LOOKUP)
+    controlled.at(1)
+    assert controlled.controller.state().missing == {DRAFT_MODEL: WHY}
+    controlled.engine.not_serving = NotServing("the model is being loaded", retry_after=1.0)
+    controlled.at(2)
+    assert controlled.controller.state().missing == {}

@@ -1,0 +1,129 @@
+"""A draft that is weaker by design: it is not held to what the old one was, once somebody says that it is another."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from draftd.core import PROMPT_LOOKUP, DecodeRequest
+from draftd.errors import ModelLoadError
+from draftd.fallback.probes import Verdict
+from tests.answering import Answering, counted
+from tests.unit.fallback.controlled import COOLDOWN, LADDER, SHORT, TOP, Controlled, MemoryStore
+from tests.unit.fallback.probing import FULL, LIGHT, SOON, probe_runner
+
+GOOD, WEAK = 0.85, 0.6
+KIND = "draft_model/code"
+
+
+def reload(controlled: Controlled, *, forget: bool) -> None:
+    done = controlled.controller.reload_draft(forget=forget)
+    controlled.engine.reloads[-1].set_result(1000)
+    controlled.at(controlled.now + 1)
+    assert done.result(0) == 1000
+
+
+@pytest.mark.parametrize(("forget", "position"), [(True, TOP), (False, SHORT)], ids=["another", "the same, mended"])
+def test_a_weaker_draft_stays_at_the_top_where_it_is_another_draft(forget: bool, position: int) -> None:
+    controlled = Controlled()
+    controlled.traffic(12 * COOLDOWN, GOOD)
+    reload(controlled, forget=forget)
+    assert controlled.traffic(controlled.now + COOLDOWN / 2, WEAK) == position
+    if forget:
+        assert controlled.traffic(controlled.now + 12 * COOLDOWN, WEAK) == TOP
+        assert controlled.controller.readings().drift == {"code": 0.0}  # it is learnt of in its turn
+
+
+def test_that_it_is_another_is_written_down_where_a_restart_and_a_person_find_it() -> None:
+    store = MemoryStore()
+    controlled = Controlled(store)
+    controlled.traffic(12 * COOLDOWN, GOOD)
+    assert store.document is not None
+    assert KIND in store.document["baselines"]
+    reload(controlled, forget=False)
+    assert KIND in store.document["baselines"]
+    assert controlled.told == []
+    reload(controlled, forget=True)
+    assert store.document["baselines"] == {}
+    assert controlled.told == [("full", "full", "reload")]
+    assert "forgotten" in controlled.journal.latest(1)[0].evidence
+
+
+def test_frozen_baselines_and_those_of_drafters_without_weights_stay(tmp_path: Path) -> None:
+    path, store = tmp_path / "baselines.json", MemoryStore()
+    path.write_text('{"version": 1, "baselines": {"draft_model/chat": {"mean": 0.9, "spread": 0.01}}}')
+    controlled = Controlled(store, baseline=path)
+    controlled.traffic(12 * COOLDOWN, GOOD)
+    assert store.document is not None
+    learnt = store.document["baselines"].keys()
+    reload(controlled, forget=True)
+    assert (learnt, store.document["baselines"].keys()) == ({KIND, "draft_model/chat"}, {"draft_model/chat"})
+
+
+def test_prompt_lookup_is_what_it_was() -> None:
+    store = MemoryStore()
+    controlled = Controlled(store)
+    lookup = [level for level in LADDER if level.drafter == PROMPT_LOOKUP]
+    controlled.controller._ladder.hold(lookup[0].kind, None, 0.0)
+    controlled.traffic(12 * COOLDOWN, GOOD)
+    reload(controlled, forget=True)
+    assert store.document is not None
+    assert list(store.document["baselines"]) == ["prompt_lookup/code"]
+
+
+def test_its_baseline_is_learnt_soon() -> None:
+    controlled = Controlled()
+    controlled.until(COOLDOWN * 3)
+    reload(controlled, forget=False)
+    controlled.until(controlled.now + 2 * COOLDOWN)
+    assert controlled.runner.learnt == []
+    reload(controlled, forget=True)
+    controlled.until(controlled.now + 2 * COOLDOWN)
+    assert controlled.runner.learnt == [LADDER[TOP]]
+
+
+def test_nothing_is_forgotten_where_it_cannot_be_read() -> None:
+    store = MemoryStore()
+    controlled = Controlled(store)
+    controlled.traffic(12 * COOLDOWN, GOOD)
+    done = controlled.controller.reload_draft(forget=True)
+    controlled.engine.reloads[0].set_exception(ModelLoadError("the folder is empty"))
+    controlled.at(controlled.now + 1)
+    with pytest.raises(ModelLoadError):
+        done.result(0)
+    assert store.document is not None
+    assert KIND in store.document["baselines"]
+    assert controlled.told == []
+
+
+def test_a_probe_is_not_compared_with_what_was_forgotten() -> None:
+    engine = Answering(counts=counted(accepted=90, rollbacks=10))
+    with probe_runner(engine) as (runner, _):
+        for level in (FULL, LIGHT):
+            assert runner.learn(level).result(SOON).verdict is Verdict.GOOD
+        engine.counts = counted(accepted=60, rollbacks=40)
+        assert runner.probe(FULL).result(SOON).verdict is Verdict.BAD
+        runner.baselines.forget()
+        assert not runner.baselines.of(FULL.drafter)
+        assert runner.baselines.of(LIGHT.drafter)  # which drafts from the text alone
+        assert runner.probe(FULL).result(SOON).verdict is Verdict.GOOD
+
+
+def test_a_lesson_that_was_under_way_meanwhile_teaches_nothing() -> None:
+    engine = Answering(counts=counted(accepted=90, rollbacks=10))
+    under_way, go = threading.Event(), threading.Event()
+
+    def wait(request: DecodeRequest) -> None:
+        under_way.set()
+        assert go.wait(SOON)
+
+    engine.says = wait
+    with probe_runner(engine) as (runner, _):
+        lesson = runner.learn(FULL)
+        assert under_way.wait(SOON)
+        runner.baselines.forget()
+        go.set()
+        assert lesson.result(SOON).verdict is Verdict.GOOD
+        assert not runner.baselines.of(FULL.drafter)

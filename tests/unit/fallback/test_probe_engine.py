@@ -1,0 +1,239 @@
+"""Probes and canaries on the real engine: scripted models, whose acceptance and speed are known, and the nano pair."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftd.canaries.checkers import NoToolCall
+from draftd.canaries.prompts import Canary, FrozenPrompts
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, FallbackLevel
+from draftd.engine.limits import Limits
+from draftd.engine.loop import EngineWorker
+from draftd.engine.observer import NullObserver
+from draftd.engine.pair import LoadedModels, load_models
+from draftd.engine.scripted import scripted_models
+from draftd.engine.step import EntryResult, StepResult
+from draftd.engine.targets.local import LocalTarget
+from draftd.fallback.ladder import LadderLevel, ladder_levels
+from draftd.fallback.probe_runner import ProbeRunner
+from draftd.fallback.probes import Verdict
+from draftd.fallback.loaded_drafters import LoadedDrafters
+from draftd.settings import FallbackSettings
+from tests import rig
+from tests.answering import Told
+from tests.conftest import NanoPair
+from tests.unit.engine.drafts import change_weights
+from tests.unit.fallback.probing import at
+from tests.waiting import until
+
+LADDER = ladder_levels(4, (2,), DRAFT_MODEL, (LIGHT_DRAFT_MODEL, PROMPT_LOOKUP))
+FULL, SHORT, LIGHT, LOOKUP, PLAIN = LADDER
+SECONDS = 120.0
+SHIPPED = FrozenPrompts.shipped()
+
+
+def few(tokens: int = 24) -> FrozenPrompts:
+    """Enough of them: a scripted text never ends by itself, and nobody can say what it should be."""
+    some = tuple(replace(prompt, max_tokens=tokens) for prompt in SHIPPED.probe[::4])
+    return FrozenPrompts(some, tuple(Canary(prompt, NoToolCall(frozenset(), ("",))) for prompt in some))
+
+
+class Bench:
+    """An engine, its loaded drafters, and a probe runner on it."""
+
+    def __init__(
+        self, models: Callable[[], LoadedModels], prompts: FrozenPrompts, level: LadderLevel, capacity: int
+    ) -> None:
+        self.engine = EngineWorker(
+            lambda progress: models(), observer=NullObserver(), limits=Limits(queue_capacity=capacity, max_batch=2)
+        )
+        self.engine.start()
+        self.engine.wait_ready(SECONDS)
+        self.drafters = LoadedDrafters(self.engine)
+        self.drafters.hold(level)
+        self.told = Told()
+        self.runner = ProbeRunner(
+            self.engine,
+            self.drafters.borrow,
+            FallbackSettings(),
+            self.told,
+            in_force=at(level, LADDER),
+            prompts=prompts,
+        )
+        self.runner.start()
+
+    def holds(self, *drafters: DrafterName) -> None:
+        until(lambda: self.engine.status().loaded == frozenset(drafters), what=f"{drafters} and no more in memory")
+
+
+@contextmanager
+def bench(
+    models: Callable[[], LoadedModels], prompts: FrozenPrompts, level: LadderLevel = FULL, capacity: int = 8
+) -> Iterator[Bench]:
+    made = Bench(models, prompts, level, capacity)
+    try:
+        yield made
+    finally:
+        assert made.runner.close(SECONDS)
+        assert made.engine.close()
+
+
+def scripted(acceptance: float, **more: Any) -> Callable[[], LoadedModels]:
+    return lambda: scripted_models(acceptance, **{"step_seconds": 0.01, **more})
+
+
+def test_a_draft_that_is_right_is_good_and_one_that_is_wrong_is_bad() -> None:
+    with bench(scripted(0.95), few()) as right:
+        report = right.runner.probe(FULL).result(SECONDS)
+    assert report.verdict is Verdict.GOOD, report
+    assert report.acceptance is not None
+    assert report.speedup is not None
+    assert report.acceptance > 0.8
+    assert report.speedup > 1.5
+    assert report.seconds > 0
+    with bench(scripted(0.1), few()) as wrong:
+        report = wrong.runner.probe(FULL).result(SECONDS)
+    assert report.verdict is Verdict.BAD, report
+    assert "floor 0.40" in report.reason
+
+
+def test_a_draft_that_is_right_and_does_not_pay_is_bad() -> None:
+    with bench(scripted(0.95, draft_step_seconds=0.05), few(16)) as slow:
+        report = slow.runner.probe(FULL).result(SECONDS)
+    assert report.verdict is Verdict.BAD, report
+    assert "speed-up 0." in report.reason
+
+
+def test_a_probe_of_a_lighter_draft_has_its_weights_for_as_long_as_it_takes() -> None:
+    with bench(scripted(0.1, light_acceptance=0.95), few(), PLAIN) as made:
+        made.holds()
+        report = made.runner.probe(LIGHT).result(SECONDS)
+        assert report.verdict is Verdict.GOOD, report
+        made.holds()
+        assert made.engine.status().draft_weight_bytes == 0
+
+
+def test_no_count_of_callers_requests_has_what_was_tried_out() -> None:
+    with bench(scripted(0.95), few(8)) as made:
+        made.runner.probe(FULL).result(SECONDS)
+        made.runner.canaries().result(SECONDS)
+        status = made.engine.status()
+    assert status.counts.emitted == 0
+    assert not any(status.finished.values())
+
+
+def test_while_callers_wait_a_probe_gives_way() -> None:
+    with bench(scripted(0.95, step_seconds=0.05), few(), capacity=16) as made:
+        prompt = made.engine.tokenizer.encode("a caller's text")
+        callers = [rig.request(prompt, rig.autoregressive(), max_tokens=2000) for _ in range(6)]
+        for caller in callers:
+            made.engine.submit(caller, rig.Collected())
+        until(lambda: made.engine.status().active == 2, what="a full batch")
+        report = made.runner.probe(FULL).result(SECONDS)
+        assert report.verdict is Verdict.FAILED
+        assert "it gave way to 4 waiting requests" in report.reason
+        for caller in callers:
+            made.engine.cancel(caller.id)
+
+
+def test_an_engine_that_has_ended_is_a_failed_probe() -> None:
+    with bench(scripted(0.95), few()) as made:
+        assert made.engine.close()
+        report = made.runner.probe(FULL).result(SECONDS)
+    assert report.verdict is Verdict.FAILED
+    assert "was refused: " in report.reason
+
+
+def test_closing_while_a_probe_runs_ends_it() -> None:
+    with bench(scripted(0.95, step_seconds=0.05), few(200)) as made:
+        future = made.runner.probe(FULL)
+        until(lambda: made.engine.status().kv_cache_bytes > 0, what="a probe under way")
+        assert made.runner.close(SECONDS)
+        assert future.result(0).reason == "the daemon is stopping"
+        until(lambda: made.engine.status().kv_cache_bytes == 0, what="its request's end")
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, emitted: int) -> list[int]:
+    """Makes the target say another token, once in each text, when at least so many tokens have been said. The list
+    fills with where that was."""
+    real = LocalTarget.results
+    spoilt: set[int] = set()
+    places: list[int] = []
+
+    def results(self: LocalTarget) -> Iterator[StepResult]:
+        for result in real(self):
+            entries = list(result.entries)
+            for i, (sequence, accepted, following) in enumerate(entries):
+                known = self._sequences[sequence]
+                place = len(known.ids) - 1 - known.options.prompt
+                if result.width > 1 and place - len(accepted) >= emitted and sequence not in spoilt:
+                    assert following is not None
+                    spoilt.add(sequence)
+                    places.append(place)
+                    known.ids[-1] = (following + 1) % 200
+                    entries[i] = EntryResult(sequence, accepted, known.ids[-1])
+            yield replace(result, entries=entries)
+
+    monkeypatch.setattr(LocalTarget, "results", results)
+    return places
+
+
+def test_a_text_that_is_broken_on_purpose_is_found_where_it_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    with bench(scripted(0.9), few()) as made:
+        places = spoil(monkeypatch, emitted=6)
+        report = made.runner.canaries().result(SECONDS)
+        probed = made.runner.probe(FULL).result(SECONDS)
+    assert report.verdict is Verdict.BAD
+    assert report.divergences == len(report.outcomes) == 4
+    found = [outcome.divergence for outcome in report.outcomes if outcome.divergence is not None]
+    assert [divergence.at for divergence in found] == places[:4]
+    assert [divergence.logit_gap for divergence in found] == pytest.approx([12.0] * 4)  # how sure a scripted model is
+    assert made.told.runs == [(FallbackLevel.FULL, "bad", 4)]
+    assert probed.verdict is Verdict.BAD
+    assert f"{SHIPPED.probe[0].id} leaves the autoregressive text at token {places[4]}" in probed.reason
+
+
+@pytest.mark.slow
+def test_the_nano_pair_passes_its_canaries_both_ways_with_the_same_texts(nano_pair: NanoPair) -> None:
+    with bench(lambda: load_models(nano_pair.target, nano_pair.draft), SHIPPED) as made:
+        report = made.runner.canaries().result(SECONDS)
+        assert report.verdict is Verdict.GOOD, report
+        assert report.divergences == 0
+        assert len(report.outcomes) == 24
+        assert report.score_speculative == report.score_autoregressive >= 0.9
+        told = {outcome.id: outcome.complaint for outcome in report.outcomes if outcome.complaint}
+        assert all(told.values())
+        probed = made.runner.probe(FULL).result(SECONDS)
+    # What it gains in speed is this machine's own affair.
+    assert probed.acceptance is not None
+    assert probed.acceptance > 0.7
+    assert "leaves the autoregressive text" not in probed.reason
+
+
+@pytest.mark.slow
+def test_a_damaged_draft_of_the_nano_pair_is_found_by_a_probe_and_its_texts_stay_right(
+    nano_pair: NanoPair, tmp_path: Path
+) -> None:
+    draft = tmp_path / "draft"
+    shutil.copytree(nano_pair.draft, draft)
+    change_weights(draft, lambda name, array: array[..., ::-1])  # the same shapes and sizes, and next to no sense
+    some = FrozenPrompts(SHIPPED.probe[::2], SHIPPED.canaries[::6])
+    with bench(lambda: load_models(nano_pair.target, str(draft)), some) as made:
+        bad = made.runner.probe(FULL).result(SECONDS)
+        assert (bad.verdict, "leaves the" in bad.reason) == (Verdict.BAD, False), bad
+        assert made.runner.canaries().result(SECONDS).verdict is Verdict.GOOD
+        shutil.copyfile(Path(nano_pair.draft) / "model.safetensors", draft / "mended")
+        (draft / "mended").replace(draft / "model.safetensors")
+        made.engine.reload_draft().result(SECONDS)
+        mended = made.runner.probe(FULL).result(SECONDS)
+    assert bad.acceptance is not None
+    assert mended.acceptance is not None
+    assert bad.acceptance < 0.3
+    assert mended.acceptance > 0.7

@@ -1,0 +1,419 @@
+"""Probes and canaries, with an engine whose answers are decided here: what is asked, what becomes of it, and what
+happens when it goes wrong."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from draftd.core import (
+    DRAFT_MODEL,
+    PROMPT_LOOKUP,
+    DecodeMode,
+    DecodeRequest,
+    DepthMode,
+    FallbackLevel,
+    FinishReason,
+    Origin,
+    Outcome,
+    RequestStats,
+    TokenSink,
+    WorkloadClass,
+)
+from draftd.errors import ModelLoadError, NotNow, NotServing, QueueFull
+from draftd.fallback.drift import Baseline
+from draftd.fallback.ladder import LadderLevel
+from draftd.fallback.probe_runner import ProbeLimits, ProbeRunner
+from draftd.fallback.probes import CanaryOutcome, Divergence, ProbeReport, Verdict
+from draftd.settings import FallbackSettings
+from tests.answering import Answering, Told, counted
+from tests.unit.fallback.probing import (
+    FULL,
+    LIGHT,
+    PLAIN,
+    SHORT,
+    SOON,
+    at,
+    canaries_run,
+    probe_runner,
+    probed,
+    prompts,
+)
+from tests.waiting import until
+
+# what a probe asks
+
+
+def test_a_probe_puts_each_prompt_both_ways_as_the_daemons_own_request() -> None:
+    engine = Answering()
+    report = probed(engine, SHORT)
+    plain, drafted = engine.asked[:3], engine.asked[3:]
+    assert [request.plan.mode for request in plain] == [DecodeMode.AUTOREGRESSIVE] * 3
+    assert [request.prompt for request in plain] == [request.prompt for request in drafted]
+    assert len({request.id for request in engine.asked}) == 6
+    for request in engine.asked:
+        assert (request.origin, request.max_tokens, request.workload) == (Origin.PROBE, 8, WorkloadClass.CHAT)
+        assert request.deadline is not None
+        assert request.deadline - request.arrival == pytest.approx(5.0)
+        assert request.sampling.greedy
+    for request in drafted:
+        plan = request.plan
+        assert (plan.max_draft_tokens, plan.drafter, plan.level) == (2, DRAFT_MODEL, SHORT.level)
+        assert (plan.variant, plan.reason) == ("probe", "probe of short_block 2")
+        assert (plan.depth_mode, plan.alternatives) == (DepthMode.FIXED, frozenset())
+    assert (report.verdict, report.rung) == (Verdict.GOOD, SHORT)
+    assert report.acceptance == pytest.approx(90 / 96)
+    assert report.speedup == pytest.approx(120 / 60)
+
+
+def test_weights_are_borrowed_for_what_is_drafted_and_for_nothing_else() -> None:
+    engine = Answering()
+    while_asked = []
+
+    def look(request: DecodeRequest) -> None:
+        while_asked.append((request.plan.mode, list(engine.borrowed)))
+
+    engine.says = look
+    probed(engine, LIGHT)
+    assert while_asked == [(DecodeMode.AUTOREGRESSIVE, [])] * 3 + [(DecodeMode.SPECULATIVE, [PROMPT_LOOKUP])] * 3
+    assert engine.lent == [PROMPT_LOOKUP]
+
+
+def test_what_it_is_compared_with_is_asked_once_for_as_long_as_the_target_stays() -> None:
+    engine = Answering()
+    with probe_runner(engine) as (runner, _):
+        for _ in range(2):
+            assert runner.probe(FULL).result(SOON).verdict is Verdict.GOOD
+        assert len(engine.asked) == 3 + 2 * 3
+        assert runner.canaries().result(SOON).verdict is Verdict.GOOD
+        assert len(engine.asked) == 3 + 3 * 3  # the same prompts here
+        engine.info = replace(engine.info, model="another")
+        assert runner.probe(FULL).result(SOON).verdict is Verdict.GOOD
+    assert len(engine.asked) == 3 + 3 * 3 + 2 * 3
+
+
+# what becomes of it
+
+
+@pytest.mark.parametrize(
+    ("counts", "verdict", "reason"),
+    [
+        (counted(accepted=5, rollbacks=10), Verdict.BAD, "acceptance 0.33, floor 0.40"),
+        (counted(break_even=40.0), Verdict.BAD, "speed-up 0.80, least 1"),
+        (counted(accepted=4, rollbacks=1), Verdict.TOO_FEW_SAMPLES, "15 drafted tokens reached in 3 prompts"),
+        (counted(drafts=0, accepted=0, rollbacks=0), Verdict.TOO_FEW_SAMPLES, "0 drafted tokens reached"),
+    ],
+)
+def test_a_probe_is_judged_by_what_was_counted(counts: Any, verdict: Verdict, reason: str) -> None:
+    report = probed(Answering(counts=counts))
+    assert report.verdict is verdict
+    assert reason in report.reason
+
+
+def test_a_stall_during_one_prompt_is_not_what_drafting_costs() -> None:
+    engine, stalls = Answering(), iter((10.0, 5000.0, 10.0))
+
+    def stall(request: DecodeRequest) -> None:
+        if request.plan.mode is DecodeMode.SPECULATIVE:
+            engine.counts = counted(break_even=next(stalls))
+
+    engine.says = stall
+    report = probed(engine)
+    assert (report.verdict, report.speedup) == (Verdict.GOOD, pytest.approx(2.0))
+
+
+def test_a_drafted_text_that_is_not_the_targets_own_is_bad_however_fast_it_is() -> None:
+    engine = Answering(text="The sky is blue.", drafted="The sky is grey.")
+    report = probed(engine)
+    assert report.verdict is Verdict.BAD
+    assert report.reason.startswith("p0 leaves the autoregressive text at token 11, logit gap 3.25")
+    before, chosen, other = engine.gaps[0]
+    assert (before, chr(chosen), chr(other)) == (engine.asked[0].prompt + tuple(b"The sky is "), "b", "g")
+
+
+def test_where_near_ties_flip_only_a_divergence_beyond_them_is_bad() -> None:
+    metal = replace(Answering().info, backend="metal")
+    near = Answering(drafted="yet", info=metal, gap=0.125)
+    assert probed(near).verdict is Verdict.GOOD
+    assert probed(Answering(drafted="yet", info=metal, gap=-3.0)).verdict is Verdict.BAD
+    assert probed(Answering(drafted="yet", gap=0.125)).verdict is Verdict.BAD
+
+
+def test_what_was_learnt_while_all_was_well_is_what_later_probes_are_compared_with() -> None:
+    engine = Answering(counts=counted(accepted=90, rollbacks=10))
+    with probe_runner(engine) as (runner, _):
+        assert runner.probe(FULL).result(SOON).verdict is Verdict.GOOD
+        assert not runner.knows(FULL)
+        assert runner.learn(FULL).result(SOON).verdict is Verdict.GOOD
+        assert runner.knows(SHORT)
+        assert not runner.knows(LIGHT)
+        engine.counts = counted(accepted=50, rollbacks=50)
+        report = runner.probe(SHORT).result(SOON)
+        assert (report.verdict, report.acceptance) == (Verdict.BAD, 0.5)
+        assert "baseline 0.90" in report.reason
+        engine.counts = counted(accepted=89, rollbacks=11)
+        assert runner.probe(FULL).result(SOON).verdict is Verdict.GOOD
+
+
+def test_nothing_is_learnt_of_a_probe_that_was_not_good() -> None:
+    engine = Answering(counts=counted(accepted=5, rollbacks=10))
+    with probe_runner(engine) as (runner, _):
+        assert runner.learn(FULL).result(SOON).verdict is Verdict.BAD
+        assert not runner.knows(FULL)
+
+
+def test_what_callers_texts_had_is_told_and_judges_nothing() -> None:
+    best = {
+        (DRAFT_MODEL, WorkloadClass.CODE): Baseline(0.99, 0.0),
+        (DRAFT_MODEL, WorkloadClass.CHAT): Baseline(0.97, 0.0),
+        (PROMPT_LOOKUP, WorkloadClass.CODE): Baseline(0.1, 0.0),
+    }
+    engine = Answering(counts=counted(accepted=50, rollbacks=50))
+    with probe_runner(engine) as (runner, _):
+        report = runner.probe(FULL, best).result(SOON)
+    assert report.verdict is Verdict.GOOD
+    assert report.reason.endswith("; callers' texts had 0.98 while all was well")
+
+
+# canaries
+
+
+def test_the_canaries_are_put_both_ways_and_their_answers_checked() -> None:
+    engine = Answering()
+    report = canaries_run(engine)
+    assert {request.origin for request in engine.asked} == {Origin.CANARY}
+    assert report.outcomes == tuple(CanaryOutcome(f"p{n}", True, True) for n in range(3))
+    assert (report.verdict, report.score_autoregressive, report.score_speculative) == (Verdict.GOOD, 1.0, 1.0)
+
+
+def test_canaries_that_fail_both_ways_are_told_once_and_are_not_the_drafts_fault() -> None:
+    report = canaries_run(Answering(text="no"))
+    assert report.outcomes[0] == CanaryOutcome("p0", False, False, None, "mentions none of yes")
+    assert (report.verdict, report.score_autoregressive) == (Verdict.GOOD, 0.0)
+
+
+def test_canaries_that_pass_in_one_way_only_are_bad_and_say_in_which() -> None:
+    metal = replace(Answering().info, backend="metal")
+    report = canaries_run(Answering(drafted="not", info=metal, gap=0.1))
+    assert report.outcomes[0] == CanaryOutcome(
+        "p0", True, False, Divergence(0, 0.1), "speculative: mentions none of yes"
+    )
+    assert report.verdict is Verdict.BAD
+
+
+def test_a_canary_that_diverges_and_passes_is_bad_where_nothing_excuses_it_and_told_where_it_may_happen() -> None:
+    strict = canaries_run(Answering(text="yes or no", drafted="yes oh no", gap=0.1))
+    assert strict.outcomes[0] == CanaryOutcome("p0", True, True, Divergence(5, 0.1))
+    assert strict.verdict is Verdict.BAD
+    assert strict.reason.startswith(
+        "3 of 3 texts are not the target's own: p0 leaves the autoregressive text at token 5, logit gap 0.1"
+    )
+    metal = replace(Answering().info, backend="metal")
+    near = canaries_run(Answering(text="yes or no", drafted="yes oh no", gap=0.1, info=metal))
+    assert (near.verdict, near.divergences) == (Verdict.GOOD, 3)
+    assert "3 diverged" in near.reason
+    far = canaries_run(Answering(text="yes or no", drafted="yes oh no", gap=4.0, info=metal))
+    assert (far.verdict, far.divergences) == (Verdict.BAD, 3)
+
+
+@pytest.mark.parametrize(("drafted", "at"), [("yes or", 6), ("yes or no way", 9)])
+def test_a_text_that_ends_elsewhere_is_a_divergence_without_a_gap(drafted: str, at: int) -> None:
+    engine = Answering(text="yes or no", drafted=drafted)
+    assert canaries_run(engine).outcomes[0].divergence == Divergence(at, None)
+    assert not engine.gaps
+
+
+@pytest.mark.parametrize("error", [NotServing("the engine ended"), QueueFull("too much"), RuntimeError("no")])
+def test_a_gap_that_cannot_be_measured_leaves_the_divergence_told(error: Exception) -> None:
+    assert canaries_run(Answering(drafted="yet", gap=error)).outcomes[0].divergence == Divergence(2, None)
+
+
+@pytest.mark.parametrize(("stands", "runs_at"), [(FULL, FULL), (SHORT, SHORT), (LIGHT, LIGHT), (PLAIN, LIGHT)])
+def test_the_canaries_run_where_the_ladder_stands_or_where_it_would_climb_to(
+    stands: LadderLevel, runs_at: LadderLevel
+) -> None:
+    engine = Answering()
+    with probe_runner(engine, in_force=at(stands)) as (runner, told):
+        assert runner.canaries().result(SOON).verdict is Verdict.GOOD
+    assert told.runs == [(runs_at.level, "good", 0)]
+    assert engine.lent == [runs_at.drafter]
+    assert {request.plan.max_draft_tokens for request in engine.asked[3:]} == {runs_at.max_draft_tokens}
+
+
+# what goes wrong
+
+
+def ended(reason: FinishReason = FinishReason.STOP, **more: str) -> Outcome:
+    return Outcome(reason, RequestStats(1, 0.0, counts=counted()), **more)
+
+
+@pytest.mark.parametrize(
+    ("engine", "reason"),
+    [
+        (Answering(refusal=QueueFull("64 requests are waiting")), "p0 was refused: 64 requests are waiting"),
+        (Answering(refusal=NotServing("the model is still loading")), "p0 was refused: the model is still loading"),
+        (Answering(refusal=RuntimeError("broken")), "RuntimeError: broken"),
+        (Answering(outcome=ended(FinishReason.ERROR, error="no memory")), "p0 failed: no memory"),
+        (Answering(outcome=ended(FinishReason.DEADLINE)), "p0 had no answer within 5 s"),
+        (Answering(outcome=ended(FinishReason.CANCELLED)), "p0 was cancelled"),
+        (
+            Answering(outcome=ended(degraded="the drafter failed: broken")),
+            "p0 went on autoregressively: the drafter failed: broken",
+        ),
+        (Answering(outcome=ended(lowered="memory is critical")), "p0 was lowered: memory is critical"),
+        (
+            Answering(unlendable=ModelLoadError("model: /d: no *.safetensors")),
+            "the weights of draft_model cannot be had: model: /d: no *.safetensors",
+        ),
+        (Answering(unlendable=TimeoutError()), "the weights of draft_model cannot be had: TimeoutError"),
+        (Answering(queued=[3]), "it gave way to 3 waiting requests"),
+    ],
+)
+def test_what_could_not_be_run_is_a_failed_report_that_says_why(engine: Answering, reason: str) -> None:
+    limits = ProbeLimits(answer=5.0, patience=0.0)
+    report = probed(engine, limits=limits)
+    assert (report.verdict, report.reason, report.acceptance) == (Verdict.FAILED, reason, None)
+    run = canaries_run(replace(engine), limits=limits)
+    assert (run.verdict, run.reason, run.outcomes) == (Verdict.FAILED, reason, ())
+
+
+def test_an_engine_that_says_nothing_is_given_up_and_the_request_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("draftd.fallback.probe_runner._GRACE_SECONDS", 0.0)
+    engine = Answering(silent=True)
+    report = probed(engine, limits=ProbeLimits(answer=0.05))
+    assert (report.verdict, report.reason) == (Verdict.FAILED, "p0 had no answer within 0.05 s")
+    assert engine.cancelled == [engine.asked[0].id]
+
+
+def test_a_job_that_takes_too_long_ends_between_two_prompts() -> None:
+    engine = Answering(counts=counted(accepted=3, rollbacks=1))
+    report = probed(engine, limits=ProbeLimits(probe=0.0))
+    assert (report.verdict, report.reason) == (Verdict.FAILED, "it took longer than 0 s")
+    assert not engine.asked
+
+
+def test_a_probe_that_gives_way_is_judged_by_what_there_is() -> None:
+    idle = [0] * 5  # three answers to compare with, two drafted ones, and then a caller
+    few = probed(Answering(queued=[*idle, 2, 1], counts=counted(accepted=3, rollbacks=1)))
+    assert few.verdict is Verdict.TOO_FEW_SAMPLES
+    assert few.reason == "8 drafted tokens reached in 2 prompts, 40 needed; it gave way to 1 waiting request"
+    enough = probed(Answering(queued=[*idle, 2, 1]))
+    assert enough.verdict is Verdict.GOOD
+    assert enough.reason.endswith("in 2 prompts; it gave way to 1 waiting request")
+
+
+def test_a_request_that_has_only_just_arrived_is_no_reason_to_give_way() -> None:
+    assert probed(Answering(queued=[0, 1, 0, 1, 0])).verdict is Verdict.GOOD
+
+
+def test_the_canaries_wait_a_while_for_callers_and_are_not_good_without_all_of_them() -> None:
+    assert canaries_run(Answering(queued=[0, *[2] * 7, 0])).verdict is Verdict.GOOD
+    impatient = canaries_run(Answering(queued=[0, 2]), limits=ProbeLimits(patience=0.1))
+    assert (impatient.verdict, impatient.reason) == (Verdict.FAILED, "it gave way to 2 waiting requests")
+    limits = ProbeLimits(patience=0.0)
+    report = canaries_run(Answering(queued=[0, 0, 0, 0, 2, 2]), limits=limits)
+    assert (report.verdict, len(report.outcomes)) == (Verdict.FAILED, 1)
+    assert report.reason.startswith("it gave way to 2 waiting requests; 1 of 1 canaries passed")
+    worse = canaries_run(Answering(queued=[0, 0, 0, 0, 2, 2], drafted="not"), limits=limits)
+    assert (worse.verdict, len(worse.outcomes)) == (Verdict.BAD, 1)
+
+
+def test_a_job_that_went_wrong_does_not_spoil_the_next() -> None:
+    engine = Answering(refusal=RuntimeError("broken"))
+    with probe_runner(engine) as (runner, _):
+        assert runner.probe(FULL).result(SOON).verdict is Verdict.FAILED
+        engine.refusal = None
+        assert runner.probe(FULL).result(SOON).verdict is Verdict.GOOD
+
+
+# one at a time
+
+
+class Held(Answering):
+    """Answers once it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.go = threading.Event(), threading.Event()
+
+    def submit(self, request: DecodeRequest, sink: TokenSink) -> None:
+        self.reached.set()
+        threading.Thread(target=self._later, args=(request, sink), daemon=True).start()
+
+    def _later(self, request: DecodeRequest, sink: TokenSink) -> None:
+        self.go.wait(SOON)
+        super().submit(request, sink)
+
+
+def test_while_one_thing_is_tried_out_nothing_else_is() -> None:
+    engine = Held()
+    with probe_runner(engine) as (runner, _):
+        assert not runner.busy
+        first = runner.probe(FULL)
+        assert runner.busy
+        for other in (runner.canaries, lambda: runner.probe(SHORT), lambda: runner.learn(FULL)):
+            with pytest.raises(NotNow, match="is under way"):
+                other()
+        engine.go.set()
+        assert first.result(SOON).verdict is Verdict.GOOD
+        assert not runner.busy
+        assert runner.canaries().result(SOON).verdict is Verdict.GOOD
+
+
+def test_a_rung_that_drafts_nothing_cannot_be_tried_out() -> None:
+    with probe_runner(Answering()) as (runner, _), pytest.raises(NotNow, match="nothing is drafted at autoregressive"):
+        runner.probe(PLAIN)
+
+
+def test_where_nothing_is_ever_drafted_there_are_no_canaries() -> None:
+    only = at(LadderLevel(FallbackLevel.FULL, 0, None))
+    only.ladder = (only.rung,)
+    with probe_runner(Answering(), in_force=only) as (runner, _), pytest.raises(NotNow, match="nothing is drafted"):
+        runner.canaries()
+
+
+def test_closing_ends_what_is_under_way_at_once_and_takes_nothing_more() -> None:
+    engine = Held()
+    with probe_runner(engine) as (runner, told):
+        future: Future[ProbeReport] = runner.probe(FULL)
+        assert engine.reached.wait(SOON)
+        assert runner.close(SOON)
+        report = future.result(0)
+        assert (report.verdict, report.reason) == (Verdict.FAILED, "the daemon is stopping")
+        assert len(engine.cancelled) == 1
+        assert not engine.borrowed
+        with pytest.raises(NotNow, match="the daemon is stopping"):
+            runner.probe(FULL)
+        until(lambda: told.probes == [(FallbackLevel.FULL, "failed", None, None)])
+
+
+def test_what_still_waits_when_it_closes_ends_as_failed() -> None:
+    engine = Answering()
+    runner = ProbeRunner(engine, engine.borrow, FallbackSettings(), Told(), in_force=at(), prompts=prompts(1))
+    future = runner.canaries()
+    assert runner.close(SOON)
+    assert future.result(0).reason == "the daemon is stopping"
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_engine_that_hangs_does_not_keep_the_future_from_ending() -> None:
+    engine = Answering()
+    hanging, go = threading.Event(), threading.Event()
+
+    def hang(request: DecodeRequest) -> None:
+        hanging.set()
+        go.wait(SOON)
+
+    engine.says = hang
+    runner = ProbeRunner(engine, engine.borrow, FallbackSettings(), Told(), in_force=at(), prompts=prompts(1))
+    runner.start()
+    future = runner.probe(FULL)
+    assert hanging.wait(SOON)
+    assert not runner.close(0.05)
+    assert future.result(0).reason == "the daemon is stopping"
+    go.set()
+    assert runner.close(SOON)

@@ -1,0 +1,167 @@
+"""What lets the ladder up, and what the canaries' outcomes amount to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, FallbackLevel
+from draftd.fallback.drift import Baseline, Sample
+from draftd.fallback.ladder import LadderLevel, LadderSettings, LadderState, ladder_levels
+from draftd.fallback.probes import (
+    NEAR_TIE,
+    CanaryOutcome,
+    Divergence,
+    ProbeReport,
+    ProbeSettings,
+    Verdict,
+    judge_canaries,
+    judge_samples,
+    permits,
+    tolerated_gap,
+)
+
+DRAFT, LOOKUP = DRAFT_MODEL, PROMPT_LOOKUP
+LADDER = ladder_levels(6, (4,), DRAFT, (LOOKUP,))
+LIMITS = LadderSettings(cooldown=100)
+KNOWN = Baseline(0.7, 0.2)
+
+
+def judged(
+    acceptance: float, *, costs: float = 0.5, drafter: DrafterName = DRAFT, baseline: Baseline | None = KNOWN
+) -> ProbeReport:
+    """Eight prompts, each with 40 drafts, 100 reached tokens, a spread around `acceptance`, and what a draft costs."""
+    shares = [acceptance + off for off in (-0.1, 0.1, -0.05, 0.05, 0.0, 0.0, -0.1, 0.1)]
+    samples = [Sample(round(100 * share), 100 - round(100 * share)) for share in shares]
+    return judge_samples(
+        LadderLevel(FallbackLevel.FULL, 4, drafter),
+        samples,
+        drafts=320,
+        break_even_tokens=320 * costs,
+        baseline=baseline,
+        settings=ProbeSettings(),
+    )
+
+
+def test_a_draft_that_is_as_good_as_it_was_and_pays_is_good() -> None:
+    found = judged(0.7)
+    assert found.verdict is Verdict.GOOD
+    assert found.acceptance == pytest.approx(0.7)
+    assert found.speedup == pytest.approx((320 + 560) / (320 + 160))
+    assert found.reason == "acceptance 0.70, speed-up 1.83 in 8 prompts"
+    assert judged(0.9).verdict is Verdict.GOOD
+
+
+def test_what_the_guard_would_call_drift_again_does_not_pass() -> None:
+    assert judged(0.6).verdict is Verdict.BAD
+    assert judged(0.6).reason == "acceptance 0.60, baseline 0.70, at most 0.08 less"
+    assert judged(0.65).verdict is Verdict.GOOD
+    assert judged(0.6, baseline=None).verdict is Verdict.GOOD, "nothing is known of these prompts"
+
+
+def test_below_the_floor_is_bad_whatever_is_known_and_costing_more_than_it_brings_too() -> None:
+    assert judged(0.3, baseline=None).reason == "acceptance 0.30, floor 0.40"
+    assert judged(0.7, costs=2.0).reason == "speed-up 0.92, least 1"
+    assert judged(0.7, costs=2.0).verdict is Verdict.BAD
+
+
+def test_prompt_lookup_is_judged_by_speed_alone() -> None:
+    assert judged(0.2, drafter=LOOKUP, costs=0.4).verdict is Verdict.GOOD
+    assert judged(0.2, drafter=LOOKUP, costs=0.6).verdict is Verdict.BAD
+
+
+def test_too_little_is_no_verdict() -> None:
+    for samples, drafts in (([], 0), ([Sample(20, 19)], 20), ([Sample(30, 30)], 0)):
+        found = judge_samples(
+            LADDER[0], samples, drafts=drafts, break_even_tokens=0.0, baseline=None, settings=ProbeSettings()
+        )
+        assert found.verdict is Verdict.TOO_FEW_SAMPLES
+        assert found.acceptance is None
+
+
+def test_only_a_good_recent_probe_of_a_level_above_since_the_last_step_lets_up() -> None:
+    state, report = LadderState(2, since=1000.0), ProbeReport(LADDER[1], Verdict.GOOD, "fine")
+    assert permits(report, 1001.0, state, LADDER, LIMITS, 1050.0)
+    assert permits(replace(report, level=LADDER[0]), 1001.0, state, LADDER, LIMITS, 1050.0)
+    assert not permits(report, 1000.0, state, LADDER, LIMITS, 1050.0), "made before the step"
+    assert not permits(report, 1001.0, state, LADDER, LIMITS, 1102.0), "more than a cooldown ago"
+    assert not permits(replace(report, level=LADDER[2]), 1001.0, state, LADDER, LIMITS, 1050.0)
+    assert not permits(report, 1001.0, LadderState(), LADDER, LIMITS, 1050.0), "there is nothing above"
+    for verdict in (Verdict.BAD, Verdict.FAILED, Verdict.TOO_FEW_SAMPLES):
+        assert not permits(replace(report, verdict=verdict), 1001.0, state, LADDER, LIMITS, 1050.0)
+
+
+def canaries(count: int, plain: int, drafted: int) -> list[CanaryOutcome]:
+    return [
+        CanaryOutcome(f"c{i}", i < plain, i < drafted, complaint="" if i < drafted else "no JSON") for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "verdict"),
+    [
+        (canaries(200, 200, 200), Verdict.GOOD),
+        (canaries(200, 200, 199), Verdict.GOOD),  # 0.5 %, just within
+        (canaries(200, 200, 198), Verdict.BAD),
+        (canaries(200, 150, 150), Verdict.GOOD),  # what the target cannot do is not the draft's fault
+        (canaries(200, 150, 160), Verdict.GOOD),
+        (canaries(20, 20, 19), Verdict.BAD),
+        ([], Verdict.TOO_FEW_SAMPLES),
+    ],
+)
+def test_canaries_are_bad_below_the_autoregressive_score_by_more_than_the_tolerance(
+    outcomes: list[CanaryOutcome], verdict: Verdict
+) -> None:
+    assert judge_canaries(outcomes, "", NEAR_TIE, 0.005).verdict is verdict
+
+
+def test_the_reason_says_what_failed_and_where_texts_diverged() -> None:
+    outcomes = canaries(20, 20, 19)
+    outcomes[0] = replace(outcomes[0], divergence=Divergence(12, 0.03125))
+    assert judge_canaries(outcomes, "", NEAR_TIE, 0.005).reason == (
+        "19 of 20 canaries passed speculatively, 20 autoregressively; 1 diverged, c0 at token 12, logit gap 0.0312; "
+        "c19: no JSON; tolerance 0.5%"
+    )
+
+
+gaps = st.floats(allow_nan=False, allow_infinity=False)
+
+
+def outcome(name: str, divergence: Divergence | None) -> CanaryOutcome:
+    return CanaryOutcome(name, True, True, divergence)
+
+
+@pytest.mark.parametrize("backend", ["cpu (openblas)", "cpu (reference)", "scripted", "test", ""])
+@given(gap=gaps | st.none(), at=st.integers(0, 100))
+def test_on_a_cpu_every_divergence_is_an_error(backend: str, gap: float | None, at: int) -> None:
+    assert Divergence(at, gap).broken(tolerated_gap(backend))
+
+
+@given(gap=gaps)
+def test_on_metal_a_divergence_beyond_a_near_tie_is_an_error(gap: float) -> None:
+    assert Divergence(3, gap).broken(tolerated_gap("metal")) == (abs(gap) > NEAR_TIE)
+
+
+def test_on_metal_an_unknown_gap_is_no_error() -> None:
+    assert not Divergence(3, None).broken(tolerated_gap("metal"))
+
+
+@given(st.lists(st.none() | st.builds(Divergence, st.integers(0, 50), gaps | st.none()), max_size=8))
+def test_canaries_are_bad_exactly_where_a_text_is_broken(found: list[Divergence | None]) -> None:
+    outcomes = [outcome(f"c{n}", divergence) for n, divergence in enumerate(found)]
+    for limit in (None, NEAR_TIE):
+        bad = judge_canaries(outcomes, "", limit, 1.0).verdict is Verdict.BAD
+        assert bad == any(d is not None and d.broken(limit) for d in found)
+
+
+def test_the_reason_names_the_first_broken_text() -> None:
+    outcomes = [outcome("a", None), outcome("b", Divergence(2, 0.1)), outcome("c", Divergence(7, 3.25))]
+    assert judge_canaries(outcomes, "", NEAR_TIE, 0.0).reason.startswith(
+        "1 of 3 texts are not the target's own: c leaves the autoregressive text at token 7, logit gap 3.25; 3 of 3"
+    )
+    reason = judge_canaries(outcomes, "", None, 0.0).reason
+    assert reason.startswith("2 of 3 texts are not the target's own: b leaves")
+    assert str(Divergence(4, None)) == "leaves the autoregressive text at token 4, logit gap not measured"

@@ -1,0 +1,45 @@
+"""Any model can be asked the frozen prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from draftd.canaries.prompts import FrozenPrompt
+from draftd.core import WorkloadClass
+from draftd.fallback.probe_requests import render
+
+PROMPT = FrozenPrompt("one", WorkloadClass.CHAT, (("system", "Be brief."), ("user", "Hello?")), 8)
+
+
+class Templates:
+    """A tokenizer of characters; `takes` are the roles that its template knows."""
+
+    def __init__(self, *takes: str) -> None:
+        self.has_chat_template = bool(takes)
+        self._takes = takes
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(sign) for sign in text]
+
+    def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        if not {message["role"] for message in messages} <= set(self._takes):
+            raise ValueError("Conversation roles must be known")
+        return self.encode("".join(f"<{message['role']}>{message['content']}" for message in messages))
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return "".join(map(chr, tokens))
+
+
+@pytest.mark.parametrize(
+    ("takes", "rendered"),
+    [
+        (("system", "user"), "<system>Be brief.<user>Hello?"),
+        (("user",), "<user>Be brief.\n\nHello?"),
+        (("person",), "Be brief.\n\nHello?\n\n"),
+        ((), "Be brief.\n\nHello?\n\n"),
+    ],
+)
+def test_a_prompt_is_put_as_the_model_takes_it(takes: tuple[str, ...], rendered: str) -> None:
+    assert "".join(map(chr, render(PROMPT, Templates(*takes)))) == rendered

@@ -1,0 +1,90 @@
+"""Which requests the guard hears of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from draftd.core import (
+    DRAFT_MODEL,
+    PROMPT_LOOKUP,
+    DepthMode,
+    DraftCounts,
+    FinishReason,
+    Origin,
+    Outcome,
+    RequestStats,
+    RoundResult,
+)
+from draftd.fallback.signal_feed import Ended, RequestFeed
+from tests.unit.fallback.controlled import a_request
+
+LOOKUP = PROMPT_LOOKUP
+DRAFTED = DraftCounts(rounds=10, drafts=10, accepted=20, rollbacks=5, break_even_tokens=5.0)
+
+
+def ended(counts: DraftCounts = DRAFTED, lowered: str = "") -> Outcome:
+    return Outcome(FinishReason.STOP, RequestStats(1, 0.0, counts=counts), lowered=lowered)
+
+
+def requests(intake: RequestFeed) -> list[Ended]:
+    return [one for one in intake.take() if isinstance(one, Ended)]
+
+
+def test_a_request_that_drafted_by_its_plan_is_heard_of() -> None:
+    intake = RequestFeed(clock=lambda: 7.0)
+    request = a_request(arrival=3.0)
+    intake.on_finish(request, ended())
+    assert intake.take() == [Ended(7.0, 3.0, request.plan, request.workload, 20, 5, 10, 5.0)]
+    assert intake.take() == []
+
+
+def drafted(accepted: int) -> RoundResult:
+    return RoundResult(4, accepted, accepted + 1, accepted < 4, 4, 0.001, 0.004, 1.5)
+
+
+def test_each_drafter_is_heard_of_by_its_own_sums_where_several_served_a_request() -> None:
+    intake = RequestFeed(clock=lambda: 7.0)
+    asked = a_request(arrival=3.0)
+    plan = replace(asked.plan, depth_mode=DepthMode.AUTOMATIC, alternatives=frozenset({LOOKUP}))
+    by_draft = replace(asked, plan=plan)
+    by_lookup = replace(asked, plan=replace(plan, drafter=LOOKUP, alternatives=frozenset({DRAFT_MODEL})))
+    counts = DraftCounts()
+    for request, accepted in ((by_draft, 3), (by_lookup, 0), (by_draft, 4), (by_lookup, 1)):
+        intake.on_round(request, drafted(accepted), None)
+        counts.add(drafted(accepted))
+    intake.on_round(by_lookup, RoundResult(0, 0, 1, False, 0, 0.0, 0.004, parked=True), None)
+    intake.on_finish(by_lookup, ended(counts))
+    told = requests(intake)
+    assert [(one.plan.drafter, one.accepted, one.rollbacks, one.drafts, one.break_even_tokens) for one in told] == [
+        (plan.drafter, 7, 1, 2, 3.0),
+        (LOOKUP, 1, 2, 2, 3.0),
+    ]
+    assert all(one.plan.level is plan.level and one.plan.max_draft_tokens == plan.max_draft_tokens for one in told)
+    intake.on_finish(by_draft, ended(counts))  # of another of that name: nothing is left of the first
+    assert [(one.drafts, one.accepted) for one in requests(intake)] == [(4, 8)]
+
+
+def test_rounds_of_a_request_that_only_one_may_draft_for_are_not_kept() -> None:
+    intake = RequestFeed()
+    request = a_request()
+    intake.on_round(request, drafted(4), None)
+    intake.on_finish(request, ended())
+    assert [one.accepted for one in requests(intake)] == [20]
+
+
+@pytest.mark.parametrize(
+    ("origin", "outcome"),
+    [
+        (Origin.CLIENT, ended(lowered="ladder: memory")),
+        (Origin.CLIENT, ended(DraftCounts())),
+        (Origin.PROBE, ended()),
+        (Origin.CANARY, ended()),
+    ],
+    ids=["lowered on its way", "not drafted", "a probe", "a canary"],
+)
+def test_one_that_says_nothing_of_its_plans_rung_is_not(origin: Origin, outcome: Outcome) -> None:
+    intake = RequestFeed()
+    intake.on_finish(a_request(origin=origin), outcome)
+    assert intake.take() == []

@@ -1,0 +1,162 @@
+"""What a restart finds again: all of it, or something safer, and an error that says what is wrong."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, FallbackLevel, WorkloadClass
+from draftd.fallback.drift import Baseline
+from draftd.fallback.ladder import Cause, Hold, LadderState, Signal, ladder_levels
+from draftd.fallback.leases import Lease, Leases, Notice
+from draftd.fallback.saved_state import Saved, document, parse, safer
+
+DRAFT, LIGHT, LOOKUP = DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP
+LADDER = ladder_levels(6, (4, 3, 2), DRAFT, (LIGHT, LOOKUP))
+LAST_SHORT, BOTTOM = 3, len(LADDER) - 1
+NOW = 1_700_000_000.0
+
+
+FIRES = Signal(Cause.ALERT, FallbackLevel.LIGHT_DRAFT, "it fires", hard=True)
+
+
+def state(position: int = 2, hold: Hold | None = None) -> Saved:
+    notice = Notice("DraftdSwapRising", "a1", True, NOW - 50, FallbackLevel.LIGHT_DRAFT, hard=True)
+    return Saved(
+        NOW,
+        LadderState(position, NOW - 100, FIRES, 3, NOW - 200, hold, NOW - 300),
+        Leases({"a1": Lease(notice, NOW + 900, polled=True)}, {"b2": NOW - 70}),
+        {(DRAFT, WorkloadClass.CODE): Baseline(0.8, 0.2), (LOOKUP, WorkloadClass.CHAT): Baseline(0.2, 0.1)},
+        "17 of 20 canaries passed",
+    )
+
+
+def written(saved: Saved) -> dict[str, Any]:
+    found = json.loads(document(saved, LADDER))
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize("hold", [None, Hold(4), Hold(0, NOW + 60)])
+@pytest.mark.parametrize("position", range(len(LADDER)))
+def test_what_was_saved_is_what_is_read(position: int, hold: Hold | None) -> None:
+    assert parse(document(state(position, hold), LADDER), LADDER) == state(position, hold)
+
+
+def test_time_that_passed_has_passed() -> None:
+    assert state().resumed(NOW + 5000) == state()
+
+
+def test_a_clock_that_went_back_counts_as_no_time_having_passed() -> None:
+    resumed = state(hold=Hold(0, NOW + 60)).resumed(NOW - 10_000)
+    assert resumed.at == NOW - 10_000
+    assert resumed.ladder == LadderState(2, NOW - 10_100, FIRES, 3, NOW - 10_200, Hold(0, NOW - 9_940), NOW - 10_300)
+    assert resumed.leases.held["a1"].until == NOW - 9_100
+    assert resumed.leases.held["a1"].notice.starts_at == NOW - 50, "the sender's clock is another one"
+
+
+@pytest.mark.parametrize(
+    ("position", "ladder", "found"),
+    [
+        (0, ladder_levels(8, (4,), DRAFT, ()), 0),
+        (0, ladder_levels(4, (2,), LOOKUP, ()), 0),
+        (1, ladder_levels(6, (5, 3), DRAFT, ()), 2),  # 4 was allowed, 5 is more, 3 is not
+        (3, ladder_levels(6, (4, 3), DRAFT, (LOOKUP,)), 3),  # no block so short: the first lighter drafter
+        (4, ladder_levels(6, (4,), DRAFT, (LOOKUP,)), 2),
+        (5, ladder_levels(6, (4,), DRAFT, (LIGHT,)), 3),  # a heavier drafter is not a lower level
+        (6, ladder_levels(6, (4,), DRAFT, ()), 2),
+        (6, ladder_levels(0, (), DRAFT, ()), 0),
+    ],
+)
+def test_another_ladders_level_becomes_the_nearest_lower_one(
+    position: int, ladder: tuple[Any, ...], found: int
+) -> None:
+    assert parse(document(state(position), LADDER), ladder).ladder.position == found
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("version",), 1, "version: got 1; allowed: 2"),
+        (("at",), None, "at: got None; allowed: a valid number"),
+        (("ladder", "since"), float("nan"), "ladder.since: got nan; allowed: a finite number"),
+        (("ladder", "relapses"), -1, "ladder.relapses: got -1; allowed: greater than or equal to 0"),
+        (("ladder", "relapses"), True, "ladder.relapses: got True; allowed: a valid integer"),
+        (("ladder", "signal", "cause"), "x", "ladder.signal.cause: got 'x'; allowed: 'acceptance_floor', "),
+        (("level", "kind"), 7, "level.kind: got 7; allowed: 0, 1, 2 or 3"),
+        (("level", "drafter"), "x", "level.drafter: got 'x'; allowed: 'draft_model', 'light_draft_model'"),
+        (("ladder", "hold"), [], "ladder.hold: got []; allowed: an object"),
+        (("leases", "held", "a1", "until"), 10**400, "leases.held.a1.until: got 1000"),
+        (
+            ("leases", "held", "a1", "notice", "hard"),
+            "no",
+            "leases.held.a1.notice.hard: got 'no'; allowed: a valid boolean",
+        ),
+        (("leases", "ended", "b2"), 1e300, "leases: got {"),
+        (
+            ("baselines", "draft_model/code", "mean"),
+            1.5,
+            "baselines.draft_model/code.mean: got 1.5; allowed: less than",
+        ),
+        (("baselines", "draft/code"), {}, "baselines.draft/code.[key]: got 'draft/code'; allowed: DRAFTER/WORKLOAD"),
+        (("quality",), None, "quality: got None; allowed: a valid string"),
+    ],
+)
+def test_what_is_wrong_is_named_with_what_is_allowed(path: tuple[str, ...], value: object, said: str) -> None:
+    broken: Any = written(state())
+    at = broken
+    for name in path[:-1]:
+        at = at[name]
+    at[path[-1]] = value
+    with pytest.raises(ValueError, match="^" + re.escape(said)):
+        parse(json.dumps(broken), LADDER)
+
+
+@pytest.mark.parametrize("broken", [None, [], 7, "x", {}, {"ladder": 1}, {"level": {"kind": 3}}])
+def test_a_broken_document_leads_to_the_last_short_block(broken: object) -> None:
+    text = json.dumps(broken)
+    with pytest.raises(ValueError, match="allowed|missing"):
+        parse(text, LADDER)
+    signal = Signal(Cause.UNREADABLE_STATE, FallbackLevel.SHORT_BLOCK, "the saved state could not be read")
+    assert safer(text, LADDER, NOW) == Saved(NOW, LadderState(LAST_SHORT, NOW, signal))
+    assert safer(None, LADDER, NOW) == safer("{", LADDER, NOW) == safer(text, LADDER, NOW)
+
+
+def test_a_broken_document_whose_level_can_be_read_leads_there() -> None:
+    assert safer(json.dumps({**written(state(5)), "quality": 7}), LADDER, NOW).ladder.position == 5
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data(), JSON)
+def test_whatever_stands_in_its_place_is_read_or_refused_and_never_leads_higher(data: st.DataObject, junk: Any) -> None:
+    """One value of the document, anywhere in it, replaced by anything."""
+    saved = state(data.draw(st.integers(1, BOTTOM)))
+    broken: Any = copy.deepcopy(written(saved))
+    at, parts = broken, []
+    while isinstance(at, dict) and at:
+        parts.append(data.draw(st.sampled_from(sorted(at))))
+        if not isinstance(at[parts[-1]], dict) or data.draw(st.booleans()):
+            at[parts[-1]] = junk
+            break
+        at = at[parts[-1]]
+    try:
+        found = parse(json.dumps(broken), LADDER)
+    except ValueError:
+        found = safer(json.dumps(broken), LADDER, NOW)
+        assert found.ladder.position >= min(saved.ladder.position, LAST_SHORT)
+    assert 0 <= found.ladder.position <= BOTTOM
+    if "level" not in parts:
+        assert found.ladder.position >= min(saved.ladder.position, LAST_SHORT)

@@ -1,0 +1,278 @@
+"""What the daemon's own judgement asks for, and when it stops asking."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FallbackLevel, WorkloadClass
+from draftd.fallback.drift import Baseline, StreamKey
+from draftd.fallback.ladder import Cause
+from draftd.fallback.probes import CanaryReport, Verdict
+from draftd.fallback.signals import Finished, Guard, GuardSettings, Machine
+
+SETTINGS = GuardSettings()
+CODE: StreamKey = (DRAFT_MODEL, WorkloadClass.CODE)
+CHAT: StreamKey = (DRAFT_MODEL, WorkloadClass.CHAT)
+LOOKUP: StreamKey = (PROMPT_LOOKUP, WorkloadClass.CODE)
+KNOWN = {CODE: Baseline(0.8, 0.2), CHAT: Baseline(0.6, 0.2)}
+WINDOW = SETTINGS.window
+
+
+@dataclass
+class Watched:
+    """A guard over time. Each request reaches 100 drafted tokens in 40 steps, and pays unless told otherwise."""
+
+    guard: Guard = field(default_factory=lambda: Guard.new(KNOWN, position=0))
+    now: float = 0.0
+
+    def requests(
+        self,
+        count: int,
+        acceptance: float,
+        kind: StreamKey = CODE,
+        *,
+        position: int = 0,
+        seconds: float = 10.0,
+        costs: float = 0.0,
+    ) -> Watched:
+        for _ in range(count):
+            self.now += seconds
+            accepted = round(100 * acceptance)
+            ended = Finished(self.now, accepted, 100 - accepted, 40, costs, *kind, position)
+            self.guard = self.guard.finished(ended, SETTINGS)
+        return self
+
+    def read(self, count: int, reading: Machine, *, seconds: float = 5.0) -> Watched:
+        for _ in range(count):
+            self.now += seconds
+            self.guard = self.guard.machine(reading, self.now, SETTINGS)
+        return self
+
+    def asked(self) -> dict[Cause, FallbackLevel]:
+        return {signal.cause: signal.asks_for for signal in self.guard.signals(self.now, SETTINGS)}
+
+    def evidence(self, cause: Cause) -> str:
+        return next(signal.evidence for signal in self.guard.signals(self.now, SETTINGS) if signal.cause is cause)
+
+    def hard(self, cause: Cause) -> bool:
+        return next(signal.hard for signal in self.guard.signals(self.now, SETTINGS) if signal.cause is cause)
+
+
+def test_nothing_seen_asks_for_nothing() -> None:
+    assert Guard.new({}).signals(1e9, SETTINGS) == ()
+    assert Watched().requests(100, 0.8).asked() == {}
+
+
+def test_a_fall_below_the_baseline_asks_for_a_shorter_block_and_says_of_what() -> None:
+    watched = Watched().requests(30, 0.55)
+    assert watched.asked() == {Cause.ACCEPTANCE_DRIFT: FallbackLevel.SHORT_BLOCK}
+    assert watched.evidence(Cause.ACCEPTANCE_DRIFT) == (
+        "code by draft_model: acceptance 0.55 in 30 requests over 290 s, baseline 0.80; CUSUM 16.0, limit 8"
+    )
+    assert not watched.hard(Cause.ACCEPTANCE_DRIFT)
+    assert watched.guard.drift(SETTINGS) == {"code": pytest.approx(2.0), "chat": 0.0}
+
+
+def test_each_kind_of_text_has_its_own_baseline_so_another_mix_is_no_drift() -> None:
+    assert Watched().requests(100, 0.8, CODE).requests(100, 0.6, CHAT).asked() == {}
+    assert Cause.ACCEPTANCE_DRIFT in Watched().requests(100, 0.6, CODE).asked()
+
+
+def test_a_kind_of_text_that_nobody_asks_for_any_more_asks_for_nothing() -> None:
+    watched = Watched().requests(30, 0.55)
+    watched.now += SETTINGS.stale_after
+    assert Cause.ACCEPTANCE_DRIFT in watched.asked()
+    watched.now += 1
+    assert watched.asked() == {}
+
+
+def test_a_draft_models_norm_is_learnt_at_the_top_alone() -> None:
+    low = Watched(Guard.new({}, position=2)).requests(100, 0.7, CODE, position=2)
+    assert low.guard.learnt() == {}
+    lookup = Watched(Guard.new({}, position=4)).requests(100, 0.3, LOOKUP, position=4)
+    assert lookup.guard.learnt()[LOOKUP].mean == pytest.approx(0.3)
+    top = Watched(Guard.new({}, position=0)).requests(100, 0.7)
+    assert top.guard.learnt()[CODE].mean == pytest.approx(0.7)
+    assert top.guard.drift(SETTINGS) == {"code": 0.0}
+
+
+def test_acceptance_below_the_floor_in_two_windows_asks_for_a_shorter_block() -> None:
+    watched = Watched(Guard.new({}, position=0)).requests(45, 0.39)  # a window and a half
+    assert watched.asked() == {}
+    watched.requests(16, 0.39)
+    assert watched.asked() == {Cause.ACCEPTANCE_FLOOR: FallbackLevel.SHORT_BLOCK}
+    assert watched.evidence(Cause.ACCEPTANCE_FLOOR) == (
+        "acceptance 0.39 of 30 requests, floor 0.40, in 2 windows of 300 s in a row"
+    )
+
+
+def test_prompt_lookup_rightly_misses_and_only_its_cost_counts() -> None:
+    watched = Watched(Guard.new({}, position=4)).requests(100, 0.1, LOOKUP, position=4)
+    assert watched.asked() == {}
+    assert Watched(Guard.new({}, position=4)).requests(100, 0.1, LOOKUP, position=4, costs=40.0).asked() == {
+        Cause.BREAK_EVEN: FallbackLevel.AUTOREGRESSIVE
+    }
+
+
+def test_what_costs_more_than_it_brings_in_two_windows_asks_for_no_draft_at_all() -> None:
+    watched = Watched().requests(30, 0.8, costs=90.0)
+    assert watched.asked() == {}, "one window"
+    watched.requests(35, 0.8, costs=90.0)
+    assert watched.asked() == {Cause.BREAK_EVEN: FallbackLevel.AUTOREGRESSIVE}
+    assert watched.evidence(Cause.BREAK_EVEN) == (
+        "speed-up 0.92 over autoregressive decoding in 30 requests, least 1, in 2 windows of 300 s in a row"
+    )
+    assert watched.requests(35, 0.8, costs=70.0).asked() == {}, "120 tokens in the time of 110"
+
+
+def test_too_few_requests_in_a_window_move_nothing() -> None:
+    watched = Watched().requests(20, 0.8, costs=200.0, seconds=WINDOW / 9)
+    assert watched.asked() == {}
+
+
+def test_requests_of_another_level_and_those_without_a_draft_say_nothing() -> None:
+    watched = Watched()
+    before = watched.guard
+    watched.requests(100, 0.1, position=1)
+    assert watched.guard is before
+    assert before.finished(Finished(1.0, 0, 0, 0, 0.0, *CODE, 0), SETTINGS) is before
+    assert Watched(Guard.new(KNOWN)).requests(100, 0.1, position=1).asked()
+
+
+def test_a_step_begins_sums_and_windows_anew_and_keeps_what_was_learnt() -> None:
+    watched = Watched().requests(100, 0.3, costs=90.0)
+    for _ in range(3):
+        watched.guard = watched.guard.verifier_error(watched.now).drafter_error(watched.now)
+    assert len(watched.asked()) == 5
+    watched.guard = watched.guard.stepped(watched.now, 1)
+    assert watched.asked() == {}
+    assert watched.guard.learnt() == KNOWN
+    assert watched.requests(100, 0.3, position=0).asked() == {}
+    assert Cause.ACCEPTANCE_DRIFT in watched.requests(100, 0.3, position=1).asked()
+
+
+@pytest.mark.parametrize(
+    ("cause", "level"),
+    [
+        (Cause.VERIFIER_ERRORS, FallbackLevel.AUTOREGRESSIVE),
+        (Cause.DRAFTER_ERRORS, FallbackLevel.LIGHT_DRAFT),
+    ],
+)
+def test_errors_within_a_window_are_hard_and_forgotten_after_it(cause: Cause, level: FallbackLevel) -> None:
+    watched = Watched()
+    happens = Guard.verifier_error if cause is Cause.VERIFIER_ERRORS else Guard.drafter_error
+    for at in (0.0, 299.0):
+        watched.guard = happens(watched.guard, at)
+    watched.now = 299.0
+    assert watched.asked() == {}
+    watched.now = 310.0
+    watched.guard = happens(watched.guard, 310.0)
+    assert watched.asked() == {}, "the first is a window ago"
+    watched.guard = happens(watched.guard, 310.0)
+    assert watched.asked() == {cause: level}
+    assert watched.hard(cause)
+    assert watched.evidence(cause).startswith("3 failed ")
+    watched.now = 600.0
+    assert watched.asked() == {}
+
+
+def test_critical_memory_is_hard_once_it_has_lasted() -> None:
+    watched = Watched().read(2, Machine(True, None, None))
+    assert watched.asked() == {}
+    watched.read(1, Machine(True, None, None))
+    assert watched.asked() == {Cause.MEMORY: FallbackLevel.AUTOREGRESSIVE}
+    assert watched.hard(Cause.MEMORY)
+    assert watched.evidence(Cause.MEMORY) == "memory pressure critical for 10 s, most 10 s"
+    assert watched.read(1, Machine(False, None, None)).asked() == {}
+
+
+def test_a_reading_that_failed_neither_begins_nor_ends_nor_prolongs_a_spell() -> None:
+    watched = Watched().read(1, Machine(None, True, None)).read(20, Machine(None, None, None))
+    assert watched.asked() == {}
+    watched.read(1, Machine(None, True, None))
+    assert watched.asked() == {Cause.THERMAL: FallbackLevel.SHORT_BLOCK}
+    assert not watched.hard(Cause.THERMAL)
+    assert watched.read(20, Machine(None, None, None)).asked() == {Cause.THERMAL: FallbackLevel.SHORT_BLOCK}
+    assert watched.read(1, Machine(None, False, None)).asked() == {}
+
+
+def test_a_spell_outlasts_a_step_and_what_was_swapped_before_it_does_not() -> None:
+    watched = Watched()
+    for read in range(5):
+        watched.read(1, Machine(True, None, read * 64 * 2**20))
+    assert watched.asked() == {Cause.MEMORY: FallbackLevel.AUTOREGRESSIVE, Cause.SWAP: FallbackLevel.LIGHT_DRAFT}
+    watched.guard = watched.guard.stepped(watched.now, 1)
+    assert watched.asked() == {Cause.MEMORY: FallbackLevel.AUTOREGRESSIVE}
+
+
+def test_swap_ins_count_within_a_window_however_often_they_are_read() -> None:
+    mega = 2**20
+    slow, fast = Watched(), Watched()
+    for read in range(400):
+        slow.read(1, Machine(None, None, read * mega // 4), seconds=1.0)
+        fast.read(1, Machine(None, None, read * mega), seconds=1.0)
+    assert slow.asked() == {}
+    assert fast.asked() == {Cause.SWAP: FallbackLevel.LIGHT_DRAFT}
+    assert len(fast.guard.watch.swap.marks) <= 12
+    fast.now += 2 * WINDOW
+    assert fast.asked() == {}, "nothing grew since"
+    assert Watched().read(1, Machine(None, None, 10**12)).asked() == {}, "what was there before is no growth"
+    assert fast.read(1, Machine(None, None, 5)).asked() == {}, "a counter that begins anew"
+    again = Watched().read(1, Machine(None, None, 10**12)).read(1, Machine(None, None, 0))
+    assert again.read(1, Machine(None, None, 200 * mega)).asked() == {Cause.SWAP: FallbackLevel.LIGHT_DRAFT}
+
+
+def test_bad_canaries_ask_for_no_draft_until_good_ones_were_seen() -> None:
+    watched = Watched(Guard.new({}, quality="17 of 20 canaries passed"))
+    for verdict in (None, Verdict.FAILED, Verdict.TOO_FEW_SAMPLES):
+        if verdict is not None:
+            watched.guard = watched.guard.canaries(CanaryReport(verdict, "busy"), 1.0)
+        watched.guard = watched.guard.stepped(1.0, 5)
+        watched.now += 1e6
+        assert watched.asked() == {Cause.QUALITY: FallbackLevel.AUTOREGRESSIVE}
+        assert watched.hard(Cause.QUALITY)
+        assert watched.evidence(Cause.QUALITY) == "17 of 20 canaries passed"
+    watched.guard = watched.guard.canaries(CanaryReport(Verdict.GOOD, "all"), 1.0)
+    assert watched.asked() == {}
+    watched.guard = watched.guard.canaries(CanaryReport(Verdict.BAD, "worse"), 1.0)
+    assert watched.evidence(Cause.QUALITY) == "worse"
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["request", "verifier", "drafter", "machine", "step", "advance"]),
+        st.floats(-100, 1000),
+        st.integers(0, 60),
+        st.integers(0, 60),
+    ),
+    max_size=80,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(EVENTS)
+def test_whatever_comes_in_whatever_order_is_judged_and_said_in_words(
+    events: list[tuple[str, float, int, int]],
+) -> None:
+    guard, now = Guard.new(KNOWN, position=0), 0.0
+    for what, seconds, one, other in events:
+        now += seconds
+        if what == "request":
+            guard = guard.finished(Finished(now, one, other, one % 5, other / 2, *CODE, one % 2), SETTINGS)
+        elif what == "verifier":
+            guard = guard.verifier_error(now)
+        elif what == "drafter":
+            guard = guard.drafter_error(now)
+        elif what == "machine":
+            guard = guard.machine(Machine(one % 3 == 0, other % 2 == 0 or None, one * 2**23), now, SETTINGS)
+        elif what == "step":
+            guard = guard.stepped(now, one % 2)
+        else:
+            guard = guard.advance(now, SETTINGS)
+        for signal in guard.signals(now, SETTINGS):
+            assert signal.asks_for == SETTINGS.levels[signal.cause]
+            assert signal.evidence

@@ -1,0 +1,140 @@
+"""The state's file: whole or not there, its owner's alone, in a folder that one daemon has to itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from draftd.cli.state import Kept
+from draftd.errors import ConfigError
+from draftd.fallback.store import FileStore, NoStore, StateFolder, sweep
+from draftd.settings import FallbackSettings, ServerSettings, Settings
+
+
+def test_what_is_saved_is_found_again_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "state.json")
+    assert store.load() is None
+    store.save('{"n": 1}')
+    store.save('{"n": 2}')
+    assert FileStore(tmp_path / "state.json").load() == '{"n": 2}'
+    assert (tmp_path / "state.json").stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
+
+
+def test_a_save_that_fails_half_way_leaves_the_one_before_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FileStore(tmp_path / "state.json")
+    store.save("before")
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        store.save("after")
+    assert store.load() == "before"
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "complaint"),
+    [
+        (b"\xff\xfe", "not valid JSON"),
+        (b" " * (4 * 1024 * 1024 + 1), "more than"),
+    ],
+)
+def test_a_file_that_is_none_of_ours_says_what_is_wrong_with_it(tmp_path: Path, raw: bytes, complaint: str) -> None:
+    path = tmp_path / "state.json"
+    path.write_bytes(raw)
+    store = FileStore(path)
+    with pytest.raises(ValueError, match=complaint):
+        store.load()
+    store.set_aside()
+    assert store.load() is None
+    assert (tmp_path / "state.json.broken").read_bytes() == raw
+
+
+def test_a_folder_in_place_of_the_file_is_no_state(tmp_path: Path) -> None:
+    (tmp_path / "state.json").mkdir()
+    with pytest.raises(ValueError, match="cannot be read"):
+        FileStore(tmp_path / "state.json").load()
+
+
+def test_what_a_killed_process_left_half_written_is_swept(tmp_path: Path) -> None:
+    (tmp_path / ".state.json.abc").write_text("half")
+    (tmp_path / "state.json").write_text("{}")
+    sweep(tmp_path, "state.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
+
+
+def test_a_folder_is_one_daemons_until_it_is_closed(tmp_path: Path) -> None:
+    first = StateFolder.open(tmp_path / "new" / "folder")
+    assert (tmp_path / "new" / "folder").stat().st_mode & 0o077 == 0
+    with pytest.raises(ConfigError, match=r"fallback\.state_dir.*no other daemon"):
+        StateFolder.open(tmp_path / "new" / "folder")
+    first.close()
+    first.close()
+    StateFolder.open(tmp_path / "new" / "folder").close()
+
+
+def test_a_process_that_is_killed_frees_its_folder(tmp_path: Path) -> None:
+    held = (
+        "import sys, time; from pathlib import Path; from draftd.fallback.store import StateFolder\n"
+        "StateFolder.open(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", held, str(tmp_path)], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        with pytest.raises(ConfigError):
+            StateFolder.open(tmp_path)
+    finally:
+        process.kill()
+        process.communicate()
+    StateFolder.open(tmp_path).close()
+
+
+def test_a_folder_that_cannot_be_made_is_a_configuration_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"fallback\.state_dir.*can be written"):
+        StateFolder.open(tmp_path / "file" / "folder")
+
+
+def settings(port: int, folder: Path | None = None) -> Settings:
+    return Settings(server=ServerSettings(port=port), fallback=FallbackSettings(state_dir=folder))
+
+
+def test_the_folder_goes_by_the_port_and_nothing_is_kept_where_that_is_any(tmp_path: Path) -> None:
+    environ = {"XDG_STATE_HOME": str(tmp_path)}
+    first, second = Kept(settings(50551), environ), Kept(settings(50552), environ)
+    assert first.store.path is not None
+    assert second.store.path is not None
+    assert first.store.path != second.store.path
+    assert tmp_path in first.store.path.parents
+    first.close()
+    second.close()
+    nowhere = Kept(settings(0), environ)
+    assert isinstance(nowhere.store, NoStore)
+    nowhere.store.save("{}")
+    assert nowhere.store.load() is None
+    nowhere.store.set_aside()
+    assert nowhere.store.path is None
+    nowhere.close()
+
+
+def test_a_folder_that_is_named_must_do_and_the_users_own_is_done_without(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    taken = Kept(settings(50551), {"XDG_STATE_HOME": str(tmp_path)})
+    assert isinstance(Kept(settings(50551), {"XDG_STATE_HOME": str(tmp_path)}).store, NoStore)
+    assert "not kept over a restart" in caplog.text
+    taken.close()
+    named = Kept(settings(50551, tmp_path / "mine"), {})
+    with pytest.raises(ConfigError):
+        Kept(settings(50551, tmp_path / "mine"), {})
+    named.close()

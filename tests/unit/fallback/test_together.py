@@ -1,0 +1,174 @@
+"""Guard, leases, probes, ladder and what is saved, together, through whatever comes: nothing flaps, nothing latches.
+
+Time is the ladder's clock. One that is set forward while the daemon is down cannot be told from a daemon that was down
+for longer, so both are the same event here; one that is set back counts as no time having passed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from benchmarks.simulate.daemon import LADDER, Daemon, ProbeResult, Settings
+from draftd.core import PROMPT_LOOKUP, FallbackLevel, WorkloadClass
+from draftd.fallback.drift import Baseline, CusumSettings, Sample
+from draftd.fallback.ladder import LadderLevel, LadderSettings, flaps
+from draftd.fallback.leases import Notice
+from draftd.fallback.signals import Finished, GuardSettings, Machine
+
+LIMITS = LadderSettings(cooldown=300.0, longest_wait=2400.0)
+SETTINGS = Settings(GuardSettings(cusum=CusumSettings(learn=5)), LIMITS, lease_seconds=900.0)
+
+
+class Course:
+    """One daemon through a course of events. The draft is as good as the last event about it said."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.offset = 0.0
+        self.acceptance = 0.8
+        self.daemon = Daemon(SETTINGS, self.probe)
+
+    def probe(self, level: LadderLevel, now: float) -> ProbeResult:
+        accepted = round(100 * self.acceptance)
+        pays = 0.0 if level.drafter == PROMPT_LOOKUP else 0.5
+        return ProbeResult([Sample(accepted, 100 - accepted)] * 4, 160, 160 * pays, Baseline(0.8, 0.2))
+
+    def requests(self, count: int, seconds: float = 3.0) -> None:
+        for _ in range(count):
+            self.wait(seconds)
+            level = LADDER[self.daemon.position]
+            if level.drafter is not None:
+                accepted = round(40 * self.acceptance)
+                self.daemon.finished(
+                    Finished(
+                        self.now + self.daemon.offset, accepted, 40 - accepted, 20, 10.0, level.drafter,
+                        WorkloadClass.CODE, self.daemon.position,
+                    )
+                )  # fmt: skip
+            self.daemon.tick(self.now)
+
+    def wait(self, seconds: float) -> None:
+        """Ticks as it passes."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(end, self.now + 30.0)
+            self.daemon.tick(self.now)
+
+    def restart(self, down: float, back: float, lost: str | None = None) -> None:
+        self.now += down
+        self.offset -= back
+        self.daemon.restart(self.now, self.offset, lost)
+
+
+@dataclass(frozen=True)
+class Event:
+    what: str
+    seconds: float
+    number: int
+    level: FallbackLevel
+    yes: bool
+
+
+WHAT = [
+    "requests",
+    "good",
+    "bad",
+    "wait",
+    "fires",
+    "ends",
+    "poll",
+    "critical",
+    "verifier",
+    "drafter",
+    "restart",
+    "kill",
+]
+EVENTS = st.lists(
+    st.builds(
+        Event,
+        st.sampled_from(WHAT),
+        st.floats(0, 700),
+        st.integers(0, 40),
+        st.sampled_from(FallbackLevel),
+        st.booleans(),
+    ),
+    max_size=40,
+)
+
+
+def play(course: Course, event: Event) -> None:
+    daemon = course.daemon
+    notice = Notice("A", f"a{event.number % 3}", event.what == "fires", course.now // 100, event.level, event.yes)
+    match event.what:
+        case "requests":
+            course.requests(event.number)
+        case "good" | "bad":
+            course.acceptance = 0.8 if event.what == "good" else 0.1 + event.number / 100
+            course.requests(10)
+        case "wait":
+            course.wait(event.seconds)
+        case "fires" | "ends":
+            daemon.notice(notice, course.now)
+        case "poll":
+            daemon.polled([Notice("A", "a0", True, course.now, event.level, event.yes)] * event.yes, course.now)
+        case "critical":
+            for _ in range(3):
+                daemon.machine(Machine(event.yes, event.number % 2 == 0, event.number * 2**24), course.now)
+                course.wait(6.0)
+        case "verifier" | "drafter":
+            for _ in range(3):
+                (daemon.verifier_error if event.what == "verifier" else daemon.drafter_error)(course.now)
+        case "restart":
+            daemon.save(course.now)
+            course.restart(event.seconds, 50 * event.seconds * event.yes)
+        case "kill":
+            course.restart(1.0, 0.0)
+    daemon.tick(course.now)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(EVENTS)
+def test_nothing_flaps_whatever_comes(events: list[Event]) -> None:
+    course = Course()
+    for event in events:
+        play(course, event)
+    assert flaps(course.daemon.steps, LIMITS.cooldown) == []
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(EVENTS)
+def test_nothing_latches_once_all_is_well(events: list[Event]) -> None:
+    """The draft is good, the machine at ease, alerts are over: it comes back in a time that has a bound."""
+    course = Course()
+    for event in events:
+        play(course, event)
+    course.acceptance = 0.8
+    course.daemon.machine(Machine(False, False, 0), course.now)
+    course.daemon.polled([], course.now)
+    for _ in range(len(LADDER)):
+        course.requests(20)
+        course.wait(LIMITS.longest_wait + 2 * LIMITS.cooldown)
+    assert course.daemon.position == 0
+
+
+def test_a_kill_between_a_step_and_its_saving_comes_back_as_it_was_or_one_step_safer() -> None:
+    """Down is saved before it is applied, up after: both halves of both."""
+    course = Course()
+    course.requests(30)
+    before = course.daemon.on_disk
+    course.acceptance = 0.3
+    while course.daemon.position == 0:
+        course.requests(1)
+    down, state = course.daemon.on_disk, course.daemon.state
+    course.restart(1.0, 0.0, down)
+    assert course.daemon.state == state, "its cause and its clock too"
+    course.acceptance = 0.8
+    while course.daemon.position == 1:
+        course.requests(10)
+    assert course.daemon.position == 0
+    course.restart(1.0, 0.0, down)
+    assert course.daemon.position == 1, "applied, and not yet saved"
+    assert before != down

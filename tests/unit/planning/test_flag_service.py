@@ -1,0 +1,324 @@
+"""The flag through OpenFeature and a real file: flips, targeting, and what a broken file does."""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from openfeature.flag_evaluation import FlagEvaluationDetails
+from openfeature.hook import Hook, HookContext, HookHints
+from openfeature.schemas.protobuf.flagd.sync.v1 import sync_pb2, sync_pb2_grpc
+
+from draftd.core import WorkloadClass
+from draftd.errors import ConfigError, FlagReadOnly, InvalidRequest
+from draftd.fallback.journal import Journal
+from draftd.planning.flag import FlagService
+from draftd.planning.flag_format import FLAG_KEY
+from draftd.planning.planner import FlagContext
+from draftd.settings import FlagSettings
+from tests.waiting import until
+
+ANY = FlagContext("model")
+PROSE_OFF = {"if": [{"==": [{"var": "workload"}, "prose"]}, "off", None]}
+CALLER_OFF = {"if": [{"==": [{"var": "targetingKey"}, "batch-job"]}, "off", None]}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "new" / "flags.json"
+
+
+@pytest.fixture
+def service(path: Path) -> Iterator[FlagService]:
+    service = FlagService.open(FlagSettings(file=path))
+    yield service
+    service.close()
+
+
+def document(default: str = "on", targeting: dict[str, Any] | None = None) -> str:
+    flag: dict[str, Any] = {"state": "ENABLED", "variants": {"on": True, "off": False}, "defaultVariant": default}
+    if targeting is not None:
+        flag["targeting"] = targeting
+    return json.dumps({"flags": {FLAG_KEY: flag}})
+
+
+def test_a_missing_file_is_written_with_the_configured_default(path: Path) -> None:
+    service = FlagService.open(FlagSettings(file=path, default_variant="off"))
+    try:
+        assert json.loads(path.read_text())["flags"][FLAG_KEY]["defaultVariant"] == "off"
+        assert service.evaluate(ANY).value is False
+    finally:
+        service.close()
+
+
+def test_a_flip_is_in_force_when_set_variant_returns_every_time(service: FlagService) -> None:
+    for variant in ("off", "on", "off", "off", "on"):
+        service.set_variant(variant)
+        assert service.evaluate(ANY).variant == variant
+        assert service.state().default_variant == variant
+
+
+def test_targeting_by_workload_and_by_caller_decides_and_says_so(service: FlagService, path: Path) -> None:
+    path.write_text(document(targeting=PROSE_OFF))
+    prose = FlagContext("model", WorkloadClass.PROSE)
+    until(lambda: not service.evaluate(prose).value)
+    assert service.evaluate(prose).reason == "TARGETING_MATCH"
+    assert service.evaluate(ANY).variant == "on"
+    path.write_text(document(targeting=CALLER_OFF))
+    until(lambda: not service.evaluate(FlagContext(caller="batch-job")).value)
+    assert service.evaluate(FlagContext(caller="person")).value
+
+
+def test_setting_the_default_keeps_targeting_and_is_in_force_behind_it(service: FlagService, path: Path) -> None:
+    path.write_text(document(targeting={"if": [True, "on", None]}))  # hides the default from everyone
+    until(lambda: service.evaluate(ANY).reason == "TARGETING_MATCH")
+    assert service.set_variant("off") == "on"
+    written = json.loads(path.read_text())["flags"][FLAG_KEY]
+    assert written["targeting"] == {"if": [True, "on", None]}
+    assert written["defaultVariant"] == "off"
+
+
+def test_a_broken_file_leaves_the_last_good_state_and_says_so_once(
+    service: FlagService, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    service.set_variant("off")
+    with caplog.at_level(logging.WARNING):
+        path.write_text("{ broken")
+        until(lambda: service.evaluate(ANY).reason == "STALE")
+        resolution = service.evaluate(ANY)
+        assert (resolution.variant, resolution.value) == ("off", False)
+        assert "not valid JSON" in resolution.error
+        assert "not valid JSON" in service.state().error
+        with pytest.raises(FlagReadOnly, match="left as it is"):
+            service.set_variant("on")
+        assert path.read_text() == "{ broken"
+        threading.Event().wait(0.5)  # several polls
+    assert len([r for r in caplog.records if "not valid JSON" in r.getMessage()]) == 1
+    assert not [r for r in caplog.records if r.exc_info]
+    path.write_text(document("on"))
+    until(lambda: service.evaluate(ANY).reason == "STATIC")
+    assert service.evaluate(ANY).value
+
+
+def test_a_deleted_file_leaves_the_last_good_state_and_is_written_anew(service: FlagService, path: Path) -> None:
+    service.set_variant("off")
+    path.unlink()
+    until(lambda: service.evaluate(ANY).reason == "STALE")
+    assert service.evaluate(ANY).value is False
+    service.set_variant("on")
+    assert service.evaluate(ANY).value
+
+
+def test_a_file_that_is_broken_from_the_start_gives_the_default_and_recovers(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text("nonsense")
+    service = FlagService.open(FlagSettings(file=path, default_variant="off"))
+    try:
+        resolution = service.evaluate(ANY)
+        assert (resolution.value, resolution.reason) == (False, "ERROR")
+        path.write_text(document("on"))
+        until(lambda: service.evaluate(ANY).value)
+    finally:
+        service.close()
+
+
+def test_an_unknown_variant_is_refused(service: FlagService) -> None:
+    with pytest.raises(InvalidRequest, match="allowed: on, off"):
+        service.set_variant("perhaps")
+
+
+def test_concurrent_flips_leave_a_whole_file_and_one_of_the_answers(service: FlagService, path: Path) -> None:
+    threads = [threading.Thread(target=service.set_variant, args=(v,)) for v in ("on", "off") * 4]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert json.loads(path.read_text())["flags"][FLAG_KEY]["defaultVariant"] == service.evaluate(ANY).variant
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_a_link_is_followed_and_stays(tmp_path: Path) -> None:
+    real, link = tmp_path / "real.json", tmp_path / "link.json"
+    real.write_text(document())
+    real.chmod(0o600)
+    link.symlink_to(real)
+    service = FlagService.open(FlagSettings(file=link))
+    try:
+        service.set_variant("off")
+    finally:
+        service.close()
+    assert link.is_symlink()
+    assert json.loads(real.read_text())["flags"][FLAG_KEY]["defaultVariant"] == "off"
+    assert real.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_path_that_cannot_be_written_is_a_configuration_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"flag\.file"):
+        FlagService.open(FlagSettings(file=tmp_path / "file" / "flags.json"))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # gRPC's own, when closed early
+def test_a_flagd_server_that_is_away_gives_the_default_and_takes_no_writes() -> None:
+    service = FlagService.open(FlagSettings(provider="flagd", host="127.0.0.1", port=9))
+    try:
+        assert service.evaluate(ANY).reason == "ERROR"
+        assert service.evaluate(ANY).value is True
+        assert service.state().writable is False
+        with pytest.raises(FlagReadOnly, match="set it there"):
+            service.set_variant("off")
+    finally:
+        service.close()
+
+
+def test_the_hook_hears_each_evaluation_with_its_context(path: Path) -> None:
+    heard: list[tuple[str | None, str | None]] = []
+
+    class Listen(Hook):
+        def finally_after(
+            self, hook_context: HookContext, details: FlagEvaluationDetails[Any], hints: HookHints
+        ) -> None:
+            heard.append((hook_context.evaluation_context.targeting_key, details.variant))
+
+    service = FlagService.open(FlagSettings(file=path), hook=Listen())
+    try:
+        service.evaluate(FlagContext("model", caller="someone"))
+    finally:
+        service.close()
+    assert heard == [("someone", "on")]
+
+
+class FlagdServer(sync_pb2_grpc.FlagSyncServiceServicer):
+    """flagd's sync service: sends the document, and each later one."""
+
+    def __init__(self, text: str) -> None:
+        self.documents: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self.documents.put(text)
+
+    def SyncFlags(self, request: object, context: object) -> Iterator[sync_pb2.SyncFlagsResponse]:
+        while (text := self.documents.get()) is not None:
+            yield sync_pb2.SyncFlagsResponse(flag_configuration=text)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_flagd_server_is_followed_and_its_loss_leaves_the_last_good_state() -> None:
+    flagd = FlagdServer(document(targeting=PROSE_OFF))
+    server = grpc.server(ThreadPoolExecutor(4))
+    sync_pb2_grpc.add_FlagSyncServiceServicer_to_server(flagd, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    service = FlagService.open(FlagSettings(provider="flagd", host="127.0.0.1", port=port, default_variant="off"))
+    prose = FlagContext("model", WorkloadClass.PROSE)
+    try:
+        until(lambda: service.evaluate(ANY).value)
+        assert (service.evaluate(prose).variant, service.evaluate(prose).reason) == ("off", "TARGETING_MATCH")
+        flagd.documents.put(document("on"))
+        until(lambda: service.evaluate(prose).variant == "on")
+        flagd.documents.put(None)
+        server.stop(0).wait()
+        until(lambda: service.evaluate(ANY).reason == "STALE")
+        assert service.evaluate(ANY).value is True
+    finally:
+        flagd.documents.put(None)
+        service.close()
+        server.stop(0).wait()
+
+
+def told(journal: Journal) -> list[tuple[str, str, str]]:
+    return [(t.previous, t.current, t.cause) for t in journal.latest(10)]
+
+
+def test_a_flip_is_in_the_journal_once(path: Path) -> None:
+    journal = Journal()
+    service = FlagService.open(FlagSettings(file=path), journal=journal)
+    try:
+        assert told(journal) == []
+        for variant in ("off", "off", "on"):
+            service.set_variant(variant)
+        path.write_text(document("off"))  # its notice comes after those of the flips
+        until(lambda: len(told(journal)) >= 3)
+        assert told(journal) == [
+            ("on", "off", "set over gRPC"),
+            ("off", "on", "set over gRPC"),
+            ("on", "off", "its file was edited"),
+        ]
+    finally:
+        service.close()
+
+
+def test_an_edit_by_hand_that_changes_no_default_is_no_transition(path: Path) -> None:
+    journal = Journal()
+    service = FlagService.open(FlagSettings(file=path), journal=journal)
+    try:
+        path.write_text(document("on", targeting=PROSE_OFF))
+        until(lambda: not service.evaluate(FlagContext("model", WorkloadClass.PROSE)).value)
+        path.write_text("broken")
+        until(lambda: bool(service.state().error))
+        path.write_text(document("off"))
+        until(lambda: bool(told(journal)))
+        assert told(journal) == [("on", "off", "its file was edited")]
+    finally:
+        service.close()
+
+
+def test_a_flip_right_after_an_edit_leaves_neither_out(path: Path) -> None:
+    journal = Journal()
+    service = FlagService.open(FlagSettings(file=path), journal=journal)
+    try:
+        path.write_text(document("off"))
+        service.set_variant("on")
+        assert told(journal) == [("on", "off", "its file was edited"), ("off", "on", "set over gRPC")]
+    finally:
+        service.close()
+
+
+def test_a_look_at_the_flag_is_no_evaluation(path: Path) -> None:
+    heard: list[str] = []
+
+    class Listen(Hook):
+        def finally_after(
+            self, hook_context: HookContext, details: FlagEvaluationDetails[Any], hints: HookHints
+        ) -> None:
+            heard.append(hook_context.flag_key)
+
+    service = FlagService.open(FlagSettings(file=path), hook=Listen())
+    try:
+        assert service.default_value() is True
+        service.set_variant("off")
+        assert service.default_value() is False
+        path.write_text("broken")
+        until(lambda: bool(service.state().error))
+        assert service.default_value() is False
+    finally:
+        service.close()
+    assert heard == []
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_what_a_flagd_server_changes_is_in_the_journal_and_unknown_before_it_answers() -> None:
+    journal = Journal()
+    flagd = FlagdServer(document("on"))
+    server = grpc.server(ThreadPoolExecutor(4))
+    sync_pb2_grpc.add_FlagSyncServiceServicer_to_server(flagd, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    service = FlagService.open(FlagSettings(provider="flagd", host="127.0.0.1", port=port), journal=journal)
+    try:
+        assert service.default_value() is None
+        server.start()
+        until(lambda: service.default_value() is True, 20)
+        flagd.documents.put(document("off"))
+        until(lambda: bool(told(journal)))
+        assert told(journal) == [("on", "off", "changed on the flagd server")]
+        assert service.default_value() is False
+    finally:
+        flagd.documents.put(None)
+        service.close()
+        server.stop(0).wait()

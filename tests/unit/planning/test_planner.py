@@ -1,0 +1,250 @@
+"""Flag, wish, ladder, capability: each can only lower the last, and the reason says which did."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from draftd.core import (
+    BUILT_IN_DRAFTERS,
+    DRAFT_MODEL,
+    LIGHT_DRAFT_MODEL,
+    PROMPT_LOOKUP,
+    DecodeMode,
+    DepthMode,
+    DrafterName,
+    FallbackLevel,
+    ModelInfo,
+    ModePreference,
+    WorkloadClass,
+)
+from draftd.errors import SpeculationUnavailable
+from draftd.fallback.ladder import Cause, LadderLevel, Signal, highest, ladder_levels
+from draftd.fallback.state import LevelInForce
+from draftd.planning.flag_format import FlagResolution
+from draftd.planning.planner import FlagContext, Planner, PlanRequest, Wish, decide
+from tests.fallback import FixedFlag
+
+LADDER = ladder_levels(4, (3, 2), DRAFT_MODEL, (PROMPT_LOOKUP,))
+
+
+ON = FlagResolution("on", True, "STATIC")
+OFF = FlagResolution("off", False, "TARGETING_MATCH")
+BOTH = (DRAFT_MODEL, PROMPT_LOOKUP)
+MODEL = ModelInfo("m", "d", 4096, 256, BOTH, "", 0, 0, "cpu")
+INCAPABLE = replace(MODEL, drafters=(), speculation_reason="cache cannot be trimmed (Mamba)")
+DRAFT, LOOKUP = DRAFT_MODEL, PROMPT_LOOKUP
+
+
+def ceiling(depth: int, level: FallbackLevel = FallbackLevel.FULL, drafter: DrafterName = DRAFT) -> LadderLevel:
+    ladder = ladder_levels(depth, (2,), drafter, (LOOKUP,))
+    return ladder[highest(ladder, level)]
+
+
+CEILING = ceiling(4)
+
+
+class Recording(FixedFlag):
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[FlagContext] = []
+
+    def evaluate(self, context: FlagContext) -> FlagResolution:
+        self.asked.append(context)
+        return super().evaluate(context)
+
+
+def test_the_flag_is_asked_with_model_workload_and_caller() -> None:
+    flag = Recording()
+    plan = Planner(flag, LevelInForce(LADDER[1:])).plan(PlanRequest(Wish(), WorkloadClass.CODE, "me"), MODEL)
+    assert flag.asked == [FlagContext("m", WorkloadClass.CODE, "me")]
+    assert (plan.mode, plan.max_draft_tokens, plan.drafter) == (DecodeMode.SPECULATIVE, 3, DRAFT_MODEL)
+
+
+def test_a_flag_that_flips_acts_on_the_next_plan() -> None:
+    flag = FixedFlag(True)
+    planner = Planner(flag, LevelInForce(LADDER[1:]))
+    assert planner.plan(PlanRequest(Wish()), MODEL).max_draft_tokens == 3
+    flag.value = False
+    assert planner.plan(PlanRequest(Wish()), MODEL).mode is DecodeMode.AUTOREGRESSIVE
+
+
+def test_the_flag_is_evaluated_even_where_the_caller_has_decided() -> None:
+    flag = Recording()
+    Planner(flag, LevelInForce(LADDER[1:])).plan(PlanRequest(Wish(ModePreference.AUTOREGRESSIVE)), MODEL)
+    assert len(flag.asked) == 1
+
+
+def test_depth_is_chosen_as_the_daemon_says_at_every_level() -> None:
+    for mode in DepthMode:
+        in_force = LevelInForce(LADDER)
+        planner = Planner(FixedFlag(), in_force, depth_mode=mode)
+        assert planner.depth_mode is mode
+        for position in range(len(LADDER) - 1):
+            in_force.restore(position, None)
+            assert planner.plan(PlanRequest(Wish()), MODEL).depth_mode is mode
+
+
+def test_a_level_acts_on_the_next_plan() -> None:
+    in_force = LevelInForce(LADDER)
+    planner = Planner(FixedFlag(), in_force)
+    assert in_force.move(2, Signal(Cause.ACCEPTANCE_DRIFT, FallbackLevel.SHORT_BLOCK))
+    plan = planner.plan(PlanRequest(Wish()), MODEL)
+    assert (plan.max_draft_tokens, plan.level) == (2, FallbackLevel.SHORT_BLOCK)
+    assert in_force.move(4, Signal(Cause.MEMORY, FallbackLevel.AUTOREGRESSIVE))
+    assert planner.plan(PlanRequest(Wish()), MODEL).mode is DecodeMode.AUTOREGRESSIVE
+    assert planner.max_draft_tokens == 4, "the daemon's own, whatever the level"
+
+
+def test_the_flag_on_gives_the_daemons_depth_and_its_reason() -> None:
+    plan = decide(Wish(), ON, CEILING, MODEL)
+    assert (plan.mode, plan.max_draft_tokens, plan.drafter) == (DecodeMode.SPECULATIVE, 4, DRAFT_MODEL)
+    assert (plan.variant, plan.reason, plan.level) == ("on", "flag: STATIC", FallbackLevel.FULL)
+
+
+@pytest.mark.parametrize(
+    ("wish", "flag", "allowed", "model", "reason"),
+    [
+        (Wish(), OFF, CEILING, MODEL, "flag: TARGETING_MATCH, variant off"),
+        (Wish(ModePreference.AUTOREGRESSIVE), ON, CEILING, MODEL, "request: autoregressive"),
+        (Wish(max_draft_tokens=0), ON, CEILING, MODEL, "request: max_draft_tokens is 0"),
+        (Wish(), ON, ceiling(0), MODEL, "configuration: max_draft_tokens is 0"),
+        (Wish(), ON, ceiling(4, level=FallbackLevel.AUTOREGRESSIVE), MODEL, "ladder: autoregressive"),
+        (Wish(), ON, CEILING, INCAPABLE, "model: cache cannot be trimmed (Mamba)"),
+    ],
+)
+def test_whatever_lowers_the_plan_names_itself(
+    wish: Wish, flag: FlagResolution, allowed: LadderLevel, model: ModelInfo, reason: str
+) -> None:
+    plan = decide(wish, flag, allowed, model)
+    assert plan.mode is DecodeMode.AUTOREGRESSIVE
+    assert plan.reason == reason
+    if wish.preference is ModePreference.AUTO and wish.max_draft_tokens is None:
+        with pytest.raises(SpeculationUnavailable, match="demanded") as caught:
+            decide(Wish(ModePreference.SPECULATIVE), flag, allowed, model)
+        assert reason in caught.value.message
+
+
+def test_a_cap_lowers_the_depth_and_a_larger_one_is_clamped_with_a_reason() -> None:
+    assert decide(Wish(max_draft_tokens=2), ON, CEILING, MODEL).max_draft_tokens == 2
+    clamped = decide(Wish(max_draft_tokens=12), ON, CEILING, MODEL)
+    assert clamped.max_draft_tokens == 4
+    assert clamped.reason == "flag: STATIC; request: max_draft_tokens 12 lowered to the daemon's 4"
+
+
+def test_a_stale_flag_says_so_in_the_reason() -> None:
+    plan = decide(Wish(), FlagResolution("on", True, "STALE", "not valid JSON"), CEILING, MODEL)
+    assert plan.reason == "flag: STALE (not valid JSON)"
+
+
+def test_a_drafter_that_is_missing_is_not_replaced_by_another() -> None:
+    lookup = Wish(drafter=PROMPT_LOOKUP)
+    assert decide(lookup, ON, CEILING, MODEL).drafter == PROMPT_LOOKUP
+    only_lookup = replace(MODEL, drafters=(PROMPT_LOOKUP,), speculation_reason="no draft model is loaded")
+    plan = decide(Wish(drafter=DRAFT_MODEL), ON, CEILING, only_lookup)
+    assert plan.mode is DecodeMode.AUTOREGRESSIVE
+    assert plan.reason == "request: drafter draft_model is not available (no draft model is loaded)"
+    assert decide(Wish(), ON, CEILING, only_lookup).reason == "model: no draft model is loaded"
+    assert decide(lookup, ON, CEILING, only_lookup).drafter == PROMPT_LOOKUP
+    with pytest.raises(SpeculationUnavailable, match="no draft model is loaded"):
+        decide(Wish(ModePreference.SPECULATIVE), ON, CEILING, only_lookup)
+
+
+def test_the_daemons_default_drafter_serves_those_who_name_none() -> None:
+    assert decide(Wish(), ON, ceiling(4, drafter=LOOKUP), MODEL).drafter == PROMPT_LOOKUP
+    missing = replace(MODEL, drafters=(DRAFT_MODEL,))
+    plan = decide(Wish(), ON, ceiling(4, drafter=LOOKUP), missing)
+    assert plan.reason == "model: drafter prompt_lookup is not available"
+
+
+def test_a_prompt_that_fills_a_rotating_cache_is_decoded_autoregressively() -> None:
+    ring = replace(MODEL, rollback_limit=128)
+    assert decide(Wish(), ON, CEILING, ring, 126).mode is DecodeMode.SPECULATIVE
+    plan = decide(Wish(), ON, CEILING, ring, 127)
+    assert plan.reason == "model: its rotating cache of 128 tokens is full after a prompt of 127"
+    with pytest.raises(SpeculationUnavailable, match="rotating cache"):
+        decide(Wish(ModePreference.SPECULATIVE), ON, CEILING, ring, 127)
+
+
+def test_the_ladder_shortens_the_block_and_then_lightens_the_draft() -> None:
+    short = decide(Wish(), ON, ceiling(4, level=FallbackLevel.SHORT_BLOCK), MODEL)
+    assert (short.max_draft_tokens, short.drafter) == (2, DRAFT_MODEL)
+    light = decide(Wish(), ON, ceiling(4, level=FallbackLevel.LIGHT_DRAFT), MODEL)
+    assert (light.max_draft_tokens, light.drafter) == (2, PROMPT_LOOKUP)
+    no_lookup = replace(MODEL, drafters=(DRAFT_MODEL,))
+    assert decide(Wish(), ON, ceiling(4, level=FallbackLevel.LIGHT_DRAFT), no_lookup).max_draft_tokens == 0
+
+
+def test_no_combination_gives_more_than_any_one_allows() -> None:
+    caps = (None, 0, 1, 4, 16)
+    depths = (0, 1, 4, 16)
+    preferences = (ModePreference.AUTO, ModePreference.AUTOREGRESSIVE)
+    for preference, cap, depth, level, flag, model in itertools.product(
+        preferences, caps, depths, FallbackLevel, (ON, OFF), (MODEL, INCAPABLE)
+    ):
+        plan = decide(Wish(preference, cap), flag, ceiling(depth, level), model)
+        assert plan.max_draft_tokens <= depth
+        assert cap is None or plan.max_draft_tokens <= cap
+        forbidden = not flag.value or preference is ModePreference.AUTOREGRESSIVE or model is INCAPABLE
+        assert not (forbidden and plan.max_draft_tokens)
+        assert plan.reason
+
+
+def test_at_a_lighter_draft_a_caller_may_ask_for_one_that_is_lighter_still_and_for_none_that_is_heavier() -> None:
+    both = replace(MODEL, drafters=(*BOTH, LIGHT_DRAFT_MODEL))
+    light = LadderLevel(FallbackLevel.LIGHT_DRAFT, 2, LIGHT_DRAFT_MODEL)
+    assert decide(Wish(drafter=DRAFT), ON, light, both).drafter == LIGHT_DRAFT_MODEL
+    assert decide(Wish(drafter=LOOKUP), ON, light, both).drafter == LOOKUP
+
+
+def test_depth_is_automatic_unless_the_daemon_or_the_caller_says_otherwise() -> None:
+    assert decide(Wish(), ON, CEILING, MODEL).depth_mode is DepthMode.AUTOMATIC
+    fixed = DepthMode.FIXED
+    assert decide(Wish(), ON, CEILING, MODEL, depth_mode=fixed).depth_mode is DepthMode.FIXED
+    assert decide(Wish(depth_mode=DepthMode.FIXED), ON, CEILING, MODEL).depth_mode is DepthMode.FIXED
+    assert (
+        decide(Wish(depth_mode=DepthMode.AUTOMATIC), ON, CEILING, MODEL, depth_mode=fixed).depth_mode
+        is DepthMode.AUTOMATIC
+    )
+
+
+def test_prompt_lookup_may_take_the_drafts_place_where_depth_is_automatic() -> None:
+    assert decide(Wish(), ON, CEILING, MODEL).alternatives == {LOOKUP}
+    assert decide(Wish(max_draft_tokens=2), ON, CEILING, MODEL).alternatives == {LOOKUP}
+    assert decide(Wish(), ON, CEILING, replace(MODEL, drafters=(DRAFT,))).alternatives == frozenset()
+    assert decide(Wish(depth_mode=DepthMode.FIXED), ON, CEILING, MODEL).alternatives == frozenset()
+
+
+def test_a_caller_who_names_a_drafter_gets_that_one_in_every_round() -> None:
+    assert decide(Wish(drafter=DRAFT), ON, CEILING, MODEL).alternatives == frozenset()
+    assert decide(Wish(drafter=LOOKUP), ON, CEILING, MODEL).alternatives == frozenset()
+
+
+def test_no_alternative_is_one_that_the_ladder_excludes_or_whose_weights_are_not_held() -> None:
+    heaviest_first = (DRAFT, LIGHT_DRAFT_MODEL, LOOKUP)
+    ladder = ladder_levels(4, (3, 2), DRAFT, (LIGHT_DRAFT_MODEL, LOOKUP))
+    offered = [frozenset(kinds) for count in range(4) for kinds in itertools.combinations(heaviest_first, count)]
+    for level, drafters, named, mode, cap, flag in itertools.product(
+        ladder, offered, (None, *BUILT_IN_DRAFTERS), (None, *DepthMode), (None, 0, 1, 16), (ON, OFF)
+    ):
+        model = replace(MODEL, drafters=tuple(drafters), speculation_reason="" if drafters else "none")
+        plan = decide(Wish(max_draft_tokens=cap, drafter=named, depth_mode=mode), flag, level, model)
+        assert plan.alternatives <= drafters & {LOOKUP}
+        assert plan.drafter not in plan.alternatives
+        if plan.alternatives:
+            assert plan.drafter == level.drafter
+            assert named is None
+            assert plan.depth_mode is DepthMode.AUTOMATIC
+        if plan.drafter is None:
+            assert plan.depth_mode is DepthMode.FIXED
+
+
+def test_how_depth_is_chosen_changes_nothing_else_of_a_plan() -> None:
+    for level, cap, named in itertools.product(FallbackLevel, (None, 1, 16), (None, *BOTH)):
+        made = [
+            decide(Wish(max_draft_tokens=cap, drafter=named, depth_mode=mode), ON, ceiling(4, level), MODEL)
+            for mode in DepthMode
+        ]
+        assert len({replace(plan, depth_mode=DepthMode.FIXED, alternatives=frozenset()) for plan in made}) == 1
