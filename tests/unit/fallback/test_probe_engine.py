@@ -22,9 +22,9 @@ from draftd.engine.scripted import scripted_models
 from draftd.engine.step import EntryResult, StepResult
 from draftd.engine.targets.local import LocalTarget
 from draftd.fallback.ladder import LadderLevel, ladder_levels
+from draftd.fallback.loaded_drafters import LoadedDrafters
 from draftd.fallback.probe_runner import ProbeRunner
 from draftd.fallback.probes import Verdict
-from draftd.fallback.loaded_drafters import LoadedDrafters
 from draftd.settings import FallbackSettings
 from tests import rig
 from tests.answering import Told

@@ -62,10 +62,10 @@ def test_a_probe_puts_each_prompt_both_ways_as_the_daemons_own_request() -> None
         assert request.sampling.greedy
     for request in drafted:
         plan = request.plan
-        assert (plan.max_draft_tokens, plan.drafter, plan.level) == (2, DRAFT_MODEL, SHORT.level)
+        assert (plan.max_draft_tokens, plan.drafter, plan.level) == (2, DRAFT_MODEL, SHORT.kind)
         assert (plan.variant, plan.reason) == ("probe", "probe of short_block 2")
         assert (plan.depth_mode, plan.alternatives) == (DepthMode.FIXED, frozenset())
-    assert (report.verdict, report.rung) == (Verdict.GOOD, SHORT)
+    assert (report.verdict, report.level) == (Verdict.GOOD, SHORT)
     assert report.acceptance == pytest.approx(90 / 96)
     assert report.speedup == pytest.approx(120 / 60)
 
@@ -147,10 +147,10 @@ def test_what_was_learnt_while_all_was_well_is_what_later_probes_are_compared_wi
     engine = Answering(counts=counted(accepted=90, rollbacks=10))
     with probe_runner(engine) as (runner, _):
         assert runner.probe(FULL).result(SOON).verdict is Verdict.GOOD
-        assert not runner.knows(FULL)
+        assert not runner.baselines.of(FULL.drafter)
         assert runner.learn(FULL).result(SOON).verdict is Verdict.GOOD
-        assert runner.knows(SHORT)
-        assert not runner.knows(LIGHT)
+        assert runner.baselines.of(SHORT.drafter)
+        assert not runner.baselines.of(LIGHT.drafter)
         engine.counts = counted(accepted=50, rollbacks=50)
         report = runner.probe(SHORT).result(SOON)
         assert (report.verdict, report.acceptance) == (Verdict.BAD, 0.5)
@@ -163,10 +163,10 @@ def test_nothing_is_learnt_of_a_probe_that_was_not_good() -> None:
     engine = Answering(counts=counted(accepted=5, rollbacks=10))
     with probe_runner(engine) as (runner, _):
         assert runner.learn(FULL).result(SOON).verdict is Verdict.BAD
-        assert not runner.knows(FULL)
+        assert not runner.baselines.of(FULL.drafter)
 
 
-def test_what_callers_texts_had_is_told_and_judges_nothing() -> None:
+def test_baselines_of_clients_texts_are_reported_and_judge_nothing() -> None:
     best = {
         (DRAFT_MODEL, WorkloadClass.CODE): Baseline(0.99, 0.0),
         (DRAFT_MODEL, WorkloadClass.CHAT): Baseline(0.97, 0.0),
@@ -176,7 +176,7 @@ def test_what_callers_texts_had_is_told_and_judges_nothing() -> None:
     with probe_runner(engine) as (runner, _):
         report = runner.probe(FULL, best).result(SOON)
     assert report.verdict is Verdict.GOOD
-    assert report.reason.endswith("; callers' texts had 0.98 while all was well")
+    assert report.reason.endswith("; clients' texts had 0.98 while all was well")
 
 
 # canaries
@@ -232,14 +232,12 @@ def test_a_gap_that_cannot_be_measured_leaves_the_divergence_told(error: Excepti
     assert canaries_run(Answering(drafted="yet", gap=error)).outcomes[0].divergence == Divergence(2, None)
 
 
-@pytest.mark.parametrize(("stands", "runs_at"), [(FULL, FULL), (SHORT, SHORT), (LIGHT, LIGHT), (PLAIN, LIGHT)])
-def test_the_canaries_run_where_the_ladder_stands_or_where_it_would_climb_to(
-    stands: LadderLevel, runs_at: LadderLevel
-) -> None:
+@pytest.mark.parametrize(("level", "runs_at"), [(FULL, FULL), (SHORT, SHORT), (LIGHT, LIGHT), (PLAIN, LIGHT)])
+def test_canaries_run_at_the_level_in_force_or_the_lowest_drafting(level: LadderLevel, runs_at: LadderLevel) -> None:
     engine = Answering()
-    with probe_runner(engine, in_force=at(stands)) as (runner, told):
+    with probe_runner(engine, in_force=at(level)) as (runner, told):
         assert runner.canaries().result(SOON).verdict is Verdict.GOOD
-    assert told.runs == [(runs_at.level, "good", 0)]
+    assert told.runs == [(runs_at.kind, "good", 0)]
     assert engine.lent == [runs_at.drafter]
     assert {request.plan.max_draft_tokens for request in engine.asked[3:]} == {runs_at.max_draft_tokens}
 
@@ -364,14 +362,14 @@ def test_while_one_thing_is_tried_out_nothing_else_is() -> None:
         assert runner.canaries().result(SOON).verdict is Verdict.GOOD
 
 
-def test_a_rung_that_drafts_nothing_cannot_be_tried_out() -> None:
+def test_a_level_that_drafts_nothing_cannot_be_probed() -> None:
     with probe_runner(Answering()) as (runner, _), pytest.raises(NotNow, match="nothing is drafted at autoregressive"):
         runner.probe(PLAIN)
 
 
 def test_where_nothing_is_ever_drafted_there_are_no_canaries() -> None:
     only = at(LadderLevel(FallbackLevel.FULL, 0, None))
-    only.ladder = (only.rung,)
+    only.ladder = (only.level,)
     with probe_runner(Answering(), in_force=only) as (runner, _), pytest.raises(NotNow, match="nothing is drafted"):
         runner.canaries()
 

@@ -21,8 +21,7 @@ from draftd.fronts.grpc.interceptors import Context
 from draftd.fronts.grpc.manifest import Manifests
 from draftd.hardware.state import HardwareView
 from draftd.planning.flag import FlagService, FlagState
-from draftd.planning.planner import FlagContext
-from draftd.planning.planner import Planner
+from draftd.planning.planner import FlagContext, Planner
 from draftd.protocol import WORKLOADS, duration
 from draftd.service.inference import InferenceService
 from draftd.service.request import check_caller

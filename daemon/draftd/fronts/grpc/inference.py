@@ -15,7 +15,7 @@ from draftd.core import RequestStats, SamplingParams
 from draftd.errors import InvalidRequest
 from draftd.fronts.grpc import reply
 from draftd.fronts.grpc.interceptors import Context
-from draftd.planning.plan import Wish
+from draftd.planning.planner import Wish
 from draftd.protocol import DECODED, DEPTH_MODES, MODES, REASONS, WORKLOADS, duration
 from draftd.service.inference import InferenceService
 from draftd.service.request import Chat, Chunk, Event, Finished, Message, Prompt, RawText, Request, Started, TokenIds
