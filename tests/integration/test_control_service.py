@@ -154,47 +154,6 @@ def test_the_flag_is_watched_as_well(served: Served) -> None:
         until(lambda: len(watch.numbers) == 2, 20)
 
 
-def test_a_watcher_that_goes_makes_room_and_one_too_many_is_refused(served: Served) -> None:
-    with contextlib.ExitStack() as stack:
-        for _ in range(32):
-            stack.enter_context(watching(served))
-        with pytest.raises(CallError) as refused:
-            next(served.client.watch(timeout=20))
-        assert refused.value.code == grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert refused.value.retry_after
-    until(lambda: not served.journal._listeners, 20)
-    with watching(served) as watch:
-        record(served)
-        until(lambda: bool(watch.numbers), 20)
-
-
-def test_a_watcher_that_does_not_read_is_ended_with_the_number_to_go_on_after(served: Served) -> None:
-    first = record(served, 2)
-    watch = served.client.watch(first - 1)
-    found = [next(watch).number]
-    # More than a connection takes from one who does not read, and more than may wait behind it.
-    record(served, 400, "x" * 200_000)
-    time.sleep(0.5)
-    with pytest.raises(CallError) as ended:
-        found.extend(one.number for one in watch)
-    assert ended.value.code == grpc.StatusCode.ABORTED
-    assert found == list(range(first, found[-1] + 1)), "no hole before the end"
-    assert len(found) < 401
-    assert f"after_number {found[-1]}" in ended.value.details
-    kept = [one.number for one in served.client.transitions(1, after=found[-1])]
-    assert kept, "there is more to be had"
-
-
-def test_a_client_that_never_reads_holds_no_watchers_place(tmp_path: Path) -> None:
-    with serving(tmp_path, models, server={"write_stall_seconds": 0.3}) as served, served.channel() as channel:
-        stub = control_pb2_grpc.ControlServiceStub(channel)  # type: ignore[no-untyped-call]
-        call = stub.Watch(pb.WatchRequest())
-        call.initial_metadata()
-        record(served, 60, "x" * 1_000_000)
-        until(lambda: not served.journal._listeners, 20)
-        call.cancel()
-
-
 def test_a_probe_says_what_it_measured(served: Served, controller: FakeController) -> None:
     with ended(controller.probes, ProbeReport(LADDER[1], Verdict.GOOD, "as before", 0.7, 1.4, 0.2)):
         told = served.client.probe(timeout=20)

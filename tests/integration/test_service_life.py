@@ -26,30 +26,6 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-def test_a_full_queue_refuses_with_a_time_to_come_back_and_recovers(tmp_path: Path) -> None:
-    slow = lambda: scripted_models(0.7, step_seconds=0.01)  # noqa: E731
-    with serving(tmp_path, slow, engine={"max_batch": 1, "queue_capacity": 2}) as served:
-        streams = [served.client.generate("x", max_tokens=60) for _ in range(3)]
-        next(streams[0])
-        until(lambda: served.worker.status().active == 1)
-        answers: list[Answer] = []
-        threads = [threading.Thread(target=lambda s=s: answers.append(collect(s))) for s in streams[1:]]
-        for thread in threads:
-            thread.start()
-        until(lambda: served.worker.status().queued == 2)
-        with pytest.raises(CallError) as caught:
-            collect(served.client.generate("x", max_tokens=60))
-        assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert caught.value.retry_after is not None
-        assert 0.1 <= caught.value.retry_after <= 30
-        assert "2 requests are waiting; at most 2 may" in caught.value.details
-        list(streams[0])
-        for thread in threads:
-            thread.join(30)
-        assert [len(a.tokens) for a in answers] == [60, 60]
-        assert served.client.status().refused_requests == 1
-
-
 def test_health_follows_the_model_from_loading_to_drain(tmp_path: Path) -> None:
     gate = threading.Event()
 

@@ -137,7 +137,7 @@ class Daemon:
 
     @property
     def hurried(self) -> bool:
-        """Whether it was told to stop at once: threads may be left that nobody waits for."""
+        """Whether it was told to stop at once: threads may be left that are not waited for."""
         return self._hurry.is_set()
 
     def stop(self) -> None:

@@ -45,7 +45,7 @@ LEARNT = Learnt(
 )
 
 
-def test_prices_are_told_beside_a_plain_round() -> None:
+def test_prices_are_told_beside_a_plain_step() -> None:
     found = reply.depth(LEARNT, 4)
     assert [(one.drafter, one.batch) for one in found.costs] == [
         (DRAFT, 1), (DRAFT, 4), (LOOKUP, 1), (LOOKUP, 4),
@@ -70,7 +70,7 @@ def test_each_kind_of_text_has_its_acceptance_and_the_depth_that_follows() -> No
     assert (sampled.sampled, sampled.seeded) == (True, True)
 
 
-def test_no_deeper_than_a_round_may_draft() -> None:
+def test_no_deeper_than_a_step_may_draft() -> None:
     found = reply.depth(LEARNT, 2)
     assert {len(one.ratios) for one in found.costs} == {2}
     assert {len(one.acceptance) for one in found.yields} == {2}
@@ -88,7 +88,7 @@ def test_before_anything_is_known_it_says_so() -> None:
         ([0.9, 0.9, 0.9], [1.1, 1.2, 1.3], 3),
         ([0.9, 0.1, 0.1], [1.1, 1.3, 1.5], 1),
         ([0.2, 0.2], [1.3, 1.6], 0),
-        ([0.5, 0.5], [1.5, 1.75], 0),  # just as fast: a round without a draft is surer
+        ([0.5, 0.5], [1.5, 1.75], 0),  # just as fast: a step without a draft is surer
         ([], [], 0),
     ],
 )

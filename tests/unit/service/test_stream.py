@@ -49,7 +49,7 @@ async def test_what_the_engine_says_arrives_whole_and_in_order() -> None:
     thread.join()
 
 
-async def test_a_round_wakes_the_loop_once_for_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_step_wakes_the_loop_once(monkeypatch: pytest.MonkeyPatch) -> None:
     mailbox = Mailbox(asyncio.get_running_loop())
     written: list[bytes] = []
     real = mailbox._write
@@ -67,7 +67,7 @@ async def test_a_round_wakes_the_loop_once_for_all_rows(monkeypatch: pytest.Monk
 
 
 async def test_the_engine_does_not_give_up_the_interpreter_lock_to_post() -> None:
-    """The loop's thread, blocked in its selector, must not run between two posts of one round."""
+    """The loop's thread, blocked in its selector, must not run between two posts of one step."""
     mailbox = Mailbox(asyncio.get_running_loop())
     heard: list[object] = []
 
@@ -76,7 +76,7 @@ async def test_the_engine_does_not_give_up_the_interpreter_lock_to_post() -> Non
             heard.append(item)
 
     def engine() -> None:
-        sys.setswitchinterval(10.0)  # nobody takes the lock: it can only be given
+        sys.setswitchinterval(10.0)  # the lock is never taken: it can only be given
         try:
             for i in range(200):
                 before = len(heard)
@@ -126,7 +126,7 @@ async def test_the_end_is_heard_late_when_the_handler_has_gone() -> None:
     s.on_finish(end := outcome())
     await asyncio.sleep(0.01)
     assert late == [end]
-    assert s.exhausted  # nothing is kept for nobody
+    assert s.exhausted  # nothing is kept for a handler that has gone
 
 
 async def test_a_cancelled_wait_leaves_the_stream_usable() -> None:

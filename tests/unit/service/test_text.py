@@ -74,11 +74,11 @@ def test_the_engines_matcher_and_the_stream_agree(text: str, stops: list[str], w
     matcher, stream = StopStrings(tokenizer, stops), TextStream(tokenizer, stops)
     shown, emitted = "", 0
     for start in range(0, len(tokens), width):
-        round_ = tokens[start : start + width]
-        kept = matcher.feed(round_)
-        round_ = round_ if kept is None else round_[:kept]
-        emitted += len(round_)
-        shown += "".join(stream.add(round_))
+        step = tokens[start : start + width]
+        kept = matcher.feed(step)
+        step = step if kept is None else step[:kept]
+        emitted += len(step)
+        shown += "".join(stream.add(step))
         if kept is not None:
             break
     shown += stream.finish()
