@@ -228,7 +228,9 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
     async def _end_of(self, running: Future[T]) -> T:
         """What it ends with. A caller that goes, or whose time is up, leaves it running: half of it was paid for, and
         its verdict moves the ladder."""
-        return await unless_set(self._stopping, asyncio.shield(asyncio.wrap_future(running)))
+        end = asyncio.wrap_future(running)
+        end.add_done_callback(lambda done: done.cancelled() or done.exception())  # may fail with no caller left
+        return await unless_set(self._stopping, asyncio.shield(end))
 
 
 def _flag(state: FlagState) -> pb.FlagState:
