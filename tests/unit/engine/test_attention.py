@@ -88,7 +88,7 @@ def test_every_row_gives_what_it_gives_alone(target, lengths: tuple[int, ...], w
         alone.append(model(coming[i : i + 1], cache=cache))
 
     def together() -> tuple[mx.array, list[int]]:
-        caches = RaggedCaches(model, len(make_prompt_cache(model)), apart=attention.installed(model))
+        caches = RaggedCaches(model, apart=attention.installed(model))
         for one in texts:
             newcomer = caches.fresh()
             newcomer.forward(one, [one.shape[1]])

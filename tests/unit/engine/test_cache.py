@@ -27,14 +27,14 @@ def check(caches, texts: list[list[int]]) -> None:
     logits = caches.forward(mx.array([[7]] * len(texts)), [1] * len(texts))
     for i, text in enumerate(texts):
         np.testing.assert_allclose(np.array(logits[i, -1]), reference([*text, 7]), atol=2e-5)
-    caches.truncate([len(text) for text in texts])
+    caches.rollback([len(text) for text in texts])
 
 
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 @pytest.mark.parametrize("layout", [RaggedCaches, SeparateCaches])
 def test_rows_stay_exact_through_any_history(layout, data):
-    caches = RaggedCaches(MODEL, 2) if layout is RaggedCaches else SeparateCaches(MODEL)
+    caches = RaggedCaches(MODEL) if layout is RaggedCaches else SeparateCaches(MODEL)
     texts: list[list[int]] = []
     token = st.integers(0, 31)
     for _ in range(data.draw(st.integers(1, 6))):
@@ -51,7 +51,7 @@ def test_rows_stay_exact_through_any_history(layout, data):
             kept = [data.draw(st.integers(0, w)) for w in widths]
             for text, row, k in zip(texts, block, kept, strict=True):
                 text += row[:k]
-            caches.truncate([len(text) for text in texts])
+            caches.rollback([len(text) for text in texts])
         check(caches, texts)
         if len(texts) > 1 and data.draw(st.booleans()):
             keep = data.draw(st.permutations(range(len(texts))).map(lambda p: sorted(p[: max(1, len(p) - 1)])))
@@ -91,7 +91,7 @@ def test_a_rotating_cache_refuses_once_the_ring_would_be_full():
     caches.forward(mx.array([list(range(10))]), [10])
     assert "cannot be rolled back" in caches.refusal(0, 1)
     with pytest.raises(RollbackFailed):
-        caches.truncate([19])
+        caches.rollback([19])
 
 
 def test_a_hybrid_model_names_the_cache_that_cannot_be_trimmed():

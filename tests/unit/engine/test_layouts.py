@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
 import pytest
 from mlx_lm.generate import generate_step
 
+from draftd.engine.cache.batched import BatchedAttention, RaggedCaches
 from draftd.engine.cache.layouts import Layout, layout_of, make_caches
 from draftd.engine.cache.per_sequence import SeparateCaches
+from draftd.engine.drafters import draft_model
+from draftd.engine.targets import local
 from tests.rig import Rig, automatic, autoregressive, pair, request, speculative, tiny_llama
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [2, 7, 1], [1, 6, 1, 8, 0]]
@@ -88,3 +92,37 @@ def test_halves_pass_the_trial(dtype):
     model = tiny_llama(1, vocab=256)
     model.set_dtype(dtype)
     assert layout_of(model) == Layout(batched=True)
+
+
+class InFours(BatchedAttention):
+    """A layer that can stop only where a block of four positions ends."""
+
+    def rollback(self, held: Sequence[int], wanted: Sequence[int]) -> list[int]:
+        return [new if new == old else new // 4 * 4 for new, old in zip(wanted, held, strict=True)]
+
+
+def in_fours(model: Any, most_rows: int | None = None) -> RaggedCaches:
+    return RaggedCaches(model, most_rows, make=[BatchedAttention, InFours])
+
+
+def test_all_layers_roll_back_as_far_as_the_one_that_goes_furthest():
+    caches = in_fours(tiny_llama(1))
+    for length in (9, 6, 8):
+        one = caches.fresh()
+        one.forward(mx.zeros((1, length), dtype=mx.uint32), [length])
+        caches.join(one)
+    assert caches.rollback([7, 6, 5]) == [4, 6, 4]
+    assert caches.lengths == [4, 6, 4]
+
+
+@pytest.mark.parametrize("coarse", ["target", "draft", "both"])
+def test_what_is_rolled_back_too_far_is_fed_again(monkeypatch, coarse):
+    target, draft = tiny_llama(1), tiny_llama(2)
+    expected = [own_loop(target, prompt, 24) for prompt in PROMPTS]
+    if coarse != "draft":
+        monkeypatch.setattr(local, "make_caches", in_fours)
+    if coarse != "target":
+        monkeypatch.setattr(draft_model, "make_caches", in_fours)
+    sinks = Rig(pair(target, draft)).run([request(prompt, speculative(3), max_tokens=24) for prompt in PROMPTS])
+    assert [sink.tokens for sink in sinks] == expected
+    assert sum(sink.done.stats.counts.rollbacks for sink in sinks) > 10

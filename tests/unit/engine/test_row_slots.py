@@ -26,7 +26,7 @@ def row(caches: RaggedCaches, length: int, seed: int = 0) -> tuple[RaggedCaches,
 
 
 def batch(lengths: list[int], most_rows: int | None = 8) -> tuple[RaggedCaches, list[list[int]]]:
-    caches, texts = RaggedCaches(MODEL, LAYERS, most_rows), list[list[int]]()
+    caches, texts = RaggedCaches(MODEL, most_rows), list[list[int]]()
     for seed, length in enumerate(lengths):
         new, text = row(caches, length, seed)
         caches.join(new)
@@ -36,13 +36,13 @@ def batch(lengths: list[int], most_rows: int | None = 8) -> tuple[RaggedCaches, 
 
 def check(caches: RaggedCaches, texts: list[list[int]], forwards: int = 1) -> None:
     for _ in range(forwards):
-        caches.truncate([len(text) for text in texts])
+        caches.rollback([len(text) for text in texts])
         logits = caches.forward(mx.array([[7]] * len(texts)), [1] * len(texts))
         mx.eval(logits, caches.arrays())
     for i, text in enumerate(texts):
         alone = np.array(MODEL(mx.array([[*text, 7]]))[0, -1])
         np.testing.assert_allclose(np.array(logits[i, -1]), alone, atol=2e-5)
-    caches.truncate([len(text) for text in texts])
+    caches.rollback([len(text) for text in texts])
 
 
 @given(rows=st.integers(1, 9), data=st.data())
@@ -116,7 +116,7 @@ def test_arrays_grow_a_few_layers_at_a_time_and_before_they_must():
     texts = [[*text, 7] for text in texts]
     for _ in range(LAYERS):
         caches.forward(mx.array([[7], [7]]), [1, 1])
-        caches.truncate([len(text) for text in texts])
+        caches.rollback([len(text) for text in texts])
         sizes.append(caches.nbytes // POSITION)
     assert sizes[LAYERS:] == [640, 768, 896, 1024]
     check(caches, texts)
@@ -154,7 +154,7 @@ def test_room_for_rows_doubles_and_stops_at_the_most_there_may_be(most_rows, slo
 
 def test_a_row_with_nothing_in_it_joins_those_with_something_and_the_other_way():
     for lengths in ([0, 3], [3, 0], [0, 0, 2]):
-        caches, texts = RaggedCaches(MODEL, LAYERS), list[list[int]]()
+        caches, texts = RaggedCaches(MODEL), list[list[int]]()
         for length in lengths:
             new = caches.fresh(length)
             text = list(range(length))

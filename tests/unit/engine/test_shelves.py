@@ -196,7 +196,7 @@ def test_a_trie_counts_its_ends_as_texts_come_and_go():
 def test_rows_go_on_exactly_from_what_another_row_left(layout):
     """In a batch, after rollbacks, and cut back to what two texts share."""
     model = tiny_llama(3)
-    running = RaggedCaches(model, 2) if layout is RaggedCaches else SeparateCaches(model)
+    running = RaggedCaches(model) if layout is RaggedCaches else SeparateCaches(model)
     store = PrefixCache(1 << 20)
     shelf = store.shelf(running)
     base = [(i * 11) % 31 for i in range(300)]
@@ -206,7 +206,7 @@ def test_rows_go_on_exactly_from_what_another_row_left(layout):
         new.forward(mx.array([base[:length]]), [length])
         running.join(new)
     running.forward(mx.array([[5, 6, 7], [1, 2, 3], [9, 9, 9]]), [3, 2, 3])
-    running.truncate([271, 40, 135])
+    running.rollback([271, 40, 135])
     kept = [[*base[:270], 5], base[:40], [*base[:133], 9, 9]]
     for row, text in enumerate(kept):
         shelf.keep(text, running, row, len(text))
@@ -265,7 +265,7 @@ def test_a_whole_that_can_be_cut_takes_the_place_of_its_beginnings():
 @pytest.mark.parametrize("layout", [RaggedCaches, SeparateCaches])
 def test_memory_is_the_texts_own_and_comes_back(layout):
     model = tiny_llama(3)
-    running = RaggedCaches(model, 2) if layout is RaggedCaches else SeparateCaches(model)
+    running = RaggedCaches(model) if layout is RaggedCaches else SeparateCaches(model)
     store = PrefixCache(64 << 20)
     shelf = store.shelf(running)
     before = mx.get_active_memory()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import mlx.core as mx
 
@@ -87,8 +87,65 @@ class RollbackFailed(Exception):
     """A cache did not give back what it was asked to: its row's text can no longer be trusted."""
 
 
+class Allocation(NamedTuple):
+    """The size of a layer's arrays: sequences and positions that fit."""
+
+    slots: int
+    capacity: int
+
+
+class LayerCache(Protocol):
+    """One layer's memory for a batch of sequences at unlike lengths, each from position 0 on.
+
+    To mlx-lm's model it is that layer's cache: the model writes to it, reads from it, and asks it for masks. What else
+    the model asks of it depends on the architecture, which is why a trial decides at load (layouts.py). Sequences lie
+    in the first slots, in order.
+    """
+
+    @property
+    def allocation(self) -> Allocation: ...
+
+    def rollback(self, held: Sequence[int], wanted: Sequence[int]) -> list[int]:
+        """Takes tokens back, from `held` to `wanted` for each sequence. Returns the lengths that it reached, none of
+        them longer than wanted: a memory that cannot stop there stops earlier, and the rest is fed again."""
+        ...
+
+    def adopt(self, other: LayerCache) -> None:
+        """Takes over what another of its kind holds, holding nothing itself."""
+        ...
+
+    def join(self, place: int, other: LayerCache, count: int, length: int) -> None:
+        """Copies the first `length` positions of another's first `count` sequences to the slots from `place` on."""
+        ...
+
+    def move(self, places: Sequence[tuple[int, int]]) -> None:
+        """Copies slots: (to, from)."""
+        ...
+
+    def resize(self, allocation: Allocation) -> None:
+        """Keeps what fits. One copy."""
+        ...
+
+    def restore(self, pieces: Sequence[Sequence[mx.array]], capacity: int) -> None:
+        """Holds what `arrays` were, in pieces of successive positions, for one sequence."""
+        ...
+
+    def clear(self) -> None:
+        """Frees its arrays."""
+        ...
+
+    @property
+    def segments(self) -> int:
+        """How many arrays `arrays` gives while something is held."""
+        ...
+
+    def arrays(self) -> list[mx.array]:
+        """Slots × heads × capacity × dim, each; none while nothing is held."""
+        ...
+
+
 class Caches(Protocol):
-    """The caches of one model for a list of rows."""
+    """The caches of one model, all layers, for a list of sequences."""
 
     lengths: list[int]  # tokens held, per row
 
@@ -99,8 +156,10 @@ class Caches(Protocol):
         """
         ...
 
-    def truncate(self, lengths: Sequence[int]) -> None:
-        """Rolls each row back to `lengths[i]`. Raises RollbackFailed where a cache does not comply."""
+    def rollback(self, lengths: Sequence[int]) -> list[int]:
+        """Rolls each sequence back to `lengths[i]`, or further where a layer cannot stop there: all layers go to the
+        least of what each reached, which is returned; the rest has to be fed again. Raises RollbackFailed where a cache
+        does not comply."""
         ...
 
     def refusal(self, row: int, width: int) -> str:

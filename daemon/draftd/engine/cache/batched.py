@@ -9,24 +9,17 @@ and a newcomer write in place. MLX does that where nobody else refers to an arra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import create_attention_mask
+from mlx_lm.models.cache import KVCache, create_attention_mask, make_prompt_cache
 
 from draftd.engine.cache.attention import Run, runs
-from draftd.engine.cache.base import MARGIN, Caches, Kept, Stretch, slots, stepped, stretch
+from draftd.engine.cache.base import MARGIN, Allocation, Caches, Kept, LayerCache, Stretch, slots, stepped, stretch
 
 _FORWARDS = 16  # over which they change their size, some layers in each: all at once would hold the rows up
 _WASTE = 2  # times what is needed may be held before it is given back
-
-
-class Room(NamedTuple):
-    """The size of the arrays: rows and positions that fit."""
-
-    slots: int
-    capacity: int
 
 
 class RaggedCaches:
@@ -35,24 +28,26 @@ class RaggedCaches:
     def __init__(
         self,
         model: Any,
-        layers: int,
         most_rows: int | None = None,
         *,
         apart: bool = False,
         call_cost: int | None = None,
+        make: Sequence[LayerFactory] | None = None,
     ) -> None:
         """`most_rows`: as many will there be at most, so that no room is made for more. `apart`: the model's attention
         may take rows of unlike length apart. `call_cost`: positions that could be read in the time of one more call of
-        it, where that is not what was measured."""
+        it, where that is not what was measured. `make`:
+        the layers, where they are not those that `batched_layers` has for the model."""
         self._model = model
         self._most_rows = most_rows
         self._apart = apart
         self._call_cost = call_cost
-        self._layers = [_RaggedLayer(self) for _ in range(layers)]
+        self._make = make or batched_layers(model)
+        self._layers: list[LayerCache] = [made(self) for made in self._make]
         self._positions: mx.array | None = None  # rows × width, where this forward writes; None when rows are level
         self._runs: list[Run] = []  # rows that this forward's attention takes together; none where it takes all
         self._expected: list[int] = []  # lengths of rows that will join
-        self.room = Room(0, 0)  # what arrays are made for; those of some layers may lag behind
+        self.room = Allocation(0, 0)  # what arrays are made for; those of some layers may lag behind
         self.offset: int | mx.array = 0
         self.lengths: list[int] = []
 
@@ -69,21 +64,36 @@ class RaggedCaches:
         self.lengths = [n + w for n, w in zip(self.lengths, widths, strict=True)]
         return logits
 
-    def truncate(self, lengths: Sequence[int]) -> None:
-        assert all(new <= old for new, old in zip(lengths, self.lengths, strict=True)), (
-            lengths,
-            self.lengths,
-        )
-        self.lengths = list(lengths)
+    def rollback(self, lengths: Sequence[int]) -> list[int]:
+        held, wanted = self.lengths, list(lengths)
+        assert all(new <= old for new, old in zip(wanted, held, strict=True)), (wanted, held)
+        least = wanted
+        for layer in self._layers:
+            reached = layer.rollback(held, wanted)
+            if reached != least:
+                least = [min(pair) for pair in zip(least, reached, strict=True)]
+        if least != wanted:
+            least = self._roll_all_back(held, least)
+        self.lengths = list(least)
+        return self.lengths
+
+    def _roll_all_back(self, held: list[int], least: list[int]) -> list[int]:
+        """All layers go to the least that one reached; going there may take another further still."""
+        while True:
+            reached = [layer.rollback(held, least) for layer in self._layers]
+            further = [min(lengths) for lengths in zip(*reached, strict=True)]
+            if further == least:
+                return least
+            least = further
 
     def refusal(self, row: int, width: int) -> str:
         return ""
 
     def fresh(self, length: int = 0) -> RaggedCaches:
-        new = RaggedCaches(self._model, len(self._layers))
+        new = RaggedCaches(self._model, make=self._make)
         new.lengths = [0]
         if length:
-            new.room = Room(1, stepped(length + MARGIN))  # which it does not grow beyond before it joins
+            new.room = Allocation(1, stepped(length + MARGIN))  # which it does not grow beyond before it joins
         return new
 
     def expect(self, lengths: Sequence[int]) -> None:
@@ -96,11 +106,11 @@ class RaggedCaches:
             expected = max(len(newcomer.lengths), len(self._expected))  # the newcomer is among them
             self._make_room(rows + expected, max(longest, *self.lengths, *self._expected) + MARGIN)
             for mine, theirs in zip(self._layers, newcomer._layers, strict=True):
-                mine.take(rows, theirs, len(newcomer.lengths), longest)
+                mine.join(rows, theirs, len(newcomer.lengths), longest)
         else:
             self.room = newcomer.room
             for mine, theirs in zip(self._layers, newcomer._layers, strict=True):
-                mine.keys, mine.values = theirs.keys, theirs.values
+                mine.adopt(theirs)
         self.lengths = self.lengths + newcomer.lengths
         newcomer.clear()
 
@@ -108,9 +118,9 @@ class RaggedCaches:
         moved = [(place, row) for place, row in enumerate(rows) if place != row]
         self.lengths = [self.lengths[i] for i in rows]
         if not rows:
-            self.room = Room(0, 0)
+            self.room = Allocation(0, 0)
             for layer in self._layers:
-                layer.keys = layer.values = None
+                layer.clear()
         elif moved:
             for layer in self._layers:
                 layer.move(moved)
@@ -127,10 +137,11 @@ class RaggedCaches:
         assert self.lengths == [0]
         pieces = [piece for piece in kept if isinstance(piece, Stretch)]
         length = sum(piece.length for piece in pieces)
-        self.room = Room(1, max(self.room.capacity, stepped(length)))
+        self.room = Allocation(1, max(self.room.capacity, stepped(length)))
+        counts = [layer.segments for layer in self._layers]
         for i, layer in enumerate(self._layers):
-            layer.keys = _joined([piece.arrays[2 * i] for piece in pieces], self.room.capacity)
-            layer.values = _joined([piece.arrays[2 * i + 1] for piece in pieces], self.room.capacity)
+            first = sum(counts[:i])
+            layer.restore([piece.arrays[first : first + counts[i]] for piece in pieces], self.room.capacity)
         self.lengths = [length]
 
     @property
@@ -142,7 +153,7 @@ class RaggedCaches:
         return sum(a.shape[1] * a.shape[3] * a.itemsize for a in self.arrays())
 
     def arrays(self) -> list[Any]:
-        return [a for layer in self._layers for a in (layer.keys, layer.values) if a is not None]
+        return [a for layer in self._layers for a in layer.arrays()]
 
     @property
     def nbytes(self) -> int:
@@ -155,12 +166,13 @@ class RaggedCaches:
         expected = rows + len(self._expected)
         longest = max(end + (MARGIN if end < self.room.capacity else 0), *self._expected, 0)
         self._make_room(expected, longest)
-        need = Room(slots(expected, self._most_rows), stepped(longest))
+        need = Allocation(slots(expected, self._most_rows), stepped(longest))
         if self.room.slots * self.room.capacity > _WASTE * need.slots * need.capacity:
             self.room = need
         for layer in self._layers:
-            if layer.keys is not None and layer.room != self.room:
-                short = layer.room.slots < rows or layer.room.capacity < end
+            has = layer.allocation
+            if layer.arrays() and has != self.room:
+                short = has.slots < rows or has.capacity < end
                 if short or few:
                     layer.resize(self.room)
                 few -= not short and few > 0
@@ -168,10 +180,10 @@ class RaggedCaches:
     def _make_room(self, rows: int, positions: int) -> None:
         """Where there is too little, exactly as much as is needed: all is copied anyway."""
         if rows > self.room.slots or positions > self.room.capacity:
-            self.room = Room(slots(rows, self._most_rows), stepped(positions))
+            self.room = Allocation(slots(rows, self._most_rows), stepped(positions))
 
 
-class _RaggedLayer:
+class BatchedAttention:
     """One layer's keys and values, slots × heads × capacity × dim. To mlx-lm's models it is a KV cache."""
 
     def __init__(self, owner: RaggedCaches) -> None:
@@ -188,8 +200,8 @@ class _RaggedLayer:
         return self._owner._runs
 
     @property
-    def room(self) -> Room:
-        return Room(0, 0) if self.keys is None else Room(self.keys.shape[0], self.keys.shape[2])
+    def allocation(self) -> Allocation:
+        return Allocation(0, 0) if self.keys is None else Allocation(self.keys.shape[0], self.keys.shape[2])
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         rows, _, width, _ = keys.shape
@@ -222,29 +234,48 @@ class _RaggedLayer:
             mask = mask & (keys > positions[:, :, None] - window_size)
         return mask[:, None]
 
-    def resize(self, room: Room) -> None:
-        """Keeps what fits. One copy."""
-        if self.keys is not None and self.values is not None:
-            self.keys, self.values = _resized(self.keys, room), _resized(self.values, room)
+    @property
+    def segments(self) -> int:
+        return 2
 
-    def take(self, place: int, other: _RaggedLayer, rows: int, length: int) -> None:
-        """Copies the first `length` positions of another's rows to the slots from `place` on."""
+    def rollback(self, held: Sequence[int], wanted: Sequence[int]) -> list[int]:
+        return list(wanted)  # what lies beyond a sequence's length is masked, and overwritten later
+
+    def adopt(self, other: LayerCache) -> None:
+        assert isinstance(other, BatchedAttention)
+        self.keys, self.values = other.keys, other.values
+
+    def restore(self, pieces: Sequence[Sequence[mx.array]], capacity: int) -> None:
+        self.keys = _joined([keys for keys, _ in pieces], capacity)
+        self.values = _joined([values for _, values in pieces], capacity)
+
+    def clear(self) -> None:
+        self.keys = self.values = None
+
+    def arrays(self) -> list[mx.array]:
+        return [] if self.keys is None or self.values is None else [self.keys, self.values]
+
+    def resize(self, allocation: Allocation) -> None:
+        if self.keys is not None and self.values is not None:
+            self.keys, self.values = _resized(self.keys, allocation), _resized(self.values, allocation)
+
+    def join(self, place: int, other: LayerCache, count: int, length: int) -> None:
+        assert isinstance(other, BatchedAttention)
         like_keys, like_values = self.keys, self.values
         if like_keys is None:
             like_keys, like_values = other.keys, other.values
         if like_keys is None or like_values is None:
             return
-        room, need = self.room, self._owner.room
+        room, need = self.allocation, self._owner.room
         if self.keys is None or self.values is None:
             self.keys, self.values = _zeros(like_keys, need), _zeros(like_values, need)
-        elif room.slots < place + rows or room.capacity < length:
+        elif room.slots < place + count or room.capacity < length:
             self.resize(need)
         if other.keys is not None and other.values is not None and length:
-            self.keys[place : place + rows, :, :length] = other.keys[:rows, :, :length]
-            self.values[place : place + rows, :, :length] = other.values[:rows, :, :length]
+            self.keys[place : place + count, :, :length] = other.keys[:count, :, :length]
+            self.values[place : place + count, :, :length] = other.values[:count, :, :length]
 
     def move(self, places: Sequence[tuple[int, int]]) -> None:
-        """Copies slots: (to, from)."""
         if self.keys is None or self.values is None:
             return
         source = mx.array([row for _, row in places])
@@ -262,6 +293,20 @@ class _RaggedLayer:
         return self.keys is None
 
 
+LayerFactory = Callable[[RaggedCaches], LayerCache]
+
+_BATCHED: dict[type, LayerFactory] = {KVCache: BatchedAttention}  # by the cache that mlx-lm makes for a layer
+
+
+def batched_layers(model: Any) -> list[LayerFactory]:
+    """One for each layer. Raises KeyError, with a name, for a layer that no batched layout is for."""
+    made = [type(cache) for cache in make_prompt_cache(model)]
+    missing = sorted({kind.__name__ for kind in made if kind not in _BATCHED})
+    if missing:
+        raise KeyError(", ".join(missing))
+    return [_BATCHED[kind] for kind in made]
+
+
 def _joined(pieces: Sequence[mx.array], capacity: int) -> mx.array:
     """One array of successive stretches, with room to grow."""
     rows, heads, _, dim = pieces[0].shape
@@ -269,11 +314,11 @@ def _joined(pieces: Sequence[mx.array], capacity: int) -> mx.array:
     return mx.concatenate([*pieces, spare], axis=2)
 
 
-def _zeros(like: mx.array, room: Room) -> mx.array:
+def _zeros(like: mx.array, room: Allocation) -> mx.array:
     return mx.zeros((room.slots, like.shape[1], room.capacity, like.shape[3]), like.dtype)
 
 
-def _resized(held: mx.array, room: Room) -> mx.array:
+def _resized(held: mx.array, room: Allocation) -> mx.array:
     rows, capacity = min(held.shape[0], room.slots), min(held.shape[2], room.capacity)
     new = _zeros(held, room)  # in any case: a part of the old would hold all of its memory
     new[:rows, :, :capacity] = held[:rows, :, :capacity]

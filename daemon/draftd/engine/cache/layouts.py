@@ -1,6 +1,6 @@
 """Which cache layout a model gets, and what its caches can do.
 
-The batched layout is for models whose layers all have mlx-lm's plain KV cache. A short trial with sequences of unlike
+A layer is batched by what mlx-lm makes for it: today its plain KV cache alone. A short trial with sequences of unlike
 length, each compared with itself decoded alone, decides whether it is right for this model: some architectures ask the
 cache for what it lacks, others go wrong without an error. What fails keeps mlx-lm's own caches, one list per sequence,
 and the reason is told.
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import KVCache, make_prompt_cache
+from mlx_lm.models.cache import make_prompt_cache
 
 from draftd.engine.cache.attention import installed
 from draftd.engine.cache.base import STEP, Caches
-from draftd.engine.cache.batched import RaggedCaches
+from draftd.engine.cache.batched import RaggedCaches, batched_layers
 from draftd.engine.cache.per_sequence import SeparateCaches, flat
 
 _log = logging.getLogger(__name__)
@@ -45,8 +45,12 @@ def layout_of(model: Any) -> Layout:
     known = getattr(model, "_draftd_cache_layout", None)
     if isinstance(known, Layout):
         return known
-    others = sorted({type(layer).__name__ for layer in make_prompt_cache(model) if type(layer) is not KVCache})
-    reason = f"there is no batched layout for {', '.join(others)}" if others else ragged_trial(model)
+    try:
+        batched_layers(model)
+    except KeyError as missing:
+        reason = f"there is no batched layout for {missing.args[0]}"
+    else:
+        reason = ragged_trial(model)
     if reason:
         _log.warning("%s decodes its sequences one by one: %s", type(model).__module__, reason)
     model._draftd_cache_layout = found = Layout(not reason, reason)
@@ -56,11 +60,11 @@ def layout_of(model: Any) -> Layout:
 def ragged_trial(model: Any) -> str:
     """Why the batched layout is wrong for this model; empty where two sequences of unlike length get the logits that
     each gets alone, before and after a rollback, whether attention takes them together or apart."""
-    layers, apart = len(make_prompt_cache(model)), installed(model)
+    apart = installed(model)
     alone = _trial(SeparateCaches(model))
     try:
         for call_cost in (None, 0) if apart else (None,):
-            worst = _difference(alone, _trial(RaggedCaches(model, layers, apart=apart, call_cost=call_cost)))
+            worst = _difference(alone, _trial(RaggedCaches(model, apart=apart, call_cost=call_cost)))
             halves = alone[0].dtype in (mx.float16, mx.bfloat16)
             if not worst <= (_TOLERANCE_OF_HALVES if halves else _TOLERANCE):  # NaN is wrong too
                 return f"in a batch of unlike lengths its logits differ from those of each sequence alone ({worst:.2g})"
@@ -92,7 +96,7 @@ def _trial(caches: Caches) -> list[mx.array]:
         found += [logits[i, :width] for i, width in enumerate(widths)]
         mx.eval(found, caches.arrays())
         if widths is _WIDTHS:
-            caches.truncate([n - less for n, less in zip(caches.lengths, _ROLLED_BACK, strict=True)])
+            caches.rollback([n - less for n, less in zip(caches.lengths, _ROLLED_BACK, strict=True)])
     caches.clear()
     return found
 
@@ -112,7 +116,7 @@ def _difference(expected: list[mx.array], found: list[mx.array]) -> float:
 def make_caches(model: Any, most_rows: int | None = None) -> Caches:
     """The best layout that the model allows, holding no sequences, of which there will be at most `most_rows`."""
     if layout_of(model).batched:
-        return RaggedCaches(model, len(make_prompt_cache(model)), most_rows, apart=installed(model))
+        return RaggedCaches(model, most_rows, apart=installed(model))
     return SeparateCaches(model)
 
 

@@ -37,7 +37,7 @@ class SeparateCaches:
         blank = next(mx.zeros_like(logits) for logits in out if logits is not None)
         return mx.concatenate([blank if logits is None else logits for logits in out], axis=0)
 
-    def truncate(self, lengths: Sequence[int]) -> None:
+    def rollback(self, lengths: Sequence[int]) -> list[int]:
         for i, (row, new, old) in enumerate(zip(self._rows, lengths, self.lengths, strict=True)):
             surplus = old - new
             if not surplus:
@@ -46,6 +46,7 @@ class SeparateCaches:
                 if not cache.is_trimmable() or cache.trim(surplus) != surplus:
                     raise RollbackFailed(f"row {i}: {type(cache).__name__} did not give back {surplus} tokens")
         self.lengths = list(lengths)
+        return self.lengths
 
     def refusal(self, row: int, width: int) -> str:
         for cache in self._rows[row]:

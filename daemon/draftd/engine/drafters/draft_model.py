@@ -165,7 +165,7 @@ class DraftModel:
             if row.guesses:
                 unsure[id(row)] = row.tokens[len(row.tokens) - row.guesses : common]
         self._unsure, self._drafted = unsure, None
-        self._caches.truncate(lengths)
+        self._caches.rollback(lengths)  # `_catch_up` feeds what a layer rolled back beyond that
 
     def _catch_up(self, asked: Sequence[int]) -> mx.array:
         """Feeds what each row's text has and its cache has not; returns logits after the text, rows × vocabulary."""

@@ -257,10 +257,20 @@ class LocalTarget:
         self, order: list[int], before: list[int], accepted: list[tuple[list[int], int]]
     ) -> list[EntryResult]:
         assert self._running is order, "nothing leaves before a draft's result is read"
-        self._caches.truncate([length + 1 + len(tokens) for length, (tokens, _) in zip(before, accepted, strict=True)])
         for sequence, (tokens, following) in zip(order, accepted, strict=True):
             self._sequences[sequence].ids += [*tokens, following]
+        self._roll_back([length + 1 + len(tokens) for length, (tokens, _) in zip(before, accepted, strict=True)])
         return [EntryResult(one, *found) for one, found in zip(order, accepted, strict=True)]
+
+    def _roll_back(self, lengths: list[int]) -> None:
+        """To these lengths. Where a layer cannot stop there, what it gave back beyond that is fed again at once."""
+        reached = self._caches.rollback(lengths)
+        if reached != lengths:
+            texts = [self._sequences[sequence].ids for sequence in self._running]
+            missing = [text[start:end] for text, start, end in zip(texts, reached, lengths, strict=True)]
+            widest = max(map(len, missing))
+            padded = mx.array([tokens + [0] * (widest - len(tokens)) for tokens in missing], dtype=mx.uint32)
+            self._caches.forward(padded, [len(tokens) for tokens in missing])
 
     def _rows(self, entries: list[Entry]) -> list[int] | None:
         """Puts the entries into the order of the rows; which one each row's was, None where that was so before."""
