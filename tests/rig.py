@@ -40,7 +40,7 @@ from draftd.engine.pair import LoadedModels, assemble
 from draftd.engine.scheduler import Scheduler
 from draftd.engine.scripted import ByteTokenizer
 from draftd.engine.sequence import DecodeSequence
-from draftd.engine.step import Round, RowRound
+from draftd.engine.step import DecodeStep, SequenceStep
 from draftd.engine.targets.base import SequenceOptions, Target
 from draftd.engine.targets.local import LocalTarget
 
@@ -193,8 +193,8 @@ class Rig:
         for row, one, (token,) in zip(rows, known, chosen.tolist(), strict=True):
             one.ids = [*row.tokens, token]
             row.stats.scheduled = row.stats.prefilled = now
-            first = RowRound(0, [], token, 0)
-            scheduler._delivery.tokens(row, first, Round([first], 0.0, 0.0, []), now)
+            first = SequenceStep(0, [], token, 0)
+            scheduler._delivery.tokens(row, first, DecodeStep([first], 0.0, 0.0, []), now)
         scheduler._running = rows
         scheduler.interrupted()
         for kind, drafter in scheduler.drafting.drafters.items():

@@ -1,4 +1,4 @@
-"""What a round decided for a row becomes its text: cut where that ends, counted, and sent."""
+"""What a step decided for a sequence becomes its text: cut where that ends, counted, and sent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 from draftd.core import Emission, FinishReason, Outcome, RoundResult
 from draftd.engine.observer import EngineObserver
 from draftd.engine.sequence import DecodeSequence
-from draftd.engine.step import DraftState, Round, RowRound
+from draftd.engine.step import DecodeStep, DraftState, SequenceStep
 
 _log = logging.getLogger(__name__)
 
@@ -18,10 +18,12 @@ class Delivery:
     def __init__(self, eos: frozenset[int], observer: EngineObserver) -> None:
         self._eos, self._observer = eos, observer
 
-    def tokens(self, row: DecodeSequence, result: RowRound, done: Round, now: float, break_even: float = 0.0) -> None:
-        """Cuts the round's tokens where the text ends, counts what was really emitted, and sends it."""
+    def tokens(
+        self, sequence: DecodeSequence, result: SequenceStep, done: DecodeStep, now: float, break_even: float = 0.0
+    ) -> None:
+        """Cuts the step's tokens where the text ends, counts what was really emitted, and sends it."""
         tokens = [*result.accepted, result.following]
-        kept, reason = self._cut(row, tokens)
+        kept, reason = self._cut(sequence, tokens)
         emitted = tuple(tokens[:kept])
         stood = len(result.accepted)
         counted = RoundResult(
@@ -36,8 +38,8 @@ class Delivery:
             parked=result.state is DraftState.PARKED,
             capped=result.state is DraftState.CAPPED,
         )
-        row.tokens.extend(emitted)
-        stats = row.stats
+        sequence.tokens.extend(emitted)
+        stats = sequence.stats
         stats.counts.add(counted)
         gap = None if stats.last_token is None else now - stats.last_token
         if gap is None:
@@ -45,37 +47,37 @@ class Delivery:
         else:
             stats.gaps.append(gap)
         stats.last_token = now
-        self._observer.on_round(row.request, counted, gap)
+        self._observer.on_round(sequence.request, counted, gap)
         try:
-            row.sink.on_tokens(Emission(emitted, ((True,) * stood + (False,))[:kept]))
+            sequence.sink.on_tokens(Emission(emitted, ((True,) * stood + (False,))[:kept]))
         except Exception as error:
-            row.end(FinishReason.ERROR, f"the receiver failed: {error}")
+            sequence.end(FinishReason.ERROR, f"the receiver failed: {error}")
         if reason is not None:
-            row.end(reason)
+            sequence.end(reason)
 
-    def end(self, row: DecodeSequence, now: float) -> None:
-        """Tells of the end of a row that has a reason to."""
-        assert row.finish is not None
-        row.stats.finished = now
-        outcome = Outcome(row.finish, row.stats, row.degraded, row.error, row.lowered)
-        self._observer.on_finish(row.request, outcome)
+    def end(self, sequence: DecodeSequence, now: float) -> None:
+        """Tells of the end of a sequence that has a reason to."""
+        assert sequence.finish is not None
+        sequence.stats.finished = now
+        outcome = Outcome(sequence.finish, sequence.stats, sequence.degraded, sequence.error, sequence.lowered)
+        self._observer.on_finish(sequence.request, outcome)
         try:
-            row.sink.on_finish(outcome)
+            sequence.sink.on_finish(outcome)
         except Exception as error:
-            _log.warning("the receiver of request %s failed at its end", row.request.id, exc_info=error)
+            _log.warning("the receiver of request %s failed at its end", sequence.request.id, exc_info=error)
 
-    def _cut(self, row: DecodeSequence, tokens: list[int]) -> tuple[int, FinishReason | None]:
+    def _cut(self, sequence: DecodeSequence, tokens: list[int]) -> tuple[int, FinishReason | None]:
         """How many of `tokens` belong to the text, and whether it ends with them."""
         kept, reason = len(tokens), None
-        if kept >= row.remaining:
-            kept, reason = row.remaining, FinishReason.LENGTH
+        if kept >= sequence.remaining:
+            kept, reason = sequence.remaining, FinishReason.LENGTH
         if not self._eos.isdisjoint(tokens[:kept]):
             kept, reason = next(i for i, token in enumerate(tokens, 1) if token in self._eos), FinishReason.STOP
-        if row.request.stop is not None:
+        if sequence.request.stop is not None:
             try:
-                at = row.request.stop.feed(tokens[:kept])
+                at = sequence.request.stop.feed(tokens[:kept])
             except Exception as error:
-                row.end(FinishReason.ERROR, f"stop matching failed: {error}")
+                sequence.end(FinishReason.ERROR, f"stop matching failed: {error}")
                 at = None
             if at is not None:
                 kept, reason = at, FinishReason.STOP

@@ -108,7 +108,7 @@ class Drafting:
                 for sequence in asked:
                     sequence.degrade(f"the drafter failed: {error}")
                     errors.append((sequence, str(error)))
-        draft = merge(parts, len(sequences), self._vocabulary, sampling.settled)
+        draft = merge(parts, len(sequences), self._vocabulary, sampling.deterministic)
         if draft is not None and self._local is not None:
             self._local.lend(sampling, draft.q)
         return draft, errors

@@ -1,7 +1,7 @@
-"""Waiting and prefilling sequences: whose prompt is taken in next, and how much of it.
+"""Waiting and prefilling sequences: whose prompt is prefilled next, and how much of it.
 
 Running sequences wait for each slice of a prompt: it may take a share of a step's time, so that what they wait for
-their next tokens does not double. Up to `MOST_PREFILLING` prompts are taken in at a time, and each slice goes to the
+their next tokens does not double. Up to `MOST_PREFILLING` prompts are prefilled at a time, and each slice goes to the
 one with the least left, so that a short prompt need not wait for a long one. One that was passed over `_PATIENCE` times
 comes first: each has at least one slice in every `_PATIENCE + MOST_PREFILLING`, whatever else arrives. A sequence for
 which there is no memory waits (admission.py)."""
@@ -18,7 +18,7 @@ from draftd.core import DrafterName, FinishReason
 from draftd.engine.delivery import Delivery
 from draftd.engine.drafting import Drafting
 from draftd.engine.sequence import DecodeSequence
-from draftd.engine.step import Entry, Round, RowRound
+from draftd.engine.step import DecodeStep, Entry, SequenceStep
 from draftd.engine.targets.base import SequenceOptions, Steps, Target
 
 _log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class Slices:
         return max(min(_LEAST, self._chunk), min(int(self._rate * self.limit(step_seconds)), self._chunk))
 
     def fit(self, tokens: int, seconds: float) -> bool:
-        """Whether so many can be taken in at once in that time; fewer than `_LEAST` take as long as these."""
+        """Whether so many can be prefilled at once in that time; fewer than `_LEAST` take as long as these."""
         return self._rate is not None and tokens <= self._chunk and max(tokens, _LEAST) <= self._rate * seconds
 
     def limit(self, step_seconds: float) -> float:
@@ -82,7 +82,7 @@ class Slices:
 
 @dataclass(slots=True, eq=False)
 class _Prompt:
-    """A sequence whose text is being taken in."""
+    """A sequence whose prompt is being prefilled."""
 
     sequence: DecodeSequence
     position: int | None = None  # tokens that the target has; None before it knows the sequence
@@ -92,7 +92,7 @@ class _Prompt:
 
     @property
     def left(self) -> int:
-        """Tokens that the target has not taken in."""
+        """Tokens that the target has not prefilled."""
         return 0 if self.done else len(self.sequence.tokens) - (self.position or 0)
 
 
@@ -115,8 +115,8 @@ class Prefilling:
         fits: Callable[[DecodeSequence, Sequence[DecodeSequence]], bool],
     ) -> None:
         """`slice_seconds`: the longest that running sequences wait for a slice. `timer`: what slices are timed by.
-        `drafted_for`: whether a sequence that is ready to join is worth taking into its drafter's caches first. `fits`:
-        whether there is memory for a sequence beside those that are being taken in."""
+        `drafted_for`: whether a sequence that is ready to join is worth prefilling in its drafter's caches first.
+        `fits`: whether there is memory for a sequence beside those that are being prefilled."""
         self._target, self._steps, self._drafting, self._delivery = target, steps, drafting, delivery
         self._drafted_for, self._fits = drafted_for, fits
         self._clock, self._timer, self._cancelled = clock, timer, cancelled
@@ -131,12 +131,12 @@ class Prefilling:
 
     @property
     def waiting(self) -> list[DecodeSequence]:
-        """Those of which nothing has been taken in."""
+        """Those of which nothing has been prefilled."""
         return list(self._waiting)
 
     @property
     def prefilling(self) -> list[DecodeSequence]:
-        """Those whose prompts are being taken in."""
+        """Those whose prompts are being prefilled."""
         return [prompt.sequence for prompt in self._prompts]
 
     @property
@@ -174,10 +174,10 @@ class Prefilling:
         return ready
 
     def retake(self, sequence: DecodeSequence) -> bool:
-        """Takes a sequence that ran in alone, at once; whether it runs again. If it fails here, it failed its step."""
+        """Prefills a sequence that ran, alone and at once; whether it runs again. One that fails here ends."""
         prompt = _Prompt(sequence)
         try:
-            while sequence.finish is None and not self._take_in(prompt, self._chunk):
+            while sequence.finish is None and not self._prefill(prompt, self._chunk):
                 pass
         except Exception as error:
             sequence.end(FinishReason.ERROR, f"decoding failed: {error}")
@@ -188,7 +188,7 @@ class Prefilling:
         return True
 
     def restart(self) -> None:
-        """The caches are gone: what had been taken in of prompts is taken in again."""
+        """The caches are gone: all prompts are prefilled again."""
         self._waiting.extendleft(reversed(self.prefilling))
         self._prompts, self._ready = [], []
 
@@ -207,7 +207,7 @@ class Prefilling:
         self._target.close([sequence.id])
 
     def _keep(self, sequence: DecodeSequence) -> None:
-        """What was taken in of it may serve a request that begins alike."""
+        """What was prefilled of it may serve a request that begins alike."""
         if sequence.shares:
             self._target.keep(sequence.id, len(sequence.tokens))
 
@@ -262,10 +262,10 @@ class Prefilling:
         if least is None:
             return None
         slices = self._slices_of(least, None if least.left else least.sequence.drafter)
-        left = least.left or len(least.sequence.tokens)  # a drafter takes all of it in
+        left = least.left or len(least.sequence.tokens)  # a drafter needs all of it
         return least if slices.fit(left, slices.limit(step_seconds) - spent) else None
 
-    # taking in
+    # slices
 
     def _turn(self, chosen: _Prompt, step_seconds: float | None) -> None:
         """A slice for the target, or once that has all of it one for the drafter."""
@@ -290,7 +290,7 @@ class Prefilling:
     def _slice(self, prompt: _Prompt, step_seconds: float | None) -> None:
         size = self._slices_of(prompt, None).tokens(step_seconds)
         began = self._timer()
-        if not self._take_in(prompt, size) and step_seconds is not None:
+        if not self._prefill(prompt, size) and step_seconds is not None:
             self._took(prompt, None, size, self._timer() - began)
 
     def _drafter_ready(self, prompt: _Prompt, kind: DrafterName, step_seconds: float | None) -> bool:
@@ -318,8 +318,8 @@ class Prefilling:
             self._first[kind].took(tokens, seconds)
         slices.took(tokens, seconds)
 
-    def _take_in(self, prompt: _Prompt, size: int) -> bool:
-        """Up to `size` tokens, by the target; True once the text is taken in, and the token that follows is sent."""
+    def _prefill(self, prompt: _Prompt, size: int) -> bool:
+        """Up to `size` tokens, by the target; True once the text is prefilled, and the token that follows is sent."""
         started = time.perf_counter()
         sequence, text = prompt.sequence, prompt.sequence.tokens
         if prompt.position is None:
@@ -338,8 +338,8 @@ class Prefilling:
         else:
             now = self._clock()
             sequence.stats.prefilled = sequence.stats.prefilled or now
-            first = RowRound(0, [], result.following, 0)
-            self._delivery.tokens(sequence, first, Round([first], 0.0, seconds, []), now)
+            first = SequenceStep(0, [], result.following, 0)
+            self._delivery.tokens(sequence, first, DecodeStep([first], 0.0, seconds, []), now)
         return True
 
     def _open(self, sequence: DecodeSequence) -> int:

@@ -20,7 +20,7 @@ from draftd.engine.drafting import Drafting
 from draftd.engine.observer import EngineObserver
 from draftd.engine.prefilling import Prefilling
 from draftd.engine.sequence import DecodeSequence
-from draftd.engine.step import DraftPlan, Entry, Round, RowRound, StepMode, StepPlan, places_after
+from draftd.engine.step import DecodeStep, DraftPlan, SequenceStep, StepMode, StepPlan, continued, places_after
 from draftd.engine.targets.base import Steps, Target
 
 _KEPT_PIECE = 128  # tokens
@@ -52,7 +52,9 @@ class Scheduler:
         known of costs and acceptance from before. `timer`: what steps and slices are timed by. `admission`: None lets
         in as many as the batch takes."""
         self.target, self._steps = target, Steps(target)
-        self.drafting = Drafting(target, drafters, vocabulary, observer, self._replaced)
+        self.drafting = Drafting(
+            target, drafters, vocabulary, observer, lambda kind: self.depth.drafter_replaced(kind, self._running)
+        )
         self._delivery = Delivery(eos, observer)
         self._observer, self._clock, self._cancelled, self._timer = observer, clock, cancelled, timer
         self._prefilling = Prefilling(
@@ -173,7 +175,7 @@ class Scheduler:
         return [one for one in found if not automatic(one) or drafter is None or drafter.behind(one) is not None]
 
     def uses(self, kind: DrafterName) -> bool:
-        """Whether a sequence that runs or is being taken in drafts with it."""
+        """Whether a sequence that runs or is being prefilled drafts with it."""
         inside = (*self._prefilling.prefilling, *self._running)
         return any(one.drafter is not None and one.home == kind for one in inside)
 
@@ -208,12 +210,12 @@ class Scheduler:
             self.drafting.failed(sequence, message)
         self._mark(self._cancelled())
         now = self._clock()
-        for sequence, result in zip(running, done.rows, strict=True):
+        for sequence, result in zip(running, done.sequences, strict=True):
             if sequence.finish is None:
                 self._delivery.tokens(sequence, result, done, now, break_even)
         self._keep_piece()
 
-    def _decoded(self, plan: DraftPlan) -> Round:
+    def _decoded(self, plan: DraftPlan) -> DecodeStep:
         """At least one token for every running sequence; drafts as planned."""
         started, errors = time.perf_counter(), list[tuple[DecodeSequence, str]]()
         draft = None
@@ -221,30 +223,22 @@ class Scheduler:
             draft, errors = self.drafting.propose(self._running, plan.sequences)
         drafted_at = time.perf_counter()
         if draft is None:
-            submitted = self._ahead or self._steps.submit(self._entries())
+            submitted = self._ahead or self._steps.submit(continued(self._running))
             self._ahead = None
             if plan.mode is StepMode.PLAIN_AHEAD:
-                self._ahead = self._steps.submit(self._entries(after=1))
+                self._ahead = self._steps.submit(continued(self._running, after=1))
             depths = forwards = [0] * len(self._running)
             lag = 0
         else:
             depths, forwards, lag = draft.depths, draft.forwards, draft.lag
-            submitted = self._steps.submit(self._entries(depths), draft.tokens)
+            submitted = self._steps.submit(continued(self._running, depths), draft.tokens)
         found = {result.sequence: result for result in self._steps.result(submitted).entries}
         rows = []
         for sequence, wanted, depth, steps in zip(self._running, plan.sequences, depths, forwards, strict=True):
             _, accepted, following = found[sequence.id]
             assert following is not None
-            rows.append(RowRound(depth, accepted, following, steps, wanted.state))
-        return Round(rows, drafted_at - started, time.perf_counter() - drafted_at, errors, lag)
-
-    def _entries(self, depths: Sequence[int] = (), after: int = 0) -> list[Entry]:
-        """Each running sequence continues from its last token, with so many drafts; `after` tokens more are under way
-        than are known."""
-        if not depths:
-            return [Entry(one.id, len(one.tokens) - 1 + after) for one in self._running]
-        drafted = zip(self._running, depths, strict=True)
-        return [Entry(one.id, len(one.tokens) - 1 + after, (), depth) for one, depth in drafted]
+            rows.append(SequenceStep(depth, accepted, following, steps, wanted.state))
+        return DecodeStep(rows, drafted_at - started, time.perf_counter() - drafted_at, errors, lag)
 
     def _keep_piece(self) -> None:
         """Keeps a running sequence's text in pieces, one in a step, so that there is little left to copy at its end."""
@@ -263,9 +257,6 @@ class Scheduler:
             for sequence in sequences:
                 self.drafting.failed(sequence, str(error))
         self.interrupted()
-
-    def _replaced(self, kind: DrafterName) -> None:
-        self.depth.drafter_replaced(kind, self._running)
 
     # leaving
 
@@ -306,7 +297,7 @@ class Scheduler:
     # failure
 
     def _rebuild(self, error: Exception) -> None:
-        """A step failed and no cache can be trusted: every sequence is taken in anew from its text, and goes on
+        """A step failed and no cache can be trusted: every sequence is prefilled anew from its text, and goes on
         autoregressively. One whose own forward fails, or that failed before without a token since, ends in an error."""
         running, self._running, self._ahead = self._running, [], None
         self.interrupted()

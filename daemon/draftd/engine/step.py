@@ -129,7 +129,7 @@ class DraftPlan(NamedTuple):
     sequences: Sequence[SequenceDraft]
 
 
-class RowRound(NamedTuple):
+class SequenceStep(NamedTuple):
     """What the step decided for one sequence, before the text is cut at an end: `accepted` tokens, then one more."""
 
     drafted: int
@@ -140,12 +140,21 @@ class RowRound(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
-    """One round of all rows. Seconds are wall time; `drafter_errors` names rows whose drafter failed, and why; `lag` is
-    the most tokens that a draft model took in before it drafted."""
+class DecodeStep:
+    """One step of all running sequences. Seconds are wall time; `drafter_errors` names those whose drafter failed, and
+    why; `lag` is the most tokens that a draft model took in before it drafted."""
 
-    rows: list[RowRound]
+    sequences: list[SequenceStep]
     draft_seconds: float
     verify_seconds: float
     drafter_errors: list[tuple[DecodeSequence, str]]
     lag: int = 0
+
+
+def continued(sequences: Sequence[DecodeSequence], depths: Sequence[int] = (), after: int = 0) -> list[Entry]:
+    """Each sequence continues from its last token, with so many drafts; `after` tokens more are under way than are
+    known."""
+    if not depths:
+        return [Entry(one.id, len(one.tokens) - 1 + after) for one in sequences]
+    drafted = zip(sequences, depths, strict=True)
+    return [Entry(one.id, len(one.tokens) - 1 + after, (), depth) for one, depth in drafted]

@@ -22,7 +22,7 @@ from draftd.engine.depth.explorer import WORTH, ExplorationBudget, Explorer, Pla
 from draftd.engine.depth.saved import Learnt
 from draftd.engine.drafters.base import Drafter
 from draftd.engine.sequence import DecodeSequence
-from draftd.engine.step import DraftPlan, DraftState, Round, SequenceDraft, StepMode
+from draftd.engine.step import DecodeStep, DraftPlan, DraftState, SequenceDraft, StepMode
 
 _log = logging.getLogger(__name__)
 
@@ -242,12 +242,14 @@ class DepthControl:
 
     # after a step
 
-    def learn(self, sequences: Sequence[DecodeSequence], plan: DraftPlan, done: Round, seconds: float | None) -> float:
+    def learn(
+        self, sequences: Sequence[DecodeSequence], plan: DraftPlan, done: DecodeStep, seconds: float | None
+    ) -> float:
         """The planned step is over: tokens that it would have had to accept to be as fast as a plain one, 0 where
         nothing was drafted; both costs know of the machine's speed in this step by then. `seconds`: from the end of
         the step before to its own; None where something else took time between, so that they are no cost."""
         size, context, sampled = len(sequences), mean_context(sequences), any_sampled(sequences)
-        width = max(result.drafted for result in done.rows)
+        width = max(result.drafted for result in done.sequences)
         costed = _costed(plan, done, width)
         drafting, pipelined = plan.mode is StepMode.SPECULATIVE or self._measuring, plan.mode is StepMode.PLAIN_AHEAD
         if seconds is not None and costed is not None:
@@ -255,7 +257,7 @@ class DepthControl:
         elif seconds is not None and self._started and pipelined:
             self.costs.learn(None, size, 0, seconds, context, sampled)
         self._measurement.passed(seconds or 0.0, drafting=drafting, pipelined=pipelined)
-        for one, result, draft in zip(sequences, done.rows, plan.sequences, strict=True):
+        for one, result, draft in zip(sequences, done.sequences, plan.sequences, strict=True):
             if result.drafted and draft.drafter is not None and one.request.origin is Origin.CLIENT:
                 own = one.evidence.setdefault(draft.drafter, RowEvidence())
                 self.acceptance.learn(key_of(draft.drafter, one.request), own, result.drafted, len(result.accepted))
@@ -341,10 +343,10 @@ def _draft(c: Candidate, best: Best, trial: Trial | None) -> SequenceDraft:
     return SequenceDraft(state=DraftState.PARKED if able else DraftState.NONE)
 
 
-def _costed(plan: DraftPlan, done: Round, width: int) -> DrafterName | None:
+def _costed(plan: DraftPlan, done: DecodeStep, width: int) -> DrafterName | None:
     """Whose cost a step tells that drafted `width` tokens at the most: that of the only drafter, which had not lagged
     behind. None for any other step."""
     kinds = {one.drafter for one in plan.sequences if one.drafter and one.depth}
-    steps = max(result.draft_forwards for result in done.rows)
+    steps = max(result.draft_forwards for result in done.sequences)
     told = width and len(kinds) == 1 and not done.drafter_errors and done.lag <= _COSTED_LAG and steps in (0, width)
     return kinds.pop() if told else None

@@ -15,7 +15,7 @@ from draftd.core import DrafterName
 from draftd.engine.depth.acceptance_rates import Acceptance, emitted, key_of
 from draftd.engine.depth.costs import Best, Candidate, Estimate, RoundCosts
 from draftd.engine.sequence import DecodeSequence
-from draftd.engine.step import Round
+from draftd.engine.step import DecodeStep
 
 WORTH = 1.01  # how many times as fast something must be, at least, that takes time to come by
 
@@ -248,12 +248,12 @@ class Explorer:
                 return _trial((what,), estimate, drafting, depth, depth, best)
         return None
 
-    def passed(self, trial: Trial | None, done: Round, seconds: float, plain: float) -> None:
+    def passed(self, trial: Trial | None, done: DecodeStep, seconds: float, plain: float) -> None:
         """A step is over, in which `trial` was made: what that lost or gained, and what may be lost from here on."""
         self._budget.passed(seconds, plain, self._idle if trial is None else ())
         if trial is None:
             return
-        tokens = sum(len(result.accepted) + 1 for result in done.rows)
+        tokens = sum(len(result.accepted) + 1 for result in done.sequences)
         self._budget.lose(seconds - tokens * trial.pace + trial.prefill_seconds, plain)
         self._prepared, self._over = None, trial
         self._surpassed = tokens > trial.expected

@@ -123,7 +123,7 @@ class TextDrafter(ABC):
         found = [self.continuation(row, depth) for row, depth in zip(rows, depths, strict=True)]
         k = max(map(len, found))
         tokens = mx.array([f + [0] * (k - len(f)) for f in found], dtype=mx.uint32).reshape(len(rows), k)
-        q = None if sampling.settled else one_hot(tokens, self._vocabulary)
+        q = None if sampling.deterministic else one_hot(tokens, self._vocabulary)
         return Draft(tokens=tokens, depths=[len(f) for f in found], q=q, forwards=[0] * len(rows))
 
     def behind(self, row: DraftSequence) -> int | None:

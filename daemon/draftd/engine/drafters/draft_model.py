@@ -91,7 +91,7 @@ class DraftModel:
 
         k = max(depths)
         starts = [row.emitted for row in rows]
-        dice = None if sampling.settled else uniforms([row.generator for row in rows], depths)
+        dice = None if sampling.deterministic else uniforms([row.generator for row in rows], depths)
         tokens: list[mx.array] = []
         distributions: list[mx.array] = []
         for step in range(k):

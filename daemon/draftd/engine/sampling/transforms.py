@@ -1,15 +1,13 @@
-"""Sampling parameters as distributions; what a row chooses; speculative acceptance and its residual.
+"""Sampling parameters as distributions, and what a row of logits becomes by them.
 
 A row without a seed works on the *transformed* distributions of both models: p of the target, q of the draft, after the
-same top_p, min_p, top_k and temperature (in mlx-lm's order). A drafted x stands with probability min(1, p(x)/q(x)); the
-first that falls is replaced by a draw from max(0, p - q), normalised (Leviathan et al. 2023, arXiv 2211.17192, theorem
-1), so that the text has exactly the target's distribution. Randomness comes as uniforms drawn on the host from one
-generator per row. A draw is the inverse of the cumulative distribution at its uniform.
+same top_p, min_p, top_k and temperature (in mlx-lm's order); acceptance.py has the rule. Randomness comes as uniforms
+drawn on the host from one generator per row. A draw is the inverse of the cumulative distribution at its uniform.
 
-All other rows are *settled*: whoever is asked, and whenever, the token at a place in the text is one and the same. A
-greedy row takes the maximum; one with a seed the maximum of log p + noise (`noise.py`), which is a draw from p. A
-drafted token stands where it is the target's own choice: less often than by the rule above, but the text does not
-depend on what was drafted. Beside rows without a seed, settled ones have all their mass on what they choose."""
+All other rows are *deterministic*: the token at a place in the text is always one and the same. A greedy row takes the
+maximum; one with a seed the maximum of log p + noise (noise.py), which is a draw from p. A drafted token is accepted
+where it is the target's own choice: less often than by the rule for p and q, but the text does not depend on what was
+drafted. Beside rows without a seed, deterministic ones have all their mass on what they choose."""
 
 from __future__ import annotations
 
@@ -47,7 +45,7 @@ class Sampling:
     """
 
     def __init__(self, params: Sequence[SamplingParams]) -> None:
-        self.settled = all(p.greedy or p.seed is not None for p in params)
+        self.deterministic = all(p.greedy or p.seed is not None for p in params)
         self._greedy = all(p.greedy for p in params)
         self._top_p = any(p.top_p < 1 for p in params if not p.greedy)
         self._min_p = any(p.min_p > 0 for p in params if not p.greedy)
@@ -61,8 +59,8 @@ class Sampling:
         self._nucleus = _column([p.top_p if p.top_p < 1 else 2.0 for p in params])
         self._floor = mx.log(_column([p.min_p if p.min_p > 0 else 0.0 for p in params]))
         self._kept = _column([float(p.top_k) for p in params])
-        settled = [p.greedy or p.seed is not None for p in params]
-        self._any_settled, self._settled_rows = any(settled), _rows(settled)
+        deterministic = [p.greedy or p.seed is not None for p in params]
+        self._any_deterministic, self._deterministic_rows = any(deterministic), _rows(deterministic)
         seeds = {i: p.seed for i, p in enumerate(params) if not p.greedy and p.seed is not None}
         self._seeded = list(seeds)
         self._noise = Noise(list(seeds.values())) if seeds else None
@@ -79,23 +77,26 @@ class Sampling:
         return self._selected[1]
 
     def choose(self, logits: mx.array, starts: Sequence[int], first: int = 0, more: int = 0) -> mx.array:
-        """What settled rows choose: rows × positions, from `logits`, rows × positions × vocabulary. What it is of other
-        rows means nothing."""
+        """What deterministic rows choose: rows × positions, from `logits`, rows × positions × vocabulary. What it is
+        of other rows means nothing."""
         if self._greedy:
             return mx.argmax(logits, axis=-1)
         logits = logits.astype(mx.float32)
         return self._choose(logits, self._scaled(logits), starts, first, more)
 
     def distribution(self, logits: mx.array, starts: Sequence[int], first: int = 0, more: int = 0) -> mx.array:
-        """Probabilities, shaped as `logits`: rows × positions × vocabulary. Settled rows have all on their choice."""
+        """Probabilities, shaped as `logits`: rows × positions × vocabulary. Deterministic rows have all on what
+        they choose."""
         vocabulary = logits.shape[-1]
-        if self.settled:
+        if self.deterministic:
             return one_hot(self.choose(logits, starts, first, more), vocabulary)
         logits = logits.astype(mx.float32)
         scaled = self._scaled(logits)
         p = _softmax(scaled)
-        if self._any_settled:
-            p = mx.where(self._settled_rows, one_hot(self._choose(logits, scaled, starts, first, more), vocabulary), p)
+        if self._any_deterministic:
+            p = mx.where(
+                self._deterministic_rows, one_hot(self._choose(logits, scaled, starts, first, more), vocabulary), p
+            )
         return p
 
     def _choose(self, logits: mx.array, scaled: mx.array, starts: Sequence[int], first: int, more: int) -> mx.array:

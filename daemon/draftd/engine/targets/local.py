@@ -243,7 +243,7 @@ class LocalTarget:
         logits = self._caches.forward(mx.concatenate([last, drafts], axis=1), [depth + 1 for depth in depths])
         starts = self._starts(entries)
         target: mx.array | Distributions
-        if sampling.settled:
+        if sampling.deterministic:
             target = sampling.choose(logits, starts)
         else:
             dice = [one.dice for one in known]
@@ -302,7 +302,7 @@ class LocalTarget:
         self, logits: mx.array, known: Sequence[_Sequence], sampling: Sampling, starts: Sequence[int]
     ) -> mx.array:
         """One token for each from `logits`, rows × 1 × vocabulary; returns rows × 1."""
-        if sampling.settled:
+        if sampling.deterministic:
             return sampling.choose(logits, starts)
         p = sampling.distribution(logits, starts)
         return draw(p, uniforms([one.dice for one in known], [1] * len(known)))
