@@ -305,5 +305,6 @@ def test_prompt_lookup_takes_the_drafts_place_where_the_text_recurs_and_is_count
         kind: sum(r.drafted for r, k in zip(heard.rounds, heard.kinds, strict=True) if k == kind)
         for kind in (DRAFT, PROMPT_LOOKUP)
     }
-    assert by[PROMPT_LOOKUP] > by[DRAFT]
+    assert by[PROMPT_LOOKUP] > 250, "of 400 tokens: in nearly every step, not in every other"
+    assert by[DRAFT] < 50
     assert sink.done.stats.counts.drafted == sum(by.values())

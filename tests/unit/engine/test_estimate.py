@@ -1,16 +1,18 @@
-"""The depths with the most expected tokens a second, against all that there are."""
+"""The depths with the most expected tokens a second, against all that there are; and what an answer may still bring."""
 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import product
 
 import pytest
 
-from draftd.core import DRAFT_MODEL
+from draftd.core import DRAFT_MODEL, FinishReason, Origin, WorkloadClass
+from draftd.engine.depth.acceptance_rates import AnswerLengths
 from draftd.engine.depth.costs import Best, Candidate, Estimate
 from draftd.engine.sequence import DecodeSequence
-from tests.rig import Collected, automatic, request
+from tests.rig import Collected, automatic, autoregressive, request
 
 DRAFT = DRAFT_MODEL
 VERIFIED = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6]  # seconds by tokens verified beyond the first
@@ -85,3 +87,59 @@ def test_a_text_unknown_to_its_drafter_counts_only_if_asked() -> None:
     unknown = estimate(candidate(expected(0.9, 0.9, 0.9, 0.9, 0.9, 0.9), ready=False))
     assert unknown.best() == Best(0, 0, 1.0, 1.0)
     assert unknown.best(if_ready=True).depth > 0
+
+
+CODE, CHAT = WorkloadClass.CODE, WorkloadClass.CHAT
+
+
+def sequence(
+    kind: WorkloadClass = CODE, emitted: int = 0, allowed: int = 1000, origin: Origin = Origin.CLIENT
+) -> DecodeSequence:
+    asked = replace(request([1], autoregressive(), max_tokens=allowed), workload=kind, origin=origin)
+    made = DecodeSequence.of(asked, Collected(), 4096)
+    made.stats.counts.emitted = emitted
+    assert made.emitted == emitted
+    return made
+
+
+def ended(lengths: AnswerLengths, *tokens: int, reason: FinishReason = FinishReason.STOP, **more: object) -> None:
+    for one in tokens:
+        over = sequence(emitted=one, **more)  # type: ignore[arg-type]
+        over.finish = reason
+        lengths.finished(over)
+
+
+def test_before_any_was_seen_it_is_a_guess_and_never_more_than_it_may_be() -> None:
+    lengths = AnswerLengths()
+    assert lengths.left(sequence()) == 128
+    assert lengths.left(sequence(allowed=50)) == 50
+    assert lengths.left(sequence(allowed=50, emitted=40)) == 10
+
+
+def test_it_is_the_mean_of_its_kind_before_long() -> None:
+    lengths = AnswerLengths()
+    ended(lengths, *[20] * 12)
+    assert lengths.left(sequence()) == pytest.approx(44, abs=3)
+    ended(lengths, *[20] * 40)
+    assert lengths.left(sequence()) == pytest.approx(20, abs=6)
+    assert lengths.left(sequence(emitted=500)) == lengths.left(sequence()), "however long it is already"
+    assert lengths.left(sequence(CHAT)) == 128, "other kinds have lengths of their own"
+
+
+def test_what_was_long_ago_is_forgotten() -> None:
+    lengths = AnswerLengths()
+    ended(lengths, *[20] * 300, *[200] * 300)
+    assert lengths.left(sequence()) > 190
+
+
+@pytest.mark.parametrize("reason", [FinishReason.CANCELLED, FinishReason.DEADLINE, FinishReason.ERROR])
+def test_an_answer_that_was_broken_off_says_nothing(reason: FinishReason) -> None:
+    lengths = AnswerLengths()
+    ended(lengths, *[3] * 50, reason=reason)
+    assert lengths.left(sequence()) == 128
+
+
+def test_nor_does_what_the_daemon_asks_itself() -> None:
+    lengths = AnswerLengths()
+    ended(lengths, *[3] * 50, origin=Origin.PROBE)
+    assert lengths.left(sequence()) == 128
