@@ -1,6 +1,6 @@
 """Marks each transition in Grafana, as an annotation of the whole organisation: any dashboard can show it by its tags.
 
-On a thread of its own, behind a bounded queue: a Grafana that is slow, refuses or is away delays nobody and fails
+On a thread of its own, behind a bounded queue: a Grafana that is slow, refuses or is away delays nothing and fails
 nothing. What could not be sent is tried again, for it carries its own time; what Grafana will not take is left.
 """
 

@@ -280,7 +280,7 @@ def test_what_could_not_be_run_is_a_failed_report_that_says_why(engine: Answerin
 
 
 def test_an_engine_that_says_nothing_is_given_up_and_the_request_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("draftd.fallback.probe_runner._GRACE_SECONDS", 0.0)
+    monkeypatch.setattr("draftd.fallback.probe_requests._GRACE_SECONDS", 0.0)
     engine = Answering(silent=True)
     report = probed(engine, limits=ProbeLimits(answer=0.05))
     assert (report.verdict, report.reason) == (Verdict.FAILED, "p0 had no answer within 0.05 s")
