@@ -90,7 +90,7 @@ def test_another_ladders_level_becomes_the_nearest_lower_one(
         (("ladder", "relapses"), True, "ladder.relapses: got True; allowed: a valid integer"),
         (("ladder", "signal", "cause"), "x", "ladder.signal.cause: got 'x'; allowed: 'acceptance_floor', "),
         (("level", "kind"), 7, "level.kind: got 7; allowed: 0, 1, 2 or 3"),
-        (("level", "drafter"), "x", "level.drafter: got 'x'; allowed: 'draft_model', 'light_draft_model'"),
+        (("level", "drafter"), 7, "level.drafter: got 7; allowed: a valid string"),
         (("ladder", "hold"), [], "ladder.hold: got []; allowed: an object"),
         (("leases", "held", "a1", "until"), 10**400, "leases.held.a1.until: got 1000"),
         (
@@ -104,7 +104,7 @@ def test_another_ladders_level_becomes_the_nearest_lower_one(
             1.5,
             "baselines.draft_model/code.mean: got 1.5; allowed: less than",
         ),
-        (("baselines", "draft/code"), {}, "baselines.draft/code.[key]: got 'draft/code'; allowed: DRAFTER/WORKLOAD"),
+        (("baselines", "draft/poem"), {}, "baselines.draft/poem.[key]: got 'draft/poem'; allowed: DRAFTER/WORKLOAD"),
         (("quality",), None, "quality: got None; allowed: a valid string"),
     ],
 )
