@@ -17,13 +17,13 @@ def board(alerting: Alerting) -> Board:
     return Board(
         "fallback",
         "Fallback",
-        "How far the daemon has stepped down, what asked for it, and its way back: probes of the rung above, the "
+        "How far the daemon has stepped down, what asked for it, and its way back: probes of the level above, the "
         "quality canaries, alerts and holds. Probes and canaries are in no other dashboard's figures.",
         (
             Row("Now, and over the time shown", _figures()),
             Row("Where it stands, and what asks for less", _standing()),
             Row("Steps and drift", _steps()),
-            Row("Probes of the rung above", _probes(alerting)),
+            Row("Probes of the level above", _probes(alerting)),
             Row("Quality canaries", _canaries()),
             Row("Told by alerts, telling Grafana, saved", _told()),
         ),
@@ -38,9 +38,9 @@ def _figures() -> tuple[Panel, ...]:
             words=look.LEVELS,
         ),
         single(
-            tile("Rungs down", "How many rungs below the top of its ladder the lowest daemon stands.", look.COUNT,
+            tile("Levels down", "How many levels below the top of its ladder the lowest daemon stands.", look.COUNT,
                  decimals=0),
-            ask.RUNGS_NOW,
+            ask.LEVELS_DOWN_NOW,
             steps=((None, GOOD), (1, WARN)),
         ),
         single(
@@ -82,9 +82,9 @@ def _standing() -> tuple[Panel, ...]:
         ),
         traces(
             lines(
-                Text("Rungs below full", "Each shorter block and each lighter drafter is a rung of its own.",
+                Text("Levels below full", "Each shorter block and each lighter drafter is a level of its own.",
                      look.COUNT, low=0, decimals=0),
-                ask.RUNGS,
+                ask.LEVELS_DOWN,
             ),
             tempo.STEPPED_DOWN,
             "Requests planned below full",
@@ -129,7 +129,7 @@ def _probes(alerting: Alerting) -> tuple[Panel, ...]:
         ),
         lines(
             Text("Speed-up in the last probe", "Over autoregressive decoding of the same prompts. Below the line the "
-                 "rung above does not pay.", look.TIMES, decimals=2, no_value=none),
+                 "level above does not pay.", look.TIMES, decimals=2, no_value=none),
             ask.PROBE_SPEEDUP,
             steps=((None, BAD), (alerting.speedup_floor, GOOD)),
         ),

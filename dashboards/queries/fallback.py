@@ -22,13 +22,15 @@ from draftd.telemetry import catalog
 SIGNAL, RESULT, LEVEL = label(a.SIGNAL), label(a.RESULT), label(a.PLAN_LEVEL)
 FROM, TO = label(a.TRANSITION_FROM), label(a.TRANSITION_TO)
 
-RUNGS_NOW = Query(grouped(gauge(catalog.FALLBACK_RUNG, ENGINE), function="max"), "rungs below full", instant=True)
+LEVELS_DOWN_NOW = Query(
+    grouped(gauge(catalog.FALLBACK_POSITION, ENGINE), function="max"), "levels below full", instant=True
+)
 HELD_NOW = Query(grouped(gauge(catalog.FALLBACK_HOLD, ENGINE), function="max"), "held", instant=True)
 LEASES_NOW = Query(grouped(gauge(catalog.ALERT_LEASES, ENGINE)), "alerts", instant=True)
 STEPS_NOW = Query(or_nought(counted(catalog.FALLBACK_TRANSITIONS, ENGINE, RANGE)), "steps", instant=True)
 DIVERGENCES_NOW = Query(or_nought(counted(catalog.CANARY_DIVERGENCES, ENGINE, RANGE)), "texts", instant=True)
 
-RUNGS = Query(grouped(gauge(catalog.FALLBACK_RUNG, ENGINE), (INSTANCE,), "max"), shown(INSTANCE))
+LEVELS_DOWN = Query(grouped(gauge(catalog.FALLBACK_POSITION, ENGINE), (INSTANCE,), "max"), shown(INSTANCE))
 HOLDS = Query(grouped(gauge(catalog.FALLBACK_HOLD, ENGINE), (INSTANCE,), "max"), f"hold · {shown(INSTANCE)}")
 DEMANDS = Query(
     grouped(gauge(catalog.FALLBACK_DEMAND, ENGINE), (SIGNAL, INSTANCE), "min"),

@@ -84,14 +84,14 @@ class Watching:
 
 def test_the_level_is_told_here_and_in_the_status(served: Served) -> None:
     told = served.client.level()
-    assert [rung.level for rung in told.ladder][:2] == ["full", "short_block"]
+    assert [level.level for level in told.ladder][:2] == ["full", "short_block"]
     assert served.client.status().fallback == told
 
 
 def test_a_level_is_held_for_a_while_for_ever_and_released(served: Served) -> None:
     try:
         held = served.client.hold_level(FallbackLevel.LIGHT_DRAFT, 1800.0)
-        assert held.ladder[held.rung].level == "light_draft"
+        assert held.ladder[held.position].level == "light_draft"
         assert held.hold.until.ToDatetime(UTC).timestamp() == NOW + 1800
         assert not served.client.hold_level(FallbackLevel.AUTOREGRESSIVE).hold.HasField("until")
         assert served.client.status().fallback.HasField("hold")
@@ -157,7 +157,7 @@ def test_the_flag_is_watched_as_well(served: Served) -> None:
 def test_a_probe_says_what_it_measured(served: Served, controller: FakeController) -> None:
     with ended(controller.probes, ProbeReport(LADDER[1], Verdict.GOOD, "as before", 0.7, 1.4, 0.2)):
         told = served.client.probe(timeout=20)
-    assert (told.rung.max_draft_tokens, told.verdict, told.acceptance, told.speedup) == (3, "good", 0.7, 1.4)
+    assert (told.level.max_draft_tokens, told.verdict, told.acceptance, told.speedup) == (3, "good", 0.7, 1.4)
 
 
 def test_canaries_say_what_they_found(served: Served, controller: FakeController) -> None:

@@ -26,12 +26,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
 
 KILLS = 6
 SEED = 20_260_107
-RUNGS = {FallbackLevel.FULL: 0, FallbackLevel.SHORT_BLOCK: 1, FallbackLevel.LIGHT_DRAFT: 3}
+LEVELS = {FallbackLevel.FULL: 0, FallbackLevel.SHORT_BLOCK: 1, FallbackLevel.LIGHT_DRAFT: 3}
 
 
 @dataclass
 class Asked:
-    """What an operator has asked for: `sure` was answered, `open` perhaps not. Rungs."""
+    """What an operator has asked for: `sure` was answered, `open` perhaps not. Levels."""
 
     sure: int = 0
     open: int = 0
@@ -71,10 +71,10 @@ def change_until_killed(client: DraftdClient, asked: Asked, dice: random.Random)
     """Holds one level after the other, without a pause."""
     with contextlib.suppress(CallError):
         while True:
-            level = dice.choice([one for one, rung in RUNGS.items() if rung != asked.sure])
-            asked.open = RUNGS[level]
+            level = dice.choice([one for one, level in LEVELS.items() if level != asked.sure])
+            asked.open = LEVELS[level]
             client.hold_level(level)
-            until(lambda: client.level().rung == asked.open, 30, "the level that was asked for")
+            until(lambda: client.level().position == asked.open, 30, "the level that was asked for")
             asked.sure = asked.open
 
 
@@ -94,17 +94,17 @@ def test_a_daemon_that_is_killed_at_any_moment_comes_back_as_it_was_or_one_step_
         with daemon(tmp_path) as (process, client):
             state = client.level()
             history = list(client.transitions(1000))
-            said = f"kill {kill}: {state.rung} after {asked}, {state.cause}"
-            assert state.rung in (asked.sure, asked.open), said
+            said = f"kill {kill}: {state.position} after {asked}, {state.cause}"
+            assert state.position in (asked.sure, asked.open), said
             if kill:
                 assert state.HasField("hold"), said
                 assert len(history) >= seen > 0, "what was told once is kept"
                 assert whole(history), history
-                assert history[-1].current.split()[0] == state.ladder[state.rung].level, said
+                assert history[-1].current.split()[0] == state.ladder[state.position].level, said
             assert not list((tmp_path / "state").glob(".*")), "nothing half written is left"
             client.wait_ready(120)
             client.hold_level(FallbackLevel.FULL)
-            until(lambda: client.level().rung == 0, 60)
+            until(lambda: client.level().position == 0, 60)
             asked = Asked()
             changing = threading.Thread(target=change_until_killed, args=(client, asked, dice))
             changing.start()

@@ -140,7 +140,7 @@ def _text(client: DraftdClient, prompt: _Prompt, mode: ModePreference) -> tuple[
 
 @dataclass
 class Falling:
-    """What runs, and every rung that was seen, with when (monotonic) and as the daemon names it."""
+    """What runs, and every level that was seen, with when (monotonic) and as the daemon names it."""
 
     draft: Draft
     client: DraftdClient
@@ -150,14 +150,14 @@ class Falling:
     seen: list[tuple[float, str]] = field(default_factory=list)
 
     @property
-    def rungs(self) -> list[str]:
-        """The rungs that it went through, in order."""
+    def levels(self) -> list[str]:
+        """The levels that it went through, in order."""
         return [name for _, name in self.seen]
 
     @property
     def ladder(self) -> list[str]:
-        """All rungs that there are, from the top."""
-        return [rung_name(rung) for rung in self.client.level().ladder]
+        """All levels that there are, from the top."""
+        return [level_name(level) for level in self.client.level().ladder]
 
     def told(self) -> str:
         """All steps, and where it stands, for whoever reads of a failure."""
@@ -166,7 +166,7 @@ class Falling:
 
     def look(self) -> None:
         state = self.client.level()
-        name = rung_name(state.ladder[state.rung])
+        name = level_name(state.ladder[state.position])
         if not self.seen or self.seen[-1][1] != name:
             self.seen.append((time.monotonic(), name))
 
@@ -190,11 +190,11 @@ class Falling:
             raise AssertionError(f"{error}\n{self.told()}") from None
 
 
-def rung_name(rung: pb.Rung) -> str:
+def level_name(level: pb.LadderLevel) -> str:
     """`full`, `short_block 3`, `light_draft prompt_lookup` …"""
-    if rung.level == "short_block":
-        return f"{rung.level} {rung.max_draft_tokens}"
-    return f"{rung.level} {rung.drafter}" if rung.level == "light_draft" else rung.level
+    if level.level == "short_block":
+        return f"{level.level} {level.max_draft_tokens}"
+    return f"{level.level} {level.drafter}" if level.level == "light_draft" else level.level
 
 
 @contextlib.contextmanager

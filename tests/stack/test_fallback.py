@@ -11,7 +11,7 @@ from tests.stack.falling import Falling, alerted, falling
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(800)]
 
-# A rung for each level: several blocks, one after the other, are gone through in test_fallback_grafana.py.
+# A level for each level: several blocks, one after the other, are gone through in test_fallback_grafana.py.
 ONE_BLOCK = {"DRAFTD_FALLBACK__BLOCKS": "2"}
 DOWN = ["full", "short_block 2", "light_draft light_draft_model", "autoregressive"]
 # By its own judgement the daemon may leave the light draft again, which pays on no CPU.
@@ -26,18 +26,18 @@ def comes_and_goes(of: Falling, down: list[str]) -> tuple[set[str], set[str]]:
     """Good, bad, and good again: what is promised of it, whoever noticed. The causes of the steps down, and up."""
     of.until_at("full", _PATIENCE)
     time.sleep(_QUIET_SECONDS)
-    assert of.rungs == ["full"], "nothing moves while the draft is good"
+    assert of.levels == ["full"], "nothing moves while the draft is good"
 
     of.swap(good=False)
     of.until_at("autoregressive", _PATIENCE)
-    assert of.rungs == down, "through each level"
+    assert of.levels == down, "through each level"
     time.sleep(_STAYS_SECONDS)
-    assert of.rungs == down, "and down while it is bad, though nothing is drafted that could be judged"
+    assert of.levels == down, "and down while it is bad, though nothing is drafted that could be judged"
 
     of.busy(False)
     of.swap(good=True)
     of.until_at("full", _PATIENCE)
-    up, steps = of.rungs[len(down) :], of.told()
+    up, steps = of.levels[len(down) :], of.told()
     # The light draft may be passed over once a probe has said that it does not pay.
     assert [name for name in up if "light" not in name] == ["short_block 2", "full"], steps
     assert up == sorted(up, key=down.index, reverse=True), steps
@@ -60,7 +60,7 @@ def test_alerts_step_it_down_through_each_level_and_probes_bring_it_back(tmp_pat
 
 def test_its_own_guard_does_the_same_with_no_collector_no_prometheus_and_no_webhook(tmp_path: Path) -> None:
     with falling(tmp_path, ONE_BLOCK | NOT_LIGHT | UNTOLD) as running:
-        down, up = comes_and_goes(running, [rung for rung in DOWN if "light" not in rung])
+        down, up = comes_and_goes(running, [level for level in DOWN if "light" not in level])
     nothing_was_lost(running)
     assert down <= {"acceptance_floor", "acceptance_drift", "break_even"}
     assert up == {"recovered"}

@@ -51,23 +51,23 @@ def test_a_signed_alert_is_obeyed_until_it_is_resolved_and_an_unsigned_one_is_re
         assert post(running, firing, signed(firing, "another secret")) == 401
         assert post(running, firing, signed(firing, SECRET, at=time.time() - 3600)) == 401
         time.sleep(_IGNORED_SECONDS)
-        assert running.rungs == ["full"], running.told()
+        assert running.levels == ["full"], running.told()
 
         headers = signed(firing, SECRET)
         assert post(running, firing, headers) == 200
         assert post(running, firing, headers) != 200, "the same signature a second time"
         running.until_at("autoregressive", _PATIENCE)
-        assert running.rungs == DOWN, running.told()
+        assert running.levels == DOWN, running.told()
 
         resolved = notification("resolved", began, "DraftdSlowerThanBreakEven", "autoregressive")
         assert post(running, resolved, {}) == 401
         time.sleep(_IGNORED_SECONDS)
-        assert running.rungs == DOWN, "who cannot say that it fires cannot say that it is over"
+        assert running.levels == DOWN, "who cannot say that it fires cannot say that it is over"
         assert post(running, resolved, bearer(TOKEN)) == 200, "unsigned, with the token that Grafana may send instead"
         running.until_at("full", _PATIENCE)
 
         hard = notification("firing", began, "DraftdVerifierErrors", "autoregressive", severity="critical")
         assert post(running, hard, bearer(TOKEN)) == 200
         running.until_at("autoregressive", 10)
-        assert running.rungs[-2:] == ["full", "autoregressive"], "a critical one at once"
+        assert running.levels[-2:] == ["full", "autoregressive"], "a critical one at once"
     assert running.clients.wrong == []

@@ -64,7 +64,7 @@ def loaded(what: str, key: str) -> Any:
 
 def standing(client: DraftdClient) -> str:
     found = client.level()
-    return str(found.ladder[found.rung].level)
+    return str(found.ladder[found.position].level)
 
 
 def test_the_pipeline_runs_in_one_log_and_stops_in_order() -> None:

@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def draw(of: Falling, ladder: list[str], began: float, ended: float, marks: list[tuple[float, str]], out: Path) -> None:
-    """Three charts over one clock, in seconds from `began`. `ladder` are the rungs' names from the top."""
+    """Three charts over one clock, in seconds from `began`. `ladder` are the levels' names from the top."""
     import matplotlib as mpl
 
     mpl.use("agg")
@@ -107,9 +107,9 @@ def draw(of: Falling, ladder: list[str], began: float, ended: float, marks: list
     pyplot.close(figure)
 
 
-def _shown(rung: str) -> str:
+def _shown(level: str) -> str:
     """Without the drafter: there is one light one here."""
-    return "light draft" if rung.startswith("light_draft") else rung.replace("_", " ")
+    return "light draft" if level.startswith("light_draft") else level.replace("_", " ")
 
 
 def _binned(

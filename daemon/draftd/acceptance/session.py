@@ -272,7 +272,7 @@ def held(client: DraftdClient) -> Iterator[None]:
         yield
         return
     if before.HasField("hold"):
-        level = before.ladder[before.hold.rung].level
+        level = before.ladder[before.hold.position].level
         if level != FallbackLevel.FULL.label:
             raise NotMeasurable("level", f"held at {level}", "no hold, or one on full: draftd level release")
         yield

@@ -14,16 +14,16 @@ _RANKS = {level.label: level.value for level in FallbackLevel}
 _DAY = 86_400
 
 
-def label(rung: pb.Rung) -> str:
+def label(level: pb.LadderLevel) -> str:
     """The level, and what tells it from others of the same name, as transitions call it."""
-    if rung.level == FallbackLevel.SHORT_BLOCK.label:
-        return f"{rung.level} {rung.max_draft_tokens}"
-    return f"{rung.level} {rung.drafter}" if rung.level == FallbackLevel.LIGHT_DRAFT.label else rung.level
+    if level.level == FallbackLevel.SHORT_BLOCK.label:
+        return f"{level.level} {level.max_draft_tokens}"
+    return f"{level.level} {level.drafter}" if level.level == FallbackLevel.LIGHT_DRAFT.label else level.level
 
 
 def current(state: pb.FallbackState) -> str:
     """The level in force; empty of a state that has no ladder."""
-    return label(state.ladder[state.rung]) if state.rung < len(state.ladder) else ""
+    return label(state.ladder[state.position]) if state.position < len(state.ladder) else ""
 
 
 def rank(level: str) -> int:
@@ -33,7 +33,7 @@ def rank(level: str) -> int:
 
 def place(state: pb.FallbackState) -> str:
     """How far down that is."""
-    return "the top" if not state.rung else f"{state.rung} of {len(state.ladder) - 1} down"
+    return "the top" if not state.position else f"{state.position} of {len(state.ladder) - 1} down"
 
 
 def fields(state: pb.FallbackState, now: datetime, *, whole: bool = False) -> list[tuple[str, str]]:
@@ -66,19 +66,19 @@ def what_next(state: pb.FallbackState, now: datetime) -> str:
     """What would move it next; empty where it is at the top and nothing asks for another level."""
     asked = [(_leads(state, one), one) for one in state.demands]
     if state.HasField("hold"):
-        if state.hold.rung == state.rung:
+        if state.hold.position == state.position:
             return "stays: it is held"
-        return f"on its way to {label(state.ladder[state.hold.rung])}: it is held there"
-    if lower := [(rung, one) for rung, one in asked if rung > state.rung]:
-        rung, one = max(lower, key=lambda found: found[0])
-        return f"on its way down to {label(state.ladder[rung])}: asked by {one.signal}"
-    if not state.rung:
+        return f"on its way to {label(state.ladder[state.hold.position])}: it is held there"
+    if lower := [(position, one) for position, one in asked if position > state.position]:
+        position, one = max(lower, key=lambda found: found[0])
+        return f"on its way down to {label(state.ladder[position])}: asked by {one.signal}"
+    if not state.position:
         return ""
-    if barring := {one.signal for rung, one in asked if rung >= state.rung}:
+    if barring := {one.signal for position, one in asked if position >= state.position}:
         return f"not up while asked by {', '.join(sorted(barring))}"
     left = state.wait.ToTimedelta().total_seconds() - (now - moment(state.since)).total_seconds()
     when = f"in {span(max(1, round(left)))}, " if left >= 1 else ""
-    if state.ladder[state.rung - 1].drafter in state.absent_drafters:
+    if state.ladder[state.position - 1].drafter in state.absent_drafters:
         return f"up {when.rstrip(', ') or 'now'}: nothing is drafted there, so there is nothing to probe"
     return f"up {when}once a probe of a level above is good"
 
@@ -110,6 +110,6 @@ def _whole(later: datetime, earlier: datetime) -> int:
 
 def _leads(state: pb.FallbackState, one: pb.Demand) -> int:
     """The place on the ladder that a demand leads to: the last one of its level, else the first one below."""
-    own = [i for i, rung in enumerate(state.ladder) if rung.level == one.level]
-    below = (i for i, rung in enumerate(state.ladder) if rank(rung.level) < rank(one.level))
+    own = [i for i, level in enumerate(state.ladder) if level.level == one.level]
+    below = (i for i, level in enumerate(state.ladder) if rank(level.level) < rank(one.level))
     return own[-1] if own else next(below, len(state.ladder) - 1)

@@ -208,7 +208,7 @@ class DraftdClient:
             call.cancel()
 
     def probe(self, *, timeout: float = 600.0) -> control_pb2.RunProbeResponse:
-        """Tries the rung above out, and waits for the verdict."""
+        """Tries the level above out, and waits for the verdict."""
         return self._call(self._control.RunProbe, control_pb2.RunProbeRequest(), timeout)  # type: ignore[no-any-return]
 
     def canaries(self, *, timeout: float = 600.0) -> control_pb2.RunCanariesResponse:

@@ -140,7 +140,9 @@ FALLBACK_LEVEL = _gauge(
     "Fallback level in force: 3 full, 2 short block, 1 light draft, 0 autoregressive",
     a.MODEL,
 )
-FALLBACK_RUNG = _gauge("draftd.fallback.rung", "{rung}", "Levels of the ladder below the top; 0 is full", a.MODEL)
+FALLBACK_POSITION = _gauge(
+    "draftd.fallback.position", "{level}", "Levels of the ladder below the top; 0 is full", a.MODEL
+)
 FALLBACK_HOLD = _gauge("draftd.fallback.hold", "{hold}", "1 while an operator holds the level, else 0", a.MODEL)
 FALLBACK_DEMAND = _gauge(
     "draftd.fallback.demand",

@@ -130,7 +130,7 @@ def observed_decisions(decisions: Decisions, naming: Naming) -> dict[str, Observ
 
     return {
         catalog.FALLBACK_LEVEL.name: one(lambda r: int(r.level)),
-        catalog.FALLBACK_RUNG.name: one(lambda r: r.position),
+        catalog.FALLBACK_POSITION.name: one(lambda r: r.position),
         catalog.FALLBACK_HOLD.name: one(lambda r: int(r.held)),
         catalog.ALERT_LEASES.name: one(lambda r: r.leases),
         catalog.PROBE_ACCEPTANCE.name: one(lambda r: r.probe_acceptance),

@@ -377,7 +377,7 @@ class SetFlagResponse(_message.Message):
     previous_variant: str
     def __init__(self, flag: _Optional[_Union[FlagState, _Mapping]] = ..., previous_variant: _Optional[str] = ...) -> None: ...
 
-class Rung(_message.Message):
+class LadderLevel(_message.Message):
     __slots__ = ("level", "max_draft_tokens", "drafter")
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     MAX_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -400,12 +400,12 @@ class Demand(_message.Message):
     def __init__(self, signal: _Optional[str] = ..., level: _Optional[str] = ..., hard: _Optional[bool] = ..., evidence: _Optional[str] = ...) -> None: ...
 
 class Hold(_message.Message):
-    __slots__ = ("until", "rung")
+    __slots__ = ("until", "position")
     UNTIL_FIELD_NUMBER: _ClassVar[int]
-    RUNG_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     until: _timestamp_pb2.Timestamp
-    rung: int
-    def __init__(self, until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., rung: _Optional[int] = ...) -> None: ...
+    position: int
+    def __init__(self, until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., position: _Optional[int] = ...) -> None: ...
 
 class Lease(_message.Message):
     __slots__ = ("alert", "fingerprint", "level", "started", "until")
@@ -422,7 +422,7 @@ class Lease(_message.Message):
     def __init__(self, alert: _Optional[str] = ..., fingerprint: _Optional[str] = ..., level: _Optional[str] = ..., started: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class FallbackState(_message.Message):
-    __slots__ = ("ladder", "rung", "since", "cause", "hold", "demands", "leases", "wait", "relapses", "loaded_drafters", "draft_weight_bytes", "state_file", "absent_drafters")
+    __slots__ = ("ladder", "position", "since", "cause", "hold", "demands", "leases", "wait", "relapses", "loaded_drafters", "draft_weight_bytes", "state_file", "absent_drafters")
     class AbsentDraftersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -431,7 +431,7 @@ class FallbackState(_message.Message):
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     LADDER_FIELD_NUMBER: _ClassVar[int]
-    RUNG_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     HOLD_FIELD_NUMBER: _ClassVar[int]
@@ -443,8 +443,8 @@ class FallbackState(_message.Message):
     DRAFT_WEIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
     STATE_FILE_FIELD_NUMBER: _ClassVar[int]
     ABSENT_DRAFTERS_FIELD_NUMBER: _ClassVar[int]
-    ladder: _containers.RepeatedCompositeFieldContainer[Rung]
-    rung: int
+    ladder: _containers.RepeatedCompositeFieldContainer[LadderLevel]
+    position: int
     since: _timestamp_pb2.Timestamp
     cause: str
     hold: Hold
@@ -456,7 +456,7 @@ class FallbackState(_message.Message):
     draft_weight_bytes: int
     state_file: str
     absent_drafters: _containers.ScalarMap[str, str]
-    def __init__(self, ladder: _Optional[_Iterable[_Union[Rung, _Mapping]]] = ..., rung: _Optional[int] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., cause: _Optional[str] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., demands: _Optional[_Iterable[_Union[Demand, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., relapses: _Optional[int] = ..., loaded_drafters: _Optional[_Iterable[str]] = ..., draft_weight_bytes: _Optional[int] = ..., state_file: _Optional[str] = ..., absent_drafters: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    def __init__(self, ladder: _Optional[_Iterable[_Union[LadderLevel, _Mapping]]] = ..., position: _Optional[int] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., cause: _Optional[str] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., demands: _Optional[_Iterable[_Union[Demand, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., relapses: _Optional[int] = ..., loaded_drafters: _Optional[_Iterable[str]] = ..., draft_weight_bytes: _Optional[int] = ..., state_file: _Optional[str] = ..., absent_drafters: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class GetLevelRequest(_message.Message):
     __slots__ = ()
@@ -525,20 +525,20 @@ class RunProbeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class RunProbeResponse(_message.Message):
-    __slots__ = ("rung", "verdict", "reason", "acceptance", "speedup", "took")
-    RUNG_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("level", "verdict", "reason", "acceptance", "speedup", "took")
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     ACCEPTANCE_FIELD_NUMBER: _ClassVar[int]
     SPEEDUP_FIELD_NUMBER: _ClassVar[int]
     TOOK_FIELD_NUMBER: _ClassVar[int]
-    rung: Rung
+    level: LadderLevel
     verdict: str
     reason: str
     acceptance: float
     speedup: float
     took: _duration_pb2.Duration
-    def __init__(self, rung: _Optional[_Union[Rung, _Mapping]] = ..., verdict: _Optional[str] = ..., reason: _Optional[str] = ..., acceptance: _Optional[float] = ..., speedup: _Optional[float] = ..., took: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    def __init__(self, level: _Optional[_Union[LadderLevel, _Mapping]] = ..., verdict: _Optional[str] = ..., reason: _Optional[str] = ..., acceptance: _Optional[float] = ..., speedup: _Optional[float] = ..., took: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class CanaryResult(_message.Message):
     __slots__ = ("id", "passed_autoregressive", "passed_speculative", "diverged", "diverged_at", "logit_gap", "complaint")

@@ -177,9 +177,9 @@ class ControlServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RunProbe(self, request, context):
-        """Tries the rung above out now, or one further up where that one's drafter was found wanting since the last step.
+        """Tests the next level up now, or one further up where that one's drafter failed a probe since the last step.
         FAILED_PRECONDITION where there is none above, or while another probe or the canaries run.
-        A caller that goes, or whose deadline passes, does not end the probe: its verdict counts all the same.
+        A caller that leaves, or whose deadline passes, does not end the probe: its verdict counts all the same.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

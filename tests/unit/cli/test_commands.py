@@ -182,7 +182,7 @@ def test_a_held_level_acts_on_the_next_request_and_is_remembered(draftd: Run) ->
         assert "full → autoregressive  hold" in draftd("events").out
     finally:
         assert draftd("level", "hold", "full").code == 0
-        until(lambda: json.loads(draftd("level", "--json").out)["rung"] == 0, 30)
+        until(lambda: json.loads(draftd("level", "--json").out)["position"] == 0, 30)
         assert draftd("level", "release").code == 0
     assert json.loads(draftd("generate", "-n", "8", "--json", "hello").out)["mode"] == "speculative"
 

@@ -105,7 +105,7 @@ def test_drafters_that_cannot_be_had_are_named_with_the_reason(run: Run, control
 def test_json_is_the_whole_state(run: Run) -> None:
     for command in (("level", "--json"), ("level", "get", "--json")):
         state = json.loads(run(*command).out)
-        assert [rung["level"] for rung in state["ladder"]][-1] == "autoregressive"
+        assert [level["level"] for level in state["ladder"]][-1] == "autoregressive"
         assert state["hold"] is None
 
 
@@ -121,7 +121,7 @@ def test_a_level_is_held_and_released(run: Run, controller: FakeController) -> N
     assert run("level", "release").out == "full, it was not held\n"
 
 
-def test_a_hold_on_a_level_without_a_rung_says_where_it_stands(run: Run, controller: FakeController) -> None:
+def test_a_hold_on_a_level_without_a_level_says_where_it_stands(run: Run, controller: FakeController) -> None:
     controller.now = fallback_state(ladder=(LADDER[0], LADDER[-1]))
     ran = run("level", "hold", "short_block")
     assert ran.code == 0

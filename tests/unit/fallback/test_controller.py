@@ -49,7 +49,7 @@ def test_nothing_moves_while_acceptance_is_good() -> None:
     assert controlled.told == []
 
 
-def test_poor_acceptance_leads_to_the_shortest_block_a_rung_a_dwell_and_good_probes_lead_back() -> None:
+def test_poor_acceptance_leads_to_the_shortest_block_one_level_per_cooldown_and_good_probes_lead_back() -> None:
     controlled = Controlled()
     controlled.traffic(10 * COOLDOWN, GOOD)  # the baseline is learnt
     began = controlled.now
@@ -87,20 +87,20 @@ def test_requests_that_do_not_pay_lead_to_autoregressive_decoding() -> None:
 
 
 @pytest.mark.parametrize(
-    ("observed", "rung", "signal", "lowered"),
+    ("observed", "level", "signal", "lowered"),
     [
         ("on_verifier_error", BOTTOM, "verifier_errors", (0, frozenset[DrafterName]())),
         ("on_drafter_error", LIGHT, "drafter_errors", (2, frozenset({PROMPT_LOOKUP}))),
     ],
 )
 def test_repeated_errors_are_obeyed_at_once_by_running_requests_too(
-    observed: str, rung: int, signal: str, lowered: tuple[int, frozenset[DrafterName]]
+    observed: str, level: int, signal: str, lowered: tuple[int, frozenset[DrafterName]]
 ) -> None:
     controlled = Controlled()
     fail(controlled, observed, 2)
     assert controlled.at(1) == TOP
     fail(controlled, observed, 1)
-    assert controlled.at(2) == rung
+    assert controlled.at(2) == level
     assert controlled.told[-1][2] == signal
     assert controlled.engine.lowered == [(*lowered, f"ladder: {signal}")]
 

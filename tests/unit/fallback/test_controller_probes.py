@@ -1,4 +1,4 @@
-"""When a rung is tried out, and what the ladder makes of it."""
+"""When a level is tried out, and what the ladder makes of it."""
 
 from __future__ import annotations
 

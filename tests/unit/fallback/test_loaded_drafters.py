@@ -1,4 +1,4 @@
-"""Whose weights are held: the rung's, those of the one that is climbed to, and what is borrowed; nothing else."""
+"""Whose weights are held: the level's, those of the one that is climbed to, and what is borrowed; nothing else."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_weights_that_cannot_be_had_are_said_so_and_not_borrowed() -> None:
         raise AssertionError("lent")
 
 
-def test_a_rungs_own_weights_that_cannot_be_had_are_tried_again_after_a_while_and_told_once(
+def test_a_levels_own_weights_that_cannot_be_had_are_tried_again_after_a_while_and_told_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     engine, now = FakeEngine(), 0.0

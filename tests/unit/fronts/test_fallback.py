@@ -26,15 +26,15 @@ def test_the_state_is_told_in_full() -> None:
         state_file=Path("/state/50551.json"),
     )
     told = fallback.state(state)
-    assert [rung.level for rung in told.ladder] == [
+    assert [level.level for level in told.ladder] == [
         "full", "short_block", "short_block", "light_draft", "autoregressive"
     ]  # fmt: skip
-    assert [rung.max_draft_tokens for rung in told.ladder] == [4, 3, 2, 2, 0]
-    assert [rung.drafter for rung in told.ladder] == ["draft_model"] * 3 + ["prompt_lookup", ""]
-    assert (told.rung, told.cause, told.relapses) == (2, "acceptance_floor: 31 %", 1)
+    assert [level.max_draft_tokens for level in told.ladder] == [4, 3, 2, 2, 0]
+    assert [level.drafter for level in told.ladder] == ["draft_model"] * 3 + ["prompt_lookup", ""]
+    assert (told.position, told.cause, told.relapses) == (2, "acceptance_floor: 31 %", 1)
     assert told.since.ToDatetime(UTC).timestamp() == NOW - 90
     assert told.hold.until.ToDatetime(UTC).timestamp() == NOW + 60
-    assert told.hold.rung == 2
+    assert told.hold.position == 2
     (demand,) = told.demands
     assert (demand.signal, demand.level, demand.hard) == ("memory", "autoregressive", True)
     assert demand.evidence == "critical for 12 s"
@@ -68,7 +68,7 @@ def test_a_probe_that_measured_nothing_says_so() -> None:
     assert not told.HasField("acceptance")
     assert not told.HasField("speedup")
     told = fallback.probed(ProbeReport(LADDER[3], Verdict.BAD, "slow", 0.0, 0.7))
-    assert (told.rung.drafter, told.acceptance, told.speedup) == (PROMPT_LOOKUP, 0.0, 0.7)
+    assert (told.level.drafter, told.acceptance, told.speedup) == (PROMPT_LOOKUP, 0.0, 0.7)
     assert told.HasField("acceptance")
 
 

@@ -117,7 +117,7 @@ def test_fallback_events_are_counted_by_signal_and_result(scene: Scene, receiver
     assert receiver.by("draftd.canary.score", "draftd.mode") == {"autoregressive": 1.0, "speculative": 0.5}
     assert receiver.by("draftd.fallback.demand", "draftd.signal") == {"acceptance_drift": 2}
     assert receiver.by("draftd.drift.sum", "draftd.workload") == {"code": 1.25}
-    assert (receiver.total("draftd.fallback.rung"), receiver.total("draftd.fallback.hold")) == (1, 1)
+    assert (receiver.total("draftd.fallback.position"), receiver.total("draftd.fallback.hold")) == (1, 1)
     assert receiver.total("draftd.requests") == 0, "no request is counted for it"
 
 

@@ -78,9 +78,11 @@ def hold(
     if json:
         output.print_json(state)
         return
-    held = state.ladder[state.hold.rung]
+    held = state.ladder[state.hold.position]
     until = ladder.held(state, _now())
-    meanwhile = "" if state.rung == state.hold.rung else f"; {ladder.current(state)} until its weights are loaded"
+    meanwhile = (
+        "" if state.position == state.hold.position else f"; {ladder.current(state)} until its weights are loaded"
+    )
     print(f"{ladder.label(held)}, held {until}{meanwhile}")
     if held.level != level:
         output.complain(f"the daemon's ladder has no {level}: this is the nearest level below it")
@@ -105,11 +107,11 @@ def _show(daemon: options.Daemon, *, json: bool) -> None:
         return
     output.print_fields(lines(state, _now()), _NAME)
     out = output.stdout()
-    for number, rung in enumerate(state.ladder):  # from the top, with a mark at the current level
-        here = number == state.rung
-        what = f"up to {rung.max_draft_tokens} from {rung.drafter}" if rung.drafter else "no drafts"
+    for number, level in enumerate(state.ladder):  # from the top, with a mark at the current level
+        here = number == state.position
+        what = f"up to {level.max_draft_tokens} from {level.drafter}" if level.drafter else "no drafts"
         out.print(f"[bold]{'' if number else 'ladder':<{_NAME}}[/]", end=" ")
-        out.print(f"{'▸' if here else ' '} {rung.level:<15} {what}", markup=False, style="bold" if here else "dim")
+        out.print(f"{'▸' if here else ' '} {level.level:<15} {what}", markup=False, style="bold" if here else "dim")
 
 
 def lines(state: pb.FallbackState, now: datetime) -> list[tuple[str, str]]:
@@ -204,7 +206,7 @@ def probe(daemon: options.Daemon, json: options.Json = False, timeout: options.P
         output.print_json(reply)
     else:
         out = output.stdout()
-        out.print(f"[bold]{'tried':<{_NAME}}[/] {ladder.label(reply.rung)}")
+        out.print(f"[bold]{'tried':<{_NAME}}[/] {ladder.label(reply.level)}")
         out.print(f"[bold]{'verdict':<{_NAME}}[/]", end=" ")
         out.print(reply.verdict.replace("_", " "), style="green" if good else "bold red")
         rows = [

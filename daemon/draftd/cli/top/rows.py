@@ -205,7 +205,7 @@ def _level(status: pb.GetStatusResponse, now: datetime, *, brief: bool) -> Text:
         told = ["held"] * state.HasField("hold") + asked + told
     return Text.assemble(
         (name.replace("_", " "), GOOD if status.level == "full" else WARN),
-        (f", {state.rung} of {len(state.ladder) - 1} down" if state.rung and not brief else "", DIM),
+        (f", {state.position} of {len(state.ladder) - 1} down" if state.position and not brief else "", DIM),
         (f" · {', '.join(told)}" if told else "", DIM),
     )
 

@@ -19,7 +19,7 @@ from draftd.v1 import control_pb2 as pb
 def state(found: FallbackState) -> pb.FallbackState:
     return pb.FallbackState(
         ladder=map(ladder_level, found.ladder),
-        rung=found.position,
+        position=found.position,
         since=_at(found.since),
         cause="" if found.signal is None else found.signal.text,
         hold=None if found.hold is None else _hold(found.hold),
@@ -34,8 +34,8 @@ def state(found: FallbackState) -> pb.FallbackState:
     )
 
 
-def ladder_level(one: LadderLevel) -> pb.Rung:
-    return pb.Rung(
+def ladder_level(one: LadderLevel) -> pb.LadderLevel:
+    return pb.LadderLevel(
         level=one.kind.label,
         max_draft_tokens=one.max_draft_tokens,
         drafter=one.drafter or "",
@@ -56,7 +56,7 @@ def transition(one: Transition) -> pb.Transition:
 
 def probed(report: ProbeReport) -> pb.RunProbeResponse:
     return pb.RunProbeResponse(
-        rung=ladder_level(report.level),
+        level=ladder_level(report.level),
         verdict=report.verdict.value,
         reason=report.reason,
         acceptance=report.acceptance,
@@ -90,7 +90,7 @@ def _canary(outcome: CanaryOutcome) -> pb.CanaryResult:
 
 
 def _hold(hold: Hold) -> pb.Hold:
-    return pb.Hold(until=None if hold.until is None else _at(hold.until), rung=hold.position)
+    return pb.Hold(until=None if hold.until is None else _at(hold.until), position=hold.position)
 
 
 def _signal(one: Signal) -> pb.Demand:
