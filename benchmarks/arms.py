@@ -46,7 +46,7 @@ class Arm(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Draftd:
-    """A daemon over gRPC, from a client in this process; each round drafts `depth` tokens."""
+    """A daemon over gRPC, from a client in this process; each step drafts `depth` tokens."""
 
     client: DraftdClient
     mode: ModePreference

@@ -167,7 +167,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=str(nano / "target"))
     parser.add_argument("--draft-model", default=str(nano / "draft"))
-    parser.add_argument("--depth", type=int, default=7, help="draft tokens a round, in all speculative arms")
+    parser.add_argument("--depth", type=int, default=7, help="draft tokens a step, in all speculative arms")
     parser.add_argument("--prompts", type=int, default=4, help="prompts of each class")
     parser.add_argument("--tokens", type=int, default=128, help="most tokens of an answer")
     parser.add_argument("--repetitions", type=int, default=7)

@@ -88,7 +88,7 @@ def _speculation(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
             figure=Figure.NUMBER,
             fallback_level=FallbackLevel.AUTOREGRESSIVE,
             summary=f"Speculation costs more than it brings: {_WHERE}",
-            description=f"Drafted rounds run at {{figure}} times the speed of autoregressive ones, as measured on this "
+            description=f"Drafted steps run at {{figure}} times the speed of autoregressive ones, as measured on this "
             f"machine; below {settings.speedup_floor:g} they do not pay.",
             dashboard=_SPECULATION,
         ),
@@ -102,8 +102,8 @@ def _speculation(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
             severity=Severity.CRITICAL,
             figure=Figure.COUNT,
             fallback_level=FallbackLevel.AUTOREGRESSIVE,
-            summary=f"Decode rounds fail: {_told(label(a.MODEL))} ({_INSTANCE})",
-            description=f"{{figure}} requests were in a decode round that failed, within {settings.window}. They went "
+            summary=f"Decode steps fail: {_told(label(a.MODEL))} ({_INSTANCE})",
+            description=f"{{figure}} requests were in a decode step that failed, within {settings.window}. They went "
             "on autoregressively, or ended in an error.",
             dashboard=_SPECULATION,
         ),

@@ -19,7 +19,7 @@ class Alerting:
     # that and ten requests in every window a simulated drift alert was false 1.5 times in 100 days, and told of a fall
     # from 0.7 to 0.5 within a quarter of an hour.
     min_requests: int = 10  # speculative requests that ended in the window
-    min_drafts: int = 200  # rounds that drafted, in the window
+    min_drafts: int = 200  # steps that drafted, in the window
     baseline_factor: int = 3  # so many times more of both in the baseline
 
     # Acceptance of a drafted token that is reached: accepted / (accepted + rollbacks). It does not depend on the depth.

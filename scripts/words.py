@@ -30,7 +30,7 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def plain(line: str) -> str:
-    """The line with identifiers split into words: `parkedRounds`, `parked_rounds` and `PARKED_ROUNDS` alike."""
+    """The line with identifiers split into words: `parkedSteps`, `parked_steps` and `PARKED_STEPS` alike."""
     return _CAMEL.sub(" ", line).replace("_", " ").lower()
 
 

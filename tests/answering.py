@@ -54,7 +54,7 @@ class Letters:
 
 
 def counted(drafts: int = 10, accepted: int = 30, rollbacks: int = 2, break_even: float = 10.0) -> DraftCounts:
-    """Of drafts whose rounds cost as much as twice an autoregressive one."""
+    """Of drafts whose steps cost as much as twice an autoregressive one."""
     return DraftCounts(drafts=drafts, accepted=accepted, rollbacks=rollbacks, break_even_tokens=break_even)
 
 

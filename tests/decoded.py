@@ -1,4 +1,4 @@
-"""One request, decoded round by round by a daemon of set speed and set acceptance."""
+"""One request, decoded step by step by a daemon of set speed and set acceptance."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass
 
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Chunk, Granted, Place, Served, Tick
-from draftd.core import PROMPT_LOOKUP, DecodeMode, DraftCounts, FinishReason, RoundResult
+from draftd.core import PROMPT_LOOKUP, DecodeMode, DraftCounts, FinishReason, StepCounts
 
 BEGAN = 1_760_000_000.0  # Unix time of a run's beginning
 _PROMPT_TOKENS = {"short_control": 24, "medium_reasoning": 180, "long_context": 620}
@@ -17,7 +17,7 @@ _PROMPT_TOKENS = {"short_control": 24, "medium_reasoning": 180, "long_context": 
 class Truth:
     """What the daemon is like. `alpha`: the chance that a drafted token is accepted, given those before it were.
 
-    A round of k costs token_seconds * (1 + verify_slope * k) + k * draft_seconds; an autoregressive step token_seconds.
+    A step of k costs token_seconds * (1 + verify_slope * k) + k * draft_seconds; an autoregressive step token_seconds.
     `noise` is the relative standard deviation of every time, `spread` that of alpha between groups (absolute).
     """
 
@@ -44,8 +44,8 @@ class Truth:
         lift = {"code": 1.0, "tool_call": 1.0, "prose": -1.0, "chat": -1.0}.get(group, 0.0)
         return min(0.999, max(0.0, alpha + lift * self.spread)) if alpha else 0.0
 
-    def round_seconds(self, arm: Arm) -> tuple[float, float]:
-        """Of drafting and of verifying, in one round."""
+    def step_seconds(self, arm: Arm) -> tuple[float, float]:
+        """Of drafting and of verifying, in one step."""
         verify = self.token_seconds * (1 + self.verify_slope * arm.block_length)
         verify *= 1 + self.batch_slope * (arm.concurrency - 1)
         draft = 0.0002 if arm.drafter == PROMPT_LOOKUP else arm.block_length * self.draft_seconds
@@ -55,7 +55,7 @@ class Truth:
         """Leviathan's, with these costs."""
         arm = Arm(block_length) if block_length else AUTOREGRESSIVE
         tokens = sum(self.alpha**i for i in range(block_length + 1))
-        return tokens * self.token_seconds / sum(self.round_seconds(arm))
+        return tokens * self.token_seconds / sum(self.step_seconds(arm))
 
 
 def request(
@@ -70,7 +70,7 @@ def request(
     error: str = "",
     text: str | None = None,
 ) -> Tick:
-    """One, decoded round by round."""
+    """One, decoded step by step."""
 
     def time(seconds: float) -> float:
         return seconds * max(0.2, random_.gauss(1.0, truth.noise))
@@ -83,9 +83,9 @@ def request(
         prefill *= truth.first_token_factor
     at = queue + prefill + truth.network_seconds
     chunks, counts, made = [Chunk(at, 1, 0)], DraftCounts(), 1
-    counts.add(RoundResult(0, 0, 1, False, 0, 0.0, time(truth.token_seconds)))
+    counts.add(StepCounts(0, 0, 1, False, 0, 0.0, time(truth.token_seconds)))
     while made < tokens:
-        drafting, verifying = (time(seconds) for seconds in truth.round_seconds(arm))
+        drafting, verifying = (time(seconds) for seconds in truth.step_seconds(arm))
         accepted = 0
         while accepted < arm.block_length and random_.random() < chance:
             accepted += 1
@@ -96,7 +96,7 @@ def request(
         forwards = 0 if arm.drafter in (None, PROMPT_LOOKUP) else arm.block_length
         even = (drafting + verifying) / truth.token_seconds - 1 if arm.speculative else 0.0
         rejected = accepted < arm.block_length
-        counts.add(RoundResult(arm.block_length, accepted, emitted, rejected, forwards, drafting, verifying, even))
+        counts.add(StepCounts(arm.block_length, accepted, emitted, rejected, forwards, drafting, verifying, even))
     mode = DecodeMode.SPECULATIVE if arm.speculative else DecodeMode.AUTOREGRESSIVE
     return Tick(
         place=place,

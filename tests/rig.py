@@ -1,4 +1,4 @@
-"""Runs the engine's scheduler in the test's own thread: no queues, no clock, every round in order."""
+"""Runs the engine's scheduler in the test's own thread: no queues, no clock, every step in order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from draftd.engine.cache.base import Caches
 from draftd.engine.cache.batched import RaggedCaches
 from draftd.engine.cache.prefix_store import PrefixCache
 from draftd.engine.depth.controller import DepthControl
-from draftd.engine.depth.costs import RoundCosts
+from draftd.engine.depth.costs import StepCosts
 from draftd.engine.depth.explorer import PlainMeasurement
 from draftd.engine.drafters.base import Drafter
 from draftd.engine.drafters.draft_model import DraftModel
@@ -153,7 +153,7 @@ class Rig:
             prefill_chunk=prefill_chunk,
             prefill_slice_seconds=prefill_slice_seconds,
             clock=clock,
-            depth=depth or DepthControl(RoundCosts(), 16, measurement=measurement),
+            depth=depth or DepthControl(StepCosts(), 16, measurement=measurement),
             timer=timer,
             admission=admission,
         )

@@ -1,6 +1,6 @@
-"""A machine whose time is made up: rounds cost what a test says, drafts stand as often as it says, and nothing waits.
+"""A machine whose time is made up: steps cost what a test says, drafts stand as often as it says, and nothing waits.
 
-The scheduler, the rounds and the control of depth are the real ones; only the models are not there.
+The scheduler, the steps and the control of depth are the real ones; only the models are not there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import mlx.core as mx
 
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DecodeRequest, DrafterName, WorkloadClass
 from draftd.engine.depth.controller import DepthControl
-from draftd.engine.depth.costs import Prices, RoundCosts
+from draftd.engine.depth.costs import Prices, StepCosts
 from draftd.engine.drafters.base import Draft, Drafter
 from draftd.engine.observer import EngineObserver, NullObserver
 from draftd.engine.sampling.transforms import Sampling
@@ -34,13 +34,13 @@ class Machine:
     """What things cost, in seconds, and how often drafts stand; both may change while it runs."""
 
     plain: Callable[[int], float] = lambda rows: 0.010 + 0.0015 * rows
-    wider: Callable[[int, int], float] = lambda rows, width: 1 + 0.12 * (width - 1)  # beside a plain round
+    wider: Callable[[int, int], float] = lambda rows, width: 1 + 0.12 * (width - 1)  # beside a plain step
     step: Callable[[int], float] = lambda rows: 0.001
     take_in: float = 0.00003  # of the draft, a token
     stands: Mapping[WorkloadClass, Sequence[float]] = field(default_factory=dict)
     tempo: float = 1.0
     noise: float = 0.05
-    overhead: float = 0.0003  # of a round that was not started ahead
+    overhead: float = 0.0003  # of a step that was not started ahead
     ends: int = 1 << 20  # tokens after which a text is over
     now: float = 0.0
     dice: random.Random = field(default_factory=lambda: random.Random(1))
@@ -49,7 +49,7 @@ class Machine:
         self.now += seconds * self.tempo * math.exp(self.dice.gauss(0, self.noise))
 
     def round(self, rows: int, depth: int) -> float:
-        """Seconds of a round, without noise."""
+        """Seconds of a step, without noise."""
         if not depth:
             return self.plain(rows)
         return self.plain(rows) * self.wider(rows, depth + 1) + depth * self.step(rows) + self.overhead
@@ -67,7 +67,7 @@ class Machine:
         return found
 
     def prices(self, most: int, sizes: Sequence[int] = (1, 2, 4, 8), off: float = 1.0) -> Prices:
-        """What a calibration would find; drafted rounds by `off` times wrong."""
+        """What a calibration would find; drafted steps by `off` times wrong."""
         drafted = {(b, k): off * self.round(b, k) for b in sizes for k in range(1, most + 1)}
         alone = {(b, k): off * self.plain(b) * self.wider(b, k + 1) for b in sizes for k in range(1, most + 1)}
         return Prices(
@@ -212,7 +212,7 @@ class Simulation:
         target: type[SimulatedTarget] | None = None,
     ) -> None:
         self.machine = machine
-        self.depth = depth or DepthControl(RoundCosts(prices), most)
+        self.depth = depth or DepthControl(StepCosts(prices), most)
         self.drafter = SimulatedDrafter(machine)
         drafters: dict[DrafterName, Drafter] = {DRAFT: self.drafter}
         self.target = (target or SimulatedTarget)(machine)

@@ -63,9 +63,9 @@ def paced(where: Place, rate: float, *, first: float = 0.1, tokens: int = 11, el
 def drafted(
     k: int, *, drafts: int, accepted: int, plain: int = 1, draft_seconds: float, verify_seconds: float
 ) -> DraftCounts:
-    """Counts of `drafts` rounds of `k` tokens each and `plain` ones without; seconds are of all rounds together."""
+    """Counts of `drafts` steps of `k` tokens each and `plain` ones without; seconds are of all rounds together."""
     return DraftCounts(
-        rounds=drafts + plain,
+        steps=drafts + plain,
         drafts=drafts,
         drafted=k * drafts,
         accepted=accepted,

@@ -1,4 +1,4 @@
-"""Depths as no machine would have them: prices are drawn anew for each round, so that any depth may be the best."""
+"""Depths as no machine would have them: prices are drawn anew for each step, so that any depth may be the best."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import random
 
 from draftd.core import DrafterName
 from draftd.engine.depth.controller import DepthControl
-from draftd.engine.depth.costs import RoundCosts
+from draftd.engine.depth.costs import StepCosts
 
 _PLAIN = 0.01
 
 
-class Whims(RoundCosts):
-    """What a round is said to cost has nothing to do with what it costs, nor with the texts."""
+class Whims(StepCosts):
+    """What a step is said to cost has nothing to do with what it costs, nor with the texts."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""How fast this machine reads memory, and how much of it a decode round must read.
+"""How fast this machine reads memory, and how much of it a decode step must read.
 
-It is a bound where a model is larger than the processor's cache: what stays in the cache from one round to the next is
+It is a bound where a model is larger than the processor's cache: what stays in the cache from one step to the next is
 read faster than this."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def measured(total: int = _BYTES, repeats: int = _REPEATS) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a round of the target reads: its weights once, and every row's keys and values."""
+    """What a step of the target reads: its weights once, and every row's keys and values."""
 
     weight_bytes: int
     kv_bytes_a_token: int
@@ -48,12 +48,12 @@ class Reading:
         numbers = sum(_numbers(file) for file in model.glob("*.safetensors"))
         return cls(numbers * number_bytes, 2 * config["num_hidden_layers"] * heads * size * number_bytes)
 
-    def bytes_a_round(self, context: float, batch: int) -> float:
+    def bytes_a_step(self, context: float, batch: int) -> float:
         return self.weight_bytes + batch * context * self.kv_bytes_a_token
 
-    def tokens_per_second(self, bandwidth: float, context: float, batch: int, tokens_a_round: float) -> float:
-        """The most that memory allows of the target, `tokens_a_round` coming of each row's round."""
-        return bandwidth / self.bytes_a_round(context, batch) * batch * tokens_a_round
+    def tokens_per_second(self, bandwidth: float, context: float, batch: int, tokens_a_step: float) -> float:
+        """The most that memory allows of the target, `tokens_a_step` coming of each row's step."""
+        return bandwidth / self.bytes_a_step(context, batch) * batch * tokens_a_step
 
 
 def _numbers(file: Path) -> int:

@@ -2,7 +2,7 @@
 
 A pair that says it takes 4,096 tokens, whose texts never end by themselves: every request writes as many tokens as any
 other, and what is counted is the time in which all rows decode. Beside it stands what the machine's memory allows: its
-bandwidth, measured in the same run, over the bytes that a round must read.
+bandwidth, measured in the same run, over the bytes that a step must read.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ PLACES = (
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What was found there, medians of the repetitions: tokens a second of all rows, tokens a row's round gave, and the
+    """What was found there, medians of the repetitions: tokens a second of all rows, tokens a row's step gave, and the
     most bytes that were seen while it decoded."""
 
     place: Place
     way: str
     rate: float
-    tokens_a_round: float
+    tokens_a_step: float
     kv_bytes: float
     active_bytes: float
     resident_bytes: float
@@ -232,7 +232,7 @@ def points(records: Sequence[Mapping[str, Any]]) -> list[Point]:
                     place,
                     way.name,
                     statistics.median(map(decoding, turns)),
-                    statistics.median(turn.tokens_a_round for turn in turns),
+                    statistics.median(turn.tokens_a_step for turn in turns),
                     *(statistics.median(one["seen"][name] for one in mine) for name in ("kv", "active", "resident")),
                 )
             )
@@ -240,7 +240,7 @@ def points(records: Sequence[Mapping[str, Any]]) -> list[Point]:
 
 
 def machine(records: Sequence[Mapping[str, Any]]) -> tuple[float, Reading]:
-    """Bytes of memory a second, and what a round reads. Raises ValueError where that was not measured."""
+    """Bytes of memory a second, and what a step reads. Raises ValueError where that was not measured."""
     for one in records:
         if "bandwidth" in one:
             return one["bandwidth"], Reading(one["weight_bytes"], one["kv_bytes_a_token"])
@@ -252,11 +252,11 @@ def figures(records: Sequence[Mapping[str, Any]]) -> list[Figure]:
     found = [Figure("memory_gigabytes_per_second", speed / 1e9, detail="read once by all cores")]
     for point in points(records):
         place = point.place
-        bound = reading.tokens_per_second(speed, place.middle, place.batch, point.tokens_a_round)
+        bound = reading.tokens_per_second(speed, place.middle, place.batch, point.tokens_a_step)
         way = "automatic" if point.way == AUTOMATIC.name else "autoregressive"
         key = f"context_{place.context}_batch_{place.batch}_{way}"
         memory = f"KV {point.kv_bytes / 1e6:.0f} MB, MLX {point.active_bytes / 1e6:.0f} MB"
         memory += f", process {point.resident_bytes / 1e6:.0f} MB"
-        detail = f"tokens/s; memory allows {bound:.0f}; {point.tokens_a_round:.2f} tokens a round; {memory}"
+        detail = f"tokens/s; memory allows {bound:.0f}; {point.tokens_a_step:.2f} tokens a step; {memory}"
         found.append(Figure(key, point.rate, detail=detail))
     return found

@@ -59,7 +59,7 @@ def _speed(
         mine = [point for point in points if point.way == way]
         xs = [along(point) for point in mine]
         axes.plot(xs, [p.rate for p in mine], color=colour, marker=_MARKERS[way], markersize=5, label=_NAMES[way])
-        bound = [reading.tokens_per_second(bandwidth, p.place.middle, p.place.batch, p.tokens_a_round) for p in mine]
+        bound = [reading.tokens_per_second(bandwidth, p.place.middle, p.place.batch, p.tokens_a_step) for p in mine]
         axes.plot(xs, bound, color=colour, linestyle="--", linewidth=1.2, label=f"memory bandwidth: {_NAMES[way]}")
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:g}")

@@ -18,7 +18,7 @@ _ANSWER_SECONDS = 300.0  # without OpenBLAS, and beside fifteen others, an answe
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a request asks to be decoded. `depth`: most tokens drafted a round; None: what the daemon allows."""
+    """How a request asks to be decoded. `depth`: most tokens drafted a step; None: what the daemon allows."""
 
     name: str
     mode: ModePreference
@@ -31,17 +31,17 @@ AUTOREGRESSIVE = Way("0", ModePreference.AUTOREGRESSIVE)
 
 
 def fixed(depth: int) -> Way:
-    """Always so many tokens a round; 0 is autoregressive decoding."""
+    """Always so many tokens a step; 0 is autoregressive decoding."""
     return Way(str(depth), ModePreference.SPECULATIVE, depth, DepthMode.FIXED) if depth else AUTOREGRESSIVE
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What was asked at one time, answered to its end. `rounds`: decode rounds, summed over the requests, that which
+    """What was asked at one time, answered to its end. `steps`: decode steps, summed over the requests, that which
     gives the first token with the prompt included; `drafted`: tokens, likewise."""
 
     streams: tuple[Stream, ...]
-    rounds: int
+    steps: int
     drafted: int = 0
 
     @property
@@ -54,23 +54,23 @@ class Turn:
         return max(one.ended for one in self.streams) - min(one.asked for one in self.streams)
 
     @property
-    def tokens_a_round(self) -> float:
+    def tokens_a_step(self) -> float:
         """Of a request, after its first."""
-        rounds = self.rounds - len(self.streams)
-        return (self.tokens - len(self.streams)) / rounds if rounds else 1.0
+        steps = self.steps - len(self.streams)
+        return (self.tokens - len(self.streams)) / steps if steps else 1.0
 
     def record(self) -> dict[str, Any]:
         """As JSON, with times from the first question on."""
         origin = min(stream.asked for stream in self.streams)
         return {
             "streams": [stream.record(origin) for stream in self.streams],
-            "rounds": self.rounds,
+            "steps": self.steps,
             "drafted": self.drafted,
         }
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> Turn:
-        return cls(tuple(map(Stream.of_record, record["streams"])), record["rounds"], record["drafted"])
+        return cls(tuple(map(Stream.of_record, record["streams"])), record["steps"], record["drafted"])
 
 
 def ask(client: DraftdClient, way: Way, prompts: Sequence[Prompt], max_tokens: int, temperature: float = 0.0) -> Turn:
@@ -87,14 +87,14 @@ def ask(client: DraftdClient, way: Way, prompts: Sequence[Prompt], max_tokens: i
         together([lambda prompt=prompt: one(prompt) for prompt in prompts], _ANSWER_SECONDS)  # type: ignore[misc]
     streams = tuple(stream for stream, _, _ in found)
     failed(streams)
-    return Turn(streams, sum(rounds for _, rounds, _ in found), sum(drafted for _, _, drafted in found))
+    return Turn(streams, sum(steps for _, steps, _ in found), sum(drafted for _, _, drafted in found))
 
 
 def _answer(
     client: DraftdClient, way: Way, prompt: Prompt, max_tokens: int, sampling: SamplingParams
 ) -> tuple[Stream, int, int]:
     chunks: list[tuple[float, int]] = []
-    rounds, drafted, said = 0, 0, (0, 0, 0)
+    steps, drafted, said = 0, 0, (0, 0, 0)
     asked = time.perf_counter()
     for response in client.generate(
         tokens=prompt.tokens,
@@ -110,6 +110,6 @@ def _answer(
             chunks.append((time.perf_counter(), len(response.chunk.token_ids)))
         elif response.HasField("finished"):
             usage, counts = response.finished.usage, response.finished.counts
-            rounds, drafted = counts.rounds, counts.drafted_tokens
+            steps, drafted = counts.steps, counts.drafted_tokens
             said = (usage.input_tokens, usage.cache_read_tokens, usage.output_tokens)
-    return Stream(prompt.id, asked, time.perf_counter(), counted(chunks), *said), rounds, drafted
+    return Stream(prompt.id, asked, time.perf_counter(), counted(chunks), *said), steps, drafted

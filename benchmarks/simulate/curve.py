@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from benchmarks.simulate.traffic import ROUNDS, SPREAD, Floats
+from benchmarks.simulate.traffic import SPREAD, STEPS, Floats
 from draftd.fallback.drift import CusumSettings
 
 NORM, FALLS = 0.7, (0.6, 0.5)
@@ -153,7 +153,7 @@ def _drawn(rng: np.random.Generator, mean: float, requests: int, streams: int) -
     acceptance, reached = np.empty((requests, streams)), np.empty((requests, streams))
     for number in range(requests):
         own = np.clip(rng.normal(mean, SPREAD, streams), 0.01, 0.99)
-        runs = np.floor(np.log(rng.random((streams, ROUNDS))) / np.log(own)[:, None])
+        runs = np.floor(np.log(rng.random((streams, STEPS))) / np.log(own)[:, None])
         accepted, rejected = np.minimum(runs, DEPTH).sum(1), (runs < DEPTH).sum(1)
         reached[number] = accepted + rejected
         acceptance[number] = accepted / reached[number]

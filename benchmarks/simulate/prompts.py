@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.simulate.traffic import ROUNDS, SPREAD
+from benchmarks.simulate.traffic import SPREAD, STEPS
 from draftd.fallback.drift import Baseline, Sample
 
 PROBE_PROMPTS = 8
@@ -24,6 +24,6 @@ class Prompts:
     def shown(self, rng: np.random.Generator, mean: float, depth: int) -> list[Sample]:
         """One run of them with a draft that is accepted at `mean` on average."""
         own = np.clip(mean + self._easier, 0.01, 0.99)
-        runs = np.floor(np.log(rng.random((PROBE_PROMPTS, ROUNDS))) / np.log(own)[:, None])
+        runs = np.floor(np.log(rng.random((PROBE_PROMPTS, STEPS))) / np.log(own)[:, None])
         accepted, rollbacks = np.minimum(runs, depth).sum(1), (runs < depth).sum(1)
         return [Sample(int(a), int(r)) for a, r in zip(accepted, rollbacks, strict=True)]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from draftd.core import WorkloadClass
 
-ROUNDS = 20  # drafted rounds of a request
+STEPS = 20  # drafted steps of a request
 SPREAD = 0.2  # standard deviation of acceptance between requests
 
 # Acceptance of a drafted token that is reached, by kind of text: code is easier to foresee than prose.
@@ -35,7 +35,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What each request shows at one block length: drafted tokens accepted, rounds that turned one down."""
+    """What each request shows at one block length: drafted tokens accepted, steps that turned one down."""
 
     accepted: Ints
     rollbacks: Ints
@@ -46,9 +46,9 @@ def arrivals(rng: np.random.Generator, count: int, per_second: float) -> Floats:
     return np.cumsum(rng.exponential(1 / per_second, count))
 
 
-def drafted(rng: np.random.Generator, means: Floats, depths: Sequence[int], rounds: int = ROUNDS) -> dict[int, Seen]:
+def drafted(rng: np.random.Generator, means: Floats, depths: Sequence[int], steps: int = STEPS) -> dict[int, Seen]:
     """What requests of these mean acceptances show at each depth: the same draws, cut off sooner or later."""
     own = np.clip(rng.normal(means, SPREAD), 0.01, 0.99)
     # How many tokens in a row are accepted is geometric; a block cuts it off.
-    runs = np.floor(np.log(rng.random((len(means), rounds))) / np.log(own)[:, None])
+    runs = np.floor(np.log(rng.random((len(means), steps))) / np.log(own)[:, None])
     return {k: Seen(np.minimum(runs, k).sum(1).astype(np.int64), (runs < k).sum(1)) for k in depths}

@@ -15,7 +15,7 @@ from benchmarks.simulate.fault import Cause, Fault, quality
 from benchmarks.simulate.prompts import PROBE_PROMPTS, Prompts
 from benchmarks.simulate.scenario import Mix, Scenario
 from benchmarks.simulate.sender import Sender
-from benchmarks.simulate.traffic import LOOKUP_MEANS, MEANS, ROUNDS, Floats, Ints, Seen, arrivals, drafted
+from benchmarks.simulate.traffic import LOOKUP_MEANS, MEANS, STEPS, Floats, Ints, Seen, arrivals, drafted
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, WorkloadClass
 from draftd.fallback.ladder import LadderLevel, Step
 from draftd.fallback.leases import Notice
@@ -102,8 +102,8 @@ class World:
         accepted, rollbacks = self._seen[position]
         self.daemon.finished(
             Finished(
-                now + self.daemon.offset, accepted[number], rollbacks[number], ROUNDS,
-                ROUNDS * self._break_even[position], drafter, self._kinds[self._of[number]], position,
+                now + self.daemon.offset, accepted[number], rollbacks[number], STEPS,
+                STEPS * self._break_even[position], drafter, self._kinds[self._of[number]], position,
             )
         )  # fmt: skip
 
@@ -172,7 +172,7 @@ class World:
             LIGHT_DRAFT_MODEL: MEANS[WorkloadClass.CHAT] * good * LIGHT,
             PROMPT_LOOKUP: LOOKUP_MEANS[WorkloadClass.CHAT],
         }[level.drafter]
-        drafts = PROBE_PROMPTS * ROUNDS
+        drafts = PROBE_PROMPTS * STEPS
         return ProbeResult(
             self._prompts.shown(self._rng, mean, level.max_draft_tokens), drafts,
             drafts * break_even(level.max_draft_tokens, level.drafter), self._prompts.baseline,

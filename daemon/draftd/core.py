@@ -1,4 +1,4 @@
-"""The vocabulary: what is asked, how it will be decoded, what a round did, what came of it.
+"""The vocabulary: what is asked, how it will be decoded, what a step did, what came of it.
 
 Values only, standard library only: every room may import this one, and it imports none of them. Times are seconds of
 `time.monotonic()`; counts are of tokens unless the name says otherwise.
@@ -28,7 +28,7 @@ class ModePreference(enum.StrEnum):
 
 
 class DepthMode(enum.StrEnum):
-    """How many tokens each round drafts: as many as pay, none included, or always as many as the plan allows."""
+    """How many tokens each step drafts: as many as pay, none included, or always as many as the plan allows."""
 
     AUTOMATIC = "automatic"
     FIXED = "fixed"
@@ -135,8 +135,8 @@ class SamplingParams:
 class DecodePlan:
     """How one request will be decoded, and why. `max_draft_tokens` is 0 if and only if the mode is AUTOREGRESSIVE.
 
-    It is the most that a round may draft; where `depth_mode` is FIXED, each does. `alternatives` may draft in
-    `drafter`'s place in the rounds where they pay more: not where the caller named one, nor where depth is fixed.
+    It is the most that a step may draft; where `depth_mode` is FIXED, each does. `alternatives` may draft in
+    `drafter`'s place in the steps where they pay more: not where the caller named one, nor where depth is fixed.
     """
 
     mode: DecodeMode
@@ -185,14 +185,14 @@ class DecodeRequest:
         return ContextTier.of(len(self.prompt))
 
 
-class RoundResult(NamedTuple):
-    """What one decode round did for one row. A tuple: one is made for each row of each round, and a frozen dataclass
+class StepCounts(NamedTuple):
+    """What one decode step did for one row. A tuple: one is made for each row of each step, and a frozen dataclass
     costs five times as much.
 
     `accepted` of `drafted` tokens stand in the text; `emitted` counts those and the bonus (or correction) when the text
     did not end before it. `rejected` says that the target turned a drafted token down within the text: a rollback.
-    `draft_seconds` and `verify_seconds` are the whole round's wall time, shared by its rows. `break_even` is how many
-    accepted tokens would have made a drafted round just as fast as autoregressive decoding. `parked`: nothing was
+    `draft_seconds` and `verify_seconds` are the whole step's wall time, shared by its rows. `break_even` is how many
+    accepted tokens would have made a drafted step just as fast as autoregressive decoding. `parked`: nothing was
     drafted, although a drafter was to be had, because it did not pay; `capped`: the plan did not allow for more.
     """
 
@@ -210,14 +210,14 @@ class RoundResult(NamedTuple):
 
 @dataclass(slots=True)
 class DraftCounts:
-    """Sums over rounds. `drafted = accepted + rolled_back`; `emitted = accepted + rounds - bonus tokens past the end`.
+    """Sums over steps. `drafted = accepted + rolled_back`; `emitted = accepted + steps - bonus tokens past the end`.
 
     Forward passes are those a request took part in and whose result was used. Of prefill only the one that ends the
-    prompt is among them: it gives the first token, and is a round without a draft. Seconds are those of the rounds it
+    prompt is among them: it gives the first token, and is a step without a draft. Seconds are those of the steps it
     took part in; with other rows in them, they are counted for each.
     """
 
-    rounds: int = 0
+    steps: int = 0
     drafts: int = 0
     drafted: int = 0
     accepted: int = 0
@@ -229,21 +229,21 @@ class DraftCounts:
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     break_even_tokens: float = 0.0
-    parked_rounds: int = 0
-    capped_rounds: int = 0
+    parked_steps: int = 0
+    capped_steps: int = 0
     drafted_per_position: list[int] = field(default_factory=list)
     accepted_per_position: list[int] = field(default_factory=list)
 
-    def add(self, r: RoundResult) -> None:
-        """Counts one round."""
-        self.rounds += 1
+    def add(self, r: StepCounts) -> None:
+        """Counts one step."""
+        self.steps += 1
         self.target_forwards += 1
         self.emitted += r.emitted
         self.draft_forwards += r.draft_forwards
         self.draft_seconds += r.draft_seconds
         self.verify_seconds += r.verify_seconds
-        self.parked_rounds += r.parked
-        self.capped_rounds += r.capped
+        self.parked_steps += r.parked
+        self.capped_steps += r.capped
         if not r.drafted:
             return
         self.drafts += 1
@@ -278,7 +278,7 @@ class DraftCounts:
 
     @property
     def speedup(self) -> float | None:
-        """Tokens per second of the drafted rounds over those of autoregressive decoding, measured; None without any."""
+        """Tokens per second of the drafted steps over those of autoregressive decoding, measured; None without any."""
         return (self.drafts + self.accepted) / (self.drafts + self.break_even_tokens) if self.drafts else None
 
 
@@ -329,7 +329,7 @@ class RequestStats:
 
 
 class Emission(NamedTuple):
-    """Tokens that one round added to one request; `from_draft` runs parallel to `tokens`."""
+    """Tokens that one step added to one request; `from_draft` runs parallel to `tokens`."""
 
     tokens: tuple[int, ...]
     from_draft: tuple[bool, ...]
@@ -338,7 +338,7 @@ class Emission(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The end of one request. `error` is set when the reason is ERROR; `degraded` says why a speculative request went
-    on autoregressively, `lowered` why it drafted less than its plan or with another drafter from some round on; each is
+    on autoregressively, `lowered` why it drafted less than its plan or with another drafter from some step on; each is
     empty when it did not."""
 
     reason: FinishReason

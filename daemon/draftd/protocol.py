@@ -62,7 +62,7 @@ def duration(seconds: float | None) -> Duration | None:
 def draft_counts(counts: pb.DraftCounts, emitted: int) -> DraftCounts:
     """What one answer's end says of its drafts. `emitted`: its output tokens."""
     return DraftCounts(
-        rounds=counts.rounds,
+        steps=counts.steps,
         drafts=counts.drafts,
         drafted=counts.drafted_tokens,
         accepted=counts.accepted_tokens,
@@ -74,8 +74,8 @@ def draft_counts(counts: pb.DraftCounts, emitted: int) -> DraftCounts:
         draft_seconds=counts.draft_time.ToNanoseconds() / 1e9,
         verify_seconds=counts.verify_time.ToNanoseconds() / 1e9,
         break_even_tokens=counts.break_even_tokens,
-        parked_rounds=counts.parked_rounds,
-        capped_rounds=counts.capped_rounds,
+        parked_steps=counts.parked_steps,
+        capped_steps=counts.capped_steps,
         drafted_per_position=list(counts.drafted_per_position),
         accepted_per_position=list(counts.accepted_per_position),
     )

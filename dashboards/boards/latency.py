@@ -44,7 +44,7 @@ def _latency(alerting: Alerting) -> tuple[Panel, ...]:
                    catalog.TIME_PER_OUTPUT_TOKEN),
         _quantiles("In the queue", "From arrival until scheduled", catalog.QUEUE_DURATION),
         _quantiles("Prefill", "From scheduled until the whole prompt was in the cache", catalog.PREFILL_DURATION),
-        _quantiles("Between chunks", "Between successive chunks of a request, one a round, which may hold several "
+        _quantiles("Between chunks", "Between successive chunks of a request, one a step, which may hold several "
                                      "tokens",
                    catalog.INTER_CHUNK_DURATION),
     )  # fmt: skip

@@ -38,7 +38,7 @@ def _service(alerting: Alerting) -> tuple[Panel, ...]:
     )
     speedup = tile(
         "Speed-up by speculation",
-        "Speed of the drafted rounds against autoregressive rounds of the same batch, both measured on this machine, "
+        "Speed of the drafted steps against autoregressive steps of the same batch, both measured on this machine, "
         f"over the time shown. Below {pays:g}× they cost more than they bring.",
         look.TIMES,
         no_value="no drafts",
@@ -129,14 +129,14 @@ def _health(alerting: Alerting) -> tuple[Panel, ...]:
 def _speculation(alerting: Alerting) -> tuple[Panel, ...]:
     speedup = Text(
         "Speed-up, measured",
-        "Speed of the drafted rounds against autoregressive ones of the same batch. Below the line they do not pay. "
+        "Speed of the drafted steps against autoregressive ones of the same batch. Below the line they do not pay. "
         "Gaps: nothing was drafted.",
         look.TIMES,
         decimals=2,
     )
     acceptance = Text(
         "Acceptance against break-even",
-        "Accepted over drafted tokens, and the share from which on the same rounds would have paid. Where that is "
+        "Accepted over drafted tokens, and the share from which on the same steps would have paid. Where that is "
         "above 100 %, none would.",
         look.SHARE,
         low=0,

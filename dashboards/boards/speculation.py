@@ -36,7 +36,7 @@ def _figures(alerting: Alerting) -> tuple[Panel, ...]:
     none = "no drafts"
     return (
         single(
-            tile("Speed-up", "Speed of the drafted rounds against autoregressive ones of the same batch, measured.",
+            tile("Speed-up", "Speed of the drafted steps against autoregressive ones of the same batch, measured.",
                  look.TIMES, no_value=none, decimals=2),
             ask.SPEEDUP_NOW,
             steps=((None, BAD), (pays, GOOD)),
@@ -54,16 +54,16 @@ def _figures(alerting: Alerting) -> tuple[Panel, ...]:
             steps=((None, BAD), (floor, GOOD)),
         ),
         single(
-            tile("Mean accepted length", "Tokens that a drafted round emits: the accepted ones and the target's own.",
+            tile("Mean accepted length", "Tokens that a drafted step emits: the accepted ones and the target's own.",
                  "suffix: tokens", no_value=none, decimals=2),
             ask.MEAN_LENGTH_NOW,
         ),
         single(
-            tile("Mean depth", "Tokens drafted in a round that drafted.", "suffix: tokens", no_value=none, decimals=2),
+            tile("Mean depth", "Tokens drafted in a step that drafted.", "suffix: tokens", no_value=none, decimals=2),
             ask.MEAN_DEPTH_NOW,
         ),
         single(
-            tile("Failures", "Requests for which drafting failed, and requests that were in a decode round that "
+            tile("Failures", "Requests for which drafting failed, and requests that were in a decode step that "
                  "failed. They went on autoregressively, or ended in an error.", look.COUNT, decimals=0),
             *ask.FAILURES,
             steps=look.NONE_IS_WELL,
@@ -75,7 +75,7 @@ def _acceptance(alerting: Alerting) -> tuple[Panel, ...]:
     return (
         traces(
             lines(
-                Text("Speed-up by workload", "Drafted rounds against autoregressive ones of the same batch, "
+                Text("Speed-up by workload", "Drafted steps against autoregressive ones of the same batch, "
                      "measured. Below the line they do not pay.", look.TIMES, decimals=2),
                 ask.SPEEDUP_BY_WORKLOAD,
                 steps=((None, BAD), (alerting.speedup_floor, GOOD)),
@@ -143,7 +143,7 @@ def _drift(alerting: Alerting) -> tuple[Panel, ...]:
             steps=((None, BAD), (ratio, GOOD)),
         ),
         lines(
-            Text("Samples", f"Rounds that drafted, in {alerting.window}. With fewer than {alerting.min_drafts} the "
+            Text("Samples", f"Steps that drafted, in {alerting.window}. With fewer than {alerting.min_drafts} the "
                  "alerts give no verdict.", look.COUNT, low=0),
             ask.samples(alerting),
             steps=((None, WARN), (alerting.min_drafts, GOOD)),
@@ -154,20 +154,20 @@ def _drift(alerting: Alerting) -> tuple[Panel, ...]:
 def _depth() -> tuple[Panel, ...]:
     return (
         lines(
-            Text("Depth chosen", "Share of the rounds of speculative requests by how many tokens were drafted. "
-                 "None: the prompt's last round, and those in which drafting did not pay.", look.SHARE, low=0, high=1),
+            Text("Depth chosen", "Share of the steps of speculative requests by how many tokens were drafted. "
+                 "None: the prompt's last step, and those in which drafting did not pay.", look.SHARE, low=0, high=1),
             *ask.DEPTH_SHARES,
             stacked=True,
             colors={"^none$": "text"},
         ),
         lines(
-            Text("Rounds parked", "Share of the rounds of speculative requests, by kind of text, that drafted nothing "
-                 "because it did not pay. Near one the drafter is worth nothing here: the round now and then that "
+            Text("Steps parked", "Share of the steps of speculative requests, by kind of text, that drafted nothing "
+                 "because it did not pay. Near one the drafter is worth nothing here: the step now and then that "
                  "drafts all the same asks whether it has become so.", look.SHARE, low=0, high=1),
             ask.PARKED_SHARE,
         ),
         lines(
-            Text("Rounds capped", "Share of those rounds in which more drafted tokens would have paid than the plan "
+            Text("Steps capped", "Share of those steps in which more drafted tokens would have paid than the plan "
                  "allowed: engine.max_draft_tokens, the request or the fallback level.", look.SHARE, low=0, high=1),
             ask.CAPPED_SHARE,
         ),
@@ -177,7 +177,7 @@ def _depth() -> tuple[Panel, ...]:
 def _rollbacks() -> tuple[Panel, ...]:
     return (
         lines(
-            Text("Rounds rolled back", "Share of the drafted rounds in which the target turned a token down.",
+            Text("Steps rolled back", "Share of the drafted steps in which the target turned a token down.",
                  look.SHARE, low=0, high=1, width=12),
             ask.ROLLBACK_SHARE,
         ),
@@ -201,8 +201,8 @@ def _cost() -> tuple[Panel, ...]:
             colors={"target, speculative": PLAIN, "target, autoregressive": WARN, "draft": "purple"},
         ),
         lines(
-            Text("Time in a round", "Mean time that a drafted round drafts, and that the target's forward takes in "
-                 "a round of either mode.", look.SECONDS, low=0),
+            Text("Time in a step", "Mean time that a drafted step drafts, and that the target's forward takes in "
+                 "a step of either mode.", look.SECONDS, low=0),
             ask.DRAFT_TIME,
             ask.VERIFY_TIME,
             colors={"draft": "purple", "speculative": PLAIN, "autoregressive": WARN},
@@ -238,7 +238,7 @@ def _fallback() -> tuple[Panel, ...]:
             "Requests planned below full",
         ),
         lines(
-            Text("Mean accepted length by workload", "Tokens that a drafted round emits, by kind of text.",
+            Text("Mean accepted length by workload", "Tokens that a drafted step emits, by kind of text.",
                  "suffix: tokens", low=1, decimals=2),
             ask.MEAN_LENGTH,
         ),

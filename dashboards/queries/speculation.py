@@ -43,7 +43,7 @@ BREAK_EVEN = Query(ratios.break_even_acceptance(REQUESTS, RATE), "break-even")
 PER_TOKEN = Query(ratios.acceptance_per_token(REQUESTS, RATE), "of a token that was reached")
 FIRST = Query(ratios.acceptance_at(0, REQUESTS, RATE), "at position 0")
 FIRST_NOW = Query(ratios.acceptance_at(0, REQUESTS, RANGE), "position 0", instant=True)
-MEAN_LENGTH_NOW = Query(ratios.mean_accepted_length(REQUESTS, RANGE), "tokens a round", instant=True)
+MEAN_LENGTH_NOW = Query(ratios.mean_accepted_length(REQUESTS, RANGE), "tokens a step", instant=True)
 MEAN_LENGTH = Query(ratios.mean_accepted_length(REQUESTS, RATE, (WORKLOAD,)), shown(WORKLOAD))
 
 FIRST_BY_WORKLOAD = Query(ratios.acceptance_at(0, REQUESTS, RANGE, (WORKLOAD,)), shown(WORKLOAD), instant=True)
@@ -76,7 +76,7 @@ FORWARDS_PER_TOKEN = (
 
 MEAN_DEPTH_NOW = Query(
     over(summed(catalog.DRAFT_TOKENS, REQUESTS, RANGE), summed(catalog.DRAFTS, REQUESTS, RANGE)),
-    "drafted a round",
+    "drafted a step",
     instant=True,
 )
 
@@ -85,16 +85,16 @@ _SPECULATIVE = matching(REQUESTS, f'{MODE}="{DecodeMode.SPECULATIVE.value}"')
 
 
 def _reached(position: int) -> str:
-    """Rounds that drafted at this position: they drafted at least one more than its number."""
+    """Steps that drafted at this position: they drafted at least one more than its number."""
     return summed(catalog.DRAFTED_PER_POS, matching(_SPECULATIVE, f'{POSITION}="{position}"'), RATE)
 
 
-def _share_of_rounds(rounds: str) -> str:
-    return over(rounds, summed(catalog.TARGET_FORWARDS, _SPECULATIVE, RATE))
+def _share_of_steps(steps: str) -> str:
+    return over(steps, summed(catalog.TARGET_FORWARDS, _SPECULATIVE, RATE))
 
 
 def _exactly(depth: int) -> str:
-    """Rounds that drafted so many: those that reached the last of them, less those that went on."""
+    """Steps that drafted so many: those that reached the last of them, less those that went on."""
     last, next_one = _reached(depth - 1), _reached(depth)
     return f"({last} - ({next_one} or {last} * 0))"
 
@@ -104,27 +104,27 @@ _WITHOUT = (
     f"({summed(catalog.DRAFTS, _SPECULATIVE, RATE)} or {summed(catalog.TARGET_FORWARDS, _SPECULATIVE, RATE)} * 0))"
 )
 DEPTH_SHARES = (
-    Query(_share_of_rounds(_WITHOUT), "none"),
-    *(Query(_share_of_rounds(_exactly(depth)), str(depth)) for depth in range(1, DEEPEST + 1)),
-    Query(_share_of_rounds(_reached(DEEPEST)), f"{DEEPEST + 1} or more"),
+    Query(_share_of_steps(_WITHOUT), "none"),
+    *(Query(_share_of_steps(_exactly(depth)), str(depth)) for depth in range(1, DEEPEST + 1)),
+    Query(_share_of_steps(_reached(DEEPEST)), f"{DEEPEST + 1} or more"),
 )
 
 
-def _of_rounds(rounds: Metric) -> Query:
-    """Their share of the rounds of speculative requests, by kind of text."""
+def _of_steps(steps: Metric) -> Query:
+    """Their share of the steps of speculative requests, by kind of text."""
     every = summed(catalog.TARGET_FORWARDS, _SPECULATIVE, RATE, (WORKLOAD,))
-    return Query(over(summed(rounds, _SPECULATIVE, RATE, (WORKLOAD,)), every), shown(WORKLOAD))
+    return Query(over(summed(steps, _SPECULATIVE, RATE, (WORKLOAD,)), every), shown(WORKLOAD))
 
 
-PARKED_SHARE, CAPPED_SHARE = _of_rounds(catalog.PARKED_ROUNDS), _of_rounds(catalog.CAPPED_ROUNDS)
+PARKED_SHARE, CAPPED_SHARE = _of_steps(catalog.PARKED_STEPS), _of_steps(catalog.CAPPED_STEPS)
 
 DRAFT_TIME = Query(
-    over(summed(catalog.DRAFT_TIME, REQUESTS, RATE), summed(catalog.DRAFTS, REQUESTS, RATE)), "draft, a drafted round"
+    over(summed(catalog.DRAFT_TIME, REQUESTS, RATE), summed(catalog.DRAFTS, REQUESTS, RATE)), "draft, a drafted step"
 )
 VERIFY_TIME = Query(
     over(summed(catalog.VERIFY_TIME, REQUESTS, RATE, (MODE,)),
          summed(catalog.TARGET_FORWARDS, REQUESTS, RATE, (MODE,))),
-    f"target, a round, {shown(MODE)}",
+    f"target, a step, {shown(MODE)}",
 )  # fmt: skip
 TIME_SHARES = (
     Query(summed(catalog.DRAFT_TIME, REQUESTS, RATE), "drafting"),
@@ -141,7 +141,7 @@ FLAGS = Query(grouped(gauge(catalog.FLAG_ENABLED, ENGINE), (MODEL, INSTANCE), "m
 
 FAILURES = (
     Query(or_nought(counted(catalog.DRAFTER_ERRORS, REQUESTS, RANGE)), "drafting failed", instant=True),
-    Query(or_nought(counted(catalog.VERIFIER_ERRORS, REQUESTS, RANGE)), "a round failed", instant=True),
+    Query(or_nought(counted(catalog.VERIFIER_ERRORS, REQUESTS, RANGE)), "a step failed", instant=True),
 )
 
 
@@ -166,7 +166,7 @@ def against_baseline(alerting: Alerting) -> Query:
 
 
 def samples(alerting: Alerting) -> Query:
-    """Rounds that drafted, in the alerts' window."""
+    """Steps that drafted, in the alerts' window."""
     return Query(_drafts(alerting, REQUESTS), _BY_PAIR)
 
 

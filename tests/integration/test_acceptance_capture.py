@@ -2,7 +2,7 @@
 
 Bounds. Never: a chunk is heard before it passed, or a first token is earlier than the daemon's own account of it. The
 nearest quarter of the gaps between chunks, of the times of tokens, and of the times to the first token, agree within 2
-ms, of rounds that take 8: a harness that is late, or reckons wrongly, is so always; a busy machine makes single ones
+ms, of steps that take 8: a harness that is late, or reckons wrongly, is so always; a busy machine makes single ones
 late by any amount.
 """
 

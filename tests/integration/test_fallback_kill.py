@@ -31,7 +31,7 @@ LEVELS = {FallbackLevel.FULL: 0, FallbackLevel.SHORT_BLOCK: 1, FallbackLevel.LIG
 
 @dataclass
 class Asked:
-    """What an operator has asked for: `sure` was answered, `open` perhaps not. Levels."""
+    """What an operator has asked for: `sure` was answered, `open` perhaps not. Positions on the ladder."""
 
     sure: int = 0
     open: int = 0

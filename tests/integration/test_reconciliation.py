@@ -1,8 +1,8 @@
 """One number, four places: what clients received, what the spans say, what the metrics say, what the engine counted.
 
 A real daemon process and a real OTLP receiver; a run with stops, ends of text, cancellations and errors. The model is
-slow on purpose, but for taking prompts in: a client that leaves does so in the middle of a round, whose tokens then
-reach nobody. A drafted token costs nearly as much as a round of its own: requests whose depth is automatic draft beside
+slow on purpose, but for taking prompts in: a client that leaves does so in the middle of a step, whose tokens then
+reach nobody. A drafted token costs nearly as much as a step of its own: requests whose depth is automatic draft beside
 those whose depth is fixed, as far as their own bound allows, and are parked once they are among themselves.
 """
 
@@ -23,9 +23,9 @@ from tests.otlp import OtlpReceiver
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
-STEP = 0.15  # seconds a round's forward takes: far longer than a cancellation
+STEP = 0.15  # seconds a step's forward takes: far longer than a cancellation
 FURTHER = 0.8  # of it, for each token beyond the first
-WIDEST = 5  # a round's forward: four drafted and the one before; all prompts are longer
+WIDEST = 5  # a step's forward: four drafted and the one before; all prompts are longer
 DAEMON = f"""
 import sys
 import time
@@ -137,11 +137,11 @@ def test_four_places_say_the_same_number(tmp_path: Path) -> None:
         "rolled_back_tokens": engine.rolled_back_tokens,
         "draft_forwards": engine.draft_forwards,
         "target_forwards": engine.target_forwards,
-        "parked_rounds": engine.parked_rounds,
-        "capped_rounds": engine.capped_rounds,
+        "parked_steps": engine.parked_steps,
+        "capped_steps": engine.capped_steps,
     }
-    whenever = {"parked_rounds": engine.parked_rounds, "capped_rounds": engine.capped_rounds}  # only if so chosen
-    assert engine.drafts + engine.parked_rounds <= engine.target_forwards
+    whenever = {"parked_steps": engine.parked_steps, "capped_steps": engine.capped_steps}  # only if so chosen
+    assert engine.drafts + engine.parked_steps <= engine.target_forwards
     for name, counted in (names | whenever).items():
         assert counted > 0 or name in whenever, name
         assert receiver.total(f"draftd.spec_decode.{name}") == counted, name
@@ -163,6 +163,6 @@ def test_four_places_say_the_same_number(tmp_path: Path) -> None:
     assert receiver.total("draftd.prefix_cache.read_tokens") == kept.read_tokens
     assert receiver.total("draftd.prefix_cache.hits") == kept.hits <= kept.lookups <= REQUESTS
 
-    past_the_end = engine.accepted_tokens + engine.rounds - status.output_tokens
+    past_the_end = engine.accepted_tokens + engine.steps - status.output_tokens
     assert 0 <= past_the_end <= REQUESTS
     assert receiver.total("draftd.requests") == REQUESTS

@@ -101,7 +101,7 @@ def test_a_draft_that_is_never_right_is_parked_and_every_account_says_how_often(
         plain = collect(served.client.generate("x", max_tokens=200, mode=ModePreference.AUTOREGRESSIVE))
         told = [answer.finished.counts for answer in wrong]
         assert [answer.tokens for answer in wrong] == [plain.tokens] * 2
-        assert told[-1].parked_rounds > 100 > told[-1].drafts
-        assert all(one.drafts + one.parked_rounds <= one.rounds for one in told)
-        assert plain.finished.counts.parked_rounds == 0
-        assert served.client.status().counts.parked_rounds == sum(one.parked_rounds for one in told)
+        assert told[-1].parked_steps > 100 > told[-1].drafts
+        assert all(one.drafts + one.parked_steps <= one.steps for one in told)
+        assert plain.finished.counts.parked_steps == 0
+        assert served.client.status().counts.parked_steps == sum(one.parked_steps for one in told)

@@ -40,7 +40,7 @@ def unmoved(webhook: Webhook, **counted: int) -> Iterator[None]:
     )
     assert len(webhook.controller.told) == told
     until(lambda: webhook.send().status == 200, 10, "the token is served")
-    body = notification(alert(round=str(random.random())))
+    body = notification(alert(step=str(random.random())))
     until(lambda: webhook.send(body, signed(body)).status == 200, 10, "the signature is served")
     assert len(webhook.controller.told) == told + 2
 

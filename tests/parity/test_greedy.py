@@ -2,7 +2,7 @@
 
 Fifty held-out prompts of each workload class of the embedded pair. Under automatic depth every prompt is decoded in
 batches of four and of eight, where rows come, go and are rolled back each at its own place, with prices that are drawn
-anew for each round: whatever depth, none included, and whichever drafter is chosen, however often that changes. Each
+anew for each step: whatever depth, none included, and whichever drafter is chosen, however often that changes. Each
 fixed depth and drafter has half of the prompts in batches of four, its neighbours the other half. Alone a row takes a
 path of its own (its cache is as long as the batch, nothing is masked), which does not depend on the prompt: there each
 plan has fifty of the prompts, of every class and kind, others than its neighbours, so that every prompt is decoded
@@ -113,9 +113,9 @@ def check(models, prompts, expected, plans: Sequence[DecodePlan], batch: int) ->
             assert sum(counts.rollbacks for counts in judged) > 0, "no rollback: nothing was proven"
             last = plan.max_draft_tokens - 1
             stood = [counts.accepted_per_position[last:] for counts in judged]
-            assert sum(map(sum, stood)) > 0, "nor of rounds in which all that was drafted stands"
+            assert sum(map(sum, stood)) > 0, "nor of steps in which all that was drafted stands"
         if plan.depth_mode is DepthMode.AUTOMATIC:
-            assert sum(counts.parked_rounds for counts in judged) > 0
+            assert sum(counts.parked_steps for counts in judged) > 0
             so_deep = [sum(counts.drafted_per_position[i] for counts in judged
                            if len(counts.drafted_per_position) > i) for i in range(plan.max_draft_tokens)]  # fmt: skip
             assert sorted(set(so_deep), reverse=True) == so_deep, "depths of every kind"

@@ -41,7 +41,7 @@ ALERTING = Alerting(window_seconds=5, min_requests=2, min_drafts=20, speedup_flo
 SHORT = {
     "DRAFTD_FALLBACK__WINDOW_SECONDS": "4",
     "DRAFTD_FALLBACK__LEAST_REQUESTS": "3",  # more than the clients answer in a window where they are quiet
-    "DRAFTD_FALLBACK__DWELL_SECONDS": "2",
+    "DRAFTD_FALLBACK__COOLDOWN_SECONDS": "2",
     "DRAFTD_FALLBACK__LONGEST_WAIT_SECONDS": "8",
     "DRAFTD_FALLBACK__PROBE_SHARE": "0.5",
     "DRAFTD_FALLBACK__CANARY_PERIOD_SECONDS": "0",

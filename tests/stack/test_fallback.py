@@ -11,7 +11,7 @@ from tests.stack.falling import Falling, alerted, falling
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(800)]
 
-# A level for each level: several blocks, one after the other, are gone through in test_fallback_grafana.py.
+# One of each level: several blocks, one after the other, are gone through in test_fallback_grafana.py.
 ONE_BLOCK = {"DRAFTD_FALLBACK__BLOCKS": "2"}
 DOWN = ["full", "short_block 2", "light_draft light_draft_model", "autoregressive"]
 # By its own judgement the daemon may leave the light draft again, which pays on no CPU.

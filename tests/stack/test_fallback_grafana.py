@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(800)]
 
 DOWN = ["full", "short_block 3", "short_block 2", "light_draft light_draft_model", "autoregressive"]
 _PATIENCE = 240.0  # on a busy machine a probe may find that no draft pays just now: the next one comes later
-_IGNORED_SECONDS = 4.0  # two dwells: what were to act would have acted by then
+_IGNORED_SECONDS = 4.0  # two cooldowns: what were to act would have acted by then
 
 
 def notification(status: str, began: datetime, alert: str, level: str, severity: str = "warning") -> bytes:

@@ -141,7 +141,7 @@ def measured_costs(ticks: Sequence[Tick]) -> Costs | None:
             continue
         drafting.append(c.draft_seconds / c.drafted)
         # Steps without a draft are among them: the one that ends the prompt, and those that the daemon tries.
-        seconds = (c.verify_seconds - (c.rounds - c.drafts) * autoregressive) / c.drafts
+        seconds = (c.verify_seconds - (c.steps - c.drafts) * autoregressive) / c.drafts
         verifying.setdefault(length, []).append(max(0.0, seconds))
     return Costs(
         autoregressive,
@@ -153,9 +153,9 @@ def measured_costs(ticks: Sequence[Tick]) -> Costs | None:
 def _step_seconds(ticks: Sequence[Tick]) -> list[float]:
     """Seconds of an autoregressive step, by request."""
     return [
-        tick.counts.verify_seconds / tick.counts.rounds
+        tick.counts.verify_seconds / tick.counts.steps
         for tick in ticks
-        if usable(tick) and tick.place.arm == AUTOREGRESSIVE.id and tick.counts.rounds and tick.counts.verify_seconds
+        if usable(tick) and tick.place.arm == AUTOREGRESSIVE.id and tick.counts.steps and tick.counts.verify_seconds
     ]
 
 

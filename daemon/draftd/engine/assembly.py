@@ -1,4 +1,4 @@
-"""From loaded models to what decodes: drafters, caches, admission, and what a round costs. Engine thread only.
+"""From loaded models to what decodes: drafters, caches, admission, and what a step costs. Engine thread only.
 
 Brings MLX in, which must come after the BLAS that loading chose: imported once the models are loaded.
 """
@@ -16,7 +16,7 @@ from draftd.engine.cache.layouts import position_bytes
 from draftd.engine.cache.prefix_store import PrefixCache
 from draftd.engine.calibration import measure, plain_seconds
 from draftd.engine.depth.controller import DepthControl
-from draftd.engine.depth.costs import RoundCosts
+from draftd.engine.depth.costs import StepCosts
 from draftd.engine.drafters.loaded import Drafters
 from draftd.engine.jobs import BackgroundJobs
 from draftd.engine.memory import machine_memory
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_CALIBRATION_SECONDS = 1.5  # of loading, spent on what a round costs
+_CALIBRATION_SECONDS = 1.5  # of loading, spent on what a step costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +64,13 @@ def assemble_engine(
     models = replace(models, draft=None, sources={})
     target, info = models.target, models.info
     compile_ahead()
-    depth = DepthControl(RoundCosts(), limits.max_draft_tokens)
-    if info.speculation_available:  # nothing else asks what a round costs
-        report("measuring what a round costs")
+    depth = DepthControl(StepCosts(), limits.max_draft_tokens)
+    if info.speculation_available:  # nothing else asks what a step costs
+        report("measuring what a step costs")
         try:
             depth = _calibrated(target, info, limits, drafters, learnt)
         except Exception as error:
-            _log.warning("what a round costs could not be measured; it is learnt from requests", exc_info=error)
+            _log.warning("what a step costs could not be measured; it is learnt from requests", exc_info=error)
     scheduler = Scheduler(
         target=LocalTarget(target, info.vocab_size, limits.max_batch, prefix),
         drafters=drafters.make,
@@ -91,7 +91,7 @@ def assemble_engine(
 def _calibrated(
     target: Any, info: ModelInfo, limits: Limits, drafters: Drafters, learnt: Learnt | None
 ) -> DepthControl:
-    """Knows what rounds cost: as measured now, or as learnt before and with only the machine speed measured."""
+    """Knows what steps cost: as measured now, or as learnt before and with only the machine speed measured."""
     deepest = limits.max_draft_tokens
     if learnt is not None and learnt.prices.plain:
         costs = learnt.costs(plain_seconds(target, info.vocab_size))
@@ -105,7 +105,7 @@ def _calibrated(
         deepest=deepest,
         context_length=info.context_length,
     )
-    return DepthControl(RoundCosts(prices), deepest)
+    return DepthControl(StepCosts(prices), deepest)
 
 
 def _admission(models: LoadedModels, limits: Limits, prefix: PrefixCache) -> Admission:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from draftd.core import Emission, FinishReason, Outcome, RoundResult
+from draftd.core import Emission, FinishReason, Outcome, StepCounts
 from draftd.engine.observer import EngineObserver
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep, DraftState, SequenceStep
@@ -26,7 +26,7 @@ class Delivery:
         kept, reason = self._cut(sequence, tokens)
         emitted = tuple(tokens[:kept])
         stood = len(result.accepted)
-        counted = RoundResult(
+        counted = StepCounts(
             drafted=result.drafted,
             accepted=min(stood, kept),
             emitted=kept,
@@ -47,7 +47,7 @@ class Delivery:
         else:
             stats.gaps.append(gap)
         stats.last_token = now
-        self._observer.on_round(sequence.request, counted, gap)
+        self._observer.on_step(sequence.request, counted, gap)
         try:
             sequence.sink.on_tokens(Emission(emitted, ((True,) * stood + (False,))[:kept]))
         except Exception as error:

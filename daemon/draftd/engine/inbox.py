@@ -15,7 +15,7 @@ from draftd.engine.jobs import Command, Lower, refuse
 from draftd.errors import NotServing, QueueFull
 
 _IDLE_SECONDS = 0.5  # how long an idle engine sleeps when nobody wakes it
-_MOST_COMMANDS = 64  # waiting to be taken: they are taken every round
+_MOST_COMMANDS = 64  # waiting to be taken: they are taken every step
 _MOST_OWN = 16  # of the daemon's own requests in hand
 
 _DRAINING = "the daemon is draining and takes no new requests"

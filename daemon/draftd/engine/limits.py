@@ -16,11 +16,11 @@ def _unknown() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`memory_share` and `headroom` are asked on the engine thread, between rounds: they must not block."""
+    """`memory_share` and `headroom` are asked on the engine thread, between steps: they must not block."""
 
     queue_capacity: int = 64  # requests that wait
     max_batch: int = 8  # requests that decode at one time
-    max_draft_tokens: int = 8  # the most that any plan lets a round draft; costs are known up to there
+    max_draft_tokens: int = 8  # the most that any plan lets a step draft; costs are known up to there
     prefill_chunk: int = 512  # tokens of prompt in one forward
     prefill_slice_seconds: float = 0.1  # the longest that running rows wait for a newcomer's prompt
     prefix_cache_bytes: int = 0  # for what is kept of prompts

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from draftd.engine.jobs import BackgroundJobs
     from draftd.engine.scheduler import Scheduler
 
-_JOIN_SECONDS = 10.0  # a round, even a slow one, is over by then
-_MEASURE_ROUNDS = 32  # cache sizes are read this often
+_JOIN_SECONDS = 10.0  # a step, even a slow one, is over by then
+_MEASURE_STEPS = 32  # cache sizes are read this often
 _LEARNT_SECONDS = 1.0  # between two snapshots of what was learnt
 
 _ENDED = "the daemon is draining and takes no more commands"
@@ -133,13 +133,13 @@ class EngineWorker:
         self._inbox.submit(request, sink)
 
     def cancel(self, request_id: str, reason: FinishReason = FinishReason.CANCELLED) -> None:
-        """Ends a request within one round. Ids that have ended already are ignored."""
+        """Ends a request within one step. Ids that have ended already are ignored."""
         self._inbox.end(request_id, reason)
 
     def keep(self, drafters: frozenset[DrafterName]) -> Future[int]:
         """Holds exactly these drafters' weights; ends with the bytes of draft weights then held.
 
-        Weights that are wanted are read in pieces between rounds. Others go once no running request drafts with them;
+        Weights that are wanted are read in pieces between steps. Others go once no running request drafts with them;
         meanwhile newcomers no longer get them. A request whose drafter is not held goes on autoregressively, and says
         why. Unknown kinds are ignored. A call that another overtakes ends together with it. The future raises
         ModelLoadError where weights cannot be had: then that drafter is not held. All commands raise NotServing and
@@ -163,7 +163,7 @@ class EngineWorker:
         return command.done
 
     def lower(self, max_draft_tokens: int, drafters: frozenset[DrafterName], reason: str) -> None:
-        """From the next round on no request that is here now drafts more, or with another drafter: one whose drafter is
+        """From the next step on no request that is here now drafts more, or with another drafter: one whose drafter is
         not allowed changes to prompt lookup where that is, or goes on autoregressively. Probes are bound as well."""
         self._loaded()
         if max_draft_tokens < 0:
@@ -275,7 +275,7 @@ class EngineWorker:
             members = scheduler.active
             scheduler.step()
             steps += 1
-            changed = scheduler.active != members or steps % _MEASURE_ROUNDS == 0
+            changed = scheduler.active != members or steps % _MEASURE_STEPS == 0
             self._measure(scheduler, scheduler.kv_cache_bytes if changed else self._kv_bytes)
 
     def _measure(self, scheduler: Scheduler, kv_bytes: int) -> None:

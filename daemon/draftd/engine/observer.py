@@ -12,16 +12,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from draftd.core import DecodeRequest, DraftCounts, DrafterName, FinishReason, Origin, Outcome, RoundResult
+from draftd.core import DecodeRequest, DraftCounts, DrafterName, FinishReason, Origin, Outcome, StepCounts
 
 _log = logging.getLogger(__name__)
 
 
 class EngineObserver(Protocol):
-    """Hears of each request's admission, rounds and end. Refusals before admission never reach the engine."""
+    """Hears of each request's admission, steps and end. Refusals before admission never reach the engine."""
 
-    def on_round(self, request: DecodeRequest, result: RoundResult, gap: float | None) -> None:
-        """One row's round; `gap` is the time in seconds since the row's previous chunk, None for its first."""
+    def on_step(self, request: DecodeRequest, result: StepCounts, gap: float | None) -> None:
+        """One row's step; `gap` is the time in seconds since the row's previous chunk, None for its first."""
         ...
 
     def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
@@ -29,7 +29,7 @@ class EngineObserver(Protocol):
         ...
 
     def on_verifier_error(self, request: DecodeRequest, message: str) -> None:
-        """A round with this row failed: it is taken in anew and goes on autoregressively, or ends in an error."""
+        """A step with this row failed: it is taken in anew and goes on autoregressively, or ends in an error."""
         ...
 
     def on_finish(self, request: DecodeRequest, outcome: Outcome) -> None:
@@ -40,7 +40,7 @@ class EngineObserver(Protocol):
 class NullObserver:
     """Hears everything, does nothing."""
 
-    def on_round(self, request: DecodeRequest, result: RoundResult, gap: float | None) -> None:
+    def on_step(self, request: DecodeRequest, result: StepCounts, gap: float | None) -> None:
         return None
 
     def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
@@ -63,12 +63,12 @@ class FanOut:
         self._observers = observers
         self.errors = 0
 
-    def on_round(self, request: DecodeRequest, result: RoundResult, gap: float | None) -> None:
+    def on_step(self, request: DecodeRequest, result: StepCounts, gap: float | None) -> None:
         if request.origin is not Origin.CLIENT:
             return
-        for observer in self._observers:  # not by `_tell`: this one is heard for each row of each round
+        for observer in self._observers:  # not by `_tell`: this one is heard for each row of each step
             try:
-                observer.on_round(request, result, gap)
+                observer.on_step(request, result, gap)
             except Exception as error:
                 self._failed(error)
 
@@ -149,7 +149,7 @@ class Totals:
         self._lookups = self._hits = self._read = 0  # of prefixes, and tokens
         self.seconds_per_request = 1.0
 
-    def on_round(self, request: DecodeRequest, result: RoundResult, gap: float | None) -> None:
+    def on_step(self, request: DecodeRequest, result: StepCounts, gap: float | None) -> None:
         with self._lock:
             self._counts.add(result)
 

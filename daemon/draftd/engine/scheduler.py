@@ -14,7 +14,7 @@ from draftd.core import DrafterName, FinishReason, Origin
 from draftd.engine.admission import Admission
 from draftd.engine.delivery import Delivery
 from draftd.engine.depth.controller import DepthControl, automatic
-from draftd.engine.depth.costs import DEEPEST, RoundCosts
+from draftd.engine.depth.costs import DEEPEST, StepCosts
 from draftd.engine.drafters.base import Drafter
 from draftd.engine.drafting import Drafting
 from draftd.engine.observer import EngineObserver
@@ -72,7 +72,7 @@ class Scheduler:
         )
         self._admission = admission
         self._max_batch, self._chunk = max_batch, prefill_chunk
-        self.depth = depth or DepthControl(RoundCosts(), DEEPEST - 1)
+        self.depth = depth or DepthControl(StepCosts(), DEEPEST - 1)
         self._running: list[DecodeSequence] = []  # in the order in which the target has them
         self._ahead: StepPlan | None = None  # a plain step that is under way and was not read
         self._caught_up = False  # a drafter, in the last step

@@ -95,7 +95,7 @@ class Controller:
             saved,
         )
         self._state, self._readings = self._ladder.state(), self._ladder.readings()
-        self._sleep = min(_LONGEST_SLEEP, settings.window_seconds / 10, settings.dwell_seconds / 4)
+        self._sleep = min(_LONGEST_SLEEP, settings.window_seconds / 10, settings.cooldown_seconds / 4)
         self._lock = threading.Lock()  # guards what waits
         self._waiting: list[_Call] = []
         self._closed = False

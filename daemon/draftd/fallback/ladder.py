@@ -163,7 +163,7 @@ class LadderSettings:
 
     @classmethod
     def of(cls, settings: FallbackSettings) -> LadderSettings:
-        cooldown = settings.dwell_seconds
+        cooldown = settings.cooldown_seconds
         longest = max(settings.longest_wait_seconds, cooldown)
         relapse = max(_RELAPSE_COOLDOWNS * cooldown, _RELAPSE_WINDOWS * settings.window_seconds)
         return cls(cooldown, longest, relapse, forgiven_after=longest)

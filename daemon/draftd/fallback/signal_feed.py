@@ -17,7 +17,7 @@ from draftd.core import (
     DrafterName,
     Origin,
     Outcome,
-    RoundResult,
+    StepCounts,
     WorkloadClass,
 )
 from draftd.fallback.drift import Baseline, StreamKey
@@ -93,7 +93,7 @@ class RequestFeed:
             taken.append(self._events.popleft())
         return taken
 
-    def on_round(self, request: DecodeRequest, result: RoundResult, gap: float | None) -> None:
+    def on_step(self, request: DecodeRequest, result: StepCounts, gap: float | None) -> None:
         if not result.drafted:
             return
         self._forget_failed()  # a failed step is followed by plain ones, in which its sequences are prefilled anew

@@ -53,7 +53,7 @@ class FallbackSettings(Section):
     errors: int = Field(
         default=3, ge=1, le=1_000_000, description="Failed steps, or failed drafts, in a window that are bad."
     )
-    dwell_seconds: FiniteFloat = Field(
+    cooldown_seconds: FiniteFloat = Field(
         default=300.0,
         ge=0.1,
         le=86400,

@@ -182,7 +182,7 @@ DEGRADED = Attribute(
 )
 
 # The counts, on the inference span.
-ROUNDS = Attribute("draftd.rounds", "int", "Decode steps of any depth")
+STEPS = Attribute("draftd.steps", "int", "Decode steps of any depth")
 DRAFTS = Attribute("draftd.spec_decode.drafts", "int", "Steps with at least one drafted token")
 DRAFT_TOKENS = Attribute("draftd.spec_decode.draft_tokens", "int", "Drafted tokens")
 ACCEPTED_TOKENS = Attribute("draftd.spec_decode.accepted_tokens", "int", "Accepted draft tokens")
@@ -207,11 +207,9 @@ BREAK_EVEN_TOKENS = Attribute(
     "double",
     "Accepted tokens that would have made its speculative steps just as fast as autoregressive ones",
 )
-PARKED_ROUNDS = Attribute(
-    "draftd.spec_decode.parked_rounds", "int", "Steps that drafted nothing because it did not pay"
-)
-CAPPED_ROUNDS = Attribute(
-    "draftd.spec_decode.capped_rounds",
+PARKED_STEPS = Attribute("draftd.spec_decode.parked_steps", "int", "Steps that drafted nothing because it did not pay")
+CAPPED_STEPS = Attribute(
+    "draftd.spec_decode.capped_steps",
     "int",
     "Steps in which more drafted tokens would have paid than the plan allowed",
 )

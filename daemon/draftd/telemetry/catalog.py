@@ -107,14 +107,14 @@ BREAK_EVEN_TOKENS = _sum(
     "Accepted tokens that would have made the speculative steps just as fast as autoregressive ones, both measured at "
     "the same batch size",
 )
-PARKED_ROUNDS = _sum(
-    "draftd.spec_decode.parked_rounds",
-    "{round}",
+PARKED_STEPS = _sum(
+    "draftd.spec_decode.parked_steps",
+    "{step}",
     "Steps that drafted nothing because it did not pay, although a drafter was available",
 )
-CAPPED_ROUNDS = _sum(
-    "draftd.spec_decode.capped_rounds",
-    "{round}",
+CAPPED_STEPS = _sum(
+    "draftd.spec_decode.capped_steps",
+    "{step}",
     "Steps in which more drafted tokens would have paid than the plan allowed",
 )
 TOKENS = _sum(
@@ -409,10 +409,10 @@ INFERENCE_SPAN = Span(
         a.ERROR_TYPE,
         a.INPUT_MESSAGES, a.OUTPUT_MESSAGES, a.DRAFT_MODEL, a.MODE, a.WORKLOAD, a.CONTEXT_TIER, a.OUTCOME,
         a.PLAN_REASON, a.PLAN_LEVEL, a.PLAN_VARIANT, a.PLAN_DRAFTER, a.PLAN_MAX_DRAFT,
-        a.PLAN_DEPTH_MODE, a.PLAN_ALTERNATIVES, a.DEGRADED, a.ROUNDS,
+        a.PLAN_DEPTH_MODE, a.PLAN_ALTERNATIVES, a.DEGRADED, a.STEPS,
         a.DRAFTS, a.DRAFT_TOKENS, a.ACCEPTED_TOKENS, a.ACCEPTED_PER_POS, a.DRAFTED_PER_POS, a.ROLLBACKS,
         a.ROLLED_BACK, a.DRAFT_FORWARDS, a.TARGET_FORWARDS, a.DRAFT_TIME, a.VERIFY_TIME, a.BREAK_EVEN_TOKENS,
-        a.PARKED_ROUNDS, a.CAPPED_ROUNDS, a.ACCEPTANCE, a.MEAN_ACCEPTED, a.SPEEDUP, a.TOKENS_PER_SECOND, a.TTFT,
+        a.PARKED_STEPS, a.CAPPED_STEPS, a.ACCEPTANCE, a.MEAN_ACCEPTED, a.SPEEDUP, a.TOKENS_PER_SECOND, a.TTFT,
         a.QUEUE_SECONDS, a.PREFILL_SECONDS, a.MEMORY_PRESSURE, a.MEMORY_HEADROOM, a.THERMAL_LEVEL,
     ),
 )  # fmt: skip
@@ -426,7 +426,7 @@ PROBE_SPAN = Span(
     "One probe of a level, or one run of the canaries: the daemon's own requests, which no metric of requests counts",
     (a.ORIGIN, a.PLAN_LEVEL, a.RESULT, a.ACCEPTANCE, a.SPEEDUP),
 )
-DECODE_SPAN = Span("decode", "INTERNAL", "From then until the end", (a.USAGE_OUTPUT, a.ROUNDS))
+DECODE_SPAN = Span("decode", "INTERNAL", "From then until the end", (a.USAGE_OUTPUT, a.STEPS))
 
 FLAG_EVALUATION = Event(
     "feature_flag.evaluation",

@@ -54,10 +54,10 @@ With vLLM's definitions, over the same labels and the same time:
 - per-token acceptance: `accepted_tokens / (accepted_tokens + rollbacks)`, which does not either;
 - break-even acceptance: `break_even_tokens / draft_tokens`. Above it speculation pays, below it costs;
 - measured speed-up: `(drafts + accepted_tokens) / (drafts + break_even_tokens)`;
-- parked share: `parked_rounds / target_forwards` at `draftd.mode` `speculative`: how often drafting did not pay;
+- parked share: `parked_steps / target_forwards` at `draftd.mode` `speculative`: how often drafting did not pay;
 - mean depth: `draft_tokens / drafts`.
 
-Always: `draft_tokens = accepted_tokens + rolled_back_tokens` and `drafts + parked_rounds <= target_forwards`, in every
+Always: `draft_tokens = accepted_tokens + rolled_back_tokens` and `drafts + parked_steps <= target_forwards`, in every
 single export.
 """
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, Observation
 
-from draftd.core import DecodeRequest, DraftCounts, Outcome, RoundResult
+from draftd.core import DecodeRequest, DraftCounts, Outcome, StepCounts
 from draftd.engine.observer import EngineStatus
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
@@ -94,7 +94,7 @@ class Ledger:
                 self._entries[key] = found
         return found
 
-    def add_step(self, entry: Entry, result: RoundResult) -> None:
+    def add_step(self, entry: Entry, result: StepCounts) -> None:
         with self._lock:
             entry.counts.add(result)
 
@@ -134,7 +134,7 @@ class MetricsObserver:
         self._ledger, self._metrics, self._guard = ledger, metrics, guard
         self._guarded = guard.part("observer")
 
-    def on_round(self, request: DecodeRequest, result: RoundResult, gap: float | None) -> None:
+    def on_step(self, request: DecodeRequest, result: StepCounts, gap: float | None) -> None:
         try:  # costs less than `with`: this one is called for each sequence of each step
             entry = self._ledger.entry(request)
             self._ledger.add_step(entry, result)
@@ -168,8 +168,8 @@ _SUMS: tuple[tuple[Metric, Callable[[Entry], float]], ...] = (
     (catalog.DRAFT_TIME, lambda e: e.counts.draft_seconds),
     (catalog.VERIFY_TIME, lambda e: e.counts.verify_seconds),
     (catalog.BREAK_EVEN_TOKENS, lambda e: e.counts.break_even_tokens),
-    (catalog.PARKED_ROUNDS, lambda e: e.counts.parked_rounds),
-    (catalog.CAPPED_ROUNDS, lambda e: e.counts.capped_rounds),
+    (catalog.PARKED_STEPS, lambda e: e.counts.parked_steps),
+    (catalog.CAPPED_STEPS, lambda e: e.counts.capped_steps),
     (catalog.DRAFTER_ERRORS, lambda e: e.drafter_errors),
     (catalog.VERIFIER_ERRORS, lambda e: e.verifier_errors),
 )

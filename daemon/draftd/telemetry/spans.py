@@ -192,7 +192,7 @@ class InferenceSpan:
         if prefilled is None:
             return
         counts = stats.counts
-        emitted: dict[str, AttributeValue] = {a.USAGE_OUTPUT.name: counts.emitted, a.ROUNDS.name: counts.rounds}
+        emitted: dict[str, AttributeValue] = {a.USAGE_OUTPUT.name: counts.emitted, a.STEPS.name: counts.steps}
         self._child(catalog.DECODE_SPAN, prefilled, end, emitted)
 
     def _child(self, kind: catalog.Span, start: float, end: float, attributes: dict[str, AttributeValue]) -> None:
@@ -272,7 +272,7 @@ def _outcome_attributes(start: InferenceStart, outcome: Outcome) -> dict[str, At
         a.USAGE_INPUT.name: stats.prompt_tokens,
         a.USAGE_CACHE_READ.name: stats.cached_tokens,
         a.USAGE_OUTPUT.name: counts.emitted,
-        a.ROUNDS.name: counts.rounds,
+        a.STEPS.name: counts.steps,
         a.DRAFTS.name: counts.drafts,
         a.DRAFT_TOKENS.name: counts.drafted,
         a.ACCEPTED_TOKENS.name: counts.accepted,
@@ -285,8 +285,8 @@ def _outcome_attributes(start: InferenceStart, outcome: Outcome) -> dict[str, At
         a.DRAFT_TIME.name: counts.draft_seconds,
         a.VERIFY_TIME.name: counts.verify_seconds,
         a.BREAK_EVEN_TOKENS.name: counts.break_even_tokens,
-        a.PARKED_ROUNDS.name: counts.parked_rounds,
-        a.CAPPED_ROUNDS.name: counts.capped_rounds,
+        a.PARKED_STEPS.name: counts.parked_steps,
+        a.CAPPED_STEPS.name: counts.capped_steps,
     }
     optional: tuple[tuple[a.Attribute, float | str | None], ...] = (
         (a.ACCEPTANCE, counts.acceptance),

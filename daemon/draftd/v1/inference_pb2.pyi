@@ -207,8 +207,8 @@ class Timings(_message.Message):
     def __init__(self, queue: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prefill: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., time_to_first_token: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., total: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., decode_tokens_per_second: _Optional[float] = ..., inter_chunk_p50: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., inter_chunk_p95: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., inter_chunk_p99: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class DraftCounts(_message.Message):
-    __slots__ = ("rounds", "drafts", "drafted_tokens", "accepted_tokens", "accepted_per_position", "rollbacks", "rolled_back_tokens", "draft_forwards", "target_forwards", "drafted_per_position", "draft_time", "verify_time", "break_even_tokens", "parked_rounds", "capped_rounds")
-    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("steps", "drafts", "drafted_tokens", "accepted_tokens", "accepted_per_position", "rollbacks", "rolled_back_tokens", "draft_forwards", "target_forwards", "drafted_per_position", "draft_time", "verify_time", "break_even_tokens", "parked_steps", "capped_steps")
+    STEPS_FIELD_NUMBER: _ClassVar[int]
     DRAFTS_FIELD_NUMBER: _ClassVar[int]
     DRAFTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -221,9 +221,9 @@ class DraftCounts(_message.Message):
     DRAFT_TIME_FIELD_NUMBER: _ClassVar[int]
     VERIFY_TIME_FIELD_NUMBER: _ClassVar[int]
     BREAK_EVEN_TOKENS_FIELD_NUMBER: _ClassVar[int]
-    PARKED_ROUNDS_FIELD_NUMBER: _ClassVar[int]
-    CAPPED_ROUNDS_FIELD_NUMBER: _ClassVar[int]
-    rounds: int
+    PARKED_STEPS_FIELD_NUMBER: _ClassVar[int]
+    CAPPED_STEPS_FIELD_NUMBER: _ClassVar[int]
+    steps: int
     drafts: int
     drafted_tokens: int
     accepted_tokens: int
@@ -236,9 +236,9 @@ class DraftCounts(_message.Message):
     draft_time: _duration_pb2.Duration
     verify_time: _duration_pb2.Duration
     break_even_tokens: float
-    parked_rounds: int
-    capped_rounds: int
-    def __init__(self, rounds: _Optional[int] = ..., drafts: _Optional[int] = ..., drafted_tokens: _Optional[int] = ..., accepted_tokens: _Optional[int] = ..., accepted_per_position: _Optional[_Iterable[int]] = ..., rollbacks: _Optional[int] = ..., rolled_back_tokens: _Optional[int] = ..., draft_forwards: _Optional[int] = ..., target_forwards: _Optional[int] = ..., drafted_per_position: _Optional[_Iterable[int]] = ..., draft_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., verify_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., break_even_tokens: _Optional[float] = ..., parked_rounds: _Optional[int] = ..., capped_rounds: _Optional[int] = ...) -> None: ...
+    parked_steps: int
+    capped_steps: int
+    def __init__(self, steps: _Optional[int] = ..., drafts: _Optional[int] = ..., drafted_tokens: _Optional[int] = ..., accepted_tokens: _Optional[int] = ..., accepted_per_position: _Optional[_Iterable[int]] = ..., rollbacks: _Optional[int] = ..., rolled_back_tokens: _Optional[int] = ..., draft_forwards: _Optional[int] = ..., target_forwards: _Optional[int] = ..., drafted_per_position: _Optional[_Iterable[int]] = ..., draft_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., verify_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., break_even_tokens: _Optional[float] = ..., parked_steps: _Optional[int] = ..., capped_steps: _Optional[int] = ...) -> None: ...
 
 class Finished(_message.Message):
     __slots__ = ("reason", "usage", "timings", "counts", "stop", "degraded", "mode")

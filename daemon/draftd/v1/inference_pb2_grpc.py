@@ -50,7 +50,7 @@ class InferenceServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Generate(self, request, context):
-        """Streams one answer: `started` first, then one `chunk` per decode round, then `finished` last.
+        """Streams one answer: `started` first, then one `chunk` per decode step, then `finished` last.
         A stream that ends without `finished` ended with a non-OK status.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -94,12 +94,12 @@ def test_a_price_that_cannot_be_is_refused_by_its_name(name: str, value: str) ->
 
 ALPHAS = (0.0, 0.3, 0.6, 0.8, 0.95, 1.0)
 LENGTHS = (1, 2, 3, 4, 6)
-_ROWS, _ROUNDS = 12, 40
+_ROWS, _STEPS = 12, 40
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """`tokens`: of each of the first rounds of every row, as they came. `counts`: of all rounds of all rows."""
+    """`tokens`: of each of the first steps of every row, as they came. `counts`: of all rounds of all rows."""
 
     tokens: tuple[int, ...]
     counts: tuple[DraftCounts, ...]
@@ -111,32 +111,32 @@ class Decoded:
 
 @cache
 def decoded(alpha: float, k: int) -> Decoded:
-    """By the real engine. A fixed number of rounds: were it a fixed number of tokens, long rounds would be seen more
+    """By the real engine. A fixed number of steps: were it a fixed number of tokens, long steps would be seen more
     often as the last one."""
     plan = speculative(k) if k else autoregressive()
     prompts = [[7 + row, 3, 5 * row % 200 + 1] for row in range(_ROWS)]
     rig = Rig(scripted_models(alpha), max_batch=_ROWS)
-    sinks = rig.run_together([request(p, plan, max_tokens=_ROUNDS * (k + 1) + 2) for p in prompts])
+    sinks = rig.run_together([request(p, plan, max_tokens=_STEPS * (k + 1) + 2) for p in prompts])
     # The first chunk is the prompt's own token.
-    tokens = tuple(n for sink in sinks for n in sink.chunks[1 : _ROUNDS + 1])
-    assert len(tokens) == _ROWS * _ROUNDS
+    tokens = tuple(n for sink in sinks for n in sink.chunks[1 : _STEPS + 1])
+    assert len(tokens) == _ROWS * _STEPS
     return Decoded(tokens, tuple(sink.done.stats.counts for sink in sinks))
 
 
 def deviation(alpha: float, k: int) -> float:
-    """Of a round's tokens: i of them with chance alpha^(i-1) (1 - alpha), and k + 1 with alpha^k."""
+    """Of a step's tokens: i of them with chance alpha^(i-1) (1 - alpha), and k + 1 with alpha^k."""
     chances = [alpha ** (i - 1) * (1 - alpha) for i in range(1, k + 1)] + [alpha**k]
     squares = sum(chance * i**2 for i, chance in enumerate(chances, 1))
     return math.sqrt(max(0.0, squares - expected_tokens(alpha, k) ** 2))
 
 
 def four_errors(alpha: float, k: int) -> float:
-    return 4 * deviation(alpha, k) / math.sqrt(_ROWS * _ROUNDS) + 1e-9
+    return 4 * deviation(alpha, k) / math.sqrt(_ROWS * _STEPS) + 1e-9
 
 
 @pytest.mark.parametrize("k", LENGTHS)
 @pytest.mark.parametrize("alpha", ALPHAS)
-def test_the_engine_emits_as_many_tokens_a_round_as_the_formula_expects(alpha: float, k: int) -> None:
+def test_the_engine_emits_as_many_tokens_a_step_as_the_formula_expects(alpha: float, k: int) -> None:
     assert decoded(alpha, k).mean == pytest.approx(expected_tokens(alpha, k), abs=four_errors(alpha, k))
 
 
@@ -164,9 +164,9 @@ def test_the_speedup_is_that_of_the_forwards_which_the_engine_made(
 ) -> None:
     """Forwards at a price each, in place of a clock: a target's forward over one token costs 1."""
     found = decoded(alpha, k)
-    forwards = _ROUNDS * _ROWS
-    # Each round is one forward of the target, and of the draft as many as it drafts.
-    assert all(c.target_forwards == c.rounds for c in found.counts)
+    forwards = _STEPS * _ROWS
+    # Each step is one forward of the target, and of the draft as many as it drafts.
+    assert all(c.target_forwards == c.steps for c in found.counts)
     assert all(c.draft_forwards == c.drafted for c in found.counts)
     plain = decoded(alpha, 0)
     assert plain.mean == 1.0
@@ -230,13 +230,13 @@ def test_an_acceptance_of_nothing_is_none() -> None:
     assert alpha_of(0, 3) == 0.0
 
 
-def plain(seconds: float, rounds: int = 20, arm: Arm = AUTOREGRESSIVE) -> Tick:
-    counts = DraftCounts(rounds=rounds, emitted=rounds, target_forwards=rounds, verify_seconds=rounds * seconds)
+def plain(seconds: float, steps: int = 20, arm: Arm = AUTOREGRESSIVE) -> Tick:
+    counts = DraftCounts(steps=steps, emitted=steps, target_forwards=steps, verify_seconds=steps * seconds)
     return tick(place(arm.id), granted=granted(arm), counts=counts)
 
 
 def block(arm: Arm, draft: float, verify: float, *, rate: float = 0.010, warm_up: bool = False) -> Tick:
-    """Ten blocks and three rounds without a draft, at `rate` seconds each."""
+    """Ten blocks and three steps without a draft, at `rate` seconds each."""
     k = arm.block_length
     counts = drafted(
         k, drafts=10, accepted=k * 5, plain=3, draft_seconds=10 * k * draft, verify_seconds=10 * verify + 3 * rate

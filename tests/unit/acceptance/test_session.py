@@ -77,7 +77,7 @@ def chunk(text: str, ids: Sequence[int] = (), drafted: int = 0) -> pb.GenerateRe
 def finished(tokens: int, degraded: str = "") -> pb.GenerateResponse:
     timings = pb.Timings(queue=duration(0.01), prefill=duration(0.02), time_to_first_token=duration(0.09))
     counts = pb.DraftCounts(
-        rounds=3,
+        steps=3,
         drafts=2,
         drafted_tokens=8,
         accepted_tokens=3,
@@ -142,7 +142,7 @@ def test_a_whole_answer_is_kept_as_it_came(heard: Callable[..., Capture]) -> Non
     assert tick.degraded == "the cache is full"
     assert tick.served == Served(0.01, 0.02, 0.09, None)
     counts = tick.counts
-    assert (counts.rounds, counts.drafts, counts.drafted, counts.accepted, counts.emitted) == (3, 2, 8, 3, 5)
+    assert (counts.steps, counts.drafts, counts.drafted, counts.accepted, counts.emitted) == (3, 2, 8, 3, 5)
     assert (counts.rollbacks, counts.rolled_back, counts.draft_forwards, counts.target_forwards) == (2, 5, 8, 3)
     assert (counts.draft_seconds, counts.verify_seconds, counts.break_even_tokens) == (0.004, 0.03, 1.5)
     assert (counts.drafted_per_position, counts.accepted_per_position) == ([2, 2, 2, 2], [2, 1])

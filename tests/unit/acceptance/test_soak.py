@@ -51,7 +51,7 @@ def tick(elapsed: float, ended: float = 1.0, *, session: int = 1, counts: DraftC
         (Chunk(ended / 10, 1, 0), Chunk(ended, 9, 5)),
         output_tokens=10,
         finish_reason=FinishReason.LENGTH,
-        counts=counts or DraftCounts(rounds=40, drafts=30, drafted=120, accepted=60, rollbacks=20),
+        counts=counts or DraftCounts(steps=40, drafts=30, drafted=120, accepted=60, rollbacks=20),
     )
 
 

@@ -16,7 +16,7 @@ _TIMED = tick(
     ended=1.1,
     served=Served(queue=0.01, prefill=0.2, time_to_first_token=0.45, total=1.05),
     counts=DraftCounts(
-        rounds=3, drafts=2, drafted=8, accepted=3, drafted_per_position=[2, 2, 2, 2], accepted_per_position=[2, 1]
+        steps=3, drafts=2, drafted=8, accepted=3, drafted_per_position=[2, 2, 2, 2], accepted_per_position=[2, 1]
     ),
 )
 _EMPTY = tick(chunks=[], ended=0.2)

@@ -17,15 +17,15 @@ from benchmarks.peers.streams import Chunk, Stream
 from benchmarks.peers.ways import AUTOMATIC, AUTOREGRESSIVE, Turn
 
 
-def test_a_rounds_bytes_are_the_weights_and_every_rows_keys_and_values(tmp_path: Path) -> None:
+def test_a_steps_bytes_are_the_weights_and_every_rows_keys_and_values(tmp_path: Path) -> None:
     config = {"num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 32}
     (tmp_path / "config.json").write_text(json.dumps(config))
     header = json.dumps({"w": {"dtype": "BF16", "shape": [10, 20], "data_offsets": [0, 400]}, "__metadata__": {}})
     (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header.encode() + bytes(400))
     reading = Reading.of(tmp_path, 4)
     assert reading == Reading(800, 2 * 3 * 2 * 8 * 4)
-    assert reading.bytes_a_round(100, 2) == 800 + 2 * 100 * 384
-    # Of 77,600 bytes a round at 7.76 MB/s there are a hundred rounds a second, of two rows and three tokens each.
+    assert reading.bytes_a_step(100, 2) == 800 + 2 * 100 * 384
+    # Of 77,600 bytes a step at 7.76 MB/s there are a hundred steps a second, of two rows and three tokens each.
     assert reading.tokens_per_second(7.76e6, 100, 2, 3.0) == pytest.approx(600)
 
 

@@ -98,9 +98,9 @@ def test_a_turn_survives_the_disk_and_knows_its_rates() -> None:
         Stream("b", 5.1, 7.5, (Chunk(5.6, 2), Chunk(7.4, 3)), 3, 0, 5),
     )
     turn = Turn(streams, 6)
-    assert (turn.tokens, turn.seconds, turn.tokens_a_round) == (10, 2.5, 2.0)
+    assert (turn.tokens, turn.seconds, turn.tokens_a_step) == (10, 2.5, 2.0)
     again = Turn.of_record(turn.record())
-    assert (again.tokens, again.seconds, again.tokens_a_round) == pytest.approx((10, 2.5, 2.0))
+    assert (again.tokens, again.seconds, again.tokens_a_step) == pytest.approx((10, 2.5, 2.0))
 
 
 def answered(context: Context, tokens: int, until: int = 10_000) -> tuple[list[Asked], dict]:

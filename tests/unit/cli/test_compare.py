@@ -154,11 +154,11 @@ def test_figures_read_well() -> None:
 
 
 def test_plain_values_are_numbers_seconds_and_short_names() -> None:
-    finished = pb.Finished(reason=pb.FINISH_REASON_STOP, counts=pb.DraftCounts(rounds=3, accepted_per_position=[2, 1]))
+    finished = pb.Finished(reason=pb.FINISH_REASON_STOP, counts=pb.DraftCounts(steps=3, accepted_per_position=[2, 1]))
     finished.timings.total.FromMilliseconds(1500)
     made = plain(finished)
     assert made["reason"] == "stop"
-    assert made["counts"]["rounds"] == 3
+    assert made["counts"]["steps"] == 3
     assert made["counts"]["accepted_per_position"] == [2, 1]
     assert made["timings"]["total"] == 1.5
     assert made["timings"]["queue"] is None

@@ -121,7 +121,7 @@ def test_a_level_is_held_and_released(run: Run, controller: FakeController) -> N
     assert run("level", "release").out == "full, it was not held\n"
 
 
-def test_a_hold_on_a_level_without_a_level_says_where_it_stands(run: Run, controller: FakeController) -> None:
+def test_a_hold_on_a_level_that_the_ladder_lacks_says_so(run: Run, controller: FakeController) -> None:
     controller.now = fallback_state(ladder=(LADDER[0], LADDER[-1]))
     ran = run("level", "hold", "short_block")
     assert ran.code == 0

@@ -160,9 +160,9 @@ def test_the_runbooks_figures_are_those_of_the_settings() -> None:
     settings = Alerting()
     text = " ".join(RUNBOOKS.split())
     for said in (
-        f"fewer than {settings.min_requests} speculative requests or {settings.min_drafts} drafting rounds",
+        f"fewer than {settings.min_requests} speculative requests or {settings.min_drafts} drafting steps",
         f"at least {settings.min_requests * settings.baseline_factor} requests and "
-        f"{settings.min_drafts * settings.baseline_factor} drafting rounds",
+        f"{settings.min_drafts * settings.baseline_factor} drafting steps",
         f"less than {settings.acceptance_floor * 100:g} % of the drafted tokens",
         f"below {settings.drift_ratio * 100:g} % of its own baseline",
         f"more than {settings.swap_bytes // 2**20} MiB back from swap",

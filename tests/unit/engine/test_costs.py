@@ -1,4 +1,4 @@
-"""What a round costs, and what a drafted one must accept to be worth it."""
+"""What a step costs, and what a drafted one must accept to be worth it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import statistics
 
 import pytest
 
-from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, RoundResult
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, StepCounts
 from draftd.engine.calibration import measure
-from draftd.engine.depth.costs import Prices, RoundCosts
+from draftd.engine.depth.costs import Prices, StepCosts
 from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.drafters.prompt_lookup import PromptLookup
 from draftd.engine.observer import NullObserver
@@ -20,15 +20,15 @@ from tests.rig import Rig, autoregressive, request, speculative
 MODEL, LOOKUP = DRAFT_MODEL, PROMPT_LOOKUP
 
 
-def test_break_even_is_the_rounds_cost_in_autoregressive_rounds_less_one() -> None:
-    costs = RoundCosts(Prices({1: 0.010}))
+def test_break_even_is_the_steps_cost_in_autoregressive_steps_less_one() -> None:
+    costs = StepCosts(Prices({1: 0.010}))
     assert costs.break_even(1, 0.025) == pytest.approx(1.5)
     assert costs.break_even(1, 0.010) == pytest.approx(0.0)
     assert costs.break_even(1, 0.004) == 0.0  # a stall of the other kind: never less than nothing
 
 
 def test_nothing_is_claimed_before_anything_was_measured() -> None:
-    costs = RoundCosts()
+    costs = StepCosts()
     assert not costs.measured
     assert costs.break_even(1, 0.1) == 0.0
     costs.learn(MODEL, 1, 2, 0.02)
@@ -39,14 +39,14 @@ def test_nothing_is_claimed_before_anything_was_measured() -> None:
 
 
 def test_sizes_between_two_that_were_measured_lie_on_the_line_and_those_beyond_take_the_nearest() -> None:
-    costs = RoundCosts(Prices({2: 0.010, 4: 0.020}))
+    costs = StepCosts(Prices({2: 0.010, 4: 0.020}))
     assert costs.plain(3) == pytest.approx(0.015)
     assert costs.plain(1) == 0.010
     assert costs.plain(8) == 0.020
 
 
 def test_a_new_price_is_learnt_and_a_stall_is_not_one() -> None:
-    costs = RoundCosts(Prices({1: 0.010}))
+    costs = StepCosts(Prices({1: 0.010}))
     costs.learn(None, 1, 0, 10.0)
     assert costs.plain(1) < 0.010 * 1.25
     for _ in range(200):
@@ -58,18 +58,18 @@ PRICES = Prices({1: 0.010, 4: 0.020}, {MODEL: {(1, 1): 0.012, (1, 4): 0.018, (4,
 
 
 def test_depths_that_were_not_measured_lie_between_those_that_were_and_beyond_on_their_line() -> None:
-    found = RoundCosts(PRICES).drafted(MODEL, 1, 6)
+    found = StepCosts(PRICES).drafted(MODEL, 1, 6)
     assert found == pytest.approx([0.010, 0.012, 0.014, 0.016, 0.018, 0.020, 0.022])
 
 
-def test_a_deeper_round_never_looks_cheaper_and_none_cheaper_than_a_plain_one() -> None:
+def test_a_deeper_step_never_looks_cheaper_and_none_cheaper_than_a_plain_one() -> None:
     odd = Prices({1: 0.010}, {MODEL: {(1, 1): 0.009, (1, 2): 0.015, (1, 4): 0.012}})
-    found = RoundCosts(odd).drafted(MODEL, 1, 5)
+    found = StepCosts(odd).drafted(MODEL, 1, 5)
     assert found == sorted(found)
 
 
 def test_a_machine_that_slows_down_makes_no_depth_that_was_not_tried_look_cheap() -> None:
-    costs = RoundCosts(PRICES)
+    costs = StepCosts(PRICES)
     before = costs.drafted(MODEL, 1, 4)
     for _ in range(400):  # only depth 2 and what it costs is seen
         costs.learn(MODEL, 1, 2, 0.028)
@@ -80,8 +80,8 @@ def test_a_machine_that_slows_down_makes_no_depth_that_was_not_tried_look_cheap(
 
 
 @pytest.mark.parametrize("off", [0.7, 1.4])
-def test_what_drafts_cost_beside_plain_rounds_is_learnt_from_few_plain_ones_among_many(off: float) -> None:
-    costs, noise = RoundCosts(PRICES), random.Random(7)
+def test_what_drafts_cost_beside_plain_steps_is_learnt_from_few_plain_ones_among_many(off: float) -> None:
+    costs, noise = StepCosts(PRICES), random.Random(7)
     for i in range(1500):
         jitter = math.exp(noise.gauss(0, 0.08)) * (3 if noise.random() < 0.01 else 1)
         if i % 50 == 0:
@@ -93,9 +93,9 @@ def test_what_drafts_cost_beside_plain_rounds_is_learnt_from_few_plain_ones_amon
 
 
 def test_what_holds_up_the_machine_now_and_then_does_not_make_drafts_look_dear() -> None:
-    costs, noise, found = RoundCosts(PRICES), random.Random(5), []
+    costs, noise, found = StepCosts(PRICES), random.Random(5), []
     for i in range(2000):
-        held_up = 5 if noise.random() < 0.15 else 1  # plain rounds and drafted ones alike
+        held_up = 5 if noise.random() < 0.15 else 1  # plain steps and drafted ones alike
         if i % 50 == 0:
             costs.learn(None, 1, 0, 0.010 * held_up)
         seconds = 0.014 * math.exp(noise.gauss(0, 0.08)) * held_up
@@ -105,7 +105,7 @@ def test_what_holds_up_the_machine_now_and_then_does_not_make_drafts_look_dear()
 
 
 def test_drafts_that_have_become_dear_do_look_so() -> None:
-    costs, found = RoundCosts(PRICES), []
+    costs, found = StepCosts(PRICES), []
     for i in range(400):
         if i % 50 == 0:
             costs.learn(None, 1, 0, 0.010)
@@ -115,7 +115,7 @@ def test_drafts_that_have_become_dear_do_look_so() -> None:
 
 
 def test_what_was_only_guessed_is_no_word_on_the_machine() -> None:
-    costs = RoundCosts()
+    costs = StepCosts()
     for _ in range(20):
         costs.learn(None, 1, 0, 0.004)
     for _ in range(20):
@@ -124,14 +124,14 @@ def test_what_was_only_guessed_is_no_word_on_the_machine() -> None:
     assert costs.drafted(MODEL, 1, 3)[3] == pytest.approx(0.012, rel=0.15)
 
 
-def test_context_makes_wide_rounds_dearer_than_plain_ones() -> None:
-    costs = RoundCosts(Prices({1: 0.010}, {MODEL: {(1, 1): 0.012}}, {0: 1e-6, 1: 5e-6}, 100))
+def test_context_makes_wide_steps_dearer_than_plain_ones() -> None:
+    costs = StepCosts(Prices({1: 0.010}, {MODEL: {(1, 1): 0.012}}, {0: 1e-6, 1: 5e-6}, 100))
     near, far = costs.drafted(MODEL, 1, 1, 100), costs.drafted(MODEL, 1, 1, 1100)
     assert near == pytest.approx([0.010, 0.012])
     assert far == pytest.approx([0.011, 0.017])
 
 
-def test_calibration_measures_the_targets_own_rounds() -> None:
+def test_calibration_measures_the_targets_own_steps() -> None:
     models = scripted_models(1.0, step_seconds=0.005)
     found = measure(models.target, models.info.vocab_size, 4, 60.0).plain
     assert set(found) == {1, 2, 4}
@@ -155,18 +155,18 @@ def test_calibration_stops_when_its_time_is_up() -> None:
     assert set(measure(models.target, models.info.vocab_size, 64, 0.0).plain) == {1}
 
 
-class Rounds(NullObserver):
+class Steps(NullObserver):
     def __init__(self) -> None:
-        self.drafted: list[RoundResult] = []
+        self.drafted: list[StepCounts] = []
 
-    def on_round(self, request: object, result: RoundResult, gap: float | None) -> None:
+    def on_step(self, request: object, result: StepCounts, gap: float | None) -> None:
         if result.drafted:
             self.drafted.append(result)
 
 
-def test_a_round_is_priced_by_autoregressive_ones() -> None:
-    """Target 4 ms a forward, draft 2 ms: a round of three drafted tokens costs about 10 ms, 2.5 autoregressive ones."""
-    models, heard = scripted_models(1.0, step_seconds=0.004, draft_step_seconds=0.002), Rounds()
+def test_a_step_is_priced_by_autoregressive_ones() -> None:
+    """Target 4 ms a forward, draft 2 ms: a step of three drafted tokens costs about 10 ms, 2.5 autoregressive ones."""
+    models, heard = scripted_models(1.0, step_seconds=0.004, draft_step_seconds=0.002), Steps()
     rig = Rig(models, observer=heard)
     rig.run([request([1, 2], autoregressive(), max_tokens=40)])
     (sink,) = rig.run([request([1, 2], speculative(3), max_tokens=60)])

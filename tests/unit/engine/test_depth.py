@@ -9,9 +9,9 @@ from itertools import pairwise
 
 import pytest
 
-from draftd.core import PROMPT_LOOKUP, DecodePlan, DecodeRequest, DrafterName, Origin, RoundResult, WorkloadClass
+from draftd.core import PROMPT_LOOKUP, DecodePlan, DecodeRequest, DrafterName, Origin, StepCounts, WorkloadClass
 from draftd.engine.depth.controller import DepthControl
-from draftd.engine.depth.costs import RoundCosts
+from draftd.engine.depth.costs import StepCosts
 from draftd.engine.depth.explorer import ExplorationBudget, PlainMeasurement
 from draftd.engine.observer import NullObserver
 from draftd.engine.scripted import scripted_models
@@ -89,7 +89,7 @@ def test_a_draft_that_cannot_pay_costs_next_to_nothing_from_the_first_token_on(
 
 @pytest.mark.parametrize("off", [0.5, 2.0])
 def test_a_calibration_that_was_wrong_is_corrected(off: float) -> None:
-    """Drafts that look twice as dear, or half as dear, as they are beside plain rounds."""
+    """Drafts that look twice as dear, or half as dear, as they are beside plain steps."""
     where = machine(linear if off < 1 else flat, 0.8)
     simulation = Simulation(where, MOST, prices=where.prices(MOST, off=off))
     simulation.run([ask(3000)])
@@ -100,15 +100,15 @@ def test_a_calibration_that_was_wrong_is_corrected(off: float) -> None:
 
 class Heard(NullObserver):
     def __init__(self) -> None:
-        self.rounds: list[RoundResult] = []
+        self.steps: list[StepCounts] = []
         self.kinds: list[DrafterName | None] = []
 
-    def on_round(self, request: DecodeRequest, result: RoundResult, gap: float | None) -> None:
-        self.rounds.append(result)
+    def on_step(self, request: DecodeRequest, result: StepCounts, gap: float | None) -> None:
+        self.steps.append(result)
         self.kinds.append(request.plan.drafter)
 
     def depths(self) -> list[int]:
-        return [r.drafted for r in self.rounds]
+        return [r.drafted for r in self.steps]
 
 
 def test_drafting_returns_soon_after_a_better_draft_was_loaded() -> None:
@@ -122,7 +122,7 @@ def test_drafting_returns_soon_after_a_better_draft_was_loaded() -> None:
         simulation.scheduler.step()
     simulation.scheduler.drafting.put(DRAFT, type(simulation.drafter)(where))
     assert not simulation.depth.acceptance.evidence
-    del heard.rounds[:]
+    del heard.steps[:]
     for _ in range(40):
         simulation.scheduler.step()
     assert min(heard.depths()[-10:]) > 0
@@ -133,10 +133,10 @@ def test_drafting_returns_within_its_longest_wait_when_texts_become_easier() -> 
     simulation = started(where, observer=heard)
     simulation.run([ask(6000)])
     where.stands = {CODE: [0.9]}
-    del heard.rounds[:]
+    del heard.steps[:]
     simulation.run([ask(3000)])
-    assert len(heard.rounds) < 1800, "well below one token a round"
-    resumed = next(i for i in range(len(heard.rounds)) if sum(heard.depths()[i : i + 50]) > 100)
+    assert len(heard.steps) < 1800, "well below one token a step"
+    resumed = next(i for i in range(len(heard.steps)) if sum(heard.depths()[i : i + 50]) > 100)
     assert resumed < 600
 
 
@@ -182,7 +182,7 @@ def test_a_parked_row_is_taken_in_by_slices_and_not_before_it_is_worth_it() -> N
 
 def test_answers_that_are_short_are_not_taken_in_for_a_draft_that_would_only_pay_for_long_ones() -> None:
     """Eight clients whose answers end by themselves, long before what they may have written. With a draft decoding is a
-    tenth faster, but that takes nearly two rounds to take in a prompt: all in all it is a fifth slower."""
+    tenth faster, but that takes nearly two steps to take in a prompt: all in all it is a fifth slower."""
     ends = 40
 
     def rate(plan: DecodePlan) -> float:
@@ -207,7 +207,7 @@ def test_what_a_plan_allows_is_never_exceeded_and_that_it_binds_is_told() -> Non
     heard = Heard()
     started(machine(flat, 0.95), observer=heard).run([ask(400, automatic(2)), ask(400, automatic(3))])
     assert max(heard.depths()) == 3
-    drafted = [r for r in heard.rounds if r.drafted]
+    drafted = [r for r in heard.steps if r.drafted]
     assert sum(r.capped for r in drafted) > 0.8 * len(drafted)
     assert not any(r.parked for r in drafted)
 
@@ -219,17 +219,17 @@ def test_a_row_that_was_lowered_stays_below() -> None:
     for _ in range(20):
         simulation.scheduler.step()
     simulation.scheduler.lower(2, [DRAFT], "hot")
-    del heard.rounds[:]
+    del heard.steps[:]
     while not simulation.scheduler.idle:
         simulation.scheduler.step()
     assert max(heard.depths()) == 2
     assert sink.done.lowered == "hot"
 
 
-def test_rounds_that_draft_nothing_because_it_does_not_pay_are_parked() -> None:
+def test_steps_that_draft_nothing_because_it_does_not_pay_are_parked() -> None:
     heard = Heard()
     started(machine(linear, 0.9), observer=heard).run([ask(100)])
-    plain = [r for r in heard.rounds[1:-1] if not r.drafted]  # the first is the prompt's, the last may not draft
+    plain = [r for r in heard.steps[1:-1] if not r.drafted]  # the first is the prompt's, the last may not draft
     assert len(plain) > 90
     assert sum(r.parked for r in plain) > 90
     assert not any(r.capped for r in plain)
@@ -237,7 +237,7 @@ def test_rounds_that_draft_nothing_because_it_does_not_pay_are_parked() -> None:
 
 def test_a_row_of_fixed_depth_drafts_as_its_plan_says_and_others_draft_along_since_that_costs_no_more() -> None:
     where = machine(linear, 0.9)
-    control = DepthControl(RoundCosts(where.prices(MOST)), MOST, measurement=PlainMeasurement(1e9))
+    control = DepthControl(StepCosts(where.prices(MOST)), MOST, measurement=PlainMeasurement(1e9))
     simulation = started(where, depth=control)
     sink, other = simulation.add(ask(60, speculative(3))), simulation.add(ask(200))
     while sink.outcome is None:
@@ -245,14 +245,14 @@ def test_a_row_of_fixed_depth_drafts_as_its_plan_says_and_others_draft_along_sin
     counts = sink.done.stats.counts
     assert counts.drafted_per_position[0] == counts.drafted_per_position[1]
     assert len(counts.drafted_per_position) == 3
-    assert counts.rounds - counts.drafts <= 2  # the first token, and the last
-    assert counts.parked_rounds == 0
+    assert counts.steps - counts.drafts <= 2  # the first token, and the last
+    assert counts.parked_steps == 0
     while other.outcome is None:
         simulation.scheduler.step()
     along = other.done.stats.counts
     assert along.drafts >= 0.7 * counts.drafts
     assert len(along.drafted_per_position) == 3
-    assert along.parked_rounds > 50, "alone it does not pay"
+    assert along.parked_steps > 50, "alone it does not pay"
 
 
 def test_the_daemons_own_requests_teach_nothing() -> None:
@@ -268,10 +268,10 @@ def test_kinds_of_text_are_told_apart_and_share_a_batch() -> None:
     where.stands = {CODE: [0.95], PROSE: [0.05]}
     simulation = started(where, observer=heard)
     simulation.run([ask(600), ask(600, kind=PROSE)])
-    del heard.rounds[:]
+    del heard.steps[:]
     simulation.run([ask(300, kind=PROSE)])
     assert sum(heard.depths()) < 60
-    del heard.rounds[:]
+    del heard.steps[:]
     simulation.run([ask(300)])
     assert sum(heard.depths()) > 200
 
@@ -302,7 +302,7 @@ def test_prompt_lookup_takes_the_drafts_place_where_the_text_recurs_and_is_count
     simulation.scheduler.drafting.drafters[PROMPT_LOOKUP] = PromptLookup(8)
     _, (sink,) = simulation.run([ask(400, automatic(4, DRAFT, PROMPT_LOOKUP))])
     by = {
-        kind: sum(r.drafted for r, k in zip(heard.rounds, heard.kinds, strict=True) if k == kind)
+        kind: sum(r.drafted for r, k in zip(heard.steps, heard.kinds, strict=True) if k == kind)
         for kind in (DRAFT, PROMPT_LOOKUP)
     }
     assert by[PROMPT_LOOKUP] > 250, "of 400 tokens: in nearly every step, not in every other"

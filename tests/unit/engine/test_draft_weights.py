@@ -88,7 +88,7 @@ def test_requests_run_on_at_their_pace_while_a_draft_is_read(running, nano, nano
     reading = engine.worker.keep(frozenset({DRAFT, LIGHT}))
     before = len(sink.tokens)
     until(reading.done, 150)
-    assert len(sink.tokens) - before >= 20  # a round after each piece
+    assert len(sink.tokens) - before >= 20  # a step after each piece
     assert reading.result(0) > 200 * MB
     engine.worker.keep(NONE).result(30)
 

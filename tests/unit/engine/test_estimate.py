@@ -51,7 +51,7 @@ def estimate(*candidates: Candidate, others: float = 0.0, fixed_depth: int = 0, 
         (3, 3, 5, 0, 3.0),
     ],
 )
-def test_a_round_takes_its_deepest_rows_steps_and_its_widest_rows_verification(
+def test_a_step_takes_its_deepest_rows_steps_and_its_widest_rows_verification(
     fixed_depth: int, fixed_steps: int, depth: int, lookup: int, seconds: float
 ) -> None:
     found = estimate(candidate(expected(0.9)), fixed_depth=fixed_depth, fixed_steps=fixed_steps)

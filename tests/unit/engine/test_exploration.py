@@ -1,4 +1,4 @@
-"""The price of a plain round is kept up to date while everybody drafts, at next to no cost."""
+"""The price of a plain step is kept up to date while everybody drafts, at next to no cost."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from draftd.core import RoundResult
+from draftd.core import StepCounts
 from draftd.engine.depth.explorer import PlainMeasurement
 from draftd.engine.observer import NullObserver
 from draftd.engine.scripted import scripted_models
@@ -15,27 +15,27 @@ from tests.rig import Rig, request, speculative
 STEP = 0.004
 
 
-class Rounds(NullObserver):
+class Steps(NullObserver):
     def __init__(self) -> None:
-        self.heard: list[RoundResult] = []
+        self.heard: list[StepCounts] = []
 
-    def on_round(self, request: object, result: RoundResult, gap: float | None) -> None:
+    def on_step(self, request: object, result: StepCounts, gap: float | None) -> None:
         self.heard.append(result)
 
     @property
     def plain(self) -> int:
-        """Rounds without a draft, but for the prefill's."""
+        """Steps without a draft, but for the prefill's."""
         return sum(not r.drafted for r in self.heard) - 1
 
 
-def run(measurement: PlainMeasurement, **more: object) -> tuple[list[int], Rounds, Rig]:
-    heard = Rounds()
+def run(measurement: PlainMeasurement, **more: object) -> tuple[list[int], Steps, Rig]:
+    heard = Steps()
     rig = Rig(scripted_models(0.6, step_seconds=STEP), observer=heard, measurement=measurement)
     (sink,) = rig.run([replace(request([1, 2, 3], speculative(3), max_tokens=120), **more)])  # type: ignore[arg-type]
     return sink.tokens, heard, rig
 
 
-def test_a_few_rounds_are_plain_each_time_that_much_was_drafted_and_the_text_is_the_same() -> None:
+def test_a_few_steps_are_plain_each_time_that_much_was_drafted_and_the_text_is_the_same() -> None:
     never, quiet, _ = run(PlainMeasurement(1e9))
     often, heard, _ = run(PlainMeasurement(10 * STEP))
     assert often == never
@@ -45,13 +45,13 @@ def test_a_few_rounds_are_plain_each_time_that_much_was_drafted_and_the_text_is_
     assert len(drafted) > heard.plain, "drafting is the rule"
 
 
-def test_what_the_target_turned_down_before_a_plain_round_does_not_stay_in_the_drafts_cache() -> None:
+def test_what_the_target_turned_down_before_a_plain_step_does_not_stay_in_the_drafts_cache() -> None:
     _, quiet, _ = run(PlainMeasurement(1e9))
     _, heard, _ = run(PlainMeasurement(5 * STEP))
     assert heard.plain >= 12
 
-    def acceptance(rounds: Rounds) -> float:
-        return sum(r.accepted for r in rounds.heard) / sum(r.drafted for r in rounds.heard)
+    def acceptance(steps: Steps) -> float:
+        return sum(r.accepted for r in steps.heard) / sum(r.drafted for r in steps.heard)
 
     assert acceptance(heard) > 0.7 * acceptance(quiet)  # a stale entry makes all that it drafts from there on wrong
 

@@ -1,4 +1,4 @@
-"""From one round to the next, rows in hand are bound: they draft less, with another drafter, or not at all."""
+"""From one step to the next, rows in hand are bound: they draft less, with another drafter, or not at all."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ DRAFT, LIGHT, LOOKUP = DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP
 PROMPT = [3, 1, 4, 1, 5]
 
 
-class Rounds(NullObserver):
+class Steps(NullObserver):
     def __init__(self) -> None:
         self.drafted: list[tuple[DrafterName | None, int]] = []
 
-    def on_round(self, request, result, gap):
+    def on_step(self, request, result, gap):
         self.drafted.append((request.plan.drafter, result.drafted))
 
 
-def begun(models, plan, rounds: int = 4):
-    rounds_heard = Rounds()
-    rig = Rig(models, observer=rounds_heard)
+def begun(models, plan, steps: int = 4):
+    steps_heard = Steps()
+    rig = Rig(models, observer=steps_heard)
     sink = rig.add(request(PROMPT, plan, max_tokens=60))
-    for _ in range(rounds):
+    for _ in range(steps):
         rig.scheduler.step()
-    rounds_heard.drafted.clear()
-    return rig, sink, rounds_heard
+    steps_heard.drafted.clear()
+    return rig, sink, steps_heard
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def text() -> list[int]:
     return Rig(scripted_models(0.7)).run([request(PROMPT, autoregressive(), max_tokens=60)])[0].tokens
 
 
-def test_a_row_drafts_no_deeper_from_the_next_round_on(text):
+def test_a_row_drafts_no_deeper_from_the_next_step_on(text):
     rig, sink, heard = begun(scripted_models(0.7), speculative(6))
     rig.scheduler.lower(2, {DRAFT}, "memory is short")
     rig.drain()
@@ -74,7 +74,7 @@ def test_a_row_that_may_not_draft_goes_on_autoregressively_and_its_drafter_forge
 def test_a_row_changes_to_prompt_lookup_where_that_is_allowed_and_is_counted_as_such():
     models = scripted_models(0.7, vocab_size=5)  # few tokens: what was said before recurs
     expected = Rig(models).run([request(PROMPT[:1], autoregressive(), max_tokens=60)])[0].tokens
-    heard = Rounds()
+    heard = Steps()
     rig = Rig(models, observer=heard)
     sink = rig.add(request(PROMPT[:1], speculative(6), max_tokens=60))
     for _ in range(4):
@@ -95,7 +95,7 @@ def test_rows_wherever_they_are_are_bound_and_later_ones_are_not(running):
     engine.begun(runs)
     waits = engine.ask(replace(request(PROMPT, speculative(6), max_tokens=20), origin=Origin.PROBE))
     inbox = engine.worker._inbox
-    with inbox._lock:  # one that no round has taken yet, and one that comes after the word
+    with inbox._lock:  # one that no step has taken yet, and one that comes after the word
         here, late = (request(PROMPT, speculative(6), max_tokens=20) for _ in range(2))
         from draftd.engine.jobs import Lower
         from tests.rig import Collected

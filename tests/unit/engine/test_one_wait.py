@@ -1,4 +1,4 @@
-"""A round asks MLX once for what it computed, whoever drafts and however is sampled. (Counted are calls of `eval`: what
+"""A step asks MLX once for what it computed, whoever drafts and however is sampled. (Counted are calls of `eval`: what
 is read afterwards was among what they were asked for.)"""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WAYS = {"greedy": SamplingParams(), "seeds": SamplingParams(1.0, seed=3), "no se
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_a_round_waits_once(plan: DecodePlan, way: SamplingParams, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_waits_once(plan: DecodePlan, way: SamplingParams, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig(pair(tiny_llama(1, scale=2.0), tiny_llama(2, scale=2.0)))
     sinks = [rig.add(request([n, 5, 2, 5, 2, 1, 5, 2], plan, max_tokens=40, sampling=way)) for n in range(3)]
     for _ in range(6):

@@ -20,7 +20,7 @@ class Hears(NullObserver):
     def __init__(self) -> None:
         self.of: list[DecodeRequest] = []
 
-    def on_round(self, request, result, gap):
+    def on_step(self, request, result, gap):
         self.of.append(request)
 
     def on_verifier_error(self, request, message):
@@ -48,7 +48,7 @@ def test_their_askers_hear_of_them_and_no_observer_does(running, origin):
     assert status.counts.emitted == len(sinks[1].tokens)
 
 
-def test_a_failing_round_of_theirs_is_no_verifier_error_of_clients(running):
+def test_a_failing_step_of_theirs_is_no_verifier_error_of_clients(running):
     hears = Hears()
     models = scripted_models(0.7)
     assert isinstance(models.target, ScriptedModel)

@@ -184,7 +184,7 @@ def test_the_draft_reads_too_and_accepts_as_much(plan):
     plain, again = converse(Rig(models), chats, plan), converse(Rig(models, prefix_bytes=PLENTY), chats, plan)
     for sinks, others in zip(plain, again, strict=True):
         for a, b in zip(sinks, others, strict=True):
-            # Scripted drafts are wrong at fixed places, but rounds begin elsewhere where prefill gave other tokens.
+            # Scripted drafts are wrong at fixed places, but steps begin elsewhere where prefill gave other tokens.
             assert b.done.stats.counts.accepted == a.done.stats.counts.accepted
 
 
@@ -234,7 +234,7 @@ def test_a_draft_that_is_exchanged_finds_nothing_of_the_one_before():
     assert sink.tokens == rig.run([request(prompt, autoregressive())])[0].tokens
 
 
-def test_after_a_failed_round_nothing_that_was_kept_is_believed():
+def test_after_a_failed_step_nothing_that_was_kept_is_believed():
     models = scripted_models(0.7)
     target = models.target
     prompts = [words(1, 100), words(2, 120)]

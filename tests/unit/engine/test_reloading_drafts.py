@@ -36,7 +36,7 @@ def drafted(engine, prompts):
 
 
 def about(acceptance):
-    """Rounds that draft nothing to keep the price fall where they fall."""
+    """Steps that draft nothing to keep the price fall where they fall."""
     return pytest.approx(acceptance, rel=0.1)
 
 

@@ -85,7 +85,7 @@ def test_a_newcomer_that_was_expected_costs_no_more_than_its_own_row():
     check(caches, [*texts, text])
 
 
-def test_a_round_copies_no_array():
+def test_a_step_copies_no_array():
     caches, texts = batch([300, 310, 320])
     check(caches, texts, forwards=LAYERS)
     mx.reset_peak_memory()

@@ -1,4 +1,4 @@
-"""Requests join, end and fail at round boundaries, and the counts are of what was really emitted."""
+"""Requests join, end and fail at step boundaries, and the counts are of what was really emitted."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def test_any_mix_of_rows_gives_the_targets_text_and_exact_counts(
         c = sink.done.stats.counts
         assert sink.finishes == 1
         assert c.emitted == len(sink.tokens)
-        assert c.rounds == c.target_forwards == len(sink.chunks)
+        assert c.steps == c.target_forwards == len(sink.chunks)
         assert c.drafted == c.accepted + c.rolled_back == sum(c.drafted_per_position)
         assert c.accepted == sum(sink.from_draft) == sum(c.accepted_per_position)
-        assert c.rollbacks <= c.drafts <= c.rounds
-        assert c.accepted + c.rounds - 1 <= c.emitted <= c.accepted + c.rounds
+        assert c.rollbacks <= c.drafts <= c.steps
+        assert c.accepted + c.steps - 1 <= c.emitted <= c.accepted + c.steps
         assert c.draft_forwards == c.drafted
         if acceptance == 1.0:
             assert c.rollbacks == 0
@@ -91,7 +91,7 @@ def test_max_tokens_inside_a_block_drafts_no_further_than_it_may_emit():
     assert sink.done.stats.counts.drafted == 4
 
 
-def test_a_stop_sequence_across_rounds_is_cut_where_it_completes():
+def test_a_stop_sequence_across_steps_is_cut_where_it_completes():
     models = scripted_models(1.0)
     whole = text(models)
     for end in range(2, 14):
@@ -110,7 +110,7 @@ def test_the_context_limit_ends_a_text():
     assert sink.done.reason is FinishReason.LENGTH
 
 
-def test_a_cancellation_acts_within_a_round_and_spares_the_others():
+def test_a_cancellation_acts_within_a_step_and_spares_the_others():
     models = scripted_models(0.6)
     rig = Rig(models)
     gone, stays = request(PROMPT, speculative(3), max_tokens=60), request(PROMPT, autoregressive(), max_tokens=60)

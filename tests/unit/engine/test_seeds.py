@@ -103,12 +103,12 @@ def test_a_draft_that_is_the_target_is_always_right(beside):
 class Fickle(DraftModel):
     """Proposes now the whole block, now a part of it."""
 
-    rounds = 0
+    steps = 0
 
     def propose(self, rows: Sequence[DecodeSequence], depths: Sequence[int], sampling: Sampling) -> Draft:
-        self.rounds += 1
+        self.steps += 1
         return super().propose(
-            rows, [max(1, (self.rounds * 7 + 3 * i) % (d + 1)) for i, d in enumerate(depths)], sampling
+            rows, [max(1, (self.steps * 7 + 3 * i) % (d + 1)) for i, d in enumerate(depths)], sampling
         )
 
 
@@ -118,22 +118,22 @@ def test_nor_on_blocks_that_end_early(models, expected):
     assert [sink.tokens for sink in rig.run(asked)] == [expected["filtered"], expected["plain"]]
 
 
-def test_nor_on_rounds_that_draft_nothing_to_learn_what_that_costs(models, expected):
+def test_nor_on_steps_that_draft_nothing_to_learn_what_that_costs(models, expected):
     rig = Rig(models, measurement=PlainMeasurement(1e-6))
     (sink,) = rig.run([ask(WAYS["plain"], speculative(3))])
     counts = sink.done.stats.counts
     assert sink.tokens == expected["plain"]
-    assert 0 < counts.drafts < counts.rounds - 3
+    assert 0 < counts.drafts < counts.steps - 3
 
 
-def test_nor_on_depth_that_is_chosen_anew_in_each_round(models, expected):
+def test_nor_on_depth_that_is_chosen_anew_in_each_step(models, expected):
     plan = automatic(6, DRAFT_MODEL, PROMPT_LOOKUP)
     sinks = Rig(models).run([ask(way, plan) for way in (*WAYS.values(), SamplingParams(), SamplingParams(1.0))])
     assert [sink.tokens for sink in sinks[:2]] == list(expected.values())
 
 
 class Failing(PromptLookup):
-    """Fails in its fourth round."""
+    """Fails in its fourth step."""
 
     left = 3
 
@@ -151,7 +151,7 @@ def test_nor_on_a_drafter_that_fails(models, expected):
     assert sink.tokens == expected["plain"]
 
 
-def test_nor_on_a_round_that_fails(models, expected, monkeypatch):
+def test_nor_on_a_step_that_fails(models, expected, monkeypatch):
     """The row is taken in anew from its text, and goes on from where it was."""
     rig = Rig(models)
     submit, left = rig.target.submit, 4

@@ -224,7 +224,7 @@ def test_rows_go_on_exactly_from_what_another_row_left(layout):
         assert mx.allclose(logits[i, -1], model(mx.array([[*text, 3]]))[0, -1], atol=2e-5)
 
 
-def test_a_ring_that_has_come_round_serves_only_texts_that_go_on_from_its_own():
+def test_a_ring_that_has_come_step_serves_only_texts_that_go_on_from_its_own():
     model = tiny_llama(4, sliding=32)
     running = make_caches(model)
     assert isinstance(running, SeparateCaches)

@@ -12,25 +12,25 @@ from draftd.engine.scripted import scripted_models
 from tests.rig import Collected, Rig, autoregressive, request, speculative
 
 
-def settled(slices: Slices, cost, round_seconds: float, slices_taken: int = 40) -> int:
+def settled(slices: Slices, cost, step_seconds: float, slices_taken: int = 40) -> int:
     for _ in range(slices_taken):
-        tokens = slices.tokens(round_seconds)
+        tokens = slices.tokens(step_seconds)
         slices.took(tokens, cost(tokens))
-    return slices.tokens(round_seconds)
+    return slices.tokens(step_seconds)
 
 
 @settings(max_examples=100, deadline=None)
 @given(
     fixed=st.floats(0.0005, 0.03),
     each=st.floats(0.00001, 0.002),
-    round_seconds=st.floats(0.005, 0.2),
+    step_seconds=st.floats(0.005, 0.2),
     most=st.floats(0.01, 0.1),
 )
-def test_slices_come_to_take_what_they_may(fixed, each, round_seconds, most):
+def test_slices_come_to_take_what_they_may(fixed, each, step_seconds, most):
     slices = Slices(512, most)
-    tokens = settled(slices, lambda n: fixed + n * each, round_seconds)
-    allowed = min(most, 0.7 * round_seconds)
-    assert slices.limit(round_seconds) == pytest.approx(allowed)
+    tokens = settled(slices, lambda n: fixed + n * each, step_seconds)
+    allowed = min(most, 0.7 * step_seconds)
+    assert slices.limit(step_seconds) == pytest.approx(allowed)
     if 16 < tokens < 512:
         assert fixed + tokens * each == pytest.approx(allowed, rel=0.1, abs=1.5 * each)
     else:
@@ -144,8 +144,8 @@ def test_prompts_that_arrive_faster_than_they_can_be_taken_in_do_not_double_a_ru
     undisturbed = 0.03 if plan.drafter is None else 0.04
     assert len(machine.prefills) > 100
     assert max(runs.gaps) <= 1.95 * undisturbed
-    rounds = [gap for gap in runs.gaps if gap > undisturbed + 1e-9]
-    assert sum(rounds) / len(rounds) > 1.5 * undisturbed, "what may be used is used"
+    steps = [gap for gap in runs.gaps if gap > undisturbed + 1e-9]
+    assert sum(steps) / len(steps) > 1.5 * undisturbed, "what may be used is used"
 
 
 def test_prompts_of_which_more_and_less_is_taken_in_do_not_spoil_each_others_measure():
@@ -219,7 +219,7 @@ def test_short_prompts_that_fit_into_a_slices_time_join_together_and_no_row_wait
     while len(scheduler._running) < 7:
         scheduler.step()
         steps += 1
-    assert steps <= 3, "each takes 5 ms, beside rounds of 30"
+    assert steps <= 3, "each takes 5 ms, beside steps of 30"
     assert max(runs.gaps) <= 1.95 * (0.03 if plan.drafter is None else 0.04)
 
 

@@ -1,8 +1,8 @@
-"""Sampled text has exactly the target's distribution while depths vary, by row and by round, and drafts stop early.
+"""Sampled text has exactly the target's distribution while depths vary, by row and by step, and drafts stop early.
 
 As tests/unit/engine/test_acceptance.py has it: the joint distribution of the first tokens is computed from the target
 alone and compared with what the engine emits, by Pearson's chi-squared test, whose p must exceed 1e-3. All dice are
-fixed, so a correct engine passes always. Depths are automatic, by prices that are drawn anew for each round; rows that
+fixed, so a correct engine passes always. Depths are automatic, by prices that are drawn anew for each step; rows that
 may draft more, less, or not at all, and by prompt lookup, decode side by side in batches of 250. A depth may hang on
 what has been drawn, and on distributions: one that hangs on the very token that it keeps or leaves is told apart with
 the same samples, p falling below 1e-9.
@@ -50,13 +50,13 @@ def p_of(models, params, sinks, prompt=PROMPT):
 
 
 @pytest.mark.parametrize("name", ["temperature", "top_p"])
-def test_depths_that_vary_by_row_and_by_round_keep_it(models, name):
+def test_depths_that_vary_by_row_and_by_step_keep_it(models, name):
     sinks = sampled(models, PARAMS[name])
     assert p_of(models, PARAMS[name], sinks) > 1e-3
     for i in range(len(PLANS)):  # and those of each plan by themselves, which are fewer
         assert p_of(models, PARAMS[name], sinks[i :: len(PLANS)]) > 1e-3
     counts = [sink.done.stats.counts for sink in sinks]
-    assert sum(c.parked_rounds for c in counts) > 0
+    assert sum(c.parked_steps for c in counts) > 0
     drafted = {tuple(c.drafted_per_position) for c in counts}
     assert len(drafted) > 4, "of one kind only: nothing was proven"
 

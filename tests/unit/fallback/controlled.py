@@ -264,7 +264,7 @@ class Controlled:
         self.requests = RequestFeed(clock=lambda: self.now)
         self.drafters = LoadedDrafters(self.engine, clock=lambda: self.now)
         defaults = {
-            "dwell_seconds": COOLDOWN,
+            "cooldown_seconds": COOLDOWN,
             "window_seconds": WINDOW,
             "least_requests": 2,
             "canary_period_seconds": 0,
@@ -320,7 +320,7 @@ class Controlled:
         """One that ends now."""
         level = level if level is not None else self.in_force.level
         counts = DraftCounts(
-            rounds=drafts, drafts=drafts, accepted=accepted, rollbacks=rollbacks, break_even_tokens=break_even
+            steps=drafts, drafts=drafts, accepted=accepted, rollbacks=rollbacks, break_even_tokens=break_even
         )
         request = a_request(level, origin, self.now if arrival is None else arrival)
         self.requests.on_finish(request, Outcome(FinishReason.STOP, RequestStats(1, request.arrival, counts=counts)))

@@ -105,7 +105,7 @@ def test_repeated_errors_are_obeyed_at_once_by_running_requests_too(
     assert controlled.engine.lowered == [(*lowered, f"ladder: {signal}")]
 
 
-def test_the_rows_of_one_failed_round_are_one_failure() -> None:
+def test_the_rows_of_one_failed_step_are_one_failure() -> None:
     controlled = Controlled()
     for n in range(8):
         controlled.requests.on_verifier_error(dataclasses.replace(a_request(), id=f"row {n}"), "out of memory")

@@ -28,7 +28,7 @@ from tests.unit.fallback.controlled import (
 )
 
 
-def test_a_probe_that_is_not_good_leaves_the_ladder_and_is_made_again_after_a_dwell() -> None:
+def test_a_probe_that_is_not_good_leaves_the_ladder_and_is_made_again_after_a_cooldown() -> None:
     controlled = Controlled()
     tell_and_resolve(controlled, SHORT_BLOCK)
     controlled.runner.verdict = Verdict.BAD

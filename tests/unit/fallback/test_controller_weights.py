@@ -75,7 +75,7 @@ def test_a_drafter_that_cannot_be_loaded_keeps_the_ladder_where_it_is() -> None:
     controlled.runner.verdicts[LADDER[LIGHT]] = Verdict.BAD
     assert controlled.until(10 * COOLDOWN) == BOTTOM
     asked = [done for done in controlled.trace.done if "draft_model" in done]
-    assert 1 <= len(asked) <= 10  # once a dwell
+    assert 1 <= len(asked) <= 10  # once a cooldown
     assert controlled.engine.held == frozenset()
     controlled.engine.failure = None
     assert controlled.until(20 * COOLDOWN) == TOP

@@ -15,15 +15,13 @@ from draftd.fallback.drift import Baseline, Cusum, CusumSettings, DriftVerdict, 
 CUSUM, FLOOR = CusumSettings(), FloorSettings()
 
 
-def requests(
-    acceptance: float, seed: int, *, spread: float = 0.2, rounds: int = 20, depth: int = 4
-) -> Iterator[Sample]:
+def requests(acceptance: float, seed: int, *, spread: float = 0.2, steps: int = 20, depth: int = 4) -> Iterator[Sample]:
     """Requests whose own acceptance scatters with standard deviation `spread` around `acceptance`."""
     dice = random.Random(seed)
     while True:
         own = min(0.99, max(0.01, dice.gauss(acceptance, spread)))
         accepted = rollbacks = 0
-        for _ in range(rounds):
+        for _ in range(steps):
             run = 0
             while run < depth and dice.random() < own:
                 run += 1

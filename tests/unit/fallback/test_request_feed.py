@@ -15,13 +15,13 @@ from draftd.core import (
     Origin,
     Outcome,
     RequestStats,
-    RoundResult,
+    StepCounts,
 )
 from draftd.fallback.signal_feed import Ended, RequestFeed
 from tests.unit.fallback.controlled import a_request
 
 LOOKUP = PROMPT_LOOKUP
-DRAFTED = DraftCounts(rounds=10, drafts=10, accepted=20, rollbacks=5, break_even_tokens=5.0)
+DRAFTED = DraftCounts(steps=10, drafts=10, accepted=20, rollbacks=5, break_even_tokens=5.0)
 
 
 def ended(counts: DraftCounts = DRAFTED, lowered: str = "") -> Outcome:
@@ -40,8 +40,8 @@ def test_a_request_that_drafted_by_its_plan_is_heard_of() -> None:
     assert intake.take() == []
 
 
-def drafted(accepted: int) -> RoundResult:
-    return RoundResult(4, accepted, accepted + 1, accepted < 4, 4, 0.001, 0.004, 1.5)
+def drafted(accepted: int) -> StepCounts:
+    return StepCounts(4, accepted, accepted + 1, accepted < 4, 4, 0.001, 0.004, 1.5)
 
 
 def test_each_drafter_is_heard_of_by_its_own_sums_where_several_served_a_request() -> None:
@@ -52,9 +52,9 @@ def test_each_drafter_is_heard_of_by_its_own_sums_where_several_served_a_request
     by_lookup = replace(asked, plan=replace(plan, drafter=LOOKUP, alternatives=frozenset({DRAFT_MODEL})))
     counts = DraftCounts()
     for request, accepted in ((by_draft, 3), (by_lookup, 0), (by_draft, 4), (by_lookup, 1)):
-        intake.on_round(request, drafted(accepted), None)
+        intake.on_step(request, drafted(accepted), None)
         counts.add(drafted(accepted))
-    intake.on_round(by_lookup, RoundResult(0, 0, 1, False, 0, 0.0, 0.004, parked=True), None)
+    intake.on_step(by_lookup, StepCounts(0, 0, 1, False, 0, 0.0, 0.004, parked=True), None)
     intake.on_finish(by_lookup, ended(counts))
     told = requests(intake)
     assert [(one.plan.drafter, one.accepted, one.rollbacks, one.drafts, one.break_even_tokens) for one in told] == [
@@ -66,10 +66,10 @@ def test_each_drafter_is_heard_of_by_its_own_sums_where_several_served_a_request
     assert [(one.drafts, one.accepted) for one in requests(intake)] == [(4, 8)]
 
 
-def test_rounds_of_a_request_that_only_one_may_draft_for_are_not_kept() -> None:
+def test_steps_of_a_request_that_only_one_may_draft_for_are_not_kept() -> None:
     intake = RequestFeed()
     request = a_request()
-    intake.on_round(request, drafted(4), None)
+    intake.on_step(request, drafted(4), None)
     intake.on_finish(request, ended())
     assert [one.accepted for one in requests(intake)] == [20]
 

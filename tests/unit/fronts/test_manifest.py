@@ -343,7 +343,7 @@ def test_a_model_is_called_by_its_label_where_it_is_named_at_all() -> None:
     [
         ("fallback.canary_tolerance", 0.005, "0.005"),
         ("fallback.longest_wait_seconds", 7200.0, "7200"),
-        ("fallback.dwell_seconds", 1234567.25, "1234567.25"),
+        ("fallback.cooldown_seconds", 1234567.25, "1234567.25"),
         ("fallback.blocks", (6, 4), "6, 4"),
         ("fallback.lighter", (PROMPT_LOOKUP,), "prompt_lookup"),
         ("fallback.lighter", (), ""),

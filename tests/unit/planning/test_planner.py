@@ -217,7 +217,7 @@ def test_prompt_lookup_may_take_the_drafts_place_where_depth_is_automatic() -> N
     assert decide(Wish(depth_mode=DepthMode.FIXED), ON, CEILING, MODEL).alternatives == frozenset()
 
 
-def test_a_caller_who_names_a_drafter_gets_that_one_in_every_round() -> None:
+def test_a_caller_who_names_a_drafter_gets_that_one_in_every_step() -> None:
     assert decide(Wish(drafter=DRAFT), ON, CEILING, MODEL).alternatives == frozenset()
     assert decide(Wish(drafter=LOOKUP), ON, CEILING, MODEL).alternatives == frozenset()
 

@@ -20,8 +20,8 @@ from draftd.core import (
     ModelInfo,
     Outcome,
     RequestStats,
-    RoundResult,
     SamplingParams,
+    StepCounts,
     WorkloadClass,
 )
 from draftd.engine.observer import EngineStatus, PrefixStatus
@@ -49,10 +49,10 @@ STATUS = EngineStatus(3, 2, 64, 4096, 1200, DraftCounts(), {}, 0, prefix=PrefixS
 SPECULATIVE = DecodePlan(DecodeMode.SPECULATIVE, 4, DRAFT_MODEL, FallbackLevel.FULL, "on", "flag: TARGETING_MATCH")
 AUTOMATIC = replace(SPECULATIVE, depth_mode=DepthMode.AUTOMATIC, alternatives=frozenset({PROMPT_LOOKUP}))
 AUTOREGRESSIVE = DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, FallbackLevel.FULL, "off", "request: autoregressive")
-SPECULATIVE_ROUND = RoundResult(4, 2, 3, True, 4, 0.001, 0.002, 0.5)
-PARKED_ROUND = RoundResult(0, 0, 1, False, 0, 0.0, 0.002, parked=True)
-CAPPED_ROUND = RoundResult(4, 4, 5, False, 4, 0.001, 0.002, 0.5, capped=True)
-PLAIN_ROUND = RoundResult(0, 0, 1, False, 0, 0.0, 0.002)
+SPECULATIVE_STEP = StepCounts(4, 2, 3, True, 4, 0.001, 0.002, 0.5)
+PARKED_STEP = StepCounts(0, 0, 1, False, 0, 0.0, 0.002, parked=True)
+CAPPED_STEP = StepCounts(4, 4, 5, False, 4, 0.001, 0.002, 0.5, capped=True)
+PLAIN_STEP = StepCounts(0, 0, 1, False, 0, 0.0, 0.002)
 # A machine that tells everything.
 HARDWARE = FixedView(
     HardwareState(
@@ -119,14 +119,14 @@ class Scene:
         *,
         plan: DecodePlan = SPECULATIVE,
         reason: FinishReason = FinishReason.STOP,
-        rounds: int = 3,
-        more: Sequence[RoundResult] = (),
+        steps: int = 3,
+        more: Sequence[StepCounts] = (),
         degraded: str = "",
         error: str = "",
         stats: Callable[[RequestStats], None] = lambda stats: None,
         **start: object,
     ) -> Outcome:
-        """One whole request; returns what the engine would say of it. `more`: rounds of other kinds, at its end."""
+        """One whole request; returns what the engine would say of it. `more`: steps of other kinds, at its end."""
         asked = self.start(**start)
         span = self.telemetry.begin_inference(asked)
         span.planned(plan, ContextTier.SHORT)
@@ -134,9 +134,9 @@ class Scene:
         at = asked.arrival
         told = RequestStats(5, at, 0, at + 0.001, at + 0.01, at + 0.02, 3, at + 0.1, at + 0.1)
         observer = self.telemetry.observer
-        step = SPECULATIVE_ROUND if plan.mode is DecodeMode.SPECULATIVE else PLAIN_ROUND
-        for number, one in enumerate([*[step] * rounds, *more]):
-            observer.on_round(request, one, 0.004 if number else None)
+        step = SPECULATIVE_STEP if plan.mode is DecodeMode.SPECULATIVE else PLAIN_STEP
+        for number, one in enumerate([*[step] * steps, *more]):
+            observer.on_step(request, one, 0.004 if number else None)
             told.counts.add(one)
             self.engine.add(one)
         stats(told)

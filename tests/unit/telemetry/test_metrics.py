@@ -27,12 +27,12 @@ from tests.otlp import OtlpReceiver
 from tests.unit.telemetry.scene import (
     AUTOMATIC,
     AUTOREGRESSIVE,
-    CAPPED_ROUND,
+    CAPPED_STEP,
     INFO,
-    PARKED_ROUND,
+    PARKED_STEP,
     READINGS,
     SPECULATIVE,
-    SPECULATIVE_ROUND,
+    SPECULATIVE_STEP,
     STATUS,
     Scene,
 )
@@ -42,10 +42,10 @@ LOOKUP = DecodePlan(DecodeMode.SPECULATIVE, 4, PROMPT_LOOKUP, FallbackLevel.FULL
 
 def test_the_counters_are_the_engines_own_counts(scene: Scene, receiver: OtlpReceiver) -> None:
     for workload in WorkloadClass:
-        scene.serve(workload=workload, rounds=7)
-        scene.serve(workload=workload, plan=AUTOREGRESSIVE, rounds=5)
-    scene.serve(reason=FinishReason.CANCELLED, rounds=2)
-    scene.serve(plan=AUTOMATIC, rounds=1, more=[PARKED_ROUND, PARKED_ROUND, CAPPED_ROUND])
+        scene.serve(workload=workload, steps=7)
+        scene.serve(workload=workload, plan=AUTOREGRESSIVE, steps=5)
+    scene.serve(reason=FinishReason.CANCELLED, steps=2)
+    scene.serve(plan=AUTOMATIC, steps=1, more=[PARKED_STEP, PARKED_STEP, CAPPED_STEP])
     assert scene.telemetry.shutdown(30.0)
 
     counts = scene.engine
@@ -60,9 +60,9 @@ def test_the_counters_are_the_engines_own_counts(scene: Scene, receiver: OtlpRec
     assert receiver.total("draftd.spec_decode.verify.time") == pytest.approx(counts.verify_seconds)
     assert receiver.total("draftd.spec_decode.break_even_tokens") == pytest.approx(counts.break_even_tokens)
     assert counts.break_even_tokens > 0
-    assert receiver.total("draftd.spec_decode.parked_rounds") == counts.parked_rounds == 2
-    assert receiver.total("draftd.spec_decode.capped_rounds") == counts.capped_rounds == 1
-    assert counts.drafts + counts.parked_rounds < counts.target_forwards
+    assert receiver.total("draftd.spec_decode.parked_steps") == counts.parked_steps == 2
+    assert receiver.total("draftd.spec_decode.capped_steps") == counts.capped_steps == 1
+    assert counts.drafts + counts.parked_steps < counts.target_forwards
     assert receiver.by("draftd.spec_decode.accepted_tokens_per_pos", "draftd.position") == dict(
         enumerate(counts.accepted_per_position)
     )
@@ -71,7 +71,7 @@ def test_the_counters_are_the_engines_own_counts(scene: Scene, receiver: OtlpRec
     )
     assert receiver.by("draftd.tokens", "gen_ai.token.type") == {"output": counts.emitted, "input": 5 * scene.served}
     assert receiver.total("draftd.requests") == scene.served
-    assert receiver.count("draftd.inter_chunk.duration") == counts.rounds - scene.served
+    assert receiver.count("draftd.inter_chunk.duration") == counts.steps - scene.served
 
 
 def test_every_metric_arrives_as_the_catalog_says(scene: Scene, receiver: OtlpReceiver) -> None:
@@ -187,7 +187,7 @@ def test_each_outcome_is_counted_and_timed(scene: Scene, receiver: OtlpReceiver)
 
 
 def test_time_per_output_token_is_the_conventions(scene: Scene, receiver: OtlpReceiver) -> None:
-    outcome = scene.serve(rounds=3)
+    outcome = scene.serve(steps=3)
     scene.telemetry.shutdown(30.0)
     assert receiver.total("gen_ai.server.time_to_first_token") == pytest.approx(0.02)
     emitted = outcome.stats.counts.emitted
@@ -237,11 +237,11 @@ def test_one_collection_reads_one_state() -> None:
     entry = ledger.entry(request)
     over = threading.Event()
 
-    def rounds() -> None:
+    def steps() -> None:
         while not over.is_set():
-            ledger.add_step(entry, SPECULATIVE_ROUND)
+            ledger.add_step(entry, SPECULATIVE_STEP)
 
-    thread = threading.Thread(target=rounds)
+    thread = threading.Thread(target=steps)
     thread.start()
     try:
         seen = []
@@ -262,7 +262,7 @@ def test_one_collection_reads_one_state() -> None:
 def test_labels_stay_few(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
     scene = open_scene(receiver.environ())
     for number in range(300):
-        scene.serve(request_id=f"id-{number}", max_tokens=number, rounds=1)
+        scene.serve(request_id=f"id-{number}", max_tokens=number, steps=1)
     scene.telemetry.shutdown(30.0)
     assert all(len(receiver.points(metric.name)) <= 4 for metric in catalog.METRICS)
 

@@ -50,7 +50,7 @@ def test_a_broken_collector_costs_neither_time_nor_memory(
         scene = open_scene(broken.environ(**QUEUE))
         began = time.monotonic()
         for _ in range(400):  # of four spans each
-            scene.serve(rounds=5)
+            scene.serve(steps=5)
         # Some fifty batches. An exporter tries each for a second at the least, and for ten by default.
         assert time.monotonic() - began < 40
         assert spans_in_memory() - before < 300, "the queue's 64 and the batches on their way, of 1,600"

@@ -13,7 +13,7 @@ import pytest
 
 from draftd.telemetry.setup import Telemetry
 from tests.otlp import OtlpReceiver, SpanRecord
-from tests.unit.telemetry.scene import SPECULATIVE_ROUND, Scene
+from tests.unit.telemetry.scene import SPECULATIVE_STEP, Scene
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
@@ -332,4 +332,4 @@ async def test_a_request_may_be_recorded_from_another_thread(scene: Scene, recei
         assert await ask(channel, "generate", metadata=CALLER) is grpc.StatusCode.OK
     await flushed(scene)
     assert only(receiver, "chat nano").trace_id == TRACE
-    assert receiver.total("draftd.spec_decode.draft_tokens") == 3 * SPECULATIVE_ROUND.drafted
+    assert receiver.total("draftd.spec_decode.draft_tokens") == 3 * SPECULATIVE_STEP.drafted

@@ -82,7 +82,7 @@ def test_the_processs_own_environment_is_used(
 def test_both_protocols(open_scene: Callable[..., Scene], protocol: str) -> None:
     with OtlpReceiver(protocol, 60_000) as receiver:
         scene = open_scene(receiver.environ())
-        scene.serve(rounds=4)
+        scene.serve(steps=4)
         scene.telemetry.flag_hook()
         assert scene.telemetry.shutdown(30.0)
         assert len(receiver.spans("chat nano")) == 1

@@ -11,7 +11,7 @@ from draftd.core import FinishReason, RequestStats, SamplingParams
 from draftd.errors import InvalidRequest, NotServing, QueueFull, SpeculationUnavailable
 from draftd.telemetry import catalog
 from tests.otlp import OtlpReceiver, SpanRecord
-from tests.unit.telemetry.scene import AUTOMATIC, AUTOREGRESSIVE, CAPPED_ROUND, PARKED_ROUND, Scene
+from tests.unit.telemetry.scene import AUTOMATIC, AUTOREGRESSIVE, CAPPED_STEP, PARKED_STEP, Scene
 
 
 def only(receiver: OtlpReceiver, name: str = "chat nano") -> SpanRecord:
@@ -20,7 +20,7 @@ def only(receiver: OtlpReceiver, name: str = "chat nano") -> SpanRecord:
 
 
 def test_how_depth_was_chosen(scene: Scene, receiver: OtlpReceiver) -> None:
-    scene.serve(plan=AUTOMATIC, rounds=1, more=[PARKED_ROUND, PARKED_ROUND, CAPPED_ROUND], request_id="automatic")
+    scene.serve(plan=AUTOMATIC, steps=1, more=[PARKED_STEP, PARKED_STEP, CAPPED_STEP], request_id="automatic")
     scene.serve(request_id="fixed")
     scene.serve(plan=AUTOREGRESSIVE, request_id="plain")
     scene.telemetry.shutdown(30.0)
@@ -30,8 +30,8 @@ def test_how_depth_was_chosen(scene: Scene, receiver: OtlpReceiver) -> None:
             for name in (
                 "plan.depth_mode",
                 "plan.alternatives",
-                "spec_decode.parked_rounds",
-                "spec_decode.capped_rounds",
+                "spec_decode.parked_steps",
+                "spec_decode.capped_steps",
             )
         ]
         for span in receiver.spans("chat nano")
@@ -82,9 +82,9 @@ def test_a_request_by_the_genai_conventions(scene: Scene, receiver: OtlpReceiver
         "draftd.plan.drafter": "draft_model",
         "draftd.plan.max_draft_tokens": 4,
         "draftd.plan.depth_mode": "fixed",
-        "draftd.spec_decode.parked_rounds": 0,
-        "draftd.spec_decode.capped_rounds": 0,
-        "draftd.rounds": 3,
+        "draftd.spec_decode.parked_steps": 0,
+        "draftd.spec_decode.capped_steps": 0,
+        "draftd.steps": 3,
         "draftd.spec_decode.drafts": 3,
         "draftd.spec_decode.draft_tokens": 12,
         "draftd.spec_decode.accepted_tokens": 6,
@@ -144,7 +144,7 @@ def test_queue_prefill_and_decode_follow_one_another(scene: Scene, receiver: Otl
     assert decode.end == whole.end
     assert (queue.end - queue.start) / 1e9 == pytest.approx(0.001, abs=1e-5)
     assert (prefill.end - prefill.start) / 1e9 == pytest.approx(0.009, abs=1e-5)
-    assert decode.attributes == {"gen_ai.usage.output_tokens": 9, "draftd.rounds": 3}
+    assert decode.attributes == {"gen_ai.usage.output_tokens": 9, "draftd.steps": 3}
 
 
 def never_scheduled(stats: RequestStats) -> None:
@@ -162,7 +162,7 @@ def never_prefilled(stats: RequestStats) -> None:
 def test_an_early_end_has_the_spans_it_reached(
     scene: Scene, receiver: OtlpReceiver, stats: Callable[[RequestStats], None], children: set[str]
 ) -> None:
-    scene.serve(reason=FinishReason.CANCELLED, rounds=0, stats=stats)
+    scene.serve(reason=FinishReason.CANCELLED, steps=0, stats=stats)
     scene.telemetry.shutdown(30.0)
     whole = only(receiver)
     found = {span.name: span for span in receiver.spans() if span.parent_id == whole.span_id}
@@ -271,7 +271,7 @@ def test_nothing_handed_over_makes_it_raise(
     span.planned(broken, broken)  # type: ignore[arg-type]
     span.finished(broken)  # type: ignore[arg-type]
     for _ in range(3):
-        scene.telemetry.observer.on_round(broken, broken, 0.1)  # type: ignore[arg-type]
+        scene.telemetry.observer.on_step(broken, broken, 0.1)  # type: ignore[arg-type]
         scene.telemetry.observer.on_finish(broken, broken)  # type: ignore[arg-type]
         scene.telemetry.observer.on_drafter_error(broken, "")  # type: ignore[arg-type]
     assert scene.telemetry.begin_inference(broken) is not None  # type: ignore[arg-type]

@@ -135,10 +135,10 @@ def summary(answer: Answer) -> str:
     if counts.drafted:
         parts.append(f"{counts.accepted} of {counts.drafted} drafted accepted ({percent(counts.acceptance)})")
         parts.append(f"{length(counts.mean_accepted_length)} tokens a draft")
-    elif plan.reason and not counts.parked_rounds:
+    elif plan.reason and not counts.parked_steps:
         parts.append(plan.reason)
-    if counts.parked_rounds:
-        parts.append(f"{counts.parked_rounds} of {counts.rounds} steps parked: drafting did not pay")
+    if counts.parked_steps:
+        parts.append(f"{counts.parked_steps} of {counts.steps} steps parked: drafting did not pay")
     if answer.finished.degraded:
         parts.append(f"went on autoregressively: {answer.finished.degraded}")
     return " · ".join(parts)

@@ -66,8 +66,8 @@ def drafting(counts: pb.DraftCounts, output_tokens: int) -> Drafting:
         per_position=tuple(map(_over, counts.accepted_per_position, counts.drafted_per_position)),
         mean_length=1 + counts.accepted_tokens / drafts if drafts else None,
         depth=_over(drafted, drafts),
-        drafting=_over(drafts, counts.rounds),
-        parked=_over(counts.parked_rounds, counts.rounds),
+        drafting=_over(drafts, counts.steps),
+        parked=_over(counts.parked_steps, counts.steps),
         speedup=(drafts + counts.accepted_tokens) / (drafts + counts.break_even_tokens) if known else None,
         tokens_per_forward=_over(output_tokens, counts.target_forwards),
     )
@@ -102,7 +102,7 @@ def failures(status: control.GetStatusResponse) -> int:
 
 
 _COUNTERS = (
-    "rounds", "drafts", "parked_rounds", "drafted_tokens", "accepted_tokens", "target_forwards", "break_even_tokens",
+    "steps", "drafts", "parked_steps", "drafted_tokens", "accepted_tokens", "target_forwards", "break_even_tokens",
 )  # fmt: skip
 _BY_POSITION = ("drafted_per_position", "accepted_per_position")
 

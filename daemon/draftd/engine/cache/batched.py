@@ -3,7 +3,7 @@
 One forward serves every row, and a rollback only lowers a number, since what lies beyond a row's length is masked and
 later overwritten. Rows begin at position 0 and are padded on the right: there is no left padding to reclaim.
 
-Rows lie in the first slots of the arrays, in order; more slots and positions are kept than are used, so that a round
+Rows lie in the first slots of the arrays, in order; more slots and positions are kept than are used, so that a step
 and a newcomer write in place. MLX does that where nobody else refers to an array: nothing here may keep a view of one.
 """
 

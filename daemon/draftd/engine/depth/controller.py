@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 
 from draftd.core import PROMPT_LOOKUP, DepthMode, DrafterName, Origin
 from draftd.engine.depth.acceptance_rates import Acceptance, AnswerLengths, RowEvidence, key_of
-from draftd.engine.depth.costs import DEEPEST, Best, Candidate, Estimate, RoundCosts
+from draftd.engine.depth.costs import DEEPEST, Best, Candidate, Estimate, StepCosts
 from draftd.engine.depth.explorer import WORTH, ExplorationBudget, Explorer, PlainMeasurement, Trial
 from draftd.engine.depth.saved import Learnt
 from draftd.engine.drafters.base import Drafter
@@ -39,7 +39,7 @@ class DepthControl:
 
     def __init__(
         self,
-        costs: RoundCosts,
+        costs: StepCosts,
         deepest: int,
         *,
         acceptance: Acceptance | None = None,

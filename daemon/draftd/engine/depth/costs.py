@@ -84,7 +84,7 @@ class _Curve:
 Offsets = Mapping[tuple[DrafterName | None, int, bool, int], tuple[float, float]]
 
 
-class RoundCosts:
+class StepCosts:
     """Seconds of a step. Its kind is a drafter (None: plain), a batch size, a depth, the mean tokens of context of its
     sequences, and whether any of them is sampled. Engine thread only."""
 

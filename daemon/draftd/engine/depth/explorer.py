@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from draftd.core import DrafterName
 from draftd.engine.depth.acceptance_rates import Acceptance, emitted, key_of
-from draftd.engine.depth.costs import Best, Candidate, Estimate, RoundCosts
+from draftd.engine.depth.costs import Best, Candidate, Estimate, StepCosts
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep
 
@@ -137,7 +137,7 @@ class Trial:
 class Explorer:
     """Engine thread only."""
 
-    def __init__(self, costs: RoundCosts, acceptance: Acceptance, budget: ExplorationBudget) -> None:
+    def __init__(self, costs: StepCosts, acceptance: Acceptance, budget: ExplorationBudget) -> None:
         self._costs, self._acceptance, self._budget = costs, acceptance, budget
         self._prepared: Trial | None = None  # its drafter takes its sequences' texts in, or has done so
         self._over: Trial | None = None  # whether it paid shows when the next step is planned

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from draftd.core import DrafterName, WorkloadClass
 from draftd.engine.depth.acceptance_rates import Acceptance, Evidence, Key
-from draftd.engine.depth.costs import DEEPEST, Offsets, Prices, RoundCosts
+from draftd.engine.depth.costs import DEEPEST, Offsets, Prices, StepCosts
 from draftd.errors import ConfigError
 
 _AGED = 0.5  # of what was counted before, the share that still counts: texts and weights may be others
@@ -51,20 +51,20 @@ class _Document(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """`offsets` as `RoundCosts.offsets` gives them; `acceptance`: tokens drafted, and those accepted, by position."""
+    """`offsets` as `StepCosts.offsets` gives them; `acceptance`: tokens drafted, and those accepted, by position."""
 
     prices: Prices
     offsets: Offsets = field(default_factory=dict)
     acceptance: Mapping[Key, tuple[tuple[float, ...], tuple[float, ...]]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, costs: RoundCosts, acceptance: Acceptance) -> Self:
+    def of(cls, costs: StepCosts, acceptance: Acceptance) -> Self:
         counted = {key: (tuple(e.drafted), tuple(e.accepted)) for key, e in acceptance.evidence.items()}
         return cls(costs.prices, costs.offsets(), counted)
 
-    def costs(self, plain: float | None) -> RoundCosts:
+    def costs(self, plain: float | None) -> StepCosts:
         """To go on with, where a plain step of one sequence takes `plain` seconds now; None where that is not known."""
-        costs = RoundCosts(self.prices)
+        costs = StepCosts(self.prices)
         costs.restore(self.offsets)
         if plain:
             costs.restore({}, math.log(plain / costs.plain(1, self.prices.context)))

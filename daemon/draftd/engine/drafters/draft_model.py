@@ -20,7 +20,7 @@ from draftd.engine.step import places_after
 class DraftModel:
     """Drafts with a small model, whose caches follow the rows' texts.
 
-    A row's cache may lag behind its text (by the last accepted token after full acceptance, by more after rounds
+    A row's cache may lag behind its text (by the last accepted token after full acceptance, by more after steps
     without a draft): each proposal first catches up in the same forward that drafts the first token.
     """
 

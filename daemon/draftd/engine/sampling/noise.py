@@ -31,7 +31,7 @@ class Noise:
     def block(self, starts: Sequence[int], first: int, width: int, vocabulary: int, more: int = 0) -> mx.array:
         """Rows × width × vocabulary: row i's for `width` tokens of which `starts[i] + first` precede the first one.
 
-        `more` positions beyond are drawn in the same go, for those who ask for them with the same `starts`: a round's
+        `more` positions beyond are drawn in the same go, for those who ask for them with the same `starts`: a step's
         drafter and verifier share their noise.
         """
         asked, end = list(starts), first + width

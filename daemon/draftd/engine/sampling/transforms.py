@@ -23,7 +23,7 @@ from draftd.engine.sampling.noise import Noise
 _LOG2_E = math.log2(math.e)
 
 
-_BELOW_ONE = 1.0 - 2.0**-22  # a float32 uniform must never round up to 1
+_BELOW_ONE = 1.0 - 2.0**-22  # a float32 uniform must never step up to 1
 
 
 def uniforms(generators: Sequence[random.Random], counts: Sequence[int]) -> mx.array:
@@ -70,7 +70,7 @@ class Sampling:
         self._noisy_rows = _rows([i in seeds for i in range(len(params))])
 
     def select(self, rows: Sequence[int]) -> Sampling:
-        """The parameters of these rows. The same rows draft for many rounds: the last answer is kept."""
+        """The parameters of these rows. The same rows draft for many steps: the last answer is kept."""
         asked = list(rows)
         if self._selected is None or self._selected[0] != asked:
             self._selected = asked, Sampling([self._params[i] for i in asked])

@@ -38,7 +38,7 @@ _LEVELS = {
 
 def counts(c: DraftCounts) -> pb.DraftCounts:
     return pb.DraftCounts(
-        rounds=c.rounds,
+        steps=c.steps,
         drafts=c.drafts,
         drafted_tokens=c.drafted,
         accepted_tokens=c.accepted,
@@ -51,8 +51,8 @@ def counts(c: DraftCounts) -> pb.DraftCounts:
         draft_time=duration(c.draft_seconds),
         verify_time=duration(c.verify_seconds),
         break_even_tokens=c.break_even_tokens,
-        parked_rounds=c.parked_rounds,
-        capped_rounds=c.capped_rounds,
+        parked_steps=c.parked_steps,
+        capped_steps=c.capped_steps,
     )
 
 

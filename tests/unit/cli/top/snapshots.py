@@ -19,12 +19,12 @@ def counts(
     break_even: float = 0.0,
     per_position: Sequence[tuple[int, int]] = (),
 ) -> inference.DraftCounts:  # fmt: skip
-    """`per_position` is accepted and drafted, position by position; `plain` rounds drafted nothing,
+    """`per_position` is accepted and drafted, position by position; `plain` steps drafted nothing,
     `parked` of them because it did not pay."""
     return inference.DraftCounts(
-        rounds=drafts + plain,
+        steps=drafts + plain,
         drafts=drafts,
-        parked_rounds=parked,
+        parked_steps=parked,
         drafted_tokens=drafted,
         accepted_tokens=accepted,
         target_forwards=drafts + plain,

@@ -89,7 +89,7 @@ def test_of_a_daemon_that_does_not_say_when_it_started_the_uptime_tells() -> Non
         (status(0, counts(5, 9, 9, per_position=[(5, 5), (4, 4)])), status(0, counts(5, 9, 9, per_position=[(5, 5)]))),
         (status(0, counts(5, 9, 9, per_position=[(5, 5)])), status(0, counts(5, 9, 9, per_position=[(4, 5)]))),
     ],
-    ids=["tokens", "refusals", "finishes", "failures", "accepted", "rounds", "positions", "a position"],
+    ids=["tokens", "refusals", "finishes", "failures", "accepted", "steps", "positions", "a position"],
 )
 def test_a_counter_that_went_back_gives_no_rate(before: pb.GetStatusResponse, after: pb.GetStatusResponse) -> None:
     assert between(Snapshot(1.0, before), Snapshot(2.0, after)) is None

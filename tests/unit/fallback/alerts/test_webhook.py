@@ -189,7 +189,7 @@ def test_who_comes_too_often_is_told_so_before_a_body_is_read(by: str) -> None:
 
 
 def test_where_no_more_signatures_can_be_remembered_they_wait_and_none_is_forgotten() -> None:
-    bodies = [notification(alert(round=str(number))) for number in range(2)]
+    bodies = [notification(alert(step=str(number))) for number in range(2)]
     with Webhook() as webhook:
         webhook.listener._replay_guard = ReplayGuard(600.0, capacity=1)
         first = signed(bodies[0])
