@@ -5,7 +5,7 @@ BIN := .venv/bin
 SETUP := scripts/setup.sh scripts/common.sh pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check lint types imports proto-check docs-check collector-check components collector stack proto docs \
+.PHONY: help demo serve test check lint types imports words proto-check docs-check collector-check components collector stack proto docs \
 	accept bench bench-harness bench-peers simulate train constraints clean
 
 help: ## what there is to make
@@ -30,7 +30,7 @@ collector: ## an OpenTelemetry Collector for otel-collector/config.yaml: the ins
 stack: $(DEV) ## the daemon, the collector, Prometheus and Alertmanager, natively, in one log; Ctrl-C stops all
 	@$(BIN)/python scripts/stack.py $(ARGS)
 
-check: lint types imports proto-check docs-check collector-check ## formatting, types, layers, contract, generated files
+check: lint types imports words proto-check docs-check collector-check ## formatting, types, layers, words, contract, generated files
 
 lint: $(DEV)
 	$(BIN)/ruff check .
@@ -42,6 +42,9 @@ types: $(DEV)
 
 imports: $(DEV)
 	$(BIN)/lint-imports --no-cache
+
+words: $(DEV)
+	@$(BIN)/python -m scripts.words
 
 proto-check: $(DEV)
 	sh scripts/proto.sh --check

@@ -34,7 +34,7 @@ class Alerting:
     # Time to first token, by context tier.
     ttft_quantile: float = 0.95
     ttft_ratio: float = 2.0  # of the baseline
-    ttft_floor_seconds: float = 0.5  # below it nobody waits, whatever the ratio
+    ttft_floor_seconds: float = 0.5  # below it no one notices, whatever the ratio
 
     # The machine.
     swap_bytes: int = 128 * 1024 * 1024  # read back from swap, or more of it used, in a window

@@ -19,6 +19,7 @@ READ = (".py", ".proto", ".md", ".toml", ".yaml", ".yml", ".sh", ".j2", "Makefil
 # The list itself, what another tool writes or owns, and prompts and texts of models, which are data.
 LEFT_OUT = (
     "scripts/retired_words.toml",
+    "tests/unit/test_words.py",
     "daemon/draftd/v1/",
     "daemon/draftd/models/nano/",
     "daemon/draftd/canaries/",

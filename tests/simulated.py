@@ -38,7 +38,7 @@ class Machine:
     step: Callable[[int], float] = lambda rows: 0.001
     take_in: float = 0.00003  # of the draft, a token
     stands: Mapping[WorkloadClass, Sequence[float]] = field(default_factory=dict)
-    tempo: float = 1.0
+    slowdown: float = 1.0
     noise: float = 0.05
     overhead: float = 0.0003  # of a step that was not started ahead
     ends: int = 1 << 20  # tokens after which a text is over
@@ -46,7 +46,7 @@ class Machine:
     dice: random.Random = field(default_factory=lambda: random.Random(1))
 
     def spend(self, seconds: float) -> None:
-        self.now += seconds * self.tempo * math.exp(self.dice.gauss(0, self.noise))
+        self.now += seconds * self.slowdown * math.exp(self.dice.gauss(0, self.noise))
 
     def round(self, rows: int, depth: int) -> float:
         """Seconds of a step, without noise."""

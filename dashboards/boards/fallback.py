@@ -173,7 +173,7 @@ def _told() -> tuple[Panel, ...]:
         ),
         lines(
             Text("Polls of the source of alerts", "Times that its source was asked for alerts, in the interval before.",
-                 look.COUNT, 6, low=0, no_value="nobody is polled"),
+                 look.COUNT, 6, low=0, no_value="no polling"),
             ask.POLLS,
             colors=_RESULTS,
         ),

@@ -46,7 +46,7 @@ def _service(alerting: Alerting) -> tuple[Panel, ...]:
     )
     acceptance = tile(
         "Acceptance and break-even",
-        "Share of the drafted tokens that stood in the text, and the share from which on drafting pays, as measured, "
+        "Share of the drafted tokens that were accepted, and the share from which on drafting pays, as measured, "
         "over the time shown. The first should be the higher one.",
         look.SHARE,
         no_value="no drafts",
@@ -80,7 +80,7 @@ def _service(alerting: Alerting) -> tuple[Panel, ...]:
 def _health(alerting: Alerting) -> tuple[Panel, ...]:
     first = tile(
         "First token, p95",
-        "Time from a request's arrival to its first token that 95 % kept below, over the time shown. Nobody waits "
+        "Time from a request's arrival to its first token that 95 % kept below, over the time shown. No request waits "
         "below "
         f"{alerting.ttft_floor_seconds:g} s.",
         look.SECONDS,

@@ -1,6 +1,6 @@
 """What other threads hand to the engine thread: requests, their ends, commands. Bounded, and refused where it is full.
 
-Its lock guards nothing that takes time: nobody holds it while MLX works.
+Its lock guards nothing that takes time: it is never held while MLX works.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from draftd.core import DecodeRequest, FinishReason, Origin, TokenSink
 from draftd.engine.jobs import Command, Lower, refuse
 from draftd.errors import NotServing, QueueFull
 
-_IDLE_SECONDS = 0.5  # how long an idle engine sleeps when nobody wakes it
+_IDLE_SECONDS = 0.5  # how long an idle engine sleeps when nothing wakes it
 _MOST_COMMANDS = 64  # waiting to be taken: they are taken every step
 _MOST_OWN = 16  # of the daemon's own requests in hand
 
@@ -131,7 +131,7 @@ class Inbox:
             self._seconds_per_request = seconds_per_request
 
     def shut(self, error: Exception) -> list[tuple[DecodeRequest, TokenSink]]:
-        """Takes nothing from now on; ends the commands that nobody took, and returns such requests."""
+        """Takes nothing from now on; ends the commands that were not taken, and returns such requests."""
         with self._lock:
             left, commands = list(self._arrivals), self._commands
             self._arrivals.clear()

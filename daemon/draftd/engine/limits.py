@@ -22,7 +22,7 @@ class Limits:
     max_batch: int = 8  # requests that decode at one time
     max_draft_tokens: int = 8  # the most that any plan lets a step draft; costs are known up to there
     prefill_chunk: int = 512  # tokens of prompt in one forward
-    prefill_slice_seconds: float = 0.1  # the longest that running rows wait for a newcomer's prompt
+    prefill_slice_seconds: float = 0.1  # the longest that running sequences wait for a slice of a prompt
     prefix_cache_bytes: int = 0  # for what is kept of prompts
     kv_cache_bytes: int | None = None  # for running requests; None: by what is known of memory once the model is there
     #: How much of what may be held for later requests the machine's memory has room for now, from 0 to 1.

@@ -140,8 +140,8 @@ class EngineWorker:
         """Holds exactly these drafters' weights; ends with the bytes of draft weights then held.
 
         Weights that are wanted are read in pieces between steps. Others go once no running request drafts with them;
-        meanwhile newcomers no longer get them. A request whose drafter is not held goes on autoregressively, and says
-        why. Unknown kinds are ignored. A call that another overtakes ends together with it. The future raises
+        meanwhile waiting requests no longer get them. A request whose drafter is not held goes on autoregressively, and
+        says why. Unknown kinds are ignored. A call that another overtakes ends together with it. The future raises
         ModelLoadError where weights cannot be had: then that drafter is not held. All commands raise NotServing and
         QueueFull, and all futures end with NotServing when the engine ends.
         """

@@ -131,7 +131,7 @@ def scripted_models(
     with_draft: bool = True,
     light_acceptance: float | None = None,
 ) -> LoadedModels:
-    """A loaded pair. `acceptance`: share of drafted tokens that stand, 0 to 1, independent of position.
+    """A loaded pair. `acceptance`: share of drafted tokens that are accepted, 0 to 1, independent of position.
 
     `step_seconds` is how long each target forward takes; `eos_after` ends every text at that position;
     `light_acceptance` is that of a light draft besides, which is not loaded at first.

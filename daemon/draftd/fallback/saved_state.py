@@ -171,7 +171,7 @@ class SavedState:
         elif self._probe_baselines is not None and state.probe_baselines is not None:
             try:
                 self._probe_baselines.recall(state.probe_baselines)
-            except ValueError as error:  # it is learnt again: no reason to doubt the rest
+            except ValueError as error:  # it is learnt again; the rest stays valid
                 log.warning("what probes showed is to be learnt anew: %s: %s", self.path, error)
         return found.resumed(now)
 

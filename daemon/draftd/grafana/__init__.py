@@ -1,1 +1,1 @@
-"""Dashboards and alert rules for Grafana, generated from the project's dashboards/ folder: data, nobody edits it."""
+"""Dashboards and alert rules for Grafana, generated from the project's dashboards/ folder: data, never edited by hand."""

@@ -201,7 +201,7 @@ def deviation(share: float) -> float:
     return float((share * (1 - share) / SAMPLES) ** 0.5)
 
 
-def test_a_drafted_token_stands_as_often_as_the_distributions_overlap(models):
+def test_a_drafted_token_is_accepted_as_often_as_the_distributions_overlap(models):
     """sum(min(p, q)), which is more than the sum(p q) that accepting equal samples, as mlx-lm does, would give."""
     params = PARAMS["temperature"]
     p, q, first = overlaps(models, params)

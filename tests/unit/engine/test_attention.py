@@ -90,9 +90,9 @@ def test_every_row_gives_what_it_gives_alone(target, lengths: tuple[int, ...], w
     def together() -> tuple[mx.array, list[int]]:
         caches = RaggedCaches(model, apart=attention.installed(model))
         for one in texts:
-            newcomer = caches.fresh()
-            newcomer.forward(one, [one.shape[1]])
-            caches.join(newcomer)
+            joining = caches.fresh()
+            joining.forward(one, [one.shape[1]])
+            caches.join(joining)
         calls.clear()
         logits = caches.forward(coming, [width] * len(lengths))
         mx.eval(logits)

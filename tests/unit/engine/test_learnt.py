@@ -35,7 +35,7 @@ def test_it_survives_being_written_and_read() -> None:
 
 def test_what_was_learnt_is_known_at_once_on_a_machine_of_another_speed() -> None:
     where, learnt = trained()
-    where.tempo = 3.0
+    where.slowdown = 3.0
     costs = learnt.costs(3 * where.plain(1))
     assert costs.plain(1) == pytest.approx(3 * where.plain(1), rel=0.05)
     assert costs.drafted(DRAFT_MODEL, 1, 4)[4] == pytest.approx(3 * where.round(1, 4), rel=0.1)

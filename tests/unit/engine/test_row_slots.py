@@ -68,7 +68,7 @@ def test_any_order_of_any_rows_may_be_kept(data):
     check(caches, [texts[i] for i in keep])
 
 
-def test_a_newcomer_that_was_expected_costs_no_more_than_its_own_row():
+def test_a_joining_sequence_that_was_expected_costs_only_its_row():
     caches, texts = batch([200] * 3)
     new, text = row(caches, 700, 3)
     caches.expect([700])

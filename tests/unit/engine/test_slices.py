@@ -288,7 +288,7 @@ def test_whatever_arrives_and_leaves_texts_are_those_alone_and_nothing_is_left_o
 
 
 @pytest.mark.parametrize("state", ["waiting", "first slice", "last slice"])
-def test_a_deadline_acts_wherever_a_newcomer_is(state):
+def test_a_deadline_acts_while_waiting_and_in_prefill(state):
     machine = Machine(scripted_models(0.7))
     scheduler = machine.rig.scheduler
     machine.rig.add(request([1, 2, 3], autoregressive(), max_tokens=400))

@@ -271,7 +271,7 @@ def test_nothing_is_saved_while_nothing_changes() -> None:
     assert [done for done in store.trace.done if done.startswith("save")] == ["save full 4"]
 
 
-def test_the_weights_of_a_lower_rung_are_not_kept_once_the_engine_has_loaded() -> None:
+def test_the_weights_of_a_lower_level_are_not_kept_once_the_engine_has_loaded() -> None:
     store = MemoryStore()
     tell(Controlled(store), notice(PLAIN, hard=True))
     again = Controlled(store)

@@ -78,7 +78,7 @@ def stepped(positions: int) -> int:
 
 
 def slots(rows: int, most_rows: int | None) -> int:
-    """Doubled from one on, so that what is copied for a newcomer's sake stays in proportion."""
+    """Doubled from one on, so that what is copied for the sake of one that joins stays in proportion."""
     doubled = 1 << (rows - 1).bit_length() if rows else 0
     return doubled if most_rows is None else max(rows, min(doubled, most_rows))
 
@@ -174,7 +174,7 @@ class Caches(Protocol):
         """Rows of these lengths will join: room for them may be made beforehand. Replaces what was said before."""
         ...
 
-    def join(self, newcomer: Caches) -> None:
+    def join(self, joining: Caches) -> None:
         """Appends the rows of another of the same layout; that one is used up."""
         ...
 

@@ -4,7 +4,8 @@ One forward serves every row, and a rollback only lowers a number, since what li
 later overwritten. Rows begin at position 0 and are padded on the right: there is no left padding to reclaim.
 
 Rows lie in the first slots of the arrays, in order; more slots and positions are kept than are used, so that a step
-and a newcomer write in place. MLX does that where nobody else refers to an array: nothing here may keep a view of one.
+and a joining sequence write in place. MLX does that where nothing else refers to an array: nothing here may keep a view
+of one.
 """
 
 from __future__ import annotations
@@ -99,20 +100,20 @@ class RaggedCaches:
     def expect(self, lengths: Sequence[int]) -> None:
         self._expected = list(lengths)
 
-    def join(self, newcomer: Caches) -> None:
-        assert isinstance(newcomer, RaggedCaches)
-        rows, longest = len(self.lengths), max(newcomer.lengths, default=0)
+    def join(self, joining: Caches) -> None:
+        assert isinstance(joining, RaggedCaches)
+        rows, longest = len(self.lengths), max(joining.lengths, default=0)
         if rows:
-            expected = max(len(newcomer.lengths), len(self._expected))  # the newcomer is among them
+            expected = max(len(joining.lengths), len(self._expected))  # the joining ones are among them
             self._make_room(rows + expected, max(longest, *self.lengths, *self._expected) + MARGIN)
-            for mine, theirs in zip(self._layers, newcomer._layers, strict=True):
-                mine.join(rows, theirs, len(newcomer.lengths), longest)
+            for mine, theirs in zip(self._layers, joining._layers, strict=True):
+                mine.join(rows, theirs, len(joining.lengths), longest)
         else:
-            self.room = newcomer.room
-            for mine, theirs in zip(self._layers, newcomer._layers, strict=True):
+            self.room = joining.room
+            for mine, theirs in zip(self._layers, joining._layers, strict=True):
                 mine.adopt(theirs)
-        self.lengths = self.lengths + newcomer.lengths
-        newcomer.clear()
+        self.lengths = self.lengths + joining.lengths
+        joining.clear()
 
     def select(self, rows: Sequence[int]) -> None:
         moved = [(place, row) for place, row in enumerate(rows) if place != row]
@@ -215,7 +216,7 @@ class BatchedAttention:
             held_values[:rows, :, end - width : end] = values
         else:
             spare = held_keys.shape[0] - rows
-            if spare:  # what is written into slots without a row, nobody reads
+            if spare:  # what is written into slots without a row is never read
                 positions = mx.pad(positions, [(0, spare), (0, 0)])
                 keys, values = (mx.pad(new, [(0, spare), (0, 0), (0, 0), (0, 0)]) for new in (keys, values))
             at = positions[:, None, :, None]

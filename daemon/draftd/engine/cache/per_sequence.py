@@ -66,10 +66,10 @@ class SeparateCaches:
     def expect(self, lengths: Sequence[int]) -> None:
         return None  # each row has arrays of its own
 
-    def join(self, newcomer: Caches) -> None:
-        assert isinstance(newcomer, SeparateCaches)
-        self._rows = self._rows + newcomer._rows
-        self.lengths = self.lengths + newcomer.lengths
+    def join(self, joining: Caches) -> None:
+        assert isinstance(joining, SeparateCaches)
+        self._rows = self._rows + joining._rows
+        self.lengths = self.lengths + joining.lengths
 
     def select(self, rows: Sequence[int]) -> None:
         self._rows = [self._rows[i] for i in rows]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from draftd.engine.cache.base import Caches
-from draftd.engine.cache.prefix_store import Shelf
+from draftd.engine.cache.prefix_store import PrefixStore
 
 _PIECE = 128  # tokens: what is taken in is kept in pieces of at least so many, so that none takes long
 
@@ -24,9 +24,9 @@ class _Text:
 class Prefill:
     """Texts go by keys of the caller's."""
 
-    def __init__(self, running: Caches, shelf: Shelf) -> None:
-        """What `shelf` has of a text is not taken in, and what is taken in is kept there."""
-        self._running, self._shelf = running, shelf
+    def __init__(self, running: Caches, store: PrefixStore) -> None:
+        """What `store` has of a text is not taken in, and what is taken in is kept there."""
+        self._running, self._store = running, store
         self._texts: dict[int, _Text] = {}
 
     def __contains__(self, key: int) -> bool:
@@ -38,9 +38,9 @@ class Prefill:
         tokens were found; None where none were looked for."""
         text = self._texts[key] = _Text(self._running.fresh(length), length, bool(prefix))
         self._expect()
-        if not (prefix and self._shelf.open):
+        if not (prefix and self._store.open):
             return None
-        kept = self._shelf.find(prefix, len(prefix) - 1)
+        kept = self._store.find(prefix, len(prefix) - 1)
         if kept:
             text.caches.restore(kept)
         text.kept = text.caches.lengths[0]
@@ -79,7 +79,7 @@ class Prefill:
         text = self._texts[key]
         if text.shares:
             text.kept = min(text.caches.lengths[0], len(tokens))
-            self._shelf.keep(tokens, text.caches, 0, text.kept)
+            self._store.keep(tokens, text.caches, 0, text.kept)
 
     def join(self, key: int) -> None:
         """Makes the text the last of the running ones."""

@@ -1,6 +1,6 @@
 """One model's part of the prefix cache: what is kept of its texts, and what of that serves a new one.
 
-A shelf belongs to the drafter or verifier whose caches it keeps, and goes with it: weights that are read anew find
+A store belongs to the drafter or verifier whose caches it keeps, and goes with it: weights that are read anew find
 nothing that others computed."""
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _log = logging.getLogger(__name__)
 LEAST = 16  # tokens: what is shorter costs as much to look up and copy as to compute
 
 
-class Store(Protocol):
-    """What shelves share: how much may be kept, and what was used last. A node is listed while it has a value."""
+class Budget(Protocol):
+    """What stores share: how much may be kept, and what was used last. A node is listed while it has a value."""
 
     @property
     def bound(self) -> int:
@@ -32,7 +32,7 @@ class Store(Protocol):
         """Makes room for so many bytes more; whether they fit."""
         ...
 
-    def used(self, shelf: Shelf, nodes: Sequence[Node[Any]]) -> None:
+    def used(self, store: PrefixStore, nodes: Sequence[Node[Any]]) -> None:
         """These were used now; the deepest comes first."""
         ...
 
@@ -43,7 +43,7 @@ class Store(Protocol):
         ...
 
 
-class Shelf(Protocol):
+class PrefixStore(Protocol):
     """Engine thread only. Tokens are a text's, from its beginning."""
 
     @property
@@ -73,15 +73,15 @@ class Shelf(Protocol):
         ...
 
 
-class _Shelf:
+class _PrefixStore:
     """What both kinds have in common."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
 
     @property
     def open(self) -> bool:
-        return self._store.bound > 0
+        return self._budget.bound > 0
 
     def keep(self, tokens: Sequence[int], caches: Caches, row: int, length: int) -> None:
         if length < LEAST or not self.open:
@@ -95,11 +95,11 @@ class _Shelf:
         raise NotImplementedError
 
 
-class Stretches(_Shelf):
+class Stretches(_PrefixStore):
     """Of caches that can be kept in stretches: texts that begin alike share memory, one that goes on adds to it."""
 
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
+    def __init__(self, budget: Budget) -> None:
+        super().__init__(budget)
         self._trie: TokenTrie[Stretch] = TokenTrie(Stretch.split)
 
     @property
@@ -110,20 +110,20 @@ class Stretches(_Shelf):
         path = self._trie.path(packed(tokens[:most]))
         if sum(n for _, n in path) < LEAST:
             return []
-        self._store.used(self, [node for node, _ in reversed(path)])
+        self._budget.used(self, [node for node, _ in reversed(path)])
         return [_head(node.value, n) for node, n in path if node.value is not None]
 
     def _keep(self, tokens: Sequence[int], caches: Caches, row: int, length: int) -> None:
         each = caches.position_bytes
-        length = min(length, self._store.bound // each) if each else 0
+        length = min(length, self._budget.bound // each) if each else 0
         if length < LEAST:
             return
         text = packed(tokens[:length])
         assert len(text) == length, "the cache holds more than the text"
         path = self._trie.path(text)
         known = sum(n for _, n in path)
-        self._store.used(self, [node for node, _ in reversed(path)])
-        if known == length or not self._store.room((length - known) * each):
+        self._budget.used(self, [node for node, _ in reversed(path)])
+        if known == length or not self._budget.room((length - known) * each):
             return
         if any(node.parent is None for node, _ in path):  # went to make room
             return
@@ -131,25 +131,25 @@ class Stretches(_Shelf):
         assert isinstance(value, Stretch)
         leaf = self._trie.grow(text)
         leaf.value = value
-        self._store.held(value.nbytes)
-        self._store.used(self, list(self._trie.above(leaf)))
+        self._budget.held(value.nbytes)
+        self._budget.used(self, list(self._trie.above(leaf)))
 
     def drop(self, node: Node[Stretch]) -> None:
         assert node.value is not None
-        self._store.held(-node.value.nbytes)
-        self._store.forget([node])
+        self._budget.held(-node.value.nbytes)
+        self._budget.forget([node])
         self._trie.remove(node)
 
     def clear(self) -> None:
         _clear(self._trie, self.drop)
 
 
-class Snapshots(_Shelf):
+class Snapshots(_PrefixStore):
     """Of caches that are kept as a whole. One serves a text that it is the beginning of, and where it can be cut back
     also one that it shares only the beginning with."""
 
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
+    def __init__(self, budget: Budget) -> None:
+        super().__init__(budget)
         self._trie: TokenTrie[Snapshot] = TokenTrie(lambda value, n: (None, value))
         self._texts = 0
 
@@ -167,7 +167,7 @@ class Snapshots(_Shelf):
             candidates.insert(0, (longer, known))
         for node, length in candidates:
             if node.value is not None and length >= LEAST and (cut := node.value.cut(length)) is not None:
-                self._store.used(self, [node])
+                self._budget.used(self, [node])
                 return [cut]
         return []
 
@@ -176,7 +176,7 @@ class Snapshots(_Shelf):
         assert len(text) == length, "the cache holds more than the text"
         path = self._trie.path(text)
         if sum(n for _, n in path) == length and (there := self._serves(path[-1][0], length)) is not None:
-            self._store.used(self, [there])
+            self._budget.used(self, [there])
             return
         value = caches.extract(row, 0, length)
         if value is None:
@@ -186,12 +186,12 @@ class Snapshots(_Shelf):
         for node in before:  # what this one can be cut back to needs not be kept besides
             if value.can_be_cut:
                 self._let_go(node)
-        if self._store.room(value.nbytes):
+        if self._budget.room(value.nbytes):
             leaf = self._trie.grow(text)
             leaf.value = value
             self._texts += 1
-            self._store.held(value.nbytes)
-            self._store.used(self, [leaf])
+            self._budget.held(value.nbytes)
+            self._budget.used(self, [leaf])
         for node in before:
             self._tidy(node)
 
@@ -211,8 +211,8 @@ class Snapshots(_Shelf):
 
     def _let_go(self, node: Node[Snapshot]) -> None:
         assert node.value is not None
-        self._store.held(-node.value.nbytes)
-        self._store.forget([node])
+        self._budget.held(-node.value.nbytes)
+        self._budget.forget([node])
         node.value = None
         self._texts -= 1
 
@@ -224,9 +224,9 @@ class Snapshots(_Shelf):
             node = parent
 
 
-def shelf_of(caches: Caches, store: Store) -> Shelf:
+def store_for(caches: Caches, budget: Budget) -> PrefixStore:
     """What keeps such caches."""
-    return Stretches(store) if caches.in_stretches else Snapshots(store)
+    return Stretches(budget) if caches.in_stretches else Snapshots(budget)
 
 
 def _head(value: Stretch, n: int) -> Stretch:
@@ -247,8 +247,10 @@ class PrefixCache:
         """`limit_bytes` 0 keeps nothing."""
         self._limit = self._bound = limit_bytes
         self._bytes = 0
-        self._order: OrderedDict[Node[Any], Shelf] = OrderedDict()  # the least recently used first; a child so before
-        self._shelves: list[Shelf] = []  # its parent, which is used whenever it is
+        self._order: OrderedDict[Node[Any], PrefixStore] = (
+            OrderedDict()
+        )  # the least recently used first; a child so before
+        self._stores: list[PrefixStore] = []  # its parent, which is used whenever it is
 
     @property
     def bytes(self) -> int:
@@ -263,19 +265,19 @@ class PrefixCache:
     @property
     def texts(self) -> int:
         """Kept now, those not counted that others continue. The target keeps more of them than a draft."""
-        return max((shelf.texts for shelf in self._shelves), default=0)
+        return max((store.texts for store in self._stores), default=0)
 
-    def shelf(self, caches: Caches) -> Shelf:
+    def store(self, caches: Caches) -> PrefixStore:
         """A place for what such caches hold, of one model; `give_up` takes it back."""
-        shelf = shelf_of(caches, self)
-        self._shelves.append(shelf)
-        return shelf
+        store = store_for(caches, self)
+        self._stores.append(store)
+        return store
 
-    def give_up(self, shelf: Shelf) -> None:
-        """All that this shelf keeps goes, and nothing more is found or kept there. No error where that was done."""
-        shelf.clear()
-        if shelf in self._shelves:
-            self._shelves.remove(shelf)
+    def give_up(self, store: PrefixStore) -> None:
+        """All that this store keeps goes, and nothing more is found or kept there. No error where that was done."""
+        store.clear()
+        if store in self._stores:
+            self._stores.remove(store)
 
     def allow(self, share: float) -> None:
         """From now on this share of the limit may be held; what is more goes, back to the system."""
@@ -291,7 +293,7 @@ class PrefixCache:
             give_back()
         return before - self._bytes
 
-    # what the shelves ask
+    # what the stores ask
 
     def room(self, nbytes: int) -> bool:
         if nbytes > self._bound:
@@ -299,9 +301,9 @@ class PrefixCache:
         self._evict(self._bound - nbytes)
         return True
 
-    def used(self, shelf: Shelf, nodes: Sequence[Node[Any]]) -> None:
+    def used(self, store: PrefixStore, nodes: Sequence[Node[Any]]) -> None:
         for node in nodes:
-            self._order[node] = shelf
+            self._order[node] = store
             self._order.move_to_end(node)
 
     def forget(self, nodes: Sequence[Node[Any]]) -> None:
@@ -313,5 +315,5 @@ class PrefixCache:
 
     def _evict(self, to_bytes: int) -> None:
         while self._bytes > max(0, to_bytes):
-            node, shelf = next(iter(self._order.items()))
-            shelf.drop(node)
+            node, store = next(iter(self._order.items()))
+            store.drop(node)

@@ -109,8 +109,8 @@ class DepthControl:
         kind = next((c.drafter for c in estimate.candidates if c.drafter is not None), None) if best.depth else _LOOKUP
         if kind is None:
             return False
-        doubt = self.costs.uncertainty(kind, estimate.size, max(best.depth, best.lookup), estimate.sampled)
-        return best.rate * estimate.seconds(0) < estimate.size * math.exp(2 * doubt)
+        uncertainty = self.costs.uncertainty(kind, estimate.size, max(best.depth, best.lookup), estimate.sampled)
+        return best.rate * estimate.seconds(0) < estimate.size * math.exp(2 * uncertainty)
 
     def _note_caps(self, estimate: Estimate, best: Best, drafts: list[SequenceDraft]) -> None:
         """Whose plan's bound is lower than what would pay: all of these drafting one more would give more tokens than

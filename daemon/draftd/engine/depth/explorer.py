@@ -241,8 +241,8 @@ class Explorer:
                 if at > 1 and depth > best.depth and c.key is not None:
                     reach = c.draft[at - 1] - c.draft[at - 2]
                     hope += reach * _BONUS / math.sqrt(self._acceptance.drafted(c.key, at) + 1)
-            doubt = self._costs.depth_uncertainty(first.drafter, estimate.size, depth, estimate.sampled)
-            if hope < best.rate * seconds * math.exp(-doubt):
+            uncertainty = self._costs.depth_uncertainty(first.drafter, estimate.size, depth, estimate.sampled)
+            if hope < best.rate * seconds * math.exp(-uncertainty):
                 continue
             if self._budget.due(what, max(0.0, seconds - tokens / best.rate)):
                 return _trial((what,), estimate, drafting, depth, depth, best)

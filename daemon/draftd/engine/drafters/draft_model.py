@@ -32,8 +32,8 @@ class DraftModel:
         self._rows: list[DraftSequence] = []
         self._prefix = prefix or PrefixCache()
         self._places: dict[int, int] = {}  # of the rows, by id
-        self._shelf = self._prefix.shelf(self._caches)
-        self._prefill = Prefill(self._caches, self._shelf)
+        self._store = self._prefix.store(self._caches)
+        self._prefill = Prefill(self._caches, self._store)
         self._unsure: dict[
             int, list[int]
         ] = {}  # by a sequence's id(): its cache's last tokens, which may be taken back
@@ -128,7 +128,7 @@ class DraftModel:
             at = self._places[id(row)]
             if trusted and row.shares and row.finish is not None:
                 self._roll_back()
-                self._shelf.keep(row.tokens, self._caches, at, self._caches.lengths[at])
+                self._store.keep(row.tokens, self._caches, at, self._caches.lengths[at])
             self._unsure.pop(id(row), None)
             keep = places_after(len(self._rows), [at])
             self._caches.select(keep)
@@ -138,7 +138,7 @@ class DraftModel:
     def close(self) -> None:
         self._prefill.clear()
         self._caches.clear()
-        self._prefix.give_up(self._shelf)
+        self._prefix.give_up(self._store)
         self._rows, self._places, self._unsure, self._drafted = [], {}, {}, None
 
     @property

@@ -25,7 +25,7 @@ from draftd.engine.targets.base import SequenceOptions
 # The forward that ends a prompt computes the logits of all its positions, and one is read. A forward less is worth that
 # up to about this many positions, and this many logits (32 MB of halves).
 _LAST_POSITIONS, _LAST_LOGITS = 256, 1 << 24
-_GAP_POSITIONS = 16  # likewise, where nobody waits for it
+_GAP_POSITIONS = 16  # likewise, where no request waits for it
 _TIDY_STEPS = 256  # MLX keeps freed buffers for reuse: let go of them now and then, as mlx-lm does
 
 _Read = Callable[[], list[EntryResult]]  # waits for a part of a step
@@ -62,14 +62,14 @@ class LocalTarget:
         """For at most `most_rows` sequences; what they leave is kept in `prefix`. `dice`: for each new sequence."""
         self._model, self._vocabulary, self._most_rows, self._dice = model, vocabulary, most_rows, dice
         self._last = max(1, min(_LAST_POSITIONS, _LAST_LOGITS // vocabulary))
-        self._store = prefix or PrefixCache()
+        self._prefix_cache = prefix or PrefixCache()
         self._tidied = 0  # steps since memory was given back
         self._begin()
 
     def _begin(self) -> None:
         self._caches = make_caches(self._model, self._most_rows)
-        self._shelf = self._store.shelf(self._caches)
-        self._prefill = Prefill(self._caches, self._shelf)
+        self._store = self._prefix_cache.store(self._caches)
+        self._prefill = Prefill(self._caches, self._store)
         self._sequences: dict[int, _Sequence] = {}
         self._running: list[int] = []
         self._sampling: Sampling | None = None  # of the running sequences; None when they have changed
@@ -116,7 +116,7 @@ class LocalTarget:
         elif last or self._caches.in_stretches:
             row = self._running.index(sequence)
             # The cache may hold more than the text: tokens that were accepted beyond its end, or one that was not sent.
-            self._shelf.keep(known.ids, self._caches, row, min(self._caches.lengths[row], len(known.ids), length))
+            self._store.keep(known.ids, self._caches, row, min(self._caches.lengths[row], len(known.ids), length))
 
     def close(self, sequences: Sequence[int]) -> None:
         gone = sorted(self._running.index(sequence) for sequence in sequences if sequence in self._running)
@@ -139,7 +139,7 @@ class LocalTarget:
     def reset(self) -> None:
         self._prefill.clear()
         self._caches.clear()
-        self._store.give_up(self._shelf)
+        self._prefix_cache.give_up(self._store)
         self._begin()
 
     @property

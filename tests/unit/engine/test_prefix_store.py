@@ -70,17 +70,17 @@ def texts(draw):
 @given(texts(), texts())
 def test_the_longest_beginning_is_found_and_what_texts_share_is_held_once(kept, asked):
     store = PrefixCache(1 << 30)
-    shelf = store.shelf(Texts([]))  # type: ignore[arg-type]
+    store = store.store(Texts([]))  # type: ignore[arg-type]
     known: list[list[int]] = []
     for text in kept:
-        shelf.keep(text, Texts(text), 0, len(text))  # type: ignore[arg-type]
+        store.keep(text, Texts(text), 0, len(text))  # type: ignore[arg-type]
         if len(text) >= LEAST:
             known.append(text)
         assert store.bytes == EACH * beginnings(known)
     for text in [*kept, *asked]:
         longest = max((common(text, other) for other in known), default=0)
-        assert told(shelf.find(text, len(text))) == (text[:longest] if longest >= LEAST else [])
-        assert len(told(shelf.find(text, 20))) <= 20
+        assert told(store.find(text, len(text))) == (text[:longest] if longest >= LEAST else [])
+        assert len(told(store.find(text, 20))) <= 20
     ends = {tuple(t) for t in known if not any(len(o) > len(t) and o[: len(t)] == t for o in known)}
     assert store.texts == len(ends)
 
@@ -89,75 +89,75 @@ def test_the_longest_beginning_is_found_and_what_texts_share_is_held_once(kept, 
 @given(texts(), st.integers(0, 90), st.data())
 def test_the_bound_holds_at_any_time_and_what_is_found_stays_exact(kept, positions, data):
     store = PrefixCache(EACH * positions)
-    shelves = [store.shelf(Texts([])) for _ in range(2)]  # type: ignore[arg-type]
+    stores = [store.store(Texts([])) for _ in range(2)]  # type: ignore[arg-type]
     for text in kept:
-        data.draw(st.sampled_from(shelves)).keep(text, Texts(text), 0, len(text))  # type: ignore[arg-type]
+        data.draw(st.sampled_from(stores)).keep(text, Texts(text), 0, len(text))  # type: ignore[arg-type]
         assert store.bytes <= store.bound
-        for shelf in shelves:
+        for store in stores:
             other = data.draw(st.sampled_from(kept))
-            found = told(shelf.find(other, len(other)))
+            found = told(store.find(other, len(other)))
             assert found == other[: len(found)]
         if data.draw(st.integers(0, 3)) == 0:
             most = data.draw(st.integers(0, EACH * positions))
             before = store.bytes
             assert store.shed(most) == before - store.bytes
             assert store.bytes <= most
-    assert store.bytes == sum(_held(shelf) for shelf in shelves)
-    for shelf in shelves:
-        store.give_up(shelf)
+    assert store.bytes == sum(_held(store) for store in stores)
+    for store in stores:
+        store.give_up(store)
     assert (store.bytes, store.texts) == (0, 0)
 
 
-def _held(shelf: object) -> int:
-    assert isinstance(shelf, Stretches)
-    return sum(node.value.nbytes for node in shelf._trie.nodes() if node.value is not None)
+def _held(store: object) -> int:
+    assert isinstance(store, Stretches)
+    return sum(node.value.nbytes for node in store._trie.nodes() if node.value is not None)
 
 
 def test_a_text_that_goes_on_adds_only_what_is_new():
     store = PrefixCache(1 << 20)
     text = [i % 7 for i in range(100)]
-    shelf, caches = store.shelf(Texts(text)), Texts(text)  # type: ignore[arg-type]
+    store, caches = store.store(Texts(text)), Texts(text)  # type: ignore[arg-type]
     for length in (40, 40, 100, 70):
-        shelf.keep(text, caches, 0, length)  # type: ignore[arg-type]
+        store.keep(text, caches, 0, length)  # type: ignore[arg-type]
     assert caches.extracted == [(0, 40), (40, 100)]
     assert (store.bytes, store.texts) == (100 * EACH, 1)
 
 
 def test_what_was_used_last_stays_and_the_end_of_a_text_goes_before_its_beginning():
     store = PrefixCache(100 * EACH)
-    shelf = store.shelf(Texts([]))  # type: ignore[arg-type]
+    store = store.store(Texts([]))  # type: ignore[arg-type]
     old, new = [1] * 20 + [2] * 20, [2] * 40
     for text in (old[:20], old, new):
-        shelf.keep(text, Texts(text), 0, len(text))  # type: ignore[arg-type]
-    shelf.find(old[:30], 30)
-    shelf.keep([3] * 40, Texts([3] * 40), 0, 40)  # type: ignore[arg-type]
-    assert not shelf.find(new, 40)
-    assert len(told(shelf.find(old, 40))) == 40
-    shelf.find([3] * 40, 40)
+        store.keep(text, Texts(text), 0, len(text))  # type: ignore[arg-type]
+    store.find(old[:30], 30)
+    store.keep([3] * 40, Texts([3] * 40), 0, 40)  # type: ignore[arg-type]
+    assert not store.find(new, 40)
+    assert len(told(store.find(old, 40))) == 40
+    store.find([3] * 40, 40)
     store.shed(70 * EACH)
-    assert len(told(shelf.find(old, 40))) == 20
-    assert len(told(shelf.find([3] * 40, 40))) == 40
+    assert len(told(store.find(old, 40))) == 20
+    assert len(told(store.find([3] * 40, 40))) == 40
 
 
 def test_of_a_text_beyond_the_bound_the_beginning_is_kept():
     store = PrefixCache(50 * EACH)
-    shelf = store.shelf(Texts([]))  # type: ignore[arg-type]
+    store = store.store(Texts([]))  # type: ignore[arg-type]
     text = [i % 5 for i in range(80)]
-    shelf.keep(text, Texts(text), 0, 80)  # type: ignore[arg-type]
-    assert told(shelf.find(text, 80)) == text[:50]
+    store.keep(text, Texts(text), 0, 80)  # type: ignore[arg-type]
+    assert told(store.find(text, 80)) == text[:50]
 
 
 def test_less_may_be_held_while_memory_is_short_and_all_again_after():
     store = PrefixCache(80 * EACH)
-    shelf = store.shelf(Texts([]))  # type: ignore[arg-type]
+    store = store.store(Texts([]))  # type: ignore[arg-type]
     text = [1] * 40
 
     def keep() -> None:
-        shelf.keep(text, Texts(text), 0, 40)  # type: ignore[arg-type]
+        store.keep(text, Texts(text), 0, 40)  # type: ignore[arg-type]
 
     keep()
     store.allow(0.0)
-    assert (store.bytes, shelf.open) == (0, False)
+    assert (store.bytes, store.open) == (0, False)
     keep()
     assert store.bytes == 0
     store.allow(1.0)
@@ -171,9 +171,9 @@ def test_what_cannot_be_copied_is_not_kept_and_hurts_nobody():
             raise MemoryError("no more")
 
     store = PrefixCache(1 << 20)
-    shelf = store.shelf(Texts([]))  # type: ignore[arg-type]
-    shelf.keep([1] * 40, Broken([1] * 40), 0, 40)  # type: ignore[arg-type]
-    assert (store.bytes, shelf.find([1] * 40, 40)) == (0, [])
+    store = store.store(Texts([]))  # type: ignore[arg-type]
+    store.keep([1] * 40, Broken([1] * 40), 0, 40)  # type: ignore[arg-type]
+    assert (store.bytes, store.find([1] * 40, 40)) == (0, [])
 
 
 @given(st.lists(TOKENS, max_size=50), st.lists(TOKENS, max_size=50))
@@ -198,7 +198,7 @@ def test_rows_go_on_exactly_from_what_another_row_left(layout):
     model = tiny_llama(3)
     running = RaggedCaches(model) if layout is RaggedCaches else SeparateCaches(model)
     store = PrefixCache(1 << 20)
-    shelf = store.shelf(running)
+    store = store.store(running)
     base = [(i * 11) % 31 for i in range(300)]
     lengths = [270, 40, 133]
     for length in lengths:
@@ -209,12 +209,12 @@ def test_rows_go_on_exactly_from_what_another_row_left(layout):
     running.rollback([271, 40, 135])
     kept = [[*base[:270], 5], base[:40], [*base[:133], 9, 9]]
     for row, text in enumerate(kept):
-        shelf.keep(text, running, row, len(text))
+        store.keep(text, running, row, len(text))
     running.select([1])
     asked = [[*kept[0], 8], [*kept[2], 4], [*base[:100], 30], [*kept[2][:134], 30]]
     for text, known in zip(asked, [271, 135, 100, 134], strict=True):
         caches = running.fresh()
-        caches.restore(shelf.find(text, len(text) - 1))
+        caches.restore(store.find(text, len(text) - 1))
         assert caches.lengths == [known]
         logits = caches.forward(mx.array([text[known:]]), [len(text) - known])
         assert mx.allclose(logits[0, -1], model(mx.array([text]))[0, -1], atol=2e-5)
@@ -228,38 +228,38 @@ def test_a_ring_that_has_come_step_serves_only_texts_that_go_on_from_its_own():
     model = tiny_llama(4, sliding=32)
     running = make_caches(model)
     assert isinstance(running, SeparateCaches)
-    shelf = PrefixCache(1 << 20).shelf(running)
+    store = PrefixCache(1 << 20).store(running)
     base = [(i * 11) % 31 for i in range(60)]
     caches = running.fresh()
     for start, end in ((0, 20), (20, 50)):
         caches.forward(mx.array([base[start:end]]), [end - start])
-        shelf.keep(base, caches, 0, end)
-    assert shelf.texts == 2, "a ring cannot give back what came before it was full"
-    shelf.keep(base, caches, 0, 45)
-    assert shelf.texts == 2, "nor be cut"
+        store.keep(base, caches, 0, end)
+    assert store.texts == 2, "a ring cannot give back what came before it was full"
+    store.keep(base, caches, 0, 45)
+    assert store.texts == 2, "nor be cut"
     for text, known in ((base, 50), (base[:49], 20), ([*base[:30], 3], 20), (base[:18], 17)):
-        found = shelf.find(text, len(text) - 1)
+        found = store.find(text, len(text) - 1)
         again = running.fresh()
         again.restore(found)
         assert again.lengths == [known]
         logits = again.forward(mx.array([text[known:]]), [len(text) - known])
         assert mx.allclose(logits[0, -1], model(mx.array([text]))[0, -1], atol=2e-5)
-    assert len(shelf.find(base, 59)) == 1, "what was handed out was not written to"
+    assert len(store.find(base, 59)) == 1, "what was handed out was not written to"
 
 
 def test_a_whole_that_can_be_cut_takes_the_place_of_its_beginnings():
     model = tiny_llama(3)
     running = SeparateCaches(model)
     store = PrefixCache(1 << 20)
-    shelf, caches = store.shelf(running), running.fresh()
+    store, caches = store.store(running), running.fresh()
     base = [(i * 11) % 31 for i in range(60)]
     for start, end in ((0, 20), (20, 40), (40, 60)):
         caches.forward(mx.array([base[start:end]]), [end - start])
-        shelf.keep(base, caches, 0, end)
-    assert (shelf.texts, store.bytes) == (1, caches.nbytes)
+        store.keep(base, caches, 0, end)
+    assert (store.texts, store.bytes) == (1, caches.nbytes)
     store.shed(0)
-    assert (shelf.texts, store.bytes) == (0, 0)
-    assert not list(shelf._trie.nodes())  # type: ignore[attr-defined]
+    assert (store.texts, store.bytes) == (0, 0)
+    assert not list(store._trie.nodes())  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("layout", [RaggedCaches, SeparateCaches])
@@ -267,23 +267,23 @@ def test_memory_is_the_texts_own_and_comes_back(layout):
     model = tiny_llama(3)
     running = RaggedCaches(model) if layout is RaggedCaches else SeparateCaches(model)
     store = PrefixCache(64 << 20)
-    shelf = store.shelf(running)
+    store = store.store(running)
     before = mx.get_active_memory()
     for first in range(3):
         caches = running.fresh()
         text = [first, *[(i * 11) % 31 for i in range(4000)]]
         caches.forward(mx.array([text]), [len(text)])
         mx.eval(caches.arrays())
-        shelf.keep(text, caches, 0, 3000 if layout is RaggedCaches else 4001)
-        shelf.keep(text[:2000] + [30] * 20, caches, 0, 2000)
+        store.keep(text, caches, 0, 3000 if layout is RaggedCaches else 4001)
+        store.keep(text[:2000] + [30] * 20, caches, 0, 2000)
         caches.clear()
         del caches
     slack = 32 * 16384  # for each array, what MLX may leave at its end
     assert 0 <= mx.get_active_memory() - before - store.bytes < slack
     assert store.bytes == 3 * (3000 if layout is RaggedCaches else 4096) * 256
     text = [0, *[(i * 11) % 31 for i in range(1000)], 17, 18]
-    assert shelf.find(text, 1003)
-    shelf.keep(text, _of(running, text), 0, 1003)  # cuts what is kept in two
+    assert store.find(text, 1003)
+    store.keep(text, _of(running, text), 0, 1003)  # cuts what is kept in two
     assert mx.get_active_memory() - before - store.bytes < slack
     store.shed(store.bytes // 2)
     assert mx.get_active_memory() - before - store.bytes < slack
