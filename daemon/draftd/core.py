@@ -189,8 +189,8 @@ class StepCounts(NamedTuple):
     """What one decode step did for one row. A tuple: one is made for each row of each step, and a frozen dataclass
     costs five times as much.
 
-    `accepted` of `drafted` tokens were kept in the text; `emitted` counts those and the bonus (or correction) when the text
-    did not end before it. `rejected` says that the target turned a drafted token down within the text: a rollback.
+    `accepted` of `drafted` tokens are in the text; `emitted` counts those and the bonus (or correction) when the text
+    did not end before it. `rejected`: the target rejected a drafted token within the text, which is a rollback.
     `draft_seconds` and `verify_seconds` are the whole step's wall time, shared by its rows. `break_even` is how many
     accepted tokens would have made a drafted step just as fast as autoregressive decoding. `parked`: nothing was
     drafted, although a drafter was to be had, because it did not pay; `capped`: the plan did not allow for more.

@@ -42,14 +42,14 @@ def _figures(alerting: Alerting) -> tuple[Panel, ...]:
             steps=((None, BAD), (pays, GOOD)),
         ),
         single(
-            tile("Accepted of drafted", "Share of the drafted tokens that were accepted, and the share from which drafting "
-                 "pays.", look.SHARE, no_value=none, decimals=0),
+            tile("Accepted of drafted", "Share of the drafted tokens that were accepted, and the share from which "
+                 "drafting pays.", look.SHARE, no_value=none, decimals=0),
             ask.ACCEPTANCE_NOW,
             ask.BREAK_EVEN_NOW,
         ),
         single(
-            tile("Accepted at position 0", "Share of the first drafted tokens that were accepted. Does not depend on the "
-                 "depth.", look.SHARE, no_value=none, decimals=0),
+            tile("Accepted at position 0", "Share of the first drafted tokens that were accepted. Does not depend on "
+                 "the depth.", look.SHARE, no_value=none, decimals=0),
             ask.FIRST_NOW,
             steps=((None, BAD), (floor, GOOD)),
         ),
@@ -115,8 +115,8 @@ def _positions() -> tuple[Panel, ...]:
             ask.PER_POSITION,
         ),
         bars(
-            Text("Position 0 by workload", "Over the time shown: the first drafted tokens that were accepted, by kind of "
-                 "text.", look.SHARE, low=0, high=1),
+            Text("Position 0 by workload", "Over the time shown: the first drafted tokens that were accepted, by kind "
+                 "of text.", look.SHARE, low=0, high=1),
             ask.FIRST_BY_WORKLOAD,
         ),
     )  # fmt: skip

@@ -1,1 +1,1 @@
-"""Dashboards and alert rules for Grafana, generated from the project's dashboards/ folder: data, never edited by hand."""
+"""Dashboards and alert rules for Grafana, generated from the project's dashboards/ folder."""
