@@ -138,8 +138,8 @@ class TopApp(App[None]):
     .-small #small { display: block; }
     .-small #header, .-small #body, .-small #footer { display: none; }
     #body { height: 1fr; scrollbar-size-vertical: 1; }
-    .panel { border: step $foreground 35%; height: auto; padding: 0 1; border-title-color: $foreground; }
-    .-lost .panel { border: step $error; }
+    .panel { border: round $foreground 35%; height: auto; padding: 0 1; border-title-color: $foreground; }
+    .-lost .panel { border: round $error; }
     #curves { height: 1fr; min-height: 4; max-height: 16; }
     #curves .panel { height: 1fr; width: 1fr; }
     #panels { height: auto; }
