@@ -50,7 +50,7 @@ class Page:
 
     def frame(self, box: Box) -> None:
         shape = FancyBboxPatch(
-            (box.x, box.y), box.width, box.height, boxstyle="step,pad=0,rounding_size=3", linewidth=0.8,
+            (box.x, box.y), box.width, box.height, boxstyle="round,pad=0,rounding_size=3", linewidth=0.8,
             facecolor=theme.PANEL, edgecolor=theme.BORDER,
         )  # fmt: skip
         self.back.add_patch(shape)

@@ -80,7 +80,7 @@ def test_a_signature_is_good_for_one_body_and_one_time(webhook: Webhook) -> None
             answered = webhook.send(body, headers)
             assert (answered.status, answered.error) == (
                 401,
-                "the signature has been used: what was heard once cannot be said again",
+                "the signature has been used: each is accepted once",
             )
         assert webhook.send(lowered, headers).status == 401
         later = str(int(headers[TIMESTAMP]) + 1)
