@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from draftd.core import DecodeRequest, FinishReason, Origin, TokenSink
-from draftd.engine.jobs import Command, Lower, refuse
+from draftd.engine.commands import Command, Lower, refuse
 from draftd.errors import NotServing, QueueFull
 
 _IDLE_SECONDS = 0.5  # how long an idle engine sleeps when nothing wakes it

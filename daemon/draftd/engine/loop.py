@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from draftd.core import DecodeRequest, DrafterName, FinishReason, ModelInfo, Outcome, RequestStats, TokenSink
+from draftd.engine.commands import Keep, LogitGap, Lower, Reload
 from draftd.engine.inbox import Inbox, Taken
-from draftd.engine.jobs import Keep, LogitGap, Lower, Reload
 from draftd.engine.limits import Limits
 from draftd.engine.observer import EngineObserver, EngineStatus, FanOut, Totals
 from draftd.engine.pair import LoadedModels

@@ -97,7 +97,7 @@ def test_rows_wherever_they_are_are_bound_and_later_ones_are_not(running):
     inbox = engine.worker._inbox
     with inbox._lock:  # one that no step has taken yet, and one that comes after the word
         here, late = (request(PROMPT, speculative(6), max_tokens=20) for _ in range(2))
-        from draftd.engine.jobs import Lower
+        from draftd.engine.commands import Lower
         from tests.rig import Collected
 
         early_sink, late_sink = Collected(), Collected()
