@@ -69,43 +69,43 @@ def texts(draw):
 @settings(max_examples=60, deadline=None)
 @given(texts(), texts())
 def test_the_longest_beginning_is_found_and_what_texts_share_is_held_once(kept, asked):
-    store = PrefixCache(1 << 30)
-    store = store.store(Texts([]))  # type: ignore[arg-type]
+    budget = PrefixCache(1 << 30)
+    store = budget.store(Texts([]))  # type: ignore[arg-type]
     known: list[list[int]] = []
     for text in kept:
         store.keep(text, Texts(text), 0, len(text))  # type: ignore[arg-type]
         if len(text) >= LEAST:
             known.append(text)
-        assert store.bytes == EACH * beginnings(known)
+        assert budget.bytes == EACH * beginnings(known)
     for text in [*kept, *asked]:
         longest = max((common(text, other) for other in known), default=0)
         assert told(store.find(text, len(text))) == (text[:longest] if longest >= LEAST else [])
         assert len(told(store.find(text, 20))) <= 20
     ends = {tuple(t) for t in known if not any(len(o) > len(t) and o[: len(t)] == t for o in known)}
-    assert store.texts == len(ends)
+    assert budget.texts == len(ends)
 
 
 @settings(max_examples=60, deadline=None)
 @given(texts(), st.integers(0, 90), st.data())
 def test_the_bound_holds_at_any_time_and_what_is_found_stays_exact(kept, positions, data):
-    store = PrefixCache(EACH * positions)
-    stores = [store.store(Texts([])) for _ in range(2)]  # type: ignore[arg-type]
+    budget = PrefixCache(EACH * positions)
+    stores = [budget.store(Texts([])) for _ in range(2)]  # type: ignore[arg-type]
     for text in kept:
         data.draw(st.sampled_from(stores)).keep(text, Texts(text), 0, len(text))  # type: ignore[arg-type]
-        assert store.bytes <= store.bound
+        assert budget.bytes <= budget.bound
         for store in stores:
             other = data.draw(st.sampled_from(kept))
             found = told(store.find(other, len(other)))
             assert found == other[: len(found)]
         if data.draw(st.integers(0, 3)) == 0:
             most = data.draw(st.integers(0, EACH * positions))
-            before = store.bytes
-            assert store.shed(most) == before - store.bytes
-            assert store.bytes <= most
-    assert store.bytes == sum(_held(store) for store in stores)
+            before = budget.bytes
+            assert budget.shed(most) == before - budget.bytes
+            assert budget.bytes <= most
+    assert budget.bytes == sum(_held(store) for store in stores)
     for store in stores:
-        store.give_up(store)
-    assert (store.bytes, store.texts) == (0, 0)
+        budget.give_up(store)
+    assert (budget.bytes, budget.texts) == (0, 0)
 
 
 def _held(store: object) -> int:
@@ -114,18 +114,18 @@ def _held(store: object) -> int:
 
 
 def test_a_text_that_goes_on_adds_only_what_is_new():
-    store = PrefixCache(1 << 20)
+    budget = PrefixCache(1 << 20)
     text = [i % 7 for i in range(100)]
-    store, caches = store.store(Texts(text)), Texts(text)  # type: ignore[arg-type]
+    store, caches = budget.store(Texts(text)), Texts(text)  # type: ignore[arg-type]
     for length in (40, 40, 100, 70):
         store.keep(text, caches, 0, length)  # type: ignore[arg-type]
     assert caches.extracted == [(0, 40), (40, 100)]
-    assert (store.bytes, store.texts) == (100 * EACH, 1)
+    assert (budget.bytes, budget.texts) == (100 * EACH, 1)
 
 
 def test_what_was_used_last_stays_and_the_end_of_a_text_goes_before_its_beginning():
-    store = PrefixCache(100 * EACH)
-    store = store.store(Texts([]))  # type: ignore[arg-type]
+    budget = PrefixCache(100 * EACH)
+    store = budget.store(Texts([]))  # type: ignore[arg-type]
     old, new = [1] * 20 + [2] * 20, [2] * 40
     for text in (old[:20], old, new):
         store.keep(text, Texts(text), 0, len(text))  # type: ignore[arg-type]
@@ -134,35 +134,35 @@ def test_what_was_used_last_stays_and_the_end_of_a_text_goes_before_its_beginnin
     assert not store.find(new, 40)
     assert len(told(store.find(old, 40))) == 40
     store.find([3] * 40, 40)
-    store.shed(70 * EACH)
+    budget.shed(70 * EACH)
     assert len(told(store.find(old, 40))) == 20
     assert len(told(store.find([3] * 40, 40))) == 40
 
 
 def test_of_a_text_beyond_the_bound_the_beginning_is_kept():
-    store = PrefixCache(50 * EACH)
-    store = store.store(Texts([]))  # type: ignore[arg-type]
+    budget = PrefixCache(50 * EACH)
+    store = budget.store(Texts([]))  # type: ignore[arg-type]
     text = [i % 5 for i in range(80)]
     store.keep(text, Texts(text), 0, 80)  # type: ignore[arg-type]
     assert told(store.find(text, 80)) == text[:50]
 
 
 def test_less_may_be_held_while_memory_is_short_and_all_again_after():
-    store = PrefixCache(80 * EACH)
-    store = store.store(Texts([]))  # type: ignore[arg-type]
+    budget = PrefixCache(80 * EACH)
+    store = budget.store(Texts([]))  # type: ignore[arg-type]
     text = [1] * 40
 
     def keep() -> None:
         store.keep(text, Texts(text), 0, 40)  # type: ignore[arg-type]
 
     keep()
-    store.allow(0.0)
-    assert (store.bytes, store.open) == (0, False)
+    budget.allow(0.0)
+    assert (budget.bytes, store.open) == (0, False)
     keep()
-    assert store.bytes == 0
-    store.allow(1.0)
+    assert budget.bytes == 0
+    budget.allow(1.0)
     keep()
-    assert store.bytes == 40 * EACH
+    assert budget.bytes == 40 * EACH
 
 
 def test_what_cannot_be_copied_is_not_kept_and_hurts_nobody():
@@ -170,10 +170,10 @@ def test_what_cannot_be_copied_is_not_kept_and_hurts_nobody():
         def extract(self, row: int, start: int, end: int) -> Kept:
             raise MemoryError("no more")
 
-    store = PrefixCache(1 << 20)
-    store = store.store(Texts([]))  # type: ignore[arg-type]
+    budget = PrefixCache(1 << 20)
+    store = budget.store(Texts([]))  # type: ignore[arg-type]
     store.keep([1] * 40, Broken([1] * 40), 0, 40)  # type: ignore[arg-type]
-    assert (store.bytes, store.find([1] * 40, 40)) == (0, [])
+    assert (budget.bytes, store.find([1] * 40, 40)) == (0, [])
 
 
 @given(st.lists(TOKENS, max_size=50), st.lists(TOKENS, max_size=50))
@@ -197,8 +197,8 @@ def test_rows_go_on_exactly_from_what_another_row_left(layout):
     """In a batch, after rollbacks, and cut back to what two texts share."""
     model = tiny_llama(3)
     running = RaggedCaches(model) if layout is RaggedCaches else SeparateCaches(model)
-    store = PrefixCache(1 << 20)
-    store = store.store(running)
+    budget = PrefixCache(1 << 20)
+    store = budget.store(running)
     base = [(i * 11) % 31 for i in range(300)]
     lengths = [270, 40, 133]
     for length in lengths:
@@ -250,15 +250,15 @@ def test_a_ring_that_has_come_step_serves_only_texts_that_go_on_from_its_own():
 def test_a_whole_that_can_be_cut_takes_the_place_of_its_beginnings():
     model = tiny_llama(3)
     running = SeparateCaches(model)
-    store = PrefixCache(1 << 20)
-    store, caches = store.store(running), running.fresh()
+    budget = PrefixCache(1 << 20)
+    store, caches = budget.store(running), running.fresh()
     base = [(i * 11) % 31 for i in range(60)]
     for start, end in ((0, 20), (20, 40), (40, 60)):
         caches.forward(mx.array([base[start:end]]), [end - start])
         store.keep(base, caches, 0, end)
-    assert (store.texts, store.bytes) == (1, caches.nbytes)
-    store.shed(0)
-    assert (store.texts, store.bytes) == (0, 0)
+    assert (store.texts, budget.bytes) == (1, caches.nbytes)
+    budget.shed(0)
+    assert (store.texts, budget.bytes) == (0, 0)
     assert not list(store._trie.nodes())  # type: ignore[attr-defined]
 
 
@@ -266,8 +266,8 @@ def test_a_whole_that_can_be_cut_takes_the_place_of_its_beginnings():
 def test_memory_is_the_texts_own_and_comes_back(layout):
     model = tiny_llama(3)
     running = RaggedCaches(model) if layout is RaggedCaches else SeparateCaches(model)
-    store = PrefixCache(64 << 20)
-    store = store.store(running)
+    budget = PrefixCache(64 << 20)
+    store = budget.store(running)
     before = mx.get_active_memory()
     for first in range(3):
         caches = running.fresh()
@@ -279,15 +279,15 @@ def test_memory_is_the_texts_own_and_comes_back(layout):
         caches.clear()
         del caches
     slack = 32 * 16384  # for each array, what MLX may leave at its end
-    assert 0 <= mx.get_active_memory() - before - store.bytes < slack
-    assert store.bytes == 3 * (3000 if layout is RaggedCaches else 4096) * 256
+    assert 0 <= mx.get_active_memory() - before - budget.bytes < slack
+    assert budget.bytes == 3 * (3000 if layout is RaggedCaches else 4096) * 256
     text = [0, *[(i * 11) % 31 for i in range(1000)], 17, 18]
     assert store.find(text, 1003)
     store.keep(text, _of(running, text), 0, 1003)  # cuts what is kept in two
-    assert mx.get_active_memory() - before - store.bytes < slack
-    store.shed(store.bytes // 2)
-    assert mx.get_active_memory() - before - store.bytes < slack
-    store.shed(0)
+    assert mx.get_active_memory() - before - budget.bytes < slack
+    budget.shed(budget.bytes // 2)
+    assert mx.get_active_memory() - before - budget.bytes < slack
+    budget.shed(0)
     assert mx.get_active_memory() - before < slack
 
 
