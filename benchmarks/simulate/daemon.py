@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DraftCounts, DrafterName, WorkloadClass
 from draftd.fallback import probes as probe
-from draftd.fallback.drift import Baseline, Sample
+from draftd.fallback.drift import Baseline
 from draftd.fallback.ladder import (
+    Cause,
     LadderLevel,
     LadderSettings,
     LadderState,
@@ -24,9 +25,9 @@ from draftd.fallback.ladder import (
     to_probe,
 )
 from draftd.fallback.leases import Applied, Leases, Notice
-from draftd.fallback.probes import ProbeReport, Verdict
+from draftd.fallback.probes import ProbedPrompt, ProbeReport, Verdict
 from draftd.fallback.saved_state import Saved, document, parse
-from draftd.fallback.signals import Finished, Guard, GuardSettings, Machine
+from draftd.fallback.signals import Guard, GuardSettings, Machine
 
 LADDER = ladder_levels(4, (6, 4, 3, 2), DRAFT_MODEL, (LIGHT_DRAFT_MODEL, PROMPT_LOOKUP))
 PROBE_SECONDS = 10.0
@@ -36,13 +37,22 @@ PROBE_SECONDS = 10.0
 class ProbeResult:
     """What the prompts of a probe showed."""
 
-    samples: Sequence[Sample]
-    drafts: int
-    break_even_tokens: float
+    prompts: Sequence[ProbedPrompt]
     baseline: Baseline | None
 
 
 Prober = Callable[[LadderLevel, float], ProbeResult]  # a level, and simulated seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What one drafter did of a request. `at` is the ladder's clock; `position` is that of the request's plan."""
+
+    at: float
+    drafter: DrafterName
+    workload: WorkloadClass
+    counts: DraftCounts
+    position: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +71,7 @@ class Daemon:
         self._prober = prober
         self._levels = tuple(ladder)
         self._offset = 0.0
-        self._guard = Guard.new({}, position=0)
+        self._guard = Guard.new(settings.guard, {})
         self._ladder = LadderState()
         self._leases = Leases()
         self._tried: set[int] = set()
@@ -86,17 +96,15 @@ class Daemon:
         return self._offset
 
     def finished(self, f: Finished) -> None:
-        """`f.at` is the ladder's clock."""
-        self._guard = self._guard.finished(f, self._settings.guard)
+        """One of another level says nothing."""
+        if f.position == self.position:
+            self._guard = self._guard.finished(f.at, f.drafter, f.workload, f.counts)
 
     def machine(self, reading: Machine, now: float) -> None:
-        self._guard = self._guard.machine(reading, now + self._offset, self._settings.guard)
+        self._guard = self._guard.machine(reading, now + self._offset)
 
-    def verifier_error(self, now: float) -> None:
-        self._guard = self._guard.verifier_error(now + self._offset)
-
-    def drafter_error(self, now: float) -> None:
-        self._guard = self._guard.drafter_error(now + self._offset)
+    def failed(self, cause: Cause, now: float) -> None:
+        self._guard = self._guard.failed(cause, now + self._offset)
 
     def notice(self, notice: Notice, now: float) -> Applied:
         self._leases, applied = self._leases.apply(notice, now + self._offset, self._settings.lease_seconds)
@@ -112,9 +120,9 @@ class Daemon:
 
     def signals(self, now: float) -> tuple[Signal, ...]:
         own = now + self._offset
-        self._guard = self._guard.advance(own, self._settings.guard)
+        self._guard = self._guard.advance(own)
         self._leases = self._leases.expire(own)
-        return (*self._guard.signals(own, self._settings.guard), *self._leases.signals())
+        return (*self._guard.signals(own), *self._leases.signals())
 
     def tick(self, now: float) -> Step | None:
         """Decides. The step, if there is one, is saved before it is applied when it leads down, after when up."""
@@ -142,7 +150,9 @@ class Daemon:
         self._offset = ahead
         self._ladder = restored.ladder
         self._leases = restored.leases
-        self._guard = Guard.new(restored.baselines, quality=restored.quality, position=restored.ladder.position)
+        self._guard = Guard.new(
+            self._settings.guard, restored.baselines, quality=restored.quality, position=restored.ladder.position
+        )
         self._tried, self._running, self._good, self._asked = set(), None, None, -1e18
 
     def _document(self, own: float) -> str:
@@ -185,12 +195,5 @@ class Daemon:
 
     def _judged(self, level: LadderLevel, now: float) -> ProbeReport:
         shown = self._prober(level, now)
-        report = probe.judge_samples(
-            level,
-            shown.samples,
-            drafts=shown.drafts,
-            break_even_tokens=shown.break_even_tokens,
-            baseline=shown.baseline,
-            settings=self._settings.probe,
-        )
+        report = probe.judge_probe(level, shown.prompts, "", shown.baseline, None, self._settings.probe)
         return replace(report, seconds=PROBE_SECONDS)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from benchmarks.simulate.world import Run
-from draftd.fallback.ladder import Step, flaps
+from draftd.fallback.ladder import Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,22 @@ def outcome(run: Run, cooldown: float) -> Outcome:
         steps=len(run.steps),
         simulated_hours=round(run.span / 3600, 1),
     )
+
+
+def flaps(steps: Sequence[Step], cooldown: float) -> list[tuple[Step, Step, Step]]:
+    """Each step up with the last step down before it and the next one after it, where those two lie less than two
+    cooldowns apart. `steps` are in order of time."""
+    found: list[tuple[Step, Step, Step]] = []
+    down: Step | None = None
+    up: Step | None = None
+    for step in steps:
+        if step.up:
+            up = step if up is None else up  # a climb of several levels counts once, from its first step
+            continue
+        if down is not None and up is not None and step.at - down.at < 2 * cooldown:
+            found.append((down, up, step))
+        down, up = step, None
+    return found
 
 
 def position_at(steps: Sequence[Step], now: float) -> int:

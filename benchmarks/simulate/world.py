@@ -10,16 +10,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.simulate.cost import break_even
-from benchmarks.simulate.daemon import LADDER, Daemon, ProbeResult, Settings
+from benchmarks.simulate.daemon import LADDER, Daemon, Finished, ProbeResult, Settings
 from benchmarks.simulate.fault import Cause, Fault, quality
-from benchmarks.simulate.prompts import PROBE_PROMPTS, Prompts
+from benchmarks.simulate.prompts import Prompts
 from benchmarks.simulate.scenario import Mix, Scenario
 from benchmarks.simulate.sender import Sender
 from benchmarks.simulate.traffic import LOOKUP_MEANS, MEANS, STEPS, Floats, Ints, Seen, arrivals, drafted
-from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, WorkloadClass
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DraftCounts, DrafterName, WorkloadClass
 from draftd.fallback.ladder import LadderLevel, Step
 from draftd.fallback.leases import Notice
-from draftd.fallback.signals import Finished, Machine
+from draftd.fallback.probes import ProbedPrompt
+from draftd.fallback.signals import Machine
 
 SERVICE_SECONDS = 3.0  # from a request's plan to its end
 READING_SECONDS = 5.0
@@ -100,12 +101,9 @@ class World:
         if drafter is None:
             return
         accepted, rollbacks = self._seen[position]
-        self.daemon.finished(
-            Finished(
-                now + self.daemon.offset, accepted[number], rollbacks[number], STEPS,
-                STEPS * self._break_even[position], drafter, self._kinds[self._of[number]], position,
-            )
-        )  # fmt: skip
+        counts = _counts(accepted[number], rollbacks[number], self._break_even[position])
+        kind = self._kinds[self._of[number]]
+        self.daemon.finished(Finished(now + self.daemon.offset, drafter, kind, counts, position))
 
     def _kill(self, step: Step, before: str, now: float) -> None:
         """After a step was saved and applied, or, as likely, between the two: up is applied first, down saved first."""
@@ -172,11 +170,14 @@ class World:
             LIGHT_DRAFT_MODEL: MEANS[WorkloadClass.CHAT] * good * LIGHT,
             PROMPT_LOOKUP: LOOKUP_MEANS[WorkloadClass.CHAT],
         }[level.drafter]
-        drafts = PROBE_PROMPTS * STEPS
-        return ProbeResult(
-            self._prompts.shown(self._rng, mean, level.max_draft_tokens), drafts,
-            drafts * break_even(level.max_draft_tokens, level.drafter), self._prompts.baseline,
-        )  # fmt: skip
+        costs = break_even(level.max_draft_tokens, level.drafter)
+        shown = self._prompts.shown(self._rng, mean, level.max_draft_tokens)
+        prompts = [ProbedPrompt("", _counts(one.accepted, one.rollbacks, costs)) for one in shown]
+        return ProbeResult(prompts, self._prompts.baseline)
+
+
+def _counts(accepted: int, rollbacks: int, break_even: float) -> DraftCounts:
+    return DraftCounts(drafts=STEPS, accepted=accepted, rollbacks=rollbacks, break_even_tokens=STEPS * break_even)
 
 
 def _kinds(rng: np.random.Generator, times: Floats, scenario: Scenario) -> tuple[list[WorkloadClass], Ints]:

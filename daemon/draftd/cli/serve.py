@@ -188,7 +188,6 @@ class Fallback:
             announce(f"alerts are taken on port {port} of {self._webhook.host}")
         if self._annotator is not None:
             self._annotator.start()
-        self._runner.start()
         self.controller.start()
         if self._poller is not None:
             self._poller.start()

@@ -13,7 +13,7 @@ from draftd.core import DRAFT_MODEL
 from draftd.engine.depth.saved import Learnt
 from draftd.errors import ConfigError
 from draftd.fallback.journal import History, Journal
-from draftd.fallback.store import FileStore, LearntFile, LearntKeeper, NoStore, StateFolder, StateStore, sweep
+from draftd.fallback.store import LearntFile, StateFolder, StateStore
 from draftd.fronts.grpc.manifest import versions
 from draftd.hardware.system import device
 from draftd.models.blas import load_blas
@@ -33,7 +33,7 @@ class Kept:
     def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
         """Raises ConfigError for a folder that is named and cannot be used. The user's own folder is done without."""
         self._folder: StateFolder | None = None
-        self.store: StateStore = NoStore()
+        self.store = StateStore(None)
         self.journal = Journal()
         path = settings.fallback.state_dir
         if path is None and not settings.server.port:
@@ -46,8 +46,7 @@ class Kept:
             log.warning("the level is not kept over a restart: %s", error.message)
             return
         folder = self._folder.path
-        sweep(folder, _LADDER)
-        self.store = FileStore(folder / _LADDER)
+        self.store = StateStore(folder / _LADDER)
         history = History(folder / _HISTORY)
         self.journal = Journal(restored=history.restore())
         self.journal.listen(history.append)
@@ -70,7 +69,6 @@ class Learning:
         lies in no folder."""
         self.learnt: Learnt | None = None  # of earlier runs
         self._file: LearntFile | None = None
-        self._keeper: LearntKeeper | None = None
         path = settings.engine.learnt_file
         if path is not None and not path.parent.is_dir():
             raise ConfigError("engine.learnt_file", str(path), "a file in a folder that there is")
@@ -78,8 +76,7 @@ class Learning:
             if folder is None:
                 return
             path = folder / _LEARNT
-        sweep(path.parent, path.name)
-        self._file = LearntFile(FileStore(path), lambda: identity(settings))
+        self._file = LearntFile(StateStore(path), lambda: identity(settings))
         document = self._file.load()
         if document is not None:
             self.learnt = _of(document, path)
@@ -92,12 +89,11 @@ class Learning:
             return None if found is None else found.to_document()
 
         if self._file is not None:
-            self._keeper = LearntKeeper(self._file, document)
-            self._keeper.start()
+            self._file.start(document)
 
     def close(self) -> bool:
         """True when it is kept."""
-        return self._keeper is None or self._keeper.close(_CLOSE_SECONDS)
+        return self._file is None or self._file.close(_CLOSE_SECONDS)
 
 
 def _of(document: Mapping[str, Any], path: Path) -> Learnt | None:

@@ -8,58 +8,39 @@ A name is a drafter and a workload class.
 from __future__ import annotations
 
 import hashlib
-import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import Field, PlainSerializer, PlainValidator, ValidationError
 
 from draftd.canaries.prompts import FrozenPrompt
 from draftd.core import PROMPT_LOOKUP, DrafterName, WorkloadClass
 from draftd.errors import ConfigError
-from draftd.fallback.drift import Baseline, StreamKey
+from draftd.fallback.drift import Baseline, Sample, StreamKey
 from draftd.fallback.probes import ProbedPrompt
 from draftd.fallback.store import Document, explained
 
 _WORKLOADS = {workload.value: workload for workload in WorkloadClass}
 
 
-def _known(name: str) -> str:
-    drafter, _, workload = name.rpartition("/")
+def _key(name: object) -> StreamKey:
+    if isinstance(name, tuple):
+        return name
+    drafter, _, workload = str(name).rpartition("/")
     if not drafter or workload not in _WORKLOADS:
         raise ValueError(f"DRAFTER/WORKLOAD, with a workload class of {', '.join(_WORKLOADS)}")
-    return name
+    return drafter, _WORKLOADS[workload]
 
 
-class BaselineDocument(Document):
-    mean: Annotated[float, Field(ge=0, le=1)]
-    spread: Annotated[float, Field(ge=0, le=1)]
-
-    @classmethod
-    def of(cls, one: Baseline) -> BaselineDocument:
-        return cls(mean=one.mean, spread=one.spread)
-
-    def baseline(self) -> Baseline:
-        return Baseline(self.mean, self.spread)
-
-
-BaselineDocuments = dict[Annotated[str, AfterValidator(_known)], BaselineDocument]
+_Key = Annotated[StreamKey, PlainValidator(_key), PlainSerializer(lambda key: f"{key[0]}/{key[1].value}")]
+Baselines = dict[_Key, Baseline]  # as a document has them
 
 
 class _Frozen(Document):
     version: Literal[1]
-    baselines: BaselineDocuments = Field(default_factory=dict)
-
-
-def documents(baselines: Mapping[StreamKey, Baseline]) -> dict[str, BaselineDocument]:
-    return {f"{drafter}/{workload.value}": BaselineDocument.of(one) for (drafter, workload), one in baselines.items()}
-
-
-def parsed(found: Mapping[str, BaselineDocument]) -> dict[StreamKey, Baseline]:
-    keys = {name: name.rpartition("/") for name in found}
-    return {(keys[name][0], _WORKLOADS[keys[name][2]]): one.baseline() for name, one in found.items()}
+    baselines: Baselines = Field(default_factory=dict)
 
 
 def frozen_baselines(path: Path | None) -> dict[StreamKey, Baseline]:
@@ -67,7 +48,7 @@ def frozen_baselines(path: Path | None) -> dict[StreamKey, Baseline]:
     if path is None:
         return {}
     try:
-        return parsed(_Frozen.model_validate_json(path.read_text(encoding="utf-8")).baselines)
+        return _Frozen.model_validate_json(path.read_text(encoding="utf-8")).baselines
     except (OSError, ValueError) as error:
         why = explained(error) if isinstance(error, ValidationError) else error
         raise ConfigError("fallback.baseline", str(path), f"a file of baselines ({why})") from None
@@ -75,7 +56,7 @@ def frozen_baselines(path: Path | None) -> dict[StreamKey, Baseline]:
 
 class _ProbeBaselines(Document):
     prompts: str
-    drafters: dict[DrafterName, BaselineDocument]
+    drafters: dict[DrafterName, Baseline]
 
 
 class ProbeBaselines:
@@ -113,8 +94,7 @@ class ProbeBaselines:
     def document(self) -> dict[str, object]:
         """What JSON can hold, and `recall` reads."""
         with self._lock:
-            known = {kind: BaselineDocument.of(one) for kind, one in self._known.items()}
-        return _ProbeBaselines(prompts=self._prompts, drafters=known).model_dump(mode="json")
+            return _ProbeBaselines(prompts=self._prompts, drafters=self._known).model_dump(mode="json")
 
     def recall(self, document: object) -> None:
         """What an earlier run learnt. Raises ValueError, which names the field, its value and what is allowed; then
@@ -123,18 +103,15 @@ class ProbeBaselines:
             found = _ProbeBaselines.model_validate(document, strict=False)
         except ValidationError as error:
             raise explained(error, "probe_baselines") from None
-        if found.prompts != self._prompts:
-            return
-        with self._lock:
-            self._known = {kind: one.baseline() for kind, one in found.drafters.items()}
+        if found.prompts == self._prompts:
+            with self._lock:
+                self._known = found.drafters
 
 
 def learnt(prompts: Sequence[ProbedPrompt]) -> Baseline | None:
     """What the same prompts are to be compared with later. None where they showed too little."""
-    samples = [one.sample for one in prompts if one.sample.reached]
+    samples = [Sample(one.counts.accepted, one.counts.rollbacks) for one in prompts]
+    samples = [sample for sample in samples if sample.reached]
     if len(samples) < 2:
         return None
-    mean = sum(sample.accepted for sample in samples) / sum(sample.reached for sample in samples)
-    between = sum((sample.acceptance - mean) ** 2 for sample in samples) / (len(samples) - 1)
-    counting = sum(sample.acceptance * (1 - sample.acceptance) / sample.reached for sample in samples) / len(samples)
-    return Baseline(mean, math.sqrt(max(0.0, between - counting)))
+    return Baseline.learnt(samples, sum(one.accepted for one in samples) / sum(one.reached for one in samples))

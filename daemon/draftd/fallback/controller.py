@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from draftd.core import FallbackLevel
@@ -31,6 +32,7 @@ from draftd.settings import FallbackSettings
 
 log = logging.getLogger(__name__)
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 _ANSWER_SECONDS = 5.0  # an answer takes so long at most: a look takes milliseconds, and saving may take a second
@@ -67,19 +69,13 @@ class Controller:
         self._engine, self._requests = engine, requests
         self._clock = clock if clock is not None else SteadyClock()
         ladder, now = in_force.ladder, self._clock()
-        saved_state = SavedState(store, ladder, telemetry, pair=pair, probe_baselines=runner.baselines)
+        saved_state = SavedState(store, ladder, telemetry, runner.baselines, pair)
         saved = saved_state.restore(now)
         frozen = frozen_baselines(settings.baseline)
-        feed = SignalFeed(
-            requests,
-            MachineFeed(hardware, monotonic),
-            Guard.new({**saved.baselines, **frozen}, quality=saved.quality, position=saved.ladder.position),
-            ladder,
-            GuardSettings.of(settings),
-            self._clock,
-            judge=settings.guard,
-            frozen=frozen,
-        )
+        known = {**saved.baselines, **frozen}
+        guard = Guard.new(GuardSettings.of(settings), known, quality=saved.quality, position=saved.ladder.position)
+        machine = MachineFeed(hardware, monotonic)
+        feed = SignalFeed(requests, machine, guard, ladder, self._clock, judge=settings.guard, frozen=frozen)
         limits = LadderSettings.of(settings)
         self._ladder = LadderController(
             in_force,
@@ -97,7 +93,7 @@ class Controller:
         self._state, self._readings = self._ladder.state(), self._ladder.readings()
         self._sleep = min(_LONGEST_SLEEP, settings.window_seconds / 10, settings.cooldown_seconds / 4)
         self._lock = threading.Lock()  # guards what waits
-        self._waiting: list[_Call] = []
+        self._waiting: list[tuple[Callable[[float], Any], Future[Any]]] = []
         self._closed = False
         self._failing = False
         self._thread = threading.Thread(target=self._run, name="draftd-fallback", daemon=True)
@@ -150,46 +146,34 @@ class Controller:
         return self._answer(self._ladder.release)
 
     def probe(self) -> Future[ProbeReport]:
-        """Tries the level above. Ends in NotNow where there is none, or while something is tried out."""
-        return self._following(self._ladder.probe)
+        """Tries the level above. Ends in NotNow where there is none, or while something is tried out. Raises QueueFull
+        or NotServing."""
+        return self._follow(self._ask(self._ladder.probe))
 
     def canaries(self) -> Future[CanaryReport]:
-        """Runs the canaries. Ends in NotNow while something is tried out."""
-        return self._following(self._ladder.canaries)
+        """Runs the canaries. Ends in NotNow while something is tried out. Raises QueueFull or NotServing."""
+        return self._follow(self._ask(self._ladder.canaries))
 
     def reload_draft(self, *, forget: bool = False) -> Future[int]:
         """Reads the draft's weights anew; ends with their bytes, once requests of the old ones count no more. The
         baselines that were learnt of them stay, which the new ones must meet, unless `forget` says that this is another
-        draft."""
-        done: Future[int] = Future()
+        draft. Raises QueueFull or NotServing."""
 
-        def applied(asked: Future[None], size: int) -> None:
-            if (error := asked.exception()) is None:
-                _end(done, size)
-            else:
-                _end(done, error=error)
+        def loaded(size: int) -> Future[int]:
+            def reloaded(now: float) -> int:
+                self._ladder.reloaded(now, forget=forget)
+                return size
 
-        def loaded(reload: Future[int]) -> None:
-            try:
-                size = reload.result()
-                asked = self._ask(lambda now: self._ladder.reloaded(now, forget=forget))
-                asked.add_done_callback(lambda asked: applied(asked, size))
-            except BaseException as error:
-                _end(done, error=error)
+            return self._ask(reloaded)
 
-        try:
-            self._engine.reload_draft().add_done_callback(loaded)
-        except Exception as error:
-            _end(done, error=error)
-        return done
+        return _then(self._engine.reload_draft(), loaded)
 
     def tick(self) -> None:
         """One look, and what follows. The thread's own; without a thread, a test's."""
         with self._lock:
-            calls, self._waiting = self._waiting, []
+            waiting, self._waiting = self._waiting, []
         now = self._clock()
-        for call in calls:
-            call.run(now)
+        found = [(future, *_tried(what, now)) for what, future in waiting]
         try:
             self._ladder.tick(now)
             self._failing = False
@@ -198,8 +182,8 @@ class Controller:
                 log.exception("the fallback could not look; it goes on, and further failures are not logged")
             self._failing = True
         self._state, self._readings = self._ladder.state(), self._ladder.readings()
-        for call in calls:
-            _end(call.future, call.result, call.error)
+        for future, result, error in found:
+            _end(future, result, error)
 
     def _run(self) -> None:
         while not self._closed:
@@ -211,15 +195,15 @@ class Controller:
     def _ask(self, what: Callable[[float], T]) -> Future[T]:
         """Ends with what `what` returns or raises, after the look that follows. Raises NotServing once it is closed,
         QueueFull when too much waits."""
-        call = _Call(what)
+        future: Future[T] = Future()
         with self._lock:
             if self._closed:
                 raise NotServing("the daemon is stopping")
             if len(self._waiting) >= _CAPACITY:
                 raise QueueFull(f"{_CAPACITY} wait for the fallback already", retry_after=_RETRY_SECONDS)
-            self._waiting.append(call)
+            self._waiting.append((what, future))
         self._requests.woken.set()
-        return call.future
+        return future
 
     def _answer(self, what: Callable[[float], T]) -> T:
         """`_ask`, and waits for it. Raises QueueFull too where that takes too long; it is done all the same then."""
@@ -228,52 +212,44 @@ class Controller:
         except TimeoutError:
             raise QueueFull("the fallback is busy", retry_after=_RETRY_SECONDS) from None
 
-    def _following(self, what: Callable[[float], Future[T]]) -> Future[T]:
-        """Ends as the future does that `what` begins."""
-        done: Future[T] = Future()
-
-        def begun(asked: Future[Future[T]]) -> None:
-            try:
-                asked.result().add_done_callback(ended)
-            except BaseException as error:
-                _end(done, error=error)
-
-        def ended(found: Future[T]) -> None:
-            try:
-                _end(done, found.result())
-            except BaseException as error:
-                _end(done, error=error)
-            self._requests.woken.set()
-
-        try:
-            self._ask(what).add_done_callback(begun)
-        except Exception as error:
-            _end(done, error=error)
+    def _follow(self, asked: Future[Future[T]]) -> Future[T]:
+        """Ends as the future does that was asked for; what it shows is looked at then."""
+        done = _then(asked, lambda begun: begun)
+        done.add_done_callback(lambda _: self._requests.woken.set())
         return done
 
 
-class _Call:
-    """One thing to do, at a time that it is given."""
-
-    def __init__(self, what: Callable[[float], Any]) -> None:
-        self._what = what
-        self.future: Future[Any] = Future()
-        self.result: Any = None
-        self.error: Exception | None = None
-
-    def run(self, now: float) -> None:
-        try:
-            self.result = self._what(now)
-        except Exception as error:
-            self.error = error
+def _tried(what: Callable[[float], T], now: float) -> tuple[T | None, Exception | None]:
+    try:
+        return what(now), None
+    except Exception as error:
+        return None, error
 
 
 def _end(future: Future[T], result: T | None = None, error: BaseException | None = None) -> None:
     """Ends it, unless the caller has given up."""
-    try:
+    with suppress(InvalidStateError):
         if error is not None:
             future.set_exception(error)
         else:
             future.set_result(result)  # type: ignore[arg-type]
-    except InvalidStateError:
-        return
+
+
+def _then(first: Future[S], what: Callable[[S], Future[T]]) -> Future[T]:
+    """Ends as the future does that `what` makes of the first one's result."""
+    done: Future[T] = Future()
+
+    def second_ended(second: Future[T]) -> None:
+        try:
+            _end(done, second.result())
+        except BaseException as error:
+            _end(done, error=error)
+
+    def first_ended(first: Future[S]) -> None:
+        try:
+            what(first.result()).add_done_callback(second_ended)
+        except BaseException as error:
+            _end(done, error=error)
+
+    first.add_done_callback(first_ended)
+    return done

@@ -28,19 +28,6 @@ from draftd.settings import FallbackSettings, Settings
 _RELAPSE_COOLDOWNS, _RELAPSE_WINDOWS = 6, 4  # it takes two windows to see that a step up was too early
 
 
-class Source(enum.StrEnum):
-    """Where a signal comes from."""
-
-    REQUESTS = "requests"
-    MACHINE = "machine"
-    ENGINE = "engine"
-    CANARIES = "canaries"
-    ALERTS = "alerts"
-    OPERATOR = "operator"
-    PROBES = "probes"
-    SAVED_STATE = "saved_state"
-
-
 class Cause(enum.StrEnum):
     """Why the ladder steps. Also the value of the metrics' and the journal's attribute."""
 
@@ -58,27 +45,6 @@ class Cause(enum.StrEnum):
     RECOVERED = "recovered"
     UNREADABLE_STATE = "unreadable_state"
 
-    @property
-    def source(self) -> Source:
-        return _SOURCES[self]
-
-
-_SOURCES = {
-    Cause.ACCEPTANCE_FLOOR: Source.REQUESTS,
-    Cause.ACCEPTANCE_DRIFT: Source.REQUESTS,
-    Cause.BREAK_EVEN: Source.REQUESTS,
-    Cause.SWAP: Source.MACHINE,
-    Cause.MEMORY: Source.MACHINE,
-    Cause.THERMAL: Source.MACHINE,
-    Cause.VERIFIER_ERRORS: Source.ENGINE,
-    Cause.DRAFTER_ERRORS: Source.ENGINE,
-    Cause.QUALITY: Source.CANARIES,
-    Cause.ALERT: Source.ALERTS,
-    Cause.HOLD: Source.OPERATOR,
-    Cause.RECOVERED: Source.PROBES,
-    Cause.UNREADABLE_STATE: Source.SAVED_STATE,
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Signal:
@@ -89,10 +55,6 @@ class Signal:
     asks_for: FallbackLevel
     evidence: str = ""
     hard: bool = False
-
-    @property
-    def source(self) -> Source:
-        return self.cause.source
 
     @property
     def text(self) -> str:
@@ -270,11 +232,6 @@ def move(
     return replace(state, stepped_up=now), step
 
 
-def held(state: LadderState, hold: Hold) -> LadderState:
-    """An operator holds it: the next move obeys."""
-    return replace(state, hold=hold)
-
-
 def released(state: LadderState, now: float) -> LadderState:
     """The hold is over: signals count again, and a step is at least a cooldown away."""
     return replace(state, hold=None, since=now)
@@ -313,19 +270,3 @@ def _to(state: LadderState, position: int, signal: Signal, now: float) -> tuple[
         return state, None
     step = Step(state.position, position, signal, now)
     return replace(state, position=position, since=now, signal=signal), step
-
-
-def flaps(steps: Iterable[Step], cooldown: float) -> list[tuple[Step, Step, Step]]:
-    """Each step up with the last step down before it and the next one after it, where those two lie less than two
-    cooldowns apart. `steps` are in order of time."""
-    found: list[tuple[Step, Step, Step]] = []
-    down: Step | None = None
-    up: Step | None = None
-    for step in steps:
-        if step.up:
-            up = step if up is None else up  # a climb of several levels counts once, from its first step
-            continue
-        if down is not None and up is not None and step.at - down.at < 2 * cooldown:
-            found.append((down, up, step))
-        down, up = step, None
-    return found

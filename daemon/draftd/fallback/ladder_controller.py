@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 
 from draftd.core import FallbackLevel
 from draftd.fallback.journal import Journal, Subject
-from draftd.fallback.ladder import Hold, LadderSettings, Signal, Step, held, highest, move, released
+from draftd.fallback.ladder import Hold, LadderSettings, Signal, Step, highest, move, released
 from draftd.fallback.leases import Applied, Notice
 from draftd.fallback.loaded_drafters import LoadedDrafters, StepUp, Weights, missing_drafters
 from draftd.fallback.probe_schedule import ProbeSchedule
@@ -64,16 +65,17 @@ class LadderController:
         self._feed.look(now)
         report = self._schedule.collect(now)
         if isinstance(report, CanaryReport):
-            self._feed.canaries(report, now)
+            self._feed.canaries(report)
         self._leases = self._leases.expire(now)
         self._signals = (*self._feed.signals(now), *self._leases.signals())
         self._move(now)
-        self._schedule.consider(self._ladder, self._signals, self._feed.complaint, self._feed.baselines, now)
-        self.save(now)
+        guard = self._feed.guard
+        self._schedule.consider(self._ladder, self._signals, bool(guard.quality), guard.learnt(), now)
+        self._save(now)
 
-    def save(self, now: float) -> bool:
-        """Whether the disk has the state of now."""
-        return self._saved_state.keep(Saved(now, self._ladder, self._leases, self._feed.baselines, self._feed.quality))
+    def _save(self, now: float) -> None:
+        guard = self._feed.guard
+        self._saved_state.keep(Saved(now, self._ladder, self._leases, guard.learnt(), guard.quality))
 
     # what is asked for from outside
 
@@ -91,7 +93,7 @@ class LadderController:
     def hold(self, kind: FallbackLevel, expires_in: float | None, now: float) -> None:
         """The next tick obeys it."""
         hold = Hold(highest(self._levels, kind), None if expires_in is None else now + expires_in)
-        self._ladder = held(self._ladder, hold)
+        self._ladder = replace(self._ladder, hold=hold)
         if hold.position == self._ladder.position:
             self._note("hold", hold.evidence)
 
@@ -105,7 +107,7 @@ class LadderController:
 
     def probe(self, now: float) -> Future[ProbeReport]:
         """Raises NotNow."""
-        return self._schedule.probe_now(self._ladder, self._feed.baselines, now)
+        return self._schedule.probe_now(self._ladder, self._feed.guard.learnt(), now)
 
     def canaries(self, now: float) -> Future[CanaryReport]:
         """Raises NotNow."""
@@ -142,7 +144,7 @@ class LadderController:
         )
 
     def readings(self) -> Readings:
-        return readings(self.state(), self._feed.drift, self._schedule.probed, self._schedule.tested)
+        return readings(self.state(), self._feed.guard.drift(), self._schedule.probed, self._schedule.tested)
 
     # steps
 
@@ -154,22 +156,22 @@ class LadderController:
         if step is None:
             self._ladder = after
             self._step_up.give_up(after.position)
-        elif not step.up:
-            self._ladder = after
-            self._down(step, now)
+            return
+        if step.up and (weights := self._step_up.weights(step.current, now)) is not Weights.THERE:
+            # The ladder is as it was: the next move is the same, unless a signal speaks against it.
+            if weights is Weights.MISSING:
+                self._drafters.hold(self._levels[step.previous])
+            return
+        self._ladder = after
+        self._feed.anew(step.current, now)
+        self._schedule.stepped(now)
+        if step.up:
+            self._up(step, now)
         else:
-            match self._step_up.weights(step.current, now):
-                case Weights.THERE:
-                    self._ladder = after
-                    self._up(step, now)
-                case Weights.MISSING:
-                    self._drafters.hold(self._levels[step.previous])
-                case Weights.COMING:
-                    pass  # the ladder is as it was: the next move is the same, unless a signal speaks against it
+            self._down(step, now)
 
     def _down(self, step: Step, now: float) -> None:
-        self._begin_anew(step, now)
-        self.save(now)
+        self._save(now)
         self._apply(step)
         if step.signal.hard:
             self._lower(step)
@@ -178,14 +180,9 @@ class LadderController:
             self._drafters.revoke()
 
     def _up(self, step: Step, now: float) -> None:
-        self._begin_anew(step, now)
         self._apply(step)
         self._drafters.hold(self._levels[step.current])
-        self.save(now)
-
-    def _begin_anew(self, step: Step, now: float) -> None:
-        self._feed.anew(step.current, now)
-        self._schedule.stepped(now)
+        self._save(now)
 
     def _apply(self, step: Step) -> None:
         self._in_force.move(step.current, step.signal)

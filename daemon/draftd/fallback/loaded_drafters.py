@@ -51,19 +51,18 @@ class LoadedDrafters:
         self._asked: frozenset[DrafterName] | None = None  # of the engine, last
         self._answer: Future[int] | None = None
         self._failed_at: float | None = None
-        self._told: Future[int] | None = None  # the last answer that `refresh` has looked at
 
     def hold(self, level: LadderLevel) -> None:
         """This level's weights, and no more than them and what is borrowed."""
         with self._lock:
             self._own, self._ahead = needed(level), frozenset()
-        self.refresh()
+            self._ask(retry=False)
 
     def revoke(self) -> None:
         """What is borrowed now is released too: its borrowers' requests go on autoregressively."""
         with self._lock:
             self._revoked = Counter(self._borrowed)
-        self.refresh()
+            self._ask(retry=False)
 
     def prepare(self, level: LadderLevel) -> Future[int]:
         """This level's weights too, until `hold` is called. The future ends when they are there."""
@@ -79,26 +78,20 @@ class LoadedDrafters:
             return
         with self._lock:
             self._borrowed[drafter] += 1
+            answer = self._ask(retry=True)
         try:
-            with self._lock:
-                answer = self._ask(retry=True)
             answer.result(self._seconds)
             yield
         finally:
             with self._lock:
                 self._borrowed[drafter] -= 1
                 self._revoked[drafter] = min(self._revoked[drafter], self._borrowed[drafter])
-            self.refresh()
+                self._ask(retry=False)
 
     def refresh(self) -> None:
         """Asks the engine for what is wanted, where it was not asked yet: while it loads it takes no orders."""
         with self._lock:
-            answer = self._ask(retry=False)
-        if not answer.done() or answer is self._told or answer.cancelled():
-            return
-        self._told = answer
-        if (error := answer.exception()) is not None and not isinstance(error, (NotServing, QueueFull)):
-            log.warning("weights of %s cannot be held: %s", ", ".join(sorted(self._own)) or "no drafter", error)
+            self._ask(retry=False)
 
     def _ask(self, *, retry: bool) -> Future[int]:
         """What becomes of what is wanted now. Under the lock."""
@@ -120,8 +113,10 @@ class LoadedDrafters:
 
     def _kept(self, done: Future[int]) -> None:
         """On the engine thread, or on the one that asks where it is done already: takes no lock."""
-        failed = done.cancelled() or done.exception() is not None
-        self._failed_at = self._clock() if failed else None
+        error = done.exception()
+        self._failed_at = None if error is None else self._clock()
+        if error is not None and not isinstance(error, (NotServing, QueueFull)):
+            log.warning("weights of %s cannot be held: %s", ", ".join(sorted(self._own)) or "no drafter", error)
 
 
 class Weights(enum.Enum):
@@ -159,14 +154,11 @@ class StepUp:
         answer = self._answer
         if not answer.done() and now < self._deadline:
             return Weights.COMING
-        error = answer.exception() if answer.done() and not answer.cancelled() else TimeoutError("they took too long")
+        self._answer = None
+        error = answer.exception() if answer.done() else TimeoutError("they took too long")
         if error is None:
-            self._forget()
             return Weights.THERE
-        self._forget()
-        if isinstance(
-            error, (NotServing, QueueFull)
-        ):  # the engine loads, ends, or has no time: that says nothing of the draft
+        if isinstance(error, (NotServing, QueueFull)):  # the engine has no time: that says nothing of the draft
             return Weights.COMING
         log.warning("no step up to %s: its drafter cannot be loaded: %s", self._ladder[target].label, error)
         self._not_before = now + self._again
@@ -175,20 +167,17 @@ class StepUp:
     def give_up(self, position: int) -> None:
         """There is no step up any more: releases what was loaded for it."""
         if self._answer is not None:
-            self._forget()
+            self._answer = None
             self._drafters.hold(self._ladder[position])
 
-    def _forget(self) -> None:
-        self._target = self._answer = None
 
-
-def why_missing(drafter: DrafterName, engine: EngineControl) -> str:
-    """Why it cannot be had; empty where it can, and while that is not known yet."""
+def why_missing(drafter: DrafterName | None, engine: EngineControl) -> str:
+    """Why it cannot be had; empty where it can, where there is none, and while that is not known yet."""
     try:
         info = engine.info
     except DraftdError:
         return ""
-    if drafter in info.drafters:
+    if drafter is None or drafter in info.drafters:
         return ""
     return info.why_no(drafter) or f"{drafter} is not configured"
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 
-from draftd.canaries.prompts import Canary, FrozenPrompt
+from draftd.canaries.prompts import FrozenPrompt
 from draftd.core import (
     DecodeMode,
     DecodePlan,
@@ -30,9 +30,10 @@ from draftd.core import (
 )
 from draftd.errors import DraftdError
 from draftd.fallback.ladder import LadderLevel
-from draftd.fallback.probes import CanaryOutcome, Divergence, ProbedPrompt
+from draftd.fallback.probes import Divergence
 from draftd.fallback.seams import ChatTokenizer, EngineControl
 
+STOPPING = "the daemon is stopping"
 _GRACE_SECONDS = 5.0  # beyond a deadline: the engine notices one between two steps
 _GAP_SECONDS = 10.0  # for the logit gap of one divergence
 _LOOK_AGAIN_SECONDS = 0.05  # a request that has only just arrived is about to be taken
@@ -54,6 +55,15 @@ class Answer:
     counts: DraftCounts
 
 
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One prompt's answers, autoregressive and drafted, and where the second leaves the first."""
+
+    reference: Answer
+    drafted: Answer
+    divergence: Divergence | None
+
+
 def render(prompt: FrozenPrompt, tokenizer: ChatTokenizer) -> tuple[int, ...]:
     """Token ids, ready for the answer: by the model's chat template; as plain text where it has none, or where its
     template takes neither a system message nor one that is put in front of the user's own."""
@@ -72,40 +82,67 @@ def render(prompt: FrozenPrompt, tokenizer: ChatTokenizer) -> tuple[int, ...]:
 class ProbeRequests:
     """One thread asks; any thread may abort it."""
 
-    def __init__(self, engine: EngineControl, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, engine: EngineControl, borrow: Borrow, seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """`seconds`: how long one answer may take, its time in the queue included."""
-        self._engine, self._seconds, self._clock = engine, seconds, clock
+        self._engine, self._borrow, self._seconds, self._clock = engine, borrow, seconds, clock
         self._numbers = itertools.count(1)
         self._references: dict[FrozenPrompt, Answer] = {}
-        self._of = ""  # the target whose references these are
+        self._target = ""  # whose references these are
         self._lock = threading.Lock()
-        self._aborted = False
         self._running: tuple[str, _Sink] | None = None
+        self.stopping = threading.Event()
 
     def abort(self) -> None:
         """The request that runs ends as Unanswered, and so does every later one."""
+        self.stopping.set()
         with self._lock:
-            self._aborted, running = True, self._running
+            running = self._running
         if running is not None:
             self._engine.cancel(running[0])
             running[1].ended.set()  # an engine that hangs must not keep the caller
 
-    def reference(self, prompt: FrozenPrompt, origin: Origin) -> Answer:
-        """The autoregressive answer: asked once, and kept for as long as the target stays. Raises Unanswered."""
-        target = self._target()
-        if target != self._of:
+    def compare(
+        self, prompts: Sequence[FrozenPrompt], level: LadderLevel, origin: Origin, seconds: float, patience: float = 0.0
+    ) -> tuple[list[Compared], str]:
+        """What each prompt showed, and why there are no more of them: empty where all were tried.
+
+        `seconds`: all that it may take; `patience`: of them, how many it may spend on waiting for a queue to become
+        empty before it gives way. Raises Unanswered, or DraftdError where the engine does not serve."""
+        limits = _Limits(self._engine, self.stopping, seconds, patience, self._clock)
+        for prompt in prompts:
+            if ended := limits.reached():
+                return [], ended
+            self._reference(prompt, origin)
+        found: list[Compared] = []
+        with ExitStack() as weights:
+            try:
+                weights.enter_context(self._borrow(level.drafter))
+            except Exception as error:
+                why = str(error) or type(error).__name__
+                raise Unanswered(f"the weights of {level.drafter} cannot be had: {why}") from error
+            for prompt in prompts:
+                if ended := limits.reached():
+                    return found, ended
+                reference, drafted = self._reference(prompt, origin), self._drafted(prompt, level, origin)
+                found.append(Compared(reference, drafted, self._divergence(reference, drafted)))
+        return found, ""
+
+    def _reference(self, prompt: FrozenPrompt, origin: Origin) -> Answer:
+        """The autoregressive answer: asked once, and kept for as long as the target stays."""
+        info = self._engine.info
+        if (target := f"{info.model} {info.weight_bytes}") != self._target:
             self._references.clear()  # as many as there are frozen prompts, then
-            self._of = target
+            self._target = target
         kept = self._references.get(prompt)
         if kept is None:
-            reason = f"{origin.value}: what is compared with"
-            level = FallbackLevel.AUTOREGRESSIVE
+            level, reason = FallbackLevel.AUTOREGRESSIVE, f"{origin.value}: what is compared with"
             plan = DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, level, origin.value, reason)
             kept = self._references[prompt] = self._ask(prompt, plan, origin)
         return kept
 
-    def drafted(self, prompt: FrozenPrompt, level: LadderLevel, origin: Origin) -> Answer:
-        """The answer as it is decoded at a level that drafts. Raises Unanswered, also where it was not drafted."""
+    def _drafted(self, prompt: FrozenPrompt, level: LadderLevel, origin: Origin) -> Answer:
         plan = DecodePlan(
             DecodeMode.SPECULATIVE,
             level.max_draft_tokens,
@@ -117,8 +154,7 @@ class ProbeRequests:
         )
         return self._ask(prompt, plan, origin)
 
-    def divergence(self, reference: Answer, drafted: Answer) -> Divergence | None:
-        """Where the second leaves the first; None where they are one."""
+    def _divergence(self, reference: Answer, drafted: Answer) -> Divergence | None:
         if reference.tokens == drafted.tokens:
             return None
         pairs = zip(reference.tokens, drafted.tokens, strict=False)
@@ -126,24 +162,14 @@ class ProbeRequests:
         if at is None:  # one ended where the other went on: no two tokens to compare
             return Divergence(min(len(reference.tokens), len(drafted.tokens)), None)
         before = reference.prompt + reference.tokens[:at]
-        return Divergence(at, self._gap(before, reference.tokens[at], drafted.tokens[at]))
-
-    def _gap(self, before: tuple[int, ...], right: int, other: int) -> float | None:
         found: Future[float] | None = None
         try:
-            found = self._engine.logit_gap(before, right, other)
-            return found.result(_GAP_SECONDS)
+            found = self._engine.logit_gap(before, reference.tokens[at], drafted.tokens[at])
+            return Divergence(at, found.result(_GAP_SECONDS))
         except Exception:  # whatever it is, the divergence is reported without a gap
             if found is not None:
                 found.cancel()
-            return None
-
-    def _target(self) -> str:
-        try:
-            info = self._engine.info
-        except DraftdError as error:
-            raise Unanswered(error.message) from None
-        return f"{info.model} {info.weight_bytes}"
+            return Divergence(at, None)
 
     def _ask(self, prompt: FrozenPrompt, plan: DecodePlan, origin: Origin) -> Answer:
         try:
@@ -162,8 +188,8 @@ class ProbeRequests:
             origin=origin,
         )
         with self._lock:
-            if self._aborted:
-                raise Unanswered("the daemon is stopping")
+            if self.stopping.is_set():
+                raise Unanswered(STOPPING)
             self._running = request.id, sink
         try:
             self._engine.submit(request, sink)
@@ -175,12 +201,9 @@ class ProbeRequests:
         finally:
             with self._lock:
                 self._running = None
-        return self._answer(prompt, tokens, plan, sink)
-
-    def _answer(self, prompt: FrozenPrompt, tokens: tuple[int, ...], plan: DecodePlan, sink: _Sink) -> Answer:
         outcome = sink.outcome
         if outcome is None or outcome.reason is FinishReason.CANCELLED:
-            raise Unanswered("the daemon is stopping" if self._aborted else f"{prompt.id} was cancelled")
+            raise Unanswered(STOPPING if self.stopping.is_set() else f"{prompt.id} was cancelled")
         if outcome.reason is FinishReason.DEADLINE:
             raise Unanswered(f"{prompt.id} had no answer within {self._seconds:g} s")
         if outcome.reason is FinishReason.ERROR:
@@ -208,95 +231,31 @@ class _Sink:
         self.ended.set()
 
 
-class RunLimits:
+@dataclass
+class _Limits:
     """Of one run; asked between two prompts, when the run itself has nothing in the queue."""
 
-    def __init__(
-        self,
-        engine: EngineControl,
-        stopping: threading.Event,
-        *,
-        seconds: float,
-        patience: float = 0.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`seconds`: all that the run may take. `patience`: of them, how many it may spend on waiting for a queue to
-        become empty before it gives way."""
-        self._engine, self._stopping, self._clock = engine, stopping, clock
-        self._seconds, self._patience, self._until = seconds, patience, clock() + seconds
+    engine: EngineControl
+    stopping: threading.Event
+    seconds: float
+    patience: float
+    clock: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        self._until = self.clock() + self.seconds
 
     def reached(self) -> str:
         """Why the run must end now; empty where it may go on. Waits where there is patience left."""
         while True:
-            if self._stopping.is_set():
-                return "the daemon is stopping"
-            if self._clock() >= self._until:
-                return f"it took longer than {self._seconds:g} s"
-            if not self._engine.status().queued:
+            if self.stopping.is_set():
+                return STOPPING
+            if self.clock() >= self._until:
+                return f"it took longer than {self.seconds:g} s"
+            if not self.engine.status().queued:
                 return ""
-            looked = self._clock()
-            self._stopping.wait(_LOOK_AGAIN_SECONDS)
-            waiting = self._engine.status().queued
-            if waiting and self._patience <= 0:
+            looked = self.clock()
+            self.stopping.wait(_LOOK_AGAIN_SECONDS)
+            waiting = self.engine.status().queued
+            if waiting and self.patience <= 0:
                 return f"it gave way to {waiting} waiting request{'s' if waiting > 1 else ''}"
-            self._patience -= self._clock() - looked
-
-
-@contextmanager
-def _weights(borrow: Borrow, drafter: DrafterName | None) -> Iterator[None]:
-    """`borrow`, but raises Unanswered where the weights cannot be had."""
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(borrow(drafter))
-        except Exception as error:
-            why = str(error) or type(error).__name__
-            raise Unanswered(f"the weights of {drafter} cannot be had: {why}") from error
-        yield
-
-
-def run_probe(
-    level: LadderLevel, prompts: Sequence[FrozenPrompt], requests: ProbeRequests, limits: RunLimits, borrow: Borrow
-) -> tuple[tuple[ProbedPrompt, ...], str]:
-    """What each prompt showed at `level`, and why there are no more of them: empty where all were tried. Raises
-    Unanswered."""
-    for prompt in prompts:
-        if ended := limits.reached():
-            return (), ended
-        requests.reference(prompt, Origin.PROBE)
-    made: list[ProbedPrompt] = []
-    with _weights(borrow, level.drafter):
-        for prompt in prompts:
-            if ended := limits.reached():
-                return tuple(made), ended
-            answer = requests.drafted(prompt, level, Origin.PROBE)
-            divergence = requests.divergence(requests.reference(prompt, Origin.PROBE), answer)
-            made.append(ProbedPrompt(prompt.id, answer.counts, divergence))
-    return tuple(made), ""
-
-
-def run_canaries(
-    level: LadderLevel,
-    canaries: Sequence[Canary],
-    requests: ProbeRequests,
-    limits: RunLimits,
-    borrow: Borrow,
-    text: Callable[[Sequence[int]], str],
-) -> tuple[tuple[CanaryOutcome, ...], str]:
-    """What each showed, and why there are no more of them. Raises Unanswered."""
-    for canary in canaries:
-        if ended := limits.reached():
-            return (), ended
-        requests.reference(canary.prompt, Origin.CANARY)
-    made: list[CanaryOutcome] = []
-    with _weights(borrow, level.drafter):
-        for canary in canaries:
-            if ended := limits.reached():
-                return tuple(made), ended
-            reference = requests.reference(canary.prompt, Origin.CANARY)
-            drafted = requests.drafted(canary.prompt, level, Origin.CANARY)
-            plain, fast = (canary.check.complaint(text(answer.tokens)) for answer in (reference, drafted))
-            complaints = {"autoregressive": plain, "speculative": fast}
-            shown = fast if plain == fast else "; ".join(f"{way}: {text}" for way, text in complaints.items() if text)
-            divergence = requests.divergence(reference, drafted)
-            made.append(CanaryOutcome(canary.prompt.id, not plain, not fast, divergence, shown))
-    return tuple(made), ""
+            self.patience -= self.clock() - looked

@@ -1,4 +1,4 @@
-"""Runs probes and canaries, one at a time, on a thread of its own.
+"""Runs probes and canaries, one at a time, each on a thread of its own.
 
 The canaries run at the level in force, for that is what clients get; where it drafts nothing, at the lowest one that
 drafts, for that is where the ladder would climb to."""
@@ -9,19 +9,23 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import TypeVar
 
-from draftd.canaries.prompts import FrozenPrompts
+from draftd.canaries.prompts import Canary, FrozenPrompts
+from draftd.core import Origin
 from draftd.errors import DraftdError, NotNow
 from draftd.fallback.baselines import ProbeBaselines, learnt
 from draftd.fallback.drift import Baseline, StreamKey
 from draftd.fallback.ladder import LadderLevel
 from draftd.fallback.loaded_drafters import why_missing
-from draftd.fallback.probe_requests import Borrow, ProbeRequests, RunLimits, Unanswered, run_canaries, run_probe
+from draftd.fallback.probe_requests import STOPPING, Borrow, Compared, ProbeRequests, Unanswered
 from draftd.fallback.probes import (
+    CanaryOutcome,
     CanaryReport,
+    ProbedPrompt,
     ProbeReport,
     ProbeSettings,
     Verdict,
@@ -37,8 +41,6 @@ log = logging.getLogger(__name__)
 
 Report = TypeVar("Report", ProbeReport, CanaryReport)
 
-_STOPPING = "the daemon is stopping"
-
 
 @dataclass(frozen=True, slots=True)
 class ProbeLimits:
@@ -49,48 +51,6 @@ class ProbeLimits:
     probe: float = 180.0
     canaries: float = 600.0
     patience: float = 30.0
-
-
-class _Run(Generic[Report]):
-    """`work` tries something out, `failed` is the report where that went wrong, `tell` hears of each."""
-
-    def __init__(
-        self, work: Callable[[], Report], failed: Callable[[str], Report], tell: Callable[[Report], None]
-    ) -> None:
-        self.future: Future[Report] = Future()
-        self.future.set_running_or_notify_cancel()  # it cannot be taken back: who asks no more may forget it
-        self._work: Callable[[], Report] = work
-        self._failed: Callable[[str], Report] = failed
-        self._tell: Callable[[Report], None] = tell
-        self._lock = threading.Lock()
-        self._report: Report | None = None
-
-    def do(self, clock: Callable[[], float]) -> None:
-        """Never raises: whatever goes wrong is in the report."""
-        began = clock()
-        try:
-            report = self._work()
-        except Unanswered as error:
-            report = self._failed(str(error))
-        except DraftdError as error:
-            report = self._failed(error.message)
-        except Exception as error:
-            log.warning("a probe or a run of the canaries failed", exc_info=error)
-            report = self._failed(f"{type(error).__name__}: {error}")
-        self._report = replace(report, seconds=clock() - began)
-        self._tell(self._report)
-
-    def hand_over(self) -> None:
-        assert self._report is not None
-        self._end(self._report)
-
-    def give_up(self, why: str) -> None:
-        self._end(self._failed(why))
-
-    def _end(self, report: Report) -> None:
-        with self._lock:
-            if not self.future.done():
-                self.future.set_result(report)
 
 
 class ProbeRunner:
@@ -110,38 +70,31 @@ class ProbeRunner:
     ) -> None:
         """`borrow` holds a drafter's weights. `prompts`: the package's own, where none are given; raises
         FrozenPromptError where those are broken."""
-        self._engine, self._borrow, self._settings, self._telemetry = engine, borrow, settings, telemetry
+        self._engine, self._settings, self._telemetry = engine, settings, telemetry
         self._in_force, self._clock = in_force, clock
         self._prompts = FrozenPrompts.shipped() if prompts is None else prompts
         self._limits = limits or ProbeLimits()
-        self._requests = ProbeRequests(engine, self._limits.answer, clock)
+        self._requests = ProbeRequests(engine, borrow, self._limits.answer, clock)
         self.baselines = ProbeBaselines(self._prompts.probe)
-        self._thread = threading.Thread(target=self._work, name="draftd-probes", daemon=True)
-        self._stopping = threading.Event()
-        self._changed = threading.Condition()  # guards the run
-        self._run: _Run[ProbeReport] | _Run[CanaryReport] | None = None  # waiting or under way
-
-    def start(self) -> None:
-        self._thread.start()
+        self._lock = threading.Lock()  # guards the run
+        self._thread: threading.Thread | None = None  # of the run that is under way
+        self._give_up: Callable[[], None] = lambda: None  # ends its future
 
     def close(self, seconds: float) -> bool:
-        """Ends what is under way, as failed. False where the thread did not end in time."""
-        self._stopping.set()
+        """Ends what is under way, as failed. False where its thread did not end in time: it is left behind."""
         self._requests.abort()
-        with self._changed:
-            self._changed.notify_all()
-        if self._thread.is_alive():
-            self._thread.join(seconds)
-        alive = self._thread.is_alive()
-        with self._changed:
-            run, self._run = self._run, self._run if alive else None
-        if run is not None:
-            run.give_up(_STOPPING)
-        return not alive
+        with self._lock:
+            thread = self._thread
+        if thread is None:
+            return True
+        thread.join(seconds)
+        if thread.is_alive():
+            self._give_up()
+        return not thread.is_alive()
 
     @property
     def busy(self) -> bool:
-        return self._run is not None
+        return self._thread is not None
 
     def probe(self, level: LadderLevel, baselines: Mapping[StreamKey, Baseline] | None = None) -> Future[ProbeReport]:
         """Tries `level` out. `baselines`, of clients' texts, are named beside the figures and judge nothing: other
@@ -149,91 +102,111 @@ class ProbeRunner:
         drafter cannot be had."""
         known = [one.mean for (drafter, _), one in (baselines or {}).items() if drafter == level.drafter]
         beside = f"; clients' texts had {sum(known) / len(known):.2f} while all was well" if known else ""
-        return self._put(self._probing(level, lambda: self._probe(level, beside)))
+        return self._begin_probe(level, lambda: self._probe(level, beside))
 
     def learn(self, level: LadderLevel) -> Future[ProbeReport]:
         """A probe while all is well: where it is good, what it showed is what later ones of the same drafter are
         compared with. Raises NotNow as `probe` does."""
-        return self._put(self._probing(level, lambda: self._probe(level, learn=True)))
+        return self._begin_probe(level, lambda: self._probe(level, learn=True))
 
     def canaries(self) -> Future[CanaryReport]:
         """Raises NotNow while a run is under way, and where nothing can be drafted."""
         level = self._in_force.level
         if level.drafter is None:
             drafting = [one for one in reversed(self._in_force.ladder) if one.drafter is not None]
-            at_hand = (
-                one for one in drafting if one.drafter is not None and not why_missing(one.drafter, self._engine)
-            )
+            at_hand = (one for one in drafting if not why_missing(one.drafter, self._engine))
             level = next(at_hand, drafting[0] if drafting else level)
         self._check(level)
 
         def tell(report: CanaryReport) -> None:
             self._telemetry.canaries(level.kind, report.verdict, report.divergences, report.seconds)
 
-        return self._put(_Run(lambda: self._canaries(level), lambda why: CanaryReport(Verdict.FAILED, why), tell))
+        return self._begin(lambda: self._canaries(level), lambda why: CanaryReport(Verdict.FAILED, why), tell)
 
-    def _probing(self, level: LadderLevel, work: Callable[[], ProbeReport]) -> _Run[ProbeReport]:
+    def _begin_probe(self, level: LadderLevel, work: Callable[[], ProbeReport]) -> Future[ProbeReport]:
         self._check(level)
 
         def tell(report: ProbeReport) -> None:
             self._telemetry.probe(level.kind, report.verdict, report.acceptance, report.speedup, report.seconds)
 
-        return _Run(work, lambda why: ProbeReport(level, Verdict.FAILED, why), tell)
-
-    def _put(self, run: _Run[Report]) -> Future[Report]:
-        with self._changed:
-            if self._stopping.is_set():
-                raise NotNow(_STOPPING)
-            if self._run is not None:
-                raise NotNow("a probe or a run of the canaries is under way")
-            self._run = run
-            self._changed.notify_all()
-        return run.future
-
-    # its own thread
-
-    def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._run is not None or self._stopping.is_set())
-                run = self._run
-            if self._stopping.is_set() or run is None:
-                return  # close gives up what waits
-            run.do(self._clock)
-            with self._changed:
-                self._run = None
-            run.hand_over()
-
-    def _probe(self, level: LadderLevel, beside: str = "", learn: bool = False) -> ProbeReport:
-        assert level.drafter is not None
-        age = self.baselines.age
-        limits = RunLimits(self._engine, self._stopping, seconds=self._limits.probe, clock=self._clock)
-        prompts, ended = run_probe(level, self._prompts.probe, self._requests, limits, self._borrow)
-        settings = ProbeSettings(floor=self._settings.acceptance_floor)
-        known = self.baselines.of(level.drafter)
-        report = judge_probe(level, prompts, ended, known, self._tolerated, settings)
-        if learn and not ended and report.verdict is Verdict.GOOD and (showed := learnt(prompts)) is not None:
-            self.baselines.learn(level.drafter, showed, age)
-        return replace(report, reason=report.reason + beside)
-
-    def _canaries(self, level: LadderLevel) -> CanaryReport:
-        limits = RunLimits(
-            self._engine,
-            self._stopping,
-            seconds=self._limits.canaries,
-            patience=self._limits.patience,
-            clock=self._clock,
-        )
-        text = self._engine.tokenizer.decode
-        outcomes, ended = run_canaries(level, self._prompts.canaries, self._requests, limits, self._borrow, text)
-        return judge_canaries(outcomes, ended, self._tolerated, self._settings.canary_tolerance)
-
-    @property
-    def _tolerated(self) -> float | None:
-        return tolerated_gap(self._engine.info.backend)
+        return self._begin(work, lambda why: ProbeReport(level, Verdict.FAILED, why), tell)
 
     def _check(self, level: LadderLevel) -> None:
         if level.drafter is None:
             raise NotNow(f"nothing is drafted at {level.label}: there is nothing to try")
         if why := why_missing(level.drafter, self._engine):
             raise NotNow(f"nothing is drafted at {level.label}: {why}")
+
+    def _begin(
+        self, work: Callable[[], Report], failed: Callable[[str], Report], tell: Callable[[Report], None]
+    ) -> Future[Report]:
+        """`work` makes the report, `failed` the one where that went wrong; `tell` hears of it."""
+        future: Future[Report] = Future()
+        future.set_running_or_notify_cancel()  # it cannot be taken back: who asks no more may forget it
+
+        def end(report: Report) -> None:
+            with suppress(InvalidStateError):  # it was given up
+                future.set_result(report)
+
+        def run() -> None:
+            report = self._reported(work, failed)
+            tell(report)
+            with self._lock:
+                self._thread = None
+            end(report)
+
+        with self._lock:
+            if self._requests.stopping.is_set():
+                raise NotNow(STOPPING)
+            if self._thread is not None:
+                raise NotNow("a probe or a run of the canaries is under way")
+            self._thread = threading.Thread(target=run, name="draftd-probe", daemon=True)
+            self._give_up = lambda: end(failed(STOPPING))
+            self._thread.start()
+        return future
+
+    # the run's own thread
+
+    def _reported(self, work: Callable[[], Report], failed: Callable[[str], Report]) -> Report:
+        """Never raises: whatever goes wrong is in the report."""
+        began = self._clock()
+        try:
+            report = work()
+        except (Unanswered, DraftdError) as error:
+            report = failed(str(error))
+        except Exception as error:
+            log.warning("a probe or a run of the canaries failed", exc_info=error)
+            report = failed(f"{type(error).__name__}: {error}")
+        return replace(report, seconds=self._clock() - began)
+
+    def _probe(self, level: LadderLevel, beside: str = "", learn: bool = False) -> ProbeReport:
+        assert level.drafter is not None
+        age, prompts = self.baselines.age, self._prompts.probe
+        compared, ended = self._requests.compare(prompts, level, Origin.PROBE, self._limits.probe)
+        probed = [
+            ProbedPrompt(prompt.id, one.drafted.counts, one.divergence)
+            for prompt, one in zip(prompts, compared, strict=False)
+        ]
+        settings = ProbeSettings(floor=self._settings.acceptance_floor)
+        report = judge_probe(level, probed, ended, self.baselines.of(level.drafter), self._tolerated, settings)
+        if learn and not ended and report.verdict is Verdict.GOOD and (showed := learnt(probed)) is not None:
+            self.baselines.learn(level.drafter, showed, age)
+        return replace(report, reason=report.reason + beside)
+
+    def _canaries(self, level: LadderLevel) -> CanaryReport:
+        canaries, limits = self._prompts.canaries, self._limits
+        prompts = [canary.prompt for canary in canaries]
+        compared, ended = self._requests.compare(prompts, level, Origin.CANARY, limits.canaries, limits.patience)
+        outcomes = [self._outcome(canary, one) for canary, one in zip(canaries, compared, strict=False)]
+        return judge_canaries(outcomes, ended, self._tolerated, self._settings.canary_tolerance)
+
+    def _outcome(self, canary: Canary, one: Compared) -> CanaryOutcome:
+        decode = self._engine.tokenizer.decode
+        plain, fast = (canary.check.complaint(decode(answer.tokens)) for answer in (one.reference, one.drafted))
+        complaints = {"autoregressive": plain, "speculative": fast}
+        shown = fast if plain == fast else "; ".join(f"{way}: {text}" for way, text in complaints.items() if text)
+        return CanaryOutcome(canary.prompt.id, not plain, not fast, one.divergence, shown)
+
+    @property
+    def _tolerated(self) -> float | None:
+        return tolerated_gap(self._engine.info.backend)

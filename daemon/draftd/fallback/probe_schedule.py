@@ -11,7 +11,7 @@ from draftd.core import PROMPT_LOOKUP
 from draftd.errors import DraftdError, NotNow
 from draftd.fallback.baselines import ProbeBaselines
 from draftd.fallback.drift import Baseline, StreamKey
-from draftd.fallback.ladder import LadderLevel, LadderSettings, LadderState, Permit, Signal, Source, lowest, to_probe
+from draftd.fallback.ladder import Cause, LadderLevel, LadderSettings, LadderState, Permit, Signal, lowest, to_probe
 from draftd.fallback.loaded_drafters import why_missing
 from draftd.fallback.probes import CanaryReport, ProbeReport, Verdict, permits
 from draftd.fallback.seams import EngineControl
@@ -81,8 +81,9 @@ class ProbeSchedule:
         if report is not None and made is not None and permits(report, made, state, self._ladder, self._limits, now):
             return Permit(self._ladder.index(report.level), f"probe of {report.level.label}: {report.reason}")
         target = to_probe(self._ladder, state.position, self._vain)
-        why = "" if target is None else self._why_missing(self._ladder[target])
-        return Permit(target, f"nothing is drafted there ({why})") if target is not None and why else None
+        if target is not None and (why := why_missing(self._ladder[target].drafter, self._engine)):
+            return Permit(target, f"nothing is drafted there ({why})")
+        return None
 
     def stepped(self, now: float) -> None:
         """Another level is in force: what was found is of no use any more."""
@@ -106,13 +107,7 @@ class ProbeSchedule:
         running = self._running
         if running is None or not running.done():
             return None
-        self._running, self._ended = None, now
-        self._cost = max(now - self._began, 0.01)
-        if running.cancelled() or running.exception() is not None:
-            why = "it was given up" if running.cancelled() else running.exception()
-            log.warning("what was tried out failed: %s", why)
-            self._not_before = now + self._limits.cooldown
-            return None
+        self._running, self._ended, self._cost = None, now, max(now - self._began, 0.01)
         report = running.result()
         if isinstance(report, CanaryReport):
             self.tested, self._canaries_at = report, now
@@ -181,10 +176,6 @@ class ProbeSchedule:
         bad = report.verdict is Verdict.BAD
         self._not_before = now + self._limits.cooldown * (1.0 if bad else 0.25)
 
-    def _why_missing(self, level: LadderLevel) -> str:
-        """Why nothing is drafted there; empty where its drafter can be had, and where it has none."""
-        return "" if level.drafter is None else why_missing(level.drafter, self._engine)
-
     def _probe_due(self, state: LadderState, signals: Sequence[Signal], now: float) -> int | None:
         """The position to probe; None where it is too early, or where no step up could follow."""
         target = to_probe(self._ladder, state.position, self._vain)
@@ -203,13 +194,13 @@ class ProbeSchedule:
             return False
         top = self._ladder[0]
         known = top.drafter is not None and self._runner.baselines.of(top.drafter) is not None
-        return not known and not self._why_missing(top)
+        return not known and not why_missing(top.drafter, self._engine)
 
     def _canaries_due(self, state: LadderState, signals: Sequence[Signal], complaint: bool, now: float) -> bool:
         if not self._testable(state):
             return False
         if complaint:  # nothing but a good run ends it; not while something else forbids the weights that it needs
-            others = (signal for signal in signals if signal.source is not Source.CANARIES)
+            others = (signal for signal in signals if signal.cause is not Cause.QUALITY)
             if any(not self._ladder[lowest(self._ladder, signal.asks_for)].max_draft_tokens for signal in others):
                 return False
             return now - self._canaries_at >= state.wait(self._limits)
@@ -221,7 +212,7 @@ class ProbeSchedule:
         """Whether the canaries would find something drafted where they run."""
         level = self._ladder[state.position]
         levels = [level] if level.drafter is not None else self._ladder
-        return any(one.drafter is not None and not self._why_missing(one) for one in levels)
+        return any(one.drafter is not None and not why_missing(one.drafter, self._engine) for one in levels)
 
     def _affordable(self, now: float, urgent: bool) -> bool:
         """Idle, or within the share of its time that a busy daemon may spend; new weights are worth it at any time."""

@@ -85,10 +85,6 @@ class ProbedPrompt:
     counts: DraftCounts
     divergence: Divergence | None = None
 
-    @property
-    def sample(self) -> Sample:
-        return Sample(self.counts.accepted, self.counts.rollbacks)
-
 
 def judge_probe(
     level: LadderLevel,
@@ -99,49 +95,36 @@ def judge_probe(
     settings: ProbeSettings,
 ) -> ProbeReport:
     """The report, but for its seconds. `ended`: why not all prompts were tried, empty where they were; then it is
-    judged by what there is, where that is enough. The price of a draft is the median over prompts: a stall in one of
-    them is no price."""
+    judged by what there is, where that is enough.
+
+    `baseline` is what the same prompts showed while all was well, None where that is not known: the traffic's baseline
+    says nothing about them. They differ from one another, but each is the same again, so that only counting is left to
+    chance. Prompt lookup is judged by speed alone."""
     if not prompts:
         return ProbeReport(level, Verdict.FAILED, ended or "there is nothing to try")
-    drafts = sum(one.counts.drafts for one in prompts)
-    prices = [one.counts.break_even_tokens / one.counts.drafts for one in prompts if one.counts.drafts]
-    report = judge_samples(
-        level,
-        [one.sample for one in prompts],
-        drafts=drafts,
-        break_even_tokens=drafts * statistics.median(prices) if prices else 0.0,
-        baseline=baseline,
-        settings=settings,
-    )
+    report = _figures(level, prompts, baseline, settings)
     for one in prompts:
         if one.divergence is not None and one.divergence.broken(tolerated):
             return replace(report, verdict=Verdict.BAD, reason=f"{one.id} {one.divergence}; {report.reason}")
     return replace(report, reason=f"{report.reason}; {ended}") if ended else report
 
 
-def judge_samples(
-    level: LadderLevel,
-    samples: Sequence[Sample],
-    *,
-    drafts: int,
-    break_even_tokens: float,
-    baseline: Baseline | None,
-    settings: ProbeSettings,
+def _figures(
+    level: LadderLevel, prompts: Sequence[ProbedPrompt], baseline: Baseline | None, settings: ProbeSettings
 ) -> ProbeReport:
-    """`samples` has one entry for each prompt; `drafts` and `break_even_tokens` are sums over them, as DraftCounts has
-    them. `baseline` is what the same prompts showed while all was well, None where that is not known: the traffic's
-    baseline says nothing about them. They differ from one another, but each is the same again, so that only counting is
-    left to chance. Prompt lookup is judged by speed alone.
-    """
-    whole = Sample(sum(s.accepted for s in samples), sum(s.rollbacks for s in samples))
+    drafting = [one.counts for one in prompts if one.counts.drafts]
+    drafts = sum(counts.drafts for counts in drafting)
+    whole = Sample(sum(one.counts.accepted for one in prompts), sum(one.counts.rollbacks for one in prompts))
     if whole.reached < settings.least_reached or not drafts:
-        few = f"{whole.reached} drafted tokens reached in {len(samples)} prompts, {settings.least_reached} needed"
+        few = f"{whole.reached} drafted tokens reached in {len(prompts)} prompts, {settings.least_reached} needed"
         return ProbeReport(level, Verdict.TOO_FEW_SAMPLES, few)
-    speedup = (drafts + whole.accepted) / (drafts + break_even_tokens)
+    # The price of a draft is the median over prompts: a stall in one of them is no price.
+    price = statistics.median(counts.break_even_tokens / counts.drafts for counts in drafting)
+    speedup = (drafts + whole.accepted) / (drafts + drafts * price)
     bad = [] if level.drafter == PROMPT_LOOKUP else _acceptance(whole, baseline, settings)
     if speedup < settings.speedup_floor:
         bad.append(f"speed-up {speedup:.2f}, least {settings.speedup_floor:g}")
-    figures = f"acceptance {whole.acceptance:.2f}, speed-up {speedup:.2f} in {len(samples)} prompts"
+    figures = f"acceptance {whole.acceptance:.2f}, speed-up {speedup:.2f} in {len(prompts)} prompts"
     verdict = Verdict.BAD if bad else Verdict.GOOD
     return ProbeReport(level, verdict, "; ".join(bad) or figures, whole.acceptance, speedup)
 

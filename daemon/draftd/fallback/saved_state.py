@@ -16,8 +16,7 @@ from pydantic import AfterValidator, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from draftd.core import FallbackLevel, drafter_cost_rank
-from draftd.fallback import baselines as written
-from draftd.fallback.baselines import ProbeBaselines
+from draftd.fallback.baselines import Baselines, ProbeBaselines
 from draftd.fallback.drift import Baseline, StreamKey
 from draftd.fallback.ladder import Cause, LadderLevel, LadderState, Signal, lowest
 from draftd.fallback.leases import Leases
@@ -72,7 +71,7 @@ class _State(Document):
     hold_level: LadderLevel | None
     ladder: LadderState
     leases: Annotated[Leases, AfterValidator(_dated)]
-    baselines: written.BaselineDocuments
+    baselines: Baselines
     quality: str
     pair: str = ""
     probe_baselines: Any = None
@@ -86,7 +85,7 @@ class _State(Document):
             hold_level=None if hold is None else ladder[hold.position],
             ladder=saved.ladder,
             leases=saved.leases,
-            baselines=written.documents(saved.baselines),
+            baselines=dict(saved.baselines),
             quality=saved.quality,
             **more,
         )
@@ -104,10 +103,7 @@ class _State(Document):
         if hold is not None and hold_level is not None:
             hold = replace(hold, position=_position(hold_level, ladder))
         state = replace(self.ladder, position=_position(self.level, ladder), hold=hold)
-        return Saved(self.at, state, self.leases, written.parsed(self.baselines), self.quality)
-
-
-_LEVEL = TypeAdapter(LadderLevel)
+        return Saved(self.at, state, self.leases, self.baselines, self.quality)
 
 
 def document(saved: Saved, ladder: Sequence[LadderLevel], **more: Any) -> str:
@@ -124,7 +120,8 @@ def parse(text: str, ladder: Sequence[LadderLevel]) -> Saved:
 def safer(text: str | None, ladder: Sequence[LadderLevel], now: float) -> Saved:
     """What to begin with where `parse` raises: the level, if that can be read; else the last one of SHORT_BLOCK."""
     try:
-        position = _position(_LEVEL.validate_python(from_json(text or "")["level"]), ladder)
+        level = TypeAdapter(LadderLevel).validate_python(from_json(text or "")["level"])
+        position = _position(level, ladder)
     except (ValueError, TypeError, LookupError):
         position = lowest(ladder, FallbackLevel.SHORT_BLOCK)
     signal = Signal(Cause.UNREADABLE_STATE, ladder[position].kind, "the saved state could not be read")
@@ -139,9 +136,8 @@ class SavedState:
         store: StateStore,
         ladder: Sequence[LadderLevel],
         telemetry: FallbackTelemetry,
-        *,
+        probe_baselines: ProbeBaselines,
         pair: str = "",
-        probe_baselines: ProbeBaselines | None = None,
     ) -> None:
         self._store, self._ladder, self._telemetry, self._pair = store, tuple(ladder), telemetry, pair
         self._probe_baselines = probe_baselines
@@ -168,20 +164,20 @@ class SavedState:
         if state.pair != self._pair:
             log.info("%s is of other models: its level is kept, what was learnt of them is not", self.path)
             found = replace(found, baselines={}, quality="")
-        elif self._probe_baselines is not None and state.probe_baselines is not None:
+        elif state.probe_baselines is not None:
             try:
                 self._probe_baselines.recall(state.probe_baselines)
             except ValueError as error:  # it is learnt again; the rest stays valid
                 log.warning("what probes showed is to be learnt anew: %s: %s", self.path, error)
         return found.resumed(now)
 
-    def keep(self, saved: Saved) -> bool:
-        """Whether the disk has it now. What cannot be saved is counted, and logged once until it can be again."""
-        showed = None if self._probe_baselines is None else self._probe_baselines.document()
+    def keep(self, saved: Saved) -> None:
+        """What cannot be saved is counted, and logged once until it can be again."""
+        showed = self._probe_baselines.document()
         state = _State.of(saved, self._ladder, pair=self._pair, probe_baselines=showed)
         timeless = state.model_copy(update={"at": 0.0})
         if timeless == self._kept:
-            return True
+            return
         try:
             self._store.save(state.model_dump_json(indent=1))
         except (OSError, ValueError) as error:
@@ -189,11 +185,10 @@ class SavedState:
             if not self._failing:
                 log.warning("%s cannot be saved: %s; a restart would not find the level of now", self.path, error)
             self._failing = True
-            return False
+            return
         if self._failing:
             log.info("%s can be saved again", self.path)
         self._kept, self._failing = timeless, False
-        return True
 
 
 def _position(was: LadderLevel, ladder: Sequence[LadderLevel]) -> int:

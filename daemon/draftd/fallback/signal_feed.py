@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import threading
 import time
 from collections import deque
@@ -20,10 +19,10 @@ from draftd.core import (
     StepCounts,
     WorkloadClass,
 )
-from draftd.fallback.drift import Baseline, StreamKey
-from draftd.fallback.ladder import LadderLevel, Signal, Source
+from draftd.fallback.drift import Baseline, Cusum, StreamKey
+from draftd.fallback.ladder import Cause, LadderLevel, Signal
 from draftd.fallback.probes import CanaryReport
-from draftd.fallback.signals import Finished, Guard, GuardSettings, Machine
+from draftd.fallback.signals import Guard, Machine
 from draftd.hardware.sample import MemoryPressure, ThermalLevel
 from draftd.hardware.state import HardwareView
 
@@ -46,24 +45,16 @@ class SteadyClock:
         return self._offset + monotonic
 
 
-class Failure(enum.Enum):
-    VERIFIER = "verifier"
-    DRAFTER = "drafter"
-
-
 @dataclass(frozen=True, slots=True)
 class Ended:
     """A client's request that drafted as its plan has it, or what one drafter did of it: `plan` names the drafter whose
-    figures these are. Times are monotonic."""
+    counts these are. Times are monotonic."""
 
     at: float
     arrival: float
     plan: DecodePlan
     workload: WorkloadClass
-    accepted: int
-    rollbacks: int
-    drafts: int
-    break_even_tokens: float
+    counts: DraftCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +62,7 @@ class Failed:
     """A speculative step, or a draft, that failed. `at` is monotonic."""
 
     at: float
-    what: Failure
+    cause: Cause
 
 
 class RequestFeed:
@@ -80,9 +71,7 @@ class RequestFeed:
     def __init__(self, capacity: int = 4096, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._events: deque[Ended | Failed] = deque(maxlen=capacity)
-        self._failed: dict[Failure, set[str]] = {
-            what: set() for what in Failure
-        }  # requests of the step that failed last
+        self._failed: dict[Cause, set[str]] = {}  # requests of the step that failed last
         self._shared: dict[str, dict[DrafterName, DraftCounts]] = {}  # requests that several drafters may serve, by id
         self.woken = threading.Event()  # set where something must not wait for the controller's next look
 
@@ -96,19 +85,19 @@ class RequestFeed:
     def on_step(self, request: DecodeRequest, result: StepCounts, gap: float | None) -> None:
         if not result.drafted:
             return
-        self._forget_failed()  # a failed step is followed by plain ones, in which its sequences are prefilled anew
+        self._failed.clear()  # a failed step is followed by plain ones, in which its sequences are prefilled anew
         plan = request.plan
         if plan.alternatives and plan.drafter is not None and request.origin is Origin.CLIENT:
             self._shared.setdefault(request.id, {}).setdefault(plan.drafter, DraftCounts()).add(result)
 
     def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
-        self._fail(request, Failure.DRAFTER)
+        self._fail(request, Cause.DRAFTER_ERRORS)
 
     def on_verifier_error(self, request: DecodeRequest, message: str) -> None:
-        self._fail(request, Failure.VERIFIER)
+        self._fail(request, Cause.VERIFIER_ERRORS)
 
     def on_finish(self, request: DecodeRequest, outcome: Outcome) -> None:
-        self._forget_failed()
+        self._failed.clear()
         counts, plan = outcome.stats.counts, request.plan
         shared = self._shared.pop(request.id, {})
         if request.origin is not Origin.CLIENT or not counts.drafts or outcome.lowered:
@@ -117,31 +106,16 @@ class RequestFeed:
         # By drafter, each by its own sums: what one is worth says nothing of another that takes its place.
         for drafter, one in shared.items() or [(plan.drafter, counts)]:
             own = plan if plan.drafter == drafter else replace(plan, drafter=drafter, alternatives=frozenset())
-            self._events.append(
-                Ended(
-                    at,
-                    request.arrival,
-                    own,
-                    request.workload,
-                    one.accepted,
-                    one.rollbacks,
-                    one.drafts,
-                    one.break_even_tokens,
-                )
-            )
+            self._events.append(Ended(at, request.arrival, own, request.workload, one))
 
-    def _forget_failed(self) -> None:
-        for failed in self._failed.values():
-            failed.clear()
-
-    def _fail(self, request: DecodeRequest, what: Failure) -> None:
+    def _fail(self, request: DecodeRequest, cause: Cause) -> None:
         """The sequences of one step are reported one after the other: together they are one failure."""
         if request.origin is not Origin.CLIENT:
             return
-        failed = self._failed[what]
+        failed = self._failed.setdefault(cause, set())
         if not failed or request.id in failed:
             failed.clear()
-            self._events.append(Failed(self._clock(), what))
+            self._events.append(Failed(self._clock(), cause))
             self.woken.set()
         failed.add(request.id)
 
@@ -183,86 +157,53 @@ class SignalFeed:
     def __init__(
         self,
         requests: RequestFeed,
-        feed: MachineFeed,
+        machine: MachineFeed,
         guard: Guard,
         ladder: Sequence[LadderLevel],
-        settings: GuardSettings,
         clock: SteadyClock,
         *,
         judge: bool = True,
         frozen: Mapping[StreamKey, Baseline] | None = None,
     ) -> None:
         """`frozen` baselines come from a file: they are never forgotten."""
-        self._requests, self._feed, self._guard = requests, feed, guard
-        self._ladder, self._settings, self._clock, self._judge = tuple(ladder), settings, clock, judge
+        self._requests, self._machine, self.guard = requests, machine, guard
+        self._ladder, self._clock, self._judge = tuple(ladder), clock, judge
         self._frozen = dict(frozen or {})
-        self._position = guard.position or 0
         self._anew_at = float("-inf")
-
-    @property
-    def baselines(self) -> Mapping[StreamKey, Baseline]:
-        return self._guard.learnt()
-
-    @property
-    def quality(self) -> str:
-        """What the canaries complain of; empty where they do not."""
-        return self._guard.quality
-
-    @property
-    def complaint(self) -> bool:
-        return bool(self._guard.quality)
-
-    @property
-    def drift(self) -> Mapping[str, float]:
-        return self._guard.drift(self._settings)
 
     def look(self, now: float) -> None:
         """Takes in what there is."""
-        guard, settings = self._guard, self._settings
         for event in self._requests.take():
             at = min(self._clock.of(event.at), now)
-            if isinstance(event, Ended):
-                finished = self._finished(event, at) if self._clock.of(event.arrival) >= self._anew_at else None
-                guard = guard if finished is None else guard.finished(finished, settings)
-            elif event.what is Failure.VERIFIER:
-                guard = guard.verifier_error(at)
-            else:
-                guard = guard.drafter_error(at)
-        reading = self._feed.reading()
+            if isinstance(event, Failed):
+                self.guard = self.guard.failed(event.cause, at)
+            elif (drafter := event.plan.drafter) is not None and self._counts(event):
+                self.guard = self.guard.finished(at, drafter, event.workload, event.counts)
+        reading = self._machine.reading()
         if reading is not None:
-            guard = guard.machine(reading, now, settings)
-        self._guard = guard.advance(now, settings)
+            self.guard = self.guard.machine(reading, now)
+        self.guard = self.guard.advance(now)
 
-    def canaries(self, report: CanaryReport, now: float) -> None:
-        self._guard = self._guard.canaries(report, now)
+    def canaries(self, report: CanaryReport) -> None:
+        self.guard = self.guard.canaries(report)
 
     def signals(self, now: float) -> tuple[Signal, ...]:
-        found = self._guard.signals(now, self._settings)
-        return found if self._judge else tuple(signal for signal in found if signal.source is Source.CANARIES)
+        found = self.guard.signals(now)
+        return found if self._judge else tuple(signal for signal in found if signal.cause is Cause.QUALITY)
 
     def anew(self, position: int, now: float) -> None:
         """Another level is in force, or the draft is another: requests from before count no more."""
-        self._guard = self._guard.stepped(now, position)
-        self._position, self._anew_at = position, now
+        self.guard = self.guard.stepped(now, position)
+        self._anew_at = now
 
     def forget(self) -> None:
         """The drafts with weights are others on purpose: what was learnt of the old ones is no baseline any more."""
-        lookup = PROMPT_LOOKUP
-        kept = {kind: stream for kind, stream in self._guard.streams.items() if kind[0] == lookup}
-        self._guard = replace(self._guard, streams={**Guard.new(self._frozen).streams, **kept})
+        kept = {kind: stream for kind, stream in self.guard.streams.items() if kind[0] == PROMPT_LOOKUP}
+        frozen = {kind: Cusum(baseline) for kind, baseline in self._frozen.items()}
+        self.guard = replace(self.guard, streams={**frozen, **kept})
 
-    def _finished(self, event: Ended, at: float) -> Finished | None:
-        """None where its plan is not of the level in force."""
-        level, plan = self._ladder[self._position], event.plan
-        if plan.level is not level.kind or plan.max_draft_tokens > level.max_draft_tokens or plan.drafter is None:
-            return None
-        return Finished(
-            at,
-            event.accepted,
-            event.rollbacks,
-            event.drafts,
-            event.break_even_tokens,
-            plan.drafter,
-            event.workload,
-            self._position,
-        )
+    def _counts(self, event: Ended) -> bool:
+        """Whether its plan is of the level in force, and it began since that is so."""
+        level, plan = self._ladder[self.guard.position], event.plan
+        same = plan.level is level.kind and plan.max_draft_tokens <= level.max_draft_tokens
+        return same and self._clock.of(event.arrival) >= self._anew_at

@@ -10,21 +10,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DrafterName, FallbackLevel, WorkloadClass
-from draftd.fallback.drift import (
-    Baseline,
-    Cusum,
-    CusumSettings,
-    DriftVerdict,
-    Floor,
-    FloorSettings,
-    Sample,
-    Stream,
-    StreamKey,
-)
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DraftCounts, DrafterName, FallbackLevel, WorkloadClass
+from draftd.fallback.drift import Baseline, Cusum, CusumSettings, Floor, FloorSettings, Sample, StreamKey
 from draftd.fallback.ladder import Cause, Signal
 from draftd.fallback.probes import CanaryReport, Verdict
 from draftd.settings import FallbackSettings
+
+_DRAFT_MODELS = frozenset({DRAFT_MODEL, LIGHT_DRAFT_MODEL})
+_HARD = frozenset({Cause.MEMORY, Cause.VERIFIER_ERRORS, Cause.DRAFTER_ERRORS, Cause.QUALITY})
+_MOST_ERRORS = 1024  # times kept of each kind
+_REACHED_PER_REQUEST = 20  # drafted tokens that a request reaches at least, on average, for a window to count
+
+LEVELS: Mapping[Cause, FallbackLevel] = {
+    Cause.ACCEPTANCE_FLOOR: FallbackLevel.SHORT_BLOCK,
+    Cause.ACCEPTANCE_DRIFT: FallbackLevel.SHORT_BLOCK,
+    Cause.BREAK_EVEN: FallbackLevel.AUTOREGRESSIVE,
+    Cause.SWAP: FallbackLevel.LIGHT_DRAFT,
+    Cause.MEMORY: FallbackLevel.AUTOREGRESSIVE,
+    Cause.THERMAL: FallbackLevel.SHORT_BLOCK,
+    Cause.VERIFIER_ERRORS: FallbackLevel.AUTOREGRESSIVE,
+    Cause.DRAFTER_ERRORS: FallbackLevel.LIGHT_DRAFT,
+    Cause.QUALITY: FallbackLevel.AUTOREGRESSIVE,
+}
+"""Which level each cause asks for; an alert names its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +58,11 @@ class Spell:
             return Spell()
         return Spell(now if self.since is None else min(self.since, now), now)
 
-    @property
-    def seconds(self) -> float:
-        """Between the first and the last reading of it."""
-        return 0.0 if self.since is None else self.last - self.since
-
-    def lasts(self, seconds: float) -> bool:
-        return self.since is not None and self.seconds >= seconds
+    def evidence(self, what: str, most: float) -> str:
+        """Between the first and the last reading of it; empty where that is too short."""
+        if self.since is None or self.last - self.since < most:
+            return ""
+        return f"{what} for {self.last - self.since:.0f} s, most {most:g} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,96 +88,36 @@ class Growth:
     def within(self, now: float, window: float) -> int:
         """The growth since the window began; of what was last seen before it, nothing."""
         inside = [i for i, (at, _) in enumerate(self.marks) if at > now - window]
-        if not inside:
-            return 0
-        first = max(0, inside[0] - 1)
-        return self.marks[-1][1] - self.marks[first][1]
+        return self.marks[-1][1] - self.marks[max(0, inside[0] - 1)][1] if inside else 0
 
     def anew(self) -> Growth:
         return Growth(self.marks[-1:])
 
 
 @dataclass(frozen=True, slots=True)
-class MachineWatch:
-    """What the readings so far amount to."""
-
-    critical: Spell = Spell()
-    heavy: Spell = Spell()
-    swap: Growth = Growth()
-
-    def observe(self, reading: Machine, now: float, window: float) -> MachineWatch:
-        return MachineWatch(
-            self.critical.observe(now, reading.critical),
-            self.heavy.observe(now, reading.heavy),
-            self.swap.observe(now, reading.swap_ins, window),
-        )
-
-    def stepped(self) -> MachineWatch:
-        """What was swapped before a step says nothing of what came after. Pressure and heat go on as they are."""
-        return replace(self, swap=self.swap.anew())
-
-
-_DRAFT_MODELS = frozenset({DRAFT_MODEL, LIGHT_DRAFT_MODEL})
-_HARD = frozenset({Cause.MEMORY, Cause.VERIFIER_ERRORS, Cause.DRAFTER_ERRORS, Cause.QUALITY})
-_MOST_ERRORS = 1024  # times kept of each kind
-_REACHED_PER_REQUEST = 20  # drafted tokens that a request reaches at least, on average, for a window to count
-
-
-def default_levels() -> dict[Cause, FallbackLevel]:
-    """Which level each cause asks for; an alert names its own."""
-    return {
-        Cause.ACCEPTANCE_FLOOR: FallbackLevel.SHORT_BLOCK,
-        Cause.ACCEPTANCE_DRIFT: FallbackLevel.SHORT_BLOCK,
-        Cause.BREAK_EVEN: FallbackLevel.AUTOREGRESSIVE,
-        Cause.SWAP: FallbackLevel.LIGHT_DRAFT,
-        Cause.MEMORY: FallbackLevel.AUTOREGRESSIVE,
-        Cause.THERMAL: FallbackLevel.SHORT_BLOCK,
-        Cause.VERIFIER_ERRORS: FallbackLevel.AUTOREGRESSIVE,
-        Cause.DRAFTER_ERRORS: FallbackLevel.LIGHT_DRAFT,
-        Cause.QUALITY: FallbackLevel.AUTOREGRESSIVE,
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """One request's end. `position` is that of its plan's level; `break_even_tokens` as DraftCounts has it."""
-
-    at: float
-    accepted: int
-    rollbacks: int
-    drafts: int
-    break_even_tokens: float
-    drafter: DrafterName
-    workload: WorkloadClass
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
 class GuardSettings:
-    """`floor` also gives the windows over which speed, errors and swap-ins are judged. Seconds and bytes."""
+    """`floor` judges acceptance, `speed` the speed-up; the windows of `floor` are those of errors and swap-ins too.
+    Seconds and bytes."""
 
     floor: FloorSettings = field(default_factory=FloorSettings)
+    speed: FloorSettings = field(default_factory=lambda: FloorSettings(floor=1.0))
     cusum: CusumSettings = field(default_factory=CusumSettings)
     errors: int = 3
     critical_seconds: float = 10.0
     thermal_seconds: float = 60.0
     swap_bytes: int = 128 * 1024 * 1024
-    speedup_floor: float = 1.0
-    levels: Mapping[Cause, FallbackLevel] = field(default_factory=default_levels)
-    speed: FloorSettings = field(init=False)  # windows and samples as for acceptance, with the floor of speed
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "speed", replace(self.floor, floor=self.speedup_floor))
 
     @classmethod
     def of(cls, settings: FallbackSettings) -> GuardSettings:
+        floor = FloorSettings(
+            floor=settings.acceptance_floor,
+            window_seconds=settings.window_seconds,
+            least_requests=settings.least_requests,
+            least_reached=_REACHED_PER_REQUEST * settings.least_requests,
+        )
         return cls(
-            floor=FloorSettings(
-                floor=settings.acceptance_floor,
-                window_seconds=settings.window_seconds,
-                least_requests=settings.least_requests,
-                least_reached=_REACHED_PER_REQUEST * settings.least_requests,
-            ),
+            floor=floor,
+            speed=replace(floor, floor=1.0),
             errors=settings.errors,
             critical_seconds=settings.critical_seconds,
             thermal_seconds=settings.thermal_seconds,
@@ -184,171 +130,159 @@ class GuardSettings:
 
     @property
     def stale_after(self) -> float:
-        """A kind of text that was not seen for so long asks for nothing."""
-        return self.floor.windows * self.floor.window_seconds
+        """A kind of text that was not seen for so long asks for nothing: it could never be seen to recover."""
+        return self.floor.windows * self.window
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What is known. `position` is the ladder's; None counts requests of any. `quality` is what the last bad run of the
-    canaries complained of, empty once one was good."""
+    """What is known at the ladder's `position`. `quality` is what the last bad run of the canaries complained of, empty
+    once one was good."""
 
-    streams: Mapping[StreamKey, Stream] = field(default_factory=dict)
+    settings: GuardSettings
+    streams: Mapping[StreamKey, Cusum] = field(default_factory=dict)
+    position: int = 0
+    quality: str = ""
     floor: Floor = field(default_factory=Floor)
     speed: Floor = field(default_factory=Floor)
-    verifier_errors: tuple[float, ...] = ()
-    drafter_errors: tuple[float, ...] = ()
-    watch: MachineWatch = field(default_factory=MachineWatch)
-    quality: str = ""
-    position: int | None = None
+    errors: Mapping[Cause, tuple[float, ...]] = field(default_factory=dict)
+    critical: Spell = Spell()
+    heavy: Spell = Spell()
+    swap: Growth = Growth()
 
     @classmethod
-    def new(cls, baselines: Mapping[StreamKey, Baseline], *, quality: str = "", position: int | None = None) -> Guard:
+    def new(
+        cls, settings: GuardSettings, baselines: Mapping[StreamKey, Baseline], *, quality: str = "", position: int = 0
+    ) -> Guard:
         """`baselines` are frozen ones, or those learnt before a restart; `quality` and `position` as saved."""
-        streams = {kind: Stream(Cusum(baseline)) for kind, baseline in baselines.items()}
-        return cls(streams=streams, quality=quality, position=position)
+        return cls(settings, {kind: Cusum(baseline) for kind, baseline in baselines.items()}, position, quality)
 
-    def finished(self, f: Finished, settings: GuardSettings) -> Guard:
-        """A request ended. One without a draft, or of another level, says nothing."""
-        if not f.drafts or (self.position is not None and f.position != self.position):
+    def finished(self, at: float, drafter: DrafterName, workload: WorkloadClass, counts: DraftCounts) -> Guard:
+        """A request of the level in force ended: what `drafter` did of it. One without a draft says nothing."""
+        if not counts.drafts:
             return self
-        sample = Sample(f.accepted, f.rollbacks)
-        kind = (f.drafter, f.workload)
-        before = self.streams.get(kind) or Stream(Cusum())
+        sample, kind = Sample(counts.accepted, counts.rollbacks), (drafter, workload)
+        before = self.streams.get(kind) or Cusum()
         # A draft model's baseline is that of the top level: below it, something was wrong.
-        stream = before.observe(f.at, sample, settings.cusum, f.position == 0 or f.drafter != DRAFT_MODEL)
-        floor = self.floor.advance(f.at, settings.floor)
-        if f.drafter in _DRAFT_MODELS:  # prompt lookup drafts at no cost and rightly misses: break-even judges it
-            floor = floor.observe(sample)
-        speed = self.speed.advance(f.at, settings.speed).add(f.drafts + f.accepted, f.drafts + f.break_even_tokens)
-        return Guard(
-            self.streams if stream is before else {**self.streams, kind: stream},
-            floor,
-            speed,
-            self.verifier_errors,
-            self.drafter_errors,
-            self.watch,
-            self.quality,
-            self.position,
+        learn = self.position == 0 or drafter != DRAFT_MODEL
+        stream = before.observe(sample, self.settings.cusum, at, learn=learn)
+        guard = self.advance(at)
+        floor = guard.floor
+        if drafter in _DRAFT_MODELS:  # prompt lookup drafts at no cost and rightly misses: break-even judges it
+            floor = floor.add(sample.accepted, sample.reached)
+        return replace(
+            guard,
+            streams=self.streams if stream is before else {**self.streams, kind: stream},
+            floor=floor,
+            speed=guard.speed.add(counts.drafts + counts.accepted, counts.drafts + counts.break_even_tokens),
         )
 
-    def verifier_error(self, now: float) -> Guard:
-        return replace(self, verifier_errors=(*self.verifier_errors, now)[-_MOST_ERRORS:])
+    def failed(self, cause: Cause, at: float) -> Guard:
+        """A speculative step, or a draft, failed."""
+        times = (*self.errors.get(cause, ()), at)[-_MOST_ERRORS:]
+        return replace(self, errors={**self.errors, cause: times})
 
-    def drafter_error(self, now: float) -> Guard:
-        return replace(self, drafter_errors=(*self.drafter_errors, now)[-_MOST_ERRORS:])
+    def machine(self, reading: Machine, now: float) -> Guard:
+        return replace(
+            self,
+            critical=self.critical.observe(now, reading.critical),
+            heavy=self.heavy.observe(now, reading.heavy),
+            swap=self.swap.observe(now, reading.swap_ins, self.settings.window),
+        )
 
-    def machine(self, reading: Machine, now: float, settings: GuardSettings) -> Guard:
-        return replace(self, watch=self.watch.observe(reading, now, settings.window))
-
-    def canaries(self, report: CanaryReport, now: float) -> Guard:
+    def canaries(self, report: CanaryReport) -> Guard:
         """Only a good run takes back what a bad one said; one that could not be run says nothing."""
         if report.verdict is Verdict.BAD:
             return replace(self, quality=report.reason or "the canaries were bad")
         return replace(self, quality="") if report.verdict is Verdict.GOOD else self
 
-    def advance(self, now: float, settings: GuardSettings) -> Guard:
+    def advance(self, now: float) -> Guard:
         """Closes the windows that are over."""
-        floor = self.floor.advance(now, settings.floor)
-        speed = self.speed.advance(now, settings.speed)
+        floor = self.floor.advance(now, self.settings.floor)
+        speed = self.speed.advance(now, self.settings.speed)
         return self if floor is self.floor and speed is self.speed else replace(self, floor=floor, speed=speed)
 
-    def stepped(self, now: float, position: int | None = None) -> Guard:
-        """The ladder has stepped, to `position`: windows, sums and errors begin anew. Baselines, the machine's state
-        and the canaries' verdict stay."""
-        return Guard(
-            {kind: stream.stepped(now) for kind, stream in self.streams.items()},
-            Floor(began=now),
-            Floor(began=now),
-            watch=self.watch.stepped(),
-            quality=self.quality,
+    def stepped(self, now: float, position: int) -> Guard:
+        """The ladder has stepped, to `position`: windows, sums and errors begin anew, and what was swapped before says
+        nothing of what comes after. Baselines, pressure, heat and the canaries' verdict stay."""
+        return replace(
+            self,
+            streams={kind: stream.reset(now) for kind, stream in self.streams.items()},
             position=position,
+            floor=Floor(began=now),
+            speed=Floor(began=now),
+            errors={},
+            swap=self.swap.anew(),
         )
 
-    def signals(self, now: float, settings: GuardSettings) -> tuple[Signal, ...]:
+    def signals(self, now: float) -> tuple[Signal, ...]:
         """What all of it asks for, each with its evidence."""
+        settings, guard = self.settings, self.advance(now)
         evidence = {
-            Cause.ACCEPTANCE_FLOOR: self._floor(now, settings),
-            Cause.ACCEPTANCE_DRIFT: self._drift(now, settings),
-            Cause.BREAK_EVEN: self._break_even(now, settings),
-            Cause.SWAP: self._swap(now, settings),
-            Cause.MEMORY: self._memory(settings),
-            Cause.THERMAL: self._thermal(settings),
-            Cause.VERIFIER_ERRORS: _errors(self.verifier_errors, "failed speculative steps", now, settings),
-            Cause.DRAFTER_ERRORS: _errors(self.drafter_errors, "failed drafts", now, settings),
+            Cause.ACCEPTANCE_FLOOR: guard._low_acceptance(),
+            Cause.ACCEPTANCE_DRIFT: guard._drifted(now),
+            Cause.BREAK_EVEN: guard._slow(),
+            Cause.SWAP: guard._swapped(now),
+            Cause.MEMORY: self.critical.evidence("memory pressure critical", settings.critical_seconds),
+            Cause.THERMAL: self.heavy.evidence("thermal level heavy", settings.thermal_seconds),
+            Cause.VERIFIER_ERRORS: guard._failures(Cause.VERIFIER_ERRORS, "failed speculative steps", now),
+            Cause.DRAFTER_ERRORS: guard._failures(Cause.DRAFTER_ERRORS, "failed drafts", now),
             Cause.QUALITY: self.quality,
         }
         return tuple(
-            Signal(cause, settings.levels[cause], found, hard=cause in _HARD)
-            for cause, found in evidence.items()
-            if found and cause in settings.levels
+            Signal(cause, LEVELS[cause], found, hard=cause in _HARD) for cause, found in evidence.items() if found
         )
 
-    def drift(self, settings: GuardSettings) -> dict[str, float]:
+    def drift(self) -> dict[str, float]:
         """By workload class, the CUSUM over its limit, of the drafter that is worst off; only where there is a
         baseline."""
         found: dict[str, float] = {}
         for (_, workload), stream in self.streams.items():
-            if stream.cusum.baseline is not None:
-                share = stream.cusum.level / settings.cusum.limit
+            if stream.baseline is not None:
+                share = stream.level / self.settings.cusum.limit
                 found[workload.value] = max(found.get(workload.value, 0.0), share)
         return found
 
     def learnt(self) -> dict[StreamKey, Baseline]:
         """The baselines, for saving."""
-        return {
-            kind: stream.cusum.baseline for kind, stream in self.streams.items() if stream.cusum.baseline is not None
-        }
+        return {kind: stream.baseline for kind, stream in self.streams.items() if stream.baseline is not None}
 
-    def _floor(self, now: float, settings: GuardSettings) -> str:
-        floor = self.floor.advance(now, settings.floor)
-        if floor.verdict(settings.floor) is not DriftVerdict.DRIFTED:
+    def _low_acceptance(self) -> str:
+        floor, settings = self.floor, self.settings.floor
+        if not floor.low(settings):
             return ""
         return (
-            f"acceptance {floor.last:.2f} of {floor.last_requests} requests, floor {settings.floor.floor:.2f}, "
-            f"in {floor.below} windows of {settings.window:g} s in a row"
+            f"acceptance {floor.last:.2f} of {floor.last_requests} requests, floor {settings.floor:.2f}, "
+            f"in {floor.below} windows of {settings.window_seconds:g} s in a row"
         )
 
-    def _break_even(self, now: float, settings: GuardSettings) -> str:
-        speed = self.speed.advance(now, settings.speed)
-        if speed.verdict(settings.speed) is not DriftVerdict.DRIFTED:
+    def _slow(self) -> str:
+        speed, settings = self.speed, self.settings.speed
+        if not speed.low(settings):
             return ""
         return (
             f"speed-up {speed.last:.2f} over autoregressive decoding in {speed.last_requests} requests, least "
-            f"{settings.speedup_floor:g}, in {speed.below} windows of {settings.window:g} s in a row"
+            f"{settings.floor:g}, in {speed.below} windows of {settings.window_seconds:g} s in a row"
         )
 
-    def _drift(self, now: float, settings: GuardSettings) -> str:
+    def _drifted(self, now: float) -> str:
+        settings = self.settings
         drifted = [
-            (stream.cusum.level, kind, stream)
+            (stream.level, kind, stream)
             for kind, stream in self.streams.items()
-            if stream.drifted(now, settings.cusum, settings.stale_after)
+            if stream.drifted(settings.cusum) and now - stream.last <= settings.stale_after
         ]
         if not drifted:
             return ""
         _, (drafter, workload), stream = max(drifted, key=lambda found: found[0])
         return f"{workload.value} by {drafter}: {stream.evidence(settings.cusum)}"
 
-    def _swap(self, now: float, settings: GuardSettings) -> str:
-        grown = self.watch.swap.within(now, settings.window)
-        if grown <= settings.swap_bytes:
-            return ""
-        return f"{grown} bytes read back from swap within {settings.window:g} s, most {settings.swap_bytes}"
+    def _swapped(self, now: float) -> str:
+        window, most = self.settings.window, self.settings.swap_bytes
+        grown = self.swap.within(now, window)
+        return f"{grown} bytes read back from swap within {window:g} s, most {most}" if grown > most else ""
 
-    def _memory(self, settings: GuardSettings) -> str:
-        spell = self.watch.critical
-        if not spell.lasts(settings.critical_seconds):
-            return ""
-        return f"memory pressure critical for {spell.seconds:.0f} s, most {settings.critical_seconds:g} s"
-
-    def _thermal(self, settings: GuardSettings) -> str:
-        spell = self.watch.heavy
-        if not spell.lasts(settings.thermal_seconds):
-            return ""
-        return f"thermal level heavy for {spell.seconds:.0f} s, most {settings.thermal_seconds:g} s"
-
-
-def _errors(times: tuple[float, ...], what: str, now: float, settings: GuardSettings) -> str:
-    least = min(settings.errors, _MOST_ERRORS)
-    recent = sum(now - at < settings.window for at in times)
-    return f"{recent} {what} within {settings.window:g} s, {least} are bad" if recent >= least else ""
+    def _failures(self, cause: Cause, what: str, now: float) -> str:
+        window, least = self.settings.window, min(self.settings.errors, _MOST_ERRORS)
+        recent = sum(now - at < window for at in self.errors.get(cause, ()))
+        return f"{recent} {what} within {window:g} s, {least} are bad" if recent >= least else ""

@@ -11,7 +11,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -45,52 +45,45 @@ def explained(error: ValidationError, root: str = "") -> ValueError:
     return ValueError(f"{path}: got {shown}; allowed: {allowed}")
 
 
-class StateStore(Protocol):
-    """Keeps one document."""
-
-    @property
-    def path(self) -> Path | None:
-        """The file; None where nothing is kept."""
-        ...
-
-    def load(self) -> str | None:
-        """None where there is none. Raises ValueError with what is wrong with it."""
-        ...
-
-    def save(self, document: str) -> None:
-        """It is on the disk when this returns. Raises OSError; then the one before is whole."""
-        ...
-
-    def set_aside(self) -> None:
-        """Puts a broken file where a person can look at it."""
-        ...
-
-
-class NoStore:
-    """Keeps nothing: where there is no folder for it."""
-
-    path: Path | None = None
-
-    def load(self) -> str | None:
-        return None
-
-    def save(self, document: str) -> None:
-        return None
-
-    def set_aside(self) -> None:
-        return None
-
-
-class FileStore:
-    """One file. Only its owner may read it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path: Path | None = path
-        self._file = path
-
-    def load(self) -> str | None:
+def replace_file(path: Path, text: str, finish: Callable[[str], None] = lambda name: None) -> None:
+    """Replaces `path` in one step; it is on the disk when this returns. `finish` sees the new file, of mode 0600,
+    before it takes the name. Raises OSError; then the one before is whole, and nothing else is left."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        finish(name)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+    with contextlib.suppress(OSError):  # so that the new name survives a power cut, where the file system can
+        folder = os.open(path.parent, os.O_RDONLY)
         try:
-            with self._file.open("rb") as file:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+class StateStore:
+    """Keeps one document in a file that only its owner may read; nothing where `path` is None."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+
+    def load(self) -> str | None:
+        """None where there is none. Removes what a process that was killed while it saved has left. Raises ValueError
+        with what is wrong with it."""
+        if self.path is None:
+            return None
+        for left in self.path.parent.glob(f".{self.path.name}.*"):
+            with contextlib.suppress(OSError):
+                left.unlink()
+        try:
+            with self.path.open("rb") as file:
                 raw = file.read(_MOST_BYTES + 1)
         except FileNotFoundError:
             return None
@@ -104,26 +97,19 @@ class FileStore:
             raise ValueError(f"not valid JSON ({error})") from None
 
     def save(self, document: str) -> None:
-        folder = self._file.parent
-        handle, name = tempfile.mkstemp(dir=folder, prefix=f".{self._file.name}.")  # mode 0600
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(document)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(name, self._file)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-            raise
-        _sync_folder(folder)
+        """It is on the disk when this returns. Raises OSError; then the one before is whole."""
+        if self.path is not None:
+            replace_file(self.path, document)
 
     def set_aside(self) -> None:
-        aside = self._file.with_name(f"{self._file.name}.broken")
+        """Puts a broken file where a person can look at it."""
+        if self.path is None:
+            return
+        aside = self.path.with_name(f"{self.path.name}.broken")
         try:
-            os.replace(self._file, aside)
+            os.replace(self.path, aside)
         except OSError as error:
-            log.warning("%s cannot be put aside: %s", self._file, error.strerror)
+            log.warning("%s cannot be put aside: %s", self.path, error.strerror)
         else:
             log.warning("what could not be read is kept as %s", aside)
 
@@ -138,21 +124,17 @@ class StateFolder:
     @classmethod
     def open(cls, path: Path) -> StateFolder:
         """Makes it where it is missing. Raises ConfigError where it cannot be used, or another daemon uses it."""
+        lock = -1
         try:
+            allowed = "a folder that can be written"
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
             lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            allowed = f"a folder that can be written ({error.strerror})"
-            raise ConfigError("fallback.state_dir", str(path), allowed) from None
-        try:
+            allowed = "a folder that can be locked, and that no other daemon uses"
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            os.close(lock)
-            taken = isinstance(error, BlockingIOError)
-            allowed = (
-                "a folder that no other daemon uses" if taken else f"a folder that can be locked ({error.strerror})"
-            )
-            raise ConfigError("fallback.state_dir", str(path), allowed) from None
+            if lock >= 0:
+                os.close(lock)
+            raise ConfigError("fallback.state_dir", str(path), f"{allowed} ({error.strerror})") from None
         return cls(path, lock)
 
     def close(self) -> None:
@@ -160,23 +142,6 @@ class StateFolder:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
-
-
-def sweep(folder: Path, name: str) -> None:
-    """Removes what a process that was killed while it saved has left."""
-    for left in folder.glob(f".{name}.*"):
-        with contextlib.suppress(OSError):
-            left.unlink()
-
-
-def _sync_folder(folder: Path) -> None:
-    """So that the new name survives a power cut. Not every file system can: the file itself is whole without."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 class _Pair(Document):
@@ -190,17 +155,23 @@ class _Learnt(Document):
 
 
 class LearntFile:
-    """What the engine has learnt of a pair on a machine, kept over a restart. One thread at a time.
+    """What the engine has learnt of a pair on a machine, kept over a restart: read once, and then kept by a thread of
+    its own, every `period` seconds and when it is closed.
 
         {"version": 1, "pairs": [{"of": {"target": …, "device": …}, "learnt": {…}}]}
 
     `identity` names the pair and the machine as they are now, in what JSON can hold. What was learnt of another pair,
     or on another machine, is left alone and not used."""
 
-    def __init__(self, store: StateStore, identity: Callable[[], Mapping[str, Any]]) -> None:
-        self._store, self._identity = store, identity
+    def __init__(
+        self, store: StateStore, identity: Callable[[], Mapping[str, Any]], period: float = _PERIOD_SECONDS
+    ) -> None:
+        self._store, self._identity, self._period = store, identity, period
         self._others: list[_Pair] = []
+        self._kept: Mapping[str, Any] | None = None
         self._failing = False
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
 
     def load(self) -> Mapping[str, Any] | None:
         """What was learnt of this pair on this machine; None where there is nothing of it, and where that is a surprise
@@ -243,39 +214,26 @@ class LearntFile:
         self._failing = False
         return True
 
-
-class LearntKeeper:
-    """A thread of its own, which asks for what was learnt every `period` seconds and when it is closed."""
-
-    def __init__(
-        self, file: LearntFile, learnt: Callable[[], Mapping[str, Any] | None], period: float = _PERIOD_SECONDS
-    ) -> None:
-        """`learnt` answers at once, None while there is nothing to keep."""
-        self._file, self._learnt, self._period = file, learnt, period
-        self._kept: Mapping[str, Any] | None = None
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="draftd-learnt", daemon=True)
-
-    def start(self) -> None:
+    def start(self, learnt: Callable[[], Mapping[str, Any] | None]) -> None:
+        """From now on it is kept. `learnt` answers at once, None while there is nothing to keep."""
+        self._thread = threading.Thread(target=self._run, args=(learnt,), name="draftd-learnt", daemon=True)
         self._thread.start()
 
     def close(self, timeout: float) -> bool:
         """Keeps it a last time. True when that is over within `timeout` seconds."""
         self._closing.set()
-        if self._thread.ident is None:
+        if self._thread is None:
             return True
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
-    def _run(self) -> None:
-        while not self._closing.wait(self._period):
-            self._keep()
-        self._keep()
-
-    def _keep(self) -> None:
-        try:
-            learnt = self._learnt()
-            if learnt is not None and learnt != self._kept and self._file.save(learnt):
-                self._kept = learnt
-        except Exception:  # whatever it is, no request waits for this
-            log.exception("what was learnt cannot be kept")
+    def _run(self, learnt: Callable[[], Mapping[str, Any] | None]) -> None:
+        closing = False
+        while not closing:
+            closing = self._closing.wait(self._period)
+            try:
+                now = learnt()
+                if now is not None and now != self._kept and self.save(now):
+                    self._kept = now
+            except Exception:  # whatever it is, no request waits for this
+                log.exception("what was learnt cannot be kept")

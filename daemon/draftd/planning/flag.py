@@ -6,10 +6,8 @@ is not in it: the configured default variant, reason ERROR."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import tempfile
 import threading
 import time
 import uuid
@@ -29,6 +27,7 @@ from openfeature.provider.no_op_provider import NoOpProvider
 
 from draftd.errors import ConfigError, DeadlineExceeded, FlagReadOnly
 from draftd.fallback.journal import Journal, Subject
+from draftd.fallback.store import replace_file
 from draftd.planning import flag_format as format_
 from draftd.planning.flag_format import FLAG_KEY, VARIANTS, FlagResolution
 from draftd.planning.planner import FlagContext
@@ -90,27 +89,16 @@ class FlagFile:
 
     def _replace(self, text: str) -> None:
         target = self.path.resolve()
-        try:
-            before = target.stat()
-        except FileNotFoundError:
-            before = None
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
+        before = target.stat() if target.exists() else None
+
+        def finish(name: str) -> None:
             os.chmod(name, before.st_mode & 0o777 if before else 0o644)
             if before is not None:
                 # flagd's watcher reloads on a later modification time: two writes within a clock tick must differ.
-                now = os.stat(name).st_mtime_ns
-                later = max(now, before.st_mtime_ns + 1_000_000)
+                later = max(os.stat(name).st_mtime_ns, before.st_mtime_ns + 1_000_000)
                 os.utime(name, ns=(later, later))
-            os.replace(name, target)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(name)
-            raise
+
+        replace_file(target, text, finish)
 
 
 _POLL_SECONDS = 0.1  # how often the provider looks at the file's modification time

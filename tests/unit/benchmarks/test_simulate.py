@@ -15,7 +15,7 @@ from benchmarks.simulate.outcome import Outcome, outcome
 from benchmarks.simulate.scenario import Scenario, scenarios
 from benchmarks.simulate.world import Run, World
 from draftd.core import FallbackLevel
-from draftd.fallback.drift import Baseline, Cusum, CusumSettings, DriftVerdict, Sample
+from draftd.fallback.drift import Baseline, Cusum, CusumSettings, Sample
 from draftd.fallback.ladder import Cause as LadderCause
 from draftd.fallback.ladder import Signal, Step
 
@@ -117,7 +117,7 @@ def test_the_curves_detector_alarms_where_the_daemons_does() -> None:
         streams, np.array([norm.mean]), np.array([norm.spread]), settings.slack, [settings.limit]
     )
     state, alarm = Cusum(norm), 0
-    while state.verdict(settings) is not DriftVerdict.DRIFTED:
+    while not state.drifted(settings):
         state = state.observe(Sample(int(accepted[alarm]), int(rollbacks[alarm])), settings)
         alarm += 1
     assert first.tolist() == [alarm]

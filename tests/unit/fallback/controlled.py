@@ -42,7 +42,7 @@ from draftd.fallback.loaded_drafters import LoadedDrafters
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport, Verdict
 from draftd.fallback.signal_feed import RequestFeed, SteadyClock
 from draftd.fallback.state import LevelInForce
-from draftd.fallback.store import NoStore, StateStore
+from draftd.fallback.store import StateStore
 from draftd.hardware.sample import HardwareSample
 from draftd.hardware.state import FixedView, HardwareState
 from draftd.settings import FallbackSettings
@@ -207,12 +207,11 @@ class TracedLevel(LevelInForce):
         return super().move(position, signal)
 
 
-class MemoryStore:
+class MemoryStore(StateStore):
     """Keeps the document as a file would."""
 
-    path: Path | None = Path("state.json")
-
     def __init__(self, trace: Trace | None = None) -> None:
+        super().__init__(Path("state.json"))
         self.trace = trace if trace is not None else Trace()
         self.text: str | None = None
         self.failure: OSError | None = None
@@ -280,7 +279,7 @@ class Controlled:
             lease_seconds=1000.0,
             journal=self.journal,
             telemetry=self.telemetry,
-            store=store if store is not None else NoStore(),
+            store=store if store is not None else StateStore(None),
             pair=pair,
             clock=SteadyClock(lambda: start, lambda: self.now),
             monotonic=lambda: self.now,

@@ -38,7 +38,6 @@ def probe_runner(engine: Answering, **more: Any) -> Iterator[tuple[ProbeRunner, 
     told = Told()
     given = {"in_force": at(), "prompts": prompts(3), "limits": ProbeLimits(answer=5.0), **more}
     runner = ProbeRunner(engine, engine.borrow, FallbackSettings(), told, **given)
-    runner.start()
     try:
         yield runner, told
     finally:

@@ -13,7 +13,7 @@ from draftd.errors import ConfigError
 from draftd.fallback.journal import Journal, Subject
 from draftd.fallback.ladder import Cause
 from draftd.fallback.probes import Verdict
-from draftd.fallback.store import FileStore
+from draftd.fallback.store import StateStore
 from tests.unit.fallback.controlled import (
     BOTTOM,
     COOLDOWN,
@@ -194,7 +194,7 @@ def test_an_unreadable_state_is_put_aside_for_the_shortest_block(
     path = tmp_path / "fallback.json"
     path.write_text(raw)
     with caplog.at_level(logging.WARNING):
-        controlled = Controlled(FileStore(path))
+        controlled = Controlled(StateStore(path))
     assert controlled.position == SHORTER
     signal = controlled.controller.state().signal
     assert signal is not None
@@ -202,15 +202,15 @@ def test_an_unreadable_state_is_put_aside_for_the_shortest_block(
     assert (tmp_path / "fallback.json.broken").read_text() == raw
     assert "cannot be used" in caplog.text
     assert controlled.until(4 * COOLDOWN) == TOP
-    assert Controlled(FileStore(path), start=START + controlled.now).position == TOP
+    assert Controlled(StateStore(path), start=START + controlled.now).position == TOP
 
 
 def test_a_state_of_another_version_keeps_the_level_that_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "fallback.json"
-    tell(Controlled(FileStore(path)), notice(PLAIN, hard=True))
+    tell(Controlled(StateStore(path)), notice(PLAIN, hard=True))
     document = json.loads(path.read_text())
     path.write_text(json.dumps({**document, "version": 3}))
-    assert Controlled(FileStore(path)).position == BOTTOM
+    assert Controlled(StateStore(path)).position == BOTTOM
 
 
 def test_what_was_learnt_of_other_models_is_not_learnt_of_these() -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.simulate.outcome import flaps
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FallbackLevel
 from draftd.fallback.ladder import (
     Cause,
@@ -19,8 +20,6 @@ from draftd.fallback.ladder import (
     Permit,
     Signal,
     Step,
-    flaps,
-    held,
     highest,
     ladder_levels,
     lowest,
@@ -169,7 +168,7 @@ def test_a_hold_outranks_everything_until_it_is_over() -> None:
     assert climb.at(1000, probe=True) == 2
     assert climb.at(1199, probe=True) == 2
     assert climb.at(1200, probe=True) == 1
-    climb = Climb(held(LadderState(), Hold(0)))
+    climb = Climb(LadderState(hold=Hold(0)))
     assert climb.at(1e9, hard()) == 0
     climb.state = released(climb.state, 1e9)
     assert climb.at(1e9, hard()) == BOTTOM

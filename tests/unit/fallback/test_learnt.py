@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from draftd.fallback.store import FileStore, LearntFile, LearntKeeper
+from draftd.fallback.store import LearntFile, StateStore
 from tests.waiting import until
 
 HERE = {"target": {"path": "t", "files": {"model.safetensors": [7, 1]}}, "draft": None, "device": "M4", "cores": 10}
@@ -18,7 +18,7 @@ LEARNT = {"version": 1, "plain": [[1, 0.01]], "acceptance": []}
 
 
 def file_of(path: Path, of: Mapping[str, Any] = HERE) -> LearntFile:
-    return LearntFile(FileStore(path), lambda: of)
+    return LearntFile(StateStore(path), lambda: of)
 
 
 def test_what_was_kept_is_found_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -68,7 +68,7 @@ def test_a_pair_that_became_another_meanwhile_takes_the_place_of_that(tmp_path: 
     path, before, after = tmp_path / "learnt.json", HERE, HERE | {"draft": {"path": "d", "files": {}}}
     file_of(path, after).save({"n": 1})
     now = [before]
-    mine = LearntFile(FileStore(path), lambda: now[0])
+    mine = LearntFile(StateStore(path), lambda: now[0])
     mine.load()
     now[0] = after
     assert mine.save({"n": 2})
@@ -98,12 +98,11 @@ def test_a_damaged_file_is_put_aside_and_said_to_be(
     assert file_of(path).load() == LEARNT
 
 
-class Disk:
+class Disk(StateStore):
     """A store that fails when it is told to."""
 
-    path: Path | None = Path("disk")
-
     def __init__(self) -> None:
+        super().__init__(Path("disk"))
         self.full = False
         self.documents: list[Any] = []
 
@@ -130,8 +129,8 @@ def test_it_is_kept_now_and_then_where_it_has_changed(caplog: pytest.LogCaptureF
         asked.release()
         return known.pop(0) if len(known) > 1 else known[0]
 
-    keeper = LearntKeeper(LearntFile(disk, lambda: HERE), learnt, period=0.001)
-    keeper.start()
+    keeper = LearntFile(disk, lambda: HERE, period=0.001)
+    keeper.start(learnt)
     for _ in range(6):
         assert asked.acquire(timeout=10)
     assert keeper.close(10)
@@ -140,24 +139,24 @@ def test_it_is_kept_now_and_then_where_it_has_changed(caplog: pytest.LogCaptureF
 
 def test_it_is_kept_a_last_time_at_the_end() -> None:
     disk = Disk()
-    keeper = LearntKeeper(LearntFile(disk, lambda: HERE), lambda: LEARNT, period=3600)
-    keeper.start()
+    keeper = LearntFile(disk, lambda: HERE, period=3600)
+    keeper.start(lambda: LEARNT)
     assert keeper.close(10)
     assert disk.kept == [LEARNT]
-    assert LearntKeeper(LearntFile(disk, lambda: HERE), lambda: LEARNT).close(0.0), "one that never began is over"
+    assert LearntFile(disk, lambda: HERE).close(0.0), "one that never began is over"
 
 
 def test_a_disk_that_is_full_is_said_once_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     disk = Disk()
     disk.full = True
-    file, asked = LearntFile(disk, lambda: HERE), threading.Semaphore(0)
+    asked = threading.Semaphore(0)
 
     def learnt() -> Mapping[str, Any]:
         asked.release()
         return LEARNT
 
-    keeper = LearntKeeper(file, learnt, period=0.001)
-    keeper.start()
+    keeper = LearntFile(disk, lambda: HERE, period=0.001)
+    keeper.start(learnt)
     for _ in range(5):
         assert asked.acquire(timeout=10)
     assert caplog.messages.count("disk cannot be saved: [Errno 28] No space left on device; a restart would learn anew")
@@ -171,8 +170,8 @@ def test_one_that_cannot_say_what_it_learnt_ends_nothing(caplog: pytest.LogCaptu
     def learnt() -> Mapping[str, Any]:
         raise RuntimeError("on purpose")
 
-    keeper = LearntKeeper(LearntFile(Disk(), lambda: HERE), learnt, period=3600)
-    keeper.start()
+    keeper = LearntFile(Disk(), lambda: HERE, period=3600)
+    keeper.start(learnt)
     assert keeper.close(10)
     assert "what was learnt cannot be kept" in caplog.messages
 
@@ -184,8 +183,8 @@ def test_the_end_is_waited_for_no_longer_than_said() -> None:
         stuck.wait(30)
         return LEARNT
 
-    keeper = LearntKeeper(LearntFile(Disk(), lambda: HERE), learnt, period=3600)
-    keeper.start()
+    keeper = LearntFile(Disk(), lambda: HERE, period=3600)
+    keeper.start(learnt)
     assert not keeper.close(0.05)
     stuck.set()
     assert keeper.close(10)

@@ -67,7 +67,6 @@ class Bench:
             in_force=at(level, LADDER),
             prompts=prompts,
         )
-        self.runner.start()
 
     def holds(self, *drafters: DrafterName) -> None:
         until(lambda: self.engine.status().loaded == frozenset(drafters), what=f"{drafters} and no more in memory")

@@ -389,14 +389,6 @@ def test_closing_ends_what_is_under_way_at_once_and_takes_nothing_more() -> None
         until(lambda: told.probes == [(FallbackLevel.FULL, "failed", None, None)])
 
 
-def test_what_still_waits_when_it_closes_ends_as_failed() -> None:
-    engine = Answering()
-    runner = ProbeRunner(engine, engine.borrow, FallbackSettings(), Told(), in_force=at(), prompts=prompts(1))
-    future = runner.canaries()
-    assert runner.close(SOON)
-    assert future.result(0).reason == "the daemon is stopping"
-
-
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_engine_that_hangs_does_not_keep_the_future_from_ending() -> None:
     engine = Answering()
@@ -408,7 +400,6 @@ def test_an_engine_that_hangs_does_not_keep_the_future_from_ending() -> None:
 
     engine.says = hang
     runner = ProbeRunner(engine, engine.borrow, FallbackSettings(), Told(), in_force=at(), prompts=prompts(1))
-    runner.start()
     future = runner.probe(FULL)
     assert hanging.wait(SOON)
     assert not runner.close(0.05)

@@ -8,18 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, FallbackLevel
-from draftd.fallback.drift import Baseline, Sample
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DraftCounts, DrafterName, FallbackLevel
+from draftd.fallback.drift import Baseline
 from draftd.fallback.ladder import LadderLevel, LadderSettings, LadderState, ladder_levels
 from draftd.fallback.probes import (
     NEAR_TIE,
     CanaryOutcome,
     Divergence,
+    ProbedPrompt,
     ProbeReport,
     ProbeSettings,
     Verdict,
     judge_canaries,
-    judge_samples,
+    judge_probe,
     permits,
     tolerated_gap,
 )
@@ -35,15 +36,13 @@ def judged(
 ) -> ProbeReport:
     """Eight prompts, each with 40 drafts, 100 reached tokens, a spread around `acceptance`, and what a draft costs."""
     shares = [acceptance + off for off in (-0.1, 0.1, -0.05, 0.05, 0.0, 0.0, -0.1, 0.1)]
-    samples = [Sample(round(100 * share), 100 - round(100 * share)) for share in shares]
-    return judge_samples(
-        LadderLevel(FallbackLevel.FULL, 4, drafter),
-        samples,
-        drafts=320,
-        break_even_tokens=320 * costs,
-        baseline=baseline,
-        settings=ProbeSettings(),
-    )
+    prompts = [probed(40, round(100 * share), 100 - round(100 * share), 40 * costs) for share in shares]
+    return judge_probe(LadderLevel(FallbackLevel.FULL, 4, drafter), prompts, "", baseline, None, ProbeSettings())
+
+
+def probed(drafts: int, accepted: int, rollbacks: int, break_even: float = 0.0) -> ProbedPrompt:
+    counts = DraftCounts(drafts=drafts, accepted=accepted, rollbacks=rollbacks, break_even_tokens=break_even)
+    return ProbedPrompt("p", counts)
 
 
 def test_a_draft_that_is_as_good_as_it_was_and_pays_is_good() -> None:
@@ -74,10 +73,8 @@ def test_prompt_lookup_is_judged_by_speed_alone() -> None:
 
 
 def test_too_little_is_no_verdict() -> None:
-    for samples, drafts in (([], 0), ([Sample(20, 19)], 20), ([Sample(30, 30)], 0)):
-        found = judge_samples(
-            LADDER[0], samples, drafts=drafts, break_even_tokens=0.0, baseline=None, settings=ProbeSettings()
-        )
+    for prompt in (probed(20, 20, 19), probed(0, 30, 30)):
+        found = judge_probe(LADDER[0], [prompt], "", None, None, ProbeSettings())
         assert found.verdict is Verdict.TOO_FEW_SAMPLES
         assert found.acceptance is None
 

@@ -36,7 +36,7 @@ def test_a_request_that_drafted_by_its_plan_is_heard_of() -> None:
     intake = RequestFeed(clock=lambda: 7.0)
     request = a_request(arrival=3.0)
     intake.on_finish(request, ended())
-    assert intake.take() == [Ended(7.0, 3.0, request.plan, request.workload, 20, 5, 10, 5.0)]
+    assert intake.take() == [Ended(7.0, 3.0, request.plan, request.workload, DRAFTED)]
     assert intake.take() == []
 
 
@@ -57,13 +57,13 @@ def test_each_drafter_is_heard_of_by_its_own_sums_where_several_served_a_request
     intake.on_step(by_lookup, StepCounts(0, 0, 1, False, 0, 0.0, 0.004, parked=True), None)
     intake.on_finish(by_lookup, ended(counts))
     told = requests(intake)
-    assert [(one.plan.drafter, one.accepted, one.rollbacks, one.drafts, one.break_even_tokens) for one in told] == [
-        (plan.drafter, 7, 1, 2, 3.0),
-        (LOOKUP, 1, 2, 2, 3.0),
-    ]
+    found = {one.plan.drafter: one.counts for one in told}
+    for drafter, sums in ((plan.drafter, (7, 1, 2, 3.0)), (LOOKUP, (1, 2, 2, 3.0))):
+        one = found[drafter]
+        assert (one.accepted, one.rollbacks, one.drafts, one.break_even_tokens) == sums
     assert all(one.plan.level is plan.level and one.plan.max_draft_tokens == plan.max_draft_tokens for one in told)
     intake.on_finish(by_draft, ended(counts))  # of another of that name: nothing is left of the first
-    assert [(one.drafts, one.accepted) for one in requests(intake)] == [(4, 8)]
+    assert [(one.counts.drafts, one.counts.accepted) for one in requests(intake)] == [(4, 8)]
 
 
 def test_steps_of_a_request_that_only_one_may_draft_for_are_not_kept() -> None:
@@ -71,7 +71,7 @@ def test_steps_of_a_request_that_only_one_may_draft_for_are_not_kept() -> None:
     request = a_request()
     intake.on_step(request, drafted(4), None)
     intake.on_finish(request, ended())
-    assert [one.accepted for one in requests(intake)] == [20]
+    assert [one.counts.accepted for one in requests(intake)] == [20]
 
 
 @pytest.mark.parametrize(

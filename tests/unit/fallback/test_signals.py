@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FallbackLevel, WorkloadClass
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DraftCounts, FallbackLevel, WorkloadClass
 from draftd.fallback.drift import Baseline, StreamKey
 from draftd.fallback.ladder import Cause
 from draftd.fallback.probes import CanaryReport, Verdict
-from draftd.fallback.signals import Finished, Guard, GuardSettings, Machine
+from draftd.fallback.signals import LEVELS, Guard, GuardSettings, Machine
 
 SETTINGS = GuardSettings()
 CODE: StreamKey = (DRAFT_MODEL, WorkloadClass.CODE)
@@ -22,11 +22,15 @@ KNOWN = {CODE: Baseline(0.8, 0.2), CHAT: Baseline(0.6, 0.2)}
 WINDOW = SETTINGS.window
 
 
+def counts(drafts: int, accepted: int, rollbacks: int, break_even: float = 0.0) -> DraftCounts:
+    return DraftCounts(drafts=drafts, accepted=accepted, rollbacks=rollbacks, break_even_tokens=break_even)
+
+
 @dataclass
 class Watched:
     """A guard over time. Each request reaches 100 drafted tokens in 40 steps, and pays unless told otherwise."""
 
-    guard: Guard = field(default_factory=lambda: Guard.new(KNOWN, position=0))
+    guard: Guard = field(default_factory=lambda: Guard.new(SETTINGS, KNOWN))
     now: float = 0.0
 
     def requests(
@@ -35,35 +39,33 @@ class Watched:
         acceptance: float,
         kind: StreamKey = CODE,
         *,
-        position: int = 0,
         seconds: float = 10.0,
         costs: float = 0.0,
     ) -> Watched:
         for _ in range(count):
             self.now += seconds
             accepted = round(100 * acceptance)
-            ended = Finished(self.now, accepted, 100 - accepted, 40, costs, *kind, position)
-            self.guard = self.guard.finished(ended, SETTINGS)
+            self.guard = self.guard.finished(self.now, *kind, counts(40, accepted, 100 - accepted, costs))
         return self
 
     def read(self, count: int, reading: Machine, *, seconds: float = 5.0) -> Watched:
         for _ in range(count):
             self.now += seconds
-            self.guard = self.guard.machine(reading, self.now, SETTINGS)
+            self.guard = self.guard.machine(reading, self.now)
         return self
 
     def asked(self) -> dict[Cause, FallbackLevel]:
-        return {signal.cause: signal.asks_for for signal in self.guard.signals(self.now, SETTINGS)}
+        return {signal.cause: signal.asks_for for signal in self.guard.signals(self.now)}
 
     def evidence(self, cause: Cause) -> str:
-        return next(signal.evidence for signal in self.guard.signals(self.now, SETTINGS) if signal.cause is cause)
+        return next(signal.evidence for signal in self.guard.signals(self.now) if signal.cause is cause)
 
     def hard(self, cause: Cause) -> bool:
-        return next(signal.hard for signal in self.guard.signals(self.now, SETTINGS) if signal.cause is cause)
+        return next(signal.hard for signal in self.guard.signals(self.now) if signal.cause is cause)
 
 
 def test_nothing_seen_asks_for_nothing() -> None:
-    assert Guard.new({}).signals(1e9, SETTINGS) == ()
+    assert Guard.new(SETTINGS, {}).signals(1e9) == ()
     assert Watched().requests(100, 0.8).asked() == {}
 
 
@@ -74,7 +76,7 @@ def test_a_fall_below_the_baseline_asks_for_a_shorter_block_and_says_of_what() -
         "code by draft_model: acceptance 0.55 in 30 requests over 290 s, baseline 0.80; CUSUM 16.0, limit 8"
     )
     assert not watched.hard(Cause.ACCEPTANCE_DRIFT)
-    assert watched.guard.drift(SETTINGS) == {"code": pytest.approx(2.0), "chat": 0.0}
+    assert watched.guard.drift() == {"code": pytest.approx(2.0), "chat": 0.0}
 
 
 def test_each_kind_of_text_has_its_own_baseline_so_another_mix_is_no_drift() -> None:
@@ -91,17 +93,17 @@ def test_a_kind_of_text_that_nobody_asks_for_any_more_asks_for_nothing() -> None
 
 
 def test_a_draft_models_norm_is_learnt_at_the_top_alone() -> None:
-    low = Watched(Guard.new({}, position=2)).requests(100, 0.7, CODE, position=2)
+    low = Watched(Guard.new(SETTINGS, {}, position=2)).requests(100, 0.7, CODE)
     assert low.guard.learnt() == {}
-    lookup = Watched(Guard.new({}, position=4)).requests(100, 0.3, LOOKUP, position=4)
+    lookup = Watched(Guard.new(SETTINGS, {}, position=4)).requests(100, 0.3, LOOKUP)
     assert lookup.guard.learnt()[LOOKUP].mean == pytest.approx(0.3)
-    top = Watched(Guard.new({}, position=0)).requests(100, 0.7)
+    top = Watched(Guard.new(SETTINGS, {})).requests(100, 0.7)
     assert top.guard.learnt()[CODE].mean == pytest.approx(0.7)
-    assert top.guard.drift(SETTINGS) == {"code": 0.0}
+    assert top.guard.drift() == {"code": 0.0}
 
 
 def test_acceptance_below_the_floor_in_two_windows_asks_for_a_shorter_block() -> None:
-    watched = Watched(Guard.new({}, position=0)).requests(45, 0.39)  # a window and a half
+    watched = Watched(Guard.new(SETTINGS, {})).requests(45, 0.39)  # a window and a half
     assert watched.asked() == {}
     watched.requests(16, 0.39)
     assert watched.asked() == {Cause.ACCEPTANCE_FLOOR: FallbackLevel.SHORT_BLOCK}
@@ -111,9 +113,9 @@ def test_acceptance_below_the_floor_in_two_windows_asks_for_a_shorter_block() ->
 
 
 def test_prompt_lookup_rightly_misses_and_only_its_cost_counts() -> None:
-    watched = Watched(Guard.new({}, position=4)).requests(100, 0.1, LOOKUP, position=4)
+    watched = Watched(Guard.new(SETTINGS, {}, position=4)).requests(100, 0.1, LOOKUP)
     assert watched.asked() == {}
-    assert Watched(Guard.new({}, position=4)).requests(100, 0.1, LOOKUP, position=4, costs=40.0).asked() == {
+    assert Watched(Guard.new(SETTINGS, {}, position=4)).requests(100, 0.1, LOOKUP, costs=40.0).asked() == {
         Cause.BREAK_EVEN: FallbackLevel.AUTOREGRESSIVE
     }
 
@@ -134,25 +136,22 @@ def test_too_few_requests_in_a_window_move_nothing() -> None:
     assert watched.asked() == {}
 
 
-def test_requests_of_another_level_and_those_without_a_draft_say_nothing() -> None:
-    watched = Watched()
-    before = watched.guard
-    watched.requests(100, 0.1, position=1)
-    assert watched.guard is before
-    assert before.finished(Finished(1.0, 0, 0, 0, 0.0, *CODE, 0), SETTINGS) is before
-    assert Watched(Guard.new(KNOWN)).requests(100, 0.1, position=1).asked()
+def test_a_request_without_a_draft_says_nothing() -> None:
+    before = Watched().guard
+    assert before.finished(1.0, *CODE, counts(0, 0, 0)) is before
 
 
 def test_a_step_begins_sums_and_windows_anew_and_keeps_what_was_learnt() -> None:
     watched = Watched().requests(100, 0.3, costs=90.0)
     for _ in range(3):
-        watched.guard = watched.guard.verifier_error(watched.now).drafter_error(watched.now)
+        watched.guard = watched.guard.failed(Cause.VERIFIER_ERRORS, watched.now).failed(
+            Cause.DRAFTER_ERRORS, watched.now
+        )
     assert len(watched.asked()) == 5
     watched.guard = watched.guard.stepped(watched.now, 1)
     assert watched.asked() == {}
     assert watched.guard.learnt() == KNOWN
-    assert watched.requests(100, 0.3, position=0).asked() == {}
-    assert Cause.ACCEPTANCE_DRIFT in watched.requests(100, 0.3, position=1).asked()
+    assert Cause.ACCEPTANCE_DRIFT in watched.requests(100, 0.3).asked()
 
 
 @pytest.mark.parametrize(
@@ -164,15 +163,14 @@ def test_a_step_begins_sums_and_windows_anew_and_keeps_what_was_learnt() -> None
 )
 def test_errors_within_a_window_are_hard_and_forgotten_after_it(cause: Cause, level: FallbackLevel) -> None:
     watched = Watched()
-    happens = Guard.verifier_error if cause is Cause.VERIFIER_ERRORS else Guard.drafter_error
     for at in (0.0, 299.0):
-        watched.guard = happens(watched.guard, at)
+        watched.guard = watched.guard.failed(cause, at)
     watched.now = 299.0
     assert watched.asked() == {}
     watched.now = 310.0
-    watched.guard = happens(watched.guard, 310.0)
+    watched.guard = watched.guard.failed(cause, 310.0)
     assert watched.asked() == {}, "the first is a window ago"
-    watched.guard = happens(watched.guard, 310.0)
+    watched.guard = watched.guard.failed(cause, 310.0)
     assert watched.asked() == {cause: level}
     assert watched.hard(cause)
     assert watched.evidence(cause).startswith("3 failed ")
@@ -217,7 +215,7 @@ def test_swap_ins_count_within_a_window_however_often_they_are_read() -> None:
         fast.read(1, Machine(None, None, read * mega), seconds=1.0)
     assert slow.asked() == {}
     assert fast.asked() == {Cause.SWAP: FallbackLevel.LIGHT_DRAFT}
-    assert len(fast.guard.watch.swap.marks) <= 12
+    assert len(fast.guard.swap.marks) <= 12
     fast.now += 2 * WINDOW
     assert fast.asked() == {}, "nothing grew since"
     assert Watched().read(1, Machine(None, None, 10**12)).asked() == {}, "what was there before is no growth"
@@ -227,18 +225,18 @@ def test_swap_ins_count_within_a_window_however_often_they_are_read() -> None:
 
 
 def test_bad_canaries_ask_for_no_draft_until_good_ones_were_seen() -> None:
-    watched = Watched(Guard.new({}, quality="17 of 20 canaries passed"))
+    watched = Watched(Guard.new(SETTINGS, {}, quality="17 of 20 canaries passed"))
     for verdict in (None, Verdict.FAILED, Verdict.TOO_FEW_SAMPLES):
         if verdict is not None:
-            watched.guard = watched.guard.canaries(CanaryReport(verdict, "busy"), 1.0)
+            watched.guard = watched.guard.canaries(CanaryReport(verdict, "busy"))
         watched.guard = watched.guard.stepped(1.0, 5)
         watched.now += 1e6
         assert watched.asked() == {Cause.QUALITY: FallbackLevel.AUTOREGRESSIVE}
         assert watched.hard(Cause.QUALITY)
         assert watched.evidence(Cause.QUALITY) == "17 of 20 canaries passed"
-    watched.guard = watched.guard.canaries(CanaryReport(Verdict.GOOD, "all"), 1.0)
+    watched.guard = watched.guard.canaries(CanaryReport(Verdict.GOOD, "all"))
     assert watched.asked() == {}
-    watched.guard = watched.guard.canaries(CanaryReport(Verdict.BAD, "worse"), 1.0)
+    watched.guard = watched.guard.canaries(CanaryReport(Verdict.BAD, "worse"))
     assert watched.evidence(Cause.QUALITY) == "worse"
 
 
@@ -258,21 +256,21 @@ EVENTS = st.lists(
 def test_whatever_comes_in_whatever_order_is_judged_and_said_in_words(
     events: list[tuple[str, float, int, int]],
 ) -> None:
-    guard, now = Guard.new(KNOWN, position=0), 0.0
+    guard, now = Guard.new(SETTINGS, KNOWN), 0.0
     for what, seconds, one, other in events:
         now += seconds
         if what == "request":
-            guard = guard.finished(Finished(now, one, other, one % 5, other / 2, *CODE, one % 2), SETTINGS)
+            guard = guard.finished(now, *CODE, counts(one % 5, one, other, other / 2))
         elif what == "verifier":
-            guard = guard.verifier_error(now)
+            guard = guard.failed(Cause.VERIFIER_ERRORS, now)
         elif what == "drafter":
-            guard = guard.drafter_error(now)
+            guard = guard.failed(Cause.DRAFTER_ERRORS, now)
         elif what == "machine":
-            guard = guard.machine(Machine(one % 3 == 0, other % 2 == 0 or None, one * 2**23), now, SETTINGS)
+            guard = guard.machine(Machine(one % 3 == 0, other % 2 == 0 or None, one * 2**23), now)
         elif what == "step":
             guard = guard.stepped(now, one % 2)
         else:
-            guard = guard.advance(now, SETTINGS)
-        for signal in guard.signals(now, SETTINGS):
-            assert signal.asks_for == SETTINGS.levels[signal.cause]
+            guard = guard.advance(now)
+        for signal in guard.signals(now):
+            assert signal.asks_for == LEVELS[signal.cause]
             assert signal.evidence

@@ -11,16 +11,16 @@ import pytest
 
 from draftd.cli.state import Kept
 from draftd.errors import ConfigError
-from draftd.fallback.store import FileStore, NoStore, StateFolder, sweep
+from draftd.fallback.store import StateFolder, StateStore
 from draftd.settings import FallbackSettings, ServerSettings, Settings
 
 
 def test_what_is_saved_is_found_again_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
-    store = FileStore(tmp_path / "state.json")
+    store = StateStore(tmp_path / "state.json")
     assert store.load() is None
     store.save('{"n": 1}')
     store.save('{"n": 2}')
-    assert FileStore(tmp_path / "state.json").load() == '{"n": 2}'
+    assert StateStore(tmp_path / "state.json").load() == '{"n": 2}'
     assert (tmp_path / "state.json").stat().st_mode & 0o777 == 0o600
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
 
@@ -28,7 +28,7 @@ def test_what_is_saved_is_found_again_and_only_its_owner_may_read_it(tmp_path: P
 def test_a_save_that_fails_half_way_leaves_the_one_before_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = FileStore(tmp_path / "state.json")
+    store = StateStore(tmp_path / "state.json")
     store.save("before")
 
     def full(handle: int) -> None:
@@ -51,7 +51,7 @@ def test_a_save_that_fails_half_way_leaves_the_one_before_and_nothing_else(
 def test_a_file_that_is_none_of_ours_says_what_is_wrong_with_it(tmp_path: Path, raw: bytes, complaint: str) -> None:
     path = tmp_path / "state.json"
     path.write_bytes(raw)
-    store = FileStore(path)
+    store = StateStore(path)
     with pytest.raises(ValueError, match=complaint):
         store.load()
     store.set_aside()
@@ -62,13 +62,13 @@ def test_a_file_that_is_none_of_ours_says_what_is_wrong_with_it(tmp_path: Path, 
 def test_a_folder_in_place_of_the_file_is_no_state(tmp_path: Path) -> None:
     (tmp_path / "state.json").mkdir()
     with pytest.raises(ValueError, match="cannot be read"):
-        FileStore(tmp_path / "state.json").load()
+        StateStore(tmp_path / "state.json").load()
 
 
 def test_what_a_killed_process_left_half_written_is_swept(tmp_path: Path) -> None:
     (tmp_path / ".state.json.abc").write_text("half")
     (tmp_path / "state.json").write_text("{}")
-    sweep(tmp_path, "state.json")
+    assert StateStore(tmp_path / "state.json").load() == "{}"
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
 
 
@@ -119,7 +119,6 @@ def test_the_folder_goes_by_the_port_and_nothing_is_kept_where_that_is_any(tmp_p
     first.close()
     second.close()
     nowhere = Kept(settings(0), environ)
-    assert isinstance(nowhere.store, NoStore)
     nowhere.store.save("{}")
     assert nowhere.store.load() is None
     nowhere.store.set_aside()
@@ -131,7 +130,7 @@ def test_a_folder_that_is_named_must_do_and_the_users_own_is_done_without(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     taken = Kept(settings(50551), {"XDG_STATE_HOME": str(tmp_path)})
-    assert isinstance(Kept(settings(50551), {"XDG_STATE_HOME": str(tmp_path)}).store, NoStore)
+    assert Kept(settings(50551), {"XDG_STATE_HOME": str(tmp_path)}).store.path is None
     assert "not kept over a restart" in caplog.text
     taken.close()
     named = Kept(settings(50551, tmp_path / "mine"), {})

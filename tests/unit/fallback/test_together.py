@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.simulate.daemon import LADDER, Daemon, ProbeResult, Settings
-from draftd.core import PROMPT_LOOKUP, FallbackLevel, WorkloadClass
-from draftd.fallback.drift import Baseline, CusumSettings, Sample
-from draftd.fallback.ladder import LadderLevel, LadderSettings, flaps
+from benchmarks.simulate.daemon import LADDER, Daemon, Finished, ProbeResult, Settings
+from benchmarks.simulate.outcome import flaps
+from draftd.core import PROMPT_LOOKUP, DraftCounts, FallbackLevel, WorkloadClass
+from draftd.fallback.drift import Baseline, CusumSettings
+from draftd.fallback.ladder import Cause, LadderLevel, LadderSettings
 from draftd.fallback.leases import Notice
-from draftd.fallback.signals import Finished, GuardSettings, Machine
+from draftd.fallback.probes import ProbedPrompt
+from draftd.fallback.signals import GuardSettings, Machine
 
 LIMITS = LadderSettings(cooldown=300.0, longest_wait=2400.0)
 SETTINGS = Settings(GuardSettings(cusum=CusumSettings(learn=5)), LIMITS, lease_seconds=900.0)
@@ -34,7 +36,8 @@ class Course:
     def probe(self, level: LadderLevel, now: float) -> ProbeResult:
         accepted = round(100 * self.acceptance)
         pays = 0.0 if level.drafter == PROMPT_LOOKUP else 0.5
-        return ProbeResult([Sample(accepted, 100 - accepted)] * 4, 160, 160 * pays, Baseline(0.8, 0.2))
+        counts = DraftCounts(drafts=40, accepted=accepted, rollbacks=100 - accepted, break_even_tokens=40 * pays)
+        return ProbeResult([ProbedPrompt("p", counts)] * 4, Baseline(0.8, 0.2))
 
     def requests(self, count: int, seconds: float = 3.0) -> None:
         for _ in range(count):
@@ -42,12 +45,9 @@ class Course:
             level = LADDER[self.daemon.position]
             if level.drafter is not None:
                 accepted = round(40 * self.acceptance)
-                self.daemon.finished(
-                    Finished(
-                        self.now + self.daemon.offset, accepted, 40 - accepted, 20, 10.0, level.drafter,
-                        WorkloadClass.CODE, self.daemon.position,
-                    )
-                )  # fmt: skip
+                at, kind = self.now + self.daemon.offset, WorkloadClass.CODE
+                counts = DraftCounts(drafts=20, accepted=accepted, rollbacks=40 - accepted, break_even_tokens=10.0)
+                self.daemon.finished(Finished(at, level.drafter, kind, counts, self.daemon.position))
             self.daemon.tick(self.now)
 
     def wait(self, seconds: float) -> None:
@@ -120,7 +120,7 @@ def play(course: Course, event: Event) -> None:
                 course.wait(6.0)
         case "verifier" | "drafter":
             for _ in range(3):
-                (daemon.verifier_error if event.what == "verifier" else daemon.drafter_error)(course.now)
+                daemon.failed(Cause.VERIFIER_ERRORS if event.what == "verifier" else Cause.DRAFTER_ERRORS, course.now)
         case "restart":
             daemon.save(course.now)
             course.restart(event.seconds, 50 * event.seconds * event.yes)
