@@ -50,8 +50,7 @@ proto-check: $(DEV)
 	sh scripts/proto.sh --check
 
 docs-check: $(DEV)
-	$(BIN)/python -m draftd.telemetry.document docs/telemetry.md --check
-	$(BIN)/python -m draftd.settings.reference --check
+	$(BIN)/python -m scripts.pages --check
 	$(BIN)/python -m dashboards.generate --check
 
 collector-check: # where there is a collector
@@ -64,8 +63,7 @@ proto: $(DEV) ## generate daemon/draftd/v1 from proto/
 	sh scripts/proto.sh
 
 docs: $(DEV) ## generate docs/telemetry.md, docs/configuration.md, dashboards and alert rules
-	$(BIN)/python -m draftd.telemetry.document docs/telemetry.md
-	$(BIN)/python -m draftd.settings.reference
+	$(BIN)/python -m scripts.pages
 	$(BIN)/python -m dashboards.generate
 
 accept: $(RUN) ## is this pair fit for production? Sweep, soak, quality, gate and report (about half an hour)

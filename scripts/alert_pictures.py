@@ -56,7 +56,7 @@ def _graphs(running: Degrading, seconds: float) -> str:
     lines = f"{now} or {ACCEPTANCE_BASELINE} or vector({SETTINGS.acceptance_floor})"
     of = f'alertname=~"{"|".join(ALERTS)}", alertstate'
     states = f'sum by (alertname) (ALERTS{{{of}="pending"}} or 2 * ALERTS{{{of}="firing"}})'
-    asked = {}
+    asked: dict[str, str] = {}
     for number, expression in enumerate((lines, states)):
         asked |= {f"g{number}.expr": expression, f"g{number}.tab": "0", f"g{number}.step_input": "1"}
         asked |= {f"g{number}.range_input": f"{int(seconds)}s"}

@@ -272,7 +272,7 @@ class OtlpReceiver:
             self.store.headers.append(headers)
         return None
 
-    def _service(self, kind: str) -> grpc.GenericRpcHandler:
+    def _service(self, kind: str) -> grpc.GenericRpcHandler[Any, Any]:
         service, request_class, response_class, _ = _SIGNALS[kind]
 
         def export(request: Any, context: grpc.ServicerContext) -> Any:

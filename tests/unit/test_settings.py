@@ -1,4 +1,4 @@
-"""Settings: which source wins, what a wrong one says, and the page that lists them."""
+"""Settings: which source wins, and what a wrong one says."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ from draftd.core import PROMPT_LOOKUP
 from draftd.engine.limits import Limits
 from draftd.errors import ConfigError
 from draftd.settings import EngineSettings, Settings, describe_settings, is_loopback, load_settings, state_dir
-from draftd.settings.reference import main, render
-
-ROOT = Path(__file__).parents[2]
 
 
 def toml(tmp_path: Path, text: str) -> Path:
@@ -205,21 +202,10 @@ def test_state_lives_where_the_environment_says(tmp_path: Path) -> None:
 def test_every_setting_is_described_once() -> None:
     docs = list(describe_settings())
     assert len({doc.name for doc in docs}) == len(docs) >= 25
-    page = render()
     for doc in docs:
         assert doc.description.endswith("."), doc
         assert doc.allowed, doc
         assert doc.variable == "DRAFTD_" + doc.name.replace(".", "__").upper()
-        assert f"| `{doc.name}` |" in page
-
-
-def test_the_committed_page_is_what_the_settings_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8") == render(), "run make docs"
-    monkeypatch.chdir(tmp_path)
-    assert main(["--check"]) == 1
-    (tmp_path / "docs").mkdir()
-    assert main([]) == 0
-    assert main(["--check"]) == 0
 
 
 def test_engine_limits_are_settings_of_the_same_name() -> None:

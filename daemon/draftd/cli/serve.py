@@ -36,8 +36,7 @@ from draftd.hardware.system import system_probe
 from draftd.planning.flag import FlagService
 from draftd.planning.planner import Planner
 from draftd.settings import ModelSettings, Settings
-from draftd.telemetry.fallback import Decisions
-from draftd.telemetry.setup import Telemetry
+from draftd.telemetry.setup import Sources, Telemetry
 
 _HARDWARE_CLOSE_SECONDS = 1.0  # a reading that hangs longer is left behind
 _FALLBACK_CLOSE_SECONDS = 5.0  # for all of it together; each part takes a fraction of a second where nothing hangs
@@ -73,15 +72,8 @@ def run_daemon(
         period_seconds=settings.hardware.period_seconds,
         memory_floor=settings.hardware.memory_floor_bytes,
     )
-    telemetry = Telemetry.start(
-        service_version=__version__,
-        settings=settings.telemetry,
-        environ=environ,
-        info=parts.info,
-        status=parts.status,
-        hardware=hardware,
-        decisions=Decisions(fallback=parts.readings, flag_enabled=parts.flag_enabled),
-    )
+    sources = Sources(parts.info, parts.status, parts.readings, parts.flag_enabled, hardware)
+    telemetry = Telemetry.start(__version__, settings.telemetry, environ, sources)
     worker = EngineWorker(
         load or models_of(settings.model, drafters),
         observer=FanOut(telemetry.observer, requests),

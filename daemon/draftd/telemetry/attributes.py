@@ -6,10 +6,11 @@ Names from the OpenTelemetry conventions are used as they stand; what those do n
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # there is one of each: compared by identity, which is fast
 class Attribute:
     """One attribute: its name, its type in OpenTelemetry's words, what it says."""
 
@@ -30,9 +31,10 @@ class Kind(enum.StrEnum):
 
 # How the collector spells units in Prometheus: https://github.com/prometheus/otlptranslator
 _SUFFIXES = {"s": "_seconds", "By": "_bytes", "Cel": "_celsius", "W": "_watts", "rpm": "_rpm"}
+_SPELT_OUT = {"s": " (seconds)", "By": " (bytes)"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Metric:
     """One metric. `buckets` are a histogram's upper bounds, in its unit."""
 
@@ -52,6 +54,10 @@ class Metric:
             suffix = "_ratio"
         total = "_total" if self.kind in (Kind.COUNTER, Kind.OBSERVABLE_COUNTER) else ""
         return name + suffix + total
+
+    def on_span(self, type: str = "int") -> Attribute:
+        """The same of one request alone, on its span."""
+        return Attribute(self.name, type, self.brief + _SPELT_OUT.get(self.unit, ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,204 +79,144 @@ class Event:
     attributes: tuple[Attribute, ...] = ()
 
 
+def _typed(type: str) -> Callable[[str, str], Attribute]:
+    return lambda name, brief: Attribute(name, type, brief)
+
+
+_string, _strings, _boolean = _typed("string"), _typed("string[]"), _typed("boolean")
+_int, _double = _typed("int"), _typed("double")
+
 # Common to the GenAI span and the metrics.
-OPERATION = Attribute(
-    "gen_ai.operation.name", "string", "`chat`, `text_completion` (raw prompt) or `generate_content` (token ids)"
-)
-PROVIDER = Attribute("gen_ai.provider.name", "string", "Always `draftd`: the model runs in this process")
-MODEL = Attribute("gen_ai.request.model", "string", "The target model")
-ERROR_TYPE = Attribute(
+OPERATION = _string("gen_ai.operation.name", "`chat`, or `text_completion` where the prompt is raw text or token ids")
+PROVIDER = _string("gen_ai.provider.name", "Always `draftd`: the model runs in this process")
+MODEL = _string("gen_ai.request.model", "The target model")
+ERROR_TYPE = _string(
     "error.type",
-    "string",
     "Class of what went wrong: `Cancelled`, `DeadlineExceeded`, `EngineFailure`, or that of the refusal, as "
     "`QueueFull`; absent on success. On an RPC, the status",
 )
-DRAFT_MODEL = Attribute(
+DRAFT_MODEL = _string(
     "draftd.draft_model",
-    "string",
     "The draft model of the loaded pair, in both modes; `prompt_lookup` where the plan drafts without weights; "
     "`none` without either",
 )
-MODE = Attribute(
-    "draftd.mode", "string", "`speculative` or `autoregressive`, as the request started; absent if refused before"
+MODE = _string("draftd.mode", "`speculative` or `autoregressive`, as the request started; absent if refused before")
+WORKLOAD = _string("draftd.workload", "Workload class: `code`, `tool_call`, `chat`, `prose` or `unspecified`")
+CONTEXT_TIER = _string(
+    "draftd.context_tier", "Prompt length: `short` below 512 tokens, `medium` below 4,096, `long` from there"
 )
-WORKLOAD = Attribute(
-    "draftd.workload", "string", "Workload class: `code`, `tool_call`, `chat`, `prose` or `unspecified`"
-)
-CONTEXT_TIER = Attribute(
-    "draftd.context_tier", "string", "Prompt length: `short` below 512 tokens, `medium` below 4,096, `long` from there"
-)
-OUTCOME = Attribute("draftd.outcome", "string", "`stop`, `length`, `cancelled`, `deadline`, `error` or `refused`")
+OUTCOME = _string("draftd.outcome", "`stop`, `length`, `cancelled`, `deadline`, `error` or `refused`")
 
 # Metrics only.
-TOKEN_TYPE = Attribute("gen_ai.token.type", "string", "`input` or `output`")
-POSITION = Attribute("draftd.position", "int", "Position in the draft, counted from 0")
-TELEMETRY_PART = Attribute("draftd.telemetry.part", "string", "Where telemetry itself failed, as `observer` or `span`")
-READING = Attribute("draftd.hardware.reading", "string", "The reading that failed, as `gpu` or `macmon`")
-MLX_STATE = Attribute(
+TOKEN_TYPE = _string("gen_ai.token.type", "`input` or `output`")
+POSITION = _int("draftd.position", "Position in the draft, counted from 0")
+TELEMETRY_PART = _string("draftd.telemetry.part", "Where telemetry itself failed, as `observer` or `span`")
+READING = _string("draftd.hardware.reading", "The reading that failed, as `gpu` or `macmon`")
+MLX_STATE = _string(
     "draftd.memory.mlx.state",
-    "string",
     "`active` (held by arrays), `cache` (freed and kept for reuse) or `peak` (the most that was active)",
 )
-MEMORY_STATE = Attribute(
+MEMORY_STATE = _string(
     "system.memory.state",
-    "string",
     "Linux: `used`, `free`, `cached`, `buffers`. macOS: `free`, `active`, `inactive`, `wired`, `compressed`. They add "
     "up to about the total",
 )
-PAGING_STATE = Attribute("system.paging.state", "string", "`used` or `free`")
-PAGING_DIRECTION = Attribute("system.paging.direction", "string", "Always `in`")
-HW_ID = Attribute("hw.id", "string", "The sensor, as `cpu`, `gpu` or `fan0`")
-HW_TYPE = Attribute("hw.type", "string", "The kind of part: `cpu`, `gpu`, `memory`, `enclosure` (all of it) or `ane`")
-
-# The machine when the request ended, on the inference span.
-MEMORY_PRESSURE = Attribute("draftd.memory.pressure", "int", "0 normal, 1 warn, 2 critical; absent where not known")
-MEMORY_HEADROOM = Attribute(
-    "draftd.memory.headroom", "int", "Bytes available beyond the floor, negative below it; absent where not known"
-)
-THERMAL_LEVEL = Attribute(
-    "draftd.thermal.level", "int", "0 nominal, 1 moderate, 2 heavy, 3 trapping, 4 sleeping; absent where not known"
-)
+PAGING_STATE = _string("system.paging.state", "`used` or `free`")
+PAGING_DIRECTION = _string("system.paging.direction", "Always `in`")
+HW_ID = _string("hw.id", "The sensor, as `cpu`, `gpu` or `fan0`")
+HW_TYPE = _string("hw.type", "The kind of part: `cpu`, `gpu`, `memory`, `enclosure` (all of it) or `ane`")
 
 # The request, on the inference span.
-REQUEST_MAX_TOKENS = Attribute("gen_ai.request.max_tokens", "int", "Most tokens to emit")
-REQUEST_TEMPERATURE = Attribute("gen_ai.request.temperature", "double", "Sampling temperature; 0 is greedy")
-REQUEST_TOP_P = Attribute("gen_ai.request.top_p", "double", "Nucleus; 1 is off")
-REQUEST_TOP_K = Attribute("gen_ai.request.top_k", "int", "Most likely tokens kept; 0 is off")
-REQUEST_MIN_P = Attribute("draftd.request.min_p", "double", "Least probability relative to the best; 0 is off")
-REQUEST_SEED = Attribute("gen_ai.request.seed", "int", "Seed, where the caller gave one")
-REQUEST_STOP = Attribute("gen_ai.request.stop_sequences", "string[]", "Stop strings, where the caller gave some")
-REQUEST_STREAM = Attribute("gen_ai.request.stream", "boolean", "Always true")
+REQUEST_MAX_TOKENS = _int("gen_ai.request.max_tokens", "Most tokens to emit")
+REQUEST_TEMPERATURE = _double("gen_ai.request.temperature", "Sampling temperature; 0 is greedy")
+REQUEST_TOP_P = _double("gen_ai.request.top_p", "Nucleus; 1 is off")
+REQUEST_TOP_K = _int("gen_ai.request.top_k", "Most likely tokens kept; 0 is off")
+REQUEST_MIN_P = _double("draftd.request.min_p", "Least probability relative to the best; 0 is off")
+REQUEST_SEED = _int("gen_ai.request.seed", "Seed, where the caller gave one")
+REQUEST_STOP = _strings("gen_ai.request.stop_sequences", "Stop strings, where the caller gave some")
+REQUEST_STREAM = _boolean("gen_ai.request.stream", "Always true")
 
 # The answer, on the inference span.
-RESPONSE_ID = Attribute("gen_ai.response.id", "string", "The request's id, as the client received it")
-RESPONSE_MODEL = Attribute("gen_ai.response.model", "string", "The target model")
-RESPONSE_FINISH = Attribute("gen_ai.response.finish_reasons", "string[]", "One reason, as in `draftd.outcome`")
-RESPONSE_TTFC = Attribute(
-    "gen_ai.response.time_to_first_chunk", "double", "Seconds from arrival until the first tokens"
-)
-USAGE_INPUT = Attribute("gen_ai.usage.input_tokens", "int", "Prompt tokens")
-USAGE_CACHE_READ = Attribute(
+RESPONSE_ID = _string("gen_ai.response.id", "The request's id, as the client received it")
+RESPONSE_MODEL = _string("gen_ai.response.model", "The target model")
+RESPONSE_FINISH = _strings("gen_ai.response.finish_reasons", "One reason, as in `draftd.outcome`")
+RESPONSE_TTFC = _double("gen_ai.response.time_to_first_chunk", "Seconds from arrival until the first tokens")
+USAGE_INPUT = _int("gen_ai.usage.input_tokens", "Prompt tokens")
+USAGE_CACHE_READ = _int(
     "gen_ai.usage.cache_read.input_tokens",
-    "int",
     "Input tokens that were not computed: their keys and values were cached by an earlier request",
 )
-USAGE_OUTPUT = Attribute("gen_ai.usage.output_tokens", "int", "Emitted tokens, the end-of-text token included")
-INPUT_MESSAGES = Attribute(
-    "gen_ai.input.messages", "string", "The prompt as JSON, its first 16,384 characters; only when opted in"
-)
-OUTPUT_MESSAGES = Attribute("gen_ai.output.messages", "string", "The answer, likewise")
+USAGE_OUTPUT = _int("gen_ai.usage.output_tokens", "Emitted tokens, the end-of-text token included")
+INPUT_MESSAGES = _string("gen_ai.input.messages", "The prompt as JSON, its first 16,384 characters; only when opted in")
+OUTPUT_MESSAGES = _string("gen_ai.output.messages", "The answer, likewise")
 
 # The plan, on the inference span.
-PLAN_REASON = Attribute("draftd.plan.reason", "string", "Why the request was decoded the way it was")
-PLAN_LEVEL = Attribute("draftd.plan.level", "string", "Fallback level in force, as `full`")
-PLAN_VARIANT = Attribute("draftd.plan.variant", "string", "Variant of the feature flag")
-PLAN_DRAFTER = Attribute("draftd.plan.drafter", "string", "`draft_model`, `prompt_lookup` or `none`")
-PLAN_MAX_DRAFT = Attribute("draftd.plan.max_draft_tokens", "int", "Most tokens to draft in a step; 0 is none")
-PLAN_DEPTH_MODE = Attribute(
+PLAN_REASON = _string("draftd.plan.reason", "Why the request was decoded the way it was")
+PLAN_LEVEL = _string("draftd.plan.level", "Fallback level in force, as `full`")
+PLAN_VARIANT = _string("draftd.plan.variant", "Variant of the feature flag")
+PLAN_DRAFTER = _string("draftd.plan.drafter", "`draft_model`, `prompt_lookup` or `none`")
+PLAN_MAX_DRAFT = _int("draftd.plan.max_draft_tokens", "Most tokens to draft in a step; 0 is none")
+PLAN_DEPTH_MODE = _string(
     "draftd.plan.depth_mode",
-    "string",
     "`automatic` (each step drafts as much as pays), `fixed` (as much as the plan allows) or `none`",
 )
-PLAN_ALTERNATIVES = Attribute(
+PLAN_ALTERNATIVES = _strings(
     "draftd.plan.alternatives",
-    "string[]",
     "Drafters that might be used in place of the plan's in steps where they paid more; absent where there were none",
 )
-DEGRADED = Attribute(
-    "draftd.degraded_reason", "string", "Why a speculative request went on autoregressively; absent where it did not"
+DEGRADED = _string(
+    "draftd.degraded_reason", "Why a speculative request went on autoregressively; absent where it did not"
 )
 
-# The counts, on the inference span.
-STEPS = Attribute("draftd.steps", "int", "Decode steps of any depth")
-DRAFTS = Attribute("draftd.spec_decode.drafts", "int", "Steps with at least one drafted token")
-DRAFT_TOKENS = Attribute("draftd.spec_decode.draft_tokens", "int", "Drafted tokens")
-ACCEPTED_TOKENS = Attribute("draftd.spec_decode.accepted_tokens", "int", "Accepted draft tokens")
-ACCEPTED_PER_POS = Attribute(
-    "draftd.spec_decode.accepted_tokens_per_pos", "int[]", "The same by position in the draft, from 0"
-)
-DRAFTED_PER_POS = Attribute("draftd.spec_decode.draft_tokens_per_pos", "int[]", "Drafted tokens by position, from 0")
-ROLLBACKS = Attribute("draftd.spec_decode.rollbacks", "int", "Steps in which the target rejected a drafted token")
-ROLLED_BACK = Attribute("draftd.spec_decode.rolled_back_tokens", "int", "Rejected draft tokens")
-DRAFT_FORWARDS = Attribute("draftd.spec_decode.draft_forwards", "int", "Forward passes of the draft model")
-TARGET_FORWARDS = Attribute(
-    "draftd.spec_decode.target_forwards",
-    "int",
-    "Forward passes of the target; of prefill, the one that gives the first token",
-)
-DRAFT_TIME = Attribute("draftd.spec_decode.draft.time", "double", "Seconds its steps spent drafting")
-VERIFY_TIME = Attribute(
-    "draftd.spec_decode.verify.time", "double", "Seconds its steps spent in the target's forward pass"
-)
-BREAK_EVEN_TOKENS = Attribute(
-    "draftd.spec_decode.break_even_tokens",
-    "double",
-    "Accepted tokens that would have made its speculative steps just as fast as autoregressive ones",
-)
-PARKED_STEPS = Attribute("draftd.spec_decode.parked_steps", "int", "Steps that drafted nothing because it did not pay")
-CAPPED_STEPS = Attribute(
-    "draftd.spec_decode.capped_steps",
-    "int",
-    "Steps in which more drafted tokens would have paid than the plan allowed",
-)
-ACCEPTANCE = Attribute(
-    "draftd.spec_decode.acceptance", "double", "accepted / drafted; absent where nothing was drafted"
-)
-MEAN_ACCEPTED = Attribute(
+# The counts, on the inference span; the rest of them are the metrics' own (`Metric.on_span`).
+STEPS = _int("draftd.steps", "Decode steps of any depth")
+ACCEPTANCE = _double("draftd.spec_decode.acceptance", "accepted / drafted; absent where nothing was drafted")
+MEAN_ACCEPTED = _double(
     "draftd.spec_decode.mean_accepted_length",
-    "double",
     "1 + accepted / drafts, the bonus token counted; absent where nothing was drafted",
 )
-
-SPEEDUP = Attribute(
+SPEEDUP = _double(
     "draftd.spec_decode.speedup",
-    "double",
     "(drafts + accepted) / (drafts + break-even tokens): its speculative steps against autoregressive ones, measured; "
     "absent where nothing was drafted",
 )
 
 # The times, on the inference span.
-TOKENS_PER_SECOND = Attribute(
-    "draftd.tokens_per_second", "double", "Tokens after the first chunk, over the time since it"
-)
-TTFT = Attribute("draftd.time_to_first_token", "double", "Seconds from arrival until the first token")
-QUEUE_SECONDS = Attribute("draftd.queue.duration", "double", "Seconds from arrival until scheduled")
-PREFILL_SECONDS = Attribute("draftd.prefill.duration", "double", "Seconds from scheduled until the prompt was cached")
+TOKENS_PER_SECOND = _double("draftd.tokens_per_second", "Tokens after the first chunk, over the time since it")
+TTFT = _double("draftd.time_to_first_token", "Seconds from arrival until the first token")
 
 # The RPC.
-RPC_SYSTEM = Attribute("rpc.system.name", "string", "Always `grpc`")
-RPC_METHOD = Attribute(
-    "rpc.method",
-    "string",
-    "Full name, as `draftd.v1.InferenceService/Generate`; `_OTHER` where there is no such method",
+RPC_SYSTEM = _string("rpc.system.name", "Always `grpc`")
+RPC_METHOD = _string(
+    "rpc.method", "Full name, as `draftd.v1.InferenceService/Generate`; `_OTHER` where there is no such method"
 )
-RPC_STATUS = Attribute("rpc.response.status_code", "string", "gRPC status by name, as `OK` or `CANCELLED`")
+RPC_STATUS = _string("rpc.response.status_code", "gRPC status by name, as `OK` or `CANCELLED`")
 
 # The SDK's own metrics.
-COMPONENT_TYPE = Attribute("otel.component.type", "string", "The part of the SDK, as `batching_span_processor`")
-COMPONENT_NAME = Attribute("otel.component.name", "string", "The same with its number, as `batching_span_processor/0`")
-SERVER_ADDRESS = Attribute("server.address", "string", "Host of the collector")
-SERVER_PORT = Attribute("server.port", "int", "Port of the collector")
+COMPONENT_TYPE = _string("otel.component.type", "The part of the SDK, as `batching_span_processor`")
+COMPONENT_NAME = _string("otel.component.name", "The same with its number, as `batching_span_processor/0`")
+SERVER_ADDRESS = _string("server.address", "Host of the collector")
+SERVER_PORT = _int("server.port", "Port of the collector")
 
 # What changed.
-TRANSITION_SUBJECT = Attribute("draftd.transition.subject", "string", "`flag` or `level`")
-TRANSITION_FROM = Attribute("draftd.transition.from", "string", "The variant or level before")
-TRANSITION_TO = Attribute("draftd.transition.to", "string", "The variant or level from then on")
-TRANSITION_CAUSE = Attribute("draftd.transition.cause", "string", "Why")
-TRANSITION_EVIDENCE = Attribute("draftd.transition.evidence", "string", "The figures behind it, and their window")
+TRANSITION_SUBJECT = _string("draftd.transition.subject", "`flag` or `level`")
+TRANSITION_FROM = _string("draftd.transition.from", "The variant or level before")
+TRANSITION_TO = _string("draftd.transition.to", "The variant or level from then on")
+TRANSITION_CAUSE = _string("draftd.transition.cause", "Why")
+TRANSITION_EVIDENCE = _string("draftd.transition.evidence", "The figures behind it, and their window")
 
 # The fallback.
-SIGNAL = Attribute("draftd.signal", "string", "What asks for a level, as `acceptance_floor`, `memory` or `alert`")
-RESULT = Attribute("draftd.result", "string", "The result")
-ORIGIN = Attribute("draftd.origin", "string", "`probe` or `canary`: the daemon's own requests")
+SIGNAL = _string("draftd.signal", "What asks for a level, as `acceptance_floor`, `memory` or `alert`")
+RESULT = _string("draftd.result", "The result")
+ORIGIN = _string("draftd.origin", "`probe` or `canary`: the daemon's own requests")
 
 # The feature flag.
-FLAG_KEY = Attribute("feature_flag.key", "string", "The flag's key")
-FLAG_VARIANT = Attribute("feature_flag.result.variant", "string", "The variant chosen")
-FLAG_VALUE = Attribute("feature_flag.result.value", "boolean", "The value, where the provider names no variant")
-FLAG_REASON = Attribute("feature_flag.result.reason", "string", "Why, as `static` or `targeting_match`")
-FLAG_PROVIDER = Attribute("feature_flag.provider.name", "string", "The provider that answered")
-FLAG_CONTEXT = Attribute("feature_flag.context.id", "string", "The targeting key: the caller, where one was named")
-FLAG_ERROR_MESSAGE = Attribute("feature_flag.error.message", "string", "What went wrong, where something did")
-FLAG_SET = Attribute("feature_flag.set.id", "string", "The flag set, where the provider names one")
-FLAG_VERSION = Attribute("feature_flag.version", "string", "Version of the rules, where the provider names one")
+FLAG_KEY = _string("feature_flag.key", "The flag's key")
+FLAG_VARIANT = _string("feature_flag.result.variant", "The variant chosen")
+FLAG_VALUE = _boolean("feature_flag.result.value", "The value, where the provider names no variant")
+FLAG_REASON = _string("feature_flag.result.reason", "Why, as `static` or `targeting_match`")
+FLAG_PROVIDER = _string("feature_flag.provider.name", "The provider that answered")
+FLAG_CONTEXT = _string("feature_flag.context.id", "The targeting key: the caller, where one was named")
+FLAG_ERROR_MESSAGE = _string("feature_flag.error.message", "What went wrong, where something did")
+FLAG_SET = _string("feature_flag.set.id", "The flag set, where the provider names one")
+FLAG_VERSION = _string("feature_flag.version", "Version of the rules, where the provider names one")

@@ -5,7 +5,7 @@ Instruments are made from it, `docs/telemetry.md` is written from it, and dashbo
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 
 from draftd.telemetry import attributes as a
 from draftd.telemetry.attributes import Attribute
@@ -30,19 +30,20 @@ _GAP = (
 )  # fmt: skip
 
 
-def _metric(kind: Kind, name: str, unit: str, brief: str, *attributes: Attribute) -> Metric:
-    return Metric(name, kind, unit, brief, attributes)
+def _kind(kind: Kind, *shared: Attribute) -> Callable[..., Metric]:
+    """Makes metrics of one kind: name, unit, what they count, and their attributes besides the shared ones."""
+
+    def make(name: str, unit: str, brief: str, *attributes: Attribute) -> Metric:
+        return Metric(name, kind, unit, brief, (*shared, *attributes))
+
+    return make
 
 
-_counter = partial(_metric, Kind.COUNTER)
-_observed = partial(_metric, Kind.OBSERVABLE_COUNTER)
-_gauge = partial(_metric, Kind.GAUGE)
-_up_down = partial(_metric, Kind.UP_DOWN_COUNTER)
-
-
-def _sum(name: str, unit: str, brief: str, *more: Attribute) -> Metric:
-    """What requests add up to."""
-    return Metric(name, Kind.OBSERVABLE_COUNTER, unit, brief, (*LABELS, *more))
+_counter, _observed = _kind(Kind.COUNTER), _kind(Kind.OBSERVABLE_COUNTER)
+_gauge, _up_down = _kind(Kind.GAUGE), _kind(Kind.UP_DOWN_COUNTER)
+_sum = _kind(Kind.OBSERVABLE_COUNTER, *LABELS)  # what requests add up to
+_model_counter, _model_sum = _kind(Kind.COUNTER, a.MODEL), _kind(Kind.OBSERVABLE_COUNTER, a.MODEL)
+_model_gauge = _kind(Kind.GAUGE, a.MODEL)
 
 
 def _histogram(name: str, brief: str, buckets: tuple[float, ...], *attributes: Attribute) -> Metric:
@@ -134,75 +135,60 @@ VERIFIER_ERRORS = _sum(
 )
 
 # The fallback: levels, signals, alerts, probes, canaries.
-FALLBACK_LEVEL = _gauge(
+FALLBACK_LEVEL = _model_gauge(
     "draftd.fallback.level",
     "{level}",
     "Fallback level in force: 3 full, 2 short block, 1 light draft, 0 autoregressive",
-    a.MODEL,
 )
-FALLBACK_POSITION = _gauge(
-    "draftd.fallback.position", "{level}", "Levels of the ladder below the top; 0 is full", a.MODEL
-)
-FALLBACK_HOLD = _gauge("draftd.fallback.hold", "{hold}", "1 while an operator holds the level, else 0", a.MODEL)
-FALLBACK_DEMAND = _gauge(
+FALLBACK_POSITION = _model_gauge("draftd.fallback.position", "{level}", "Levels of the ladder below the top; 0 is full")
+FALLBACK_HOLD = _model_gauge("draftd.fallback.hold", "{hold}", "1 while an operator holds the level, else 0")
+FALLBACK_DEMAND = _model_gauge(
     "draftd.fallback.demand",
     "{level}",
     "Fallback level that a signal asks for, as in draftd.fallback.level; 3 once it no longer asks for one",
-    a.MODEL,
     a.SIGNAL,
 )
-FALLBACK_TRANSITIONS = _counter(
+FALLBACK_TRANSITIONS = _model_counter(
     "draftd.fallback.transitions",
     "{transition}",
     "Steps down and up the ladder",
-    a.MODEL,
     a.TRANSITION_FROM,
     a.TRANSITION_TO,
     a.SIGNAL,
 )
-FALLBACK_SAVE_ERRORS = _counter(
-    "draftd.fallback.save.errors", "{error}", "The ladder's state could not be saved", a.MODEL
-)
-DRIFT_SUM = _gauge(
+FALLBACK_SAVE_ERRORS = _model_counter("draftd.fallback.save.errors", "{error}", "The ladder's state could not be saved")
+DRIFT_SUM = _model_gauge(
     "draftd.drift.sum",
     "1",
     "CUSUM of acceptance below its baseline, over the limit at which it is drift: 1 and more is drift",
-    a.MODEL,
     a.WORKLOAD,
 )
-ALERT_NOTIFICATIONS = _counter(
-    "draftd.alert.notifications", "{notification}", "Notifications at the webhook, by result", a.MODEL, a.RESULT
+ALERT_NOTIFICATIONS = _model_counter(
+    "draftd.alert.notifications", "{notification}", "Notifications at the webhook, by result", a.RESULT
 )
-ALERT_LEASES = _gauge("draftd.alert.leases", "{alert}", "Alerts that now ask for a level", a.MODEL)
-ALERT_POLLS = _counter("draftd.alert.polls", "{poll}", "Times that the source of alerts was asked", a.MODEL, a.RESULT)
-PROBES = _counter(
-    "draftd.probe.runs", "{probe}", "Probes of the level above, by verdict", a.MODEL, a.PLAN_LEVEL, a.RESULT
-)
-PROBE_ACCEPTANCE = _gauge(
+ALERT_LEASES = _model_gauge("draftd.alert.leases", "{alert}", "Alerts that now ask for a level")
+ALERT_POLLS = _model_counter("draftd.alert.polls", "{poll}", "Times that the source of alerts was asked", a.RESULT)
+PROBES = _model_counter("draftd.probe.runs", "{probe}", "Probes of the level above, by verdict", a.PLAN_LEVEL, a.RESULT)
+PROBE_ACCEPTANCE = _model_gauge(
     "draftd.probe.acceptance",
     "1",
     "Acceptance of the drafted tokens that the last probe reached: accepted / (accepted + rollbacks)",
-    a.MODEL,
 )
-PROBE_SPEEDUP = _gauge("draftd.probe.speedup", "1", "Speed-up over autoregressive decoding in the last probe", a.MODEL)
-CANARIES = _counter("draftd.canary.runs", "{run}", "Runs of the quality canaries, by verdict", a.MODEL, a.RESULT)
-CANARY_SCORE = _gauge(
-    "draftd.canary.score", "1", "Share of the quality canaries that passed in the last run", a.MODEL, a.MODE
+PROBE_SPEEDUP = _model_gauge("draftd.probe.speedup", "1", "Speed-up over autoregressive decoding in the last probe")
+CANARIES = _model_counter("draftd.canary.runs", "{run}", "Runs of the quality canaries, by verdict", a.RESULT)
+CANARY_SCORE = _model_gauge(
+    "draftd.canary.score", "1", "Share of the quality canaries that passed in the last run", a.MODE
 )
-CANARY_DIVERGENCES = _counter(
-    "draftd.canary.divergences",
-    "{divergence}",
-    "Greedy canaries whose speculative text was not the autoregressive one",
-    a.MODEL,
+CANARY_DIVERGENCES = _model_counter(
+    "draftd.canary.divergences", "{divergence}", "Greedy canaries whose speculative text was not the autoregressive one"
 )
-ANNOTATIONS = _counter("draftd.annotation.sends", "{annotation}", "Annotations sent to Grafana", a.MODEL, a.RESULT)
+ANNOTATIONS = _model_counter("draftd.annotation.sends", "{annotation}", "Annotations sent to Grafana", a.RESULT)
 
 # The flag, and the engine: its queue, its memory, its cached prefixes.
-FLAG_ENABLED = _gauge(
+FLAG_ENABLED = _model_gauge(
     "draftd.flag.enabled",
     "{flag}",
     "1 where the feature flag's default variant lets requests speculate, else 0; targeting may decide otherwise",
-    a.MODEL,
 )
 QUEUE_DURATION = _histogram("draftd.queue.duration", "From arrival until scheduled", _WAIT, *LABELS)
 PREFILL_DURATION = _histogram(
@@ -214,48 +200,41 @@ INTER_CHUNK_DURATION = _histogram(
     _GAP,
     *LABELS,
 )
-ACTIVE_REQUESTS = _gauge("draftd.engine.active_requests", "{request}", "Requests in prefill or decoding", a.MODEL)
-QUEUED_REQUESTS = _gauge("draftd.engine.queued_requests", "{request}", "Requests that wait to be scheduled", a.MODEL)
-QUEUE_CAPACITY = _gauge(
-    "draftd.engine.queue_capacity", "{request}", "Requests that may wait; beyond it, refused", a.MODEL
+ACTIVE_REQUESTS = _model_gauge("draftd.engine.active_requests", "{request}", "Requests in prefill or decoding")
+QUEUED_REQUESTS = _model_gauge("draftd.engine.queued_requests", "{request}", "Requests that wait to be scheduled")
+QUEUE_CAPACITY = _model_gauge("draftd.engine.queue_capacity", "{request}", "Requests that may wait; beyond it, refused")
+KV_CACHE = _model_gauge("draftd.engine.kv_cache", "By", "MLX arrays held by key-value caches")
+KV_CACHE_LIMIT = _model_gauge(
+    "draftd.engine.kv_cache_limit", "By", "Most memory for key-value caches; 0 without a limit"
 )
-KV_CACHE = _gauge("draftd.engine.kv_cache", "By", "MLX arrays held by key-value caches", a.MODEL)
-KV_CACHE_LIMIT = _gauge(
-    "draftd.engine.kv_cache_limit", "By", "Most memory for key-value caches; 0 without a limit", a.MODEL
-)
-HELD_BACK_REQUESTS = _gauge(
+HELD_BACK_REQUESTS = _model_gauge(
     "draftd.engine.held_back_requests",
     "{request}",
     "Requests that wait although the batch has room, because there is no memory for their key-value caches",
-    a.MODEL,
 )
-WEIGHTS = _gauge("draftd.engine.weights", "By", "MLX arrays held by the weights, draft included", a.MODEL)
-PREFIX_USAGE = _gauge(
+WEIGHTS = _model_gauge("draftd.engine.weights", "By", "MLX arrays held by the weights, draft included")
+PREFIX_USAGE = _model_gauge(
     "draftd.prefix_cache.usage",
     "By",
     "MLX arrays held by cached prefixes: keys and values of finished requests, kept for requests that begin with the "
     "same tokens",
-    a.MODEL,
 )
-PREFIX_LIMIT = _gauge(
+PREFIX_LIMIT = _model_gauge(
     "draftd.prefix_cache.limit",
     "By",
     "Most memory for them now: less than was set while the machine's memory is under pressure",
-    a.MODEL,
 )
-PREFIX_ENTRIES = _gauge("draftd.prefix_cache.entries", "{entry}", "Cached prefixes", a.MODEL)
-PREFIX_LOOKUPS = _observed(
+PREFIX_ENTRIES = _model_gauge("draftd.prefix_cache.entries", "{entry}", "Cached prefixes")
+PREFIX_LOOKUPS = _model_sum(
     "draftd.prefix_cache.lookups",
     "{request}",
     "Requests that looked for a cached prefix of their prompt, counted when they end",
-    a.MODEL,
 )
-PREFIX_HITS = _observed("draftd.prefix_cache.hits", "{request}", "Of those, the requests that found one", a.MODEL)
-PREFIX_READ = _observed(
+PREFIX_HITS = _model_sum("draftd.prefix_cache.hits", "{request}", "Of those, the requests that found one")
+PREFIX_READ = _model_sum(
     "draftd.prefix_cache.read_tokens",
     "{token}",
     "Prompt tokens that were not computed because of it; they are among the input tokens",
-    a.MODEL,
 )
 
 # The machine: memory, paging, heat, power. OpenTelemetry's names where it has them.
@@ -406,14 +385,17 @@ INFERENCE_SPAN = Span(
         a.OPERATION, a.PROVIDER, a.MODEL, a.REQUEST_MAX_TOKENS, a.REQUEST_TEMPERATURE, a.REQUEST_TOP_P,
         a.REQUEST_TOP_K, a.REQUEST_MIN_P, a.REQUEST_SEED, a.REQUEST_STOP, a.REQUEST_STREAM, a.RESPONSE_ID,
         a.RESPONSE_MODEL, a.RESPONSE_FINISH, a.RESPONSE_TTFC, a.USAGE_INPUT, a.USAGE_CACHE_READ, a.USAGE_OUTPUT,
-        a.ERROR_TYPE,
-        a.INPUT_MESSAGES, a.OUTPUT_MESSAGES, a.DRAFT_MODEL, a.MODE, a.WORKLOAD, a.CONTEXT_TIER, a.OUTCOME,
-        a.PLAN_REASON, a.PLAN_LEVEL, a.PLAN_VARIANT, a.PLAN_DRAFTER, a.PLAN_MAX_DRAFT,
-        a.PLAN_DEPTH_MODE, a.PLAN_ALTERNATIVES, a.DEGRADED, a.STEPS,
-        a.DRAFTS, a.DRAFT_TOKENS, a.ACCEPTED_TOKENS, a.ACCEPTED_PER_POS, a.DRAFTED_PER_POS, a.ROLLBACKS,
-        a.ROLLED_BACK, a.DRAFT_FORWARDS, a.TARGET_FORWARDS, a.DRAFT_TIME, a.VERIFY_TIME, a.BREAK_EVEN_TOKENS,
-        a.PARKED_STEPS, a.CAPPED_STEPS, a.ACCEPTANCE, a.MEAN_ACCEPTED, a.SPEEDUP, a.TOKENS_PER_SECOND, a.TTFT,
-        a.QUEUE_SECONDS, a.PREFILL_SECONDS, a.MEMORY_PRESSURE, a.MEMORY_HEADROOM, a.THERMAL_LEVEL,
+        a.ERROR_TYPE, a.INPUT_MESSAGES, a.OUTPUT_MESSAGES, a.DRAFT_MODEL, a.MODE, a.WORKLOAD, a.CONTEXT_TIER, a.OUTCOME,
+        a.PLAN_REASON, a.PLAN_LEVEL, a.PLAN_VARIANT, a.PLAN_DRAFTER, a.PLAN_MAX_DRAFT, a.PLAN_DEPTH_MODE,
+        a.PLAN_ALTERNATIVES, a.DEGRADED, a.STEPS, a.ACCEPTANCE, a.MEAN_ACCEPTED, a.SPEEDUP, a.TOKENS_PER_SECOND, a.TTFT,
+        *(metric.on_span() for metric in (
+            DRAFTS, DRAFT_TOKENS, ACCEPTED_TOKENS, ROLLBACKS, ROLLED_BACK_TOKENS, DRAFT_FORWARDS, TARGET_FORWARDS,
+            PARKED_STEPS, CAPPED_STEPS, MEMORY_PRESSURE, MEMORY_HEADROOM, THERMAL_LEVEL,
+        )),
+        *(metric.on_span("int[]") for metric in (ACCEPTED_PER_POS, DRAFTED_PER_POS)),
+        *(metric.on_span("double") for metric in (
+            DRAFT_TIME, VERIFY_TIME, BREAK_EVEN_TOKENS, QUEUE_DURATION, PREFILL_DURATION,
+        )),
     ),
 )  # fmt: skip
 QUEUE_SPAN = Span("queue", "INTERNAL", "From arrival until scheduled, or until the end of a request that never was")

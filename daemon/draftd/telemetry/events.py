@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 from openfeature.flag_evaluation import FlagEvaluationDetails, FlagValueType
 from openfeature.hook import Hook, HookContext, HookHints
 from opentelemetry._logs import Logger, SeverityNumber
 from opentelemetry.context import Context
+from opentelemetry.util.types import AttributeValue
 
 from draftd.fallback.journal import Transition
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
-from draftd.telemetry.recording import Guard
+from draftd.telemetry.attributes import Attribute
+from draftd.telemetry.recording import Guard, named
 from draftd.telemetry.spans import call_context, request_context
 
 
@@ -32,34 +35,28 @@ class FlagHook(Hook):
                 context=request_context.get() or call_context.get() or Context(),
                 severity_number=SeverityNumber.WARN if failed else SeverityNumber.INFO,
                 event_name=catalog.FLAG_EVALUATION.name,
-                attributes=_evaluation(hook_context, details),
+                attributes=named(_evaluation(hook_context, details)),
             )
 
 
 def _evaluation(
     context: HookContext, details: FlagEvaluationDetails[FlagValueType]
-) -> dict[str, str | bool | int | float]:
-    # The conventions spell reasons in lower case, OpenFeature in upper case.
-    found: dict[str, str | bool | int | float] = {
-        a.FLAG_KEY.name: details.flag_key,
-        a.FLAG_REASON.name: str(details.reason or "unknown").lower(),
+) -> Mapping[Attribute, AttributeValue | None]:
+    metadata = {key: str(value) for key, value in details.flag_metadata.items()}
+    provider, code, value = context.provider_metadata, details.error_code, details.value
+    return {
+        a.FLAG_KEY: details.flag_key,
+        a.FLAG_VARIANT: details.variant,
+        a.FLAG_VALUE: value if details.variant is None and isinstance(value, bool | int | float | str) else None,
+        # The conventions spell reasons in lower case, OpenFeature in upper case.
+        a.FLAG_REASON: str(details.reason or "unknown").lower(),
+        a.FLAG_PROVIDER: None if provider is None else provider.name,
+        a.FLAG_CONTEXT: metadata.get("contextId") or context.evaluation_context.targeting_key or None,
+        a.FLAG_SET: metadata.get("flagSetId"),
+        a.FLAG_VERSION: metadata.get("version"),
+        a.ERROR_TYPE: None if code is None else str(code.value).lower(),
+        a.FLAG_ERROR_MESSAGE: details.error_message or None,
     }
-    if details.variant is not None:
-        found[a.FLAG_VARIANT.name] = details.variant
-    elif isinstance(details.value, bool | int | float | str):
-        found[a.FLAG_VALUE.name] = details.value
-    if context.provider_metadata is not None:
-        found[a.FLAG_PROVIDER.name] = context.provider_metadata.name
-    if context.evaluation_context.targeting_key:
-        found[a.FLAG_CONTEXT.name] = context.evaluation_context.targeting_key
-    for key, attribute in (("contextId", a.FLAG_CONTEXT), ("flagSetId", a.FLAG_SET), ("version", a.FLAG_VERSION)):
-        if key in details.flag_metadata:
-            found[attribute.name] = str(details.flag_metadata[key])
-    if details.error_code is not None:
-        found[a.ERROR_TYPE.name] = str(details.error_code.value).lower()
-        if details.error_message:
-            found[a.FLAG_ERROR_MESSAGE.name] = details.error_message
-    return found
 
 
 class TransitionLog:
@@ -76,11 +73,13 @@ class TransitionLog:
                 severity_number=SeverityNumber.INFO,
                 event_name=catalog.TRANSITION.name,
                 body=f"{change.subject}: {change.previous} -> {change.current} ({change.cause})",
-                attributes={
-                    a.TRANSITION_SUBJECT.name: str(change.subject),
-                    a.TRANSITION_FROM.name: change.previous,
-                    a.TRANSITION_TO.name: change.current,
-                    a.TRANSITION_CAUSE.name: change.cause,
-                    a.TRANSITION_EVIDENCE.name: change.evidence,
-                },
+                attributes=named(
+                    {
+                        a.TRANSITION_SUBJECT: change.subject.value,
+                        a.TRANSITION_FROM: change.previous,
+                        a.TRANSITION_TO: change.current,
+                        a.TRANSITION_CAUSE: change.cause,
+                        a.TRANSITION_EVIDENCE: change.evidence,
+                    }
+                ),
             )

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 from opentelemetry.context import Context
-from opentelemetry.metrics import Observation
 from opentelemetry.trace import Tracer
 
 from draftd.core import FallbackLevel, Origin
@@ -15,8 +13,8 @@ from draftd.fallback.state import Readings
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry.attributes import Metric
-from draftd.telemetry.metrics import Metrics, Observe
-from draftd.telemetry.recording import Guard, Naming
+from draftd.telemetry.metrics import Metrics, Observe, Values, observed
+from draftd.telemetry.recording import Guard, Naming, named
 
 
 class FallbackRecorder:
@@ -27,39 +25,40 @@ class FallbackRecorder:
 
     def transition(self, previous: FallbackLevel, current: FallbackLevel, signal: str) -> None:
         """One step of the ladder; `signal` is what asked for it."""
-        labels = {a.TRANSITION_FROM.name: previous.label, a.TRANSITION_TO.name: current.label, a.SIGNAL.name: signal}
-        self._count(catalog.FALLBACK_TRANSITIONS, **labels)
+        self._count(catalog.FALLBACK_TRANSITIONS, previous.label, current.label, signal)
 
     def save_failed(self) -> None:
         self._count(catalog.FALLBACK_SAVE_ERRORS)
 
     def notification(self, result: str) -> None:
         """One notification at the webhook; `result` is `accepted`, or why it was not."""
-        self._count(catalog.ALERT_NOTIFICATIONS, **{a.RESULT.name: result})
+        self._count(catalog.ALERT_NOTIFICATIONS, result)
 
     def poll(self, result: str) -> None:
-        self._count(catalog.ALERT_POLLS, **{a.RESULT.name: result})
+        self._count(catalog.ALERT_POLLS, result)
 
     def annotation(self, result: str) -> None:
-        self._count(catalog.ANNOTATIONS, **{a.RESULT.name: result})
+        self._count(catalog.ANNOTATIONS, result)
 
     def probe(
         self, level: FallbackLevel, verdict: str, acceptance: float | None, speedup: float | None, seconds: float
     ) -> None:
         """One probe, which has just ended and took `seconds`."""
-        self._count(catalog.PROBES, **{a.PLAN_LEVEL.name: level.label, a.RESULT.name: verdict})
+        self._count(catalog.PROBES, level.label, verdict)
         self._span(Origin.PROBE, level, verdict, seconds, acceptance, speedup)
 
     def canaries(self, level: FallbackLevel, verdict: str, divergences: int, seconds: float) -> None:
         """One run of the quality canaries, which has just ended and took `seconds`."""
-        self._count(catalog.CANARIES, **{a.RESULT.name: verdict})
+        self._count(catalog.CANARIES, verdict)
         for _ in range(divergences):
             self._count(catalog.CANARY_DIVERGENCES)
         self._span(Origin.CANARY, level, verdict, seconds)
 
-    def _count(self, metric: Metric, **labels: str) -> None:
+    def _count(self, metric: Metric, *labels: str) -> None:
+        """`labels` are the metric's attributes in the catalog's order, after the model."""
         with self._guarded:
-            self._metrics.count(metric, {a.MODEL.name: self._naming.model(), **labels})
+            values = zip(metric.attributes, (self._naming.model(), *labels), strict=True)
+            self._metrics.count(metric, {attribute.name: value for attribute, value in values})
 
     def _span(
         self,
@@ -73,70 +72,43 @@ class FallbackRecorder:
         with self._guarded:
             now = time.time_ns()
             found = {
-                a.ORIGIN.name: origin.value,
-                a.PLAN_LEVEL.name: level.label,
-                a.RESULT.name: verdict,
-                a.ACCEPTANCE.name: acceptance,
-                a.SPEEDUP.name: speedup,
+                a.ORIGIN: origin.value,
+                a.PLAN_LEVEL: level.label,
+                a.RESULT: verdict,
+                a.ACCEPTANCE: acceptance,
+                a.SPEEDUP: speedup,
             }
             self._tracer.start_span(
                 catalog.PROBE_SPAN.name.replace("{draftd.plan.level}", level.label),
                 context=Context(),
                 start_time=now - round(seconds * 1e9),
-                attributes={key: value for key, value in found.items() if value is not None},
+                attributes=named(found),
             ).end(now)
 
 
-@dataclass(frozen=True, slots=True)
-class Decisions:
-    """How to ask what is decided about speculation as a whole; each answers None while that is not known."""
-
-    fallback: Callable[[], Readings | None] = lambda: None
-    flag_enabled: Callable[[], bool | None] = lambda: None
-
-
-Series = Iterable[tuple[float | None, Mapping[str, str]]]
-
-
-def observed_decisions(decisions: Decisions, naming: Naming) -> dict[str, Observe]:
-    """What each gauge shows, by its name. Nothing while the model has no name: under another it would count twice."""
-
-    def shown(series: Callable[[Readings], Series]) -> Observe:
-        def observe() -> Iterable[Observation]:
-            readings = decisions.fallback()
-            return () if readings is None else observations(series(readings))
-
-        return observe
-
-    def observations(series: Series) -> Iterable[Observation]:
-        if naming.info() is None:
-            return
-        for value, labels in series:
-            if value is not None:
-                yield Observation(value, {a.MODEL.name: naming.model(), **labels})
-
-    def one(read: Callable[[Readings], float | None]) -> Observe:
-        return shown(lambda readings: [(read(readings), {})])
-
+def observed_decisions(
+    readings: Callable[[], Readings | None], flag_enabled: Callable[[], bool | None], naming: Naming
+) -> dict[str, Observe]:
+    """What the gauges of the fallback and of the flag show, by their name. Each function answers None while that is not
+    known."""
     asked: dict[str, FallbackLevel] = {}  # a collector goes on showing a series that ends, so each one is kept up
 
-    def signals(readings: Readings) -> Series:
-        asked.update(dict.fromkeys(readings.signals, FallbackLevel.FULL))
-        return [(int(level), {a.SIGNAL.name: signal}) for signal, level in {**asked, **readings.signals}.items()]
+    def demands(found: Readings) -> Values:
+        asked.update(dict.fromkeys(found.signals, FallbackLevel.FULL))
+        return {**asked, **found.signals}
 
-    def flag() -> Iterable[Observation]:
-        enabled = decisions.flag_enabled()
-        return observations([(None if enabled is None else int(enabled), {})])
-
+    table: Mapping[Metric, Callable[[Readings], Values]] = {
+        catalog.FALLBACK_LEVEL: lambda r: r.level,
+        catalog.FALLBACK_POSITION: lambda r: r.position,
+        catalog.FALLBACK_HOLD: lambda r: r.held,
+        catalog.FALLBACK_DEMAND: demands,
+        catalog.ALERT_LEASES: lambda r: r.leases,
+        catalog.DRIFT_SUM: lambda r: r.drift,
+        catalog.PROBE_ACCEPTANCE: lambda r: r.probe_acceptance,
+        catalog.PROBE_SPEEDUP: lambda r: r.probe_speedup,
+        catalog.CANARY_SCORE: lambda r: r.canary_scores,
+    }
     return {
-        catalog.FALLBACK_LEVEL.name: one(lambda r: int(r.level)),
-        catalog.FALLBACK_POSITION.name: one(lambda r: r.position),
-        catalog.FALLBACK_HOLD.name: one(lambda r: int(r.held)),
-        catalog.ALERT_LEASES.name: one(lambda r: r.leases),
-        catalog.PROBE_ACCEPTANCE.name: one(lambda r: r.probe_acceptance),
-        catalog.PROBE_SPEEDUP.name: one(lambda r: r.probe_speedup),
-        catalog.FALLBACK_DEMAND.name: shown(signals),
-        catalog.DRIFT_SUM.name: shown(lambda r: [(v, {a.WORKLOAD.name: name}) for name, v in r.drift.items()]),
-        catalog.CANARY_SCORE.name: shown(lambda r: [(v, {a.MODE.name: mode}) for mode, v in r.canary_scores.items()]),
-        catalog.FLAG_ENABLED.name: flag,
+        **observed(readings, table, naming.model_label),
+        **observed(flag_enabled, {catalog.FLAG_ENABLED: lambda enabled: enabled}, naming.model_label),
     }

@@ -5,18 +5,51 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeVar
 
 from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, Observation
 
 from draftd.core import DecodeRequest, DraftCounts, Outcome, StepCounts
 from draftd.engine.observer import EngineStatus
-from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry.attributes import Kind, Metric
 from draftd.telemetry.recording import Guard, Labels, Naming
 
 Observe = Callable[[], Iterable[Observation]]
+Values = float | None | Mapping[Any, float | None]
+_S = TypeVar("_S")
+
+
+def observed(
+    source: Callable[[], _S | None],
+    table: Mapping[Metric, Callable[[_S], Values]],
+    labels: Callable[[], Labels | None] = dict,
+) -> dict[str, Observe]:
+    """What observable metrics show when metrics are collected, by their name: what `table` reads off the source.
+
+    A mapping is a series for each key; a key has a value, or a tuple of them, for those attributes of the metric that
+    `labels` leaves open. Nothing is shown while the source, the labels or a value is None.
+    """
+
+    def observe(metric: Metric, read: Callable[[_S], Values]) -> list[Observation]:
+        found, shared = source(), labels()
+        return [] if found is None or shared is None else observations(metric, read(found), shared)
+
+    return {metric.name: partial(observe, metric, read) for metric, read in table.items()}
+
+
+def observations(metric: Metric, values: Values, labels: Labels) -> list[Observation]:
+    open_to = [attribute.name for attribute in metric.attributes if attribute.name not in labels]
+    return [
+        Observation(
+            int(value) if isinstance(value, bool) else value,
+            labels | dict(zip(open_to, key if isinstance(key, tuple) else (key,), strict=True)),
+        )
+        for key, value in (values if isinstance(values, Mapping) else {(): values}).items()
+        if value is not None
+    ]
 
 
 class Metrics:
@@ -156,81 +189,77 @@ class MetricsObserver:
             self._ledger.add(self._ledger.entry(request), input_tokens=outcome.stats.prompt_tokens)
 
 
-# Which sum of the ledger each counter shows.
-_SUMS: tuple[tuple[Metric, Callable[[Entry], float]], ...] = (
-    (catalog.DRAFTS, lambda e: e.counts.drafts),
-    (catalog.DRAFT_TOKENS, lambda e: e.counts.drafted),
-    (catalog.ACCEPTED_TOKENS, lambda e: e.counts.accepted),
-    (catalog.ROLLBACKS, lambda e: e.counts.rollbacks),
-    (catalog.ROLLED_BACK_TOKENS, lambda e: e.counts.rolled_back),
-    (catalog.DRAFT_FORWARDS, lambda e: e.counts.draft_forwards),
-    (catalog.TARGET_FORWARDS, lambda e: e.counts.target_forwards),
-    (catalog.DRAFT_TIME, lambda e: e.counts.draft_seconds),
-    (catalog.VERIFY_TIME, lambda e: e.counts.verify_seconds),
-    (catalog.BREAK_EVEN_TOKENS, lambda e: e.counts.break_even_tokens),
-    (catalog.PARKED_STEPS, lambda e: e.counts.parked_steps),
-    (catalog.CAPPED_STEPS, lambda e: e.counts.capped_steps),
-    (catalog.DRAFTER_ERRORS, lambda e: e.drafter_errors),
-    (catalog.VERIFIER_ERRORS, lambda e: e.verifier_errors),
-)
-# The same, where an attribute tells several sums of a label set apart.
-_SERIES: tuple[tuple[Metric, str, Callable[[Entry], Mapping[str, int] | Mapping[int, int]]], ...] = (
-    (catalog.ACCEPTED_PER_POS, a.POSITION.name, lambda e: dict(enumerate(e.counts.accepted_per_position))),
-    (catalog.DRAFTED_PER_POS, a.POSITION.name, lambda e: dict(enumerate(e.counts.drafted_per_position))),
-    (catalog.TOKENS, a.TOKEN_TYPE.name, lambda e: {"input": e.input_tokens, "output": e.counts.emitted}),
-)
-# What is read off the engine's status, sums among it.
-_GAUGES: tuple[tuple[Metric, Callable[[EngineStatus], int]], ...] = (
-    (catalog.ACTIVE_REQUESTS, lambda s: s.active),
-    (catalog.QUEUED_REQUESTS, lambda s: s.queued),
-    (catalog.QUEUE_CAPACITY, lambda s: s.queue_capacity),
-    (catalog.KV_CACHE, lambda s: s.kv_cache_bytes),
-    (catalog.KV_CACHE_LIMIT, lambda s: s.kv_cache_limit_bytes),
-    (catalog.HELD_BACK_REQUESTS, lambda s: s.held_back),
-    (catalog.WEIGHTS, lambda s: s.weight_bytes),
-    (catalog.PREFIX_USAGE, lambda s: s.prefix.bytes),
-    (catalog.PREFIX_LIMIT, lambda s: s.prefix.limit_bytes),
-    (catalog.PREFIX_ENTRIES, lambda s: s.prefix.entries),
-    (catalog.PREFIX_LOOKUPS, lambda s: s.prefix.lookups),
-    (catalog.PREFIX_HITS, lambda s: s.prefix.hits),
-    (catalog.PREFIX_READ, lambda s: s.prefix.read_tokens),
-)
+# What each counter shows, of the sums of one label set; a request's span shows the same of that request alone.
+COUNTS: Mapping[Metric, Callable[[DraftCounts], float]] = {
+    catalog.DRAFTS: lambda c: c.drafts,
+    catalog.DRAFT_TOKENS: lambda c: c.drafted,
+    catalog.ACCEPTED_TOKENS: lambda c: c.accepted,
+    catalog.ROLLBACKS: lambda c: c.rollbacks,
+    catalog.ROLLED_BACK_TOKENS: lambda c: c.rolled_back,
+    catalog.DRAFT_FORWARDS: lambda c: c.draft_forwards,
+    catalog.TARGET_FORWARDS: lambda c: c.target_forwards,
+    catalog.DRAFT_TIME: lambda c: c.draft_seconds,
+    catalog.VERIFY_TIME: lambda c: c.verify_seconds,
+    catalog.BREAK_EVEN_TOKENS: lambda c: c.break_even_tokens,
+    catalog.PARKED_STEPS: lambda c: c.parked_steps,
+    catalog.CAPPED_STEPS: lambda c: c.capped_steps,
+}
+POSITIONS: Mapping[Metric, Callable[[DraftCounts], list[int]]] = {
+    catalog.ACCEPTED_PER_POS: lambda c: c.accepted_per_position,
+    catalog.DRAFTED_PER_POS: lambda c: c.drafted_per_position,
+}
+_ENTRIES: Mapping[Metric, Callable[[Entry], Values]] = {
+    catalog.TOKENS: lambda e: {"input": e.input_tokens, "output": e.counts.emitted},
+    catalog.DRAFTER_ERRORS: lambda e: e.drafter_errors,
+    catalog.VERIFIER_ERRORS: lambda e: e.verifier_errors,
+}
+_STATUS: Mapping[Metric, Callable[[EngineStatus], Values]] = {
+    catalog.ACTIVE_REQUESTS: lambda s: s.active,
+    catalog.QUEUED_REQUESTS: lambda s: s.queued,
+    catalog.QUEUE_CAPACITY: lambda s: s.queue_capacity,
+    catalog.KV_CACHE: lambda s: s.kv_cache_bytes,
+    catalog.KV_CACHE_LIMIT: lambda s: s.kv_cache_limit_bytes,
+    catalog.HELD_BACK_REQUESTS: lambda s: s.held_back,
+    catalog.WEIGHTS: lambda s: s.weight_bytes,
+    catalog.PREFIX_USAGE: lambda s: s.prefix.bytes,
+    catalog.PREFIX_LIMIT: lambda s: s.prefix.limit_bytes,
+    catalog.PREFIX_ENTRIES: lambda s: s.prefix.entries,
+    catalog.PREFIX_LOOKUPS: lambda s: s.prefix.lookups,
+    catalog.PREFIX_HITS: lambda s: s.prefix.hits,
+    catalog.PREFIX_READ: lambda s: s.prefix.read_tokens,
+}
 
 
 def observed_engine(
     ledger: Ledger, naming: Naming, status: Callable[[], EngineStatus | None], guard: Guard
 ) -> dict[str, Observe]:
-    """What the engine's own metrics show when metrics are collected, by the metric's name."""
+    """What the engine's own metrics show, by their name."""
 
-    def total(metric: Metric, read: Callable[[Entry], float]) -> Observe:
-        return lambda: (Observation(read(entry), entry.labels) for entry in ledger.read(metric.name))
+    def sums(metric: Metric, read: Callable[[Entry], Values]) -> list[Observation]:
+        entries = ledger.read(metric.name)
+        return [one for entry in entries for one in observations(metric, read(entry), entry.labels)]
 
-    def series(
-        metric: Metric, attribute: str, read: Callable[[Entry], Mapping[str, int] | Mapping[int, int]]
-    ) -> Observe:
-        return lambda: (
-            Observation(value, {**entry.labels, attribute: key})
-            for entry in ledger.read(metric.name)
-            for key, value in read(entry).items()
-        )
-
-    def gauge(read: Callable[[EngineStatus], int]) -> Observe:
-        def observe() -> Iterable[Observation]:
-            found = status()
-            if found is not None and naming.info() is not None:  # under another name they would count twice
-                yield Observation(read(found), {a.MODEL.name: naming.model()})
-
-        return observe
-
-    def errors() -> Iterable[Observation]:
+    def errors() -> Mapping[str, int]:
         counts, found = guard.counts(), status()
         if found is not None and found.observer_errors:  # what the engine had to catch: the guard missed it
             counts["observer"] = counts.get("observer", 0) + found.observer_errors
-        return [Observation(count, {a.TELEMETRY_PART.name: part}) for part, count in counts.items()]
+        return counts
 
-    return {
-        **{metric.name: total(metric, read) for metric, read in _SUMS},
-        **{metric.name: series(metric, attribute, read) for metric, attribute, read in _SERIES},
-        **{metric.name: gauge(read) for metric, read in _GAUGES},
-        catalog.TELEMETRY_ERRORS.name: errors,
+    table: dict[Metric, Callable[[Entry], Values]] = {
+        **{metric: partial(_of_counts, read) for metric, read in COUNTS.items()},
+        **{metric: partial(_by_position, read) for metric, read in POSITIONS.items()},
+        **_ENTRIES,
     }
+    return {
+        **{metric.name: partial(sums, metric, read) for metric, read in table.items()},
+        **observed(status, _STATUS, naming.model_label),
+        **observed(errors, {catalog.TELEMETRY_ERRORS: lambda counts: counts}),
+    }
+
+
+def _of_counts(read: Callable[[DraftCounts], float], entry: Entry) -> Values:
+    return read(entry.counts)
+
+
+def _by_position(read: Callable[[DraftCounts], list[int]], entry: Entry) -> Values:
+    return dict(enumerate(read(entry.counts)))

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+
+from opentelemetry.util.types import AttributeValue
 
 from draftd.core import DRAFT_MODEL, ContextTier, DecodePlan, ModelInfo, WorkloadClass
 from draftd.telemetry import attributes as a
+from draftd.telemetry.attributes import Attribute
 
 _log = logging.getLogger("draftd.telemetry")
 
 Labels = dict[str, str]
+
+
+def named(values: Mapping[Attribute, AttributeValue | None]) -> dict[str, AttributeValue]:
+    """As OpenTelemetry takes them; what is None is absent."""
+    return {attribute.name: value for attribute, value in values.items() if value is not None}
 
 
 class Guard:
@@ -80,20 +88,22 @@ class Naming:
         info = self.info()
         return info.model if info is not None else "unknown"
 
+    def model_label(self) -> Labels | None:
+        """None while the model has no name: what is observed under another one would count twice."""
+        return None if self.info() is None else {a.MODEL.name: self.model()}
+
     def labels(self, plan: DecodePlan | None, workload: WorkloadClass, tier: ContextTier | None) -> Labels:
         """`plan` and `tier` are None for a request that was refused before it had them."""
         info = self.info()
         found = {
-            a.MODEL.name: info.model if info is not None else "unknown",
-            a.DRAFT_MODEL.name: draft_label(info.draft_model if info is not None else None, plan),
-            a.WORKLOAD.name: workload.value,
+            a.MODEL: "unknown" if info is None else info.model,
+            a.DRAFT_MODEL: draft_label(None if info is None else info.draft_model, plan),
+            a.WORKLOAD: workload.value,
+            a.MODE: None if plan is None else plan.mode.value,
+            a.PLAN_LEVEL: None if plan is None else plan.level.label,
+            a.CONTEXT_TIER: None if tier is None else tier.value,
         }
-        if plan is not None:
-            found[a.MODE.name] = plan.mode.value
-            found[a.PLAN_LEVEL.name] = plan.level.label
-        if tier is not None:
-            found[a.CONTEXT_TIER.name] = tier.value
-        return found
+        return {attribute.name: label for attribute, label in found.items() if label is not None}
 
 
 def draft_label(draft_model: str | None, plan: DecodePlan | None) -> str:

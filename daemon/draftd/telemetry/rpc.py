@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import grpc
 from opentelemetry.context import Context
@@ -23,27 +22,18 @@ from draftd.telemetry.metrics import Metrics
 from draftd.telemetry.recording import Guard, GuardedPart
 from draftd.telemetry.spans import call_context
 
-if TYPE_CHECKING:
-    _Interceptor = grpc.aio.ServerInterceptor[Any, Any]  # generic in the stubs only
+if TYPE_CHECKING:  # generic in the stubs only
+    Interceptor: TypeAlias = grpc.aio.ServerInterceptor[Any, Any]
 else:
-    _Interceptor = grpc.aio.ServerInterceptor
+    Interceptor: TypeAlias = grpc.aio.ServerInterceptor
 
 # The conventions' list for servers: the rest are the caller's doing.
-_SERVER_ERRORS = frozenset(
-    (
-        grpc.StatusCode.UNKNOWN,
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-        grpc.StatusCode.UNIMPLEMENTED,
-        grpc.StatusCode.INTERNAL,
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.DATA_LOSS,
-    )
-)
+_SERVER_ERRORS = ("UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS")
 # Asked every few seconds, or open for days: noise as spans, nonsense as durations.
 _UNTRACED = ("/grpc.health.", "/grpc.reflection.")
 
 
-class RpcInterceptor(_Interceptor):
+class RpcInterceptor(Interceptor):
     """Must be the server's first interceptor, so that it sees what later ones refuse. Where nothing is exported,
     calls pass it untouched."""
 
@@ -69,46 +59,26 @@ class RpcInterceptor(_Interceptor):
             call = self._begin("_OTHER", details.invocation_metadata, arrival)
             call.end(grpc.StatusCode.UNIMPLEMENTED)
             return None
-        inner, remake = _parts(handler)
-        method = details.method.removeprefix("/")
+        inner, method = inner_of(handler), details.method.removeprefix("/")
+        if not inspect.iscoroutinefunction(inner):
+            return handler  # draftd has no other
 
-        def begin(context: Any) -> Call | None:
+        async def followed(request: Any, context: Any) -> Any:
+            call = None
             with self._guarded:
                 call = self._begin(method, details.invocation_metadata, arrival)
                 context.add_done_callback(call.done)
                 call_context.set(call.context)
-                return call
-            return None
+            try:
+                return await inner(request, context)
+            except grpc.aio.InternalError:  # it could not be sent: the client has gone, and no handler failed
+                raise
+            except Exception as error:
+                if call is not None:
+                    call.failed(error)
+                raise
 
-        if inspect.isasyncgenfunction(inner):
-
-            async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
-                call = begin(context)
-                try:
-                    # Closed with this one, not when the collector of garbage comes by: a stream whose client left
-                    # must let go of its request at once.
-                    async with aclosing(inner(request, context)) as responses:
-                        async for response in responses:
-                            yield response
-                except Exception as error:
-                    if call is not None:
-                        call.failed(error)
-                    raise
-
-            return remake(stream)
-        if inspect.iscoroutinefunction(inner):
-
-            async def unary(request: Any, context: Any) -> Any:
-                call = begin(context)
-                try:
-                    return await inner(request, context)
-                except Exception as error:
-                    if call is not None:
-                        call.failed(error)
-                    raise
-
-            return remake(unary)
-        return handler  # a synchronous handler: draftd has none
+        return around(handler, followed, handler.request_deserializer)
 
     def _begin(self, method: str, metadata: Sequence[tuple[str, str | bytes]] | None, arrival: int) -> Call:
         carrier: dict[str, list[str]] = {}
@@ -164,7 +134,7 @@ class Call:
         self._ended = True
         now = time.time_ns()
         attributes = {a.RPC_STATUS.name: code.name}
-        if code in _SERVER_ERRORS:
+        if code.name in _SERVER_ERRORS:
             attributes[a.ERROR_TYPE.name] = code.name
             if self._error is not None and code is grpc.StatusCode.UNKNOWN:
                 attributes[a.ERROR_TYPE.name] = type(self._error).__name__
@@ -175,9 +145,17 @@ class Call:
         self._metrics.record(catalog.RPC_DURATION, max(0, now - self._arrival) / 1e9, labels, self.context)
 
 
-def _parts(handler: Any) -> tuple[Callable[[Any, Any], Any], Callable[[Any], Any]]:
-    """The function inside a method handler, and how to make the handler again around another."""
+def inner_of(handler: Any) -> Callable[..., Any]:
+    """The function inside a method handler."""
+    return getattr(handler, _kind(handler))  # type: ignore[no-any-return]
+
+
+def around(handler: Any, function: Callable[..., Any], parse: Callable[[bytes], Any] | None) -> Any:
+    """A handler of the same kind around another function."""
+    make = getattr(grpc, f"{_kind(handler)}_rpc_method_handler")
+    return make(function, parse, handler.response_serializer)
+
+
+def _kind(handler: Any) -> str:
     sides = (handler.request_streaming, handler.response_streaming)
-    kind = "_".join("stream" if streaming else "unary" for streaming in sides)
-    inner, make = getattr(handler, kind), getattr(grpc, f"{kind}_rpc_method_handler")
-    return inner, lambda function: make(function, handler.request_deserializer, handler.response_serializer)
+    return "_".join("stream" if streaming else "unary" for streaming in sides)

@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
-
-import grpc
+from dataclasses import dataclass, field
 
 from draftd.core import ModelInfo
 from draftd.engine.observer import EngineObserver, EngineStatus, NullObserver
+from draftd.fallback.state import Readings
 from draftd.hardware.state import FixedView, HardwareView
 from draftd.settings import TelemetrySettings
-from draftd.telemetry import catalog, pipeline
+from draftd.telemetry import catalog
 from draftd.telemetry.events import FlagHook, TransitionLog
-from draftd.telemetry.fallback import Decisions, FallbackRecorder, observed_decisions
+from draftd.telemetry.fallback import FallbackRecorder, observed_decisions
 from draftd.telemetry.hardware import observed_hardware
 from draftd.telemetry.metrics import Ledger, Metrics, MetricsObserver, observed_engine
-from draftd.telemetry.pipeline import Pipeline
+from draftd.telemetry.pipeline import Pipeline, build
 from draftd.telemetry.recording import Guard, Naming
-from draftd.telemetry.rpc import RpcInterceptor
+from draftd.telemetry.rpc import Interceptor, RpcInterceptor
 from draftd.telemetry.spans import InferenceSpan, InferenceStart
 
 _log = logging.getLogger("draftd.telemetry")
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Whom telemetry asks, from the exporters' threads. Each answers None while that is not known."""
+
+    info: Callable[[], ModelInfo | None] = lambda: None
+    status: Callable[[], EngineStatus | None] = lambda: None
+    fallback: Callable[[], Readings | None] = lambda: None
+    flag_enabled: Callable[[], bool | None] = lambda: None
+    hardware: HardwareView = field(default_factory=FixedView)
 
 
 class Telemetry:
@@ -33,70 +43,45 @@ class Telemetry:
 
     def __init__(
         self,
-        built: Pipeline | None = None,
+        pipeline: Pipeline | None = None,
+        sources: Sources | None = None,
+        guard: Guard | None = None,
         *,
         service_version: str = "",
         capture_content: bool = False,
-        info: Callable[[], ModelInfo | None] = lambda: None,
-        status: Callable[[], EngineStatus | None] = lambda: None,
-        hardware: HardwareView | None = None,
-        decisions: Decisions | None = None,
-        guard: Guard | None = None,
     ) -> None:
-        self._pipeline = built = built or Pipeline()
-        self._guard = guard = guard or Guard()
-        self._naming = naming = Naming(info)
-        self._hardware = hardware or FixedView()
-        self.capture_content = capture_content and built.exporting
-        ledger = Ledger(naming)
+        self._pipeline, sources = pipeline or Pipeline(), sources or Sources()
+        self._guard, self._naming, self._hardware = guard or Guard(), Naming(sources.info), sources.hardware
+        self.capture_content = capture_content and self.exporting
+        ledger = Ledger(self._naming)
         observed = {
-            **observed_engine(ledger, naming, status, guard),
-            **observed_decisions(decisions or Decisions(), naming),
+            **observed_engine(ledger, self._naming, sources.status, self._guard),
+            **observed_decisions(sources.fallback, sources.flag_enabled, self._naming),
             **observed_hardware(self._hardware),
         }
-        self._metrics = Metrics(built.meters.get_meter(catalog.SCOPE, service_version), observed, guard)
-        self._tracer = built.tracers.get_tracer(catalog.SCOPE, service_version)
-        self._logger = built.loggers.get_logger(catalog.SCOPE, service_version)
+        scope = (catalog.SCOPE, service_version)
+        self._metrics = Metrics(self._pipeline.meters.get_meter(*scope), observed, self._guard)
+        self._tracer = self._pipeline.tracers.get_tracer(*scope)
+        self._logger = self._pipeline.loggers.get_logger(*scope)
         self.observer: EngineObserver = NullObserver()
-        if built.exporting:
-            self.observer = MetricsObserver(ledger, self._metrics, guard)
+        if self.exporting:
+            self.observer = MetricsObserver(ledger, self._metrics, self._guard)
 
     @classmethod
     def start(
-        cls,
-        *,
-        service_version: str,
-        settings: TelemetrySettings,
-        environ: Mapping[str, str],
-        info: Callable[[], ModelInfo | None],
-        status: Callable[[], EngineStatus | None],
-        hardware: HardwareView | None = None,
-        decisions: Decisions | None = None,
+        cls, service_version: str, settings: TelemetrySettings, environ: Mapping[str, str], sources: Sources
     ) -> Telemetry:
-        """Exports what the OTEL_* variables of `environ` ask for, and without them nothing.
-
-        `info`, `status` and `decisions` are asked from exporter threads; None means not yet. Without `hardware` nothing
-        is said of the machine.
-        """
-        guard = Guard()
-        built = Pipeline()
+        """Exports what the OTEL_* variables of `environ` ask for, and without them nothing."""
+        guard, pipeline = Guard(), Pipeline()
         try:
-            built = pipeline.build(environ, service_version)
-            return cls(
-                built,
-                service_version=service_version,
-                capture_content=settings.capture_content,
-                info=info,
-                status=status,
-                hardware=hardware,
-                decisions=decisions,
-                guard=guard,
-            )
+            pipeline = build(environ, service_version)
+            capture = settings.capture_content
+            return cls(pipeline, sources, guard, service_version=service_version, capture_content=capture)
         except ValueError as error:
             _log.error("telemetry is off: %s", error)
         except Exception as error:
             guard.caught("start", error)
-        built.shutdown(0.0)
+        pipeline.shutdown(0.0)
         return cls(guard=guard)
 
     @property
@@ -114,7 +99,7 @@ class Telemetry:
         """What alerts name this daemon by: `service.instance.id`. Empty while nothing is exported."""
         return self._pipeline.instance
 
-    def rpc_interceptor(self) -> grpc.aio.ServerInterceptor[Any, Any]:
+    def rpc_interceptor(self) -> Interceptor:
         """The server's first interceptor."""
         return RpcInterceptor(
             self._tracer, self._metrics, self._pipeline.propagator, self._guard, exporting=self.exporting

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
@@ -19,9 +20,10 @@ from draftd.errors import DraftdError
 from draftd.hardware.state import HardwareView
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
+from draftd.telemetry.attributes import Attribute, Metric
 from draftd.telemetry.hardware import hardware_attributes
-from draftd.telemetry.metrics import Metrics
-from draftd.telemetry.recording import Guard, Naming, draft_label
+from draftd.telemetry.metrics import COUNTS, POSITIONS, Metrics
+from draftd.telemetry.recording import Guard, Labels, Naming, draft_label, named
 
 # What this task works for: the call, and within it the request. A call has a task to itself, so neither is ever reset.
 call_context: ContextVar[Context | None] = ContextVar("draftd_call", default=None)
@@ -140,7 +142,7 @@ class InferenceSpan:
         stats, reason = outcome.stats, outcome.reason
         end = stats.finished if stats.finished is not None else time.monotonic()
         kind = _ERRORS.get(reason)
-        self._span.set_attributes(_outcome_attributes(self._start, outcome))
+        self._span.set_attributes(_outcome_attributes(outcome))
         if kind is not None:
             self._span.set_attribute(a.ERROR_TYPE.name, kind)
         if reason in (FinishReason.DEADLINE, FinishReason.ERROR):
@@ -152,54 +154,44 @@ class InferenceSpan:
         self._times(stats, success=kind is None)
 
     def _count(self, outcome: str, kind: str | None, seconds: float) -> None:
-        labels = self._naming.labels(self._plan, self._start.workload, self._tier)
-        error = {} if kind is None else {a.ERROR_TYPE.name: kind}
-        self._metrics.count(catalog.REQUESTS, {**labels, a.OUTCOME.name: outcome, **error}, self._context)
-        duration = {**labels, **self._gen_ai(), **error}
-        self._metrics.record(catalog.REQUEST_DURATION, max(0.0, seconds), duration, self._context)
+        labels = self._labels() if kind is None else {**self._labels(), a.ERROR_TYPE.name: kind}
+        self._metrics.count(catalog.REQUESTS, {**labels, a.OUTCOME.name: outcome}, self._context)
+        self._record(catalog.REQUEST_DURATION, seconds, {**labels, **self._gen_ai()})
 
     def _times(self, stats: RequestStats, *, success: bool) -> None:
-        labels = self._naming.labels(self._plan, self._start.workload, self._tier)
-        found = [
-            (catalog.QUEUE_DURATION, stats.queue_seconds, labels),
-            (catalog.PREFILL_DURATION, stats.prefill_seconds, labels),
-        ]
+        labels = self._labels()
+        self._record(catalog.QUEUE_DURATION, stats.queue_seconds, labels)
+        self._record(catalog.PREFILL_DURATION, stats.prefill_seconds, labels)
         if success:
-            gen_ai = {**labels, **self._gen_ai()}
-            found += [
-                (catalog.TIME_TO_FIRST_TOKEN, stats.time_to_first_token, gen_ai),
-                (catalog.TIME_PER_OUTPUT_TOKEN, stats.time_per_output_token, gen_ai),
-            ]
-        for metric, seconds, attributes in found:
-            if seconds is not None:
-                self._metrics.record(metric, max(0.0, seconds), attributes, self._context)
+            labels |= self._gen_ai()
+            self._record(catalog.TIME_TO_FIRST_TOKEN, stats.time_to_first_token, labels)
+            self._record(catalog.TIME_PER_OUTPUT_TOKEN, stats.time_per_output_token, labels)
 
-    def _gen_ai(self) -> dict[str, str]:
+    def _record(self, metric: Metric, seconds: float | None, labels: Labels) -> None:
+        if seconds is not None:
+            self._metrics.record(metric, max(0.0, seconds), labels, self._context)
+
+    def _labels(self) -> Labels:
+        return self._naming.labels(self._plan, self._start.workload, self._tier)
+
+    def _gen_ai(self) -> Labels:
         return {a.OPERATION.name: self._start.operation, a.PROVIDER.name: catalog.PROVIDER_NAME}
 
     def _children(self, stats: RequestStats, end: float) -> None:
         if not self._span.is_recording():
             return
-        scheduled, prefilled = stats.scheduled, stats.prefilled
-        self._child(catalog.QUEUE_SPAN, stats.arrival, scheduled if scheduled is not None else end, {})
-        if scheduled is None:
-            return
-        prompt: dict[str, AttributeValue] = {
-            a.USAGE_INPUT.name: stats.prompt_tokens,
-            a.USAGE_CACHE_READ.name: stats.cached_tokens,
-        }
-        self._child(catalog.PREFILL_SPAN, scheduled, prefilled if prefilled is not None else end, prompt)
-        if prefilled is None:
-            return
-        counts = stats.counts
-        emitted: dict[str, AttributeValue] = {a.USAGE_OUTPUT.name: counts.emitted, a.STEPS.name: counts.steps}
-        self._child(catalog.DECODE_SPAN, prefilled, end, emitted)
+        scheduled, prefilled, counts = stats.scheduled, stats.prefilled, stats.counts
+        self._child(catalog.QUEUE_SPAN, stats.arrival, end if scheduled is None else scheduled, {})
+        if scheduled is not None:
+            taken = {a.USAGE_INPUT: stats.prompt_tokens, a.USAGE_CACHE_READ: stats.cached_tokens}
+            self._child(catalog.PREFILL_SPAN, scheduled, end if prefilled is None else prefilled, taken)
+        if prefilled is not None:
+            self._child(catalog.DECODE_SPAN, prefilled, end, {a.USAGE_OUTPUT: counts.emitted, a.STEPS: counts.steps})
 
-    def _child(self, kind: catalog.Span, start: float, end: float, attributes: dict[str, AttributeValue]) -> None:
-        span = self._tracer.start_span(
-            kind.name, context=self._context, attributes=attributes, start_time=self._nanos(start)
-        )
-        span.end(self._nanos(max(start, end)))
+    def _child(self, kind: catalog.Span, start: float, end: float, attributes: Mapping[Attribute, int]) -> None:
+        self._tracer.start_span(
+            kind.name, context=self._context, attributes=named(attributes), start_time=self._nanos(start)
+        ).end(self._nanos(max(start, end)))
 
     def _content(self, finish: str) -> None:
         if not self._capture:
@@ -220,84 +212,68 @@ class InferenceSpan:
 
 
 def _request_attributes(start: InferenceStart) -> dict[str, AttributeValue]:
-    sampling = start.sampling
-    found: dict[str, AttributeValue] = {
-        a.OPERATION.name: start.operation,
-        a.PROVIDER.name: catalog.PROVIDER_NAME,
-        a.REQUEST_TEMPERATURE.name: sampling.temperature,
-        a.REQUEST_TOP_P.name: sampling.top_p,
-        a.REQUEST_TOP_K.name: sampling.top_k,
-        a.REQUEST_MIN_P.name: sampling.min_p,
-        a.REQUEST_STREAM.name: True,
-        a.RESPONSE_ID.name: start.request_id,
-        a.DRAFT_MODEL.name: draft_label(start.draft_model, None),
-        a.WORKLOAD.name: start.workload.value,
-    }
-    if start.model:  # not yet known to a request that is refused while the model loads
-        found[a.MODEL.name] = found[a.RESPONSE_MODEL.name] = start.model
-    if start.max_tokens is not None:
-        found[a.REQUEST_MAX_TOKENS.name] = start.max_tokens
-    if sampling.seed is not None:
-        # OTLP integers are signed: a seed past 2**63 wraps as two's complement does rather than losing the batch.
-        found[a.REQUEST_SEED.name] = (sampling.seed + 2**63) % 2**64 - 2**63
-    if start.stop:
-        found[a.REQUEST_STOP.name] = start.stop
-    if start.prompt_tokens is not None:
-        found[a.USAGE_INPUT.name] = start.prompt_tokens
-    return found
+    sampling, seed, model = start.sampling, start.sampling.seed, start.model or None
+    return named(
+        {
+            a.OPERATION: start.operation,
+            a.PROVIDER: catalog.PROVIDER_NAME,
+            a.MODEL: model,  # not yet known to a request that is refused while the model loads
+            a.REQUEST_MAX_TOKENS: start.max_tokens,
+            a.REQUEST_TEMPERATURE: sampling.temperature,
+            a.REQUEST_TOP_P: sampling.top_p,
+            a.REQUEST_TOP_K: sampling.top_k,
+            a.REQUEST_MIN_P: sampling.min_p,
+            # OTLP integers are signed: a seed past 2**63 wraps as two's complement does rather than losing the batch.
+            a.REQUEST_SEED: None if seed is None else (seed + 2**63) % 2**64 - 2**63,
+            a.REQUEST_STOP: start.stop or None,
+            a.REQUEST_STREAM: True,
+            a.RESPONSE_ID: start.request_id,
+            a.RESPONSE_MODEL: model,
+            a.USAGE_INPUT: start.prompt_tokens,
+            a.DRAFT_MODEL: draft_label(start.draft_model, None),
+            a.WORKLOAD: start.workload.value,
+        }
+    )
 
 
 def _plan_attributes(start: InferenceStart, plan: DecodePlan, tier: ContextTier) -> dict[str, AttributeValue]:
-    found: dict[str, AttributeValue] = {
-        a.DRAFT_MODEL.name: draft_label(start.draft_model, plan),
-        a.MODE.name: plan.mode.value,
-        a.CONTEXT_TIER.name: tier.value,
-        a.PLAN_REASON.name: plan.reason,
-        a.PLAN_LEVEL.name: plan.level.label,
-        a.PLAN_VARIANT.name: plan.variant,
-        a.PLAN_DRAFTER.name: plan.drafter or "none",
-        a.PLAN_MAX_DRAFT.name: plan.max_draft_tokens,
-        a.PLAN_DEPTH_MODE.name: plan.depth_mode.value if plan.drafter is not None else "none",
-    }
-    if plan.alternatives:
-        found[a.PLAN_ALTERNATIVES.name] = tuple(sorted(plan.alternatives))
-    return found
-
-
-def _outcome_attributes(start: InferenceStart, outcome: Outcome) -> dict[str, AttributeValue]:
-    stats, counts = outcome.stats, outcome.stats.counts
-    found: dict[str, AttributeValue] = {
-        a.OUTCOME.name: outcome.reason.value,
-        a.RESPONSE_FINISH.name: (outcome.reason.value,),
-        a.USAGE_INPUT.name: stats.prompt_tokens,
-        a.USAGE_CACHE_READ.name: stats.cached_tokens,
-        a.USAGE_OUTPUT.name: counts.emitted,
-        a.STEPS.name: counts.steps,
-        a.DRAFTS.name: counts.drafts,
-        a.DRAFT_TOKENS.name: counts.drafted,
-        a.ACCEPTED_TOKENS.name: counts.accepted,
-        a.ACCEPTED_PER_POS.name: tuple(counts.accepted_per_position),
-        a.DRAFTED_PER_POS.name: tuple(counts.drafted_per_position),
-        a.ROLLBACKS.name: counts.rollbacks,
-        a.ROLLED_BACK.name: counts.rolled_back,
-        a.DRAFT_FORWARDS.name: counts.draft_forwards,
-        a.TARGET_FORWARDS.name: counts.target_forwards,
-        a.DRAFT_TIME.name: counts.draft_seconds,
-        a.VERIFY_TIME.name: counts.verify_seconds,
-        a.BREAK_EVEN_TOKENS.name: counts.break_even_tokens,
-        a.PARKED_STEPS.name: counts.parked_steps,
-        a.CAPPED_STEPS.name: counts.capped_steps,
-    }
-    optional: tuple[tuple[a.Attribute, float | str | None], ...] = (
-        (a.ACCEPTANCE, counts.acceptance),
-        (a.MEAN_ACCEPTED, counts.mean_accepted_length),
-        (a.SPEEDUP, counts.speedup),
-        (a.TOKENS_PER_SECOND, stats.decode_tokens_per_second),
-        (a.TTFT, stats.time_to_first_token),
-        (a.RESPONSE_TTFC, stats.time_to_first_token),
-        (a.QUEUE_SECONDS, stats.queue_seconds),
-        (a.PREFILL_SECONDS, stats.prefill_seconds),
-        (a.DEGRADED, outcome.degraded or None),
+    return named(
+        {
+            a.DRAFT_MODEL: draft_label(start.draft_model, plan),
+            a.MODE: plan.mode.value,
+            a.CONTEXT_TIER: tier.value,
+            a.PLAN_REASON: plan.reason,
+            a.PLAN_LEVEL: plan.level.label,
+            a.PLAN_VARIANT: plan.variant,
+            a.PLAN_DRAFTER: plan.drafter or "none",
+            a.PLAN_MAX_DRAFT: plan.max_draft_tokens,
+            a.PLAN_DEPTH_MODE: plan.depth_mode.value if plan.drafter is not None else "none",
+            a.PLAN_ALTERNATIVES: tuple(sorted(plan.alternatives)) or None,
+        }
     )
-    found.update({attribute.name: value for attribute, value in optional if value is not None})
+
+
+def _outcome_attributes(outcome: Outcome) -> dict[str, AttributeValue]:
+    stats, counts = outcome.stats, outcome.stats.counts
+    found: dict[str, AttributeValue] = {metric.name: read(counts) for metric, read in COUNTS.items()}
+    found |= {metric.name: tuple(read(counts)) for metric, read in POSITIONS.items()}
+    found |= named(
+        {
+            a.OUTCOME: outcome.reason.value,
+            a.RESPONSE_FINISH: (outcome.reason.value,),
+            a.USAGE_INPUT: stats.prompt_tokens,
+            a.USAGE_CACHE_READ: stats.cached_tokens,
+            a.USAGE_OUTPUT: counts.emitted,
+            a.STEPS: counts.steps,
+            a.ACCEPTANCE: counts.acceptance,
+            a.MEAN_ACCEPTED: counts.mean_accepted_length,
+            a.SPEEDUP: counts.speedup,
+            a.TOKENS_PER_SECOND: stats.decode_tokens_per_second,
+            a.TTFT: stats.time_to_first_token,
+            a.RESPONSE_TTFC: stats.time_to_first_token,
+            a.DEGRADED: outcome.degraded or None,
+        }
+    )
+    times = {catalog.QUEUE_DURATION: stats.queue_seconds, catalog.PREFILL_DURATION: stats.prefill_seconds}
+    found |= {metric.name: seconds for metric, seconds in times.items() if seconds is not None}
     return found

@@ -29,8 +29,7 @@ from draftd.fallback.state import Readings
 from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel
 from draftd.hardware.state import FixedView, HardwareState, HardwareView
 from draftd.settings import TelemetrySettings
-from draftd.telemetry.fallback import Decisions
-from draftd.telemetry.setup import Telemetry
+from draftd.telemetry.setup import Sources, Telemetry
 from draftd.telemetry.spans import InferenceStart
 
 INFO = ModelInfo("nano", "nano-draft", 2048, 2048, (DRAFT_MODEL,), "", 1000, 200, "cpu (openblas)")
@@ -153,12 +152,5 @@ def telemetry(
     hardware: HardwareView = HARDWARE,
     status: EngineStatus = STATUS,
 ) -> Telemetry:
-    return Telemetry.start(
-        service_version="1.2.3",
-        settings=TelemetrySettings(capture_content=capture_content),
-        environ=environ,
-        info=lambda: INFO,
-        status=lambda: status,
-        hardware=hardware,
-        decisions=Decisions(lambda: READINGS, lambda: True),
-    )
+    sources = Sources(lambda: INFO, lambda: status, lambda: READINGS, lambda: True, hardware)
+    return Telemetry.start("1.2.3", TelemetrySettings(capture_content=capture_content), environ, sources)

@@ -11,7 +11,7 @@ from draftd.hardware.sample import HardwareSample, MemoryPressure
 from draftd.hardware.state import FixedView, HardwareState
 from draftd.settings import TelemetrySettings
 from draftd.telemetry import catalog
-from draftd.telemetry.setup import Telemetry
+from draftd.telemetry.setup import Sources, Telemetry
 from tests.otlp import OtlpReceiver
 from tests.unit.telemetry.scene import INFO, STATUS, Scene
 
@@ -98,13 +98,8 @@ def test_a_span_says_how_the_machine_was(scene: Scene, receiver: OtlpReceiver) -
 
 
 def test_without_a_hardware_view_there_are_no_machine_metrics(receiver: OtlpReceiver) -> None:
-    found = Telemetry.start(
-        service_version="1",
-        settings=TelemetrySettings(),
-        environ=receiver.environ(),
-        info=lambda: INFO,
-        status=lambda: STATUS,
-    )
+    sources = Sources(lambda: INFO, lambda: STATUS)
+    found = Telemetry.start("1", TelemetrySettings(), receiver.environ(), sources)
     found.shutdown(30.0)
     assert "draftd.engine.weights" in receiver.metric_names()
     assert receiver.metric_names() & MACHINE == set()

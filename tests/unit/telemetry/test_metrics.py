@@ -20,7 +20,7 @@ from draftd.core import (
 )
 from draftd.errors import QueueFull
 from draftd.telemetry import catalog
-from draftd.telemetry.fallback import Decisions, observed_decisions
+from draftd.telemetry.fallback import observed_decisions
 from draftd.telemetry.metrics import Ledger
 from draftd.telemetry.recording import Naming
 from tests.otlp import OtlpReceiver
@@ -123,7 +123,7 @@ def test_fallback_events_are_counted_by_signal_and_result(scene: Scene, receiver
 
 def test_an_ended_demand_goes_on_as_full() -> None:
     now = replace(READINGS)
-    observe = observed_decisions(Decisions(lambda: now), Naming(lambda: INFO))["draftd.fallback.demand"]
+    observe = observed_decisions(lambda: now, lambda: None, Naming(lambda: INFO))["draftd.fallback.demand"]
     assert [point.value for point in observe()] == [2]
     now = replace(READINGS, signals={"memory": FallbackLevel.AUTOREGRESSIVE})
     assert {str((p.attributes or {})["draftd.signal"]): p.value for p in observe()} == {

@@ -24,30 +24,30 @@ def same(message: bytes) -> bytes:
     return message
 
 
-async def two(request: bytes, context: Any) -> AsyncIterator[bytes]:
-    yield b"1"
-    yield b"2"
+async def two(request: bytes, context: Any) -> None:
+    await context.write(b"1")
+    await context.write(b"2")
 
 
-async def full(request: bytes, context: Any) -> AsyncIterator[bytes]:
-    yield b"1"
+async def full(request: bytes, context: Any) -> None:
+    await context.write(b"1")
     await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the queue is full")
 
 
-async def broken(request: bytes, context: Any) -> AsyncIterator[bytes]:
-    yield b"1"
+async def broken(request: bytes, context: Any) -> None:
+    await context.write(b"1")
     raise LookupError("on purpose")
 
 
-async def patient(request: bytes, context: Any) -> AsyncIterator[bytes]:
+async def patient(request: bytes, context: Any) -> None:
     for _ in range(1000):
-        yield b"1"
+        await context.write(b"1")
         await asyncio.sleep(0.02)
 
 
-async def torrent(request: bytes, context: Any) -> AsyncIterator[bytes]:
+async def torrent(request: bytes, context: Any) -> None:
     while True:
-        yield bytes(100_000)
+        await context.write(bytes(100_000))
 
 
 async def one(request: bytes, context: Any) -> bytes:
@@ -68,24 +68,18 @@ async def asleep(request: bytes, context: Any) -> bytes:
     return b""
 
 
-async def writing(request: bytes, context: Any) -> None:
-    await context.write(b"1")
-    await context.write(b"2")
-
-
 async def total(requests: AsyncIterator[bytes], context: Any) -> bytes:
     return str(sum([len(request) async for request in requests])).encode()
 
 
-async def echo(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+async def echo(requests: AsyncIterator[bytes], context: Any) -> None:
     async for request in requests:
-        yield request
+        await context.write(request)
 
 
 HANDLERS: dict[str, Any] = {
     **{h.__name__: grpc.unary_stream_rpc_method_handler(h, same, same) for h in (two, full, broken, patient, torrent)},
     **{h.__name__: grpc.unary_unary_rpc_method_handler(h, same, same) for h in (one, lost, unary_broken, asleep)},
-    "writing": grpc.unary_stream_rpc_method_handler(writing, same, same),
     "total": grpc.stream_unary_rpc_method_handler(total, same, same),
     "echo": grpc.stream_stream_rpc_method_handler(echo, same, same),
 }
@@ -151,7 +145,6 @@ def only(receiver: OtlpReceiver, name: str) -> SpanRecord:
 
 ENDINGS = [
     ("two", drain, "OK", "UNSET", None),
-    ("writing", drain, "OK", "UNSET", None),
     ("full", drain, "RESOURCE_EXHAUSTED", "UNSET", None),
     ("broken", drain, "UNKNOWN", "ERROR", "LookupError"),
     ("one", ask, "OK", "UNSET", None),
@@ -242,10 +235,10 @@ async def test_health_checks_leave_no_trace(scene: Scene, receiver: OtlpReceiver
 
 
 async def test_the_callers_trace_reaches_the_request(scene: Scene, receiver: OtlpReceiver) -> None:
-    async def generate(request: bytes, context: Any) -> AsyncIterator[bytes]:
-        yield b"1"
+    async def generate(request: bytes, context: Any) -> None:
+        await context.write(b"1")
         scene.serve()
-        yield b"2"
+        await context.write(b"2")
 
     handler = grpc.unary_stream_rpc_method_handler(generate, same, same)
     async with serving(scene.telemetry, generate=handler) as channel:
@@ -259,11 +252,11 @@ async def test_the_callers_trace_reaches_the_request(scene: Scene, receiver: Otl
 
 
 async def test_concurrent_calls_keep_their_own_traces(scene: Scene, receiver: OtlpReceiver) -> None:
-    async def generate(request: bytes, context: Any) -> AsyncIterator[bytes]:
-        yield b"1"
+    async def generate(request: bytes, context: Any) -> None:
+        await context.write(b"1")
         await asyncio.sleep(0.02)
         scene.serve(request_id=request.decode())
-        yield b"2"
+        await context.write(b"2")
 
     async def call(channel: grpc.aio.Channel, number: int) -> None:
         metadata = (("traceparent", f"00-{number:032x}-{number:016x}-01"),)
@@ -301,10 +294,10 @@ async def test_a_malformed_traceparent_starts_a_new_trace(scene: Scene, receiver
 async def test_a_client_that_leaves_closes_its_handler(scene: Scene) -> None:
     closed = asyncio.Event()
 
-    async def torrential(request: bytes, context: Any) -> AsyncIterator[bytes]:
+    async def torrential(request: bytes, context: Any) -> None:
         try:
             while True:
-                yield bytes(100_000)
+                await context.write(bytes(100_000))
         finally:
             closed.set()
 

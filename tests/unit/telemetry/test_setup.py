@@ -20,9 +20,9 @@ from draftd.settings import TelemetrySettings
 from draftd.telemetry import catalog
 from draftd.telemetry.link import _NOISY, Quiet
 from draftd.telemetry.pipeline import Signal, propagator, wanted_exporters
-from draftd.telemetry.setup import Telemetry
+from draftd.telemetry.setup import Sources, Telemetry
 from tests.otlp import OtlpReceiver
-from tests.unit.telemetry.scene import INFO, STATUS, Scene, telemetry
+from tests.unit.telemetry.scene import Scene, telemetry
 from tests.waiting import until
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -201,13 +201,7 @@ def test_a_wrong_variable_turns_telemetry_off(
 
 def test_a_failure_while_starting_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     nothing: object = None
-    found = Telemetry.start(
-        service_version="1",
-        settings=TelemetrySettings(),
-        environ=nothing,  # type: ignore[arg-type]
-        info=lambda: INFO,
-        status=lambda: STATUS,
-    )
+    found = Telemetry.start("1", TelemetrySettings(), nothing, Sources())  # type: ignore[arg-type]
     assert not found.exporting
     assert found.errors == {"start": 1}
     assert "requests are not affected" in caplog.text

@@ -1,20 +1,21 @@
-"""Writes docs/telemetry.md from the catalog: `python -m draftd.telemetry.document docs/telemetry.md [--check]`."""
+"""Writes docs/telemetry.md from the catalog and docs/configuration.md from the settings: `python -m scripts.pages`."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from draftd.settings import Settings, describe_settings
+from draftd.settings.load import COMMAND_VARIABLES
 from draftd.telemetry import catalog
 from draftd.telemetry.attributes import Attribute
 from draftd.telemetry.catalog import Event, Metric, Span
 
-_HEAD = """\
+_TELEMETRY = """\
 # Telemetry
 
-<!-- Written by `python -m draftd.telemetry.document docs/telemetry.md` from daemon/draftd/telemetry/catalog.py. -->
+<!-- Written by `make docs` from daemon/draftd/telemetry/catalog.py. -->
 
 draftd exports traces, metrics and log events over OTLP. The `OTEL_*` environment variables work as in any OpenTelemetry
 program; without an endpoint nothing is exported and nothing is recorded.
@@ -61,9 +62,32 @@ Always: `draft_tokens = accepted_tokens + rolled_back_tokens` and `drafts + park
 single export.
 """
 
+_CONFIGURATION = """\
+# Configuration
 
-def render() -> str:
-    """The whole page."""
+<!-- Written by `make docs` from daemon/draftd/settings/. -->
+
+Every setting has a default. Four places can change one; the first of these that has a value wins:
+
+1. a flag of `draftd serve`: `--set engine.max_batch=4` for any setting, and flags of their own for the common ones
+   (`draftd serve --help`);
+2. an environment variable: `DRAFTD_ENGINE__MAX_BATCH=4`, the section and the name with two underscores between them;
+3. the TOML file that `--config` or `DRAFTD_CONFIG` names;
+4. the default.
+
+```toml
+[engine]
+max_batch = 4
+```
+
+An unknown name is an error, so that a misspelt one is noticed. An empty variable unsets a setting whose default is
+"unset". Relative paths start at the working directory. `OTEL_*` variables work as in any OpenTelemetry program and are
+not listed here; see [telemetry.md](telemetry.md).
+"""
+
+
+def telemetry() -> str:
+    """docs/telemetry.md."""
     described: tuple[Metric | Span | Event, ...] = (
         *catalog.METRICS,
         *catalog.SDK_METRICS,
@@ -72,7 +96,7 @@ def render() -> str:
     )
     attributes = {attribute.name: attribute for thing in described for attribute in thing.attributes}
     parts = [
-        _HEAD,
+        _TELEMETRY,
         "## Metrics\n",
         _table(
             ("Metric", "Prometheus", "Instrument", "Unit", "What it counts"),
@@ -98,7 +122,7 @@ def render() -> str:
         *(_described(span, f"{span.kind}. {span.brief}.") for span in catalog.SPANS),
         "## Log events\n",
         *(_described(event, f"{event.brief}.") for event in catalog.EVENTS),
-        "## Attributes\n",
+        "## Attributes\n\nOn a span, a count is of that request alone. What is not known is absent.\n",
         _table(
             ("Attribute", "Type", "What it says"),
             ((f"`{a.name}`", a.type, a.brief) for _, a in sorted(attributes.items())),
@@ -132,22 +156,39 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes the page; with `--check` only compares, and returns 1 where it differs."""
-    parser = argparse.ArgumentParser(prog="python -m draftd.telemetry.document", description=__doc__)
-    parser.add_argument("path", type=Path, nargs="?", default=Path("docs/telemetry.md"))
-    parser.add_argument("--check", action="store_true", help="write nothing; fail when the page is out of date")
-    options = parser.parse_args(arguments)
-    page = render()
-    if options.check:
-        if options.path.is_file() and options.path.read_text(encoding="utf-8") == page:
-            return 0
-        print(f"{options.path} is out of date: run python -m draftd.telemetry.document {options.path}", file=sys.stderr)
-        return 1
-    options.path.parent.mkdir(parents=True, exist_ok=True)
-    options.path.write_text(page, encoding="utf-8")
-    return 0
+def configuration() -> str:
+    """docs/configuration.md."""
+    docs = list(describe_settings())
+    parts = [_CONFIGURATION]
+    for section, info in Settings.model_fields.items():
+        summary = " ".join((info.annotation.__doc__ or "").split())
+        told = [doc for doc in docs if doc.name.startswith(f"{section}.")]
+        rows = ((f"`{doc.name}`", _code(doc.default), doc.allowed, doc.description) for doc in told)
+        table = _table(("setting", "default", "allowed", "what it is for"), rows)
+        parts.append(f"## `[{section}]`\n\n{summary}\n\n{table}")
+    variables = _table(("variable", "what it is for"), ((f"`{name}`", use) for name, use in COMMAND_VARIABLES.items()))
+    parts.append(f"## Variables of the commands\n\nNot settings of the daemon.\n\n{variables}")
+    return "\n".join(parts)
+
+
+def _code(default: str) -> str:
+    return default if " " in default or default == "unset" else f"`{default}`"
+
+
+PAGES = {Path("docs/telemetry.md"): telemetry, Path("docs/configuration.md"): configuration}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Writes the pages; with `--check` only compares, and returns 1 where one differs."""
+    status = 0
+    for path, render in PAGES.items():
+        if "--check" not in arguments:
+            path.write_text(render(), encoding="utf-8")
+        elif not path.is_file() or path.read_text(encoding="utf-8") != render():
+            print(f"{path} is out of date: run make docs", file=sys.stderr)
+            status = 1
+    return status
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,42 @@
+"""The pages that are made from the catalog and from the settings: complete, and up to date."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from draftd.settings import describe_settings
+from draftd.telemetry import catalog
+from scripts import pages
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_page_that_differs_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").mkdir()
+    assert pages.main(["--check"]) == 1
+    assert pages.main([]) == pages.main(["--check"]) == 0
+    for page in pages.PAGES:
+        assert page.read_text() == (ROOT / page).read_text(), "run make docs"
+        page.write_text(page.read_text() + "one more line")
+        assert pages.main(["--check"]) == 1
+        assert f"{page} is out of date" in capsys.readouterr().err
+        pages.main([])
+
+
+def test_the_telemetry_page_names_all_of_the_catalog() -> None:
+    page = pages.telemetry()
+    for thing in (*catalog.METRICS, *catalog.SPANS, *catalog.EVENTS):
+        assert f"`{thing.name}`" in page
+        assert all(f"| `{attribute.name}` |" in page for attribute in thing.attributes)
+    for metric in catalog.METRICS:
+        assert f"`{metric.prometheus}" in page
+
+
+def test_the_configuration_page_names_every_setting() -> None:
+    page = pages.configuration()
+    assert all(f"| `{doc.name}` |" in page for doc in describe_settings())
