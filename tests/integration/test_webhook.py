@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from draftd.cli.grafana.compared import OUR_ROUTE
+from draftd.cli.grafana.push import OUR_ROUTE
 from draftd.core import FallbackLevel
 from draftd.fallback.alerts.poller import Poller
 from draftd.fallback.leases import Leases, Notice

@@ -35,13 +35,17 @@ def length(tokens: float | None) -> str:
     return NOTHING if tokens is None else f"{tokens:.2f}"
 
 
+def tenths(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.1f}"
+
+
 def size(count: int) -> str:
-    value = float(count)
-    for unit in ("B", "KB", "MB"):
-        if value < 1000:
-            return f"{value:.0f} {unit}"
+    value = abs(float(count))
+    for unit in ("B", "KB", "MB", "GB"):
+        if value < 1000 or unit == "GB":
+            break
         value /= 1000
-    return f"{value:.1f} GB"
+    return f"{'−' if count < 0 else ''}{value:.{1 if unit == 'GB' else 0}f} {unit}"
 
 
 def span(seconds: int) -> str:

@@ -74,7 +74,14 @@ class DraftdClient:
         """`tls_ca` is the authority that the daemon's certificate comes from; `tls` without it trusts the system's.
         `tls_cert` and `tls_key` are the client's own, where the daemon wants one."""
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
-        options = [("grpc.max_receive_message_length", -1), ("grpc.keepalive_time_ms", 60_000)]
+        options = [
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.keepalive_time_ms", 60_000),
+            (
+                "grpc.max_reconnect_backoff_ms",
+                5_000,
+            ),  # two minutes by default: a daemon that is back is noticed late
+        ]
         if tls or (tls is None and (tls_ca or tls_cert)):
             credentials = grpc.ssl_channel_credentials(_read(tls_ca), _read(tls_key), _read(tls_cert))
             self._channel = grpc.secure_channel(target, credentials, options)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,32 +11,20 @@ import typer
 
 from draftd.cli import options, output
 from draftd.cli.grafana.client import Grafana, checked_url, find_access
-from draftd.cli.grafana.compared import Webhook
 from draftd.cli.grafana.content import choose_sources, read_content
-from draftd.cli.grafana.push import Action, Change, Push
+from draftd.cli.grafana.push import Push, Webhook
 from draftd.errors import ConfigError
 
 DIFFERS = 3  # --dry-run --exit-code: there is something to do. 1 and 2 mean that it failed, or was asked wrongly
 DEFAULT_WEBHOOK = "http://127.0.0.1:50552/v1/alerts"
 
-_WHERE = "Which Grafana"
-_WHAT = "What to send"
-_HOW = "How"
-_DONE = {Action.CREATE: "created", Action.UPDATE: "updated", Action.REMOVE: "removed"}
-#: Lines from which a person knows what a new thing is: titles of it and of its parts, an address, a receiver.
-_TELLING = re.compile(
-    r"title|uid|folder|interval|settings\.url|panels\[(\"[^\"]*\"|\d+)\]\.title|rules\.[^.]+\.title|.*\.receiver"
-)
+_where = partial(typer.Option, rich_help_panel="Which Grafana")
+_what = partial(typer.Option, rich_help_panel="What to send")
+_how = partial(typer.Option, rich_help_panel="How")
+_DONE = {"create": "created", "update": "updated", "remove": "removed"}
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
-_From = Annotated[
-    Path | None,
-    typer.Option("--from", metavar="FOLDER", help="Another build than the one shipped.", rich_help_panel=_WHAT),
-]
-
-
-def _source(name: str) -> Any:
-    return typer.Option(name, metavar="UID", help="Data source.", rich_help_panel=_WHAT)
+_From = Annotated[Path | None, _what("--from", metavar="FOLDER", help="Another build than the one shipped.")]
 
 
 def build_app() -> typer.Typer:
@@ -57,65 +44,39 @@ def build_app() -> typer.Typer:
     "draftd dashboards push --url http://127.0.0.1:3000 --prometheus my-prometheus --route",
 )
 def push(
-    url: Annotated[
-        str | None,
-        typer.Option("--url", envvar="GRAFANA_URL", help="Address of its start page.", rich_help_panel=_WHERE),
-    ] = None,
+    url: Annotated[str | None, _where("--url", envvar="GRAFANA_URL", help="Address of its start page.")] = None,
     token_file: Annotated[
-        Path | None,
-        typer.Option("--token-file", metavar="FILE", help="Token, instead of GRAFANA_TOKEN.", rich_help_panel=_WHERE),
+        Path | None, _where("--token-file", metavar="FILE", help="Token, instead of GRAFANA_TOKEN.")
     ] = None,
-    tls_ca: Annotated[
-        Path | None, typer.Option("--tls-ca", metavar="FILE", help="Authority (PEM) to trust.", rich_help_panel=_WHERE)
-    ] = None,
+    tls_ca: Annotated[Path | None, _where("--tls-ca", metavar="FILE", help="Authority (PEM) to trust.")] = None,
     insecure_http: Annotated[
-        bool,
-        typer.Option(
-            "--insecure-http", help="Send credentials over plain http to another machine.", rich_help_panel=_WHERE
-        ),
+        bool, _where("--insecure-http", help="Send credentials over plain http to another machine.")
     ] = False,
-    timeout: Annotated[
-        float, typer.Option("--timeout", min=0.1, max=600, help="Seconds for each call.", rich_help_panel=_WHERE)
-    ] = 10.0,
+    timeout: Annotated[float, _where("--timeout", min=0.1, max=600, help="Seconds for each call.")] = 10.0,
     source: _From = None,
-    prometheus: Annotated[str | None, _source("--prometheus")] = None,
-    tempo: Annotated[str | None, _source("--tempo")] = None,
-    loki: Annotated[str | None, _source("--loki")] = None,
+    prometheus: Annotated[str | None, _what("--prometheus", metavar="UID", help="Data source.")] = None,
+    tempo: Annotated[str | None, _what("--tempo", metavar="UID", help="Data source.")] = None,
+    loki: Annotated[str | None, _what("--loki", metavar="UID", help="Data source.")] = None,
     webhook_url: Annotated[
-        str,
-        typer.Option(
-            "--webhook-url",
-            envvar="DRAFTD_WEBHOOK_URL",
-            help="The daemon's webhook, as Grafana reaches it.",
-            rich_help_panel=_WHAT,
-        ),
+        str, _what("--webhook-url", envvar="DRAFTD_WEBHOOK_URL", help="The daemon's webhook, as Grafana reaches it.")
     ] = DEFAULT_WEBHOOK,
     renew_secret: Annotated[
         bool,
-        typer.Option(
+        _what(
             "--renew-secret",
             help="Send DRAFTD_WEBHOOK_SECRET although nothing else changed: Grafana never shows it.",
-            rich_help_panel=_WHAT,
         ),
     ] = False,
     route: Annotated[
         bool | None,
-        typer.Option(
+        _what(
             "--route/--no-route",
             help="Add our route to the notification policies, or take it out. Neither: leave them alone.",
-            rich_help_panel=_WHAT,
         ),
     ] = None,
-    prune: Annotated[
-        bool, typer.Option("--prune", help="Remove what is ours and no longer shipped.", rich_help_panel=_HOW)
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the difference; change nothing.", rich_help_panel=_HOW)
-    ] = False,
-    exit_code: Annotated[
-        bool,
-        typer.Option("--exit-code", help="With --dry-run: exit 3 if there is something to do.", rich_help_panel=_HOW),
-    ] = False,
+    prune: Annotated[bool, _how("--prune", help="Remove what is ours and no longer shipped.")] = False,
+    dry_run: Annotated[bool, _how("--dry-run", help="Show the difference; change nothing.")] = False,
+    exit_code: Annotated[bool, _how("--exit-code", help="With --dry-run: exit 3 if there is something to do.")] = False,
     json: options.Json = False,
 ) -> None:
     """Put dashboards, alert rules and the contact point into a Grafana, and nothing else: what others made stays.
@@ -133,14 +94,14 @@ def push(
     if renew_secret and secret is None:
         raise ConfigError("renew_secret", "--renew-secret", "with DRAFTD_WEBHOOK_SECRET set")
     content = read_content(source)  # what is wrong on this side is found before anything is asked
-    grafana = Grafana(access, [secret] if secret else [])
+    grafana = Grafana(access, secret)
     version = grafana.version()
-    found = grafana.get_list("list the data sources", "datasources:read", "/datasources")
+    found = grafana.get_list("list the data sources", "/datasources")
     sources, notes = choose_sources(found, {"prometheus": prometheus, "tempo": tempo, "loki": loki})
     plan = Push(grafana, content.reading(sources), webhook, route=route, prune=prune)
     plan.notes[:0] = notes
     if not plan.refusals and not dry_run:
-        plan.carry_out(lambda change: None if json else output.say(_done(change)))
+        plan.carry_out(lambda one: None if json else _say(one.kind, one.name, _DONE[one.action]))
     if json:
         output.print_json(_document(plan, url=access.url, version=version, dry_run=dry_run))
     for refusal in plan.refusals:
@@ -173,53 +134,38 @@ def export(
     source: _From = None,
 ) -> None:
     """Write the dashboards and alert rules out, as Grafana's provisioning takes them and as `push --from` does."""
-    for path, text in read_content(source).files:
+    for path, text in read_content(source).files.items():
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
         print(target)
 
 
-def _done(change: Change) -> str:
-    return f"{change.kind:<13}  {change.name:<32}  {_DONE[change.action]}"
+def _say(kind: str, name: str, what: str) -> None:
+    output.say(f"{kind:<13}  {name:<32}  {what}")
 
 
 def _show(plan: Push, *, dry_run: bool) -> None:
-    """The differences before a push, what is left after either, and one line."""
-    for change in plan.changes if dry_run else ():
-        for line in _difference(change):
-            output.say(line, style=_COLOURS.get(line[:1]))
-        output.say("")
+    """The differences before a push, what is left after either, and one line. What is new or goes is not shown line by
+    line: `export` writes it out, and a dashboard has a thousand lines."""
+    counts = dict.fromkeys(_DONE, 0)
+    for change in plan.changes:
+        counts[change.action] += 1
+        if dry_run and change.action == "update":
+            for line in change.diff:
+                output.say(line, style=_COLOURS.get(line[:1]))
+        elif dry_run:
+            _say(change.kind, change.name, f"to be {_DONE[change.action]}")
     for kind, name in plan.obsolete:
-        output.say(f"{kind:<13}  {name:<32}  no longer shipped; --prune removes it")
+        _say(kind, name, "no longer shipped; --prune removes it")
     for note in plan.notes:
         output.say(f"note: {note}")
     same = f"{len(plan.unchanged)} as shipped"
-    counts = [
-        f"{number} {'to be ' if dry_run else ''}{word}"
-        for action, word in _DONE.items()
-        if (number := sum(change.action is action for change in plan.changes))
-    ]
-    if not counts:
+    if not plan.changes:
         output.say(f"nothing to do: {same}")
         return
-    output.say(", ".join([*counts, *([same] * bool(plan.unchanged))]) + ("; nothing was changed" if dry_run else ""))
-
-
-def _difference(change: Change) -> Iterator[str]:
-    """What is new is not shown line by line: `export` writes it out, and a dashboard has a thousand lines."""
-    if change.action is Action.UPDATE:
-        yield from change.diff
-        return
-    sign, values = ("-", change.before) if change.action is Action.REMOVE else ("+", change.after)
-    name = f"{change.kind} {change.name}"
-    yield f"--- {'nothing there' if sign == '+' else name}"
-    yield f"+++ {'no longer there' if sign == '-' else name}"
-    titles = [value for value in values if _TELLING.fullmatch(value.split(" = ", 1)[0])]
-    for value in titles:
-        yield f"{sign}{value}"
-    if rest := len(values) - len(titles):
-        yield f"{sign}… {rest} more lines"
+    told = [f"{count} {'to be ' if dry_run else ''}{_DONE[action]}" for action, count in counts.items() if count]
+    output.say(", ".join(told + [same] * bool(plan.unchanged)) + ("; nothing was changed" if dry_run else ""))
 
 
 def _document(plan: Push, *, url: str, version: str, dry_run: bool) -> dict[str, Any]:
@@ -227,7 +173,7 @@ def _document(plan: Push, *, url: str, version: str, dry_run: bool) -> dict[str,
         "grafana": {"url": url, "version": version},
         "dry_run": dry_run,
         "changes": [
-            {"kind": one.kind, "action": str(one.action), "name": one.name, "diff": one.diff} for one in plan.changes
+            {"kind": one.kind, "action": one.action, "name": one.name, "diff": one.diff} for one in plan.changes
         ],
         "unchanged": [{"kind": kind, "name": name} for kind, name in plan.unchanged],
         "obsolete": [{"kind": kind, "name": name} for kind, name in plan.obsolete],

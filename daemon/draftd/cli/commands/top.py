@@ -43,7 +43,7 @@ def command(
     else:
         with daemon.connect() as client:
             history = look(client, interval)
-        view = history.view(daemon.target, interval, at=time.monotonic())
+        view = history.view(daemon.target, interval, time.monotonic())
         if json:
             output.print_json(document(view))
         else:
@@ -57,12 +57,16 @@ def command(
 def look(client: DraftdClient, interval: float) -> History:
     """Of two snapshots; takes `interval` seconds."""
     history = History()
-    for wait in (0.0, interval):
-        time.sleep(wait)
-        began = time.monotonic()
-        status = client.status()
-        history.add(Snapshot((began + time.monotonic()) / 2, status))
+    history.add(asked(client))
+    time.sleep(interval)
+    history.add(asked(client))
     return history
+
+
+def asked(client: DraftdClient) -> Snapshot:
+    began = time.monotonic()
+    status = client.status()
+    return Snapshot((began + time.monotonic()) / 2, status)
 
 
 def document(view: View) -> dict[str, Any]:
@@ -93,16 +97,13 @@ def _line(name: str, value: str | Text) -> Text:
 
 def _watch(daemon: options.Daemon, interval: float) -> str:
     """Until it is quit; the last screen as SVG. Raises what the first question to the daemon raised."""
-    from draftd.cli.top.app import DaemonLink, TopApp  # brings Textual in, which one look does without
+    from draftd.cli.top.app import TopApp  # brings Textual in, which one look does without
 
-    link = DaemonLink(daemon.connect)
-    try:
+    with daemon.connect() as client:
         history = History(curve=curve_seconds(interval))
-        history.add(link.status())
-        app = TopApp(link, history, daemon.target, interval)
+        history.add(asked(client))
+        app = TopApp(client, history, daemon.target, interval)
         app.run()
-    finally:
-        link.close()
     if app.return_code:
         raise typer.Exit(app.return_code)
     return app.picture

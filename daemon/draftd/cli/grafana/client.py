@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,18 @@ from niquests import exceptions
 from draftd.errors import ConfigError, DraftdError, FieldError
 
 _OLDEST = (12, 0)  # signs webhooks with HMAC
-_PAGE = 1000
+_MOST = 5000  # that Grafana lists at a time
 _LONGEST_TEXT = 300
+_MEANING = {
+    400: "Grafana finds fault with it ({})",
+    401: "Grafana does not accept the credentials ({}): is the token of this Grafana, and still valid?",
+    403: "it is not allowed ({}): give the account that permission, or the role Admin",
+    404: "there is no such thing ({})",
+    406: "it was saved in Grafana's newer format ({}): delete it there, and run this again",
+    409: "it was changed meanwhile ({}): run this again",
+    412: "it was changed meanwhile ({}): run this again",
+    429: "too many requests ({}): wait a little, and run this again",
+}
 
 
 class GrafanaError(DraftdError):
@@ -34,17 +44,12 @@ class GrafanaError(DraftdError):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One Grafana and one identity: a token, or user and password."""
+    """One Grafana and one identity: a token, or user and password. `timeout` in seconds for each call."""
 
     url: str
     auth: str | tuple[str, str] = field(repr=False)
     timeout: float = 10.0
     tls_ca: Path | None = None
-
-    @property
-    def secret(self) -> str:
-        """What must not be printed."""
-        return self.auth if isinstance(self.auth, str) else self.auth[1]
 
 
 def find_access(
@@ -56,27 +61,16 @@ def find_access(
     timeout: float = 10.0,
     tls_ca: Path | None = None,
 ) -> Access:
-    """The token of `token_file`, else GRAFANA_TOKEN, else GRAFANA_USER and GRAFANA_PASSWORD."""
-    token = _token(token_file, environ)
+    """The token of `token_file`, else GRAFANA_TOKEN, else GRAFANA_USER and GRAFANA_PASSWORD. Raises FieldError."""
     if not url:
         raise ConfigError("url", "", "--url or GRAFANA_URL, such as https://grafana.example.org")
     parts = urlsplit(checked_url("url", url))
     if parts.scheme == "http" and not insecure_http and not _loopback(parts.hostname or ""):
-        raise ConfigError(
-            "url",
-            f"{parts.scheme}://{parts.hostname}",
-            "https beyond this machine: over http the credentials could be read on the way. --insecure-http says that "
-            "this is meant",
-        )
+        allowed = "https beyond this machine: over http the credentials could be read on the way. --insecure-http says "
+        raise ConfigError("url", f"http://{parts.hostname}", f"{allowed}that this is meant")
     if tls_ca is not None and not tls_ca.is_file():
         raise ConfigError("tls_ca", str(tls_ca), "an existing file")
-    user, password = environ.get("GRAFANA_USER"), environ.get("GRAFANA_PASSWORD")
-    if token is None and user and not password:
-        raise FieldError("GRAFANA_PASSWORD", "", "the password of GRAFANA_USER")
-    if token is None and not (user and password):
-        allowed = "a service account's token, here or in --token-file; or GRAFANA_USER and GRAFANA_PASSWORD"
-        raise FieldError("GRAFANA_TOKEN", "", allowed)
-    return Access(url.rstrip("/"), token or (str(user), str(password)), timeout, tls_ca)
+    return Access(url.rstrip("/"), _credentials(token_file, environ), timeout, tls_ca)
 
 
 def checked_url(name: str, url: str) -> str:
@@ -94,16 +88,20 @@ def checked_url(name: str, url: str) -> str:
     return url
 
 
-def _token(file: Path | None, environ: Mapping[str, str]) -> str | None:
-    if file is not None:
-        name, token = str(file), file.read_text(encoding="utf-8").strip()
-    else:
-        name, token = "GRAFANA_TOKEN", environ.get("GRAFANA_TOKEN", "").strip()
-        if not token:
-            return None
-    if not token or not all("!" <= sign <= "~" for sign in token):
-        raise FieldError(name, "…", "one token of printable ASCII, and nothing else")
-    return token
+def _credentials(file: Path | None, environ: Mapping[str, str]) -> str | tuple[str, str]:
+    name = "GRAFANA_TOKEN" if file is None else str(file)
+    token = (environ.get(name, "") if file is None else file.read_text(encoding="utf-8")).strip()
+    if token or file is not None:
+        if not token or not all("!" <= sign <= "~" for sign in token):
+            raise FieldError(name, "…", "one token of printable ASCII, and nothing else")
+        return token
+    user, password = environ.get("GRAFANA_USER"), environ.get("GRAFANA_PASSWORD")
+    if not user:
+        allowed = "a service account's token, here or in --token-file; or GRAFANA_USER and GRAFANA_PASSWORD"
+        raise FieldError(name, "", allowed)
+    if not password:
+        raise FieldError("GRAFANA_PASSWORD", "", "the password of GRAFANA_USER")
+    return user, password
 
 
 def _loopback(host: str) -> bool:
@@ -114,13 +112,15 @@ def _loopback(host: str) -> bool:
 
 
 class Grafana:
-    """One Grafana. Raises GrafanaError only; its messages repeat none of the secrets.
+    """One Grafana. Raises GrafanaError only, whose messages repeat neither the credentials nor the `secret`.
 
-    `what` says in an error what was being done ("list the data sources"), `needs` the permission for it.
+    `what` says in an error what was being done ("list the data sources").
     """
 
-    def __init__(self, access: Access, secrets: Sequence[str] = ()) -> None:
-        self.access, self._secrets = access, (access.secret, *secrets)
+    def __init__(self, access: Access, secret: str | None = None) -> None:
+        self.access = access
+        own = access.auth if isinstance(access.auth, str) else access.auth[1]
+        self._secrets = [own, secret] if secret else [own]
         parts = urlsplit(access.url)
         path, host = parts.path.strip("/"), parts.hostname or ""
         self._http: Any = GrafanaClient(
@@ -136,40 +136,29 @@ class Grafana:
 
     def version(self) -> str:
         """What it says it is; GrafanaError when it is not a Grafana, or one too old. Some keep their version secret."""
-        health = self.find("see whether it is a Grafana", "", "/health")
+        health = self.find("see whether it is a Grafana", "/health")
         if not isinstance(health, dict) or "database" not in health:
             raise self._no_grafana()
         version = health.get("version")
         if not version:
-            settings = self.find("ask for the version", "", "/frontend/settings")
+            settings = self.find("ask for the version", "/frontend/settings")
             version = settings.get("buildInfo", {}).get("version") if isinstance(settings, dict) else None
         numbers = re.match(r"(\d+)\.(\d+)", str(version or ""))
         if numbers and tuple(map(int, numbers.groups())) < _OLDEST:
-            raise GrafanaError(
-                f"{self.access.url} is Grafana {version}; the oldest that signs alerts for the daemon is "
-                f"{_OLDEST[0]}.{_OLDEST[1]}: upgrade it"
-            )
+            oldest = f"the oldest that signs alerts for the daemon is {_OLDEST[0]}.{_OLDEST[1]}: upgrade it"
+            raise GrafanaError(f"{self.access.url} is Grafana {version}; {oldest}")
         return str(version or "of unknown version")
 
-    def get_list(self, what: str, needs: str, path: str, **parameters: Any) -> list[Any]:
-        found = self.send("GET", what, needs, path, params=parameters)
+    def get_list(self, what: str, path: str, **parameters: Any) -> list[Any]:
+        found = self.send("GET", what, path, params={"limit": _MOST, **parameters})
         if not isinstance(found, list):
             raise self._no_grafana()
         return found
 
-    def get_pages(self, what: str, needs: str, path: str, **parameters: Any) -> list[Any]:
-        """All pages of a list."""
-        found: list[Any] = []
-        while True:
-            page = self.get_list(what, needs, path, **parameters, limit=_PAGE, page=len(found) // _PAGE + 1)
-            found += page
-            if len(page) < _PAGE:
-                return found
-
-    def find(self, what: str, needs: str, path: str, method: str = "GET") -> Any:
+    def find(self, what: str, path: str, method: str = "GET") -> Any:
         """None where there is no such thing."""
         try:
-            return self.send(method, what, needs, path)
+            return self.send(method, what, path)
         except GrafanaError as error:
             if error.code == 404:
                 return None
@@ -179,7 +168,6 @@ class Grafana:
         self,
         method: str,
         what: str,
-        needs: str,
         path: str,
         body: Any = None,
         *,
@@ -191,64 +179,34 @@ class Grafana:
         try:
             return getattr(self._http, method)(path, json=body, params=params, headers=headers, accept_empty_json=True)
         except (GrafanaException, exceptions.RequestException) as error:
-            problem = self._explain(error, what, needs)
+            problem = self._explained(error, what)
         raise problem  # not from within the handler: what it was made from may hold the credentials
 
-    def _explain(self, error: Exception, what: str, needs: str) -> GrafanaError:
-        url = self.access.url
+    def _explained(self, error: Exception, what: str) -> GrafanaError:
+        url, code = self.access.url, None
         if isinstance(error, (GrafanaTimeoutError, exceptions.Timeout)):
             line = f"{url} did not answer within {self.access.timeout:g} s: --timeout gives it longer"
         elif isinstance(error, GrafanaException):
-            return self._refused(error, what, needs)
+            code = int(error.status_code or 0)
+            answer = ": ".join(filter(None, (str(code), self._scrubbed(_message(error.response)))))
+            line = _MEANING.get(code, "Grafana failed ({}): its own log says why").format(answer)
         elif isinstance(error, exceptions.SSLError):
             cause = self._cause(error)
-            advice = "does it speak https there?"
-            if "certificate" in cause.lower():
-                advice = "--tls-ca names the authority (PEM) that its certificate comes from"
-            line = f"no TLS with {url} ({cause}): {advice}"
+            untrusted = "certificate" in cause.lower()
+            advice = "--tls-ca names the authority (PEM) that its certificate comes from"
+            line = f"no TLS with {url} ({cause}): {advice if untrusted else 'does it speak https there?'}"
         elif isinstance(error, exceptions.TooManyRedirects):
-            line = (
-                f"{url} sends elsewhere: give the address it ends up at, which may be https, and one that no login "
-                "page stands before"
-            )
+            line = f"{url} sends elsewhere: give the address it ends up at, which no login page stands before"
         elif isinstance(error, exceptions.JSONDecodeError):
             return self._no_grafana()
         else:
-            line = (
-                f"nothing answers at {url}: is Grafana running there, and is it the right address? "
-                f"({self._cause(error)})"
-            )
-        return GrafanaError(f"could not {what}: {line}")
-
-    def _refused(self, error: GrafanaException, what: str, needs: str) -> GrafanaError:
-        code, said = int(error.status_code or 0), error.response
-        if isinstance(said, dict):
-            said = str(said.get("message") or "")
-        elif not isinstance(said, str) or said.lstrip().startswith("<"):
-            said = ""
-        answer = f"{code}: {self._scrubbed(said)}" if said else str(code)
-        if code == 401:
-            line = f"Grafana does not accept the credentials ({answer}): is the token of this Grafana, and still valid?"
-            return GrafanaError(line, code)
-        if code == 403:
-            needed = f": give the account the permission {needs}, or the role Admin" if needs else ""
-            return GrafanaError(f"not allowed to {what} ({answer}){needed}", code)
-        meaning = {
-            400: f"Grafana finds fault with it ({answer})",
-            404: f"there is no such thing ({answer})",
-            406: f"it was saved in Grafana's newer format ({answer}): delete it there, and run this again",
-            409: f"it was changed meanwhile ({answer}): run this again",
-            412: f"it was changed meanwhile ({answer}): run this again",
-            429: f"too many requests ({answer}): wait a little, and run this again",
-        }
-        line = meaning.get(code, f"Grafana failed ({answer}): its own log says why")
+            cause = self._cause(error)
+            line = f"nothing answers at {url}: is Grafana running there, and is it the right address? ({cause})"
         return GrafanaError(f"could not {what}: {line}", code)
 
     def _no_grafana(self) -> GrafanaError:
-        return GrafanaError(
-            f"{self.access.url} answers, but is not a Grafana: give the address of its start page, with the path if it "
-            "lives under one"
-        )
+        advice = "give the address of its start page, with the path if it lives under one"
+        return GrafanaError(f"{self.access.url} answers, but is not a Grafana: {advice}")
 
     def _cause(self, error: BaseException) -> str:
         """The innermost reason: what wraps it repeats the address and the retries."""
@@ -262,3 +220,10 @@ class Grafana:
             text = text.replace(secret, "…")
         text = " ".join(text.split())
         return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"
+
+
+def _message(answer: object) -> str:
+    """Grafana's own words, which name a permission that is missing; empty where a page was sent instead."""
+    if isinstance(answer, dict):
+        return str(answer.get("message") or "")
+    return answer if isinstance(answer, str) and not answer.lstrip().startswith("<") else ""

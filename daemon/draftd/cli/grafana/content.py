@@ -9,7 +9,6 @@ only with the mark and a uid that begins with `draftd-`.
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -37,12 +36,10 @@ _UID_PREFIX, _LONGEST_UID = "draftd-", 40
 _SHIPPED_SOURCES = {"prometheus": "draftd-prometheus", "tempo": "draftd-tempo", "loki": "draftd-loki"}
 
 
-def our_dashboard(model: Json) -> bool:
-    return str(model.get("uid", "")).startswith(_UID_PREFIX) and TAG in (model.get("tags") or [])
-
-
-def our_rule(rule: Json) -> bool:
-    return str(rule.get("uid", "")).startswith(_UID_PREFIX) and (rule.get("labels") or {}).get(LABEL) == LABEL_VALUE
+def ours(thing: Json) -> bool:
+    """Whether a dashboard or a rule is draftd's own."""
+    marked = TAG in (thing.get("tags") or []) or (thing.get("labels") or {}).get(LABEL) == LABEL_VALUE
+    return marked and str(thing.get("uid", "")).startswith(_UID_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +57,7 @@ class Content:
 
     dashboards: Mapping[str, Json]
     groups: tuple[Group, ...]
-    files: tuple[tuple[str, str], ...]
+    files: Mapping[str, str]
 
     @property
     def rules(self) -> dict[str, Json]:
@@ -72,33 +69,37 @@ class Content:
         replaced = {_SHIPPED_SOURCES[kind]: uid for kind, uid in sources.items()}
         if not replaced:
             return self
-        names = "|".join(map(re.escape, replaced))
         # A name by itself: no letter, digit or hyphen beside it, unless that ends an encoded sign of a link (%22).
+        names = "|".join(map(re.escape, replaced))
         alone = re.compile(rf"(?:(?<![\w-])|(?<=%[0-9A-Fa-f]{{2}}))({names})(?![\w-])")
-        groups = tuple(
-            Group(group.name, group.interval, tuple(_replace(group.rules, alone, replaced))) for group in self.groups
-        )
-        return Content(_replace(self.dashboards, alone, replaced), groups, self.files)
+
+        def chosen(value: Any) -> Any:
+            if isinstance(value, str):
+                return alone.sub(lambda found: replaced[found[1]], value)
+            if isinstance(value, dict):
+                return {key: chosen(item) for key, item in value.items()}
+            return list(map(chosen, value)) if isinstance(value, list) else value
+
+        groups = tuple(Group(one.name, one.interval, tuple(map(chosen, one.rules))) for one in self.groups)
+        return Content(chosen(dict(self.dashboards)), groups, self.files)
 
 
 def read_content(folder: Path | None = None) -> Content:
     """ConfigError names the file and what is wrong in it."""
-    root: Traversable = files("draftd") / "grafana" if folder is None else folder
-    texts = _texts(root)
-    if not texts:
+    found = _texts(files("draftd") / "grafana" if folder is None else folder)
+    if not found:
         source = "this package" if folder is None else str(folder)
         raise ConfigError("from", source, f"a folder with dashboards/*.json or {RULES}")
-    dashboards = [_dashboard(path, text) for path, text in texts if path != RULES]
-    groups = [group for path, text in texts if path == RULES for group in _groups(text)]
+    dashboards = [_dashboard(path, text) for path, text in found.items() if path != RULES]
+    groups = _groups(found[RULES]) if RULES in found else []
     for name, values in (
         ("uid of a dashboard", [model["uid"] for model in dashboards]),
         ("uid of a rule", [rule["uid"] for group in groups for rule in group.rules]),
         ("name of a group", [group.name for group in groups]),
     ):
-        for value in values:
-            if values.count(value) > 1:
-                raise ConfigError(name, value, "each once")
-    return Content({model["uid"]: model for model in dashboards}, tuple(groups), tuple(texts))
+        if doubled := [value for value in values if values.count(value) > 1]:
+            raise ConfigError(name, doubled[0], "each once")
+    return Content({model["uid"]: model for model in dashboards}, tuple(groups), found)
 
 
 def choose_sources(found: Sequence[Json], asked: Mapping[str, str | None]) -> tuple[dict[str, str], list[str]]:
@@ -107,39 +108,35 @@ def choose_sources(found: Sequence[Json], asked: Mapping[str, str | None]) -> tu
     chosen: dict[str, str] = {}
     notes: list[str] = []
     for kind in _SHIPPED_SOURCES:
-        candidates = {str(source.get("uid")): str(source.get("name")) for source in found if source.get("type") == kind}
-        listed = ", ".join(f"{uid} ({name})" for uid, name in candidates.items()) or "none is there"
+        names = {str(source.get("uid")): str(source.get("name")) for source in found if source.get("type") == kind}
+        listed = ", ".join(f"{uid} ({name})" for uid, name in names.items()) or "none is there"
         wanted = asked.get(kind)
-        if wanted is not None:
-            if wanted not in candidates:
-                raise ConfigError(kind, wanted, f"the uid of one of its {kind} data sources: {listed}")
-            chosen[kind] = wanted
-        elif len(candidates) == 1:
-            chosen[kind] = next(iter(candidates))
-        elif kind == "prometheus" and candidates:
-            raise GrafanaError(
-                f"this Grafana has several Prometheus data sources: --prometheus UID picks one of {listed}"
-            )
+        if wanted is not None and wanted not in names:
+            raise ConfigError(kind, wanted, f"the uid of one of its {kind} data sources: {listed}")
+        if wanted is not None or len(names) == 1:
+            chosen[kind] = wanted or next(iter(names))
+        elif kind == "prometheus" and names:
+            several = "this Grafana has several Prometheus data sources"
+            raise GrafanaError(f"{several}: --prometheus UID picks one of {listed}")
         elif kind == "prometheus":
-            raise GrafanaError(
-                "this Grafana has no Prometheus data source: add one that reads draftd's metrics, then run this again"
-            )
-        elif candidates:
+            advice = "add one that reads draftd's metrics, then run this again"
+            raise GrafanaError(f"this Grafana has no Prometheus data source: {advice}")
+        elif names:
             notes.append(f"none of the {kind} sources is used: --{kind} picks one of {listed}")
         else:
             notes.append(f"there is no {kind} source: links to it lead nowhere until there is, and this is run again")
     return chosen, notes
 
 
-def _texts(root: Traversable) -> list[tuple[str, str]]:
-    found = []
-    folder, rules = root / "dashboards", root / "alerting" / "rules.yaml"
+def _texts(root: Traversable) -> dict[str, str]:
+    """By path in the folder."""
+    found, folder, rules = {}, root / "dashboards", root / "alerting" / "rules.yaml"
     if folder.is_dir():
         for file in sorted(folder.iterdir(), key=lambda file: file.name):
             if file.name.endswith(".json"):
-                found.append((f"dashboards/{file.name}", file.read_text(encoding="utf-8")))
+                found[f"dashboards/{file.name}"] = file.read_text(encoding="utf-8")
     if rules.is_file():
-        found.append((RULES, rules.read_text(encoding="utf-8")))
+        found[RULES] = rules.read_text(encoding="utf-8")
     return found
 
 
@@ -163,59 +160,36 @@ def _groups(text: str) -> list[Group]:
     version = document.get("apiVersion") if isinstance(document, dict) else None
     if version != 1:
         raise ConfigError(f"{RULES}: apiVersion", version, "1")
-    return [_group(group) for group in document.get("groups") or []]
-
-
-def _group(group: Json) -> Group:
-    name = group.get("name")
-    if not isinstance(name, str) or not name or "/" in name:
-        raise ConfigError(f"{RULES}: name of a group", name, "text without a slash")
-    rules = tuple(_rule(rule) for rule in group.get("rules") or [])
-    return Group(name, int(_duration(f"{name}: interval", group.get("interval", "1m"))), rules)
-
-
-def _rule(rule: Json) -> Json:
-    """As the HTTP API wants it, which names some fields otherwise than the file does."""
-    _check_uid(f"{RULES}: uid", rule.get("uid"))
-    uid = rule["uid"]
-    for name in ("title", "condition", "data"):
-        if not rule.get(name):
-            raise ConfigError(f"{RULES}: {name} of {uid}", rule.get(name), "something: a rule needs it")
-    annotations = {str(key): str(value) for key, value in (rule.get("annotations") or {}).items()}
-    if rule.get("dashboardUid"):  # the file has fields of their own for what the API keeps among the annotations
-        annotations["__dashboardUid__"] = str(rule["dashboardUid"])
-        annotations["__panelId__"] = str(rule.get("panelId", 0))
-    keep_firing = rule.get("keepFiringFor", rule.get("keep_firing_for", "0s"))
-    times = {"for": rule.get("for", "0s"), "keep_firing_for": keep_firing}
-    labels = {str(key): _unescaped(value) for key, value in (rule.get("labels") or {}).items()}
-    query = {"queryType": "", "relativeTimeRange": {"from": 0, "to": 0}}
-    for field, value in times.items():
-        _duration(f"{uid}: {field}", value)
-    made = {
-        "uid": uid,
-        "title": _unescaped(rule["title"]),
-        "condition": rule["condition"],
-        "data": [query | copy.deepcopy(one) for one in rule["data"]],
-        "noDataState": rule.get("noDataState") or "NoData",
-        "execErrState": rule.get("execErrState") or "Alerting",
-        **{field: str(value) for field, value in times.items()},
-        "annotations": annotations,
-        "labels": labels | {LABEL: LABEL_VALUE},
-        "isPaused": bool(rule.get("isPaused", False)),
-    }
-    if rule.get("missing_series_evals_to_resolve") is not None:
-        made["missingSeriesEvalsToResolve"] = rule["missing_series_evals_to_resolve"]
-    if rule.get("notification_settings"):
-        made["notification_settings"] = copy.deepcopy(rule["notification_settings"])
+    made = []
+    for group in document.get("groups") or []:
+        name = group.get("name")
+        if not isinstance(name, str) or not name or "/" in name:
+            raise ConfigError(f"{RULES}: name of a group", name, "text without a slash")
+        interval = _seconds(f"{name}: interval", group.get("interval", "1m"))
+        made.append(Group(name, int(interval), tuple(map(_rule, group.get("rules") or []))))
     return made
 
 
-def _unescaped(value: object) -> str:
-    """In a file Grafana expands variables in titles and labels, so that a dollar is written twice there."""
-    return str(value).replace("$$", "$")
+def _rule(rule: Json) -> Json:
+    """As the HTTP API wants it: the file names one field otherwise, and writes each dollar of titles and labels twice,
+    where Grafana expands variables."""
+    uid = rule.get("uid")
+    _check_uid(f"{RULES}: uid", uid)
+    for name in ("title", "condition", "data"):
+        if not rule.get(name):
+            raise ConfigError(f"{RULES}: {name} of {uid}", rule.get(name), "something: a rule needs it")
+    made = {key: value for key, value in rule.items() if key != "keepFiringFor"}
+    made |= {"for": str(rule.get("for", "0s")), "keep_firing_for": str(rule.get("keepFiringFor", "0s"))}
+    for name in ("for", "keep_firing_for"):
+        _seconds(f"{uid}: {name}", made[name])
+    labels = {str(key): str(value).replace("$$", "$") for key, value in (rule.get("labels") or {}).items()}
+    made |= {"title": str(rule["title"]).replace("$$", "$"), "labels": labels | {LABEL: LABEL_VALUE}}
+    query = {"queryType": "", "relativeTimeRange": {"from": 0, "to": 0}}
+    made["data"] = [query | one for one in rule["data"]]
+    return {"noDataState": "NoData", "execErrState": "Alerting", "isPaused": False, "annotations": {}} | made
 
 
-def _duration(name: str, value: object) -> float:
+def _seconds(name: str, value: object) -> float:
     try:
         return seconds_of(str(value))
     except ValueError:
@@ -225,13 +199,3 @@ def _duration(name: str, value: object) -> float:
 def _check_uid(name: str, uid: object) -> None:
     if not isinstance(uid, str) or not uid.startswith(_UID_PREFIX) or len(uid) > _LONGEST_UID:
         raise ConfigError(name, uid, f"text of at most {_LONGEST_UID} characters that begins with {_UID_PREFIX}")
-
-
-def _replace(value: Any, pattern: re.Pattern[str], replaced: Mapping[str, str]) -> Any:
-    if isinstance(value, str):
-        return pattern.sub(lambda found: replaced[found.group(1)], value)
-    if isinstance(value, (list, tuple)):
-        return [_replace(item, pattern, replaced) for item in value]
-    if isinstance(value, dict):
-        return {key: _replace(item, pattern, replaced) for key, item in value.items()}
-    return value

@@ -6,39 +6,62 @@ written whole (a rule group, the tree of policies) is read again before, because
 
 from __future__ import annotations
 
+import copy
 import difflib
-import enum
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
+from draftd.cli.figures import seconds_of
 from draftd.cli.grafana.client import Grafana, GrafanaError
-from draftd.cli.grafana.compared import (
-    CONTACT_POINT,
-    Webhook,
-    contact_point,
-    lines,
-    our_routes,
-    plain_contact_point,
-    plain_dashboard,
-    plain_group,
-    plain_route,
-    with_our_route,
-    without_our_route,
-)
-from draftd.cli.grafana.content import FOLDER, LABEL, LABEL_VALUE, TAG, Content, Json, our_dashboard, our_rule
+from draftd.cli.grafana.content import FOLDER, LABEL, LABEL_VALUE, TAG, Content, Group, Json, ours
+from draftd.fallback.alerts.authentication import SIGNATURE_HEADER
+from draftd.settings import TIMESTAMP_HEADER
 
-_MESSAGE = "draftd dashboards push"  # in the dashboard's history
+CONTACT_POINT = "draftd-daemon"  # its uid and its name
+
 _ALERTING = "/v1/provisioning"
-_READ_ALERTS, _WRITE_ALERTS = "alert.provisioning:read", "alert.provisioning:write"
-_FROM_FILE = "comes from a provisioning file on Grafana's side, and is to be changed there"
+_FROM_FILE = "it comes from a provisioning file on Grafana's side, and is to be changed there"
+_OURS = [LABEL, "=", LABEL_VALUE]
+_RULE_FIELDS = (
+    "uid", "title", "condition", "noDataState", "execErrState", "annotations", "labels", "isPaused",
+    "missingSeriesEvalsToResolve", "notification_settings", "record",
+)  # fmt: skip
+_QUERY_DEFAULTS = {"intervalMs": 1000, "maxDataPoints": 43200}
+_SETS = ("tags", "object_matchers")  # lists whose order says nothing
+
+#: Our one route in the tree of notification policies, of which a Grafana has a single one, and it is others'. The
+#: alerts that ask for a fallback level go to the daemon, and to all others who would have heard of them: the route is
+#: the first child, so that no other child takes them away from the daemon, it continues to its siblings, and it sends
+#: what it matched to the default contact point too, because Grafana only does that for what no child has matched.
+OUR_ROUTE: Json = {
+    "object_matchers": [["fallback_level", "=~", ".+"], _OURS],
+    "continue": True,
+    "routes": [
+        {
+            "receiver": CONTACT_POINT,
+            "object_matchers": [_OURS],
+            "continue": True,
+            "group_by": ["grafana_folder", "alertname", "instance"],
+            "group_wait": "10s",
+            "group_interval": "1m",
+            "repeat_interval": "10m",  # a daemon that was restarted hears of what still holds
+        },
+        {"object_matchers": [_OURS]},  # the default contact point, as it is inherited
+    ],
+}
 
 
-class Action(enum.StrEnum):
-    CREATE = "create"
-    UPDATE = "update"
-    REMOVE = "remove"
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """Where the daemon hears of alerts. Without a secret there is nothing to sign with, and no contact point."""
+
+    url: str
+    secret: str | None = field(default=None, repr=False)
+    renew: bool = False  # send the secret although nothing else changed: Grafana never tells which one it has
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +69,21 @@ class Change:
     """One write: what is there and what will be, as lines that can be compared, and how to make it."""
 
     kind: str
-    action: Action
     name: str
-    before: tuple[str, ...]
-    after: tuple[str, ...]
+    before: list[str] | None  # nothing is there
+    after: list[str] | None  # it is to go
     make: Callable[[], object] = field(repr=False)
+
+    @property
+    def action(self) -> str:
+        return "create" if self.before is None else "remove" if self.after is None else "update"
 
     @property
     def diff(self) -> list[str]:
         """Unified, from what the Grafana has to what it will have."""
         name = f"{self.kind}/{self.name}".replace(" ", "-")
-        made = difflib.unified_diff(self.before, self.after, f"grafana/{name}", f"draftd/{name}", lineterm="", n=1)
-        return list(made)
+        before, after = self.before or [], self.after or []
+        return list(difflib.unified_diff(before, after, f"grafana/{name}", f"draftd/{name}", lineterm="", n=1))
 
 
 class Push:
@@ -70,22 +96,20 @@ class Push:
         """`route`: True wants ours in the notification policies, False wants it gone, None leaves them alone."""
         self.changes: list[Change] = []
         self.unchanged: list[tuple[str, str]] = []
-        self.obsolete: list[tuple[str, str]] = []
         self.refusals: list[str] = []
         self.notes: list[str] = []
         self._grafana, self._content, self._webhook, self._prune = grafana, content, webhook, prune
-        points = grafana.get_list("list the contact points", _READ_ALERTS, f"{_ALERTING}/contact-points")
-        self._points = {str(point.get("uid")): point for point in points}
+        self._gone: list[Change] = []
+        found = grafana.get_list("list the contact points", f"{_ALERTING}/contact-points")
+        self._points = {str(point.get("uid")): point for point in found}
         there = self._folder()
-        gone = self._dashboards(there)
+        self._dashboards(there)
         self._contact_point()
-        gone += self._rule_groups(there)
+        self._rules(there)
         if route is not None:
             self._route(wanted=route)
-        if prune:
-            self.changes += gone
-        else:
-            self.obsolete = [(change.kind, change.name) for change in gone]
+        self.obsolete = [] if prune else [(change.kind, change.name) for change in self._gone]
+        self.changes += self._gone if prune else []
 
     def carry_out(self, done: Callable[[Change], None]) -> None:
         """`done` hears of each change that was made. An error says how many were; the next push makes the rest."""
@@ -93,234 +117,269 @@ class Push:
             try:
                 change.make()
             except GrafanaError as error:
-                if made:
-                    message = f"{error.message}; {made} of {len(self.changes)} changes were made"
-                    raise GrafanaError(message, error.code) from None
-                raise
+                counted = f"; {made} of {len(self.changes)} changes were made" if made else ""
+                raise GrafanaError(error.message + counted, error.code) from None
             done(change)
 
-    def _compare(
-        self, kind: str, name: str, before: Json | None, after: Json | None, make: Callable[[], object]
-    ) -> bool:
+    def _compare(self, kind: str, name: str, before: Json | None, after: Json, make: Callable[[], object]) -> bool:
         """Notes a change where there is one."""
-        change = _change(kind, name, before, after, make)
+        change = Change(kind, name, None if before is None else lines(before), lines(after), make)
         if change.before == change.after:
             self.unchanged.append((kind, name))
             return False
         self.changes.append(change)
         return True
 
-    def _send(self, method: str, what: str, path: str, body: Any, *, locked: bool = True) -> Callable[[], object]:
-        """A write to an alerting object, for later."""
-        return lambda: self._grafana.send(method, what, _WRITE_ALERTS, f"{_ALERTING}/{path}", body, locked=locked)
+    def _write(self, method: str, what: str, path: str, body: Any, *, locked: bool = True) -> Callable[[], object]:
+        """To alerting, for later."""
+        return partial(self._grafana.send, method, what, f"{_ALERTING}/{path}", body, locked=locked)
+
+    def _refuse_place(
+        self, kind: str, shipped: Json, there: Json | None, from_file: bool, mark: str, neighbours: Sequence[Json]
+    ) -> None:
+        """Where a dashboard or rule of others' has the uid, or the title within our folder."""
+        uid, title = shipped["uid"], shipped["title"]
+        if from_file:
+            self.refusals.append(f"{kind} {uid}: {_FROM_FILE}")
+        elif there is not None and not ours(there):
+            advice = f"delete it, or give it the {mark.split()[0]} if it may be overwritten"
+            why = f"one is there without the {mark}, so it was not made by this command; {advice}"
+            self.refusals.append(f"{kind} {uid}: {why}")
+        for other in neighbours:
+            if other.get("title") == title and other.get("uid") != uid and not ours(other):
+                advice = "rename it or move it elsewhere"
+                why = f"another one in the folder is called {title!r} (uid {other.get('uid')}); {advice}"
+                self.refusals.append(f"{kind} {uid}: {why}")
 
     def _folder(self) -> bool:
         """Whether it is there. It is only ever created: its title and place are then its owner's business."""
-        grafana = self._grafana
-        there = grafana.find("read the folder", "folders:read", f"/folders/{FOLDER}") is not None
+        grafana, made = self._grafana, {"uid": FOLDER, "title": FOLDER}
+        there = grafana.find("read the folder", f"/folders/{FOLDER}") is not None
         if self._content.dashboards or self._content.groups:
-            if not there:
-                folders = grafana.get_pages("list the folders", "folders:read", "/folders")
-                if same := [folder["uid"] for folder in folders if folder.get("title") == FOLDER]:
-                    told = f"another one has this title (uid {', '.join(same)}); rename it"
-                    self.refusals.append(f"folder {FOLDER}: {told}")
-            made = {"uid": FOLDER, "title": FOLDER}
-
-            def create() -> object:
-                return grafana.send("POST", "create the folder", "folders:create", "/folders", made)
-
+            folders = [] if there else grafana.get_list("list the folders", "/folders")
+            if same := [folder["uid"] for folder in folders if folder.get("title") == FOLDER]:
+                told = f"another one has this title (uid {', '.join(same)}); rename it"
+                self.refusals.append(f"folder {FOLDER}: {told}")
+            create = partial(grafana.send, "POST", "create the folder", "/folders", made)
             self._compare("folder", FOLDER, made if there else None, made, create)
         return there
 
-    def _dashboards(self, folder: bool) -> list[Change]:
-        """Returns how to remove those that are no longer shipped."""
-        grafana, shipped, read = self._grafana, self._content.dashboards, "dashboards:read"
-
-        def search(**asked: str) -> list[Json]:
-            return grafana.get_pages("search dashboards", read, "/search", type="dash-db", **asked)
-
+    def _dashboards(self, folder: bool) -> None:
+        grafana, shipped = self._grafana, self._content.dashboards
+        search = partial(grafana.get_list, "search dashboards", "/search", type="dash-db")
         neighbours = search(folderUIDs=FOLDER) if folder else []
-        marked = [hit["uid"] for hit in search(tag=TAG) if our_dashboard(hit)]
-        gone = []
+        marked = [hit["uid"] for hit in search(tag=TAG) if ours(hit)]
         for uid in dict.fromkeys([*shipped, *marked]):
-            there = grafana.find(f"read dashboard {uid}", read, f"/dashboards/uid/{quote(uid, safe='')}")
-            model, meta = (None, {}) if there is None else (there["dashboard"], there.get("meta") or {})
-            before = None if model is None else plain_dashboard(model, str(meta.get("folderUid") or ""))
+            path = f"/dashboards/uid/{quote(uid, safe='')}"
+            found = grafana.find(f"read dashboard {uid}", path) or {}
+            there, meta = found.get("dashboard"), found.get("meta") or {}
+            from_file = bool(meta.get("provisioned"))
+            before = None if there is None else _plain_dashboard(there, str(meta.get("folderUid") or ""))
             if uid in shipped:
-                self._refuse_dashboard(uid, model, bool(meta.get("provisioned")), neighbours)
-                self._compare("dashboard", uid, before, plain_dashboard(shipped[uid]), self._save_dashboard(uid, model))
-            elif model is not None and our_dashboard(model) and not meta.get("provisioned"):
-                gone.append(_change("dashboard", uid, before, None, self._delete_dashboard(uid)))
-        return gone
-
-    def _refuse_dashboard(self, uid: str, model: Json | None, provisioned: bool, neighbours: Sequence[Json]) -> None:
-        if provisioned:
-            self.refusals.append(f"dashboard {uid}: it {_FROM_FILE}")
-        elif model is not None and not our_dashboard(model):
-            self.refusals.append(
-                f"dashboard {uid}: one is there without the tag {TAG}, so it was not made by this command; "
-                "delete it, or give it the tag if it may be overwritten"
-            )
-        title = self._content.dashboards[uid].get("title")
-        for other in neighbours:
-            if other.get("title") == title and other.get("uid") != uid and not our_dashboard(other):
-                self.refusals.append(_namesake(f"dashboard {uid}", other))
-
-    def _save_dashboard(self, uid: str, there: Json | None) -> Callable[[], object]:
-        """Another version there than the one that was read is an error."""
-        version = 0 if there is None else int(there.get("version") or 0)
-        model = {"id": None, **self._content.dashboards[uid], "version": version}
-        body = {"dashboard": model, "folderUid": FOLDER, "message": _MESSAGE, "overwrite": False}
-        needs = "dashboards:create and dashboards:write"
-        return lambda: self._grafana.send("POST", f"save dashboard {uid}", needs, "/dashboards/db", body)
-
-    def _delete_dashboard(self, uid: str) -> Callable[[], object]:
-        path = f"/dashboards/uid/{quote(uid, safe='')}"
-        return lambda: self._grafana.find(f"delete dashboard {uid}", "dashboards:delete", path, "DELETE")
+                self._refuse_place("dashboard", shipped[uid], there, from_file, f"tag {TAG}", neighbours)
+                # Another version there than the one that was read is an error.
+                model = {"id": None, **shipped[uid], "version": int((there or {}).get("version") or 0)}
+                body = {"dashboard": model, "folderUid": FOLDER, "message": "draftd dashboards push"}
+                save = partial(grafana.send, "POST", f"save dashboard {uid}", "/dashboards/db", body)
+                self._compare("dashboard", uid, before, _plain_dashboard(shipped[uid], FOLDER), save)
+            elif there is not None and ours(there) and not from_file:
+                delete = partial(grafana.find, f"delete dashboard {uid}", path, "DELETE")
+                self._gone.append(Change("dashboard", uid, lines(before), None, delete))
 
     def _contact_point(self) -> None:
         webhook, there = self._webhook, self._points.get(CONTACT_POINT)
         if webhook.secret is None:
-            self.notes.append(
-                f"the contact point is left {'as it is' if there else 'out'}: DRAFTD_WEBHOOK_SECRET is not set, and "
-                "alerts go to the daemon signed or not at all"
-            )
+            left = f"the contact point is left {'as it is' if there else 'out'}: DRAFTD_WEBHOOK_SECRET is not set"
+            self.notes.append(f"{left}, and alerts go to the daemon signed or not at all")
             return
-        namesakes = [uid for uid, point in self._points.items() if point.get("name") == CONTACT_POINT]
-        if there is not None and _from_file(there):
-            self.refusals.append(f"contact point {CONTACT_POINT}: it {_FROM_FILE}")
-        elif there is not None and there.get("type") != "webhook":
-            told = f"one of type {there.get('type')!r} has this uid; delete it"
-            self.refusals.append(f"contact point {CONTACT_POINT}: {told}")
-        elif there is None and namesakes:
-            self.refusals.append(
-                f"contact point {CONTACT_POINT}: another one has this name (uid {namesakes[0]}); rename it"
-            )
-        body = contact_point(webhook)
+        why = ""
+        if there is None:
+            if same := [uid for uid, point in self._points.items() if point.get("name") == CONTACT_POINT]:
+                why = f"another one has this name (uid {same[0]}); rename it"
+        elif _from_file(there):
+            why = _FROM_FILE
+        elif there.get("type") != "webhook":
+            why = f"one of type {there.get('type')!r} has this uid; delete it"
+        if why:
+            self.refusals.append(f"contact point {CONTACT_POINT}: {why}")
+        # The timestamp is signed too, so that old messages can be told.
+        signed = {"secret": webhook.secret, "header": SIGNATURE_HEADER, "timestampHeader": TIMESTAMP_HEADER}
+        body = {
+            "uid": CONTACT_POINT,
+            "name": CONTACT_POINT,
+            "type": "webhook",
+            "settings": {"url": webhook.url, "httpMethod": "POST", "hmacConfig": signed},
+            "disableResolveMessage": False,
+        }
         before, after = None if there is None else plain_contact_point(there), plain_contact_point(body)
         if before is not None and webhook.renew:
             before["secret"], after["secret"] = "as it is", "sent anew"
-        if there is None:
-            make = self._send("POST", "create the contact point", "contact-points", body)
-        else:
-            make = self._send("PUT", "save the contact point", f"contact-points/{CONTACT_POINT}", body)
+        make = self._write("POST", "create the contact point", "contact-points", body)
+        if there is not None:
+            make = self._write("PUT", "save the contact point", f"contact-points/{CONTACT_POINT}", body)
         self._compare("contact point", CONTACT_POINT, before, after, make)
 
-    def _rule_groups(self, folder: bool) -> list[Change]:
-        """Returns how to remove the rules that are no longer shipped.
-
-        A group is written whole: what is ours in it and not to be removed stays in the body, as it was found.
-        """
-        found = self._grafana.get_list("list the alert rules", _READ_ALERTS, f"{_ALERTING}/alert-rules")
-        shipped = self._content.rules
-        for group in self._content.groups:
-            self._refuse_rules(group.rules, found)
-            there = self._read_group(group.name) if folder else None
-            interval = int((there or {}).get("interval") or 0)
-            members = [rule for rule in found if (rule.get("folderUID"), rule.get("ruleGroup")) == (FOLDER, group.name)]
-            kept = [rule for rule in members if our_rule(rule) and rule["uid"] not in shipped and not self._prune]
-            own = {rule["uid"] for rule in group.rules}
-            present = [*(rule for rule in found if rule.get("uid") in own), *kept]
-            before = plain_group(group.name, interval, present) if present else None
-            after = plain_group(group.name, group.interval, [*group.rules, *kept])
-            rules = [{**rule, "folderUID": FOLDER, "ruleGroup": group.name} for rule in [*group.rules, *kept]]
-            body = {"title": group.name, "folderUid": FOLDER, "interval": group.interval, "rules": rules}
-            seen = plain_group(group.name, interval, members)
-            if self._compare("rule group", group.name, before, after, self._save_group(group.name, body, seen)):
-                for other in members:
-                    if not our_rule(other):
-                        self.refusals.append(
-                            f"rule group {group.name}: it also holds {other.get('title')!r} (uid {other.get('uid')}), "
-                            "which was not made by this command and would be rewritten with the group; move it to a "
-                            "group of its own"
-                        )
-        gone = []
-        for rule in found:
-            if our_rule(rule) and rule["uid"] not in shipped and not _from_file(rule):
-                uid, before = str(rule["uid"]), plain_group(str(rule.get("ruleGroup")), 0, [rule])
-                gone.append(_change("rule", uid, before, None, self._delete_rule(uid)))
-        return gone
-
-    def _refuse_rules(self, rules: Sequence[Json], found: Sequence[Json]) -> None:
-        by_uid = {rule.get("uid"): rule for rule in found}
-        titles = {rule["title"]: rule["uid"] for rule in rules}
-        for uid in titles.values():
+    def _rules(self, folder: bool) -> None:
+        found = self._grafana.get_list("list the alert rules", f"{_ALERTING}/alert-rules")
+        by_uid, shipped = {rule.get("uid"): rule for rule in found}, self._content.rules
+        neighbours = [rule for rule in found if rule.get("folderUID") == FOLDER]
+        for uid, rule in shipped.items():
             there = by_uid.get(uid)
-            if there is not None and _from_file(there):
-                self.refusals.append(f"rule {uid}: it {_FROM_FILE}")
-            elif there is not None and not our_rule(there):
-                self.refusals.append(
-                    f"rule {uid}: one is there without the label {LABEL}={LABEL_VALUE}, so it was not made by this "
-                    "command; delete it, or give it the label if it may be overwritten"
-                )
-        for other in found:
-            uid = titles.get(str(other.get("title")))
-            if other.get("folderUID") == FOLDER and not our_rule(other) and uid not in (None, other.get("uid")):
-                self.refusals.append(_namesake(f"rule {uid}", other))
+            from_file, mark = there is not None and _from_file(there), f"label {LABEL}={LABEL_VALUE}"
+            self._refuse_place("rule", rule, there, from_file, mark, neighbours)
+        for group in self._content.groups:
+            self._group(group, found, there=folder)
+        for rule in found:
+            uid = str(rule.get("uid"))
+            if ours(rule) and uid not in shipped and not _from_file(rule):
+                path = f"{_ALERTING}/alert-rules/{quote(uid, safe='')}"
+                delete = partial(self._grafana.find, f"delete rule {uid}", path, "DELETE")
+                before = _plain_group(str(rule.get("ruleGroup")), 0, [rule])
+                self._gone.append(Change("rule", uid, lines(before), None, delete))
 
-    def _read_group(self, name: str) -> Json | None:
-        path = f"{_ALERTING}/folder/{FOLDER}/rule-groups/{quote(name, safe='')}"
-        found: Json | None = self._grafana.find(f"read rule group {name}", _READ_ALERTS, path)
-        return found
+    def _group(self, group: Group, found: Sequence[Json], *, there: bool) -> None:
+        """A group is written whole: what is ours in it and not to be removed stays in the body, as it was found. Its
+        PUT has no version to check, and deletes the rules that it does not name."""
+        name, shipped = group.name, self._content.rules
+        path = f"folder/{FOLDER}/rule-groups/{quote(name, safe='')}"
 
-    def _save_group(self, name: str, body: Json, seen: Json) -> Callable[[], object]:
-        """A group's PUT has no version to check, and deletes the rules that it does not name."""
+        def read() -> Json:
+            return self._grafana.find(f"read rule group {name}", f"{_ALERTING}/{path}") or {}
 
-        def save() -> object:
-            there = self._read_group(name) or {}
-            if plain_group(name, int(there.get("interval") or 0), there.get("rules") or []) != seen:
+        interval = int((read() if there else {}).get("interval") or 0)
+        members = [rule for rule in found if (rule.get("folderUID"), rule.get("ruleGroup")) == (FOLDER, name)]
+        kept = [rule for rule in members if ours(rule) and rule["uid"] not in shipped and not self._prune]
+        own = {rule["uid"] for rule in group.rules}
+        present = [*(rule for rule in found if rule.get("uid") in own), *kept]
+        wanted = [{**rule, "folderUID": FOLDER, "ruleGroup": name} for rule in [*group.rules, *kept]]
+        before = _plain_group(name, interval, present) if present else None
+        seen = _plain_group(name, interval, members)
+
+        def save() -> None:
+            now = read()
+            if _plain_group(name, int(now.get("interval") or 0), now.get("rules") or []) != seen:
                 raise GrafanaError(f"rule group {name} was changed meanwhile: run this again")
-            path = f"folder/{FOLDER}/rule-groups/{quote(name, safe='')}"
-            return self._send("PUT", f"save rule group {name}", path, body)()
+            body = {"title": name, "folderUid": FOLDER, "interval": group.interval, "rules": wanted}
+            self._write("PUT", f"save rule group {name}", path, body)()
 
-        return save
-
-    def _delete_rule(self, uid: str) -> Callable[[], object]:
-        path = f"{_ALERTING}/alert-rules/{quote(uid, safe='')}"
-        return lambda: self._grafana.find(f"delete rule {uid}", _WRITE_ALERTS, path, "DELETE")
+        if self._compare("rule group", name, before, _plain_group(name, group.interval, wanted), save):
+            for other in members:
+                if not ours(other):
+                    held = f"it also holds {other.get('title')!r} (uid {other.get('uid')}), which was not made by this"
+                    advice = "command and would be rewritten with the group; move it to a group of its own"
+                    self.refusals.append(f"rule group {name}: {held} {advice}")
 
     def _route(self, *, wanted: bool) -> None:
         """All else in the tree stays, its lock too, which any write would change for the whole tree."""
-        tree = self._read_policies()
+        read = partial(self._grafana.send, "GET", "read the notification policies", f"{_ALERTING}/policies")
+        tree: Json = read()
+        places = our_routes(tree)
         if _from_file(tree):
-            told = f"the tree of notification policies {_FROM_FILE}; without --route it is left alone"
-            self.refusals.append(f"policy route: {told}")
+            why = f"the tree of notification policies: {_FROM_FILE}; without --route it is left alone"
+            self.refusals.append(f"policy route: {why}")
         if wanted and self._webhook.secret is None and CONTACT_POINT not in self._points:
             self.refusals.append(f"policy route: it needs the contact point {CONTACT_POINT}; set DRAFTD_WEBHOOK_SECRET")
-        there = bool(our_routes(tree))
-        if not (wanted or there):
-            return
-        made = with_our_route(tree) if wanted else without_our_route(tree)
-        send = self._send(
-            "PUT", "save the notification policies", "policies", made, locked=bool(tree.get("provenance"))
-        )
+        made, locked = with_route(tree, wanted=wanted), bool(tree.get("provenance"))
 
-        def save() -> object:
-            if self._read_policies() != tree:
+        def save() -> None:
+            if read() != tree:
                 raise GrafanaError("the notification policies were changed meanwhile: run this again")
-            return send()
+            self._write("PUT", "save the notification policies", "policies", made, locked=locked)()
 
-        before, after = (plain_route(tree) if there else None), (plain_route(made) if wanted else None)
-        self._compare("policy route", CONTACT_POINT, before, after, save)
-
-    def _read_policies(self) -> Json:
-        what = "read the notification policies"
-        tree: Json = self._grafana.send("GET", what, _READ_ALERTS, f"{_ALERTING}/policies")
-        return tree
+        before = {"routes": [tree["routes"][i] for i in places]} if places else None
+        if wanted:
+            self._compare("policy route", CONTACT_POINT, before, {"routes": [OUR_ROUTE]}, save)
+        elif before is not None:
+            self.changes.append(Change("policy route", CONTACT_POINT, lines(before), None, save))
 
 
-def _change(kind: str, name: str, before: Json | None, after: Json | None, make: Callable[[], object]) -> Change:
-    action = Action.CREATE if before is None else Action.REMOVE if after is None else Action.UPDATE
-    old, new = (() if one is None else tuple(lines(one)) for one in (before, after))
-    return Change(kind, action, name, old, new, make)
+def our_routes(tree: Json) -> list[int]:
+    """Where among the root's children our route is: it is told by its matcher and by its receiver."""
+    return [
+        i
+        for i, child in enumerate(tree.get("routes") or [])
+        if _OURS in (child.get("object_matchers") or [])
+        and any(inner.get("receiver") == CONTACT_POINT for inner in child.get("routes") or [])
+    ]
+
+
+def with_route(tree: Json, *, wanted: bool) -> Json:
+    """The tree with our route as it shall be, where it was or else first; or without it. All else stays."""
+    made, places = copy.deepcopy(tree), our_routes(tree)
+    routes = [child for i, child in enumerate(made.pop("routes", None) or []) if i not in places]
+    if wanted:
+        routes.insert(places[0] if places else 0, copy.deepcopy(OUR_ROUTE))
+    return {**made, "routes": routes} if routes else made
+
+
+def lines(value: Any) -> list[str]:
+    """A JSON value as sorted lines `path = value`, so that two can be compared, and the difference read by a person.
+
+    An item of a list is named by what names it (a panel by its title, a query by its refId) where that is unique, so
+    that a new panel does not rename all that follow it. What is empty or false counts as absent: Grafana fills such
+    values in.
+    """
+    return sorted(_walk(value, ""))
+
+
+def _walk(value: Any, path: str) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            item = sorted(item or [], key=json.dumps) if key in _SETS else item
+            yield from _walk(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list):
+        for label, item in zip(_labels(value), value, strict=True):
+            yield from _walk(item, f"{path}[{label}]")
+    elif value is not None and value is not False and value != "":
+        yield f"{path} = {json.dumps(value, ensure_ascii=False)}"
+
+
+def _labels(items: list[Any]) -> list[str]:
+    for name in ("uid", "refId", "title", "name"):
+        found = [item.get(name) for item in items if isinstance(item, dict)]
+        if len(found) == len(items) and all(found) and len(set(map(str, found))) == len(items):
+            return [json.dumps(str(label), ensure_ascii=False) for label in found]
+    return [str(i) for i in range(len(items))]
+
+
+# What is compared of each thing: all but what Grafana counts, stamps or fills in.
+
+
+def _plain_dashboard(model: Json, folder: str) -> Json:
+    """The schema's version is left out: a newer Grafana raises it when it reads the dashboard."""
+    counted = ("id", "version", "iteration", "schemaVersion")
+    return {"folder": folder} | {key: value for key, value in model.items() if key not in counted}
+
+
+def _plain_group(name: str, interval: int, rules: Sequence[Json]) -> Json:
+    return {"interval": interval, "rules": {str(rule["uid"]): _plain_rule(rule, name) for rule in rules}}
+
+
+def _plain_rule(rule: Json, group: str) -> Json:
+    made = {name: rule[name] for name in _RULE_FIELDS if name in rule}
+    made |= {name: seconds_of(str(rule.get(name) or "0s")) for name in ("for", "keep_firing_for")}
+    made["data"] = list(map(_plain_query, rule.get("data") or []))
+    place = rule.get("folderUID", FOLDER), rule.get("ruleGroup", group)
+    return made if place == (FOLDER, group) else made | {"moved to": "/".join(map(str, place))}
+
+
+def _plain_query(query: Json) -> Json:
+    model = {key: value for key, value in (query.get("model") or {}).items() if _QUERY_DEFAULTS.get(key) != value}
+    if model.get("queryType") == query.get("queryType"):
+        model.pop("queryType", None)
+    span = {"from": 0, "to": 0} | (query.get("relativeTimeRange") or {})
+    kept = {name: query.get(name) for name in ("refId", "queryType", "datasourceUid")}
+    return kept | {"relativeTimeRange": span, "model": model}
+
+
+def plain_contact_point(point: Json) -> Json:
+    """The secret cannot be read back, so it does not take part."""
+    settings = copy.deepcopy(point.get("settings") or {})
+    settings.pop("hmacConfig.secret", None)  # how some versions name a redacted secret of an inner object
+    if isinstance(settings.get("hmacConfig"), dict):
+        settings["hmacConfig"]["secret"] = None
+    return {name: point.get(name) for name in ("uid", "name", "type", "disableResolveMessage")} | {"settings": settings}
 
 
 def _from_file(thing: Json) -> bool:
     return thing.get("provenance") not in (None, "", "api")
-
-
-def _namesake(what: str, other: Json) -> str:
-    return (
-        f"{what}: another one in the folder is called {other.get('title')!r} (uid {other.get('uid')}); rename it or "
-        "move it elsewhere"
-    )

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.bar import Bar
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 from textual.app import App, ComposeResult
@@ -24,10 +24,9 @@ from draftd.cli import figures
 from draftd.cli.failures import explain
 from draftd.cli.figures import NOTHING
 from draftd.cli.top import rows
-from draftd.cli.top.rates import History, Interval, Lost, Snapshot, View, curve
-from draftd.cli.top.rows import DIM, Compared, Row
+from draftd.cli.top.rates import History, Interval, Snapshot, View, curve
+from draftd.cli.top.rows import DIM, Row
 from draftd.client.client import DraftdClient
-from draftd.errors import DraftdError
 
 LEAST = (60, 20)  # columns and lines
 _WIDE = 120  # columns from which three panels are side by side
@@ -38,60 +37,7 @@ _LONGEST_PAUSE = 10.0
 _NOTICE_SECONDS = 8.0
 _DRAW_SECONDS = 1.0  # how often the time that the daemon has been away is drawn anew
 _ACCENT = "cyan"
-_UP, _RIGHT = " ▁▂▃▄▅▆▇█", " ▏▎▍▌▋▊▉█"
-
-
-class Link(Protocol):
-    """What the screen asks. Each call blocks, on a thread of its own; `close` ends calls under way."""
-
-    def status(self) -> Snapshot: ...
-
-    def set_flag(self, variant: str) -> str:
-        """Ends with a line for people."""
-
-    def close(self) -> None: ...
-
-
-class DaemonLink:
-    """One connection to a daemon at a time, made again after it failed: an old one tries by a schedule of its own, up
-    to two minutes apart. Raises what the client raises."""
-
-    def __init__(self, connect: Callable[[], DraftdClient]) -> None:
-        self._connect, self._lock = connect, threading.Lock()
-        self._client: DraftdClient | None = connect()
-
-    def status(self) -> Snapshot:
-        client, began = self._open(), time.monotonic()
-        try:
-            status = client.status(timeout=_STATUS_SECONDS)
-        except DraftdError:
-            self._renew(client)
-            raise
-        return Snapshot((began + time.monotonic()) / 2, status)
-
-    def set_flag(self, variant: str) -> str:
-        reply = self._open().set_flag(variant)
-        now, before = reply.flag.default_variant, reply.previous_variant
-        return f"flag {now} (was {before})" if now != before else f"flag {now} already"
-
-    def close(self) -> None:
-        with self._lock:
-            client, self._client = self._client, None
-        if client is not None:
-            client.close()
-
-    def _open(self) -> DraftdClient:
-        with self._lock:
-            if self._client is None:
-                raise DraftdError("the connection is closed")
-            return self._client
-
-    def _renew(self, failed: DraftdClient) -> None:
-        with self._lock:
-            if self._client is not failed:
-                return
-            self._client = self._connect()
-        failed.close()
+_UP = " ▁▂▃▄▅▆▇█"
 
 
 def pause(failures: int, interval: float) -> float:
@@ -122,7 +68,10 @@ class Curve(Static):
 
 
 class TopApp(App[None]):
-    """`picture` is the screen as SVG when it was quit. Without a link the history is drawn as it is."""
+    """`picture` is the screen as SVG when it was quit. Without a client the history is drawn as it is.
+
+    Calls block on threads of their own; closing the client, which the app does at its end, ends those under way.
+    """
 
     ENABLE_COMMAND_PALETTE = False
     TITLE = "draftd top"
@@ -159,7 +108,7 @@ class TopApp(App[None]):
 
     def __init__(
         self,
-        link: Link | None,
+        client: DraftdClient | None,
         history: History,
         target: str,
         interval: float,
@@ -171,7 +120,8 @@ class TopApp(App[None]):
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (80, "-normal"), (_WIDE, "-wide")]
         assert history.latest is not None
         self.picture = ""
-        self._link, self._history, self._target, self._interval, self._clock = link, history, target, interval, clock
+        self._client, self._history, self._clock = client, history, clock
+        self._target, self._interval = target, interval
         self._unpaused, self._wake = asyncio.Event(), asyncio.Event()
         self._unpaused.set()
         self._asking = self._setting = False
@@ -205,12 +155,12 @@ class TopApp(App[None]):
         for widget in self.query(".transitions"):
             widget.border_title = "transitions"
         self.set_interval(_DRAW_SECONDS, self.draw)
-        if self._link is not None:
-            self.run_worker(self._follow(self._link))
+        if self._client is not None:
+            self.run_worker(self._follow(self._client))
 
     def on_unmount(self) -> None:
-        if self._link is not None:
-            self._link.close()
+        if self._client is not None:
+            self._client.close()
 
     def on_resize(self, event: Resize) -> None:
         small = event.size.width < LEAST[0] or event.size.height < LEAST[1]
@@ -219,7 +169,7 @@ class TopApp(App[None]):
         self.query_one("#small", Static).update(Text(told, justify="center"))
         self.call_after_refresh(self.draw)  # when the panels have their new sizes
 
-    async def _follow(self, link: Link) -> None:
+    async def _follow(self, client: DraftdClient) -> None:
         """Asks again and again, ever more seldom while the daemon does not answer."""
         while True:
             await self._unpaused.wait()
@@ -227,12 +177,13 @@ class TopApp(App[None]):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), max(0.0, self._next - self._clock()))
             if self._unpaused.is_set():
-                await self._ask(link)
+                await self._ask(client)
 
-    async def _ask(self, link: Link) -> None:
-        self._next, self._asking = max(self._next + self._interval, self._clock()), True
+    async def _ask(self, client: DraftdClient) -> None:
+        began = self._clock()
+        self._next, self._asking = max(self._next + self._interval, began), True
         try:
-            snapshot = await asyncio.to_thread(link.status)
+            status = await asyncio.to_thread(client.status, timeout=_STATUS_SECONDS)
         except Exception as error:
             self._why, self._failures = _message(error), self._failures + 1
             self._history.gap()
@@ -241,7 +192,7 @@ class TopApp(App[None]):
             if self._failures:
                 self._say("it answers again")
             self._failures = 0
-            self._history.add(snapshot)
+            self._history.add(Snapshot((began + self._clock()) / 2, status))
         self._asking = False
         self.draw()
 
@@ -259,17 +210,20 @@ class TopApp(App[None]):
         variant = {"on": "off", "off": "on"}.get(now)
         if variant is None:
             self._say(f"the flag is neither on nor off, but {now or 'unknown'}")
-        elif self._link is not None and not self._setting:
+        elif self._client is not None and not self._setting:
             self._say(f"turning the flag {variant} …")
             self._setting = True
-            self.run_worker(self._set_flag(self._link, variant))
+            self.run_worker(self._set_flag(self._client, variant))
         self.draw()
 
-    async def _set_flag(self, link: Link, variant: str) -> None:
+    async def _set_flag(self, client: DraftdClient, variant: str) -> None:
         try:
-            self._say(await asyncio.to_thread(link.set_flag, variant))
+            reply = await asyncio.to_thread(client.set_flag, variant)
         except Exception as error:
             self._say(f"the flag stays as it is: {_message(error)}")
+        else:
+            now, before = reply.flag.default_variant, reply.previous_variant
+            self._say(f"flag {now} (was {before})" if now != before else f"flag {now} already")
         self._setting, self._next = False, self._clock()
         self._wake.set()
         self.draw()
@@ -282,37 +236,41 @@ class TopApp(App[None]):
         self._notice, self._notice_until = notice, self._clock() + _NOTICE_SECONDS
 
     def view(self) -> View:
-        now, paused, latest = self._clock(), not self._unpaused.is_set(), self._history.latest
+        latest = self._history.latest
         assert latest is not None
-        lost = None
-        if self._failures:
-            lost = Lost(self._why, now - latest.at, None if self._asking else self._next - now)
-        return self._history.view(
-            self._target,
-            self._interval,
-            at=latest.at if paused else now,
-            lost=lost,
-            paused=paused,
-            notice=self._notice if now < self._notice_until else "",
-        )
+        at = self._clock() if self._unpaused.is_set() else latest.at
+        return self._history.view(self._target, self._interval, at)
 
     def draw(self) -> None:
         if not self.is_running or self.screen.has_class("-small"):
             return
         view, now = self.view(), datetime.now().astimezone()
-        self.screen.set_class(view.lost is not None, "-lost")
-        self._fill("header", _cut(rows.lost(view) if view.lost is not None else rows.state(view)))
-        self._fill("footer", _footer(view))
+        self.screen.set_class(bool(self._failures), "-lost")
+        self._fill("header", _cut(self._lost() if self._failures else rows.state(view)))
+        self._fill("footer", self._footer(view.status.flag_variant))
         self._draw_curves(view)
         self._fill("speculation", _speculation(view))
-        served = rows.serving(view, now)
-        if self.size.height < 12 + len(served) + len(rows.machine(view)):
-            served = rows.serving(view, now, brief=True)
-        self._fill("serving", _grid(served))
+        self._fill("serving", _grid(rows.serving(view, now)))
         self._fill("machine", _grid(rows.machine(view)))
         for name, short in (("beside", True), ("below", False)):
             made = rows.transitions(view, now, short=short)
             self._fill(name, _grid(made) if made else Text("none yet", DIM))
+
+    def _lost(self) -> Text:
+        now, latest = self._clock(), self._history.latest
+        assert latest is not None
+        return rows.lost(self._why, now - latest.at, None if self._asking else self._next - now)
+
+    def _footer(self, variant: str) -> Text:
+        turn = {"on": "turn the flag off", "off": "turn the flag on"}.get(variant, "flag")
+        paused = not self._unpaused.is_set()
+        notice = self._notice if self._clock() < self._notice_until else ""
+        return _cut(
+            Text.assemble(
+                (" f ", "reverse"), f" {turn}  ", (" p ", "reverse"), f" {'continue' if paused else 'pause'}  ",
+                (" q ", "reverse"), " quit  ", ("paused  " if paused else "", "yellow"), (notice, "bold"),
+            )
+        )  # fmt: skip
 
     def _draw_curves(self, view: View) -> None:
         known = (view.now, view.minute)
@@ -345,16 +303,6 @@ def _cut(line: Text) -> Text:
     return line
 
 
-def _footer(view: View) -> Text:
-    turn = {"on": "turn the flag off", "off": "turn the flag on"}.get(view.status.flag_variant, "flag")
-    return _cut(
-        Text.assemble(
-            (" f ", "reverse"), f" {turn}  ", (" p ", "reverse"), f" {'continue' if view.paused else 'pause'}  ",
-            (" q ", "reverse"), " quit  ", ("paused  " if view.paused else "", "yellow"), (view.notice, "bold"),
-        )
-    )  # fmt: skip
-
-
 def _grid(made: Sequence[Row]) -> Table:
     grid = Table.grid(padding=(0, 1), expand=True)
     grid.add_column(no_wrap=True, style=DIM, min_width=max(len(row.name) for row in made))
@@ -374,7 +322,12 @@ def _speculation(view: View) -> Table:
     for row in rows.speculation(view):
         grid.add_row(row.name, Text(row.minute, row.style), row.whole)
     for place in places:
-        grid.add_row(_Bar(place), place.minute, place.whole)
+        drawn = NOTHING if place.share is None else Bar(1.0, 0.0, place.share, color=_ACCENT)
+        beside = Table.grid(padding=(0, 1), expand=True)
+        beside.add_column(justify="right", width=2)
+        beside.add_column(ratio=1)
+        beside.add_row(place.name, drawn)
+        grid.add_row(beside, place.minute, place.whole)
     outer = Table.grid(expand=True)
     outer.add_row(grid)
     if reason := rows.unavailable(view):
@@ -382,26 +335,6 @@ def _speculation(view: View) -> Table:
     elif not places:
         outer.add_row(Text("nothing drafted yet", DIM))
     return outer
-
-
-class _Bar:
-    """A position's bar, as wide as it may be."""
-
-    def __init__(self, place: Compared) -> None:
-        self._place = place
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Sequence[RenderableType]:
-        share = self._place.share
-        drawn = NOTHING if share is None else bar(share, max(options.max_width - 3, 1))
-        return [Text.assemble(f"{self._place.name:>2} ", (drawn, _ACCENT))]
-
-
-def bar(share: float, width: int) -> str:
-    """`width` columns, filled from the left. What is above nothing shows, however little."""
-    share = min(max(share, 0.0), 1.0)
-    eighths = max(round(share * width * 8), 1 if share else 0)
-    full, rest = divmod(eighths, 8)
-    return ("█" * full + (_RIGHT[rest] if rest else "")).ljust(width)
 
 
 def spark(values: Sequence[float | None], height: int, top: float) -> list[str]:

@@ -9,6 +9,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from draftd.v1 import control_pb2 as control
@@ -75,9 +76,7 @@ def drafting(counts: pb.DraftCounts, output_tokens: int) -> Drafting:
 
 def same_run(before: control.GetStatusResponse, after: control.GetStatusResponse) -> bool:
     """False where the daemon was started anew in between: its counters began at zero again."""
-    if before.HasField("started") and after.HasField("started"):
-        return bool(before.started == after.started)
-    return after.uptime.ToNanoseconds() >= before.uptime.ToNanoseconds()
+    return bool(before.started == after.started)
 
 
 def between(before: Snapshot | None, after: Snapshot) -> Rates | None:
@@ -108,15 +107,12 @@ _BY_POSITION = ("drafted_per_position", "accepted_per_position")
 
 
 def _difference(before: pb.DraftCounts, after: pb.DraftCounts) -> pb.DraftCounts | None:
-    """None where a counter has gone back. Positions are only ever added."""
+    """None where a counter has gone back."""
     made: dict[str, Any] = {name: getattr(after, name) - getattr(before, name) for name in _COUNTERS}
     grown = list(made.values())
     for name in _BY_POSITION:
-        old, new = list(getattr(before, name)), list(getattr(after, name))
-        if len(new) < len(old):
-            return None
-        old += [0] * (len(new) - len(old))
-        made[name] = [later - earlier for earlier, later in zip(old, new, strict=True)]
+        pairs = zip_longest(getattr(after, name), getattr(before, name), fillvalue=0)
+        made[name] = [later - earlier for later, earlier in pairs]
         grown += made[name]
     return pb.DraftCounts(**made) if min(grown) >= 0 else None
 
@@ -141,7 +137,7 @@ class History:
     def __init__(self, window: float = WINDOW_SECONDS, curve: float = CURVE_SECONDS) -> None:
         self._window, self._curve = window, curve
         self._snapshots: deque[Snapshot] = deque()
-        self._intervals: deque[Interval] = deque()
+        self.intervals: deque[Interval] = deque()  # what the curve is drawn from
         self.now: Rates | None = None  # between the last two snapshots
 
     def add(self, snapshot: Snapshot) -> None:
@@ -150,31 +146,22 @@ class History:
         if last is not None and (self.now is None or not same_run(last.status, snapshot.status)):
             self._snapshots.clear()
         if last is not None and self.now is not None:
-            self._intervals.append(
+            self.intervals.append(
                 Interval(last.at, snapshot.at, self.now.tokens_per_second, self.now.drafting.acceptance)
             )
         self._snapshots.append(snapshot)
         # One from before the window stays, to be compared with.
         while len(self._snapshots) > 1 and self._snapshots[1].at <= snapshot.at - self._window:
             self._snapshots.popleft()
-        while self._intervals and self._intervals[0].end <= snapshot.at - self._curve:
-            self._intervals.popleft()
+        while self.intervals and self.intervals[0].end <= snapshot.at - self._curve:
+            self.intervals.popleft()
 
-    def view(
-        self,
-        target: str,
-        interval: float,
-        *,
-        at: float,
-        lost: Lost | None = None,
-        paused: bool = False,
-        notice: str = "",
-    ) -> View:
+    def view(self, target: str, interval: float, at: float) -> View:
         """Of the latest snapshot, which there must be."""
         assert self.latest is not None
         status = self.latest.status
         whole = drafting(status.counts, status.output_tokens)
-        return View(target, at, interval, status, self.now, self.window, whole, self.intervals, lost, paused, notice)
+        return View(target, at, interval, status, self.now, self.window, whole, tuple(self.intervals))
 
     def gap(self) -> None:
         """The daemon did not answer: what was happening just now is not known any more."""
@@ -188,10 +175,6 @@ class History:
     def window(self) -> Rates | None:
         """Over the last minute, or as much of it as was seen."""
         return between(self._snapshots[0], self._snapshots[-1]) if self._snapshots else None
-
-    @property
-    def intervals(self) -> tuple[Interval, ...]:
-        return tuple(self._intervals)
 
 
 def curve_seconds(interval: float) -> float:
@@ -228,18 +211,9 @@ def curve(
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """The daemon does not answer. Seconds since it last did, and until it is asked again; None while it is asked."""
-
-    why: str
-    silent: float
-    retry: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class View:
     """What one frame of the screen is drawn from. `at` is the time of the curve's right edge, `now` is of the last two
-    snapshots, `minute` of the window, `whole` of the daemon's life. `notice` is what the last key did."""
+    snapshots, `minute` of the window, `whole` of the daemon's life."""
 
     target: str
     at: float
@@ -248,7 +222,4 @@ class View:
     now: Rates | None
     minute: Rates | None
     whole: Drafting
-    intervals: tuple[Interval, ...] = ()
-    lost: Lost | None = None
-    paused: bool = False
-    notice: str = ""
+    intervals: Sequence[Interval]

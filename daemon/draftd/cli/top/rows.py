@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from rich.text import Text
 
 from draftd.cli import figures, ladder
 from draftd.cli.figures import NOTHING
 from draftd.cli.output import enum_name
-from draftd.cli.top.rates import WINDOW_SECONDS, Drafting, View, failures
+from draftd.cli.top.rates import WINDOW_SECONDS, View, failures
 from draftd.v1 import control_pb2 as pb
 
 GOOD, WARN, BAD, DIM = "green", "yellow", "bold red", "dim"
@@ -52,17 +52,21 @@ def period(view: View) -> str:
 
 def speculation(view: View) -> list[Compared]:
     minute = view.minute.drafting if view.minute is not None else None
-    whole = view.whole
-    speedup = minute.speedup if minute is not None else None
-    return [
-        _compared("accepted", "acceptance", minute, whole, figures.percent),
-        _compared("tokens a draft", "mean_length", minute, whole, figures.length),
-        _compared("speed-up", "speedup", minute, whole, figures.times, style=_against_one(speedup, whole.speedup)),
-        _compared(f"depth, of {view.status.max_draft_tokens}", "depth", minute, whole, _tenths),
-        _compared("steps drafted", "drafting", minute, whole, figures.percent),
-        _compared("steps parked", "parked", minute, whole, figures.percent),
-        _compared("tokens a forward", "tokens_per_forward", minute, whole, figures.length),
-    ]
+    made = []
+    for name, field, shown in (
+        ("accepted", "acceptance", figures.percent),
+        ("tokens a draft", "mean_length", figures.length),
+        ("speed-up", "speedup", figures.times),
+        (f"depth, of {view.status.max_draft_tokens}", "depth", figures.tenths),
+        ("steps drafted", "drafting", figures.percent),
+        ("steps parked", "parked", figures.percent),
+        ("tokens a forward", "tokens_per_forward", figures.length),
+    ):
+        recent, whole = getattr(minute, field, None), getattr(view.whole, field)
+        known = next((value for value in (recent, whole) if value is not None), None)
+        style = "" if field != "speedup" or known is None else GOOD if known >= 1 else BAD
+        made.append(Compared(name, shown(recent), shown(whole), style=style))
+    return made
 
 
 def positions(view: View) -> list[Compared]:
@@ -85,21 +89,15 @@ def unavailable(view: View) -> Text | None:
     return Text(f"unavailable: {model.speculation_reason}", WARN)
 
 
-def serving(view: View, now: datetime, *, brief: bool = False) -> list[Row]:
-    """`brief` leaves out the rows that are not always there: what they say is cut to a word beside the level."""
+def serving(view: View, now: datetime) -> list[Row]:
     status, lately = view.status, view.minute
     full = status.queue_capacity > 0 and status.queued_requests >= status.queue_capacity
+    queued = f"{status.queued_requests} of {status.queue_capacity} queued"
     return [
         Row("flag", _flag(status)),
-        Row("level", _level(status, now, brief=brief)),
-        *(_ladder(status.fallback, now) if not brief else ()),
-        Row(
-            "requests",
-            Text.assemble(
-                f"{status.active_requests} active, ",
-                (f"{status.queued_requests} of {status.queue_capacity} queued", BAD if full else ""),
-            ),
-        ),
+        Row("level", _level(status)),
+        *_ladder(status.fallback, now),
+        Row("requests", Text.assemble(f"{status.active_requests} active, ", (queued, BAD if full else ""))),
         Row("finished", _counted(sum(status.finished_requests.values()), lately.finished if lately else None, view)),
         Row("failed", _failed(view, lately.failed if lately else None)),
         Row("refused", _counted(status.refused_requests, lately.refused if lately else None, view, bad=True)),
@@ -144,34 +142,10 @@ def state(view: View) -> Text:
     )
 
 
-def lost(view: View) -> Text:
-    """That the daemon is away, and what is done about it. Only where it is."""
-    gone = view.lost
-    assert gone is not None
-    trying = "asking again" if gone.retry is None else f"next try in {max(0.0, gone.retry):.0f} s"
-    return Text(f"no answer for {figures.span(int(gone.silent))}, {trying}: {gone.why}", BAD)
-
-
-def _compared(
-    name: str,
-    field: str,
-    minute: Drafting | None,
-    whole: Drafting,
-    shown: Callable[[float | None], str],
-    style: str = "",
-) -> Compared:
-    recent = getattr(minute, field) if minute is not None else None
-    return Compared(name, shown(recent), shown(getattr(whole, field)), style=style)
-
-
-def _tenths(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:.1f}"
-
-
-def _against_one(*known: float | None) -> str:
-    """By the first that is known: is speculation faster or slower?"""
-    value = next((v for v in known if v is not None), None)
-    return "" if value is None else GOOD if value >= 1 else BAD
+def lost(why: str, silent: float, retry: float | None) -> Text:
+    """That the daemon is away: seconds since it last answered, and until it is asked again; None while it is asked."""
+    trying = "asking again" if retry is None else f"next try in {max(0.0, retry):.0f} s"
+    return Text(f"no answer for {figures.span(int(silent))}, {trying}: {why}", BAD)
 
 
 def _counted(whole: int, lately: int | None, view: View, *, bad: bool = False) -> Text:
@@ -196,104 +170,62 @@ def _flag(status: pb.GetStatusResponse) -> Text:
     return Text.assemble((variant, style), (f" · {status.flag.provider}" if status.flag.provider else "", DIM))
 
 
-def _level(status: pb.GetStatusResponse, now: datetime, *, brief: bool) -> Text:
+def _level(status: pb.GetStatusResponse) -> Text:
     state = status.fallback
     name = ladder.current(state) or status.level or NOTHING
-    told = [status.level_cause] if status.level_cause else []
-    if brief:
-        asked = [f"asked by {_strongest(state).signal}"] if state.demands else []
-        told = ["held"] * state.HasField("hold") + asked + told
     return Text.assemble(
         (name.replace("_", " "), GOOD if status.level == "full" else WARN),
-        (f", {state.position} of {len(state.ladder) - 1} down" if state.position and not brief else "", DIM),
-        (f" · {', '.join(told)}" if told else "", DIM),
+        (f", {state.position} of {len(state.ladder) - 1} down" if state.position else "", DIM),
+        (f" · {status.level_cause}" if status.level_cause else "", DIM),
     )
 
 
 def _ladder(state: pb.FallbackState, now: datetime) -> list[Row]:
-    """Who holds it, who asks for what, and what comes next: each only where there is something to say."""
+    """What holds it, what asks for which level, and what comes next: each only where there is something to say."""
     made = []
     if held := ladder.held(state, now):
         made.append(Row("held", Text(held, WARN)))
     if state.demands:
-        lowest = _strongest(state)
-        others = len(state.demands) - 1
+        lowest = min(state.demands, key=lambda one: (not one.hard, ladder.rank(one.level)))  # what is obeyed first
+        others = f", {len(state.demands) - 1} more" if len(state.demands) > 1 else ""
+        asked = (f"{lowest.signal} → {lowest.level}", BAD if lowest.hard else WARN)
         made.append(
-            Row(
-                "asked",
-                Text.assemble(
-                    (f"{lowest.signal} → {lowest.level}", BAD if lowest.hard else WARN),
-                    f", {others} more" if others else "",
-                    (f" · {lowest.evidence}" if lowest.evidence else "", DIM),
-                ),
-            )
+            Row("asked", Text.assemble(asked, others, (f" · {lowest.evidence}" if lowest.evidence else "", DIM)))
         )
     if (then := ladder.what_next(state, now)) and not held:
         made.append(Row("next", Text(then)))
     return made
 
 
-def _strongest(state: pb.FallbackState) -> pb.Demand:
-    """What is obeyed first, of demands that there are."""
-    return min(state.demands, key=lambda one: (not one.hard, ladder.rank(one.level)))
-
-
 def machine(view: View) -> list[Row]:
-    status = view.status
-    h = status.hardware
+    status, h = view.status, view.status.hardware
+    weights, cache = figures.size(status.weight_bytes), figures.size(status.kv_cache_bytes)
+    gpu = f"{figures.percent(_known(h, 'gpu_utilization'))} busy, {_size(h, 'gpu_memory_bytes')}"
+    mlx = f"{_size(h, 'mlx_active_bytes')}, cache {_size(h, 'mlx_cache_bytes')}, peak {_size(h, 'mlx_peak_bytes')}"
     return [
         Row("headroom", _headroom(h)),
         Row("pressure", _pressure(h)),
-        Row("MLX", _mlx(h)),
-        Row("model", _model(status)),
-        Row("GPU", _gpu(h)),
+        Row("MLX", Text(mlx if h.HasField("mlx_active_bytes") else NOTHING)),
+        Row("model", Text(f"{weights}, KV cache {cache}" if status.model.model else NOTHING)),  # none: it is loading
+        Row("GPU", Text(gpu if h.HasField("gpu_utilization") or h.HasField("gpu_memory_bytes") else NOTHING)),
         Row("thermal", _thermal(h)),
         Row("power", _power(h)),
     ]
 
 
 def _headroom(h: pb.Hardware) -> Text:
+    room = h.memory_headroom_bytes
     if not h.HasField("memory_headroom_bytes"):
         return Text(NOTHING)
-    room = h.memory_headroom_bytes
-    shown = figures.size(room) if room >= 0 else f"−{figures.size(-room)}"
-    return Text.assemble(
-        (shown, GOOD if room >= 0 else BAD),
-        f", floor {_size(h, 'memory_floor_bytes')}",
-        (f" of {_size(h, 'memory_limit_bytes')}", DIM),
-    )
-
-
-def _model(status: pb.GetStatusResponse) -> Text:
-    if not status.model.model:  # it is still loading
-        return Text(NOTHING)
-    return Text(f"{figures.size(status.weight_bytes)}, KV cache {figures.size(status.kv_cache_bytes)}")
-
-
-def _mlx(h: pb.Hardware) -> Text:
-    if not h.HasField("mlx_active_bytes"):
-        return Text(NOTHING)
-    return Text(
-        f"{_size(h, 'mlx_active_bytes')}, cache {_size(h, 'mlx_cache_bytes')}, peak {_size(h, 'mlx_peak_bytes')}"
-    )
+    limits = f", floor {_size(h, 'memory_floor_bytes')}", (f" of {_size(h, 'memory_limit_bytes')}", DIM)
+    return Text.assemble((figures.size(room), GOOD if room >= 0 else BAD), *limits)
 
 
 def _pressure(h: pb.Hardware) -> Text:
-    name = NOTHING
-    if h.HasField("memory_pressure"):
-        name = str(enum_name(pb.MemoryPressure.DESCRIPTOR, h.memory_pressure))
-    return Text.assemble(
-        (name, _PRESSURE_STYLES.get(h.memory_pressure, "")),
-        ", swapped in ",
-        (_size(h, "swap_in_bytes"), WARN if h.swap_in_bytes else ""),
-    )
-
-
-def _gpu(h: pb.Hardware) -> Text:
-    if not h.HasField("gpu_utilization") and not h.HasField("gpu_memory_bytes"):
-        return Text(NOTHING)
-    busy = figures.percent(h.gpu_utilization if h.HasField("gpu_utilization") else None)
-    return Text(f"{busy} busy, {_size(h, 'gpu_memory_bytes')}")
+    known = h.HasField("memory_pressure")
+    name = str(enum_name(pb.MemoryPressure.DESCRIPTOR, h.memory_pressure)) if known else NOTHING
+    swapped = (_size(h, "swap_in_bytes"), WARN if h.swap_in_bytes else "")
+    return Text.assemble((name, _PRESSURE_STYLES.get(h.memory_pressure, "")), ", swapped in ", swapped)
 
 
 def _thermal(h: pb.Hardware) -> Text:
@@ -320,6 +252,11 @@ def _power(h: pb.Hardware) -> Text:
     if "system" in h.power:
         parts.append((f"{h.power['system']:.0f} W", ""))
     return Text(", ").join(Text(*part) for part in parts) if parts else Text(NOTHING)
+
+
+def _known(h: pb.Hardware, field: str) -> Any:
+    """None where the machine does not tell."""
+    return getattr(h, field) if h.HasField(field) else None
 
 
 def _size(h: pb.Hardware, field: str) -> str:

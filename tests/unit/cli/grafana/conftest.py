@@ -151,8 +151,6 @@ def rule(name: str, severity: str, **labels: str) -> dict[str, Any]:
                 "model": {"refId": "B", "type": "threshold", "expression": "A"},
             },
         ],
-        "dashboardUid": "draftd-overview",
-        "panelId": 1,
         "noDataState": "OK",
         "execErrState": "KeepLast",
         "for": "300s",

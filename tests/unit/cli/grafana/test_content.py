@@ -40,7 +40,7 @@ def test_what_is_exported_is_what_was_there_and_can_be_pushed(
     target = tmp_path / "new" / "folder"
     ran = draftd("export", str(target), "--from", str(site.folder))
     assert ran.code == 0
-    assert ran.out.splitlines() == [str(target / path) for path, _ in read_content(site.folder).files]
+    assert ran.out.splitlines() == [str(target / path) for path in read_content(site.folder).files]
     assert (target / RULES).read_text() == (site.folder / RULES).read_text()
     push()
     assert push("--from", str(target)).out.endswith("nothing to do: 5 as shipped\n")

@@ -11,7 +11,7 @@ import pytest
 
 from draftd.cli.grafana.client import Grafana as Client
 from draftd.cli.grafana.client import GrafanaError, find_access
-from draftd.cli.grafana.compared import Webhook
+from draftd.cli.grafana.push import Webhook
 from tests.grafana import Grafana
 from tests.unit.cli.grafana.conftest import SECRET, Push, Site
 
@@ -108,7 +108,7 @@ def test_no_output_holds_a_credential(
 def test_an_error_does_not_keep_what_it_was_made_from(site: Site) -> None:
     client = Client(find_access(site.url, {"GRAFANA_TOKEN": "wrong"}))
     with pytest.raises(GrafanaError) as caught:
-        client.get_list("list the rules", "", "/v1/provisioning/alert-rules")
+        client.get_list("list the rules", "/v1/provisioning/alert-rules")
     assert caught.value.__cause__ is caught.value.__context__ is None
 
 

@@ -115,8 +115,8 @@ def test_credentials_that_are_not_accepted(site: Site, push: Push) -> None:
 )
 def test_a_permission_that_is_missing_is_named(site: Site, push: Push, permission: str) -> None:
     site.grafana.denied = {permission}
-    told = _fails(push, "not allowed to ")
-    assert f"give the account the permission {permission}, or the role Admin" in told
+    told = _fails(push, "it is not allowed (403: ")
+    assert f"{permission}): give the account that permission, or the role Admin" in told
     assert site.grafana.writes in ([], ["POST /api/folders"])
 
 
@@ -124,7 +124,7 @@ def test_what_was_made_before_an_error_is_said_and_the_next_push_makes_the_rest(
     site.grafana.denied = {"alert.provisioning:write"}
     ran = push()
     assert ran.code == 1
-    assert "the permission alert.provisioning:write" in ran.err
+    assert "Permissions needed: alert.provisioning:write" in ran.err
     assert ran.err.endswith("; 3 of 5 changes were made\n")
     assert len(ran.out.splitlines()) == 3
     site.grafana.denied = set()

@@ -205,7 +205,7 @@ OBSTACLES: list[tuple[str, Callable[[Grafana], None], tuple[str, ...]]] = [
         (),
     ),
     (
-        "policy route: the tree of notification policies comes from a provisioning file",
+        "policy route: the tree of notification policies: it comes from a provisioning file",
         lambda g: g.policies.update(provenance="file"),
         ("--route",),
     ),

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from draftd.cli.figures import seconds_of as seconds
-from draftd.cli.grafana import compared
-from draftd.cli.grafana.compared import Webhook, contact_point, lines
 from draftd.cli.grafana.content import Content, choose_sources
+from draftd.cli.grafana.push import lines, our_routes, plain_contact_point, with_route
 
 
 def test_items_of_a_list_are_named_by_what_names_them_or_counted() -> None:
@@ -24,6 +23,12 @@ def test_items_of_a_list_are_named_by_what_names_them_or_counted() -> None:
 def test_the_order_of_named_items_is_no_difference_but_of_unnamed_ones_it_is() -> None:
     assert lines([{"refId": "A"}, {"refId": "B"}]) == lines([{"refId": "B"}, {"refId": "A"}])
     assert lines(["a", "b"]) != lines(["b", "a"])
+
+
+def test_tags_and_matchers_are_sets() -> None:
+    assert lines({"tags": ["a", "b"]}) == lines({"tags": ["b", "a"]})
+    matchers = [["a", "=", "b"], ["c", "=~", "d"]]
+    assert lines({"object_matchers": matchers}) == lines({"object_matchers": matchers[::-1]})
 
 
 def test_empty_counts_as_absent_and_zero_does_not() -> None:
@@ -47,7 +52,7 @@ def test_no_durations(text: str) -> None:
 
 def test_a_shipped_uid_is_replaced_wherever_it_is_alone() -> None:
     def read(value: str, **sources: str) -> object:
-        return Content({"x": {"a": [value, 1]}}, (), ()).reading(sources).dashboards["x"]["a"][0]
+        return Content({"x": {"a": [value, 1]}}, (), {}).reading(sources).dashboards["x"]["a"][0]
 
     assert read("draftd-prometheus", prometheus="p", loki="l") == "p"
     assert read('x="draftd-loki"&draftd-tempo', prometheus="p", loki="l") == 'x="l"&draftd-tempo'
@@ -63,19 +68,21 @@ def test_a_source_whose_uid_is_a_shipped_one_is_taken_as_it_is() -> None:
 
 
 def test_a_redacted_secret_is_no_difference_however_it_is_written() -> None:
-    ours = contact_point(Webhook("http://host", "secret"))
-    nested = {**ours, "settings": {**ours["settings"], "hmacConfig": {**ours["settings"]["hmacConfig"]}}}
+    signed = {"secret": "secret", "header": "X-Signature"}
+    ours = {"uid": "draftd-daemon", "settings": {"url": "http://host", "hmacConfig": signed}}
+    nested = {**ours, "settings": {**ours["settings"], "hmacConfig": {**signed}}}
     nested["settings"]["hmacConfig"]["secret"] = "[REDACTED]"
     flat = {**nested, "settings": {**nested["settings"], "hmacConfig.secret": "[REDACTED]"}}
     del flat["settings"]["hmacConfig"]["secret"]
-    plain = [lines(compared.plain_contact_point(point)) for point in (ours, nested, flat)]
+    plain = [lines(plain_contact_point(point)) for point in (ours, nested, flat)]
     assert plain[0] == plain[1] == plain[2]
 
 
 def test_our_route_is_told_by_matcher_and_receiver() -> None:
     theirs = {"receiver": "draftd-daemon", "object_matchers": [["managed_by", "=", "draftd"]]}
     tree = {"receiver": "x", "routes": [theirs]}
-    assert compared.our_routes(tree) == []
-    assert compared.our_routes(compared.with_our_route(tree)) == [0]
-    assert compared.with_our_route(compared.with_our_route(tree)) == compared.with_our_route(tree)
-    assert compared.without_our_route(compared.with_our_route(tree)) == tree
+    assert our_routes(tree) == []
+    made = with_route(tree, wanted=True)
+    assert our_routes(made) == [0]
+    assert with_route(made, wanted=True) == made
+    assert with_route(made, wanted=False) == tree

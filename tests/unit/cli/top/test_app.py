@@ -1,4 +1,4 @@
-"""The live screen, driven through a fake link: what it shows at every size, what keys do, and a lost daemon."""
+"""The live screen, driven through a fake client: what it shows at every size, what keys do, and a lost daemon."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from typing import Any, cast
 import pytest
 from textual.pilot import Pilot
 
-from draftd.cli.top.app import DaemonLink, TopApp, bar, pause, spark
-from draftd.cli.top.rates import Snapshot
+from draftd.cli.top.app import TopApp, pause, spark
 from draftd.client.client import DraftdClient
 from draftd.errors import NotServing
 from draftd.v1 import control_pb2 as pb
@@ -23,39 +22,36 @@ from tests.unit.cli.top.snapshots import NOON, counts, history, status, transiti
 _CELL = 12.2  # width of a character in Textual's pictures
 
 
-class FakeLink:
+class FakeClient:
     """Answers `status` with what it is told to, again and again; with `hang` not at all until it is closed."""
 
     def __init__(self, *answers: pb.GetStatusResponse | Exception) -> None:
         self.answers, self.variants, self.asked = list(answers), list[str](), 0
         self.closed, self.hang = threading.Event(), False
 
-    def status(self) -> Snapshot:
+    def status(self, *, timeout: float) -> pb.GetStatusResponse:
         self.asked += 1
         if self.hang:
             self.closed.wait()
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer
-        return Snapshot(time.monotonic(), answer)
+        return answer
 
-    def set_flag(self, variant: str) -> str:
+    def set_flag(self, variant: str) -> pb.SetFlagResponse:
         self.variants.append(variant)
         self.answers = [status(flag_variant=variant)]
-        return f"flag {variant}"
+        return pb.SetFlagResponse(flag=pb.FlagState(default_variant=variant), previous_variant="on")
 
     def close(self) -> None:
         self.closed.set()
 
 
-def live(link: FakeLink | None, *statuses: pb.GetStatusResponse, interval: float = 0.05) -> TopApp:
+def live(client: FakeClient | None, *statuses: pb.GetStatusResponse, interval: float = 0.05) -> TopApp:
     seconds = 10.0
-    return TopApp(
-        link,
-        history(*statuses, seconds=seconds, begin=time.monotonic() - seconds * (len(statuses) - 1)),
-        "127.0.0.1:50551",
-        interval,
-    )
+    begun = time.monotonic() - seconds * (len(statuses) - 1)
+    seen = history(*statuses, seconds=seconds, begin=begun)
+    return TopApp(cast(DraftdClient | None, client), seen, "127.0.0.1:50551", interval)
 
 
 def shown(app: TopApp) -> list[str]:
@@ -207,65 +203,65 @@ async def test_the_curve_rises_with_throughput() -> None:
 
 
 async def test_f_turns_the_flag_and_says_so() -> None:
-    link = FakeLink(status(flag_variant="on"))
-    async with live(link, status()).run_test(size=(100, 30)) as pilot:
+    client = FakeClient(status(flag_variant="on"))
+    async with live(client, status()).run_test(size=(100, 30)) as pilot:
         await until(pilot, "flag      on", "turn the flag off")
         await pilot.press("f")
-        await until(pilot, "flag      off", "flag off", "turn the flag on")
-    assert link.variants == ["off"]
+        await until(pilot, "flag      off", "flag off (was on)", "turn the flag on")
+    assert client.variants == ["off"]
 
 
 async def test_a_flag_that_is_neither_on_nor_off_is_left() -> None:
-    link = FakeLink(status(flag_variant="half"))
-    async with live(link, status(flag_variant="half")).run_test(size=(100, 30)) as pilot:
+    client = FakeClient(status(flag_variant="half"))
+    async with live(client, status(flag_variant="half")).run_test(size=(100, 30)) as pilot:
         await pilot.press("f")
         await until(pilot, "neither on nor off, but half")
-    assert link.variants == []
+    assert client.variants == []
 
 
 async def test_p_holds_the_figures_until_it_is_pressed_again() -> None:
-    link = FakeLink(status())
-    app = live(link, status())
+    client = FakeClient(status())
+    app = live(client, status())
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("p")
         await until(pilot, "paused", "continue")
         await pilot.pause(0.1)  # a question that was under way ends
-        link.answers, asked = [status(active_requests=9)], link.asked
+        client.answers, asked = [status(active_requests=9)], client.asked
         await pilot.pause(0.3)
-        assert link.asked == asked
+        assert client.asked == asked
         await pilot.press("p")
         await until(pilot, "9 active")
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c"])
-async def test_quitting_keeps_the_picture_and_closes_the_link(key: str) -> None:
-    link = FakeLink(status())
-    app = live(link, status())
+async def test_quitting_keeps_the_picture_and_closes_the_client(key: str) -> None:
+    client = FakeClient(status())
+    app = live(client, status())
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press(key)
     assert app.return_code == 0
     assert "speculation" in app.picture
-    assert link.closed.is_set()
+    assert client.closed.is_set()
 
 
 async def test_keys_act_while_the_daemon_hangs() -> None:
-    link = FakeLink(status())
-    link.hang = True
-    async with live(link, status()).run_test(size=(100, 30)) as pilot:
-        while not link.asked:
+    client = FakeClient(status())
+    client.hang = True
+    async with live(client, status()).run_test(size=(100, 30)) as pilot:
+        while not client.asked:
             await pilot.pause(0.02)
         await pilot.press("p")
         await until(pilot, "paused")
         await pilot.press("q")
-    assert link.closed.is_set()
+    assert client.closed.is_set()
 
 
 async def test_a_lost_daemon_is_said_and_followed_when_it_is_back() -> None:
-    link = FakeLink(NotServing("no daemon answers"))
-    app = live(link, status(1), status(2))
+    client = FakeClient(NotServing("no daemon answers"))
+    app = live(client, status(1), status(2))
     async with app.run_test(size=(100, 30)) as pilot:
         await until(pilot, "no answer for", "no daemon answers", "– tokens/s")
-        link.answers = [status(3)]
+        client.answers = [status(3)]
         await until(pilot, "it answers again", "serving for")
         assert "no answer" not in "\n".join(shown(app))
 
@@ -290,43 +286,6 @@ async def test_an_error_of_its_own_ends_it_with_a_code(monkeypatch: pytest.Monke
 )
 def test_the_pause_doubles_up_to_ten_seconds_or_one_interval(failures: int, interval: float, seconds: float) -> None:
     assert pause(failures, interval) == seconds
-
-
-class Answering:
-    """A client that knows its answers beforehand."""
-
-    def __init__(self, *answers: pb.GetStatusResponse | Exception) -> None:
-        self.answers, self.closed = list(answers), False
-
-    def status(self, *, timeout: float) -> pb.GetStatusResponse:
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def test_a_connection_is_kept_until_it_fails() -> None:
-    first, second = Answering(status(1), status(2), NotServing("gone")), Answering(status(3))
-    clients = iter((first, second))
-    link = DaemonLink(lambda: cast(DraftdClient, next(clients)))
-    assert [link.status().status.output_tokens for _ in range(2)] == [1, 2]
-    with pytest.raises(NotServing, match="gone"):
-        link.status()
-    assert first.closed
-    assert link.status().status.output_tokens == 3
-    link.close()
-    assert second.closed
-
-
-@pytest.mark.parametrize(
-    ("share", "drawing"),
-    [(0.0, "    "), (0.001, "▏   "), (0.5, "██  "), (0.53, "██▏ "), (1.0, "████"), (1.5, "████"), (-1.0, "    ")],
-)
-def test_a_bar_is_always_as_wide_as_it_may_be(share: float, drawing: str) -> None:
-    assert bar(share, 4) == drawing
 
 
 def test_a_curve_leaves_unknown_columns_empty() -> None:
