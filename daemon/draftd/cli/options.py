@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
     from draftd.client.client import DraftdClient
 
 _INT32 = 2**31 - 1  # what the contract can carry; the daemon says what it allows
-_DAEMON = "Which daemon"
-_SAMPLING = "How to choose tokens"
-_DECODING = "How to decode"
+_daemon = partial(typer.Option, rich_help_panel="Which daemon")
+sampling = partial(typer.Option, rich_help_panel="How to choose tokens")
+decoding = partial(typer.Option, rich_help_panel="How to decode")
 
 PATIENCE = 600.0
 
@@ -35,53 +36,33 @@ Config = Annotated[Path | None, typer.Option("--config", "-c", envvar="DRAFTD_CO
 Assignments = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting; may be given again.")
 ]
-Token = Annotated[
-    str | None,
-    typer.Option(
-        "--token", envvar="DRAFTD_TOKEN", help="Bearer token. Better in the variable.", rich_help_panel=_DAEMON
-    ),
-]
+Token = Annotated[str | None, _daemon("--token", envvar="DRAFTD_TOKEN", help="Bearer token. Better in the variable.")]
 TlsCa = Annotated[
     str | None,
-    typer.Option(
+    _daemon(
         "--tls-ca",
         metavar="FILE|system",
         envvar="DRAFTD_TLS_CA",
         help="Authority (PEM) of the daemon's certificate; turns TLS on.",
-        rich_help_panel=_DAEMON,
     ),
 ]
-MaxTokens = Annotated[
-    int | None, typer.Option("--max-tokens", "-n", max=_INT32, help="Longest answer.", rich_help_panel=_SAMPLING)
-]
-Temperature = Annotated[float, typer.Option("--temperature", "-t", help="0 is greedy.", rich_help_panel=_SAMPLING)]
-Seed = Annotated[
-    int | None,
-    typer.Option("--seed", min=0, max=2**64 - 1, help="Same seed, same text, either way.", rich_help_panel=_SAMPLING),
-]
+MaxTokens = Annotated[int | None, sampling("--max-tokens", "-n", max=_INT32, help="Longest answer.")]
+Temperature = Annotated[float, sampling("--temperature", "-t", help="0 is greedy.")]
+Seed = Annotated[int | None, sampling("--seed", min=0, max=2**64 - 1, help="Same seed, same text, either way.")]
 Workload = Annotated[
     WorkloadClass,
-    typer.Option(
-        "--workload",
-        "-w",
-        metavar="CLASS",
-        help="Kind of text: code, tool_call, chat or prose.",
-        rich_help_panel=_DECODING,
-        show_default=False,
+    decoding(
+        "--workload", "-w", metavar="CLASS", help="Kind of text: code, tool_call, chat or prose.", show_default=False
     ),
 ]
-Caller = Annotated[
-    str, typer.Option("--caller", help="Key that the feature flag may target.", rich_help_panel=_DECODING)
-]
+Caller = Annotated[str, decoding("--caller", help="Key that the feature flag may target.")]
 
 
 @dataclass(frozen=True)
 class Daemon:
     """A running daemon, and how to reach it."""
 
-    target: Annotated[
-        str, typer.Option("--target", envvar="DRAFTD_TARGET", help="Daemon's host:port.", rich_help_panel=_DAEMON)
-    ] = "127.0.0.1:50551"
+    target: Annotated[str, _daemon("--target", envvar="DRAFTD_TARGET", help="Daemon's host:port.")] = "127.0.0.1:50551"
     token: Token = field(default=None, repr=False)
     tls_ca: TlsCa = None
 
@@ -97,28 +78,15 @@ class Drafting:
     """How to draft. None leaves it to the daemon."""
 
     max_draft_tokens: Annotated[
-        int | None,
-        typer.Option(
-            "--max-draft-tokens", max=_INT32, help="Most tokens drafted at a time.", rich_help_panel=_DECODING
-        ),
+        int | None, decoding("--max-draft-tokens", max=_INT32, help="Most tokens drafted at a time.")
     ] = None
     drafter: Annotated[
         DrafterName | None,
-        typer.Option(
-            "--drafter",
-            metavar="NAME",
-            help="draft_model, light_draft_model or prompt_lookup.",
-            rich_help_panel=_DECODING,
-        ),
+        decoding("--drafter", metavar="NAME", help="draft_model, light_draft_model or prompt_lookup."),
     ] = None
     depth_mode: Annotated[
         DepthMode | None,
-        typer.Option(
-            "--depth-mode",
-            metavar="MODE",
-            help="automatic (as many tokens as pay) or fixed (always the most).",
-            rich_help_panel=_DECODING,
-        ),
+        decoding("--depth-mode", metavar="MODE", help="automatic (as many tokens as pay) or fixed (always the most)."),
     ] = None
 
 

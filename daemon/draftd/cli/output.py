@@ -20,9 +20,11 @@ from rich.markup import escape
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from draftd.acceptance.session import Advance, Progress
+    from draftd.client.asking import Piece
 
 DRAFTED = "#10240f on #a6d189"  # text that the draft proposed and the target accepted
 _PIPE_WIDTH = 240  # wide enough that no line of a table breaks in a file
@@ -43,6 +45,11 @@ def _console(*, stderr: bool) -> Console:
     return Console(stderr=stderr, width=width, highlight=False, soft_wrap=False)
 
 
+def bracketed(pieces: Iterable[Piece]) -> str:
+    """Into a pipe there is no colour: what was drafted and accepted lies between brackets."""
+    return "".join(f"⟦{piece.text}⟧" if piece.from_draft else piece.text for piece in pieces)
+
+
 def say(line: str, **style: Any) -> None:
     """One line on stdout, never wrapped."""
     stdout().print(line, markup=False, soft_wrap=True, **style)
@@ -53,7 +60,7 @@ def complain(message: str) -> None:
     stderr().print(f"draftd: {message}", style="red", markup=False, soft_wrap=True)
 
 
-def print_fields(fields: Iterable[tuple[str, str]], width: int) -> None:
+def print_fields(fields: Iterable[tuple[str, str | Text]], width: int) -> None:
     """A line for each name and value, names padded to `width` columns. An empty name belongs to the one above."""
     out = stdout()
     for name, value in fields:

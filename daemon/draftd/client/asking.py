@@ -6,16 +6,11 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from draftd.client.client import DraftdClient, Message
 from draftd.core import DecodeMode, DepthMode, DraftCounts, DrafterName, ModePreference, SamplingParams, WorkloadClass
-
-if TYPE_CHECKING:
-    from draftd.client.client import DraftdClient
-    from draftd.v1 import inference_pb2 as pb
-
-
-Message = tuple[str, str]  # role, content
+from draftd.protocol import draft_counts
+from draftd.v1 import inference_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +52,6 @@ class Answer:
     @property
     def mode(self) -> DecodeMode:
         """The mode it was decoded in, whatever was asked."""
-        from draftd.v1 import inference_pb2 as pb
-
         speculative = self.finished.mode == pb.DECODE_MODE_SPECULATIVE
         return DecodeMode.SPECULATIVE if speculative else DecodeMode.AUTOREGRESSIVE
 
@@ -72,16 +65,12 @@ class Answer:
 
     @property
     def counts(self) -> DraftCounts:
-        from draftd.protocol import draft_counts
-
         return draft_counts(self.finished.counts, self.finished.usage.output_tokens)
 
 
 def connect(target: str, token: str | None, tls_ca: str | None) -> DraftdClient:
     """A client of the daemon at `target`; nothing is sent yet. `tls_ca` is a PEM file, or `system` for the authorities
     that this machine trusts. DRAFTD_TLS_CERT and DRAFTD_TLS_KEY name the client's own, where the daemon wants one."""
-    from draftd.client.client import DraftdClient
-
     own = [Path(os.environ[name]) if os.environ.get(name) else None for name in ("DRAFTD_TLS_CERT", "DRAFTD_TLS_KEY")]
     ca = None if tls_ca in (None, "system") else Path(str(tls_ca))
     return DraftdClient(
@@ -97,8 +86,6 @@ def send(client: DraftdClient, ask: Ask, timeout: float | None = None) -> Iterat
 
 def gather(stream: Iterable[pb.GenerateResponse], on_pieces: Callable[[Sequence[Piece]], None] | None = None) -> Answer:
     """Reads the stream to its end; `on_pieces` hears of the text as it comes."""
-    from draftd.v1 import inference_pb2 as pb
-
     started, finished = pb.Started(), pb.Finished()
     tokens: list[int] = []
     pieces: list[Piece] = []
@@ -120,18 +107,11 @@ def gather(stream: Iterable[pb.GenerateResponse], on_pieces: Callable[[Sequence[
 def split(chunk: pb.Chunk) -> list[Piece]:
     """The chunk's text, token by token; neighbours of one origin are joined, text past the tokens' is the target's."""
     pieces: list[Piece] = []
-    at = 0
-    for length, from_draft in zip(chunk.text_lengths, chunk.from_draft, strict=False):
-        _append(pieces, chunk.text[at : at + length], from_draft)
-        at += length
-    _append(pieces, chunk.text[at:], False)
+    rest = chunk.text
+    for length, from_draft in [*zip(chunk.text_lengths, chunk.from_draft, strict=False), (len(rest), False)]:
+        text, rest = rest[:length], rest[length:]
+        if text and pieces and pieces[-1].from_draft == from_draft:
+            pieces[-1] = Piece(pieces[-1].text + text, from_draft)
+        elif text:
+            pieces.append(Piece(text, from_draft))
     return pieces
-
-
-def _append(pieces: list[Piece], text: str, from_draft: bool) -> None:
-    if not text:
-        return
-    if pieces and pieces[-1].from_draft == from_draft:
-        pieces[-1] = Piece(pieces[-1].text + text, from_draft)
-    else:
-        pieces.append(Piece(text, from_draft))

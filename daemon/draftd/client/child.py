@@ -6,11 +6,9 @@ import contextlib
 import os
 import queue
 import re
-import signal
 import subprocess
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
@@ -18,7 +16,6 @@ from typing import IO
 from draftd.errors import DraftdError
 
 _SERVING = re.compile(r"^draftd: serving (?P<model>.+) on (?P<address>\S+:\d+)$")
-_KEPT_LINES = 12
 _STOP_SECONDS = 40.0
 
 
@@ -43,13 +40,7 @@ def serving(
 
     Raises DraftdError where it ends, or says nothing for `timeout` seconds, before it serves."""
     process = subprocess.Popen(
-        command,
-        env=dict(environ),
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
+        command, env=dict(environ), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8", errors="replace"
     )
     assert process.stderr is not None
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -81,29 +72,22 @@ def _wait(
     timeout: float,
     on_line: Callable[[str], None],
 ) -> Serving:
-    said: deque[str] = deque(maxlen=_KEPT_LINES)
+    last = "no output"  # of a traceback the last line says what happened
     while True:
         try:
             line = lines.get(timeout=timeout)
         except queue.Empty:
-            raise DraftdError(f"the daemon said nothing for {timeout:.0f} s: {_last(said)}") from None
+            raise DraftdError(f"the daemon said nothing for {timeout:.0f} s: {last}") from None
         if line is None:
-            raise DraftdError(f"the daemon ended with exit code {process.wait()}: {_last(said)}")
-        said.append(line)
+            raise DraftdError(f"the daemon ended with exit code {process.wait()}: {last}")
         if found := _SERVING.match(line):
             return Serving(found["model"], found["address"], lambda: process.poll() is None)
-        on_line(line.removeprefix("draftd: "))
-
-
-def _last(said: deque[str]) -> str:
-    # Of a traceback the last line says what happened.
-    return said[-1].removeprefix("draftd: ") if said else "no output"
+        last = line.removeprefix("draftd: ")
+        on_line(last)
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
-    if process.poll() is not None:
-        return
-    process.send_signal(signal.SIGTERM)
+    process.terminate()
     try:
         process.wait(timeout=_STOP_SECONDS)
     except subprocess.TimeoutExpired:

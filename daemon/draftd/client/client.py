@@ -7,12 +7,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 import grpc
-from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+from google.rpc import error_details_pb2 as error_details  # type: ignore[import-untyped]
+from google.rpc import status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from draftd.core import DepthMode, DrafterName, FallbackLevel, ModePreference, SamplingParams, WorkloadClass
@@ -44,15 +46,14 @@ class CallError(DraftdError):
         retry_after: float | None = None
         self.reason = ""
         self.fields: dict[str, str] = {}
+        retry, info, wrong = error_details.RetryInfo(), error_details.ErrorInfo(), error_details.BadRequest()
         for detail in rich.details:
-            if detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR):
-                retry = error_details_pb2.RetryInfo.FromString(detail.value).retry_delay
-                retry_after = retry.ToNanoseconds() / 1e9
-            elif detail.Is(error_details_pb2.ErrorInfo.DESCRIPTOR):
-                self.reason = error_details_pb2.ErrorInfo.FromString(detail.value).reason
-            elif detail.Is(error_details_pb2.BadRequest.DESCRIPTOR):
-                violations = error_details_pb2.BadRequest.FromString(detail.value).field_violations
-                self.fields = {violation.field: violation.description for violation in violations}
+            if detail.Unpack(retry):
+                retry_after = retry.retry_delay.ToNanoseconds() / 1e9
+            elif detail.Unpack(info):
+                self.reason = info.reason
+            elif detail.Unpack(wrong):
+                self.fields = {violation.field: violation.description for violation in wrong.field_violations}
         super().__init__(f"{code.name}: {message}", retry_after=retry_after)
         self.code = code
         self.details = message
@@ -95,9 +96,7 @@ class DraftdClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -139,15 +138,7 @@ class DraftdClient:
         if tokens is not None:
             request.tokens.ids.extend(tokens)
         if sampling is not None:
-            request.sampling.CopyFrom(
-                pb.SamplingParams(
-                    temperature=sampling.temperature,
-                    top_p=sampling.top_p,
-                    top_k=sampling.top_k,
-                    min_p=sampling.min_p,
-                    seed=sampling.seed,
-                )
-            )
+            request.sampling.CopyFrom(pb.SamplingParams(**asdict(sampling)))
         return self.generate_raw(request, timeout=timeout)
 
     def generate_raw(
@@ -265,9 +256,8 @@ def _streamed(call: Any) -> Iterator[Any]:
 
 
 def _message(message: Message | Mapping[str, str]) -> pb.ChatMessage:
-    if isinstance(message, Mapping):
-        return pb.ChatMessage(role=message["role"], content=message["content"])
-    return pb.ChatMessage(role=message[0], content=message[1])
+    role, content = (message["role"], message["content"]) if isinstance(message, Mapping) else message
+    return pb.ChatMessage(role=role, content=content)
 
 
 def _read(path: Path | None) -> bytes | None:
@@ -299,13 +289,9 @@ def _deferred() -> Iterator[None]:
     For what takes no time.
     """
     came: list[int] = []
-    handlers = {
-        one: lambda number, _: came.append(number)
-        for one in (signal.SIGINT, signal.SIGTERM)
-        if callable(signal.getsignal(one))
-    }
+    handled = [one for one in (signal.SIGINT, signal.SIGTERM) if callable(signal.getsignal(one))]
     try:
-        with answered(handlers):
+        with answered(dict.fromkeys(handled, lambda number, _: came.append(number))):
             yield
     finally:
         if came:

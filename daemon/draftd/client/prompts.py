@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
-from draftd.client.asking import Message
-from draftd.core import CLASSES, WorkloadClass
+from pydantic import BaseModel, Field, StrictInt, ValidationError
+
+from draftd.client.client import Message
+from draftd.core import WorkloadClass
 from draftd.errors import DraftdError, FieldError
 
 
@@ -68,38 +69,33 @@ def spread(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
     return [prompts[i * len(prompts) // count] for i in range(count)]
 
 
+class _Message(BaseModel):
+    role: str
+    content: str
+
+
+class _Line(BaseModel):
+    """What is on a line of a .jsonl file."""
+
+    messages: list[_Message] = Field(min_length=1)
+    id: str | int = ""
+    workload: WorkloadClass = WorkloadClass.UNSPECIFIED
+    max_tokens: StrictInt | None = None
+    group: str = ""
+
+
 def _parse(text: str, source: str) -> list[Prompt]:
     prompts = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
-        place = f"{source}, line {number}"
         try:
-            entry = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise PromptError(place, line, f"a JSON object ({error.msg})") from None
-        if not isinstance(entry, dict):
-            raise PromptError(place, entry, "a JSON object")
-        prompts.append(_prompt(entry, place))
+            entry = _Line.model_validate_json(line)
+        except ValidationError as error:
+            wrong = error.errors(include_url=False)[0]
+            place = ".".join(map(str, wrong["loc"]))
+            raise PromptError(f"{source}, line {number}: {place or 'it'}", wrong["input"], wrong["msg"]) from None
+        chat = tuple((message.role, message.content) for message in entry.messages)
+        name = str(entry.id or shorten(chat[-1][1]))
+        prompts.append(Prompt(name, chat, entry.workload, entry.max_tokens, entry.group))
     return prompts
-
-
-def _prompt(entry: Mapping[str, object], place: str) -> Prompt:
-    messages = entry.get("messages")
-    if not isinstance(messages, list) or not messages:
-        raise PromptError(f"{place}: messages", messages, 'a list of {"role": …, "content": …}')
-    chat: list[Message] = []
-    for message in messages:
-        if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
-            raise PromptError(f"{place}: messages", message, '{"role": …, "content": …}')
-        chat.append((str(message["role"]), str(message["content"])))
-    workload, max_tokens = entry.get("workload", WorkloadClass.UNSPECIFIED), entry.get("max_tokens")
-    if workload not in list(WorkloadClass):
-        raise PromptError(f"{place}: workload", workload, ", ".join(CLASSES))
-    if max_tokens is not None and not isinstance(max_tokens, int):
-        raise PromptError(f"{place}: max_tokens", max_tokens, "a whole number")
-    group = entry.get("group", "")
-    if not isinstance(group, str):
-        raise PromptError(f"{place}: group", group, "text")
-    name = str(entry.get("id") or shorten(chat[-1][1]))
-    return Prompt(name, tuple(chat), WorkloadClass(str(workload)), max_tokens, group)

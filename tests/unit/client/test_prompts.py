@@ -22,12 +22,18 @@ def test_a_text_file_has_one_prompt_a_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "line 1.*JSON object"),
-        ("[]", "line 1.*JSON object"),
+        ("{", "line 1: it: got .*Invalid JSON"),
+        ("[]", "line 1: it: got .*an object"),
         ('{"messages": []}', "messages"),
         ('{"messages": [{"role": "user"}]}', "messages"),
-        ('{"messages": [{"role": "user", "content": "x"}], "workload": "poetry"}', "code, tool_call, chat, prose"),
-        ('{"messages": [{"role": "user", "content": "x"}], "max_tokens": "9"}', "whole number"),
+        (
+            '{"messages": [{"role": "user", "content": "x"}], "workload": "poetry"}',
+            "workload: got .poetry.; .*'chat' or 'prose'",
+        ),
+        (
+            '{"messages": [{"role": "user", "content": "x"}], "max_tokens": "9"}',
+            "max_tokens: got .*integer",
+        ),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path: Path, line: str, message: str) -> None:

@@ -20,21 +20,19 @@ from draftd.cli import options, output
 from draftd.cli.commands.compare import Pair, Summary, by_group, rounded, run_pair, summarise, warm_up
 from draftd.cli.figures import length, percent, rate, times
 from draftd.client import prompts
-from draftd.client.asking import Answer, Ask, connect
+from draftd.client.asking import Ask, connect
 from draftd.client.child import Serving, clean_environ, serve_command, serving
 from draftd.core import CLASSES
 
 _SILENCE_SECONDS = 120.0
+_KEYS = (
+    "pairs", "identical", "autoregressive_tokens_per_second", "speculative_tokens_per_second", "speedup", "acceptance",
+    "mean_accepted_length",
+)  # fmt: skip
 _COLUMNS = (
-    "workload",
-    "pairs",
-    "autoregressive\ntokens/s",
-    "speculative\ntokens/s",
-    "speed-up",
-    "drafts\naccepted",
-    "tokens\nper draft",
-    "texts\nidentical",
-)
+    "workload", "pairs", "autoregressive\ntokens/s", "speculative\ntokens/s", "speed-up", "drafts\naccepted",
+    "tokens\nper draft", "texts\nidentical",
+)  # fmt: skip
 
 
 @options.with_options(
@@ -60,14 +58,12 @@ def command(
     began = time.monotonic()
     out = output.recording() if save is not None else output.stdout()
     err = output.stderr()
-    arguments = ["--host", "127.0.0.1", "--port", "0"]
-    for option, value in (("--model", model), ("--draft-model", draft_model)):
-        arguments += [option, value] if value is not None else []
+    named = [f"{option}={value}" for option, value in (("--model", model), ("--draft-model", draft_model)) if value]
     with tempfile.TemporaryDirectory(prefix="draftd-demo-") as folder, contextlib.ExitStack() as stack:
         with err.status("starting a daemon") as status:
             daemon = stack.enter_context(
                 serving(
-                    serve_command(*arguments),
+                    serve_command("--host", "127.0.0.1", "--port", "0", *named),
                     clean_environ(f"{folder}/flags.json"),
                     timeout=_SILENCE_SECONDS,
                     on_line=lambda line: status.update(Text(line)),
@@ -92,46 +88,35 @@ def _run(
     out: Console,
     err: Console,
 ) -> tuple[list[Pair], str]:
-    client = connect(daemon.address, None, None)
-    try:
-        client.wait_ready(30.0)
+    """The pairs, and the backend that decoded them."""
+    asks = [
+        Ask(
+            messages=p.messages,
+            max_tokens=max_tokens or p.max_tokens,
+            workload=p.workload,
+            max_draft_tokens=max_draft_tokens,
+        )
+        for p in chosen
+    ]
+    pairs: list[Pair] = []
+    with connect(daemon.address, None, None) as client, output.steps(err, len(chosen)) as step:
         status = client.status()
         _introduce(out, daemon, status.model.draft_model, status.backend)
-        asks = [
-            Ask(
-                messages=p.messages,
-                max_tokens=max_tokens or p.max_tokens,
-                workload=p.workload,
-                max_draft_tokens=max_draft_tokens,
-            )
-            for p in chosen
-        ]
         warm_up(client, asks[0])
-        pairs: list[Pair] = []
-        shown: set[str] = set()
-        with output.steps(err, len(chosen)) as step:
-            for p, ask in zip(chosen, asks, strict=True):
-                step(f"{p.name}, both ways")
-                pair = run_pair(client, ask, p.name, ask.workload)
-                pairs.append(pair)
-                if pair.group not in shown:
-                    shown.add(pair.group)
-                    _show_answer(out, p, pair)
-        return pairs, status.backend
-    finally:
-        client.close()
+        for p, ask in zip(chosen, asks, strict=True):
+            step(f"{p.name}, both ways")
+            pair = run_pair(client, ask, p.name, ask.workload)
+            if pair.group not in {earlier.group for earlier in pairs}:
+                _show_answer(out, p, pair)
+            pairs.append(pair)
+    return pairs, status.backend
 
 
 def _introduce(out: Console, daemon: Serving, draft: str, backend: str) -> None:
     out.print(f"[bold]draftd {__version__}[/] serves {daemon.model}, draft {draft}, {backend}, {daemon.address}")
     out.print("Each prompt is decoded autoregressively, then speculatively. Greedy: the texts must be the same.")
-    out.print(
-        Text.assemble(
-            "Text ", ("like this", output.DRAFTED), " was proposed by the draft and accepted by the target.\n"
-        )
-        if out.is_terminal
-        else "Text ⟦like this⟧ was proposed by the draft and accepted by the target.\n",
-    )
+    like = ("like this", output.DRAFTED) if out.is_terminal else "⟦like this⟧"
+    out.print(Text.assemble("Text ", like, " was proposed by the draft and accepted by the target.\n"))
 
 
 def _show_answer(out: Console, prompt: prompts.Prompt, pair: Pair) -> None:
@@ -142,18 +127,13 @@ def _show_answer(out: Console, prompt: prompts.Prompt, pair: Pair) -> None:
         f" · {'identical' if pair.identical else 'DIFFERENT'}"
     )
     if out.is_terminal:
-        body = Text.assemble((question, "bold"), "\n\n", marked(pair.answer))
+        answer = Text.assemble(*((p.text, output.DRAFTED if p.from_draft else "") for p in pair.answer.pieces))
+        answer.rstrip()
+        body = Text.assemble((question, "bold"), "\n\n", answer)
         out.print(Panel(body, title=pair.group, subtitle=figures, title_align="left", subtitle_align="right"))
     else:
-        text = "".join(f"⟦{p.text}⟧" if p.from_draft else p.text for p in pair.answer.pieces)
-        out.print(f"{pair.group}: {question}\n{text.strip()}\n({figures})\n", markup=False, soft_wrap=True)
-
-
-def marked(answer: Answer) -> Text:
-    """The answer, with what came from the draft marked."""
-    text = Text.assemble(*((p.text, output.DRAFTED if p.from_draft else "") for p in answer.pieces))
-    text.rstrip()
-    return text
+        text = output.bracketed(pair.answer.pieces).strip()
+        out.print(f"{pair.group}: {question}\n{text}\n({figures})\n", markup=False, soft_wrap=True)
 
 
 def _show_table(out: Console, pairs: Sequence[Pair], summary: Summary) -> None:
@@ -176,19 +156,8 @@ def _row(name: str, s: Summary) -> tuple[str, ...]:
 
 
 def _figures(model: str, backend: str, pairs: Sequence[Pair], summary: Summary, seconds: float) -> dict[str, object]:
-    keys = (
-        "pairs",
-        "identical",
-        "autoregressive_tokens_per_second",
-        "speculative_tokens_per_second",
-        "speedup",
-        "acceptance",
-        "mean_accepted_length",
-    )
-
     def chosen(s: Summary) -> dict[str, object]:
-        all_of_it = rounded(s)
-        return {key: all_of_it[key] for key in keys}
+        return {key: value for key, value in rounded(s).items() if key in _KEYS}
 
     return {
         "draftd": __version__,

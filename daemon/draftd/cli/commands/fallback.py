@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.text import Text
@@ -20,15 +19,6 @@ from draftd.v1 import control_pb2 as pb
 _ALLOWED = "a time such as 30s, 30m, 2h or 1d, at most 30d"
 _LONGEST_HOLD = 30 * 86_400
 _NAME = 11  # columns
-
-
-class Level(enum.StrEnum):
-    """What it can be held on: the daemon's levels, as it spells them."""
-
-    FULL = FallbackLevel.FULL.label
-    SHORT_BLOCK = FallbackLevel.SHORT_BLOCK.label
-    LIGHT_DRAFT = FallbackLevel.LIGHT_DRAFT.label
-    AUTOREGRESSIVE = FallbackLevel.AUTOREGRESSIVE.label
 
 
 def build_level() -> typer.Typer:
@@ -47,8 +37,7 @@ def _level(context: typer.Context, daemon: options.Daemon, json: options.Json = 
         _show(daemon, json=json)
         return
     for name in context.params:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
+        if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE":
             option = "--" + name.replace("_", "-")
             raise typer.BadParameter(f"give {option} after `{context.invoked_subcommand}`", param_hint=option)
 
@@ -62,7 +51,10 @@ def get(daemon: options.Daemon, json: options.Json = False) -> None:
 @options.with_options("draftd level hold autoregressive --for 30m", "draftd level hold full")
 def hold(
     daemon: options.Daemon,
-    level: Annotated[Level, typer.Argument(metavar="LEVEL", help="full, short_block, light_draft or autoregressive.")],
+    level: Annotated[
+        Literal["full", "short_block", "light_draft", "autoregressive"],
+        typer.Argument(metavar="LEVEL", help="full, short_block, light_draft or autoregressive."),
+    ],
     for_: Annotated[
         str | None, typer.Option("--for", metavar="TIME", help="30s, 30m, 2h, 1d … Unset: until it is released.")
     ] = None,
@@ -74,7 +66,7 @@ def hold(
     """
     seconds = None if for_ is None else lasting(for_)
     with daemon.connect() as client:
-        state = client.hold_level(FallbackLevel[level.name], seconds)
+        state = client.hold_level(FallbackLevel[level.upper()], seconds)
     if json:
         output.print_json(state)
         return
@@ -106,22 +98,21 @@ def _show(daemon: options.Daemon, *, json: bool) -> None:
         output.print_json(state)
         return
     output.print_fields(lines(state, _now()), _NAME)
-    out = output.stdout()
-    for number, level in enumerate(state.ladder):  # from the top, with a mark at the current level
-        here = number == state.position
-        what = f"up to {level.max_draft_tokens} from {level.drafter}" if level.drafter else "no drafts"
-        out.print(f"[bold]{'' if number else 'ladder':<{_NAME}}[/]", end=" ")
-        out.print(f"{'▸' if here else ' '} {level.level:<15} {what}", markup=False, style="bold" if here else "dim")
 
 
-def lines(state: pb.FallbackState, now: datetime) -> list[tuple[str, str]]:
+def lines(state: pb.FallbackState, now: datetime) -> list[tuple[str, str | Text]]:
     """Name and value; a name that is empty belongs to the one above."""
-    made = ladder.fields(state, now, whole=True)
+    made: list[tuple[str, str | Text]] = [*ladder.fields(state, now, whole=True)]
     made += [("relapses", str(state.relapses))] * bool(state.relapses)
     absent = sorted(state.absent_drafters.items())
     made += [("absent" if not i else "", f"{drafter}: {why}") for i, (drafter, why) in enumerate(absent)]
     made.append(("in memory", f"{', '.join(state.loaded_drafters) or 'no drafter'} ({size(state.draft_weight_bytes)})"))
     made.append(("kept in", state.state_file or "nothing: a restart begins at the top"))
+    for number, level in enumerate(state.ladder):  # from the top, with a mark at the current level
+        here = number == state.position
+        what = f"up to {level.max_draft_tokens} from {level.drafter}" if level.drafter else "no drafts"
+        line = Text(f"{'▸' if here else ' '} {level.level:<15} {what}", "bold" if here else "dim")
+        made.append(("" if number else "ladder", line))
     return made
 
 
@@ -205,11 +196,10 @@ def probe(daemon: options.Daemon, json: options.Json = False, timeout: options.P
     if json:
         output.print_json(reply)
     else:
-        out = output.stdout()
-        out.print(f"[bold]{'tried':<{_NAME}}[/] {ladder.label(reply.level)}")
-        out.print(f"[bold]{'verdict':<{_NAME}}[/]", end=" ")
-        out.print(reply.verdict.replace("_", " "), style="green" if good else "bold red")
-        rows = [
+        verdict = Text(reply.verdict.replace("_", " "), "green" if good else "bold red")
+        rows: list[tuple[str, str | Text]] = [
+            ("tried", ladder.label(reply.level)),
+            ("verdict", verdict),
             ("because", reply.reason),
             ("acceptance", percent(reply.acceptance if reply.HasField("acceptance") else None)),
             ("speed-up", times(reply.speedup if reply.HasField("speedup") else None)),

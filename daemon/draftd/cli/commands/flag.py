@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import enum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from draftd.cli import options, output
 from draftd.core import WorkloadClass
-
-
-class Variant(enum.StrEnum):
-    """What the flag can be set to."""
-
-    ON = "on"
-    OFF = "off"
 
 
 def build_app() -> typer.Typer:
@@ -56,10 +48,10 @@ def get(
 @options.with_options("draftd flag set off", "draftd flag set on")
 def set_(
     daemon: options.Daemon,
-    variant: Annotated[Variant, typer.Argument(help="on or off.")],
+    variant: Annotated[Literal["on", "off"], typer.Argument(help="on or off.")],
 ) -> None:
     """Set the flag's default variant. Targeting rules in its file still win over it."""
     with daemon.connect() as client:
-        reply = client.set_flag(variant.value)
+        reply = client.set_flag(variant)
     now, before = reply.flag.default_variant, reply.previous_variant
     print(f"{reply.flag.key}: {now} (was {before})" if now != before else f"{reply.flag.key}: {now} already")

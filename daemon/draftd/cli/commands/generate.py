@@ -12,11 +12,10 @@ from rich.text import Text
 
 from draftd.cli import options, output
 from draftd.cli.figures import length, milliseconds, percent, rate
-from draftd.client.asking import Answer, Ask, Message, Piece, gather, send
+from draftd.client.asking import Answer, Ask, Piece, gather, send
+from draftd.client.client import Message
 from draftd.client.prompts import PromptError
 from draftd.core import DecodeMode, ModePreference, SamplingParams, WorkloadClass
-
-_SAMPLING = "How to choose tokens"
 
 
 @options.with_options(
@@ -36,22 +35,17 @@ def command(
     ] = False,
     max_tokens: options.MaxTokens = None,
     temperature: options.Temperature = 0.0,
-    top_p: Annotated[float, typer.Option("--top-p", help="1 is off.", rich_help_panel=_SAMPLING)] = 1.0,
-    top_k: Annotated[int, typer.Option("--top-k", max=2**31 - 1, help="0 is off.", rich_help_panel=_SAMPLING)] = 0,
-    min_p: Annotated[float, typer.Option("--min-p", help="0 is off.", rich_help_panel=_SAMPLING)] = 0.0,
+    top_p: Annotated[float, options.sampling("--top-p", help="1 is off.")] = 1.0,
+    top_k: Annotated[int, options.sampling("--top-k", max=2**31 - 1, help="0 is off.")] = 0,
+    min_p: Annotated[float, options.sampling("--min-p", help="0 is off.")] = 0.0,
     seed: options.Seed = None,
     stop: Annotated[
-        list[str] | None,
-        typer.Option("--stop", help="Text that ends the answer; may be given again.", rich_help_panel=_SAMPLING),
+        list[str] | None, options.sampling("--stop", help="Text that ends the answer; may be given again.")
     ] = None,
     mode: Annotated[
         ModePreference,
-        typer.Option(
-            "--mode",
-            "-m",
-            metavar="MODE",
-            help="auto (the daemon decides), speculative or autoregressive.",
-            rich_help_panel="How to decode",
+        options.decoding(
+            "--mode", "-m", metavar="MODE", help="auto (the daemon decides), speculative or autoregressive."
         ),
     ] = ModePreference.AUTO,
     workload: options.Workload = WorkloadClass.UNSPECIFIED,
@@ -105,14 +99,11 @@ def _messages(system: str | None, text: str) -> tuple[Message, ...]:
 
 
 def _plain(pieces: Sequence[Piece]) -> None:
-    sys.stdout.write("".join(piece.text for piece in pieces))
-    sys.stdout.flush()
+    print("".join(piece.text for piece in pieces), end="", flush=True)
 
 
 def _bracketed(pieces: Sequence[Piece]) -> None:
-    # Into a pipe there is no colour: what was accepted from the draft stands between brackets.
-    sys.stdout.write("".join(f"⟦{p.text}⟧" if p.from_draft else p.text for p in pieces))
-    sys.stdout.flush()
+    print(output.bracketed(pieces), end="", flush=True)
 
 
 def _highlighted(pieces: Sequence[Piece]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -13,9 +14,8 @@ import typer
 from draftd.cli import options
 from draftd.settings import load_settings
 
-_MODEL = "What to serve"
-_LISTEN = "Where to listen"
-_DECODE = "How to decode"
+_model = partial(typer.Option, rich_help_panel="What to serve")
+_listen = partial(typer.Option, rich_help_panel="Where to listen")
 
 
 @options.with_options(
@@ -25,26 +25,13 @@ _DECODE = "How to decode"
 )
 def command(
     drafting: options.Drafting,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", help="Folder or hub id. Without one: the embedded pair.", rich_help_panel=_MODEL),
-    ] = None,
-    draft_model: Annotated[
-        str | None, typer.Option("--draft-model", help="Folder or hub id of the draft.", rich_help_panel=_MODEL)
-    ] = None,
-    max_batch: Annotated[
-        int | None, typer.Option("--max-batch", help="Requests decoded together.", rich_help_panel=_DECODE)
-    ] = None,
-    host: Annotated[
-        str | None, typer.Option("--host", help="Beyond loopback: TLS and a token.", rich_help_panel=_LISTEN)
-    ] = None,
-    port: Annotated[int | None, typer.Option("--port", help="0 picks a free one.", rich_help_panel=_LISTEN)] = None,
-    tls_cert: Annotated[
-        Path | None, typer.Option("--tls-cert", help="Certificate (PEM).", rich_help_panel=_LISTEN)
-    ] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option("--tls-key", help="Private key (PEM).", rich_help_panel=_LISTEN)
-    ] = None,
+    model: Annotated[str | None, _model("--model", help="Folder or hub id. Without one: the embedded pair.")] = None,
+    draft_model: Annotated[str | None, _model("--draft-model", help="Folder or hub id of the draft.")] = None,
+    max_batch: Annotated[int | None, options.decoding("--max-batch", help="Requests decoded together.")] = None,
+    host: Annotated[str | None, _listen("--host", help="Beyond loopback: TLS and a token.")] = None,
+    port: Annotated[int | None, _listen("--port", help="0 picks a free one.")] = None,
+    tls_cert: Annotated[Path | None, _listen("--tls-cert", help="Certificate (PEM).")] = None,
+    tls_key: Annotated[Path | None, _listen("--tls-key", help="Private key (PEM).")] = None,
     flag_file: Annotated[Path | None, typer.Option("--flag-file", help="The feature flag's file.")] = None,
     log_level: Annotated[str | None, typer.Option("--log-level", help="debug, info, warning, error.")] = None,
     config: options.Config = None,

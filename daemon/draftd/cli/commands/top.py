@@ -15,7 +15,7 @@ from rich.text import Text
 
 from draftd.cli import figures, options, output
 from draftd.cli.top import rows
-from draftd.cli.top.rates import History, Snapshot, View, curve_seconds
+from draftd.cli.top.rates import History, Snapshot, View
 from draftd.client.client import DraftdClient
 
 _PICTURE = (112, 36)  # columns and lines of a picture that is taken without a screen
@@ -43,7 +43,7 @@ def command(
     else:
         with daemon.connect() as client:
             history = look(client, interval)
-        view = history.view(daemon.target, interval, time.monotonic())
+        view = history.view(daemon.target)
         if json:
             output.print_json(document(view))
         else:
@@ -100,7 +100,7 @@ def _watch(daemon: options.Daemon, interval: float) -> str:
     from draftd.cli.top.app import TopApp  # brings Textual in, which one look does without
 
     with daemon.connect() as client:
-        history = History(curve=curve_seconds(interval))
+        history = History()
         history.add(asked(client))
         app = TopApp(client, history, daemon.target, interval)
         app.run()

@@ -24,14 +24,13 @@ from draftd.cli import figures
 from draftd.cli.failures import explain
 from draftd.cli.figures import NOTHING
 from draftd.cli.top import rows
-from draftd.cli.top.rates import History, Interval, Snapshot, View, curve
+from draftd.cli.top.rates import History, Snapshot, View
 from draftd.cli.top.rows import DIM, Row
 from draftd.client.client import DraftdClient
 
 LEAST = (60, 20)  # columns and lines
 _WIDE = 120  # columns from which three panels are side by side
 _SIDE = 18  # columns for the figures beside a curve
-_COLUMN_SECONDS = 2.0  # at least so much time in each column of a curve
 _STATUS_SECONDS = 5.0  # a daemon that takes longer does not answer
 _LONGEST_PAUSE = 10.0
 _NOTICE_SECONDS = 8.0
@@ -46,24 +45,20 @@ def pause(failures: int, interval: float) -> float:
 
 
 class Curve(Static):
-    """A curve of the last minutes that fills its panel, with two figures beside it."""
+    """A curve that fills its panel, a column for each two snapshots, with two figures beside it."""
 
-    def show(
-        self, view: View, value: Callable[[Interval], float | None], side: Sequence[Text], title: str, top: float | None
-    ) -> float:
-        """Draws it; `top` is the value that fills the height, None the highest seen. Returns that value."""
+    def show(self, values: Sequence[float | None], beside: Sequence[Text], interval: float, top: float | None) -> float:
+        """Draws the latest; `top` is the value that fills the height, None the highest seen. Returns that value."""
         columns = max(self.content_size.width - _SIDE, 10)
-        seconds = columns * max(_COLUMN_SECONDS, view.interval)
-        values = curve(view.intervals, value, columns=columns, seconds=seconds, now=view.at)
-        most = max((v for v in values if v is not None), default=0.0) if top is None else top
+        drawn = [*([None] * columns), *values][-columns:]
+        most = max((value for value in drawn if value is not None), default=0.0) if top is None else top
         grid = Table.grid()
         grid.add_column(width=_SIDE, no_wrap=True)
         grid.add_column(no_wrap=True)
-        for number, line in enumerate(spark(values, max(self.content_size.height, 1), most)):
-            grid.add_row(side[number] if number < len(side) else "", Text(line, _ACCENT))
+        for number, line in enumerate(spark(drawn, max(self.content_size.height, 1), most)):
+            grid.add_row(beside[number] if number < len(beside) else "", Text(line, _ACCENT))
         self.update(grid)
-        self.border_title = title
-        self.border_subtitle = f"last {max(round(seconds / 60), 1)} min"
+        self.border_subtitle = f"last {figures.span(round(columns * interval))}"
         return most
 
 
@@ -118,7 +113,6 @@ class TopApp(App[None]):
         """`history` has the first snapshot, or more; `clock` is monotonic."""
         super().__init__()
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (80, "-normal"), (_WIDE, "-wide")]
-        assert history.latest is not None
         self.picture = ""
         self._client, self._history, self._clock = client, history, clock
         self._target, self._interval = target, interval
@@ -152,6 +146,7 @@ class TopApp(App[None]):
                 asyncio.get_running_loop().add_signal_handler(number, self.exit, None, 128 + number)
         for panel in ("speculation", "serving", "machine"):
             self.query_one(f"#{panel}").border_title = panel
+        self.query_one("#acceptance").border_title = "acceptance, of 100%"
         for widget in self.query(".transitions"):
             widget.border_title = "transitions"
         self.set_interval(_DRAW_SECONDS, self.draw)
@@ -236,10 +231,7 @@ class TopApp(App[None]):
         self._notice, self._notice_until = notice, self._clock() + _NOTICE_SECONDS
 
     def view(self) -> View:
-        latest = self._history.latest
-        assert latest is not None
-        at = self._clock() if self._unpaused.is_set() else latest.at
-        return self._history.view(self._target, self._interval, at)
+        return self._history.view(self._target)
 
     def draw(self) -> None:
         if not self.is_running or self.screen.has_class("-small"):
@@ -257,9 +249,8 @@ class TopApp(App[None]):
             self._fill(name, _grid(made) if made else Text("none yet", DIM))
 
     def _lost(self) -> Text:
-        now, latest = self._clock(), self._history.latest
-        assert latest is not None
-        return rows.lost(self._why, now - latest.at, None if self._asking else self._next - now)
+        now = self._clock()
+        return rows.lost(self._why, now - self._history.latest.at, None if self._asking else self._next - now)
 
     def _footer(self, variant: str) -> Text:
         turn = {"on": "turn the flag off", "off": "turn the flag on"}.get(variant, "flag")
@@ -273,16 +264,17 @@ class TopApp(App[None]):
         )  # fmt: skip
 
     def _draw_curves(self, view: View) -> None:
-        known = (view.now, view.minute)
-        rates = [None if one is None else one.tokens_per_second for one in known]
-        accepted = [None if one is None else one.drafting.acceptance for one in known]
         over = f"over {rows.period(view)}"
-        throughput = self.query_one("#throughput", Curve)
-        beside = _beside(figures.rate(rates[0]), "tokens/s", f"{figures.rate(rates[1])} {over}")
-        peak = throughput.show(view, lambda one: one.rate, beside, "throughput", None)
+        now, lately = (None if one is None else one.tokens_per_second for one in (view.now, view.minute))
+        beside = _beside(figures.rate(now), "tokens/s", f"{figures.rate(lately)} {over}")
+        throughput, acceptance = (self.query_one(name, Curve) for name in ("#throughput", "#acceptance"))
+        rates = [None if one is None else one.tokens_per_second for one in view.past]
+        peak = throughput.show(rates, beside, self._interval, None)
         throughput.border_title = f"throughput, {figures.rate(peak) if peak else NOTHING} at most"
-        beside = _beside(figures.percent(accepted[0]), "accepted", f"{figures.percent(accepted[1])} {over}")
-        self.query_one("#acceptance", Curve).show(view, lambda one: one.acceptance, beside, "acceptance, of 100%", 1.0)
+        now, lately = (None if one is None else one.drafting.acceptance for one in (view.now, view.minute))
+        beside = _beside(figures.percent(now), "accepted", f"{figures.percent(lately)} {over}")
+        shares = [None if one is None else one.drafting.acceptance for one in view.past]
+        acceptance.show(shares, beside, self._interval, 1.0)
 
     def _fill(self, name: str, content: RenderableType) -> None:
         self.query_one(f"#{name}", Static).update(content)

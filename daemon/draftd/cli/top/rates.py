@@ -5,9 +5,8 @@ No clock, no terminal, no connection. What is not known is None, never zero.
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -16,8 +15,7 @@ from draftd.v1 import control_pb2 as control
 from draftd.v1 import inference_pb2 as pb
 
 WINDOW_SECONDS = 60.0
-CURVE_SECONDS = 600.0
-_CURVE_LOOKS = 300  # as many as the widest terminal has columns for
+_MOST_COLUMNS = 400  # more than the widest terminal has
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +77,9 @@ def same_run(before: control.GetStatusResponse, after: control.GetStatusResponse
     return bool(before.started == after.started)
 
 
-def between(before: Snapshot | None, after: Snapshot) -> Rates | None:
-    """None where there is nothing to compare with: no earlier snapshot, one of another run, or no time in between."""
-    if before is None or after.at <= before.at or not same_run(before.status, after.status):
+def between(before: Snapshot, after: Snapshot) -> Rates | None:
+    """None where there is nothing to compare with: a snapshot of another run, or no time in between."""
+    if after.at <= before.at or not same_run(before.status, after.status):
         return None
     old, new = before.status, after.status
     counts = _difference(old.counts, new.counts)
@@ -121,105 +119,51 @@ def _over(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """What was so between two snapshots: tokens per second, and the acceptance where anything was drafted."""
-
-    begin: float
-    end: float
-    rate: float
-    acceptance: float | None
-
-
 class History:
     """Fed with snapshots in order. One of another run of the daemon begins a new window; the curve goes on."""
 
-    def __init__(self, window: float = WINDOW_SECONDS, curve: float = CURVE_SECONDS) -> None:
-        self._window, self._curve = window, curve
+    def __init__(self, window: float = WINDOW_SECONDS) -> None:
+        self._window = window
         self._snapshots: deque[Snapshot] = deque()
-        self.intervals: deque[Interval] = deque()  # what the curve is drawn from
-        self.now: Rates | None = None  # between the last two snapshots
+        #: What the curves are drawn from: between each two snapshots, None where that is not known.
+        self.past: deque[Rates | None] = deque(maxlen=_MOST_COLUMNS)
 
     def add(self, snapshot: Snapshot) -> None:
-        last = self.latest
-        self.now = between(last, snapshot)
-        if last is not None and (self.now is None or not same_run(last.status, snapshot.status)):
-            self._snapshots.clear()
-        if last is not None and self.now is not None:
-            self.intervals.append(
-                Interval(last.at, snapshot.at, self.now.tokens_per_second, self.now.drafting.acceptance)
-            )
+        if self._snapshots:
+            last = self._snapshots[-1]
+            self.past.append(between(last, snapshot))
+            if not same_run(last.status, snapshot.status):
+                self._snapshots.clear()
         self._snapshots.append(snapshot)
         # One from before the window stays, to be compared with.
         while len(self._snapshots) > 1 and self._snapshots[1].at <= snapshot.at - self._window:
             self._snapshots.popleft()
-        while self.intervals and self.intervals[0].end <= snapshot.at - self._curve:
-            self.intervals.popleft()
-
-    def view(self, target: str, interval: float, at: float) -> View:
-        """Of the latest snapshot, which there must be."""
-        assert self.latest is not None
-        status = self.latest.status
-        whole = drafting(status.counts, status.output_tokens)
-        return View(target, at, interval, status, self.now, self.window, whole, tuple(self.intervals))
 
     def gap(self) -> None:
-        """The daemon did not answer: what was happening just now is not known any more."""
-        self.now = None
+        """The daemon did not answer: what is happening just now is not known."""
+        self.past.append(None)
 
     @property
-    def latest(self) -> Snapshot | None:
-        return self._snapshots[-1] if self._snapshots else None
+    def latest(self) -> Snapshot:
+        """There must have been one."""
+        return self._snapshots[-1]
 
-    @property
-    def window(self) -> Rates | None:
-        """Over the last minute, or as much of it as was seen."""
-        return between(self._snapshots[0], self._snapshots[-1]) if self._snapshots else None
-
-
-def curve_seconds(interval: float) -> float:
-    """How much of the past the widest terminal shows, where it is looked at every `interval` seconds."""
-    return max(CURVE_SECONDS, interval * _CURVE_LOOKS)
-
-
-def curve(
-    intervals: Sequence[Interval],
-    value: Callable[[Interval], float | None],
-    *,
-    columns: int,
-    seconds: float,
-    now: float,
-) -> list[float | None]:
-    """The mean of `value` in each of `columns` equal spans of the last `seconds`, oldest first; None where it was not
-    seen.
-
-    Spans begin at multiples of their length, so that what was drawn once keeps its shape as time goes on.
-    """
-    span = seconds / columns
-    oldest = math.floor(now / span) - columns + 1
-    sums, seen = [0.0] * columns, [0.0] * columns
-    for interval in intervals:
-        known = value(interval)
-        if known is None:
-            continue
-        for index in range(max(math.floor(interval.begin / span), oldest), math.floor(interval.end / span) + 1):
-            shared = min(interval.end, (index + 1) * span) - max(interval.begin, index * span)
-            if shared > 0 and index - oldest < columns:
-                sums[index - oldest] += shared * known
-                seen[index - oldest] += shared
-    return [total / time if time else None for total, time in zip(sums, seen, strict=True)]
+    def view(self, target: str) -> View:
+        """Of the latest snapshot. The window is the last minute, or as much of it as was seen."""
+        status = self.latest.status
+        window = between(self._snapshots[0], self.latest)
+        whole = drafting(status.counts, status.output_tokens)
+        return View(target, status, self.past[-1] if self.past else None, window, whole, tuple(self.past))
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What one frame of the screen is drawn from. `at` is the time of the curve's right edge, `now` is of the last two
-    snapshots, `minute` of the window, `whole` of the daemon's life."""
+    """What one frame of the screen is drawn from. `now` is of the last two snapshots, `minute` of the window, `whole`
+    of the daemon's life."""
 
     target: str
-    at: float
-    interval: float
     status: control.GetStatusResponse
     now: Rates | None
     minute: Rates | None
     whole: Drafting
-    intervals: Sequence[Interval]
+    past: Sequence[Rates | None]

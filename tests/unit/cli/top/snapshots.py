@@ -74,6 +74,4 @@ def history(*statuses: pb.GetStatusResponse, seconds: float = 10.0, begin: float
 
 def view(*statuses: pb.GetStatusResponse, seconds: float = 10.0) -> View:
     """What is shown after these, `seconds` apart."""
-    made = history(*statuses, seconds=seconds)
-    assert made.latest is not None
-    return made.view("127.0.0.1:50551", 1.0, made.latest.at)
+    return history(*statuses, seconds=seconds).view("127.0.0.1:50551")
