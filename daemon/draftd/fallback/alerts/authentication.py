@@ -13,11 +13,11 @@ import hashlib
 import hmac
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from cachetools import TTLCache
+from multidict import MultiMapping
 
 from draftd.fallback.alerts.payload import Refused, Result
 
@@ -60,12 +60,6 @@ class ReplayGuard:
 SIGNATURE_HEADER = "X-Grafana-Alerting-Signature"
 
 
-class Headers(Protocol):
-    """An HTTP message's headers, by name in any case."""
-
-    def getall(self, key: str, default: Sequence[str]) -> Sequence[str]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Signed:
     """A signature that is not proven yet: its body has to be read first."""
@@ -87,20 +81,20 @@ class Authentication:
             ways.append(f"a signature in {SIGNATURE_HEADER} with its time in {timestamp_header}")
         self._ways = ", or ".join(ways)
 
-    def claim(self, headers: Headers, now: float) -> Signed | None:
+    def claim(self, headers: MultiMapping[str], now: float) -> Signed | None:
         """None where the headers prove the sender; what the body must prove otherwise. `now`: seconds since 1970.
 
         Raises Refused.
         """
-        given = [_bytes(value) for value in headers.getall("Authorization", ())]
-        if self._token is not None and len(given) == 1 and self._is_token(given[0]):
+        given = _all(headers, "Authorization")
+        if self._token is not None and len(given) == 1 and _is_bearer(given[0], self._token):
             return None
-        signatures = [_bytes(value) for value in headers.getall(SIGNATURE_HEADER, ())]
+        signatures = _all(headers, SIGNATURE_HEADER)
         if self._secret is not None and signatures:
-            return self._signed(signatures, headers, now)
+            return self._signed(signatures, _all(headers, self._timestamp_header), now)
         if self._token is not None and given:
-            raise _unauthorised(Result.BAD_TOKEN, f"the token is wrong; allowed: {self._ways}")
-        raise _unauthorised(Result.NO_CREDENTIALS, f"no sender is known; allowed: {self._ways}")
+            raise Refused(401, Result.BAD_TOKEN, f"the token is wrong; allowed: {self._ways}")
+        raise Refused(401, Result.NO_CREDENTIALS, f"no sender is known; allowed: {self._ways}")
 
     def prove(self, claim: Signed, body: bytes) -> None:
         """Raises Refused where the signature is not of this body at that time."""
@@ -108,42 +102,32 @@ class Authentication:
         made = hmac.new(self._secret, claim.timestamp + b":", hashlib.sha256)
         made.update(body)
         if not hmac.compare_digest(made.hexdigest().encode(), claim.signature):
-            raise _unauthorised(
-                Result.BAD_SIGNATURE,
-                f"{SIGNATURE_HEADER}: not the lowercase hex of HMAC-SHA256 over TIMESTAMP:BODY with webhook.secret",
-            )
+            wanted = "the lowercase hex of HMAC-SHA256 over TIMESTAMP:BODY with webhook.secret"
+            raise Refused(401, Result.BAD_SIGNATURE, f"{SIGNATURE_HEADER}: not {wanted}")
 
-    def _is_token(self, given: bytes) -> bool:
-        assert self._token is not None
-        scheme, _, token = given.partition(b" ")
-        return hmac.compare_digest(token.strip(), self._token) and scheme.lower() == b"bearer"
-
-    def _signed(self, signatures: list[bytes], headers: Headers, now: float) -> Signed:
-        times = [_bytes(value) for value in headers.getall(self._timestamp_header, ())]
+    def _signed(self, signatures: list[bytes], times: list[bytes], now: float) -> Signed:
+        name = self._timestamp_header
         if not times:
-            raise _unauthorised(
-                Result.NO_TIMESTAMP,
-                f"{self._timestamp_header}: missing; without its time a signature could be repeated for ever: set the "
-                "timestamp header in Grafana's contact point",
-            )
+            why = "without its time a signature could be repeated for ever"
+            todo = "set the timestamp header in Grafana's contact point"
+            raise Refused(401, Result.NO_TIMESTAMP, f"{name}: missing; {why}: {todo}")
         if len(times) > 1 or re.fullmatch(rb"[0-9]{1,12}", times[0]) is None:
-            raise _unauthorised(Result.BAD_TIMESTAMP, f"{self._timestamp_header}: allowed: seconds since 1970, once")
+            raise Refused(401, Result.BAD_TIMESTAMP, f"{name}: allowed: seconds since 1970, once")
         if abs(now - int(times[0])) > self._replay_seconds:
-            raise _unauthorised(
-                Result.STALE,
-                f"{self._timestamp_header}: got {int(times[0])}, {now - int(times[0]):+.0f} s ago; allowed: at most "
-                f"{self._replay_seconds:g} s before or after this machine's time",
-            )
+            got = f"got {int(times[0])}, {now - int(times[0]):+.0f} s ago"
+            allowed = f"at most {self._replay_seconds:g} s before or after this machine's time"
+            raise Refused(401, Result.STALE, f"{name}: {got}; allowed: {allowed}")
         if len(signatures) > 1:
-            raise _unauthorised(Result.BAD_SIGNATURE, f"{SIGNATURE_HEADER}: got {len(signatures)}; allowed: one")
+            raise Refused(401, Result.BAD_SIGNATURE, f"{SIGNATURE_HEADER}: got {len(signatures)}; allowed: one")
         return Signed(times[0], signatures[0])
 
 
-def _unauthorised(result: Result, message: str) -> Refused:
-    return Refused(401, result, message)
+def _is_bearer(given: bytes, wanted: bytes) -> bool:
+    scheme, _, token = given.partition(b" ")
+    return hmac.compare_digest(token.strip(), wanted) and scheme.lower() == b"bearer"
 
 
-def _bytes(value: str) -> bytes:
-    """A header as it came. What is not UTF-8 arrives as surrogates; comparing text with those, or with any letter
-    beyond ASCII, would raise."""
-    return value.encode("utf-8", "surrogateescape")
+def _all(headers: MultiMapping[str], name: str) -> list[bytes]:
+    """A header's values as they came. What is not UTF-8 arrives as surrogates; comparing text with those, or with any
+    letter beyond ASCII, would raise."""
+    return [value.encode("utf-8", "surrogateescape") for value in headers.getall(name, ())]

@@ -1,13 +1,17 @@
-"""The webhook's connections: HTTP of bounded size, so many at once, for so long, over TLS where it is configured."""
+"""What the webhook and the poller run on: an event loop on a thread of its own, a log that cannot be flooded, and
+HTTP connections of bounded size, so many at once, for so long, over TLS where it is configured."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from aiohttp import web
@@ -16,66 +20,80 @@ from draftd.errors import ConfigError
 from draftd.fallback.alerts.payload import Result
 from draftd.settings import WebhookSettings
 
+log = logging.getLogger(__name__)
+
 _ACCEPT_AGAIN_SECONDS = 0.1  # after an accept that failed: for want of descriptors, for one
 _GRACE_SECONDS = 1.0
 
 
-class HttpProtocol(web.RequestHandler):
+class LoopThread:
+    """Runs `main` until it ends or is told to: it is cancelled, and cleans up in its `finally`."""
+
+    def __init__(self, name: str, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._main = main
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._begun = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        self._begun.wait()
+
+    def close(self, seconds: float) -> bool:
+        """True when the thread has ended within `seconds`. Harmless again, and before `start`."""
+        if self._loop is None or self._task is None:
+            return True
+        with contextlib.suppress(RuntimeError):  # its loop has ended by itself
+            self._loop.call_soon_threadsafe(self._task.cancel)
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                asyncio.run(self._hold())
+        except Exception:
+            log.exception("%s ended by itself", self._thread.name)
+        finally:
+            self._begun.set()
+
+    async def _hold(self) -> None:
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        self._begun.set()
+        await self._main()
+
+
+class RateLimitedLog:
+    """Writes one line per reason and interval. Any thread. `reason` is one of a few: each is remembered for good."""
+
+    def __init__(self, log: logging.Logger, seconds: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log, self._seconds, self._clock = log, seconds, clock
+        self._lock = threading.Lock()
+        self._written: dict[str, float] = {}
+        self._left_out: Counter[str] = Counter()
+
+    def write(self, level: int, reason: str, text: str, *, error: BaseException | None = None) -> None:
+        """Logs it, with how many of its kind were left out before; or leaves it out itself."""
+        now = self._clock()
+        with self._lock:
+            if now - self._written.get(reason, float("-inf")) < self._seconds:
+                self._left_out[reason] += 1
+                return
+            self._written[reason] = now
+            left_out = self._left_out.pop(reason, 0)
+        more = f" ({left_out} more of {reason} since the last one)" if left_out else ""
+        self._log.log(level, "%s%s", text, more, exc_info=error)
+
+
+class Connection(web.RequestHandler):
     """HTTP for one connection. What is no HTTP is counted, and not logged one by one."""
 
-    __slots__ = ("_bad", "counted")
+    __slots__ = ("accepted", "connections", "counted", "deadline", "handshake", "proven")
 
-    def __init__(self, server: web.Server, bad: Callable[[HttpProtocol], None], **arguments: Any) -> None:
-        super().__init__(server, **arguments)
-        self._bad = bad
-        self.counted = False  # what became of it: once
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        self._bad(self)
-        told = "no HTTP/1.1 with a Host, of at most 64 headers of 4096 bytes each"
-        response = web.json_response({"error": told}, status=400, headers={"Server": "draftd"})
-        response.force_close()
-        return response
-
-    def log_exception(self, *args: Any, **kw: Any) -> None:
-        self._bad(self)
-
-
-@dataclass(eq=False)
-class _Connection:
-    socket: socket.socket
-    protocol: HttpProtocol
-    handshake: asyncio.Task[None] | None = None
-    transport: asyncio.BaseTransport | None = None
-    deadline: asyncio.TimerHandle | None = None
-    proven: bool = False
-
-    def connected(self) -> None:
-        """The handshake is over: the socket is the transport's to close, if there is one."""
-        if self.transport is None:
-            self.socket.close()
-
-
-class _Server(web.Server):
-    def __init__(
-        self,
-        handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
-        bad: Callable[[HttpProtocol], None],
-        gone: Callable[[HttpProtocol], None],
-    ) -> None:
-        super().__init__(handler)
-        self._bad, self._gone = bad, gone
-
-    def __call__(self) -> HttpProtocol:
-        return HttpProtocol(
-            self,
-            self._bad,
+    def __init__(self, connections: Connections, server: web.Server, accepted: socket.socket) -> None:
+        super().__init__(
+            server,
             loop=asyncio.get_running_loop(),
             access_log=None,
             max_line_size=2048,
@@ -84,11 +102,36 @@ class _Server(web.Server):
             lingering_time=1.0,  # for what is still being sent when it is refused: else it would not get the answer
             auto_decompress=False,  # the signature is of what was sent, and a little can grow into a lot
         )
+        self.connections, self.accepted = connections, accepted
+        self.handshake: asyncio.Task[None] | None = None
+        self.deadline: asyncio.TimerHandle | None = None
+        self.counted = False  # what became of it: once
+        self.proven = False  # its sender is known
 
-    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
-        super().connection_lost(handler, exc)
-        if isinstance(handler, HttpProtocol):
-            self._gone(handler)
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        self.connections.count(self, Result.BAD_HTTP)
+        told = "no HTTP/1.1 with a Host, of at most 64 headers of 4096 bytes each"
+        response = web.json_response({"error": told}, status=400, headers={"Server": "draftd"})
+        response.force_close()
+        return response
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        self.connections.count(self, Result.BAD_HTTP)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        self.connections.gone(self)
+
+
+def connection_of(request: web.BaseRequest) -> Connection:
+    assert isinstance(request.protocol, Connection)
+    return request.protocol
 
 
 class Connections:
@@ -103,26 +146,12 @@ class Connections:
         most: int = 64,
         seconds: float = 10.0,
     ) -> None:
-        self._server = _Server(handler, lambda protocol: self._count(protocol, Result.BAD_HTTP), self._gone)
-        self._lost = lost
-        self._tls = tls
-        self._most = most
-        self._seconds = seconds
-        self._open: dict[HttpProtocol, _Connection] = {}  # the oldest first
+        self._server = web.Server(handler)
+        self._lost, self._tls, self._most, self._seconds = lost, tls, most, seconds
+        self._open: dict[Connection, None] = {}  # the oldest first
 
     def __len__(self) -> int:
         return len(self._open)
-
-    def counted(self, request: web.BaseRequest) -> bool:
-        """Whether what became of it has been counted before; it has been now."""
-        assert isinstance(request.protocol, HttpProtocol)
-        before, request.protocol.counted = request.protocol.counted, True
-        return before
-
-    def proven(self, request: web.BaseRequest) -> None:
-        """Its sender is known: it is not closed to make room for another."""
-        if isinstance(request.protocol, HttpProtocol) and (one := self._open.get(request.protocol)) is not None:
-            one.proven = True
 
     async def serve(self, listening: socket.socket) -> None:
         """Until cancelled; then it takes no more, and lets what is in hand end for a while."""
@@ -137,59 +166,61 @@ class Connections:
                 self._take(accepted)
         finally:
             listening.close()
-            for one in [one for one in self._open.values() if not one.proven]:
+            for one in [one for one in self._open if not one.proven]:
                 self._end(one, Result.CUT_SHORT)
             await self._server.shutdown(_GRACE_SECONDS)
 
+    def count(self, one: Connection, why: Result) -> None:
+        """It ends without a notification."""
+        if not one.counted:
+            one.counted = True
+            self._lost(why)
+
+    def gone(self, one: Connection) -> None:
+        self._open.pop(one, None)
+        if one.deadline is not None:
+            one.deadline.cancel()
+
     def _take(self, accepted: socket.socket) -> None:
         while len(self._open) >= self._most:
-            oldest = next((one for one in self._open.values() if not one.proven), None)
+            oldest = next((one for one in self._open if not one.proven), None)
             if oldest is None:  # the senders of all of them are known
                 accepted.close()
                 self._lost(Result.CROWDED_OUT)
                 return
             self._end(oldest, Result.CROWDED_OUT)
         loop = asyncio.get_running_loop()
-        protocol = self._server()
-        one = _Connection(accepted, protocol)
-        self._open[protocol] = one
+        one = Connection(self, self._server, accepted)
+        self._open[one] = None
         one.deadline = loop.call_later(self._seconds, self._late, one)
-        one.handshake = loop.create_task(self._connect(protocol, one))
-        one.handshake.add_done_callback(lambda _: one.connected())  # a task that is cancelled early runs not at all
+        one.handshake = loop.create_task(self._connect(one))
+        one.handshake.add_done_callback(lambda _: self._connected(one))  # one cancelled early runs not at all
 
-    async def _connect(self, protocol: HttpProtocol, one: _Connection) -> None:
+    async def _connect(self, one: Connection) -> None:
         loop = asyncio.get_running_loop()
         try:
             timeout = None if self._tls is None else self._seconds
-            one.transport, _ = await loop.connect_accepted_socket(
-                lambda: protocol, one.socket, ssl=self._tls, ssl_handshake_timeout=timeout
-            )
+            await loop.connect_accepted_socket(lambda: one, one.accepted, ssl=self._tls, ssl_handshake_timeout=timeout)
         except (OSError, asyncio.CancelledError):  # no TLS, or no time left for it
-            self._gone(protocol)
-            self._count(protocol, Result.BAD_HTTP)
+            self.gone(one)
+            self.count(one, Result.BAD_HTTP)
 
-    def _late(self, one: _Connection) -> None:
-        if one.proven:  # it is being acted on, which has a deadline of its own
-            return
-        self._end(one, Result.SLOW)
+    def _connected(self, one: Connection) -> None:
+        """The handshake is over: the socket is the transport's to close, if there is one."""
+        if one.transport is None:
+            one.accepted.close()
 
-    def _end(self, one: _Connection, why: Result) -> None:
-        self._count(one.protocol, why)
-        self._gone(one.protocol)
+    def _late(self, one: Connection) -> None:
+        if not one.proven:  # else it is being acted on, which has a deadline of its own
+            self._end(one, Result.SLOW)
+
+    def _end(self, one: Connection, why: Result) -> None:
+        self.count(one, why)
+        self.gone(one)
         if isinstance(one.transport, asyncio.Transport):
             one.transport.abort()
         elif one.handshake is not None:
             one.handshake.cancel()
-
-    def _count(self, protocol: HttpProtocol, why: Result) -> None:
-        if not protocol.counted:
-            protocol.counted = True
-            self._lost(why)
-
-    def _gone(self, protocol: HttpProtocol) -> None:
-        one = self._open.pop(protocol, None)
-        if one is not None and one.deadline is not None:
-            one.deadline.cancel()
 
 
 def listening_socket(host: str, port: int) -> socket.socket:

@@ -53,13 +53,13 @@ class _Part(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
 
-class _Any(_Part):
+class _Alert(_Part):
     labels: dict[str, str]
     fingerprint: str = Field(pattern=r"^[0-9A-Za-z]{1,64}$")
     starts_at: Annotated[float, PlainValidator(_seconds)] = Field(alias="startsAt")
 
 
-class _Notified(_Any):
+class _Notified(_Alert):
     status: Literal["firing", "resolved"]
 
 
@@ -67,7 +67,7 @@ class _State(_Part):
     state: Literal["unprocessed", "active", "suppressed"]
 
 
-class _Listed(_Any):
+class _Listed(_Alert):
     status: _State
 
 
@@ -85,8 +85,9 @@ _ALLOWED = {
     "fingerprint": "1 to 64 letters and digits",
     "labels": "an object of texts",
     "state": "unprocessed, active or suppressed",
+    "status": "firing or resolved",
+    "": "an object, as Alertmanager or Grafana sends it",
 }
-_STATUS = "firing or resolved"
 
 
 def parse_notification(body: bytes) -> tuple[Alert, ...]:
@@ -95,7 +96,10 @@ def parse_notification(body: bytes) -> tuple[Alert, ...]:
         found = _Notification.model_validate_json(body)
     except ValidationError as error:
         raise _explained(error, body, "") from None
-    return tuple(_alert(one, one.status == "firing", f"alerts[{i}]") for i, one in enumerate(found.alerts))
+    return tuple(
+        Alert(one.labels, one.fingerprint, one.starts_at, one.status == "firing", f"alerts[{i}]")
+        for i, one in enumerate(found.alerts)
+    )
 
 
 def parse_alerts(body: bytes) -> tuple[Alert, ...]:
@@ -104,12 +108,11 @@ def parse_alerts(body: bytes) -> tuple[Alert, ...]:
         found = _ANSWER.validate_json(body)
     except ValidationError as error:
         raise _explained(error, body, "alerts") from None
-    firing = ((i, one) for i, one in enumerate(found) if one.status.state != "suppressed")
-    return tuple(_alert(one, True, f"alerts[{i}]") for i, one in firing)
-
-
-def _alert(one: _Any, firing: bool, where: str) -> Alert:
-    return Alert(one.labels, one.fingerprint, one.starts_at, firing, where)
+    return tuple(
+        Alert(one.labels, one.fingerprint, one.starts_at, True, f"alerts[{i}]")
+        for i, one in enumerate(found)
+        if one.status.state != "suppressed"
+    )
 
 
 def _explained(error: ValidationError, body: bytes, root: str) -> InvalidRequest:
@@ -118,24 +121,19 @@ def _explained(error: ValidationError, body: bytes, root: str) -> InvalidRequest
     if first["type"] == "json_invalid":
         shown = body[:40].decode("utf-8", "replace")
         return Malformed("body", shown, f"JSON in UTF-8 ({first['msg'].removeprefix('Invalid JSON: ')})")
-    path = root
+    path, names = root, []
     for step in first["loc"]:
         path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
-    names = [step for step in first["loc"] if isinstance(step, str)]
-    if first["type"] == "missing":
-        return InvalidRequest(path, None, _allowed(names, first["loc"]))
-    return InvalidRequest(path or "body", _short(first["input"]), _allowed(names, first["loc"]))
-
-
-def _allowed(names: list[str], loc: tuple[int | str, ...]) -> str:
+        names += [step] if isinstance(step, str) else []
     last = names[-1] if names else ""
     if "labels" in names[:-1]:
-        return "a text"
-    if last == "alerts" and isinstance(loc[-1], int):
-        return "an alert: an object"
-    if last == "status":
-        return _STATUS
-    return _ALLOWED.get(last, "an object, as Alertmanager or Grafana sends it" if not loc else "a valid value")
+        allowed = "a text"
+    elif last == "alerts" and isinstance(first["loc"][-1], int):
+        allowed = "an alert: an object"
+    else:
+        allowed = _ALLOWED.get(last, "a valid value")
+    value = None if first["type"] == "missing" else _short(first["input"])
+    return InvalidRequest(path or "body", value, allowed)
 
 
 def _short(value: object) -> object:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence, Set
 import aiohttp
 
 from draftd.errors import InvalidRequest, NotServing, QueueFull
-from draftd.fallback.alerts.background import LoopThread, RateLimitedLog
+from draftd.fallback.alerts.connections import LoopThread, RateLimitedLog
 from draftd.fallback.alerts.payload import ACCEPTED_ALERTS, PollResult, notice_of, parse_alerts
 from draftd.fallback.leases import Notice
 from draftd.fallback.seams import FallbackTelemetry

@@ -23,8 +23,14 @@ from aiohttp import web
 
 from draftd.errors import ConfigError, InvalidRequest, NotServing, QueueFull
 from draftd.fallback.alerts.authentication import Authentication, ReplayGuard, Signed
-from draftd.fallback.alerts.background import LoopThread, RateLimitedLog
-from draftd.fallback.alerts.connections import Connections, listening_socket, server_context
+from draftd.fallback.alerts.connections import (
+    Connections,
+    LoopThread,
+    RateLimitedLog,
+    connection_of,
+    listening_socket,
+    server_context,
+)
 from draftd.fallback.alerts.payload import (
     ACCEPTED_ALERTS,
     BadLevel,
@@ -92,14 +98,9 @@ class WebhookListener:
         body_seconds: float = _BODY_SECONDS,
         request_seconds: float = 2 * _BODY_SECONDS,
     ) -> None:
-        self._settings = settings
-        self._notices = notices
-        self._telemetry = telemetry
-        self._instance = instance
-        self._accepted = accepted
-        self._wall = wall
-        self._body_seconds = body_seconds
-        self._request_seconds = request_seconds
+        self._settings, self._notices, self._telemetry = settings, notices, telemetry
+        self._instance, self._accepted, self._wall = instance, accepted, wall
+        self._body_seconds, self._request_seconds = body_seconds, request_seconds
         token, secret = (None if one is None else one.get_secret_value() for one in (settings.token, settings.secret))
         self._authentication = Authentication(token, secret, settings.timestamp_header, settings.replay_seconds)
         self._replay_guard = ReplayGuard(2 * settings.replay_seconds)
@@ -148,7 +149,6 @@ class WebhookListener:
         self._log.write(logging.WARNING, result, f"webhook: a connection without a notification: {result}")
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        assert self._connections is not None
         try:
             result, told = await self._notified(request)
             response = web.json_response(told)
@@ -158,7 +158,9 @@ class WebhookListener:
             result = Result.FAILED
             response = web.json_response({"error": "the daemon failed; its log says how"}, status=500)
             self._log.write(logging.ERROR, result, "webhook: a notification failed", error=error)
-        if not self._connections.counted(request):
+        connection = connection_of(request)
+        if not connection.counted:
+            connection.counted = True
             self._telemetry.notification(result)
         response.headers["Server"] = "draftd"
         response.force_close()
@@ -183,21 +185,16 @@ class WebhookListener:
         try:
             body, claim = await self._authenticated(request)
         except Refused as refused:
-            raise self._slowed(refused) from None
+            # Unknown senders have an allowance of their own, so that they do not use up that of known ones.
+            if refused.status == 401 and (wait := self._unproven.take()):
+                raise Refused(429, refused.result, "too many without credentials", retry_after=wait) from None
+            raise
         try:
             return await self._act(body)
         except Refused as refused:
-            if claim is not None and refused.status >= 500:
-                self._replay_guard.discard(
-                    claim.signature
-                )  # its sender is to try again, within the same second it may be
+            if claim is not None and refused.status >= 500:  # its sender may try again within the same second
+                self._replay_guard.discard(claim.signature)
             raise
-
-    def _slowed(self, refused: Refused) -> Refused:
-        """Unknown senders have an allowance of their own, so that they do not use up that of known ones."""
-        if refused.status != 401 or not (wait := self._unproven.take()):
-            return refused
-        return Refused(429, refused.result, "too many without credentials", retry_after=wait)
 
     async def _authenticated(self, request: web.BaseRequest) -> tuple[bytes, Signed | None]:
         """The body of a sender that is known, and within its rate. What the headers tell is told before any of the
@@ -219,10 +216,10 @@ class WebhookListener:
         return body, claim
 
     def _admit(self, request: web.BaseRequest) -> None:
-        assert self._connections is not None
+        """The sender is known: its connection is not closed to make room for another."""
         if wait := self._proven.take():
             raise _too_many(wait)
-        self._connections.proven(request)
+        connection_of(request).proven = True
 
     async def _body(self, request: web.BaseRequest) -> bytes:
         most = self._settings.max_body_bytes
@@ -248,9 +245,17 @@ class WebhookListener:
         return bytes(body)
 
     async def _act(self, body: bytes) -> tuple[Result, dict[str, object]]:
-        notices, ignored = self._understood(body)
+        found = self._understood(body)
+        notices = [one for one in found if isinstance(one, Notice)]
+        ignored = [one for one in found if isinstance(one, Ignored)]
+        listed = {"ignored": [str(one) for one in ignored[:_MOST_SHOWN]]} if ignored else {}
         if not notices:
-            return self._nothing_asked(ignored)
+            results = {one.result for one in ignored}
+            if results == {Result.UNKNOWN_ALERT}:
+                known = ", ".join(sorted(self._accepted))
+                raise Refused(422, Result.UNKNOWN_ALERT, f"{ignored[0]}; allowed: {known}")
+            result = Result.NO_LEVEL if Result.NO_LEVEL in results else Result.OTHER_INSTANCE
+            return result, {"result": result, **listed}
         applied = await self._take(notices)
         counts = Counter(applied)
         if counts[Applied.ACCEPTED] + counts[Applied.RENEWED] + counts[Applied.RESOLVED]:
@@ -264,32 +269,19 @@ class WebhookListener:
             for one, became in zip(notices[:_MOST_SHOWN], applied, strict=False)
         )
         self._log.write(logging.WARNING if result is Result.FULL else logging.INFO, result, f"webhook: {said}")
-        return result, {"result": result, "applied": dict(counts), **_listed(ignored)}
+        return result, {"result": result, "applied": dict(counts), **listed}
 
-    def _understood(self, body: bytes) -> tuple[list[Notice], list[Ignored]]:
+    def _understood(self, body: bytes) -> list[Notice | Ignored]:
         """Raises Refused where it is no notification, or asks for what there is not."""
-        try:
-            alerts = parse_notification(body)
-        except Malformed as error:
-            raise Refused(400, Result.MALFORMED, error.message) from None
-        except InvalidRequest as error:
-            raise Refused(422, Result.INVALID, error.message) from None
         instance, now = self._instance(), self._wall()
         try:
-            found = [notice_of(alert, self._accepted, instance, now) for alert in alerts]
+            return [notice_of(alert, self._accepted, instance, now) for alert in parse_notification(body)]
+        except Malformed as error:
+            raise Refused(400, Result.MALFORMED, error.message) from None
+        except BadLevel as error:
+            raise Refused(422, Result.BAD_LEVEL, error.message) from None
         except InvalidRequest as error:
-            result = Result.BAD_LEVEL if isinstance(error, BadLevel) else Result.INVALID
-            raise Refused(422, result, error.message) from None
-        notices = [one for one in found if isinstance(one, Notice)]
-        return notices, [one for one in found if isinstance(one, Ignored)]
-
-    def _nothing_asked(self, ignored: list[Ignored]) -> tuple[Result, dict[str, object]]:
-        results = {one.result for one in ignored}
-        if results == {Result.UNKNOWN_ALERT}:
-            known = ", ".join(sorted(self._accepted))
-            raise Refused(422, Result.UNKNOWN_ALERT, f"{ignored[0]}; allowed: {known}")
-        result = Result.NO_LEVEL if Result.NO_LEVEL in results else Result.OTHER_INSTANCE
-        return result, {"result": result, **_listed(ignored)}
+            raise Refused(422, Result.INVALID, error.message) from None
 
     async def _take(self, notices: list[Notice]) -> list[Applied]:
         try:
@@ -303,11 +295,6 @@ class WebhookListener:
             raise _not_now(f": {error.message}", error.retry_after) from None
         except TimeoutError:
             raise _not_now() from None
-
-
-def _listed(ignored: list[Ignored]) -> dict[str, object]:
-    """Which alerts were ignored, and why; the first of them."""
-    return {"ignored": [str(one) for one in ignored[:_MOST_SHOWN]]} if ignored else {}
 
 
 def _not_now(why: str = "", wait: float | None = None) -> Refused:
