@@ -10,11 +10,30 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Annotated, Literal, Protocol
+
+from pydantic import AfterValidator, Field
 
 _MOST_CHARACTERS = 20_000  # of an answer that is looked at
 _MOST_OBJECTS = 64  # places at which an object may begin that are tried
 _THOUGHT = re.compile(r"^.*</think>", re.DOTALL)
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+}
+
+
+def _type(name: str) -> str:
+    if name not in _TYPES:
+        raise ValueError(", ".join(_TYPES))
+    return name
+
+
+Functions = Annotated[frozenset[str], Field(min_length=1)]
 
 
 class Check(Protocol):
@@ -29,17 +48,9 @@ class Check(Protocol):
 class JsonObject:
     """An object with at least `keys` (name to type), of which those in `values` have these values."""
 
-    TYPES: ClassVar[Mapping[str, tuple[type, ...]]] = {
-        "string": (str,),
-        "integer": (int,),
-        "number": (int, float),
-        "boolean": (bool,),
-        "array": (list,),
-        "object": (dict,),
-    }
-
-    keys: Mapping[str, str]
+    keys: Mapping[str, Annotated[str, AfterValidator(_type)]]
     values: Mapping[str, object]
+    kind: Literal["json_object"] = "json_object"
 
     def complaint(self, answer: str) -> str:
         found = next(objects(answer), None)
@@ -48,7 +59,7 @@ class JsonObject:
         for key, kind in self.keys.items():
             if key not in found:
                 return f"no key {key!r}"
-            if not _is(found[key], self.TYPES[kind]):
+            if not _is(found[key], _TYPES[kind]):
                 return f"{key!r} is no {kind}: {_shown(found[key])}"
         for key, wanted in self.values.items():
             if not _same(found.get(key), wanted):
@@ -60,9 +71,10 @@ class JsonObject:
 class ToolCall:
     """One call that parses, of an allowed function: of `name`, with exactly `arguments`."""
 
-    allowed: frozenset[str]
+    allowed: Functions
     name: str
     arguments: Mapping[str, object]
+    kind: Literal["tool_call"] = "tool_call"
 
     def complaint(self, answer: str) -> str:
         made = next(calls(answer), None)
@@ -87,8 +99,9 @@ class ToolCall:
 class NoToolCall:
     """An answer in words that mentions one of `mentions`, and calls nothing, for no tool was asked for."""
 
-    allowed: frozenset[str]
-    mentions: tuple[str, ...]
+    allowed: Functions
+    mentions: Annotated[tuple[str, ...], Field(min_length=1)]
+    kind: Literal["no_tool_call"] = "no_tool_call"
 
     def complaint(self, answer: str) -> str:
         made = next(calls(answer), None)

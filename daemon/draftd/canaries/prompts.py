@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
 from dataclasses import dataclass
 from importlib import resources
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from draftd.canaries.checkers import Check, JsonObject, NoToolCall, ToolCall
-from draftd.canaries.fields import Fields, FrozenPromptError, lines
 from draftd.core import WorkloadClass
+from draftd.errors import FieldError
 
 MOST_PROMPTS = 256  # of one file: their autoregressive answers are kept in memory
 MOST_TOKENS = 256  # of one answer
-_ROLES = ("system", "user", "assistant")
-_PROMPT_FIELDS = ("id", "workload", "messages", "max_tokens")
 
 Messages = tuple[tuple[str, str], ...]
+
+
+class FrozenPromptError(FieldError):
+    """A file of frozen prompts is not as it should be: says which file, line and field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,59 +53,79 @@ class FrozenPrompts:
         return cls(parse_probe(*_read("probe.jsonl")), parse_canaries(*_read("quality.jsonl")))
 
 
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+_Text = Annotated[str, Field(min_length=1)]
+
+
+class _Message(_Part):
+    role: Literal["system", "user", "assistant"]
+    content: _Text
+
+
+def _ends_with_a_users(messages: list[_Message]) -> list[_Message]:
+    if messages[-1].role != "user":
+        raise ValueError("a user's message as the last one: it is what is answered")
+    return messages
+
+
+def _callable(check: Check) -> Check:
+    if isinstance(check, ToolCall) and check.name not in check.allowed:
+        raise ValueError(f"a name that is among those allowed: {', '.join(sorted(check.allowed))}")
+    return check
+
+
+class _Line(_Part):
+    id: _Text
+    workload: WorkloadClass
+    messages: Annotated[list[_Message], Field(min_length=1), AfterValidator(_ends_with_a_users)]
+    max_tokens: int = Field(ge=1, le=MOST_TOKENS)
+
+    def prompt(self) -> FrozenPrompt:
+        messages = tuple((one.role, one.content) for one in self.messages)
+        return FrozenPrompt(self.id, self.workload, messages, self.max_tokens)
+
+
+class _CanaryLine(_Line):
+    check: Annotated[JsonObject | ToolCall | NoToolCall, Field(discriminator="kind"), AfterValidator(_callable)]
+
+
+Line = TypeVar("Line", bound=_Line)
+
+
 def parse_probe(text: str, source: str) -> tuple[FrozenPrompt, ...]:
     """Raises FrozenPromptError, naming `source`, line and field."""
-    made: dict[str, FrozenPrompt] = {}
-    for line in lines(text, source):
-        prompt = _prompt(line.only(*_PROMPT_FIELDS))
-        made[_new(prompt, line, made)] = prompt
-    _bounded(len(made), source)
-    return tuple(made.values())
+    return tuple(line.prompt() for line in _lines(text, source, _Line))
 
 
 def parse_canaries(text: str, source: str) -> tuple[Canary, ...]:
     """Raises FrozenPromptError, naming `source`, line and field."""
-    made: dict[str, Canary] = {}
-    for line in lines(text, source):
-        prompt = _prompt(line.only(*_PROMPT_FIELDS, "check"))
-        made[_new(prompt, line, made)] = Canary(prompt, _check(line.inner("check")))
-    _bounded(len(made), source)
-    return tuple(made.values())
+    return tuple(Canary(line.prompt(), line.check) for line in _lines(text, source, _CanaryLine))
 
 
-def _prompt(line: Fields) -> FrozenPrompt:
-    messages = [
-        (message.only("role", "content").one_of("role", _ROLES), message.text("content"))
-        for message in line.each("messages")
-    ]
-    if messages[-1][0] != "user":
-        raise line.wrong("messages", messages[-1][0], "a user's message as the last one: it is what is answered")
-    workload = WorkloadClass(line.one_of("workload", [kind.value for kind in WorkloadClass]))
-    return FrozenPrompt(line.text("id"), workload, tuple(messages), line.number("max_tokens", MOST_TOKENS))
-
-
-def _check(said: Fields) -> Check:
-    kind = said.one_of("kind", ("json_object", "tool_call", "no_tool_call"))
-    if kind == "json_object":
-        keys = said.only("kind", "keys", "values").inner("keys")
-        types = {key: keys.one_of(key, tuple(JsonObject.TYPES)) for key in keys.entry}
-        return JsonObject(types, dict(said.inner("values").entry))
-    if kind == "tool_call":
-        allowed = said.only("kind", "allowed", "name", "arguments").texts("allowed")
-        return ToolCall(frozenset(allowed), said.one_of("name", allowed), dict(said.inner("arguments").entry))
-    allowed = said.only("kind", "allowed", "mentions").texts("allowed")
-    return NoToolCall(frozenset(allowed), said.texts("mentions"))
-
-
-def _new(prompt: FrozenPrompt, line: Fields, made: Container[str]) -> str:
-    if prompt.id in made:
-        raise line.wrong("id", prompt.id, "one that no line above has")
-    return prompt.id
-
-
-def _bounded(count: int, source: str) -> None:
-    if not 1 <= count <= MOST_PROMPTS:
-        raise FrozenPromptError(source, f"{count} prompts", f"1 to {MOST_PROMPTS}")
+def _lines(text: str, source: str, kind: type[Line]) -> list[Line]:
+    """The objects of a file with one a line; empty lines are skipped."""
+    found: dict[str, Line] = {}
+    for number, written in enumerate(text.splitlines(), 1):
+        if not written.strip():
+            continue
+        place = f"{source}, line {number}"
+        try:
+            line = kind.model_validate_json(written)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            field = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
+            allowed = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+            value = None if first["type"] == "missing" else first["input"]
+            raise FrozenPromptError(f"{place}: {field[1:]}" if field else place, value, allowed) from None
+        if line.id in found:
+            raise FrozenPromptError(f"{place}: id", line.id, "one that no line above has")
+        found[line.id] = line
+    if not 1 <= len(found) <= MOST_PROMPTS:
+        raise FrozenPromptError(source, f"{len(found)} prompts", f"1 to {MOST_PROMPTS}")
+    return list(found.values())
 
 
 def _read(name: str) -> tuple[str, str]:

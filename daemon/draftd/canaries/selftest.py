@@ -20,8 +20,6 @@ _OF_TYPE: Mapping[str, object] = {
     "array": ["word"],
     "object": {"inner": 1},
 }
-_PROSE = "I would rather talk of the weather."
-_ABSENT = "no_such_function"
 _RAISED = "the checker raised"
 
 
@@ -39,9 +37,8 @@ def faults(canaries: Sequence[Canary]) -> tuple[Fault, ...]:
     found: list[Fault] = []
     for canary in canaries:
         if next(right(canary.check), None) is None:
-            found.append(
-                Fault(canary.prompt.id, "", f"cannot be tried: nothing is known of {type(canary.check).__name__}")
-            )
+            what = f"cannot be tried: nothing is known of {type(canary.check).__name__}"
+            found.append(Fault(canary.prompt.id, "", what))
         for answers, wanted in ((right(canary.check), True), (spoilt(canary.check), False)):
             for answer in answers:
                 if what := _wrong(canary.check, answer, wanted):
@@ -65,7 +62,7 @@ def right(check: Check) -> Iterator[str]:
 
 def spoilt(check: Check) -> Iterator[str]:
     """Answers that are wrong, each in one place."""
-    yield from ("", _PROSE)
+    yield from ("", "I would rather talk of the weather.")
     if isinstance(check, JsonObject):
         whole = _whole(check)
         yield json.dumps(whole)[:-1]
@@ -77,7 +74,7 @@ def spoilt(check: Check) -> Iterator[str]:
     elif isinstance(check, ToolCall):
         made = dict(check.arguments)
         yield _call(check.name, made)[:-2]
-        yield _call(_ABSENT, made)
+        yield _call("no_such_function", made)
         yield from (_call(name, made) for name in sorted(check.allowed - {check.name}))
         yield _call(check.name, {**made, "not_asked_for": 1})
         for key, value in made.items():

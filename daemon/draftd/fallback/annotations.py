@@ -96,13 +96,11 @@ class Annotator:
                 wait = self._first_wait
                 continue
             with self._changed:
-                if self._until is None and len(self._waiting) < self._capacity:
+                again = self._until is None and len(self._waiting) < self._capacity
+                if again:
                     self._waiting.appendleft(transition)  # it was the oldest, and is again
-                    lost = False
-                else:
-                    lost = True
                 self._changed.wait_for(lambda: self._until is not None, wait)
-            if lost:
+            if not again:
                 self._telemetry.annotation(DROPPED)
             wait = min(wait * 2, _LONGEST_WAIT_SECONDS)
 
@@ -137,47 +135,39 @@ class Grafana:
     """The one call that is needed of it, through grafana-client. One thread."""
 
     def __init__(self, settings: AnnotationSettings, seconds: float) -> None:
-        self._settings, self._seconds = settings, seconds
+        self._url, self._seconds = settings.grafana_url or "", seconds
+        self._token = None if settings.grafana_token is None else settings.grafana_token.get_secret_value()
         self._api: Any = None
 
     def annotate(self, at: int, tags: list[str], text: str) -> None:
         """`at` in milliseconds since 1970. Raises what grafana-client and what is below it raise."""
         if self._api is None:
-            self._api = self._connected()
+            from grafana_client.api import GrafanaApi  # here, for it takes a while to import
+
+            parts = urlsplit(self._url)
+            host, path = parts.hostname or "", parts.path.strip("/")
+            self._api = GrafanaApi(
+                auth=self._token,
+                protocol=parts.scheme,
+                host=f"[{host}]" if ":" in host else host,
+                port=parts.port,
+                url_path_prefix=f"{path}/" if path else "",
+                timeout=self._seconds,
+            )
+            self._api.client.s.max_redirects = 0  # one could carry the token elsewhere
         self._api.annotations.add_annotation(time_from=at, tags=tags, text=text)
 
     def explained(self, error: Exception) -> tuple[str, str]:
         """Whether it was refused for good or failed for now, and a line for people, without the token in it."""
         from niquests.exceptions import TooManyRedirects
 
-        status = int(getattr(error, "status_code", 0) or 0)
-        url = self._settings.grafana_url
         if isinstance(error, TooManyRedirects):
-            return REFUSED, f"{url} sends elsewhere: the address it ends up at is wanted"
+            return REFUSED, f"{self._url} sends elsewhere: the address it ends up at is wanted"
+        status = int(getattr(error, "status_code", 0) or 0)
         if not status:
-            return FAILED, f"{url} gives no answer ({type(error).__name__})"
+            return FAILED, f"{self._url} gives no answer ({type(error).__name__})"
         said = str(getattr(error, "message", error))
-        if token := self._token():
-            said = said.replace(token, "…")
+        if self._token:
+            said = said.replace(self._token, "…")
         final = 400 <= status < 500 and status not in (408, 429)
-        return REFUSED if final else FAILED, f"{url} answers {status} ({said[:200]})"
-
-    def _token(self) -> str | None:
-        token = self._settings.grafana_token
-        return None if token is None else token.get_secret_value()
-
-    def _connected(self) -> Any:
-        from grafana_client.api import GrafanaApi  # here, for it takes a while to import
-
-        parts = urlsplit(self._settings.grafana_url or "")
-        host, path = parts.hostname or "", parts.path.strip("/")
-        api: Any = GrafanaApi(
-            auth=self._token(),
-            protocol=parts.scheme,
-            host=f"[{host}]" if ":" in host else host,
-            port=parts.port,
-            url_path_prefix=f"{path}/" if path else "",
-            timeout=self._seconds,
-        )
-        api.client.s.max_redirects = 0  # one could carry the token elsewhere
-        return api
+        return REFUSED if final else FAILED, f"{self._url} answers {status} ({said[:200]})"

@@ -69,8 +69,7 @@ class LadderController:
         self._leases = self._leases.expire(now)
         self._signals = (*self._feed.signals(now), *self._leases.signals())
         self._move(now)
-        guard = self._feed.guard
-        self._schedule.consider(self._ladder, self._signals, bool(guard.quality), guard.learnt(), now)
+        self._schedule.consider(self._ladder, self._signals, self._feed.guard.learnt(), now)
         self._save(now)
 
     def _save(self, now: float) -> None:

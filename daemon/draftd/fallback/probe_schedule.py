@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from draftd.core import PROMPT_LOOKUP
 from draftd.errors import DraftdError, NotNow
@@ -19,32 +19,25 @@ from draftd.settings import FallbackSettings
 
 log = logging.getLogger(__name__)
 
+Report = TypeVar("Report", ProbeReport, CanaryReport)
+
 _LEAD_SECONDS = 30.0  # a probe begins at most so much before the wait is over
 _LIKELY_SECONDS = 1.0  # what a probe is taken to cost before the first one
 
 
 class ProbeRuns(Protocol):
-    """What runs probes and canaries: draftd.fallback.probe_runner. One run at a time."""
+    """What runs probes and canaries, one at a time: ProbeRunner. Each raises NotNow while one is under way."""
+
+    baselines: ProbeBaselines  # what probes showed while all was well
 
     @property
     def busy(self) -> bool: ...
 
-    @property
-    def baselines(self) -> ProbeBaselines:
-        """What probes showed while all was well."""
-        ...
+    def probe(self, level: LadderLevel, baselines: Mapping[StreamKey, Baseline]) -> Future[ProbeReport]: ...
 
-    def probe(self, level: LadderLevel, baselines: Mapping[StreamKey, Baseline]) -> Future[ProbeReport]:
-        """Raises NotNow while a run is under way."""
-        ...
+    def learn(self, level: LadderLevel) -> Future[ProbeReport]: ...
 
-    def learn(self, level: LadderLevel) -> Future[ProbeReport]:
-        """A probe while all is well, which later ones are compared with. Raises NotNow while a run is under way."""
-        ...
-
-    def canaries(self) -> Future[CanaryReport]:
-        """Raises NotNow while a run is under way."""
-        ...
+    def canaries(self) -> Future[CanaryReport]: ...
 
 
 class ProbeSchedule:
@@ -120,61 +113,53 @@ class ProbeSchedule:
         target = to_probe(self._ladder, state.position, self._vain)
         if target is None:
             raise NotNow("there is no level above the one in force")
-        future = self._runner.probe(self._ladder[target], baselines)
-        self._begin(future, now)
-        return future
+        return self._begun(self._runner.probe(self._ladder[target], baselines), now)
 
     def canaries_now(self, now: float) -> Future[CanaryReport]:
         """Raises NotNow while something is being tried out."""
-        future = self._runner.canaries()
-        self._begin(future, now)
-        return future
+        return self._begun(self._runner.canaries(), now)
 
     def consider(
-        self,
-        state: LadderState,
-        signals: Sequence[Signal],
-        complaint: bool,
-        baselines: Mapping[StreamKey, Baseline],
-        now: float,
+        self, state: LadderState, signals: Sequence[Signal], baselines: Mapping[StreamKey, Baseline], now: float
     ) -> None:
-        """Begins what is due. `complaint`: the last canaries were bad."""
+        """Begins what is due, where it can be afforded."""
         if self._running is not None or self._runner.busy:
             return
         target = self._probe_due(state, signals, now)
-        learns = self._learning_due(state, signals, now)
-        tests = self._canaries_due(state, signals, complaint, now)
-        if target is None and not learns and not tests:
-            return
-        if not self._affordable(now, urgent=self._at_once and target is not None):
+        learns = target is None and self._learning_due(state, signals, now)
+        if target is None and not learns and not self._canaries_due(state, signals, now):
             return
         try:
+            if not self._affordable(now, urgent=self._at_once and target is not None):
+                return
             if target is not None:
-                self._begin(self._runner.probe(self._ladder[target], baselines), now)
+                self._begun(self._runner.probe(self._ladder[target], baselines), now)
             elif learns:
-                self._begin(self._runner.learn(self._ladder[0]), now)
+                self._begun(self._runner.learn(self._ladder[0]), now)
                 wait = min(self._limits.cooldown * 2.0 ** min(self._learns, 30), self._limits.longest_wait)
                 self._learn_at, self._learns = now + wait, self._learns + 1
             else:
-                self._begin(self._runner.canaries(), now)
+                self._begun(self._runner.canaries(), now)
         except DraftdError as error:
             log.debug("nothing can be tried out now: %s", error)
 
-    def _begin(self, future: Future[ProbeReport] | Future[CanaryReport], now: float) -> None:
+    def _begun(self, future: Future[Report], now: float) -> Future[Report]:
         self._running, self._began, self._void = future, now, False
+        return future
 
     def _probed(self, report: ProbeReport, now: float) -> None:
         self.probed = report
         log.info("probe of %s: %s: %s", report.level.label, report.verdict, report.reason)
         if self._void:
             return
-        self._at_once = False
-        self._probed_at = now
+        self._at_once, self._probed_at = False, now
         if report.verdict is Verdict.GOOD:
             return
-        self._in_vain(self._ladder.index(report.level))
-        bad = report.verdict is Verdict.BAD
-        self._not_before = now + self._limits.cooldown * (1.0 if bad else 0.25)
+        self._not_before = now + self._limits.cooldown * (1.0 if report.verdict is Verdict.BAD else 0.25)
+        self._vain.add(self._ladder.index(report.level))
+        tried = {self._ladder[one].drafter for one in self._vain}
+        if all(one.drafter in tried for one in self._ladder[: max(self._vain)]):
+            self._vain = set()  # all over again: any of them may have been mended
 
     def _probe_due(self, state: LadderState, signals: Sequence[Signal], now: float) -> int | None:
         """The position to probe; None where it is too early, or where no step up could follow."""
@@ -190,45 +175,30 @@ class ProbeSchedule:
 
     def _learning_due(self, state: LadderState, signals: Sequence[Signal], now: float) -> bool:
         """At the top, while no signal asks for less: what probes show when all is well."""
-        if state.position != 0 or signals or not self._ladder[0].max_draft_tokens or now < self._learn_at:
-            return False
         top = self._ladder[0]
-        known = top.drafter is not None and self._runner.baselines.of(top.drafter) is not None
-        return not known and not why_missing(top.drafter, self._engine)
-
-    def _canaries_due(self, state: LadderState, signals: Sequence[Signal], complaint: bool, now: float) -> bool:
-        if not self._testable(state):
+        if state.position != 0 or signals or top.drafter is None or not top.max_draft_tokens or now < self._learn_at:
             return False
-        if complaint:  # nothing but a good run ends it; not while something else forbids the weights that it needs
-            others = (signal for signal in signals if signal.cause is not Cause.QUALITY)
-            if any(not self._ladder[lowest(self._ladder, signal.asks_for)].max_draft_tokens for signal in others):
-                return False
-            return now - self._canaries_at >= state.wait(self._limits)
-        if not self._settings.canary_period_seconds or not self._ladder[state.position].max_draft_tokens:
-            return False
-        return now - self._canaries_at >= self._settings.canary_period_seconds
+        return self._runner.baselines.of(top.drafter) is None and not why_missing(top.drafter, self._engine)
 
-    def _testable(self, state: LadderState) -> bool:
-        """Whether the canaries would find something drafted where they run."""
+    def _canaries_due(self, state: LadderState, signals: Sequence[Signal], now: float) -> bool:
+        """Only where they would find something drafted."""
         level = self._ladder[state.position]
-        levels = [level] if level.drafter is not None else self._ladder
-        return any(one.drafter is not None and not why_missing(one.drafter, self._engine) for one in levels)
+        drafters = [one.drafter for one in (self._ladder if level.drafter is None else [level])]
+        if all(one is None or why_missing(one, self._engine) for one in drafters):
+            return False
+        others = [signal for signal in signals if signal.cause is not Cause.QUALITY]
+        if len(others) < len(signals):  # the last ones were bad, and nothing but a good run ends that
+            forbidden = any(not self._ladder[lowest(self._ladder, one.asks_for)].max_draft_tokens for one in others)
+            return not forbidden and now - self._canaries_at >= state.wait(self._limits)
+        period = self._settings.canary_period_seconds
+        return period > 0 and level.max_draft_tokens > 0 and now - self._canaries_at >= period
 
     def _affordable(self, now: float, urgent: bool) -> bool:
-        """Idle, or within the share of its time that a busy daemon may spend; new weights are worth it at any time."""
-        try:
-            _ = self._engine.info
-            status = self._engine.status()
-        except DraftdError:
-            return False
+        """Idle, or within the share of its time that a busy daemon may spend; new weights are worth it at any time.
+        Raises NotServing while nothing is loaded."""
+        _ = self._engine.info
+        status = self._engine.status()
         if urgent or (not status.active and not status.queued):
             return True
         share = self._settings.probe_share
         return share > 0 and now - self._ended >= self._cost / share
-
-    def _in_vain(self, position: int) -> None:
-        """Once all drafters above were tried, they are tried all over again: any of them may have been mended."""
-        self._vain.add(position)
-        tried = {self._ladder[one].drafter for one in self._vain}
-        if all(one.drafter in tried for one in self._ladder[: max(self._vain)]):
-            self._vain = set()
