@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from draftd.models.blas import load_blas
 
@@ -15,6 +16,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # Workers share the cores: a thread each and no more. Read when the library is loaded.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 load_blas()
+
+settings.register_profile("draftd", deadline=None)  # no test depends on how fast it runs
+settings.load_profile("draftd")
 
 
 @dataclass(frozen=True)

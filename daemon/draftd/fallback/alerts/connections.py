@@ -95,7 +95,7 @@ class Connection(web.RequestHandler):
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
-            access_log=None,
+            access_log=None,  # type: ignore[arg-type]  # none is kept
             max_line_size=2048,
             max_field_size=4096,
             max_headers=64,
