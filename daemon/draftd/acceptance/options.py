@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 
-from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm
+from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Stage
 from draftd.client.prompts import Prompt
 from draftd.core import CLASSES, DrafterName
 from draftd.errors import FieldError
@@ -41,10 +41,10 @@ class OptionError(FieldError):
 
 
 class Options:
-    """Base of the stages' options. `stage` is how errors name it."""
+    """Base of the stages' options."""
 
     __slots__ = ()
-    stage: ClassVar[str]
+    stage: ClassVar[Stage]
 
     def plan(self) -> dict[str, Any]:
         """As it lies in a run's folder."""
@@ -53,7 +53,7 @@ class Options:
     @classmethod
     def from_plan(cls, plan: Mapping[str, Any]) -> Self:
         """What a run began with; what else its plan holds is ignored. Raises OptionError."""
-        return cls._checked(plan, f"the plan of {cls.stage}: ")
+        return cls._checked(plan, f"{cls.stage}.json: ")
 
     @classmethod
     def resumed(cls, plan: Mapping[str, Any] | None, **given: Any) -> Self:
@@ -79,7 +79,7 @@ class SweepOptions(Options):
     request at a time. What the daemon cannot do is left out and reported.
     """
 
-    stage: ClassVar[str] = "the sweep"
+    stage: ClassVar[Stage] = Stage.SWEEP
 
     block_lengths: tuple[BlockOrNone, ...] = (0, 2, 3, 4, 6)
     block_length: Block = 4
@@ -122,7 +122,7 @@ class SweepOptions(Options):
 class SoakOptions(Options):
     """What is None is the daemon's own, and is settled before the soak begins."""
 
-    stage: ClassVar[str] = "the soak"
+    stage: ClassVar[Stage] = Stage.SOAK
 
     duration: Annotated[float, Field(ge=1, le=_WEEK)] = 600.0
     streams: Annotated[int, Field(strict=True, ge=1, le=64)] | None = None  # at most as many as the daemon decodes
@@ -172,7 +172,7 @@ class QualityOptions(Options):
     well, each with a seed of its own.
     """
 
-    stage: ClassVar[str] = "quality"
+    stage: ClassVar[Stage] = Stage.QUALITY
 
     block_length: Block | None = None
     drafter: DrafterName | None = None

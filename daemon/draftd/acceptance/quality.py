@@ -8,34 +8,26 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from draftd.acceptance.folder import RunError, RunFolder
 from draftd.acceptance.options import QualityOptions
-from draftd.acceptance.session import Advance, Progress, Session, ask_for, capture
+from draftd.acceptance.session import Advance, ErrorLimit, Progress, Session
 from draftd.acceptance.statistics import Interval, bootstrap
 from draftd.acceptance.ticks import Arm, Stage, Tick, usable
-from draftd.canaries.prompts import Canary, FrozenPrompts, Messages
+from draftd.canaries.prompts import Canary, FrozenPrompts
 from draftd.canaries.selftest import Fault, complaint, faults
 from draftd.client.prompts import Prompt
-from draftd.errors import DraftdError
 
 if TYPE_CHECKING:
     from draftd.v1 import inference_pb2 as pb
 
 GROUP = "quality"
-MOST_ERRORS = 20  # in a row
 _ANSWER_SECONDS = 300.0
 _REFUSED = "INVALID_ARGUMENT"  # among others of a template that takes no system message
 TOLERANCE = 0.005
 """How far the share that passes with drafts may lie below the other."""
 _EXACT = 1e-9  # 0.995 - 0.99 is a little less than 0.005
-
-
-class QualityStopped(DraftdError):
-    """Too many requests failed one after another. What was measured is kept."""
-
-    status = "FAILED_PRECONDITION"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +56,7 @@ def quality_complete(folder: RunFolder) -> bool:
 
 
 def run_quality(session: Session, options: QualityOptions, model: pb.GetModelResponse, progress: Progress) -> None:
-    """What is missing of it. Raises RunError where the run began with another plan, OptionError,
-    QualityStopped."""
+    """What is missing of it. Raises RunError where the run began with another plan, OptionError, MeasurementStopped."""
     options = options.settled(model)
     session.folder.freeze_plan(Stage.QUALITY, options.plan())
     missing = _missing(session.folder, options)
@@ -104,60 +95,60 @@ class _Asker:
     def __init__(self, session: Session, chat: bool, seed: int) -> None:
         self._session, self._chat, self._seed = session, chat, seed
         self._folded = not chat
-        self._in_a_row = 0
+        self._errors = ErrorLimit()
 
     def ask(self, step: _Step) -> Tick:
-        """Keeps a tick. Raises QualityStopped."""
-        tick = self._tick(step)
-        if tick.error.startswith(_REFUSED) and not self._folded and _folded(step.prompt.messages) is not None:
-            again = self._tick(step, folded=True)
+        """Keeps a tick. Raises MeasurementStopped."""
+        folded = _folded(step.prompt)
+        tick = self._tick(step, folded if self._folded else step.prompt)
+        if tick.error.startswith(_REFUSED) and not self._folded and folded != step.prompt:
+            again = self._tick(step, folded)
             if not again.error:
                 self._folded, tick = True, again
         self._session.folder.keep_tick(tick)
-        self._in_a_row = self._in_a_row + 1 if tick.error else 0
-        if self._in_a_row >= MOST_ERRORS:
-            raise QualityStopped(
-                f"{MOST_ERRORS} requests failed in a row, the last with: {tick.error}; what was measured is kept, and "
-                "the run can be resumed"
-            )
+        self._errors.count(step.arm, [tick])
         return tick
 
-    def _tick(self, step: _Step, *, folded: bool = False) -> Tick:
-        prompt = step.prompt
-        if folded or self._folded:
-            prompt = replace(prompt, messages=_folded(prompt.messages) or prompt.messages)
-        ask = ask_for(prompt, step.arm, chat=self._chat, seed=self._seed, repetition=step.repetition)
-        taken = capture(self._session.client, ask, timeout=_ANSWER_SECONDS)
-        place = self._session.place(Stage.QUALITY, step.arm, prompt, step.repetition)
-        return self._session.tick(taken, step.arm, place, keep_text=True)
+    def _tick(self, step: _Step, prompt: Prompt) -> Tick:
+        how: dict[str, Any] = {"chat": self._chat, "seed": self._seed, "timeout": _ANSWER_SECONDS, "keep_text": True}
+        return self._session.measure(Stage.QUALITY, step.arm, [prompt], step.repetition, **how)[0]
 
 
-def _folded(messages: Messages) -> Messages | None:
-    """With what the system says before the user's own; None where it says nothing."""
-    system = "\n\n".join(said for role, said in messages if role == "system")
+def _folded(prompt: Prompt) -> Prompt:
+    """With what the system says before the user's own; as it is where the system says nothing."""
+    system = "\n\n".join(said for role, said in prompt.messages if role == "system")
     if not system:
-        return None
-    rest = [(role, said) for role, said in messages if role != "system"]
-    return ((rest[0][0], f"{system}\n\n{rest[0][1]}"), *rest[1:])
+        return prompt
+    first, *rest = ((role, said) for role, said in prompt.messages if role != "system")
+    return replace(prompt, messages=((first[0], f"{system}\n\n{first[1]}"), *rest))
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A prompt's answers in one way. The complaint is the first one's that failed; empty where all passed."""
+
+    asked: int
+    passed: int
+    complaint: str
+
+    @property
+    def all_passed(self) -> bool:
+        return self.passed == self.asked
 
 
 @dataclass(frozen=True, slots=True)
 class PromptResult:
-    """One prompt both ways. The complaint is the first answer's that failed; empty where all passed. `identical`: the
-    greedy texts are the same; None where they are not greedy, or one is missing."""
+    """One prompt both ways. `identical`: the greedy texts are the same; None where they are not greedy, or one is
+    missing."""
 
     prompt: str
-    autoregressive_asked: int
-    autoregressive_passed: int
-    autoregressive_complaint: str
-    speculative_asked: int
-    speculative_passed: int
-    speculative_complaint: str
+    autoregressive: Way
+    speculative: Way
     identical: bool | None
 
     @property
     def complete(self) -> bool:
-        return self.autoregressive_asked > 0 and self.speculative_asked > 0
+        return self.autoregressive.asked > 0 and self.speculative.asked > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +160,16 @@ class Comparison:
     autoregressive: float | None
     speculative: float | None
     difference: Interval | None
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Prompts that were not answered both ways."""
+        return tuple(one.prompt for one in self.prompts if not one.complete)
+
+    @property
+    def identical(self) -> int:
+        """Prompts whose greedy texts are the same both ways."""
+        return sum(one.identical is True for one in self.prompts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,36 +184,6 @@ class QualityResult:
     faults: tuple[Fault, ...]  # of the checkers
 
     @property
-    def prompts(self) -> tuple[PromptResult, ...]:
-        return self.greedy.prompts
-
-    @property
-    def autoregressive_success(self) -> float | None:
-        return self.greedy.autoregressive
-
-    @property
-    def speculative_success(self) -> float | None:
-        return self.greedy.speculative
-
-    @property
-    def difference(self) -> Interval | None:
-        return self.greedy.difference
-
-    @property
-    def checkers_sound(self) -> bool:
-        return not self.faults
-
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """Prompts that were not answered both ways."""
-        return tuple(one.prompt for one in self.prompts if not one.complete)
-
-    @property
-    def identical(self) -> int:
-        """Prompts whose greedy texts are the same both ways."""
-        return sum(one.identical is True for one in self.prompts)
-
-    @property
     def complaints(self) -> tuple[str, ...]:
         """Why it failed, each in a sentence; empty where it did not."""
         said: list[str] = []
@@ -222,9 +193,9 @@ class QualityResult:
                 f"a checker is broken, so that nothing is shown: that of {first.prompt}: {first.what}, on"
                 f" {first.answer!r} ({len(self.faults)} faults in all)"
             )
-        if self.missing:
-            said.append(f"{len(self.missing)} of {len(self.prompts)} prompts were not answered both ways")
-        plain, drafted = self.autoregressive_success, self.speculative_success
+        if missing := self.greedy.missing:
+            said.append(f"{len(missing)} of {len(self.greedy.prompts)} prompts were not answered both ways")
+        plain, drafted = self.greedy.autoregressive, self.greedy.speculative
         if plain is None or drafted is None:
             return tuple(said)
         if not plain:
@@ -245,10 +216,10 @@ def quality_result(folder: RunFolder, canaries: Sequence[Canary] | None = None) 
         if tick.place.prompt not in names:
             raise RunError("quality: prompt", tick.place.prompt, "one of the quality canaries of this draftd")
     failed = [tick.error for tick in ticks if tick.error]
-    temperatures = sorted({_temperature(tick) for tick in ticks if _temperature(tick)})
+    sampled = sorted({Arm.parse(tick.place.arm).temperature for tick in ticks} - {0.0})
     return QualityResult(
         greedy=_comparison(canaries, ticks, 0.0),
-        sampled=_comparison(canaries, ticks, temperatures[0]) if temperatures else None,
+        sampled=_comparison(canaries, ticks, sampled[0]) if sampled else None,
         requests=len(ticks),
         errors=len(failed),
         error_examples=tuple(dict.fromkeys(failed))[:5],
@@ -259,13 +230,13 @@ def quality_result(folder: RunFolder, canaries: Sequence[Canary] | None = None) 
 def _comparison(canaries: Sequence[Canary], ticks: Sequence[Tick], temperature: float) -> Comparison:
     answers: dict[tuple[str, bool], dict[int, Tick]] = {}
     for tick in ticks:
-        if usable(tick) and tick.text is not None and _temperature(tick) == temperature:
-            way = answers.setdefault((tick.place.prompt, _speculative(tick)), {})
-            way[tick.place.repetition] = tick
+        arm = Arm.parse(tick.place.arm)
+        if usable(tick) and tick.text is not None and arm.temperature == temperature:
+            answers.setdefault((tick.place.prompt, arm.speculative), {})[tick.place.repetition] = tick
     prompts = tuple(_prompt(canary, answers, greedy=not temperature) for canary in canaries)
     both = [one for one in prompts if one.complete]
-    plain = [one.autoregressive_passed / one.autoregressive_asked for one in both]
-    drafted = [one.speculative_passed / one.speculative_asked for one in both]
+    plain = [one.autoregressive.passed / one.autoregressive.asked for one in both]
+    drafted = [one.speculative.passed / one.speculative.asked for one in both]
     return Comparison(
         temperature,
         prompts,
@@ -277,22 +248,10 @@ def _comparison(canaries: Sequence[Canary], ticks: Sequence[Tick], temperature: 
 
 def _prompt(canary: Canary, answers: Mapping[tuple[str, bool], Mapping[int, Tick]], *, greedy: bool) -> PromptResult:
     plain, drafted = (tuple(answers.get((canary.prompt.id, way), {}).values()) for way in (False, True))
-    said = [[complaint(canary.check, tick.text or "") for tick in way] for way in (plain, drafted)]
-    return PromptResult(
-        canary.prompt.id,
-        len(plain),
-        sum(not one for one in said[0]),
-        next(filter(None, said[0]), ""),
-        len(drafted),
-        sum(not one for one in said[1]),
-        next(filter(None, said[1]), ""),
-        len({tick.digest for tick in (*plain, *drafted)}) == 1 if greedy and plain and drafted else None,
-    )
+    same = len({tick.digest for tick in (*plain, *drafted)}) == 1 if greedy and plain and drafted else None
+    return PromptResult(canary.prompt.id, _way(canary, plain), _way(canary, drafted), same)
 
 
-def _temperature(tick: Tick) -> float:
-    return Arm.parse(tick.place.arm).temperature
-
-
-def _speculative(tick: Tick) -> bool:
-    return Arm.parse(tick.place.arm).speculative
+def _way(canary: Canary, ticks: Sequence[Tick]) -> Way:
+    said = [complaint(canary.check, tick.text or "") for tick in ticks]
+    return Way(len(said), sum(not one for one in said), next(filter(None, said), ""))

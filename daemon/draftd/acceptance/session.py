@@ -11,6 +11,7 @@ import threading
 import time
 import zlib
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ from draftd.acceptance.ticks import Arm, Chunk, Granted, Place, Served, Stage, T
 from draftd.client.asking import Answer, Ask, gather, send
 from draftd.client.client import CallError
 from draftd.core import DecodeMode, DepthMode, FallbackLevel, FinishReason, SamplingParams
-from draftd.errors import FieldError
+from draftd.errors import DraftdError, FieldError
 from draftd.protocol import DECODED, DEPTH_MODES, REASONS
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from draftd.v1 import inference_pb2 as pb
 
 ANSWER_SECONDS = 600.0  # longest that one answer may take
+MOST_ERRORS = 20  # in a row
 STOP_SECONDS = 10.0  # how long requests under way may still take when a run is stopped
 _START_SECONDS = 60.0  # until the last of the threads runs
 _HOLD_SECONDS, _RENEW_SECONDS = 120.0, 40.0
@@ -42,6 +44,15 @@ _NO_LADDER = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.FAILED_PRECONDITION
 
 class NotMeasurable(FieldError):
     """The daemon does not allow what is to be measured: says what stands in the way."""
+
+
+class MeasurementStopped(DraftdError):
+    """Requests fail, and going on would not mend that."""
+
+    status = "FAILED_PRECONDITION"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"{why}; what was measured is kept, and the run can be resumed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +94,48 @@ class Session:
         self.folder.keep_tick(tick)
         return tick
 
-    def place(self, stage: Stage, arm: Arm, prompt: Prompt, repetition: int, *, warm_up: bool = False) -> Place:
-        return Place(
-            stage, self.number, arm.id, repetition, prompt.name, prompt.group, prompt.workload, warm_up=warm_up
-        )
+    def measure(
+        self,
+        stage: Stage,
+        arm: Arm,
+        prompts: Sequence[Prompt],
+        repetition: int,
+        *,
+        chat: bool,
+        seed: int,
+        timeout: float = ANSWER_SECONDS,
+        warm_up: bool = False,
+        keep_text: bool = False,
+    ) -> list[Tick]:
+        """Asks all of the prompts at once; the ticks are not kept yet. One has an error where the daemon decoded
+        otherwise than `arm` asks."""
+        asks = [ask_for(prompt, arm, chat=chat, seed=seed, repetition=repetition) for prompt in prompts]
+        ticks = []
+        for prompt, taken in zip(prompts, all_at_once(self.client, asks, timeout=timeout), strict=True):
+            where = (stage, self.number, arm.id, repetition, prompt.name, prompt.group, prompt.workload)
+            tick = taken.tick(Place(*where, warm_up=warm_up), self.began, keep_text=keep_text)
+            ticks.append(replace(tick, error=tick.error or departure(tick, arm)))
+        return ticks
 
-    def tick(self, taken: Capture, arm: Arm, place: Place, *, keep_text: bool = False) -> Tick:
-        """With an error where the daemon decoded otherwise than `arm` asks."""
-        tick = taken.tick(place, self.began, keep_text=keep_text)
-        return replace(tick, error=tick.error or departure(tick, arm))
+
+class ErrorLimit:
+    """Ends a stage when MOST_ERRORS requests failed in a row, of one arm or of all: going on does not mend that."""
+
+    def __init__(self) -> None:
+        self._in_a_row = 0
+        self._of_arm: Counter[str] = Counter()
+
+    def count(self, arm: Arm, ticks: Sequence[Tick]) -> None:
+        """The ticks of one arm that came together. Raises MeasurementStopped."""
+        failed = [tick.error for tick in ticks if tick.error]
+        if not failed:
+            self._in_a_row = self._of_arm[arm.id] = 0
+            return
+        self._in_a_row += len(failed)
+        self._of_arm[arm.id] += len(failed)
+        whose = "" if self._in_a_row >= MOST_ERRORS else f" of {arm.id}"
+        if max(self._in_a_row, self._of_arm[arm.id]) >= MOST_ERRORS:
+            raise MeasurementStopped(f"{MOST_ERRORS} requests{whose} failed in a row, the last with: {failed[-1]}")
 
 
 @dataclass(frozen=True, slots=True)

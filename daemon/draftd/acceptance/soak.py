@@ -11,20 +11,19 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.options import WINDOW_SECONDS, SoakOptions, SweepOptions
 from draftd.acceptance.samples import Sample
-from draftd.acceptance.session import STOP_SECONDS, Advance, Progress, Session, ask_for, capture
+from draftd.acceptance.session import STOP_SECONDS, Advance, MeasurementStopped, Progress, Session
 from draftd.acceptance.statistics import Curve, Growth, growth, quantile
 from draftd.acceptance.sweep.plan import chosen_prompts
 from draftd.acceptance.ticks import Stage, Tick
 from draftd.core import DraftCounts
-from draftd.errors import DraftdError
 
 if TYPE_CHECKING:
     from draftd.client.prompts import Prompt
@@ -40,13 +39,7 @@ _LOOK_SECONDS = 0.5
 _LONGEST_PAUSE = 5.0  # of a client whose requests fail
 
 
-class SoakStopped(DraftdError):
-    """Nothing was answered any more. What was measured is kept."""
-
-    status = "FAILED_PRECONDITION"
-
-
-def soak_prompts(model: pb.GetModelResponse) -> tuple[Prompt, ...]:
+def soak_prompts(_: SoakOptions, model: pb.GetModelResponse) -> tuple[Prompt, ...]:
     """Of every group that the package has, those that this model's context holds."""
     return chosen_prompts(SweepOptions(), model)
 
@@ -67,10 +60,10 @@ def run_soak(
 ) -> None:
     """For as long as is missing; what was soaked before an interruption counts.
 
-    Raises RunError where the run began with another plan, OptionError, SoakStopped, NothingToMeasure.
+    Raises RunError where the run began with another plan, OptionError, MeasurementStopped, NothingToMeasure.
     """
     options = options.settled(model, session.max_batch)
-    prompts = soak_prompts(model)
+    prompts = soak_prompts(options, model)
     session.folder.freeze_plan(Stage.SOAK, options.plan())
     before = soaked_seconds(session.folder)
     if before >= options.duration:
@@ -134,11 +127,9 @@ class _Soak:
     def _ask(self) -> Tick:
         with self._lock:
             passed, prompt = next(self._asked)
-        session, arm = self._session, self._options.arm
-        ask = ask_for(prompt, arm, chat=self._chat, seed=self._options.seed, repetition=passed)
-        taken = capture(session.client, ask, timeout=_ANSWER_SECONDS)
-        tick = session.tick(taken, arm, session.place(Stage.SOAK, arm, prompt, passed))
-        session.folder.keep_tick(tick)
+        how: dict[str, Any] = {"chat": self._chat, "seed": self._options.seed, "timeout": _ANSWER_SECONDS}
+        (tick,) = self._session.measure(Stage.SOAK, self._options.arm, [prompt], passed, **how)
+        self._session.folder.keep_tick(tick)
         return tick
 
     def _count(self, tick: Tick) -> None:
@@ -150,9 +141,8 @@ class _Soak:
                 self._answered = now
             silent = now - self._answered
         if tick.error and silent > self._patience:
-            raise SoakStopped(
-                f"nothing was answered for {silent:.0f} s, the last request failed with: {tick.error}; what was "
-                "measured is kept, and the run can be resumed"
+            raise MeasurementStopped(
+                f"nothing was answered for {silent:.0f} s, the last request failed with: {tick.error}"
             )
 
 
@@ -280,6 +270,7 @@ class SoakResult:
     longest_critical: float | None
     throttles: int | None
     windows: tuple[Window, ...]
+    readings: Mapping[str, int]  # of the machine, by what could be read: a field of Sample
 
     @property
     def complete(self) -> bool:
@@ -347,6 +338,7 @@ def soak_result(folder: RunFolder) -> SoakResult | None:
         longest_critical=_longest_critical(parts),
         throttles=_added(parts, "throttles"),
         windows=windows(parts, plan.get("window_seconds", WINDOW_SECONDS)),
+        readings={one.name: len(_known(samples, one.name)) for one in fields(Sample)},
     )
 
 

@@ -42,6 +42,9 @@ class Interval:
     high: float
     samples: int
 
+    def scaled(self, factor: float) -> Interval:
+        return Interval(self.estimate * factor, self.low * factor, self.high * factor, self.samples)
+
 
 def quantile(values: Sequence[float], q: float) -> float | None:
     """Between two values it is interpolated, as numpy.quantile does; None without values."""

@@ -45,6 +45,11 @@ class Place:
     workload: WorkloadClass = WorkloadClass.UNSPECIFIED
     warm_up: bool = False  # measured, and not counted
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """Which prompt it is: two groups may have one of the same name."""
+        return self.group, self.prompt
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:

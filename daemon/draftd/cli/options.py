@@ -6,8 +6,8 @@ A group of options is a frozen dataclass whose fields are annotated options. A c
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -110,8 +110,10 @@ Junit = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Wri
 
 
 def measured(name: str, metavar: str, text: str, panel: str = "What to measure") -> Any:
-    """An option of a stage of a run. Its default is the stage's own, or what the run began with: the help says it."""
-    return typer.Option(name, metavar=metavar, help=text, rich_help_panel=panel, show_default=False)
+    """A field of a group: an option of a stage of a run. Its default is the stage's own, or what the run began with;
+    the help says it."""
+    option = typer.Option(name, metavar=metavar, help=text, rich_help_panel=panel, show_default=False)
+    return field(default=None, metadata={"option": option})
 
 
 def given(group: object) -> dict[str, Any]:
@@ -163,10 +165,15 @@ def _flattened(function: Callable[..., None]) -> tuple[list[inspect.Parameter], 
         groups[parameter.name] = kind
         hints = get_type_hints(kind, include_extras=True)
         made += [
-            inspect.Parameter(one.name, keyword, default=one.default, annotation=hints[one.name])
+            inspect.Parameter(one.name, keyword, default=one.default, annotation=_annotation(one, hints))
             for one in fields(kind)
         ]
     return made, groups
+
+
+def _annotation(one: Field[Any], hints: Mapping[str, Any]) -> Any:
+    option = one.metadata.get("option")
+    return hints[one.name] if option is None else Annotated[hints[one.name], option]
 
 
 def _help(text: str, examples: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ import re
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,13 +19,18 @@ from rich.markup import escape
 from draftd.acceptance.cost import CostRates
 from draftd.acceptance.folder import RunError, RunFolder
 from draftd.acceptance.manifest import differences, take_manifest
-from draftd.acceptance.options import SoakOptions, SweepOptions
-from draftd.acceptance.session import Progress, Session, held
+from draftd.acceptance.options import Options, SweepOptions
+from draftd.acceptance.quality import quality_complete, quality_prompts, run_quality
+from draftd.acceptance.session import Session, held
+from draftd.acceptance.soak import run_soak, soak_complete, soak_prompts
+from draftd.acceptance.sweep.plan import checksums, chosen_prompts
+from draftd.acceptance.sweep.run import run_sweep, sweep_complete
 from draftd.acceptance.ticks import Stage
 from draftd.cli import options, output
 from draftd.client.asking import connect
 from draftd.client.child import clean_environ, serve_command, serving
 from draftd.client.client import DraftdClient, answered
+from draftd.client.prompts import Prompt
 from draftd.settings import Settings, load_settings
 from draftd.v1 import inference_pb2 as pb
 
@@ -176,14 +181,16 @@ def open_run(path: Path | None, which: Which) -> tuple[RunFolder, Which]:
     return folder, which
 
 
-def by_stage(prompts: Mapping[Stage, Mapping[str, str]]) -> dict[str, str]:
+def by_stage(prompts: Mapping[Stage, Sequence[Prompt]]) -> dict[str, str]:
     """The checksum of each group's prompts by stage: two stages may ask other prompts of a group."""
-    return {f"{stage}.{group}": checksum for stage, groups in prompts.items() for group, checksum in groups.items()}
+    return {
+        f"{stage}.{group}": checksum for stage, asked in prompts.items() for group, checksum in checksums(asked).items()
+    }
 
 
-def begin(daemon: Measured, folder: RunFolder, prompts: Mapping[Stage, Mapping[str, str]]) -> Session:
-    """Freezes what is measured. `prompts` is the checksum of each group's prompts. Raises RunError where what matters
-    is no longer what the run began with."""
+def begin(daemon: Measured, folder: RunFolder, prompts: Mapping[Stage, Sequence[Prompt]]) -> Session:
+    """Freezes what is measured, and the prompts that each stage asks. Raises RunError where what matters is no longer
+    what the run began with."""
     manifest = take_manifest(daemon.client, by_stage(prompts))
     for number, earlier in folder.manifests().items():
         for one in differences(earlier, manifest):
@@ -193,28 +200,42 @@ def begin(daemon: Measured, folder: RunFolder, prompts: Mapping[Stage, Mapping[s
     return Session(daemon.client, folder, folder.begin_session(manifest))
 
 
-@contextlib.contextmanager
-def at_work(command: str, folder: RunFolder, which: Which, *, block_length: int) -> Iterator[tuple[Measured, Progress]]:
-    """The daemon, and what to call with the progress. Where it is stopped, `draftd command` continues.
+_STAGES: Mapping[Stage, tuple[Callable[..., Any], ...]] = {
+    Stage.SWEEP: (chosen_prompts, sweep_complete, run_sweep),
+    Stage.SOAK: (soak_prompts, soak_complete, run_soak),
+    Stage.QUALITY: (lambda options, model: quality_prompts(), quality_complete, run_quality),
+}
+"""What a stage asks, by its options and the model; whether a run's folder holds all of it; and what measures it."""
 
-    `block_length` is the longest that will be asked for.
+
+def measure(
+    command: str,
+    folder: RunFolder,
+    which: Which,
+    *wanted: Options,
+    settled: Callable[[Options], Options] = lambda options: options,
+) -> None:
+    """What is missing of these stages, one after the other, with the daemon that they need; without one where nothing
+    is. `settled` is told each stage's options when its turn has come. Where it is stopped, `draftd command` continues.
     """
+    if all(_complete(folder, options) for options in wanted):
+        return
+    swept = next((one for one in wanted if isinstance(one, SweepOptions)), None)
+    # Of a daemon of its own: that it be the one which the run's sweep was, or will be, measured with.
+    longest = (swept or SweepOptions.resumed(folder.plan(Stage.SWEEP))).longest_block
+    longest = max(longest, *(getattr(one, "block_length", None) or 0 for one in wanted))
     try:
-        with measured(which, block_length=block_length) as daemon, output.progress() as advance:
-            yield daemon, advance
+        with measured(which, block_length=longest) as daemon, output.progress() as advance:
+            prompts = {one.stage: _STAGES[one.stage][0](one, daemon.model) for one in wanted}
+            session = begin(daemon, folder, prompts)
+            for options in wanted:
+                _STAGES[options.stage][2](session, settled(options), daemon.model, advance)
     except KeyboardInterrupt:
         output.complain(f"stopped; what was measured is kept: continue with draftd {command} --run {folder.path}")
         raise
 
 
-def longest_block(folder: RunFolder, asked: int | None) -> int:
-    """What a daemon of its own must allow, to be the one that the run's sweep was measured with."""
-    plan = folder.plan(Stage.SWEEP)
-    swept = SweepOptions.from_plan(plan) if plan is not None else SweepOptions()
-    return max(asked or 0, swept.longest_block)
-
-
-def complete(folder: RunFolder, stage: Stage, done: bool, chosen: SweepOptions | SoakOptions | Any) -> bool:
+def _complete(folder: RunFolder, options: Options) -> bool:
     """Whether a stage is measured already, as it is asked for now."""
-    plan = folder.plan(stage)
-    return plan is not None and done and type(chosen).from_plan(plan) == chosen
+    plan, done = folder.plan(options.stage), _STAGES[options.stage][1]
+    return plan is not None and done(folder) and type(options).from_plan(plan) == options

@@ -70,7 +70,7 @@ class TestCheckers:
         assert judged(folder).complaints == ()
         monkeypatch.setattr(kind, "complaint", broken)
         result = judged(folder)
-        assert not result.checkers_sound
+        assert result.faults
         first = next(canary.prompt.id for canary in CANARIES if isinstance(canary.check, kind))
         assert f"a checker is broken, so that nothing is shown: that of {first}: {what}" in result.complaints[0]
 
@@ -105,12 +105,12 @@ class Courteous:
 class TestResult:
     def test_shares_and_their_difference_are_of_the_texts_that_were_kept(self, tmp_path: Path) -> None:
         result = judged(recorded(tmp_path, 2, 5))
-        assert result.autoregressive_success == pytest.approx(22 / 24)
-        assert result.speculative_success == pytest.approx(19 / 24)
-        assert result.difference is not None
-        assert result.difference.estimate == pytest.approx(-3 / 24)
-        assert result.difference.low < -3 / 24 < result.difference.high <= 0
-        assert result.prompts[0].autoregressive_complaint == "no JSON object"
+        assert result.greedy.autoregressive == pytest.approx(22 / 24)
+        assert result.greedy.speculative == pytest.approx(19 / 24)
+        assert result.greedy.difference is not None
+        assert result.greedy.difference.estimate == pytest.approx(-3 / 24)
+        assert result.greedy.difference.low < -3 / 24 < result.greedy.difference.high <= 0
+        assert result.greedy.prompts[0].autoregressive.complaint == "no JSON object"
         assert "79.2% pass with drafts, 91.7% without" in result.complaints[0]
 
     def test_it_passes_where_drafts_change_nothing_or_make_it_better(self, tmp_path: Path) -> None:
@@ -126,10 +126,10 @@ class TestResult:
         lines = (folder.path / "quality.jsonl").read_text().splitlines()
         (folder.path / "quality.jsonl").write_text("\n".join(lines[:-3]) + "\n")
         result = judged(folder)
-        assert len(result.missing) == 2
+        assert len(result.greedy.missing) == 2
         assert result.complaints == ("2 of 24 prompts were not answered both ways",)
-        assert result.difference is not None
-        assert result.difference.samples == 22
+        assert result.greedy.difference is not None
+        assert result.greedy.difference.samples == 22
 
     def test_half_an_answer_is_none_even_where_its_half_is_right(self, tmp_path: Path) -> None:
         folder = recorded(tmp_path)
@@ -137,7 +137,7 @@ class TestResult:
         last = folder.ticks(Stage.QUALITY)[-1]
         (folder.path / "quality.jsonl").write_text("\n".join(lines[:-1]) + "\n")
         folder.keep_tick(replace(last, error="DEADLINE_EXCEEDED: too slow"))
-        assert judged(folder).missing == (last.place.prompt,)
+        assert judged(folder).greedy.missing == (last.place.prompt,)
 
     def test_an_answer_that_failed_counts_once_it_was_asked_again(self, tmp_path: Path) -> None:
         folder = recorded(tmp_path)
@@ -145,11 +145,11 @@ class TestResult:
         (folder.path / "quality.jsonl").unlink()
         for tick in ticks:
             folder.keep_tick(replace(tick, error="UNAVAILABLE: gone", text=None, finish_reason=None))
-        assert len(judged(folder).missing) == 24
+        assert len(judged(folder).greedy.missing) == 24
         for tick in ticks:
             folder.keep_tick(tick)
         result = judged(folder)
-        assert result.missing == ()
+        assert result.greedy.missing == ()
         assert (result.errors, result.error_examples) == (48, ("UNAVAILABLE: gone",))
 
     def test_texts_that_differ_are_counted(self, tmp_path: Path) -> None:
@@ -157,8 +157,8 @@ class TestResult:
         last = folder.ticks(Stage.QUALITY)[-1]
         folder.keep_tick(replace(last, digest="another"))
         result = judged(folder)
-        assert result.identical == 23
-        assert result.prompts[-1].identical is False
+        assert result.greedy.identical == 23
+        assert result.greedy.prompts[-1].identical is False
 
     def test_sampled_answers_are_told_beside_the_greedy_ones(self, tmp_path: Path) -> None:
         folder = recorded(tmp_path, 0, 0)
@@ -173,7 +173,7 @@ class TestResult:
             for repetition in (1, 2):
                 folder.keep_tick(sampled(tick, repetition))
         result = judged(folder)
-        assert result.speculative_success == 1
+        assert result.greedy.speculative == 1
         assert result.sampled is not None
         assert (result.sampled.temperature, result.sampled.autoregressive, result.sampled.speculative) == (0.8, 1, 0.5)
         assert result.complaints == ()
@@ -213,7 +213,7 @@ class TestOptions:
         assert chosen.block_length == 4
         assert QualityOptions.resumed(chosen.plan()) == chosen
         assert QualityOptions.resumed(chosen.plan(), repeats=5) == replace(chosen, repeats=5)
-        with pytest.raises(OptionError, match="the plan of quality: repeats"):
+        with pytest.raises(OptionError, match="quality.json: repeats"):
             QualityOptions.from_plan({"repeats": "many"})
 
 
@@ -242,8 +242,8 @@ def test_a_daemon_is_asked_both_ways_and_only_for_what_is_missing(tmp_path: Path
         assert len(asked) == len(ticks) == 24 * 2 * (1 + 2)
         assert {arm for arm, *_ in asked} == {"ar", "k3", "ar-t6", "k3-t6"}
         result = judged(folder)
-        assert result.identical == 24
-        assert result.autoregressive_success == result.speculative_success
+        assert result.greedy.identical == 24
+        assert result.greedy.autoregressive == result.greedy.speculative
         # What was cut off is asked again, and nothing else.
         lines = (folder.path / "quality.jsonl").read_bytes().splitlines(keepends=True)
         (folder.path / "quality.jsonl").write_bytes(b"".join(lines[:-5]) + lines[-5][:40])

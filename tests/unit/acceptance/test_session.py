@@ -13,8 +13,9 @@ import grpc
 import pytest
 
 from draftd.acceptance import session as module
-from draftd.acceptance.report.data import name, parse
+from draftd.acceptance.report.data import name
 from draftd.acceptance.session import Capture, NotMeasurable, ask_for, capture, departure, held
+from draftd.acceptance.sweep.result import parse
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Chunk, Granted, Place, Served, Stage, Tick
 from draftd.client.asking import Ask
 from draftd.client.client import CallError

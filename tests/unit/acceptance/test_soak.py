@@ -17,8 +17,8 @@ from draftd.acceptance import soak as soak_run
 from draftd.acceptance.folder import RunError, RunFolder
 from draftd.acceptance.options import OptionError, SoakOptions
 from draftd.acceptance.samples import Sample
-from draftd.acceptance.session import Advance, Session
-from draftd.acceptance.soak import SoakResult, SoakStopped, run_soak, soak_complete, soak_result, soaked_seconds
+from draftd.acceptance.session import Advance, MeasurementStopped, Session
+from draftd.acceptance.soak import SoakResult, run_soak, soak_complete, soak_result, soaked_seconds
 from draftd.acceptance.ticks import Chunk, Place, Stage, Tick
 from draftd.client.client import DraftdClient
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DraftCounts, FallbackLevel, FinishReason
@@ -250,7 +250,7 @@ class TestOptions:
         chosen = SoakOptions(duration=30.0, seed=4).settled(MODEL, 8)
         assert SoakOptions.resumed(chosen.plan()) == chosen
         assert SoakOptions.resumed(chosen.plan(), duration=60.0) == replace(chosen, duration=60.0)
-        with pytest.raises(OptionError, match="the plan of the soak: duration"):
+        with pytest.raises(OptionError, match="soak.json: duration"):
             SoakOptions.from_plan({"duration": "long"})
 
 
@@ -358,7 +358,7 @@ class TestRun:
         with DraftdClient("127.0.0.1:1") as away:
             session = session_of(away, tmp_path / "run")
             began = time.monotonic()
-            with pytest.raises(SoakStopped, match="nothing was answered for .* UNAVAILABLE"):
+            with pytest.raises(MeasurementStopped, match="nothing was answered for .* UNAVAILABLE"):
                 run_soak(session, replace(self.OPTIONS, duration=600.0), model, silent, patience_seconds=0.3)
         assert time.monotonic() - began < 30
         assert streams() == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from draftd.cli.options import Daemon
 from draftd.cli.output import time_left
 from draftd.cli.runs import Measured, Which, begin, measured, open_run
 from draftd.client.client import DraftdClient
+from draftd.client.prompts import Prompt, from_texts
 from draftd.engine.scripted import scripted_models
 from draftd.errors import ConfigError
 from tests.serving import serving
@@ -66,20 +68,24 @@ def test_a_daemon_of_its_own_allows_what_is_measured_and_nothing_comes_between()
         assert not gone.serving()
 
 
+def code(text: str) -> list[Prompt]:
+    return [replace(one, group="code") for one in from_texts([text])]
+
+
 def test_a_run_whose_daemon_has_changed_is_not_gone_on_with(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run")
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
     with serving(tmp_path / "one", lambda: scripted_models(0.7)) as first:
         one = Measured(first.client, first.client.model(), own=False)
-        assert begin(one, folder, {Stage.SWEEP: {"code": "ab"}}).number == 1
-        assert begin(one, folder, {Stage.SOAK: {"code": "cd"}}).number == 2  # which may ask other prompts of a group
-        with pytest.raises(RunError, match=r"prompts\.sweep\.code.*'cd'.*session 1"):
-            begin(one, folder, {Stage.SWEEP: {"code": "cd"}})
+        assert begin(one, folder, {Stage.SWEEP: code("ab")}).number == 1
+        assert begin(one, folder, {Stage.SOAK: code("cd")}).number == 2  # which may ask other prompts of a group
+        with pytest.raises(RunError, match=r"prompts\.sweep\.code.*session 1"):
+            begin(one, folder, {Stage.SWEEP: code("cd")})
     with serving(tmp_path / "two", lambda: scripted_models(0.7), engine={"max_batch": 2}) as second:
         other = Measured(second.client, second.client.model(), own=False)
         with pytest.raises(RunError, match=r"settings\.engine\.max_batch: got '2'.*'8', as in session 1"):
-            begin(other, folder, {Stage.SWEEP: {"code": "ab"}})
+            begin(other, folder, {Stage.SWEEP: code("ab")})
     assert list(folder.manifests()) == [1, 2]
 
 

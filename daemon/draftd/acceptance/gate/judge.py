@@ -12,8 +12,8 @@ from itertools import combinations, product
 from pathlib import Path
 
 from draftd.acceptance.folder import RunError, RunFolder
-from draftd.acceptance.gate.metrics import METRICS, Evidence, Lack, Metric, Moves, Reading, Scope
-from draftd.acceptance.gate.spec import Against, By, Candidate, Comparison, Criterion, Spec, Unreadable
+from draftd.acceptance.gate.metrics import METRICS, Evidence, Lack, Metric, Moves, Reading, Scope, read
+from draftd.acceptance.gate.spec import Against, By, Candidate, Criterion, Spec, Unreadable
 from draftd.acceptance.manifest import Difference, Manifest, differences
 from draftd.acceptance.sweep.result import knee
 from draftd.acceptance.ticks import Arm, Stage
@@ -91,15 +91,14 @@ class Verdict:
 def hindrances(run: Evidence, baseline: Evidence | None, may_differ: Sequence[str]) -> tuple[list[str], list[str]]:
     """What stands in the way, and what would but for `may_differ`: dotted fields, or what they begin with, in which a
     run may differ from its baseline. The sessions of one run never may. Each names the field and both values."""
-    stands = [*_within(run)]
+    refused = [*_within(run)]
     allowed: list[str] = []
     if baseline is not None:
-        stands += _within(baseline)
-        pairs = product(_kept(baseline), _kept(run))
-        for one in _differing((theirs, ours) for (_, theirs), (_, ours) in pairs):
+        refused += _within(baseline)
+        for one, _, _ in _differing(product(_kept(baseline), _kept(run))):
             line = f"{one.field} is {one.right}, and in the baseline ({baseline.name}) {one.left}"
-            (allowed if _is_below(one.field, may_differ) else stands).append(line)
-    return stands, allowed
+            (allowed if _is_below(one.field, may_differ) else refused).append(line)
+    return refused, allowed
 
 
 def _within(run: Evidence) -> Iterator[str]:
@@ -115,27 +114,25 @@ def _within(run: Evidence) -> Iterator[str]:
                 gone = "the files are no longer what was loaded"
                 yield f"models.{role}.changed_since_load is true in session {number} of {run.name}: {gone}"
     # Each with each: of the prompts, two sessions may hold what the first one lacks.
-    said: set[str] = set()
-    for (first, left), (second, right) in combinations(_kept(run), 2):
-        for one in _differing([(left, right)]):
-            if one.field not in said:
-                said.add(one.field)
-                where = f"in session {first} of {run.name}"
-                yield f"{one.field} is {one.left} {where}, and {one.right} in session {second}"
+    for one, first, second in _differing(combinations(_kept(run), 2)):
+        yield f"{one.field} is {one.left} in session {first} of {run.name}, and {one.right} in session {second}"
 
 
-def _kept(run: Evidence) -> list[tuple[int, Manifest]]:
+_Session = tuple[int, Manifest]
+
+
+def _kept(run: Evidence) -> list[_Session]:
     return [(number, manifest) for number, manifest in run.manifests.items() if manifest is not None]
 
 
-def _differing(pairs: Iterable[tuple[Manifest, Manifest]]) -> Iterator[Difference]:
-    """What matters, each field once."""
+def _differing(pairs: Iterable[tuple[_Session, _Session]]) -> Iterator[tuple[Difference, int, int]]:
+    """What matters, each field once, with the two sessions."""
     said: set[str] = set()
-    for left, right in pairs:
+    for (first, left), (second, right) in pairs:
         for one in differences(left, right):
             if one.matters and one.field not in said:
                 said.add(one.field)
-                yield one
+                yield one, first, second
 
 
 def _is_below(field: str, prefixes: Sequence[str]) -> bool:
@@ -186,7 +183,7 @@ def judge(criterion: Criterion, chosen: Chosen, run: Evidence, baseline: Evidenc
     swept = metric.stage is Stage.SWEEP
     arm = chosen.arm(criterion) if swept else None
     scope = Scope(arm, criterion.group, criterion.workload, criterion.against is Against.AUTOREGRESSIVE)
-    reading = metric.read(run, scope, baseline if criterion.against is Against.BASELINE else None)
+    reading = read(criterion.metric, run, scope, baseline if criterion.against is Against.BASELINE else None)
     outcome, reason = weigh(criterion, reading, metric)
     return Judgement(criterion, arm.id if arm is not None else "", reading, outcome, reason)
 
@@ -207,28 +204,16 @@ def weigh(criterion: Criterion, reading: Reading, metric: Metric) -> tuple[Outco
 
 def _lasts(criterion: Criterion, value: float, metric: Metric) -> bool:
     """Whether a value that does not hold cannot come to hold any more."""
-    if criterion.against is not None:
-        return False
-    match criterion.comparison:
-        case Comparison.AT_LEAST | Comparison.ABOVE:
-            return metric.moves is Moves.DOWN
-        case Comparison.AT_MOST | Comparison.BELOW:
-            return metric.moves is Moves.UP
-        case Comparison.EQUAL:
-            return metric.moves is (Moves.UP if value > criterion.threshold else Moves.DOWN)
+    wanted = criterion.comparison.direction or (1 if value < criterion.threshold else -1)
+    return criterion.against is None and metric.moves is (Moves.DOWN if wanted > 0 else Moves.UP)
 
 
 def _decides(criterion: Criterion, reading: Reading, value: float) -> float:
     """The figure that has to pass."""
     if criterion.judge is By.ESTIMATE or reading.low is None or reading.high is None:
         return value
-    match criterion.comparison:
-        case Comparison.AT_LEAST | Comparison.ABOVE:
-            return reading.low
-        case Comparison.AT_MOST | Comparison.BELOW:
-            return reading.high
-        case Comparison.EQUAL:
-            return max(reading.low, reading.high, key=lambda end: abs(end - criterion.threshold))
+    ends = {1: (reading.low,), -1: (reading.high,), 0: (reading.low, reading.high)}[criterion.comparison.direction]
+    return max(ends, key=lambda end: abs(end - criterion.threshold))
 
 
 def judge_run(path: Path, spec: Spec, *, baseline: Path | None = None, may_differ: Sequence[str] = ()) -> Verdict:
@@ -245,9 +230,9 @@ def judge_run(path: Path, spec: Spec, *, baseline: Path | None = None, may_diffe
         return not_judged(run, spec=spec.name, run=path.resolve().name)
     if isinstance(other, str):
         return not_judged(f"the baseline: {other}", spec=spec.name, run=run.name)
-    stands, allowed = hindrances(run, other, may_differ)
-    if stands:
-        return not_judged(*stands, spec=spec.name, run=run.name, baseline=other.name if other is not None else "")
+    refused, allowed = hindrances(run, other, may_differ)
+    if refused:
+        return not_judged(*refused, spec=spec.name, run=run.name, baseline=other.name if other is not None else "")
     chosen = choose(spec.candidate, run)
     judgements = tuple(judge(criterion, chosen, run, other) for criterion in spec.criterion)
     good = all(one.outcome.good for one in judgements)

@@ -1,30 +1,28 @@
 """What a criterion can be about, by name: each metric with how it is read from a run.
 
-All of it is derived from raw ticks and samples. Metrics of the sweep have the names of summary.METRICS; those of the
-other stages begin with the stage.
+Metrics of the sweep have the names of summary.METRICS; those of the other stages begin with the stage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
+from typing import Any
 
 from draftd.acceptance import summary
 from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.manifest import Manifest
-from draftd.acceptance.quality import QualityResult, quality_result
-from draftd.acceptance.samples import Sample
+from draftd.acceptance.quality import Comparison, QualityResult, quality_result
 from draftd.acceptance.soak import SoakResult, soak_result
-from draftd.acceptance.statistics import Interval
+from draftd.acceptance.statistics import Growth, Interval
 from draftd.acceptance.sweep.plan import measured
 from draftd.acceptance.sweep.run import missing_requests
 from draftd.acceptance.ticks import Arm, Stage, Tick
 from draftd.core import WorkloadClass
 
 _OF_DRAFTS = ("acceptance", "acceptance_at_position_0", "mean_accepted_length")
-_BROKEN = "a checker is broken, so that nothing is shown"
 _ONE_WAY = "no prompt was answered both ways"
 
 
@@ -38,7 +36,6 @@ class Evidence:
     manifests: Mapping[int, Manifest | None]
     sweep: Sequence[Tick] = ()
     soak: SoakResult | None = None
-    soak_samples: Sequence[Sample] = ()
     quality: QualityResult | None = None
     arms: Mapping[Stage, Sequence[str]] = field(default_factory=dict)
     missing: int = 0
@@ -51,15 +48,13 @@ class Evidence:
         """Raises RunError where a file cannot be read, naming it and the line."""
         kept = folder.manifests()
         ticks = {stage: folder.ticks(stage) for stage in Stage}
-        samples = folder.samples()
         sessions = {tick.place.session for found in ticks.values() for tick in found}
-        sessions |= {sample.session for sample in samples}
+        sessions |= {sample.session for sample in folder.samples()}
         return cls(
             name=folder.name,
             manifests={number: kept.get(number) for number in sorted(sessions)},
             sweep=ticks[Stage.SWEEP],
             soak=soak_result(folder),
-            soak_samples=[sample for sample in samples if sample.stage is Stage.SOAK],
             quality=quality_result(folder),
             arms={stage: sorted({tick.place.arm for tick in found}) for stage, found in ticks.items()},
             missing=missing_requests(folder.plan(Stage.SWEEP) or {}, measured(ticks[Stage.SWEEP])),
@@ -128,252 +123,187 @@ class Scope:
         return ", ".join(part for part in (arm, self.group, self.workload) if part)
 
 
-Read = Callable[[Evidence, Scope, Evidence | None], Reading]
-
-
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`read` takes a run, where in it to look, and another run where the ratio to it is wanted. `moves` is of the
-    value itself, not of a ratio."""
+    """`read` is of soak and quality: one figure of a run. `moves` is of the value itself, not of a ratio."""
 
     stage: Stage
     unit: str  # s, By, tokens/s; 1 is a share, and empty a count
     counted: str  # what its samples are, in the plural
-    read: Read
+    read: Callable[[Evidence], Reading] | None = None
     has_interval: bool = False
     divisible: bool = True
     autoregressive: bool = False  # it exists without drafts
     moves: Moves = Moves.BOTH_WAYS
 
 
+def read(name: str, run: Evidence, scope: Scope, baseline: Evidence | None = None) -> Reading:
+    """The metric of that name; as a ratio to `baseline`, another run, where one is given."""
+    metric = METRICS[name]
+    if not run.has(metric.stage):
+        return Reading.none(f"the run has no {metric.stage}")
+    if metric.read is None:
+        return _of_sweep(name, run, scope, baseline)
+    ours = metric.read(run)
+    if baseline is None or ours.value is None:
+        return ours
+    if not baseline.has(metric.stage):
+        return Reading.none(f"the baseline has no {metric.stage}")
+    theirs = metric.read(baseline)
+    if theirs.value is None:
+        return theirs
+    if not theirs.value:
+        return Reading.none("it is 0 in the baseline")
+    return Reading(ours.value / theirs.value, samples=min(ours.samples, theirs.samples))
+
+
 # the sweep: one arm by itself, over its autoregressive arm, or over the same arm of another run
 
-
-def _sweep_metrics() -> Iterator[tuple[str, Metric]]:
-    for name, definition in summary.METRICS.items():
-        plain = name not in _OF_DRAFTS
-        read = _of_sweep(_figure(name))
-        yield name, Metric(Stage.SWEEP, definition.unit, "requests", read, has_interval=True, autoregressive=plain)
-    together = Metric(Stage.SWEEP, "tokens/s", "groups", _of_sweep(_together), has_interval=True, divisible=False)
-    yield "total_tokens_per_second", together
+_TOGETHER = "total_tokens_per_second"
 
 
-_Find = Callable[[Evidence, Scope, Arm, Evidence | None], Interval | None]
+def _of_sweep(name: str, run: Evidence, scope: Scope, baseline: Evidence | None) -> Reading:
+    arm, ticks = scope.arm, scope.narrowed(run.sweep)
+    if arm is None:
+        return Reading.none("the candidate's block length is not known: the sweep shows no knee")
+    if name == _TOGETHER:
+        found = summary.total_throughput(ticks, arm.id)
+    elif scope.over_autoregressive:
+        found = summary.against(ticks, arm.id, arm.baseline.id, name)
+    elif baseline is not None:
+        found = summary.against(ticks, arm.id, arm.id, name, scope.narrowed(baseline.sweep))
+    else:
+        found = summary.measure(summary.select(ticks, arm=arm.id), name)
+    if found is None:
+        both = ", in both runs on the same prompts" if baseline is not None else ""
+        return Reading.none(f"no answer of {scope}{both}")
+    return Reading.of(found)
 
 
-def _of_sweep(find: _Find) -> Read:
-    def read(run: Evidence, scope: Scope, baseline: Evidence | None) -> Reading:
-        if not run.sweep:
-            return Reading.none("the run has no sweep")
-        if scope.arm is None:
-            return Reading.none("the candidate's block length is not known: the sweep shows no knee")
-        found = find(run, scope, scope.arm, baseline)
-        if found is None:
-            both = ", in both runs on the same prompts" if baseline is not None else ""
-            return Reading.none(f"no answer of {scope}{both}")
-        return Reading.of(found)
-
-    return read
+# the soak
 
 
-def _figure(name: str) -> _Find:
-    def find(run: Evidence, scope: Scope, arm: Arm, baseline: Evidence | None) -> Interval | None:
-        ticks = scope.narrowed(run.sweep)
-        if scope.over_autoregressive:
-            return summary.against(ticks, arm.id, arm.baseline.id, name)
-        if baseline is None:
-            return summary.measure(summary.select(ticks, arm=arm.id), name)
-        return summary.against(ticks, arm.id, arm.id, name, scope.narrowed(baseline.sweep))
+def _soak(unit: str, counted: str, read: Callable[[SoakResult], Reading], **more: Any) -> Metric:
+    def reading(run: Evidence) -> Reading:
+        assert run.soak is not None
+        return read(run.soak)
 
-    return find
+    return Metric(Stage.SOAK, unit, counted, reading, **more)
 
 
-def _together(run: Evidence, scope: Scope, arm: Arm, _: Evidence | None) -> Interval | None:
-    return summary.total_throughput(scope.narrowed(run.sweep), arm.id)
+def _machine(unit: str, what: str, figure: str, readings: Iterable[str], **more: Any) -> Metric:
+    """A `figure` of the soak's result that rests on `readings` of the machine; `what` is for messages."""
+
+    def read(soak: SoakResult) -> Reading:
+        value, counted = getattr(soak, figure), max(soak.readings.get(name, 0) for name in readings)
+        if isinstance(value, Growth):
+            return replace(Reading.of(value.slope), samples=counted)
+        if value is not None:
+            growing = soak.complaints[0] if figure == "days_to_exhaustion" and soak.grows_without_bound else ""
+            return Reading(value, samples=counted, reason=growing)
+        if counted:
+            return Reading.none(f"{counted} readings are too few to tell", Lack.TOO_FEW, counted)
+        if not soak.readings.get("at"):
+            return Reading.none("the machine was not asked while it was soaked")
+        return Reading.none(f"{what} cannot be read on this machine", Lack.UNREADABLE)
+
+    return _soak(unit, "readings", read, **more)
 
 
-# soak and quality: one figure a run; over another run's it has no interval
-
-
-def _of_stage(stage: Stage, read: Callable[[Evidence], Reading]) -> Read:
-    def reading(run: Evidence, _: Scope, baseline: Evidence | None) -> Reading:
-        if not run.has(stage):
-            return Reading.none(f"the run has no {stage}")
-        ours = read(run)
-        if baseline is None or ours.value is None:
-            return ours
-        if not baseline.has(stage):
-            return Reading.none(f"the baseline has no {stage}")
-        theirs = read(baseline)
-        if theirs.value is None:
-            return theirs
-        if not theirs.value:
-            return Reading.none("it is 0 in the baseline")
-        return Reading(ours.value / theirs.value, samples=min(ours.samples, theirs.samples))
-
-    return reading
-
-
-_Soaked = Callable[[SoakResult, Sequence[Sample]], Reading]
-_OF_THE_MACHINE: tuple[tuple[str, str, str, str, Moves], ...] = (
-    # metric, unit, of the result, of a sample where it could be read
-    ("peak_resident", "By", "peak_resident", "resident", Moves.UP),
-    ("headroom", "By", "least_headroom", "headroom", Moves.DOWN),
-    ("critical_seconds", "s", "longest_critical", "pressure", Moves.UP),
-    ("swap_in", "By", "swap_in", "swap_in", Moves.UP),
-    ("throttles", "", "throttles", "throttles", Moves.UP),
-)
-_MEMORY = {"resident": "resident", "mlx": "mlx_active"}  # of the result, and of a sample
-
-
-def _soak_metrics() -> Iterator[tuple[str, Metric]]:
-    def metric(unit: str, counted: str, read: _Soaked, moves: Moves = Moves.BOTH_WAYS) -> Metric:
-        def reading(run: Evidence) -> Reading:
-            assert run.soak is not None
-            return read(run.soak, run.soak_samples)
-
-        return Metric(Stage.SOAK, unit, counted, _of_stage(Stage.SOAK, reading), moves=moves)
-
-    yield (
-        "soak.seconds",
-        metric("s", "sessions", lambda soak, _: Reading(soak.seconds, samples=soak.sessions), Moves.UP),
-    )
-    yield (
-        "soak.requests",
-        metric("", "requests", lambda soak, _: Reading(soak.requests, samples=soak.requests), Moves.UP),
-    )
-    yield "soak.errors", metric("", "requests", _soak_errors, Moves.UP)
-    yield "soak.tokens_per_second", metric("tokens/s", "requests", _soak_rate)
-    for name, unit, figure, known, moves in _OF_THE_MACHINE:
-        yield f"soak.{name}", metric(unit, "readings", _of_the_machine(name, figure, known), moves)
-    for name in _MEMORY:
-        growth = replace(metric("By/s", "readings", _growth(name)), has_interval=True, divisible=False)
-        yield f"soak.{name}_growth", growth
-    yield "soak.days_to_exhaustion", replace(metric("d", "readings", _days), divisible=False)
-    yield "soak.acceptance_held", metric("1", "windows", _sustained, Moves.DOWN)
-
-
-def _soak_errors(soak: SoakResult, _: Sequence[Sample]) -> Reading:
-    return Reading(soak.errors, samples=soak.requests, reason="; ".join(soak.error_examples[:1]))
-
-
-def _soak_rate(soak: SoakResult, _: Sequence[Sample]) -> Reading:
-    rate = soak.tokens_per_second
-    return Reading.none("nothing came of it") if rate is None else Reading(rate, samples=soak.requests)
-
-
-def _of_the_machine(name: str, figure: str, known: str) -> _Soaked:
-    def read(soak: SoakResult, samples: Sequence[Sample]) -> Reading:
-        value, readings = getattr(soak, figure), _readings(samples, known)
-        return _unknown(samples, name, readings) if value is None else Reading(value, samples=readings)
-
-    return read
-
-
-def _growth(memory: str) -> _Soaked:
-    def read(soak: SoakResult, samples: Sequence[Sample]) -> Reading:
-        found, readings = getattr(soak, memory), _readings(samples, _MEMORY[memory])
-        return (
-            _unknown(samples, "memory", readings)
-            if found is None
-            else replace(Reading.of(found.slope), samples=readings)
-        )
-
-    return read
-
-
-def _days(soak: SoakResult, samples: Sequence[Sample]) -> Reading:
-    value, readings = soak.days_to_exhaustion, max(_readings(samples, known) for known in _MEMORY.values())
-    if value is None:
-        return _unknown(samples, "memory", readings)
-    return Reading(value, samples=readings, reason=soak.complaints[0] if soak.grows_without_bound else "")
-
-
-def _sustained(soak: SoakResult, _: Sequence[Sample]) -> Reading:
+def _sustained(soak: SoakResult) -> Reading:
     value, judged = soak.sustained_acceptance(), len(soak.judged_windows)
     if value is None:
         return Reading.none(f"{judged} of {len(soak.windows)} windows had drafts enough", Lack.TOO_FEW, judged)
     return Reading(value, samples=judged)
 
 
-def _readings(samples: Sequence[Sample], known: str) -> int:
-    return sum(getattr(sample, known) is not None for sample in samples)
+def _rate(soak: SoakResult) -> Reading:
+    rate = soak.tokens_per_second
+    return Reading.none("nothing came of it") if rate is None else Reading(rate, samples=soak.requests)
 
 
-def _unknown(samples: Sequence[Sample], name: str, readings: int) -> Reading:
-    if readings:
-        return Reading.none(f"{readings} readings are too few to tell", Lack.TOO_FEW, readings)
-    if not samples:
-        return Reading.none("the machine was not asked while it was soaked")
-    return Reading.none(f"{name.replace('_', ' ')} cannot be read on this machine", Lack.UNREADABLE)
+def _errors(stage: SoakResult | QualityResult) -> Reading:
+    return Reading(stage.errors, samples=stage.requests, reason="; ".join(stage.error_examples[:1]))
 
 
-_Checked = Callable[[QualityResult], Reading]
+# quality: shares of prompts, greedy
 
 
-def _quality_metrics() -> Iterator[tuple[str, Metric]]:
-    """Shares of prompts, greedy."""
+def _quality(
+    read: Callable[[QualityResult], Reading], unit: str = "1", counted: str = "prompts", **more: Any
+) -> Metric:
+    def reading(run: Evidence) -> Reading:
+        assert run.quality is not None
+        return read(run.quality)
 
-    def metric(read: _Checked, unit: str = "1", counted: str = "prompts") -> Metric:
-        def reading(run: Evidence) -> Reading:
-            assert run.quality is not None
-            return read(run.quality)
-
-        return Metric(Stage.QUALITY, unit, counted, _of_stage(Stage.QUALITY, reading))
-
-    yield "quality.success_autoregressive", metric(_share(lambda found: found.autoregressive_success))
-    yield "quality.success_speculative", metric(_share(lambda found: found.speculative_success))
-    yield "quality.difference", replace(metric(_difference), has_interval=True, divisible=False)
-    yield "quality.gap", replace(metric(_share(_gap)), divisible=False)
-    yield "quality.identical", metric(_identical)
-    yield "quality.errors", metric(_quality_errors, "", "requests")
-    yield "quality.checkers_sound", replace(metric(_sound), divisible=False)
+    return Metric(Stage.QUALITY, unit, counted, reading, **more)
 
 
-def _share(figure: Callable[[QualityResult], float | None]) -> _Checked:
+def _share(figure: Callable[[Comparison], float | Interval | None]) -> Callable[[QualityResult], Reading]:
     """What rests on the checkers: nothing, where they are broken."""
 
     def read(found: QualityResult) -> Reading:
-        if not found.checkers_sound:
-            return Reading.none(_BROKEN)
-        value = figure(found)
+        if found.faults:
+            return Reading.none("a checker is broken, so that nothing is shown")
+        value, prompts = figure(found.greedy), found.greedy.prompts
         if value is None:
             return Reading.none(_ONE_WAY)
+        if isinstance(value, Interval):
+            return Reading.of(value)
         # The first prompt that fails with drafts only.
-        only = [one for one in found.prompts if one.speculative_complaint and not one.autoregressive_complaint]
-        reason = f"{only[0].prompt}, with drafts: {only[0].speculative_complaint}" if only else ""
-        return Reading(value, samples=sum(one.complete for one in found.prompts), reason=reason)
+        only = [one for one in prompts if one.speculative.complaint and not one.autoregressive.complaint]
+        reason = f"{only[0].prompt}, with drafts: {only[0].speculative.complaint}" if only else ""
+        return Reading(value, samples=sum(one.complete for one in prompts), reason=reason)
 
     return read
 
 
-def _gap(found: QualityResult) -> float | None:
+def _gap(found: Comparison) -> float | None:
     """Either way: drafts that make a task succeed more often change answers, too."""
-    plain, drafted = found.autoregressive_success, found.speculative_success
+    plain, drafted = found.autoregressive, found.speculative
     return None if plain is None or drafted is None else abs(drafted - plain)
 
 
-def _difference(found: QualityResult) -> Reading:
-    """Speculative less autoregressive."""
-    if not found.checkers_sound:
-        return Reading.none(_BROKEN)
-    return Reading.none(_ONE_WAY) if found.difference is None else Reading.of(found.difference)
-
-
 def _identical(found: QualityResult) -> Reading:
-    compared = sum(one.identical is not None for one in found.prompts)
-    return Reading(found.identical / compared, samples=compared) if compared else Reading.none(_ONE_WAY)
-
-
-def _quality_errors(found: QualityResult) -> Reading:
-    return Reading(found.errors, samples=found.requests, reason="; ".join(found.error_examples[:1]))
+    compared = sum(one.identical is not None for one in found.greedy.prompts)
+    return Reading(found.greedy.identical / compared, samples=compared) if compared else Reading.none(_ONE_WAY)
 
 
 def _sound(found: QualityResult) -> Reading:
-    if found.checkers_sound:
-        return Reading(1.0, samples=len(found.prompts))
-    first = found.faults[0]
-    return Reading(0.0, samples=len(found.prompts), reason=f"that of {first.prompt} {first.what}")
+    broken = [f"that of {one.prompt} {one.what}" for one in found.faults[:1]]
+    return Reading(0.0 if broken else 1.0, samples=len(found.greedy.prompts), reason="".join(broken))
 
 
-METRICS: Mapping[str, Metric] = MappingProxyType(dict([*_sweep_metrics(), *_soak_metrics(), *_quality_metrics()]))
+_UP, _DOWN = Moves.UP, Moves.DOWN
+_MEMORY = ("resident", "mlx_active")
+_ESTIMATED: dict[str, Any] = {"has_interval": True, "divisible": False}
+
+METRICS: Mapping[str, Metric] = MappingProxyType(
+    {
+        **{
+            name: Metric(Stage.SWEEP, one.unit, "requests", has_interval=True, autoregressive=name not in _OF_DRAFTS)
+            for name, one in summary.METRICS.items()
+        },
+        _TOGETHER: Metric(Stage.SWEEP, "tokens/s", "groups", **_ESTIMATED),
+        "soak.seconds": _soak("s", "sessions", lambda soak: Reading(soak.seconds, samples=soak.sessions), moves=_UP),
+        "soak.requests": _soak("", "requests", lambda soak: Reading(soak.requests, samples=soak.requests), moves=_UP),
+        "soak.errors": _soak("", "requests", _errors, moves=_UP),
+        "soak.tokens_per_second": _soak("tokens/s", "requests", _rate),
+        "soak.peak_resident": _machine("By", "peak resident", "peak_resident", ["resident"], moves=_UP),
+        "soak.headroom": _machine("By", "headroom", "least_headroom", ["headroom"], moves=_DOWN),
+        "soak.critical_seconds": _machine("s", "critical seconds", "longest_critical", ["pressure"], moves=_UP),
+        "soak.swap_in": _machine("By", "swap in", "swap_in", ["swap_in"], moves=_UP),
+        "soak.throttles": _machine("", "throttles", "throttles", ["throttles"], moves=_UP),
+        "soak.resident_growth": _machine("By/s", "memory", "resident", ["resident"], **_ESTIMATED),
+        "soak.mlx_growth": _machine("By/s", "memory", "mlx", ["mlx_active"], **_ESTIMATED),
+        "soak.days_to_exhaustion": _machine("d", "memory", "days_to_exhaustion", _MEMORY, divisible=False),
+        "soak.acceptance_held": _soak("1", "windows", _sustained, moves=_DOWN),
+        "quality.success_autoregressive": _quality(_share(lambda found: found.autoregressive)),
+        "quality.success_speculative": _quality(_share(lambda found: found.speculative)),
+        "quality.difference": _quality(_share(lambda found: found.difference), **_ESTIMATED),
+        "quality.gap": _quality(_share(_gap), divisible=False),
+        "quality.identical": _quality(_identical),
+        "quality.errors": _quality(_errors, "", "requests"),
+        "quality.checkers_sound": _quality(_sound, divisible=False),
+    }
+)

@@ -10,8 +10,11 @@ import json
 import math
 import re
 from datetime import UTC, datetime
+from importlib import resources
 from typing import Any
-from xml.etree import ElementTree as Xml
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
 
 from draftd.acceptance.gate.judge import Decision, Judgement, Outcome, Verdict
 from draftd.acceptance.gate.metrics import METRICS, Reading
@@ -150,59 +153,31 @@ _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 
 def to_junit(verdict: Verdict, at: datetime | None = None) -> str:
     """`at` is when it was judged; now, where it is None."""
-    cases = [_case(verdict, one) for one in verdict.judgements]
-    if verdict.decision is Decision.NOT_JUDGED:
-        cases = [_not_judged(verdict)]
+    cases, excused = list(verdict.judgements), sum(one.outcome is Outcome.EXCUSED for one in verdict.judgements)
+    judged = verdict.decision is not Decision.NOT_JUDGED
     counts = {
-        "tests": str(len(cases)),
-        "failures": str(sum(case.find("failure") is not None for case in cases)),
-        "errors": str(sum(case.find("error") is not None for case in cases)),
-        "skipped": str(sum(case.find("skipped") is not None for case in cases)),
-        "time": "0",
+        "tests": len(cases) if judged else 1,
+        "failures": len(verdict.unproven) if judged else 0,
+        "errors": 0 if judged else 1,
+        "skipped": excused if judged else 0,
     }
-    when = (at or datetime.now(UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    root = Xml.Element("testsuites", {"name": "draftd gate", **counts})
-    name = _clean(f"draftd gate: {verdict.spec}" if verdict.spec else "draftd gate")
-    suite = Xml.SubElement(root, "testsuite", {"name": name, **counts, "timestamp": when, "hostname": "localhost"})
-    properties = Xml.SubElement(suite, "properties")
     told = {"run": verdict.run, "baseline": verdict.baseline, "candidate": verdict.candidate}
-    for key, value in {**told, "verdict": verdict.sentence}.items():
-        if value:
-            Xml.SubElement(properties, "property", {"name": key, "value": _clean(value)})
-    suite.extend(cases)
-    if verdict.notes:
-        Xml.SubElement(suite, "system-out").text = _clean("\n".join(verdict.notes))
-    Xml.indent(root)
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{Xml.tostring(root, encoding="unicode")}\n'
+    # Without what XML cannot hold, escaped or not.
+    environment = Environment(autoescape=True, undefined=StrictUndefined, finalize=_clean, trim_blocks=True)
+    text = (resources.files("draftd.acceptance.gate") / "junit.xml.j2").read_text(encoding="utf-8")
+    return environment.from_string(text).render(
+        verdict=verdict,
+        judged=judged,
+        counts=counts,
+        properties={name: value for name, value in {**told, "verdict": verdict.sentence}.items() if value},
+        # A dot parts packages from classes in CI systems' lists.
+        classname=f"draftd.gate.{verdict.spec.replace('.', ' ').strip() or 'gate'}",
+        at=(at or datetime.now(UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S"),
+        explanation=explanation,
+    )
 
 
-def _case(verdict: Verdict, judgement: Judgement) -> Xml.Element:
-    case = _named(verdict, judgement.criterion.name)
-    line = _clean(explanation(judgement))
-    if judgement.outcome is Outcome.PASSED:
-        Xml.SubElement(case, "system-out").text = line
-    elif judgement.outcome is Outcome.EXCUSED:
-        Xml.SubElement(case, "skipped", {"message": _clean(judgement.reason)})
-    else:
-        failure = Xml.SubElement(case, "failure", {"type": str(judgement.outcome), "message": line})
-        failure.text = line
-    return case
-
-
-def _not_judged(verdict: Verdict) -> Xml.Element:
-    case = _named(verdict, "the run can be judged")
-    message = _clean(verdict.sentence)
-    error = Xml.SubElement(case, "error", {"type": str(verdict.decision), "message": message})
-    error.text = _clean("\n".join(verdict.reasons))
-    return case
-
-
-def _named(verdict: Verdict, name: str) -> Xml.Element:
-    # A dot parts packages from classes in CI systems' lists.
-    of = verdict.spec.replace(".", " ").strip() or "gate"
-    return Xml.Element("testcase", {"classname": _clean(f"draftd.gate.{of}"), "name": _clean(name), "time": "0"})
-
-
-def _clean(text: str) -> str:
-    """Without what XML cannot hold, escaped or not."""
-    return _NOT_IN_XML.sub("�", text)
+def _clean(value: object) -> object:
+    if isinstance(value, Markup):
+        return value
+    return _NOT_IN_XML.sub("\N{REPLACEMENT CHARACTER}", value) if isinstance(value, str) else value

@@ -36,20 +36,16 @@ class Comparison(StrEnum):
     BELOW = "<"
     EQUAL = "=="
 
+    @property
+    def direction(self) -> int:
+        """Where a value has to lie: 1 above the threshold, -1 below it, 0 on it."""
+        return {">": 1, "<": -1, "=": 0}[self.value[0]]
+
     def holds(self, value: float, threshold: float) -> bool:
         """Equal but for rounding is equal."""
-        equal = abs(value - threshold) <= _EXACT * max(1.0, abs(threshold))
-        match self:
-            case Comparison.AT_LEAST:
-                return value > threshold or equal
-            case Comparison.ABOVE:
-                return value > threshold and not equal
-            case Comparison.AT_MOST:
-                return value < threshold or equal
-            case Comparison.BELOW:
-                return value < threshold and not equal
-            case Comparison.EQUAL:
-                return equal
+        if abs(value - threshold) <= _EXACT * max(1.0, abs(threshold)):
+            return "=" in self.value
+        return (value - threshold) * self.direction > 0
 
 
 class Against(StrEnum):

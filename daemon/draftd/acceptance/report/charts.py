@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from types import MappingProxyType
@@ -96,11 +96,8 @@ class Line:
     def of(cls, label: str, ink: str, curve: Mapping[int, Interval], scale: float = 1.0) -> Line:
         """Estimates with their intervals, by a whole number."""
         at = sorted(curve)
-        ends = [
-            Interval(one.estimate * scale, one.low * scale, one.high * scale, one.samples) for one in curve.values()
-        ]
-        scaled = dict(zip(curve, ends, strict=True))
-        return cls(label, ink, at, [scaled[x].estimate for x in at], [scaled[x] for x in at])
+        scaled = [curve[x].scaled(scale) for x in at]
+        return cls(label, ink, at, [one.estimate for one in scaled], scaled)
 
 
 def lines(
@@ -147,66 +144,59 @@ def lines(
 def ranges(
     id_: str,
     title: str,
-    rows: Sequence[tuple[str, Mapping[str, Interval]]],
+    rows: Mapping[str, Mapping[str, Interval]],
     inks: Mapping[str, str],
     reading: str,
     *,
     unit: str,
-    scale: float = 1.0,
     level: tuple[float, str] | None = None,
 ) -> Chart:
-    """Estimates with their intervals, one below the other; `rows` are a name and the intervals of each series in it.
+    """Estimates with their intervals, one below the other: by the name of a row, the interval of each series in it.
     `level` is a value that they are read against, and its label."""
 
     def paint(axes: Axes) -> None:
         apart = 0.32 if len(inks) > 1 else 0.0
         for nth, (series, ink) in enumerate(inks.items()):
-            found = [(row, row_[series]) for row, (_, row_) in enumerate(rows) if series in row_]
-            at = [row + (nth - (len(inks) - 1) / 2) * apart for row, _ in found]
-            low, middle, high = ([getattr(one, end) * scale for _, one in found] for end in ("low", "estimate", "high"))
+            found = {row: one[series] for row, one in enumerate(rows.values()) if series in one}
+            at = [row + (nth - (len(inks) - 1) / 2) * apart for row in found]
+            low, middle, high = ([getattr(one, end) for one in found.values()] for end in ("low", "estimate", "high"))
             axes.hlines(at, low, high, color=_ink(ink), lw=2.4, alpha=0.6)
             axes.plot(middle, at, _MARKERS[ink], color=_ink(ink), zorder=3, label=series)
         if level is not None:
             axes.axvline(level[0], color=_ink("quiet"), lw=1.2, ls=_DASHES["dashed"], zorder=1.5, label=level[1])
-        _rows(axes, [name for name, _ in rows])
+        _rows(axes, rows)
         axes.margins(x=0.06)
         left, right = axes.get_xlim()
         axes.set_xlim(left if level is not None else 0, right)
 
-    told = "; ".join(
-        f"{name}: "
-        + ", ".join(
-            f"{series} {one.estimate * scale:.3g} ({one.low * scale:.3g} to {one.high * scale:.3g})"
-            for series, one in found.items()
-        )
-        for name, found in rows
-    )
-    return _drawn(id_, title, reading, told, paint, across=unit, up="", height=116 + 30 * len(rows))
+    told = {
+        name: [f"{series} {one.estimate:.3g} ({one.low:.3g} to {one.high:.3g})" for series, one in found.items()]
+        for name, found in rows.items()
+    }
+    return _drawn(id_, title, reading, _listed(told), paint, across=unit, height=116 + 30 * len(rows))
 
 
 def parts(
-    id_: str, title: str, rows: Sequence[tuple[str, Mapping[str, float]]], inks: Mapping[str, str], reading: str
+    id_: str, title: str, rows: Mapping[str, Mapping[str, float]], inks: Mapping[str, str], reading: str
 ) -> Chart:
-    """`rows` are a name and its parts in seconds, drawn end to end."""
+    """By the name of a row, its parts in seconds, drawn end to end."""
 
     def paint(axes: Axes) -> None:
-        longest = max(sum(values.values()) for _, values in rows)
+        longest = max(sum(values.values()) for values in rows.values())
         left = np.zeros(len(rows))
         for part, ink in inks.items():
-            seconds = np.array([values.get(part, 0.0) for _, values in rows])
+            seconds = np.array([values.get(part, 0.0) for values in rows.values()])
             bars = axes.barh(range(len(rows)), seconds, left=left, height=0.56, label=part)
             for bar in bars:
                 bar.set(color=_ink(ink), edgecolor=_ink("card"), linewidth=1)
             left += seconds
         for row, total in enumerate(left):
             axes.text(total + longest * 0.015, row, f"{figure(float(total))} s", va="center")
-        _rows(axes, [name for name, _ in rows])
+        _rows(axes, rows)
         axes.set_xlim(0, longest * 1.2)
 
-    told = "; ".join(
-        f"{name}: " + ", ".join(f"{part} {seconds:.3g} s" for part, seconds in values.items()) for name, values in rows
-    )
-    return _drawn(id_, title, reading, told, paint, across="seconds", up="", height=108 + 44 * len(rows))
+    told = {name: [f"{part} {seconds:.3g} s" for part, seconds in values.items()] for name, values in rows.items()}
+    return _drawn(id_, title, reading, _listed(told), paint, across="seconds", height=108 + 44 * len(rows))
 
 
 def _line(axes: Axes, one: Line) -> None:
@@ -233,7 +223,11 @@ def _told(one: Line) -> str:
     return f"{one.label}: " + ", ".join(f"{y:.3g} at {x:.3g}" for x, y in zip(one.xs, one.ys, strict=True))
 
 
-def _rows(axes: Axes, names: Sequence[str]) -> None:
+def _listed(told: Mapping[str, Sequence[str]]) -> str:
+    return "; ".join(f"{name}: {', '.join(values)}" for name, values in told.items())
+
+
+def _rows(axes: Axes, names: Collection[str]) -> None:
     axes.set_yticks(range(len(names)), names, color=_ink("ink"))
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.grid(axis="x")
@@ -253,7 +247,7 @@ def _drawn(
     paint: Callable[[Axes], None],
     *,
     across: str,
-    up: str,
+    up: str = "",
     height: int = _HEIGHT,
 ) -> Chart:
     style: dict[Any, Any] = {**_STYLE, **{key: _ink(ink) for key, ink in _COLOURS.items()}, "svg.hashsalt": id_}

@@ -4,34 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from draftd.acceptance.cost import CostRates, per_thousand_tokens
-from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.statistics import Interval
-from draftd.acceptance.summary import ArmSummary, against, measure, select, summarise
-from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Stage, Tick
+from draftd.acceptance.sweep.result import parse
+from draftd.acceptance.ticks import Arm
 from draftd.core import DRAFT_MODEL
 
 NOTHING = "–"
-_OF_ALL = (
-    *("decode_tokens_per_second", "time_to_first_token", "inter_token_p95"),
-    *("acceptance", "acceptance_at_position_0", "mean_accepted_length"),
-)
-"""What is shown of every arm; the other metrics only of some."""
-
 Tone = Literal["plain", "good", "bad", "unproven", "absent", "excused"]
 """How a value is to be taken: told by a word and a sign everywhere, by colour only in addition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """`detail` is printed small below: an interval, a reason."""
+    """A value, or a note. `detail` is printed small below: an interval, a reason."""
 
     text: str
     detail: str = ""
     tone: Tone = "plain"
+
+
+Row = Mapping[str, Cell | str]
+"""Cells by column: "Decode | tokens/s", where a unit is shown below the title."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +51,28 @@ class Table:
     stacked: bool = False
     strong: frozenset[int] = frozenset()
 
-    def trimmed(self) -> Table:
-        """Without the columns in which no row has a value."""
+    @classmethod
+    def of(cls, caption: str, rows: Iterable[Row], *, words: Iterable[str] = (), strong: Iterable[int] = ()) -> Table:
+        """Of figures, but for the columns that are `words`. A column in which no row has a value is left out."""
+        filled = [{key: _cell(value) for key, value in row.items()} for row in rows]
+        keys = list(filled[0]) if filled else []
+        names = [*keys[:1], *(key for key in keys[1:] if any(_known(row[key]) for row in filled))]
+        columns = [(*key.partition(" | ")[::2], key not in words) for key in names]
+        cells = tuple(tuple(row[key] for key in names) for row in filled)
+        return cls(caption, tuple(Column(*one) for one in columns), cells, strong=frozenset(strong))
 
-        def known(cell: Cell) -> bool:
-            return cell.text not in ("", NOTHING) or bool(cell.detail)
+    @classmethod
+    def of_words(cls, caption: str, rows: Sequence[Row]) -> Table:
+        """Of text, in all columns."""
+        return replace(cls.of(caption, rows, words=rows[0] if rows else ()), stacked=True)
 
-        kept = [at for at in range(len(self.columns)) if not at or any(known(row[at]) for row in self.rows)]
-        rows = tuple(tuple(row[at] for at in kept) for row in self.rows)
-        return replace(self, columns=tuple(self.columns[at] for at in kept), rows=rows)
+
+def _cell(value: Cell | str) -> Cell:
+    return Cell(value) if isinstance(value, str) else value
+
+
+def _known(cell: Cell) -> bool:
+    return cell.text not in ("", NOTHING) or bool(cell.detail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +88,6 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    text: str
-    tone: Tone = "plain"
-
-
-@dataclass(frozen=True, slots=True)
 class Section:
     """`lead` is what the section comes to, in a sentence or two. `facts` are names with values. `folded` is what most
     readers pass over: opened by a click, always open in print."""
@@ -91,9 +95,9 @@ class Section:
     id: str
     title: str
     lead: str
-    notes: Sequence[Note] = ()
+    notes: Sequence[Cell] = ()
     charts: Sequence[Chart] = ()
-    facts: Sequence[tuple[str, Cell]] = ()
+    facts: Mapping[str, Cell | str] = field(default_factory=dict)
     tables: Sequence[Table] = ()
     folded: Sequence[Table] = ()
 
@@ -114,6 +118,10 @@ def figure(value: float | None, digits: int = 3) -> str:
 
 def fixed(value: float, places: int) -> str:
     return f"{value:,.{places}f}".replace(",", " ").replace("-", "−")
+
+
+def integer(value: int) -> str:
+    return f"{value:,}".replace(",", " ")
 
 
 def spread(interval: Interval, scale: float = 1.0, places: int = 2) -> str:
@@ -141,17 +149,17 @@ def money(rates: CostRates | None, decode: Interval | None) -> str:
     return NOTHING if amount is None or rates is None else f"{rates.currency}{figure(amount)}"
 
 
-def gigabytes(count: float | None) -> str:
-    return NOTHING if count is None else f"{figure(count / 1e9)} GB"
+def size(count: float) -> str:
+    """Bytes, in the unit that reads best."""
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if abs(count) >= unit:
+            return f"{figure(count / unit)} {name}"
+    return f"{figure(count)} B"
 
 
-def memory(count: float | None) -> str:
+def memory(count: float) -> str:
     """As machines are sold: in powers of two."""
-    return NOTHING if count is None else f"{figure(count / 2**30).removesuffix('.0')} GiB"
-
-
-def megabytes(count: float | None) -> str:
-    return NOTHING if count is None else f"{figure(count / 1e6)} MB"
+    return f"{figure(count / 2**30).removesuffix('.0')} GiB"
 
 
 def span(seconds: float | None) -> str:
@@ -171,17 +179,6 @@ def count(number: int, one: str, many: str = "") -> str:
 
 def capitalised(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-# arms, as a reader wants them named and in the order in which a reader wants them
-
-
-def parse(id_: str) -> Arm | None:
-    """The arm of that id; None for one that no version of draftd gave."""
-    try:
-        return Arm.parse(id_)
-    except ValueError:
-        return None
 
 
 def name(arm: Arm | str) -> str:
@@ -207,70 +204,3 @@ def named(arm: Arm, candidate: bool = False) -> Cell:
     """How it decodes; below, in what it differs."""
     way, *rest = name(arm).split(", ")
     return Cell(way, ", ".join([*rest, *(["the candidate"] if candidate else [])]))
-
-
-def present(ticks: Iterable[Tick]) -> tuple[Arm, ...]:
-    """Those that were measured: the greedy ones of one request by block length, then what differs from them."""
-    found = {parse(tick.place.arm) for tick in ticks if not tick.place.warm_up}
-    return tuple(sorted((arm for arm in found if arm is not None), key=_order))
-
-
-def _order(arm: Arm) -> tuple[object, ...]:
-    odd = arm.drafter not in (None, DRAFT_MODEL)
-    return arm.concurrency, arm.temperature, odd, str(arm.drafter) if odd else "", arm.automatic, arm.block_length
-
-
-@dataclass(frozen=True, slots=True)
-class Sweep:
-    """A sweep as it is shown. `gains` are decode throughput over the autoregressive arm of the same temperature and
-    concurrency."""
-
-    ticks: Sequence[Tick]
-    plan: Mapping[str, Any]
-    arms: tuple[Arm, ...]
-    summaries: Mapping[Arm, ArmSummary]
-    gains: Mapping[Arm, Interval | None]
-
-    @classmethod
-    def read(cls, folder: RunFolder) -> Sweep | None:
-        """None where the run has none."""
-        ticks, samples = folder.ticks(Stage.SWEEP), folder.samples(Stage.SWEEP)
-        arms = present(select(ticks))
-        if not arms:
-            return None
-        gains = {
-            arm: against(ticks, arm.id, arm.baseline.id, "decode_tokens_per_second")
-            for arm in arms
-            if arm.speculative and arm.baseline in arms
-        }
-        summaries = {arm: summarise(ticks, samples, arm.id, _OF_ALL) for arm in arms}
-        return cls(ticks, folder.plan(Stage.SWEEP) or {}, arms, summaries, gains)
-
-    @property
-    def lengths(self) -> tuple[Arm, ...]:
-        """The arms that differ in nothing but the block length, from 0; of the draft model where there is one."""
-        fixed_ = [arm for arm in self.arms if arm.speculative and not arm.automatic]
-        alone = [arm for arm in fixed_ if not arm.temperature and arm.concurrency == 1]
-        drafters = [arm.drafter for arm in alone]
-        first = DRAFT_MODEL if DRAFT_MODEL in drafters else next(iter(drafters), None)
-        plain = [AUTOREGRESSIVE] if AUTOREGRESSIVE in self.arms else []
-        return (*plain, *(arm for arm in alone if arm.drafter == first))
-
-    def figure(self, arm: Arm, metric: str) -> Interval | None:
-        """One of summary.METRICS; None where the arm was not measured."""
-        if arm not in self.summaries:
-            return None
-        figures = self.summaries[arm].figures
-        return figures[metric] if metric in figures else measure(self.of(arm), metric)
-
-    def curve(self, metric: str) -> dict[int, Interval]:
-        """By block length."""
-        found = {arm.block_length: self.figure(arm, metric) for arm in self.lengths}
-        return {k: one for k, one in found.items() if one is not None}
-
-    def ratio(self, arm: Arm, metric: str) -> Interval | None:
-        """Over its autoregressive arm."""
-        return against(self.ticks, arm.id, arm.baseline.id, metric)
-
-    def of(self, arm: Arm) -> list[Tick]:
-        return select(self.ticks, arm=arm.id)

@@ -22,18 +22,16 @@ from draftd.acceptance.report.charts import PALETTE
 from draftd.acceptance.report.data import (
     Cell,
     Section,
-    Sweep,
     Tone,
     capitalised,
     figure,
     measured,
     memory,
     name,
-    parse,
     spread,
 )
 from draftd.acceptance.soak import soak_result
-from draftd.acceptance.sweep.result import knee
+from draftd.acceptance.sweep.result import Sweep, parse
 from draftd.acceptance.ticks import Arm, Stage
 
 _DECISIONS: Mapping[Decision, tuple[Tone, str]] = {
@@ -41,22 +39,18 @@ _DECISIONS: Mapping[Decision, tuple[Tone, str]] = {
     Decision.NOT_PROMOTED: ("bad", "Not promoted"),
     Decision.NOT_JUDGED: ("absent", "Not judged"),
 }
+_SUMMARISED = (
+    *("decode_tokens_per_second", "time_to_first_token", "inter_token_p95"),
+    *("acceptance", "acceptance_at_position_0", "mean_accepted_length"),
+)
+"""What is shown of every arm; the other metrics only of some."""
 _SIGNS: Mapping[Tone, str] = {"good": "✓ ", "bad": "✗ ", "unproven": "? ", "absent": "– ", "excused": "○ "}
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """One of the few figures at the top."""
-
-    label: str
-    value: str
-    detail: str
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """What the templates are given. `about` are the pair, the machine, when; `word` is the shortest way to say the
-    verdict, `sentence` the whole, `tally` how many criteria had which outcome."""
+    verdict, `sentence` the whole, `tally` how many criteria had which outcome, `tiles` the few figures at the top."""
 
     title: str
     about: tuple[str, ...]
@@ -64,7 +58,7 @@ class Report:
     word: str
     sentence: str
     tally: tuple[Cell, ...]
-    tiles: tuple[Tile, ...]
+    tiles: Mapping[str, Cell]
     sections: tuple[Section, ...]
     made_by: str
 
@@ -121,7 +115,7 @@ def report(
     """Raises RunError where a file cannot be read."""
     manifests = folder.manifests()
     last = manifests[max(manifests)] if manifests else None
-    swept = Sweep.read(folder)
+    swept = Sweep.read(folder, _SUMMARISED)
     chosen = _candidate(verdict, swept)
     ticks = {stage: folder.ticks(stage) for stage in Stage}
     sections = [stages.criteria(verdict), *_of_the_sweep(swept, chosen, last, prices)]
@@ -130,8 +124,8 @@ def report(
     if other is not None:
         theirs = other.manifests()
         left = theirs[max(theirs)] if theirs else None
-        sections.append(stages.comparison(swept, Sweep.read(other), left, last, other.name))
-    sections.append(stages.left_out(ticks, {stage: folder.plan(stage) or {} for stage in Stage}))
+        sections.append(stages.comparison(swept, Sweep.read(other, _SUMMARISED), left, last, other.name))
+    sections.append(stages.left_out(ticks, swept.left_out if swept is not None else {}))
     sections.append(stages.manifest(manifests))
     outcomes = Counter(one.outcome for one in verdict.judgements)
     tone, word = _DECISIONS[verdict.decision]
@@ -148,7 +142,7 @@ def report(
             for one in Outcome
             if outcomes[one]
         ),
-        tiles=tuple(_tiles(swept, chosen)) if swept is not None and chosen is not None else (),
+        tiles=_tiles(swept, chosen) if swept is not None and chosen is not None else {},
         sections=tuple(sections),
         made_by=f"Made by draftd {__version__} from the raw ticks of the run “{folder.name}”. "
         "Nothing here is fetched or runs.",
@@ -164,7 +158,7 @@ def _of_the_sweep(
     rates = (CostRates.from_settings(last.settings) if last is not None else None) or prices
     if rates is not None:
         rates = rates.measuring(None if chosen is None else swept.summaries[chosen].watts)
-    found = knee(swept.ticks)
+    found = swept.knee
     yield speed.approaches(swept, chosen, None if found is None else found.block_length, rates)
     yield worth.lengths(swept, found)
     if chosen is not None and chosen.baseline in swept.arms:
@@ -222,17 +216,19 @@ def _sentence(verdict: Verdict, outcomes: Mapping[Outcome, int]) -> str:
     return said
 
 
-def _tiles(sweep: Sweep, candidate: Arm) -> Iterator[Tile]:
+def _tiles(sweep: Sweep, candidate: Arm) -> Mapping[str, Cell]:
+    tiles: dict[str, Cell] = {}
     gain = sweep.gains.get(candidate)
     ours, plain = (sweep.figure(arm, "decode_tokens_per_second") for arm in (candidate, candidate.baseline))
     if gain is not None and ours is not None and plain is not None:
-        yield Tile("Decode throughput", f"{gain.estimate:.2f}×", f"{spread(gain)} × autoregressive")
-        yield Tile("Tokens a second", measured(ours).text, f"autoregressive {figure(plain.estimate)}")
+        tiles["Decode throughput"] = Cell(f"{gain.estimate:.2f}×", f"{spread(gain)} × autoregressive")
+        tiles["Tokens a second"] = Cell(measured(ours).text, f"autoregressive {figure(plain.estimate)}")
     for label, metric in (("Time to first token", "time_to_first_token"), ("Between tokens, p95", "inter_token_p95")):
         if (one := sweep.figure(candidate, metric)) is not None:
             ratio = sweep.ratio(candidate, metric)
             detail = "" if ratio is None else f"{figure(ratio.estimate)} × autoregressive"
-            yield Tile(label, f"{figure(one.estimate * 1000)} ms", detail)
+            tiles[label] = Cell(f"{figure(one.estimate * 1000)} ms", detail)
     if (accepted := sweep.figure(candidate, "acceptance")) is not None:
         detail = f"{accepted.low * 100:.0f}–{accepted.high * 100:.0f} %, blocks of {candidate.block_length}"
-        yield Tile("Accepted of drafted", f"{accepted.estimate * 100:.0f} %", detail)
+        tiles["Accepted of drafted"] = Cell(f"{accepted.estimate * 100:.0f} %", detail)
+    return tiles

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -12,14 +12,13 @@ from draftd.acceptance.report.data import (
     NOTHING,
     Cell,
     Chart,
-    Note,
     Section,
     capitalised,
     count,
     figure,
-    gigabytes,
-    megabytes,
+    integer,
     share,
+    size,
     span,
 )
 from draftd.acceptance.samples import Sample
@@ -36,10 +35,10 @@ _Pairs = list[tuple[float, float]]
 def soak(result: SoakResult | None, ticks: Sequence[Tick], samples: Sequence[Sample]) -> Section:
     if result is None:
         return Section("soak", "Soak", "Not measured: this run has no soak. draftd soak adds one.")
-    notes = [Note(f"{capitalised(one)}.", "bad") for one in result.complaints]
+    notes = [Cell(f"{capitalised(one)}.", tone="bad") for one in result.complaints]
     if not result.complete and result.wanted_seconds is not None:
         said = f"It is not complete: {result.seconds:.0f} of {result.wanted_seconds:.0f} s. draftd soak resumes it."
-        notes.append(Note(said, "unproven"))
+        notes.append(Cell(said, tone="unproven"))
     failed = "none failed" if not result.errors else f"{result.errors} failed"
     lead = f"{span(result.seconds)} of decoding without a break: {count(result.requests, 'request')}, {failed}."
     if result.days_to_exhaustion is None:
@@ -52,30 +51,30 @@ def soak(result: SoakResult | None, ticks: Sequence[Tick], samples: Sequence[Sam
     return Section("soak", "Soak", lead, notes=notes, charts=charts, facts=_soak_facts(result, samples))
 
 
-def _soak_facts(result: SoakResult, samples: Sequence[Sample]) -> list[tuple[str, Cell]]:
+def _soak_facts(result: SoakResult, samples: Sequence[Sample]) -> Mapping[str, Cell | str]:
     lowest = result.sustained_acceptance()
-    held = Cell(NOTHING, "too few windows", "unproven") if lowest is None else Cell(f"never below {share(lowest)}")
+    held = Cell(NOTHING, "too few windows", "unproven") if lowest is None else f"never below {share(lowest)}"
     thermal = sorted({one.thermal for one in samples if one.thermal})
 
-    def known(value: float | None, said: Callable[[float], str]) -> Cell:
-        return _UNREAD if value is None else Cell(said(value))
+    def known(value: float | None, said: Callable[[float], str]) -> Cell | str:
+        return _UNREAD if value is None else said(value)
 
-    return [
-        ("Time", Cell(span(result.seconds), count(result.sessions, "session"))),
-        ("Requests", Cell(f"{result.requests:,}".replace(",", " "), f"{result.errors} failed")),
-        ("Throughput", known(result.tokens_per_second, lambda rate: f"{figure(rate)} tokens/s")),
-        ("Peak resident memory", known(result.peak_resident, gigabytes)),
-        ("Growth, resident", _grew(result.resident)),
-        ("Growth, MLX", _grew(result.mlx)),
-        ("Memory lasts", known(result.days_to_exhaustion, _days)),
-        ("Least free above the floor", known(result.least_headroom, gigabytes)),
-        ("The floor", known(result.floor, gigabytes)),
-        ("Swapped in", known(result.swap_in, megabytes)),
-        ("Longest critical pressure", known(result.longest_critical, span)),
-        ("Throttle events", known(result.throttles, lambda number: str(int(number)))),
-        ("Thermal levels", Cell(", ".join(thermal)) if thermal else _UNREAD),
-        ("Acceptance, two windows in a row", held),
-    ]
+    return {
+        "Time": Cell(span(result.seconds), count(result.sessions, "session")),
+        "Requests": Cell(integer(result.requests), f"{result.errors} failed"),
+        "Throughput": known(result.tokens_per_second, lambda rate: f"{figure(rate)} tokens/s"),
+        "Peak resident memory": known(result.peak_resident, size),
+        "Growth, resident": _grew(result.resident),
+        "Growth, MLX": _grew(result.mlx),
+        "Memory lasts": known(result.days_to_exhaustion, _days),
+        "Least free above the floor": known(result.least_headroom, size),
+        "The floor": known(result.floor, size),
+        "Swapped in": known(result.swap_in, size),
+        "Longest critical pressure": known(result.longest_critical, span),
+        "Throttle events": known(result.throttles, lambda number: str(int(number))),
+        "Thermal levels": ", ".join(thermal) if thermal else _UNREAD,
+        "Acceptance, two windows in a row": held,
+    }
 
 
 def _grew(growth: Growth | None) -> Cell:
@@ -117,7 +116,7 @@ def soak_charts(ticks: Sequence[Tick], samples: Sequence[Sample], windows: Seque
     used += line("of MLX, in use and kept", "second", read(lambda one: one.mlx, 1e9), "plain")
     if used:
         first, last = _ends(used[0].ys)
-        grew = f"{'grew' if last >= first else 'shrank'} by {megabytes(abs(last - first) * 1e9)}"
+        grew = f"{'grew' if last >= first else 'shrank'} by {size(abs(last - first) * 1e9)}"
         reading = f"From the first tenth of the soak to the last the memory {grew} ({used[0].label}, medians)."
         charts.append(chart("memory", "Memory", used, reading, "GB"))
     if free := line("free above the floor", "speculative", read(lambda one: one.headroom, 1e9), "plain"):

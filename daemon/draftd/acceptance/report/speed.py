@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -14,13 +15,13 @@ from draftd.acceptance.report.data import (
     NOTHING,
     Cell,
     Chart,
-    Column,
+    Row,
     Section,
-    Sweep,
     Table,
     capitalised,
     count,
     figure,
+    integer,
     measured,
     money,
     name,
@@ -29,82 +30,56 @@ from draftd.acceptance.report.data import (
 )
 from draftd.acceptance.statistics import Interval, quantile
 from draftd.acceptance.summary import METRICS, against, measure, select
+from draftd.acceptance.sweep.result import Sweep
 from draftd.acceptance.ticks import Arm, inter_chunk, inter_token
 
 # every approach
 
 
 def approaches(sweep: Sweep, candidate: Arm | None, knee: int | None, rates: CostRates | None) -> Section:
-    columns = (
-        Column("Approach"),
-        Column("Decode", "tokens/s"),
-        Column("Speed-up", "×"),
-        Column("First token", "ms"),
-        Column("Token p95", "ms"),
-        Column("Accepted", "%"),
-        Column("Yield", "tokens a draft"),
-        Column("Same text", "greedy"),
-        Column("Energy", "J/token"),
-        Column("Cost", "1 000 tokens"),
-        Column("Notes", figures=False),
-    )
-    rows = []
+    rows: list[Row] = []
     for arm in sweep.arms:
         figures, energy = sweep.summaries[arm].figures, figure(sweep.summaries[arm].joules_per_token)
         decode = figures["decode_tokens_per_second"]
         rows.append(
-            (
-                named(arm, arm == candidate),
-                measured(decode),
-                measured(sweep.gains.get(arm)) if arm.speculative else Cell("1", "the measure"),
-                measured(figures["time_to_first_token"], 1000),
-                measured(figures["inter_token_p95"], 1000),
-                measured(figures["acceptance"], 100),
-                measured(figures["mean_accepted_length"]),
-                _same(sweep, arm),
-                Cell(NOTHING if rates else energy),
-                Cell(money(rates, decode), f"{energy} J/token" if rates and energy != NOTHING else ""),
-                Cell("; ".join(_remarks(sweep, arm, knee))),
-            )
+            {
+                "Approach": named(arm, arm == candidate),
+                "Decode | tokens/s": measured(decode),
+                "Speed-up | ×": measured(sweep.gains.get(arm)) if arm.speculative else Cell("1", "the measure"),
+                "First token | ms": measured(figures["time_to_first_token"], 1000),
+                "Token p95 | ms": measured(figures["inter_token_p95"], 1000),
+                "Accepted | %": measured(figures["acceptance"], 100),
+                "Yield | tokens a draft": measured(figures["mean_accepted_length"]),
+                "Same text | greedy": _same(sweep, arm),
+                "Energy | J/token": NOTHING if rates else energy,
+                "Cost | 1 000 tokens": Cell(
+                    money(rates, decode), f"{energy} J/token" if rates and energy != NOTHING else ""
+                ),
+                "Notes": "; ".join(_remarks(sweep, arm, knee)),
+            }
         )
-    strong = frozenset(at for at, arm in enumerate(sweep.arms) if arm == candidate)
+    strong = [at for at, arm in enumerate(sweep.arms) if arm == candidate]
     caption = "Each approach on the same prompts: medians, and below them 95 % intervals"
-    table = Table(caption, columns, tuple(rows), strong=strong).trimmed()
-    return Section(
-        "approaches", "Every approach", _speed(sweep, candidate), tables=(table,), folded=(_resources(sweep),)
-    )
+    table = Table.of(caption, rows, words=("Notes",), strong=strong)
+    resources = Table.of("Passes, memory and power of each approach", [_resources(sweep, arm) for arm in sweep.arms])
+    lead = _speed(sweep, candidate)
+    return Section("approaches", "Every approach", lead, tables=(table,), folded=(resources,))
 
 
-def _resources(sweep: Sweep) -> Table:
-    columns = (
-        Column("Approach"),
-        Column("Target passes", "a token"),
-        Column("Draft passes", "a token"),
-        Column("First of a block", "% accepted"),
-        Column("Peak memory", "GB, the process"),
-        Column("Peak memory", "GB, MLX in use"),
-        Column("Power", "W"),
-        Column("Answers"),
-        Column("Tokens"),
-    )
-    rows = []
-    for arm in sweep.arms:
-        one = sweep.summaries[arm]
-        resident, mlx = (None if peak is None else peak / 1e9 for peak in (one.peak_resident, one.peak_mlx))
-        rows.append(
-            (
-                named(arm),
-                Cell(figure(one.target_forwards_per_token)),
-                Cell(figure(one.draft_forwards_per_token) if arm.speculative else ""),
-                measured(one.figures["acceptance_at_position_0"], 100),
-                Cell(figure(resident)),
-                Cell(figure(mlx)),
-                Cell(figure(one.watts)),
-                Cell(str(one.requests)),
-                Cell(f"{one.output_tokens:,}".replace(",", " ")),
-            )
-        )
-    return Table("Passes, memory and power of each approach", columns, tuple(rows)).trimmed()
+def _resources(sweep: Sweep, arm: Arm) -> Row:
+    one = sweep.summaries[arm]
+    resident, mlx = (None if peak is None else peak / 1e9 for peak in (one.peak_resident, one.peak_mlx))
+    return {
+        "Approach": named(arm),
+        "Target passes | a token": figure(one.target_forwards_per_token),
+        "Draft passes | a token": figure(one.draft_forwards_per_token) if arm.speculative else "",
+        "First of a block | % accepted": measured(one.figures["acceptance_at_position_0"], 100),
+        "Peak memory | GB, the process": figure(resident),
+        "Peak memory | GB, MLX in use": figure(mlx),
+        "Power | W": figure(one.watts),
+        "Answers": str(one.requests),
+        "Tokens": integer(one.output_tokens),
+    }
 
 
 def _speed(sweep: Sweep, candidate: Arm | None) -> str:
@@ -129,90 +104,82 @@ def _same(sweep: Sweep, arm: Arm) -> Cell:
         return Cell("", "sampled" if arm.speculative else "")
     said: dict[tuple[str, str], set[str]] = {}
     for tick in sweep.of(arm.baseline):
-        said.setdefault((tick.place.group, tick.place.prompt), set()).add(tick.digest)
-    both = [tick for tick in sweep.of(arm) if (tick.place.group, tick.place.prompt) in said]
+        said.setdefault(tick.place.key, set()).add(tick.digest)
+    both = [tick for tick in sweep.of(arm) if tick.place.key in said]
     if not both:
         return Cell(NOTHING)
-    same = sum(tick.digest in said[tick.place.group, tick.place.prompt] for tick in both)
+    same = sum(tick.digest in said[tick.place.key] for tick in both)
     return Cell(share(same / len(both)) if same < len(both) else "all", f"{same} of {len(both)}")
 
 
-def _remarks(sweep: Sweep, arm: Arm, knee: int | None) -> Sequence[str]:
-    summary, notes = sweep.summaries[arm], []
+def _remarks(sweep: Sweep, arm: Arm, knee: int | None) -> Iterator[str]:
+    summary, gain = sweep.summaries[arm], sweep.gains.get(arm)
     if arm in sweep.lengths and arm.speculative and arm.block_length == knee:
-        notes.append("the knee")
-    gain = sweep.gains.get(arm)
-    if gain is not None and gain.high < 1:
-        notes.append("slower than autoregressive")
-    elif gain is not None and gain.low <= 1:
-        notes.append("no gain that could be told from none")
-    slow, base = summary.figures["inter_token_p95"], sweep.summaries.get(arm.baseline)
-    plain = base.figures["inter_token_p95"] if base is not None and arm.speculative else None
-    if slow is not None and plain is not None and slow.low > plain.high:
-        notes.append("p95 above autoregressive")
+        yield "the knee"
+    if gain is not None and gain.low <= 1:
+        yield "slower than autoregressive" if gain.high < 1 else "no gain that could be told from none"
+    slow, plain = summary.figures["inter_token_p95"], sweep.figure(arm.baseline, "inter_token_p95")
+    if arm.speculative and slow is not None and plain is not None and slow.low > plain.high:
+        yield "p95 above autoregressive"
     if arm.concurrency > 1 and summary.total_tokens_per_second is not None:
-        notes.append(f"{figure(summary.total_tokens_per_second.estimate)} tokens/s together")
+        yield f"{figure(summary.total_tokens_per_second.estimate)} tokens/s together"
     if lowered := Counter(tick.degraded for tick in sweep.of(arm) if tick.degraded):
-        notes.append(f"{count(lowered.total(), 'answer')} went on without drafts")
+        yield f"{count(lowered.total(), 'answer')} went on without drafts"
     if summary.errors:
-        notes.append(count(summary.errors, "error"))
-    return [*notes, count(summary.requests, "answer")]
+        yield count(summary.errors, "error")
+    yield count(summary.requests, "answer")
 
 
 # latency
 
-_TIMES = (
-    ("Time to first token", "time_to_first_token"),
-    ("of which prefill, in the daemon", "prefill"),
-    ("of which queue, in the daemon", "queue"),
-    ("of which the network", "network"),
-    *((f"Between tokens, p{q}", f"inter_token_p{q}") for q in (50, 95, 99)),
-    *((f"Between chunks, p{q}", f"inter_chunk_p{q}") for q in (50, 95, 99)),
-    ("Time per output token", "time_per_output_token"),
-    ("Whole answer", "end_to_end"),
-)
+_TIMES = {
+    "Time to first token": "time_to_first_token",
+    "of which prefill, in the daemon": "prefill",
+    "of which queue, in the daemon": "queue",
+    "of which the network": "network",
+    **{f"Between tokens, p{q}": f"inter_token_p{q}" for q in (50, 95, 99)},
+    **{f"Between chunks, p{q}": f"inter_chunk_p{q}" for q in (50, 95, 99)},
+    "Time per output token": "time_per_output_token",
+    "Whole answer": "end_to_end",
+}
 
 
 def latency(sweep: Sweep, candidate: Arm) -> Section:
     """Of the candidate and its autoregressive arm, both of which there are."""
-    plain = candidate.baseline
     charts = []
     for what, gaps in (("tokens", inter_token), ("chunks", inter_chunk)):
-        times = {arm: list(chain.from_iterable(gaps(tick) for tick in sweep.of(arm))) for arm in (candidate, plain)}
+        arms = (candidate, candidate.baseline)
+        times = {arm: list(chain.from_iterable(gaps(tick) for tick in sweep.of(arm))) for arm in arms}
         if all(times.values()):
             charts.append(_distribution(what, times, _percentile(sweep, candidate, what)))
-    rows = tuple(
-        (Cell(label), measured(theirs, 1000), measured(ours, 1000), measured(sweep.ratio(candidate, metric)))
-        for label, metric in _TIMES
-        for ours, theirs in [(sweep.figure(candidate, metric), sweep.figure(plain, metric))]
-        if ours is not None or theirs is not None
-    )
-    columns = (Column("Time"), Column("Without drafts", "ms"), Column("With drafts", "ms"), Column("Ratio", "×"))
-    table = Table("Medians and percentiles over all answers, with 95 % intervals", columns, rows)
-    meanings = tuple((Cell(label), Cell(METRICS[metric].description)) for label, metric in _TIMES)
-    said = Table("What each of these is", (Column("Time"), Column("Meaning", figures=False)), meanings, stacked=True)
-    lead = _sooner(sweep, candidate)
-    return Section("latency", "Latency", lead, charts=charts, tables=(table,), folded=(said,))
+    rows: list[Row] = []
+    for label, metric in _TIMES.items():
+        ours, theirs = (sweep.figure(arm, metric) for arm in (candidate, candidate.baseline))
+        if ours is not None or theirs is not None:
+            rows.append(
+                {
+                    "Time": label,
+                    "Without drafts | ms": measured(theirs, 1000),
+                    "With drafts | ms": measured(ours, 1000),
+                    "Ratio | ×": measured(sweep.ratio(candidate, metric)),
+                }
+            )
+    table = Table.of("Medians and percentiles over all answers, with 95 % intervals", rows)
+    meanings = [{"Time": label, "Meaning": METRICS[metric].description} for label, metric in _TIMES.items()]
+    said = Table.of_words("What each of these is", meanings)
+    return Section("latency", "Latency", _sooner(sweep, candidate), charts=charts, tables=(table,), folded=(said,))
 
 
 def _distribution(what: str, times: Mapping[Arm, Sequence[float]], reading: str) -> Chart:
     """Over all tokens: the whole distribution, since a median hides what a reader feels."""
     shares = np.linspace(0, 1, 300)
-    series = [
-        Line(
-            name(arm),
-            "speculative" if arm.speculative else "autoregressive",
-            (np.quantile(found, shares) * 1000).tolist(),
-            (shares * 100).tolist(),
-            marks="plain" if arm.speculative else "broken",
-        )
-        for arm, found in times.items()
-    ]
-    told = "; ".join(
-        f"{name(arm)}: "
-        + ", ".join(f"{share(q)} within {figure(float(np.quantile(found, q)) * 1000)} ms" for q in (0.5, 0.95, 0.99))
-        for arm, found in times.items()
-    )
+    series, told = [], []
+    for arm, found in times.items():
+        ink, marks = ("speculative", "plain") if arm.speculative else ("autoregressive", "broken")
+        at = (np.quantile(found, shares) * 1000).tolist()
+        series.append(Line(name(arm), ink, at, (shares * 100).tolist(), marks=marks))
+        within = (f"{share(q)} within {figure(float(np.quantile(found, q)) * 1000)} ms" for q in (0.5, 0.95, 0.99))
+        told.append(f"{name(arm)}: {', '.join(within)}")
     return lines(
         what,
         f"Time between {what}",
@@ -220,7 +187,7 @@ def _distribution(what: str, times: Mapping[Arm, Sequence[float]], reading: str)
         reading,
         across="ms",
         up="% that take no longer",
-        told=told,
+        told="; ".join(told),
         yticks=(0, 25, 50, 75, 95),
         top=100,
         # What lies beyond is left to the table.
@@ -241,9 +208,8 @@ def _percentile(sweep: Sweep, candidate: Arm, what: str) -> str:
     if what == "tokens":
         return text + " Tokens that come together share the time that they took."
     sizes = [chunk.tokens for tick in sweep.of(candidate) for chunk in tick.chunks[1:]]
-    if sizes and (most := quantile(sizes, 0.5)):
-        text += f" A chunk holds what one step yields, {figure(most, 2)} tokens in the median: fewer, larger steps."
-    return text
+    most = figure(quantile(sizes, 0.5), 2)
+    return text + f" A chunk holds what one step yields, {most} tokens in the median: fewer, larger steps."
 
 
 def _sooner(sweep: Sweep, candidate: Arm) -> str:
@@ -268,31 +234,28 @@ def _sooner(sweep: Sweep, candidate: Arm) -> str:
 
 def prompts(sweep: Sweep, candidate: Arm) -> Section:
     ours, plain = name(candidate), name(candidate.baseline)
-    gains: list[tuple[str, dict[str, Interval]]] = []
-    waits: list[tuple[str, dict[str, Interval]]] = []
+    gains: dict[str, Interval] = {}
+    waits: dict[str, dict[str, Interval]] = {}
     for group in sorted({tick.place.group for tick in sweep.ticks if not tick.place.warm_up}):
         ticks, title = select(sweep.ticks, group=group), group.replace("_", " ")
         gain = against(ticks, candidate.id, candidate.baseline.id, "decode_tokens_per_second")
         if gain is not None:
-            gains.append((title, {ours: gain}))
-        found = {
-            label: measure(select(ticks, arm=arm.id), "time_to_first_token")
-            for label, arm in ((ours, candidate), (plain, candidate.baseline))
-        }
-        if known := {label: one for label, one in found.items() if one is not None}:
-            waits.append((title, known))
+            gains[title] = gain
+        for label, arm in ((ours, candidate), (plain, candidate.baseline)):
+            if (wait := measure(select(ticks, arm=arm.id), "time_to_first_token")) is not None:
+                waits.setdefault(title, {})[label] = wait.scaled(1000)
     if not gains:
         return Section("prompts", "Kinds of prompt", "No prompt was answered both ways.")
-    gains.sort(key=lambda row: -row[1][ours].estimate)
-    best, worst = gains[0], gains[-1]
-    lead = f"Only {best[0]} prompts were measured: {best[1][ours].estimate:.2f} times."
+    gains = dict(sorted(gains.items(), key=lambda one: -one[1].estimate))
+    (best, most), *_, (worst, least) = [*gains.items()] * 2
+    lead = f"Only {best} prompts were measured: {most.estimate:.2f} times."
     if len(gains) > 1:
         lead = (
-            f"Beside autoregressive decoding it does best on {best[0]} ({best[1][ours].estimate:.2f} times as fast) "
-            f"and worst on {worst[0]} ({worst[1][ours].estimate:.2f} times)."
+            f"Beside autoregressive decoding it does best on {best} ({most.estimate:.2f} times as fast) "
+            f"and worst on {worst} ({least.estimate:.2f} times)."
         )
-    losing = [title for title, row in gains if row[ours].high < 1]
-    unsure = [title for title, row in gains if row[ours].low <= 1 <= row[ours].high]
+    losing = [title for title, gain in gains.items() if gain.high < 1]
+    unsure = [title for title, gain in gains.items() if gain.low <= 1 <= gain.high]
     reading = "Every interval lies above 1: it pays for each kind of prompt."
     if losing or unsure:
         said = [f"{_listed(losing)} {'is' if len(losing) == 1 else 'are'} slower with drafts"] if losing else []
@@ -302,7 +265,7 @@ def prompts(sweep: Sweep, candidate: Arm) -> Section:
         ranges(
             "gains",
             "Decode throughput by kind of prompt",
-            gains,
+            {title: {ours: gain} for title, gain in gains.items()},
             {ours: "speculative"},
             reading,
             unit="× autoregressive",
@@ -315,7 +278,6 @@ def prompts(sweep: Sweep, candidate: Arm) -> Section:
             {ours: "speculative", plain: "autoregressive"},
             "Medians with 95 % intervals. Longer prompts take longer to read, with drafts or without.",
             unit="ms",
-            scale=1000,
         ),
     )
     return Section("prompts", "Kinds of prompt", lead, charts=charts)
@@ -327,19 +289,16 @@ def _listed(names: Sequence[str]) -> str:
 
 def concurrency(sweep: Sweep) -> Section | None:
     """None where no more than one ran at a time."""
-    alike: dict[tuple[object, ...], list[Arm]] = {}
-    for arm in sorted(sweep.arms, key=lambda arm: arm.concurrency):
-        if not arm.temperature:
-            alike.setdefault((arm.block_length, arm.drafter, arm.automatic), []).append(arm)
     total: dict[Arm, dict[int, Interval]] = {}
     first: dict[Arm, dict[int, Interval]] = {}
-    for arms in alike.values():
-        for arm in arms if len(arms) > 1 else ():
-            summary = sweep.summaries[arm]
-            if summary.total_tokens_per_second is not None:
-                total.setdefault(arms[0], {})[arm.concurrency] = summary.total_tokens_per_second
-            if (wait := summary.figures["time_to_first_token"]) is not None:
-                first.setdefault(arms[0], {})[arm.concurrency] = wait
+    greedy = [arm for arm in sweep.arms if not arm.temperature]
+    several = {replace(arm, concurrency=1) for arm in greedy if arm.concurrency > 1}
+    for arm in greedy:
+        one, summary = replace(arm, concurrency=1), sweep.summaries[arm]
+        if one in several and summary.total_tokens_per_second is not None:
+            total.setdefault(one, {})[arm.concurrency] = summary.total_tokens_per_second
+        if one in several and (wait := summary.figures["time_to_first_token"]) is not None:
+            first.setdefault(one, {})[arm.concurrency] = wait
     if not total:
         return None
     most = max(c for curve in total.values() for c in curve)
@@ -370,12 +329,12 @@ def _together(
 
 def _gained(total: Mapping[Arm, Mapping[int, Interval]], most: int) -> str:
     plain, drafted = (
-        next((curve for arm, curve in total.items() if arm.speculative is way and most in curve), None)
+        next((curve[most] for arm, curve in total.items() if arm.speculative is way and most in curve), None)
         for way in (False, True)
     )
     if plain is None or drafted is None:
         return "Tokens of all answers over the time from the first request to the last end."
-    gain = drafted[most].estimate / plain[most].estimate
+    gain = drafted.estimate / plain.estimate
     better = "still yields" if gain > 1 else "yields only"
     return (
         f"At {most} at a time drafting {better} {gain:.2f} times what autoregressive decoding does. Tokens of all "

@@ -15,16 +15,14 @@ from draftd.acceptance.cost import (
     measured_costs,
     per_answer,
     speedup,
-    time_to_useful_answer,
 )
 from draftd.acceptance.report.charts import SERIES, Line, lines, parts
 from draftd.acceptance.report.data import (
     NOTHING,
     Cell,
     Chart,
-    Column,
+    Row,
     Section,
-    Sweep,
     Table,
     figure,
     measured,
@@ -35,7 +33,7 @@ from draftd.acceptance.report.data import (
     span,
 )
 from draftd.acceptance.statistics import Interval, quantile
-from draftd.acceptance.sweep.result import Knee
+from draftd.acceptance.sweep.result import Knee, Sweep
 from draftd.acceptance.ticks import Arm
 
 _INTERVAL = "median, with 95 % interval"
@@ -182,63 +180,38 @@ def calculator(sweep: Sweep, candidate: Arm | None) -> Section | None:
     c, v = costs.draft_cost, costs.verify_costs
     arms = {arm.block_length: arm for arm in sweep.lengths if arm.block_length in costs.verify_seconds}
     alphas = {k: _alpha(sweep, arm) for k, arm in arms.items()}
-    columns = (
-        Column("Block"),
-        Column("Verifying", "ms"),
-        Column("v(k)", "steps"),
-        Column("Accepted", "α"),
-        Column("Tokens a step", "expected"),
-        Column("Speed-up", "expected"),
-        Column("Speed-up", "measured"),
-        Column("Pays from", "α"),
-        Column("To spare"),
-    )
-    rows = []
+    rows: list[Row] = []
     for k, alpha in alphas.items():
         even = break_even(k, c, v)
         spare = None if alpha is None or even is None else alpha - even
         rows.append(
-            (
-                Cell(str(k)),
-                Cell(figure(costs.verify_seconds[k] * 1000)),
-                Cell(figure(v[k])),
-                Cell(share(alpha)),
-                Cell(NOTHING if alpha is None else f"{expected_tokens(alpha, k):.2f}"),
-                Cell(NOTHING if alpha is None else f"{speedup(alpha, k, c, v):.2f}×"),
-                measured(sweep.gains.get(arms[k]), unit="×"),
-                Cell("never" if even is None else share(even)),
-                Cell(NOTHING if spare is None else f"{spare * 100:+.0f} points".replace("-", "−")),
-            )
+            {
+                "Block": str(k),
+                "Verifying | ms": figure(costs.verify_seconds[k] * 1000),
+                "v(k) | steps": figure(v[k]),
+                "Accepted | α": share(alpha),
+                "Tokens a step | expected": NOTHING if alpha is None else f"{expected_tokens(alpha, k):.2f}",
+                "Speed-up | expected": NOTHING if alpha is None else f"{speedup(alpha, k, c, v):.2f}×",
+                "Speed-up | measured": measured(sweep.gains.get(arms[k]), unit="×"),
+                "Pays from | α": "never" if even is None else share(even),
+                "To spare": NOTHING if spare is None else f"{spare * 100:+.0f} points".replace("-", "−"),
+            }
         )
-    strong = frozenset(at for at, arm in enumerate(arms.values()) if arm == candidate)
-    table = Table("Costs as measured in this run, and what follows from them", columns, tuple(rows), strong=strong)
+    strong = [at for at, arm in enumerate(arms.values()) if arm == candidate]
+    table = Table.of("Costs as measured in this run, and what follows from them", rows, strong=strong)
     low, high = (figure(one(costs.verify_seconds.values()) * 1000) for one in (min, max))
-    facts = (
-        ("One autoregressive step", Cell(f"{figure(costs.autoregressive_seconds * 1000)} ms")),
-        ("One drafted token", Cell(f"{figure((costs.draft_seconds or 0) * 1000)} ms", f"c = {figure(c)} steps")),
-        (
-            "One verification",
-            Cell(f"{low} ms" if low == high else f"{low} to {high} ms", "longer blocks are more to verify: v(k) steps"),
-        ),
-        (
-            "Expected speed-up",
-            Cell("(1 − αᵏ⁺¹) ÷ ((1 − α) · (k·c + v(k)))", "Leviathan et al. 2023, v(k) as measured"),
-        ),
-        (
-            "α",
-            Cell(
-                "accepted ÷ (accepted + rollbacks)", "how often a drafted token is accepted, where those before it were"
-            ),
-        ),
-    )
-    return Section(
-        "calculator",
-        "What speculation is worth here",
-        _pays(costs, alphas, candidate),
-        charts=(_expected(sweep, costs, alphas),),
-        facts=facts,
-        tables=(table,),
-    )
+    verifying = f"{low} ms" if low == high else f"{low} to {high} ms"
+    meaning = "how often a drafted token is accepted, where those before it were"
+    facts: dict[str, Cell | str] = {
+        "One autoregressive step": f"{figure(costs.autoregressive_seconds * 1000)} ms",
+        "One drafted token": Cell(f"{figure(c * costs.autoregressive_seconds * 1000)} ms", f"c = {figure(c)} steps"),
+        "One verification": Cell(verifying, "longer blocks are more to verify: v(k) steps"),
+        "Expected speed-up": Cell("(1 − αᵏ⁺¹) ÷ ((1 − α) · (k·c + v(k)))", "Leviathan et al. 2023, v(k) as measured"),
+        "α": Cell("accepted ÷ (accepted + rollbacks)", meaning),
+    }
+    lead, chart = _pays(costs, alphas, candidate), _expected(sweep, costs, alphas)
+    title = "What speculation is worth here"
+    return Section("calculator", title, lead, charts=(chart,), facts=facts, tables=(table,))
 
 
 def _alpha(sweep: Sweep, arm: Arm) -> float | None:
@@ -309,52 +282,38 @@ def cost(sweep: Sweep, candidate: Arm, rates: CostRates | None, load: float | No
     title = "Cost and time to a useful answer"
     if not waits:
         return Section("cost", title, "No answer was timed in all its parts.")
-    columns = (
-        Column("Approach"),
-        Column("Queue", "ms"),
-        Column("Prefill", "ms"),
-        Column("Decode", "s"),
-        Column("Network", "ms"),
-        Column("Useful answer", "s"),
-        Column("The very first", "s, with loading"),
-        Column("Energy", "J/token"),
-        Column("Cost", "per answer"),
-        Column("Cost", "per 1 000 tokens"),
-    )
-    rows = []
+    rows: list[Row] = []
     for arm, found in waits.items():
         rate = sweep.figure(arm, "decode_tokens_per_second")
-        assert rate is not None
-        fixed = (found["queue"], found["prefill"], tokens, rate.estimate, found["network"])
-        warm = time_to_useful_answer(0.0, *fixed)
+        warm = sum(found.values())
         answer = None if rates is None else per_answer(rates, warm)
+        price = NOTHING if answer is None or rates is None else f"{rates.currency}{figure(answer)}"
         rows.append(
-            (
-                named(arm),
-                Cell(figure(found["queue"] * 1000)),
-                Cell(figure(found["prefill"] * 1000)),
-                Cell(figure(found["decode"])),
-                Cell(figure(found["network"] * 1000)),
-                Cell(figure(warm)),
-                Cell(NOTHING if load is None else figure(time_to_useful_answer(load, *fixed))),
-                Cell(figure(sweep.summaries[arm].joules_per_token)),
-                Cell(NOTHING if answer is None or rates is None else f"{rates.currency}{figure(answer)}"),
-                Cell(money(rates, rate)),
-            )
+            {
+                "Approach": named(arm),
+                "Queue | ms": figure(found["queue"] * 1000),
+                "Prefill | ms": figure(found["prefill"] * 1000),
+                "Decode | s": figure(found["decode"]),
+                "Network | ms": figure(found["network"] * 1000),
+                "Useful answer | s": figure(warm),
+                "The very first | s, with loading": NOTHING if load is None else figure(load + warm),
+                "Energy | J/token": figure(sweep.summaries[arm].joules_per_token),
+                "Cost | per answer": price,
+                "Cost | per 1 000 tokens": money(rates, rate),
+            }
         )
     reading = (
         "Load + queue + prefill + tokens ÷ rate + network. "
         "Loading, which only the very first answer waits for, is not drawn."
     )
-    chart = parts(
-        "answer", "Time to a useful answer", [(name(arm), found) for arm, found in waits.items()], _PARTS, reading
-    )
+    drawn = {name(arm): found for arm, found in waits.items()}
+    chart = parts("answer", "Time to a useful answer", drawn, _PARTS, reading)
     lead = "Only one of the two ways was timed in all its parts."
     if len(waits) > 1:
         ours, plain = (sum(waits[arm].values()) for arm in (candidate, candidate.baseline))
         change = f"{share(abs(1 - ours / plain))} {'sooner' if ours < plain else 'later'}"
         lead = f"A useful answer is there after {span(ours)} with drafts and after {span(plain)} without: {change}."
-    table = Table(f"Medians, for an answer of {tokens:.0f} tokens", columns, tuple(rows)).trimmed()
+    table = Table.of(f"Medians, for an answer of {tokens:.0f} tokens", rows)
     return Section("cost", title, lead, charts=(chart,), facts=_prices(tokens, rates, load), tables=(table,))
 
 
@@ -371,18 +330,18 @@ def _parts(sweep: Sweep, arm: Arm, tokens: float) -> Mapping[str, float] | None:
     return {"queue": seconds(queue), "prefill": seconds(prefill), "decode": decode, "network": seconds(network)}
 
 
-def _prices(tokens: float, rates: CostRates | None, load: float | None) -> list[tuple[str, Cell]]:
-    pairs = [("The answer", Cell(f"{tokens:.0f} tokens", "the median of those measured"))]
+def _prices(tokens: float, rates: CostRates | None, load: float | None) -> Mapping[str, Cell | str]:
+    facts: dict[str, Cell | str] = {"The answer": Cell(f"{tokens:.0f} tokens", "the median of those measured")}
     if load is not None:
-        pairs.append(("Loading the models", Cell(span(load), "once, before the very first answer")))
+        facts["Loading the models"] = Cell(span(load), "once, before the very first answer")
     if rates is None:
         said = "cost.per_hour, or cost.watts and cost.tariff, in the daemon’s settings would set one"
-        return [*pairs, ("Price", Cell("not set", said))]
+        return {**facts, "Price": Cell("not set", said)}
     if rates.per_hour is not None:
-        pairs.append(("The machine", Cell(f"{rates.currency}{figure(rates.per_hour)} an hour")))
+        facts["The machine"] = f"{rates.currency}{figure(rates.per_hour)} an hour"
     if rates.watts is not None and rates.tariff is not None:
-        pairs.append(("Power", Cell(f"{figure(rates.watts)} W at {rates.currency}{figure(rates.tariff)} a kWh")))
+        facts["Power"] = f"{figure(rates.watts)} W at {rates.currency}{figure(rates.tariff)} a kWh"
     if rates.hourly is not None:
         said = "of a machine that does nothing else, one answer after the other"
-        pairs.append(("Together", Cell(f"{rates.currency}{figure(rates.hourly)} an hour", said)))
-    return pairs
+        facts["Together"] = Cell(f"{rates.currency}{figure(rates.hourly)} an hour", said)
+    return facts

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.options import LONGEST_BLOCK
 from draftd.acceptance.statistics import Interval
-from draftd.acceptance.summary import ArmSummary, against, select, summarise
+from draftd.acceptance.summary import METRICS, ArmSummary, against, measure, select, summarise
 from draftd.acceptance.sweep.plan import key_of, measured
 from draftd.acceptance.sweep.run import missing_requests
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Stage, Tick
@@ -73,52 +74,89 @@ def _share(ratio: Interval) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class SweepRow:
-    """One arm. `speedup` is its decode throughput over that of the autoregressive arm of the same temperature and
-    concurrency; of such an arm itself None."""
+class Sweep:
+    """`arms` that were measured: the greedy ones of one request by block length, then what differs from them. `gains`
+    are decode throughput over the autoregressive arm of the same temperature and concurrency."""
 
-    arm: Arm
-    summary: ArmSummary
-    speedup: Interval | None
+    ticks: Sequence[Tick]
+    plan: Mapping[str, Any]
+    arms: tuple[Arm, ...]
+    summaries: Mapping[Arm, ArmSummary]
+    gains: Mapping[Arm, Interval | None]
+
+    @classmethod
+    def read(cls, folder: RunFolder, metrics: Iterable[str] = METRICS) -> Sweep | None:
+        """`metrics` are summarised of every arm. None where the run has no sweep."""
+        ticks, samples = folder.ticks(Stage.SWEEP), folder.samples(Stage.SWEEP)
+        found = {parse(tick.place.arm) for tick in ticks if not tick.place.warm_up}
+        arms = tuple(sorted((arm for arm in found if arm is not None), key=_order))
+        if not arms:
+            return None
+        gains = {arm: against(ticks, arm.id, arm.baseline.id, _METRIC) for arm in arms if arm.speculative}
+        summaries = {arm: summarise(ticks, samples, arm.id, metrics) for arm in arms}
+        return cls(ticks, folder.plan(Stage.SWEEP) or {}, arms, summaries, gains)
+
+    @property
+    def knee(self) -> Knee | None:
+        drafters = [arm.drafter for arm in self.lengths if arm.drafter is not None]
+        return knee(self.ticks, drafters[0] if drafters else DRAFT_MODEL)
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """Arms and prompts, with the reason."""
+        return {
+            **{one["arm"]: one["reason"] for one in self.plan.get("left_out", ())},
+            **{one["prompt"]: one["reason"] for one in self.plan.get("left_out_prompts", ())},
+        }
+
+    @property
+    def missing(self) -> int:
+        """Requests that are still to be measured."""
+        return missing_requests(self.plan, measured(self.ticks))
+
+    @property
+    def errors(self) -> dict[str, int]:
+        """What the missing requests failed with when they were asked, and how often."""
+        done = measured(self.ticks)
+        failed = [tick for tick in self.ticks if tick.error and not tick.place.warm_up and key_of(tick) not in done]
+        return dict(Counter(tick.error for tick in failed).most_common())
+
+    @property
+    def lengths(self) -> tuple[Arm, ...]:
+        """The arms that differ in nothing but the block length, from 0; of the draft model where there is one."""
+        alone = [arm for arm in self.arms if not (arm.automatic or arm.temperature or arm.concurrency > 1)]
+        drafters = [arm.drafter for arm in alone if arm.speculative]
+        first = DRAFT_MODEL if DRAFT_MODEL in drafters else next(iter(drafters), None)
+        return tuple(arm for arm in alone if arm.drafter in (None, first))
+
+    def figure(self, arm: Arm, metric: str) -> Interval | None:
+        """One of summary.METRICS; None where the arm was not measured."""
+        if arm not in self.summaries:
+            return None
+        figures = self.summaries[arm].figures
+        return figures[metric] if metric in figures else measure(self.of(arm), metric)
+
+    def curve(self, metric: str) -> dict[int, Interval]:
+        """By block length."""
+        found = {arm.block_length: self.figure(arm, metric) for arm in self.lengths}
+        return {k: one for k, one in found.items() if one is not None}
+
+    def ratio(self, arm: Arm, metric: str) -> Interval | None:
+        """Over its autoregressive arm."""
+        return against(self.ticks, arm.id, arm.baseline.id, metric)
+
+    def of(self, arm: Arm) -> list[Tick]:
+        return select(self.ticks, arm=arm.id)
 
 
-@dataclass(frozen=True, slots=True)
-class SweepResult:
-    """`left_out`: arms and prompts, with the reason. `missing` requests are still to be measured; `errors` is what they
-    failed with when they were asked, and how often."""
-
-    rows: tuple[SweepRow, ...]
-    knee: Knee | None
-    left_out: dict[str, str]
-    errors: dict[str, int]
-    missing: int
-
-
-def sweep_result(folder: RunFolder) -> SweepResult | None:
-    """None where the run has no sweep."""
-    plan = folder.plan(Stage.SWEEP)
-    if plan is None:
+def parse(id_: str) -> Arm | None:
+    """The arm of that id; None for one that no version of draftd gave."""
+    try:
+        return Arm.parse(id_)
+    except ValueError:
         return None
-    ticks, samples = folder.ticks(Stage.SWEEP), folder.samples(Stage.SWEEP)
-    arms = [Arm.parse(arm) for arm in dict.fromkeys([*plan.get("arms", ()), *(tick.place.arm for tick in ticks)])]
-    rows = []
-    for arm in arms:
-        over = None if arm == arm.baseline else against(ticks, arm.id, arm.baseline.id, "decode_tokens_per_second")
-        rows.append(SweepRow(arm, summarise(ticks, samples, arm.id), over))
-    done = measured(ticks)
-    failed = [tick for tick in ticks if tick.error and not tick.place.warm_up and key_of(tick) not in done]
-    return SweepResult(
-        rows=tuple(rows),
-        knee=knee(ticks, _drafter(arms)),
-        left_out={
-            **{one["arm"]: one["reason"] for one in plan.get("left_out", ())},
-            **{one["prompt"]: one["reason"] for one in plan.get("left_out_prompts", ())},
-        },
-        errors=dict(Counter(tick.error for tick in failed).most_common()),
-        missing=missing_requests(plan, done),
-    )
 
 
-def _drafter(arms: list[Arm]) -> DrafterName:
-    """The first one, whose block lengths were swept."""
-    return next((arm.drafter for arm in arms if arm.drafter is not None), DRAFT_MODEL)
+def _order(arm: Arm) -> tuple[object, ...]:
+    odd = arm.drafter not in (None, DRAFT_MODEL)
+    return arm.concurrency, arm.temperature, odd, str(arm.drafter) if odd else "", arm.automatic, arm.block_length

@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from statistics import mean, median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.options import SweepOptions
 from draftd.acceptance.samples import Sample, Sampler
-from draftd.acceptance.session import ANSWER_SECONDS, Advance, Progress, Session, all_at_once, ask_for
+from draftd.acceptance.session import ANSWER_SECONDS, Advance, ErrorLimit, Progress, Session
 from draftd.acceptance.sweep.plan import Key, Step, SweepPlan, key_of, measured, pending, plan_sweep, schedule
 from draftd.acceptance.ticks import Arm, Stage, Tick
-from draftd.errors import DraftdError
 
 if TYPE_CHECKING:
     from draftd.v1 import inference_pb2 as pb
 
-MOST_ERRORS = 20  # in a row, of one arm or of all: then something is wrong that going on does not mend
 _WARM_UP_TOKENS = 16
 _HOT = ("heavy", "trapping", "sleeping")
 _LOOK_SECONDS = 1.0
-
-
-class SweepStopped(DraftdError):
-    """Too many requests failed one after another. What was measured is kept."""
-
-    status = "FAILED_PRECONDITION"
 
 
 def run_sweep(
@@ -44,7 +36,7 @@ def run_sweep(
 ) -> None:
     """Returns at once where nothing is missing. What failed is asked again by the next session.
 
-    Raises RunError where the run began with another plan, SweepStopped, NothingToMeasure.
+    Raises RunError where the run began with another plan, MeasurementStopped, NothingToMeasure.
     """
     plan = plan_sweep(options, model, session.max_batch)
     steps = schedule(plan)
@@ -89,7 +81,7 @@ def sweep_complete(folder: RunFolder) -> bool:
     return plan is not None and missing_requests(plan, measured(folder.ticks(Stage.SWEEP))) == 0
 
 
-def missing_requests(plan: dict[str, object], done: Collection[Key]) -> int:
+def missing_requests(plan: Mapping[str, object], done: Collection[Key]) -> int:
     """Of those that the run's plan counts."""
     wanted = plan.get("requests")
     return max(0, wanted - len(done)) if isinstance(wanted, int) else 0
@@ -172,41 +164,20 @@ class _Asker:
     """Asks step by step, and gives up when it makes no sense to go on."""
 
     def __init__(self, session: Session, plan: SweepPlan, chat: bool, sampler: Sampler, timeout: float) -> None:
-        self._session, self._plan, self._chat = session, plan, chat
-        self._sampler, self._timeout = sampler, timeout
-        self._in_a_row = 0
-        self._of_arm: Counter[str] = Counter()
+        self._session, self._sampler, self._errors = session, sampler, ErrorLimit()
+        self._how: dict[str, Any] = {"chat": chat, "seed": plan.options.seed, "timeout": timeout}
 
     def ask(self, step: Step, *, warm_up: bool = False) -> None:
-        """Keeps a tick for each request. Raises SweepStopped."""
-        session, arm, seed, repetition = self._session, step.arm, self._plan.options.seed, step.repetition
-        asks = [ask_for(prompt, arm, chat=self._chat, seed=seed, repetition=repetition) for prompt in step.prompts]
-        self._sampler.mark(arm.id)
-        taken = all_at_once(session.client, asks, timeout=self._timeout)
+        """Keeps a tick for each request. Raises MeasurementStopped."""
+        self._sampler.mark(step.arm.id)
+        asked = Stage.SWEEP, step.arm, step.prompts, step.repetition
+        ticks = self._session.measure(*asked, warm_up=warm_up, **self._how)
         self._sampler.mark("")
-        ticks = [
-            session.tick(one, arm, session.place(Stage.SWEEP, arm, prompt, repetition, warm_up=warm_up))
-            for prompt, one in zip(step.prompts, taken, strict=True)
-        ]
-        failed = [tick for tick in ticks if tick.error]
+        failed = next((tick.error for tick in ticks if tick.error), "")
         for tick in ticks:
-            if failed and not tick.error:
-                tick = replace(tick, error=f"one beside it failed: {failed[0].error}")
-            session.folder.keep_tick(tick)
-        self._count(arm.id, failed)
-
-    def _count(self, arm: str, failed: list[Tick]) -> None:
-        if not failed:
-            self._in_a_row = self._of_arm[arm] = 0
-            return
-        self._in_a_row += len(failed)
-        self._of_arm[arm] += len(failed)
-        whose = "" if self._in_a_row >= MOST_ERRORS else f" of {arm}"
-        if max(self._in_a_row, self._of_arm[arm]) >= MOST_ERRORS:
-            raise SweepStopped(
-                f"{MOST_ERRORS} requests{whose} failed in a row, the last with: {failed[-1].error}; what was measured "
-                "is kept, and the run can be resumed"
-            )
+            spoilt = f"one beside it failed: {failed}" if failed else ""
+            self._session.folder.keep_tick(replace(tick, error=tick.error or spoilt))
+        self._errors.count(step.arm, ticks)
 
 
 def _warm_up(arm: Arm, plan: SweepPlan) -> Step:

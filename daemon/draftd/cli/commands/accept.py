@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as jsonlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,12 +16,8 @@ from draftd.acceptance.gate import output as shown
 from draftd.acceptance.gate.judge import Decision, Outcome, Verdict, judge_run, not_judged
 from draftd.acceptance.gate.output import document, to_json, to_junit
 from draftd.acceptance.gate.spec import SpecError, load_spec, shipped
-from draftd.acceptance.options import QualityOptions, SoakOptions, SweepOptions
-from draftd.acceptance.quality import quality_complete, quality_prompts, run_quality
-from draftd.acceptance.soak import run_soak, soak_complete, soak_prompts
-from draftd.acceptance.sweep.plan import checksums, chosen_prompts
+from draftd.acceptance.options import Options, QualityOptions, SoakOptions, SweepOptions
 from draftd.acceptance.sweep.result import knee
-from draftd.acceptance.sweep.run import run_sweep, sweep_complete
 from draftd.acceptance.ticks import Stage
 from draftd.cli import options, output, runs
 from draftd.cli.failures import explain
@@ -39,6 +36,14 @@ _STYLES = {
 _COLOURS = {Decision.PROMOTED: "bold green", Decision.NOT_PROMOTED: "bold red", Decision.NOT_JUDGED: "bold yellow"}
 
 
+@dataclass(frozen=True)
+class Asked:
+    """Of the stages."""
+
+    repeat: int | None = options.measured("--repeat", "COUNT", "Times that the sweep asks each prompt; 3 if not given.")
+    duration: float | None = options.measured("--duration", "SECONDS", "Of the soak; 600 if not given.")
+
+
 @options.with_options(
     "draftd accept",
     "draftd accept --model ./Qwen3-8B-4bit --draft-model ./Qwen3-0.6B-4bit",
@@ -48,12 +53,7 @@ _COLOURS = {Decision.PROMOTED: "bold green", Decision.NOT_PROMOTED: "bold red", 
 def accept(
     criteria: options.Criteria,
     which: runs.Which,
-    repeat: Annotated[
-        int | None, options.measured("--repeat", "COUNT", "Times that the sweep asks each prompt; 3 if not given.")
-    ] = None,
-    duration: Annotated[
-        float | None, options.measured("--duration", "SECONDS", "Of the soak; 600 if not given.")
-    ] = None,
+    asked: Asked,
     junit: options.Junit = None,
     run: runs.Run = None,
     json: options.Json = False,
@@ -67,7 +67,7 @@ def accept(
     try:
         load_spec(criteria.spec)  # an error in it is shown now, not in an hour
         folder, which = runs.open_run(run, which)
-        measure(folder, which, {"repetitions": repeat}, {"duration": duration})
+        measure(folder, which, {"repetitions": asked.repeat}, {"duration": asked.duration})
         verdict = judge(folder.path, criteria, junit)
         page = _write_report(folder.path, verdict, which).html
     except FieldError:
@@ -152,29 +152,16 @@ def measure(folder: RunFolder, which: runs.Which, sweep: Mapping[str, Any], soak
     swept = SweepOptions.resumed(folder.plan(Stage.SWEEP), **sweep)
     soaked = SoakOptions.resumed(folder.plan(Stage.SOAK), **soak)
     examined = QualityOptions.resumed(folder.plan(Stage.QUALITY))
-    if (
-        runs.complete(folder, Stage.SWEEP, sweep_complete(folder), swept)
-        and runs.complete(folder, Stage.SOAK, soak_complete(folder), soaked)
-        and quality_complete(folder)
-    ):
-        return
-    with runs.at_work("accept", folder, which, block_length=swept.longest_block) as (daemon, advance):
-        prompts = {
-            Stage.SWEEP: checksums(chosen_prompts(swept, daemon.model)),
-            Stage.SOAK: checksums(soak_prompts(daemon.model)),
-            Stage.QUALITY: checksums(quality_prompts()),
-        }
-        session = runs.begin(daemon, folder, prompts)
-        run_sweep(session, swept, daemon.model, advance)
-        block = candidate(folder, swept)
-        run_soak(session, SoakOptions.resumed(soaked.plan(), block_length=block), daemon.model, advance)
-        run_quality(session, QualityOptions.resumed(examined.plan(), block_length=block), daemon.model, advance)
 
+    def settled(options: Options) -> Options:
+        """With the block length of the candidate: the knee; the sweep's base where no block is shown to pay."""
+        if options is swept:
+            return swept
+        found = knee(folder.ticks(Stage.SWEEP))
+        block = found.block_length if found is not None and found.block_length else swept.block_length
+        return type(options).resumed(options.plan(), block_length=block)
 
-def candidate(folder: RunFolder, swept: SweepOptions) -> int:
-    """The block length that is soaked: the knee; the sweep's base where no block is shown to pay."""
-    found = knee(folder.ticks(Stage.SWEEP))
-    return found.block_length if found is not None and found.block_length else swept.block_length
+    runs.measure("accept", folder, which, swept, soaked, examined, settled=settled)
 
 
 def judge(run: Path, criteria: options.Criteria, junit: Path | None) -> Verdict:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json as jsonlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -14,11 +14,12 @@ import typer
 from draftd.acceptance.folder import from_json, to_json
 from draftd.acceptance.manifest import Difference, Manifest, ModelManifest, differences, take_manifest
 from draftd.acceptance.options import SweepOptions
-from draftd.acceptance.sweep.plan import NothingToMeasure, checksums, chosen_prompts
+from draftd.acceptance.sweep.plan import NothingToMeasure, chosen_prompts
 from draftd.acceptance.ticks import Stage
 from draftd.cli import options, output, runs
 from draftd.cli.figures import size
 from draftd.client.asking import connect
+from draftd.client.prompts import Prompt
 
 _SHOWN_DIGITS = 12  # of a checksum, on a terminal
 _ROLES = ("target", "draft", "light_draft")
@@ -90,10 +91,10 @@ def _daemon(which: runs.Which) -> Iterator[runs.Measured]:
         yield runs.Measured(client, client.model(), own=False)
 
 
-def _prompts(daemon: runs.Measured) -> dict[Stage, dict[str, str]]:
-    """Checksums of what a sweep asks of this model where it is told nothing else; of none where none fits."""
+def _prompts(daemon: runs.Measured) -> Mapping[Stage, Sequence[Prompt]]:
+    """What a sweep asks of this model where it is told nothing else; nothing where none of it fits."""
     try:
-        return {Stage.SWEEP: checksums(chosen_prompts(SweepOptions(), daemon.model))}
+        return {Stage.SWEEP: chosen_prompts(SweepOptions(), daemon.model)}
     except NothingToMeasure:
         return {}
 

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.options import QualityOptions
-from draftd.acceptance.quality import (
-    Comparison,
-    PromptResult,
-    QualityResult,
-    quality_complete,
-    quality_prompts,
-    quality_result,
-    run_quality,
-)
-from draftd.acceptance.sweep.plan import checksums
+from draftd.acceptance.quality import Comparison, PromptResult, QualityResult, Way, quality_result
 from draftd.acceptance.ticks import Stage
 from draftd.cli import options, output, runs
 from draftd.cli.figures import NOTHING
@@ -31,16 +22,12 @@ _option = options.measured
 class Asked:
     """The options by the names of QualityOptions' fields."""
 
-    block_length: Annotated[
-        int | None, _option("--block", "TOKENS", "Drafted at a time; the daemon's own if not given.")
-    ] = None
-    temperature: Annotated[
-        float | None, _option("--temperature", "NUMBER", "Sampled answers besides the greedy ones; none if not given.")
-    ] = None
-    repeats: Annotated[int | None, _option("--repeat", "COUNT", "Sampled answers to each prompt; 3 if not given.")] = (
-        None
+    block_length: int | None = _option("--block", "TOKENS", "Drafted at a time; the daemon's own if not given.")
+    temperature: float | None = _option(
+        "--temperature", "NUMBER", "Sampled answers besides the greedy ones; none if not given."
     )
-    seed: Annotated[int | None, _option("--seed", "NUMBER", "Of orders and sampled answers; 0 if not given.")] = None
+    repeats: int | None = _option("--repeat", "COUNT", "Sampled answers to each prompt; 3 if not given.")
+    seed: int | None = _option("--seed", "NUMBER", "Of orders and sampled answers; 0 if not given.")
 
 
 @options.with_options(
@@ -59,7 +46,7 @@ def command(asked: Asked, which: runs.Which, run: runs.Run = None, json: options
     given = options.given(asked)
     QualityOptions.resumed(None, **given)  # what is asked wrongly leaves no folder behind
     folder, which = runs.open_run(run, which)
-    measure(folder, which, QualityOptions.resumed(folder.plan(Stage.QUALITY), **given))
+    runs.measure("quality", folder, which, QualityOptions.resumed(folder.plan(Stage.QUALITY), **given))
     result = quality_result(folder)
     assert result is not None
     if json:
@@ -72,30 +59,18 @@ def command(asked: Asked, which: runs.Which, run: runs.Run = None, json: options
         raise typer.Exit(1)
 
 
-def measure(folder: RunFolder, which: runs.Which, chosen: QualityOptions) -> None:
-    """What is missing of it, with the daemon that it needs; without one where nothing is."""
-    if runs.complete(folder, Stage.QUALITY, quality_complete(folder), chosen):
-        return
-    longest = runs.longest_block(folder, chosen.block_length)
-    with runs.at_work("quality", folder, which, block_length=longest) as (daemon, advance):
-        session = runs.begin(daemon, folder, {Stage.QUALITY: checksums(quality_prompts())})
-        run_quality(session, chosen, daemon.model, advance)
-
-
 def show(folder: RunFolder, result: QualityResult) -> None:
     """On the terminal."""
-    output.print_table(_COLUMNS, map(_cells, result.prompts), words=True)
-    for one in result.prompts:
-        for mode, said in (
-            ("autoregressive", one.autoregressive_complaint),
-            ("speculative", one.speculative_complaint),
-        ):
-            if said:
-                output.say(f"{one.prompt}, {mode}: {said}")
+    prompts = result.greedy.prompts
+    output.print_table(_COLUMNS, map(_cells, prompts), words=True)
+    for one in prompts:
+        for mode, way in (("autoregressive", one.autoregressive), ("speculative", one.speculative)):
+            if way.complaint:
+                output.say(f"{one.prompt}, {mode}: {way.complaint}")
     for comparison in (result.greedy, result.sampled):
         if comparison is not None:
             output.say(sentence(comparison))
-    output.say(f"{result.identical} of {len(result.prompts)} greedy texts are identical")
+    output.say(f"{result.greedy.identical} of {len(prompts)} greedy texts are identical")
     for error in result.error_examples:
         output.say(f"failed: {error}")
     output.say(f"run: {folder.path}")
@@ -114,27 +89,23 @@ def sentence(found: Comparison) -> str:
 
 def document(folder: RunFolder, result: QualityResult) -> dict[str, Any]:
     """For JSON."""
+    greedy = result.greedy
     return {
         "run": str(folder.path),
-        "success": {"autoregressive": result.autoregressive_success, "speculative": result.speculative_success},
-        "difference": None if result.difference is None else asdict(result.difference),
-        "identical": result.identical,
-        "checkers_sound": result.checkers_sound,
+        "success": {"autoregressive": greedy.autoregressive, "speculative": greedy.speculative},
+        "difference": greedy.difference and asdict(greedy.difference),
+        "identical": greedy.identical,
+        "checkers_sound": not result.faults,
         "complaints": result.complaints,
     } | asdict(result)
 
 
 def _cells(one: PromptResult) -> tuple[str, ...]:
     texts = NOTHING if one.identical is None else "identical" if one.identical else "differ"
-    return (
-        one.prompt,
-        _share(one.autoregressive_passed, one.autoregressive_asked),
-        _share(one.speculative_passed, one.speculative_asked),
-        texts,
-    )
+    return one.prompt, _passed(one.autoregressive), _passed(one.speculative), texts
 
 
-def _share(passed: int, asked: int) -> str:
-    if asked == 1:
-        return "passed" if passed else "failed"
-    return f"{passed} of {asked} passed" if asked else "no answer"
+def _passed(way: Way) -> str:
+    if way.asked == 1:
+        return "passed" if way.passed else "failed"
+    return f"{way.passed} of {way.asked} passed" if way.asked else "no answer"

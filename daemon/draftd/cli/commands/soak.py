@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.options import SoakOptions
-from draftd.acceptance.soak import SoakResult, Window, run_soak, soak_complete, soak_prompts, soak_result
+from draftd.acceptance.soak import SoakResult, Window, soak_result
 from draftd.acceptance.statistics import Growth
-from draftd.acceptance.sweep.plan import checksums
 from draftd.acceptance.ticks import Stage
 from draftd.cli import options, output, runs
 from draftd.cli.figures import NOTHING, milliseconds, percent, rate, size
@@ -26,24 +25,19 @@ _option = options.measured
 class Asked:
     """The options by the names of SoakOptions' fields."""
 
-    duration: Annotated[float | None, _option("--duration", "SECONDS", "For how long; 600 if not given.")] = None
-    streams: Annotated[
-        int | None,
-        _option("--streams", "COUNT", "Requests at a time; 4 if not given, or as many as it decodes together."),
-    ] = None
-    block_length: Annotated[
-        int | None, _option("--block", "TOKENS", "Drafted at a time; the daemon's own if not given, 0: none.")
-    ] = None
-    max_tokens: Annotated[
-        int | None, _option("--max-tokens", "TOKENS", "Longest answer; lengths are mixed, from an eighth of it.")
-    ] = None
-    window_seconds: Annotated[
-        float | None, _option("--window", "SECONDS", "Of acceptance and speed; 60 if not given.")
-    ] = None
-    sample_seconds: Annotated[
-        float | None, _option("--every", "SECONDS", "Between two readings of the machine; 1 if not given.")
-    ] = None
-    seed: Annotated[int | None, _option("--seed", "NUMBER", "Of the order of prompts; 0 if not given.")] = None
+    duration: float | None = _option("--duration", "SECONDS", "For how long; 600 if not given.")
+    streams: int | None = _option(
+        "--streams", "COUNT", "Requests at a time; 4 if not given, or as many as it decodes together."
+    )
+    block_length: int | None = _option(
+        "--block", "TOKENS", "Drafted at a time; the daemon's own if not given, 0: none."
+    )
+    max_tokens: int | None = _option(
+        "--max-tokens", "TOKENS", "Longest answer; lengths are mixed, from an eighth of it."
+    )
+    window_seconds: float | None = _option("--window", "SECONDS", "Of acceptance and speed; 60 if not given.")
+    sample_seconds: float | None = _option("--every", "SECONDS", "Between two readings of the machine; 1 if not given.")
+    seed: int | None = _option("--seed", "NUMBER", "Of the order of prompts; 0 if not given.")
 
 
 @options.with_options(
@@ -63,7 +57,7 @@ def command(asked: Asked, which: runs.Which, run: runs.Run = None, json: options
     given = options.given(asked)
     SoakOptions.resumed(None, **given)  # what is asked wrongly leaves no folder behind
     folder, which = runs.open_run(run, which)
-    measure(folder, which, SoakOptions.resumed(folder.plan(Stage.SOAK), **given))
+    runs.measure("soak", folder, which, SoakOptions.resumed(folder.plan(Stage.SOAK), **given))
     result = soak_result(folder)
     assert result is not None
     if json:
@@ -76,16 +70,6 @@ def command(asked: Asked, which: runs.Which, run: runs.Run = None, json: options
         output.complain(f"soaked for {result.seconds:.0f} s; continue with draftd soak --run {folder.path}")
     if result.complaints or not result.complete:
         raise typer.Exit(1)
-
-
-def measure(folder: RunFolder, which: runs.Which, chosen: SoakOptions) -> None:
-    """What is missing of it, with the daemon that it needs; without one where nothing is."""
-    if runs.complete(folder, Stage.SOAK, soak_complete(folder), chosen):
-        return
-    longest = runs.longest_block(folder, chosen.block_length)
-    with runs.at_work("soak", folder, which, block_length=longest) as (daemon, advance):
-        session = runs.begin(daemon, folder, {Stage.SOAK: checksums(soak_prompts(daemon.model))})
-        run_soak(session, chosen, daemon.model, advance)
 
 
 def show(folder: RunFolder, result: SoakResult) -> None:

@@ -12,12 +12,10 @@ import typer
 from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.options import OptionError, SweepOptions
 from draftd.acceptance.statistics import Interval
-from draftd.acceptance.sweep.plan import checksums, chosen_prompts
-from draftd.acceptance.sweep.result import SweepResult, SweepRow, sweep_result
-from draftd.acceptance.sweep.run import run_sweep, sweep_complete
-from draftd.acceptance.ticks import Stage
+from draftd.acceptance.sweep.result import Sweep
+from draftd.acceptance.ticks import Arm, Stage
 from draftd.cli import options, output, runs
-from draftd.cli.figures import NOTHING, length, percent
+from draftd.cli.figures import NOTHING
 from draftd.client.prompts import from_file
 from draftd.core import BUILT_IN_DRAFTERS, DrafterName
 
@@ -31,44 +29,21 @@ _option = options.measured
 class Asked:
     """The options by the names of SweepOptions' fields."""
 
-    block_lengths: Annotated[
-        str | None, _option("--blocks", "LIST", "Tokens drafted at a time; 0,2,3,4,6 if not given.")
-    ] = None
-    block_length: Annotated[
-        int | None, _option("--base", "TOKENS", "Block length while other knobs are turned; 4 if not given.")
-    ] = None
-    drafters: Annotated[
-        str | None, _option("--drafters", "LIST", "The first is swept; all that there are if not given.")
-    ] = None
-    temperatures: Annotated[
-        str | None, _option("--temperatures", "LIST", "Besides 0; 0.8 if not given. none: no other.")
-    ] = None
-    concurrency: Annotated[
-        str | None, _option("--concurrency", "LIST", "Requests at a time besides 1; 2,4 if not given.")
-    ] = None
-    groups: Annotated[
-        str | None,
-        _option("--groups", "LIST", "Of the package's prompts; all if not given. none: only --file's."),
-    ] = None
-    each: Annotated[int | None, _option("--each", "COUNT", "Prompts of each workload class; 4 if not given.")] = None
+    block_lengths: str | None = _option("--blocks", "LIST", "Tokens drafted at a time; 0,2,3,4,6 if not given.")
+    block_length: int | None = _option("--base", "TOKENS", "Block length while other knobs are turned; 4 if not given.")
+    drafters: str | None = _option("--drafters", "LIST", "The first is swept; all that there are if not given.")
+    temperatures: str | None = _option("--temperatures", "LIST", "Besides 0; 0.8 if not given. none: no other.")
+    concurrency: str | None = _option("--concurrency", "LIST", "Requests at a time besides 1; 2,4 if not given.")
+    groups: str | None = _option("--groups", "LIST", "Of the package's prompts; all if not given. none: only --file's.")
+    each: int | None = _option("--each", "COUNT", "Prompts of each workload class; 4 if not given.")
     prompts: Annotated[
-        list[Path] | None, _option("--file", "FILE", "Prompts of your own besides: .jsonl, or one a line.")
+        list[Path] | None, typer.Option("--file", metavar="FILE", help="Prompts of your own: .jsonl, or one a line.")
     ] = None
-    repetitions: Annotated[int | None, _option("--repeat", "COUNT", "Times each is asked; 3 if not given.", _HOW)] = (
-        None
-    )
-    max_tokens: Annotated[
-        int | None, _option("--max-tokens", "TOKENS", "Longest answer; each prompt's own if not given.", _HOW)
-    ] = None
-    cool_down: Annotated[
-        float | None, _option("--cool-down", "SECONDS", "Pause between requests; 0.1 if not given.", _HOW)
-    ] = None
-    heat_seconds: Annotated[
-        float | None, _option("--heat", "SECONDS", "Longest wait for a hot machine; 300 if not given.", _HOW)
-    ] = None
-    seed: Annotated[int | None, _option("--seed", "NUMBER", "Of orders and sampled answers; 0 if not given.", _HOW)] = (
-        None
-    )
+    repetitions: int | None = _option("--repeat", "COUNT", "Times each is asked; 3 if not given.", _HOW)
+    max_tokens: int | None = _option("--max-tokens", "TOKENS", "Longest answer; each prompt's own if not given.", _HOW)
+    cool_down: float | None = _option("--cool-down", "SECONDS", "Pause between requests; 0.1 if not given.", _HOW)
+    heat_seconds: float | None = _option("--heat", "SECONDS", "Longest wait for a hot machine; 300 if not given.", _HOW)
+    seed: int | None = _option("--seed", "NUMBER", "Of orders and sampled answers; 0 if not given.", _HOW)
 
     def read(self) -> dict[str, Any]:
         """What was given, each in its own type. Raises OptionError, PromptError."""
@@ -105,8 +80,8 @@ def command(asked: Asked, which: runs.Which, run: runs.Run = None, json: options
     given = asked.read()
     SweepOptions.resumed(None, **given)  # what is asked wrongly leaves no folder behind
     folder, which = runs.open_run(run, which)
-    measure(folder, which, SweepOptions.resumed(folder.plan(Stage.SWEEP), **given))
-    result = sweep_result(folder)
+    runs.measure("sweep", folder, which, SweepOptions.resumed(folder.plan(Stage.SWEEP), **given))
+    result = Sweep.read(folder)
     assert result is not None
     if json:
         output.print_json(document(folder, result))
@@ -115,15 +90,6 @@ def command(asked: Asked, which: runs.Which, run: runs.Run = None, json: options
     if result.missing:
         output.complain(f"{result.missing} requests are missing; continue with draftd sweep --run {folder.path}")
         raise typer.Exit(1)
-
-
-def measure(folder: RunFolder, which: runs.Which, chosen: SweepOptions) -> None:
-    """What is missing of it, with the daemon that it needs; without one where nothing is."""
-    if runs.complete(folder, Stage.SWEEP, sweep_complete(folder), chosen):
-        return
-    with runs.at_work("sweep", folder, which, block_length=chosen.longest_block) as (daemon, advance):
-        session = runs.begin(daemon, folder, {Stage.SWEEP: checksums(chosen_prompts(chosen, daemon.model))})
-        run_sweep(session, chosen, daemon.model, advance)
 
 
 def listed(name: str, text: str, kind: Callable[[str], _T], allowed: str) -> tuple[_T, ...]:
@@ -136,9 +102,9 @@ def listed(name: str, text: str, kind: Callable[[str], _T], allowed: str) -> tup
         raise OptionError(name, text, f"{allowed}, with commas between; or none") from None
 
 
-def show(folder: RunFolder, result: SweepResult) -> None:
+def show(folder: RunFolder, result: Sweep) -> None:
     """On the terminal."""
-    output.print_table(_COLUMNS, map(_cells, result.rows))
+    output.print_table(_COLUMNS, [_cells(result, arm) for arm in result.arms])
     if result.knee is not None:
         output.say(result.knee.sentence)
     for what, reason in result.left_out.items():
@@ -148,41 +114,38 @@ def show(folder: RunFolder, result: SweepResult) -> None:
     output.say(f"run: {folder.path}")
 
 
-def document(folder: RunFolder, result: SweepResult) -> dict[str, Any]:
+def document(folder: RunFolder, result: Sweep) -> dict[str, Any]:
     """For JSON."""
-    arms = {row.arm.id: {"speedup": row.speedup and asdict(row.speedup)} | asdict(row.summary) for row in result.rows}
+    gains = {arm: gain and asdict(gain) for arm, gain in result.gains.items()}
     return {
         "run": str(folder.path),
         "knee": result.knee and asdict(result.knee),
-        "arms": arms,
+        "arms": {arm.id: {"speedup": gains.get(arm)} | asdict(one) for arm, one in result.summaries.items()},
         "left_out": result.left_out,
         "errors": result.errors,
         "missing": result.missing,
     }
 
 
-def _cells(row: SweepRow) -> tuple[str, ...]:
-    found = row.summary.figures
-    together = row.summary.total_tokens_per_second if row.arm.concurrency > 1 else None
-    acceptance, mean = found["acceptance"], found["mean_accepted_length"]
+def _cells(result: Sweep, arm: Arm) -> tuple[str, ...]:
+    summary = result.summaries[arm]
+    found, failed = summary.figures, f" ({summary.errors} failed)" if summary.errors else ""
     return (
-        row.arm.id,
+        arm.id,
         _interval(found["decode_tokens_per_second"], "{:.0f}"),
-        _interval(row.speedup, "{:.2f}"),
-        _estimate(together, 1, "{:.0f}"),
-        _estimate(found["time_to_first_token"], 1000, "{:.1f}"),
-        _estimate(found["inter_token_p95"], 1000, "{:.1f}"),
-        percent(None if acceptance is None else acceptance.estimate),
-        length(None if mean is None else mean.estimate),
-        f"{row.summary.requests}" + (f" ({row.summary.errors} failed)" if row.summary.errors else ""),
+        _interval(result.gains.get(arm), "{:.2f}"),
+        _estimate(summary.total_tokens_per_second if arm.concurrency > 1 else None, "{:.0f}"),
+        _estimate(found["time_to_first_token"], "{:.1f}", 1000),
+        _estimate(found["inter_token_p95"], "{:.1f}", 1000),
+        _estimate(found["acceptance"], "{:.0%}"),
+        _estimate(found["mean_accepted_length"], "{:.2f}"),
+        f"{summary.requests}{failed}",
     )
 
 
 def _interval(found: Interval | None, form: str) -> str:
-    if found is None:
-        return NOTHING
-    return f"{form} ({form}–{form})".format(found.estimate, found.low, found.high)
+    return NOTHING if found is None else f"{form} ({form}–{form})".format(found.estimate, found.low, found.high)
 
 
-def _estimate(found: Interval | None, factor: float, form: str) -> str:
+def _estimate(found: Interval | None, form: str, factor: float = 1) -> str:
     return NOTHING if found is None else form.format(found.estimate * factor)

@@ -9,6 +9,7 @@ import pytest
 
 from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.gate.metrics import METRICS, Evidence, Lack, Reading, Scope
+from draftd.acceptance.gate.metrics import read as read_metric
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Stage
 from tests.acceptance import synthetic_run
 
@@ -40,7 +41,7 @@ def run(folder: RunFolder) -> Evidence:
 
 
 def read(name: str, run: Evidence, baseline: Evidence | None = None) -> Reading:
-    return METRICS[name].read(run, SCOPE, baseline)
+    return read_metric(name, run, SCOPE, baseline)
 
 
 def test_a_soaks_figures_are_its_results(run: Evidence) -> None:
@@ -89,7 +90,7 @@ def test_samples_are_what_the_figure_rests_on(run: Evidence) -> None:
     wanted = {
         "sessions": 1,
         "requests": soak.requests,
-        "readings": len(run.soak_samples),
+        "readings": soak.readings["at"],
         "windows": len(soak.judged_windows),
         "prompts": 24,
     }
@@ -100,7 +101,8 @@ def test_samples_are_what_the_figure_rests_on(run: Evidence) -> None:
 
 
 def test_readings_that_failed_are_no_samples(run: Evidence) -> None:
-    holed = replace(run, soak_samples=[replace(one, headroom=None) for one in run.soak_samples[:100]])
+    assert run.soak is not None
+    holed = replace(run, soak=replace(run.soak, readings={**run.soak.readings, "headroom": 0, "swap_in": 100}))
     assert read("soak.headroom", holed).samples == 0
     assert read("soak.swap_in", holed).samples == 100
 
@@ -128,9 +130,5 @@ def test_a_machine_that_is_blind_is_told_from_a_soak_that_is_short(tmp_path: Pat
     assert read("soak.days_to_exhaustion", Evidence.read(short)).lack is Lack.TOO_FEW
     assert read("soak.acceptance_held", Evidence.read(short)).lack is Lack.TOO_FEW
     assert run.soak is not None
-    blind = replace(
-        run,
-        soak=replace(run.soak, throttles=None),
-        soak_samples=[replace(one, throttles=None) for one in run.soak_samples],
-    )
+    blind = replace(run, soak=replace(run.soak, throttles=None, readings={**run.soak.readings, "throttles": 0}))
     assert read("soak.throttles", blind).lack is Lack.UNREADABLE

@@ -74,4 +74,6 @@ def words(one: Section) -> str:
     said = [one.lead, *(note.text for note in one.notes)]
     said += [f"{chart.title} {chart.reading} {chart.description}" for chart in one.charts]
     said += [f"{cell.text} {cell.detail}" for table in one.tables for cells in table.rows for cell in cells]
-    return "\n".join([*said, *(f"{name} {cell.text} {cell.detail}" for name, cell in one.facts)])
+    for name, value in one.facts.items():
+        said.append(f"{name} {value}" if isinstance(value, str) else f"{name} {value.text} {value.detail}")
+    return "\n".join(said)

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 import pytest
 
 from draftd.acceptance.report.charts import PALETTE, SERIES, Line, lines
-from draftd.acceptance.report.data import Cell, Column, Note, Section, Table
+from draftd.acceptance.report.data import Cell, Section, Table
 from draftd.acceptance.report.render import Report, html
 
 _VOID = {"meta", "input", "br", "hr", "img", "link"}
@@ -125,10 +125,10 @@ def test_the_page_is_light_enough_to_send(full_html: str) -> None:
 
 def test_what_others_named_is_text_and_never_markup() -> None:
     evil = '<script>alert("&")</script>'
-    table = Table(evil, (Column(evil),), ((Cell(evil, evil, "bad"),),))
+    table = Table.of(evil, [{evil: Cell(evil, evil, "bad")}])
     chart = lines("one", evil, [Line(evil, "second", [0, 1], [0, 1])], evil, across=evil, up=evil)
-    section = Section("s", evil, evil, [Note(evil)], [chart], [(evil, Cell(evil))], [table], [table])
-    tree = parsed(html(Report(evil, (evil,), "bad", evil, evil, (), (), (section,), evil)))
+    section = Section("s", evil, evil, [Cell(evil)], [chart], {evil: evil}, [table], [table])
+    tree = parsed(html(Report(evil, (evil,), "bad", evil, evil, (), {}, (section,), evil)))
     assert not tree.all("script")
     assert not tree.wrong
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from draftd.acceptance.cost import break_even
 from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.report.data import Cell, Column, Section, Sweep, Table, parse
+from draftd.acceptance.report.data import Section, Table
 from draftd.acceptance.report.render import Report, html, markdown
 from draftd.acceptance.report.soak import soak_charts
 from draftd.acceptance.soak import soak_result
-from draftd.acceptance.sweep.result import knee
+from draftd.acceptance.sweep.result import Sweep, knee, parse
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Stage
 from draftd.core import BUILT_IN_DRAFTERS, DrafterName
 from tests.acceptance import GIB, Truth, manifest, synthetic_run
@@ -184,8 +184,8 @@ def test_markdown_says_the_same_with_tables_that_hold(full_page: Report) -> None
 
 
 def test_markdown_takes_no_name_for_a_sign_of_its_own() -> None:
-    table = Table("t", (Column("a"), Column("b")), ((Cell("x|y"), Cell("*z* <b>")),))
-    made = Report("p", ("_q_",), "bad", "w", "s", (), (), (Section("i", "h", "l", tables=(table,)),), "m")
+    table = Table.of("t", [{"a": "x|y", "b": "*z* <b>"}])
+    made = Report("p", ("_q_",), "bad", "w", "s", (), {}, (Section("i", "h", "l", tables=(table,)),), "m")
     assert "| x\\|y | \\*z\\* \\<b> |" in markdown(made)
 
 

@@ -104,7 +104,7 @@ def test_what_is_not_given_is_as_the_run_began() -> None:
 
 def test_a_plan_that_was_written_by_hand_is_checked() -> None:
     plan = SweepOptions().plan()
-    with pytest.raises(OptionError, match="the plan of the sweep: repetitions"):
+    with pytest.raises(OptionError, match="sweep.json: repetitions"):
         SweepOptions.from_plan(plan | {"repetitions": "many"})
     with pytest.raises(OptionError, match="repetitions: got 0"):
         SweepOptions.from_plan(plan | {"repetitions": 0})

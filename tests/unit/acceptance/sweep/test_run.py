@@ -18,10 +18,10 @@ from draftd.acceptance import session as module
 from draftd.acceptance.folder import RunError, RunFolder
 from draftd.acceptance.options import SweepOptions
 from draftd.acceptance.samples import Sample, Sampler
-from draftd.acceptance.session import Advance, Session, all_at_once, ask_for
+from draftd.acceptance.session import MOST_ERRORS, Advance, MeasurementStopped, Session, all_at_once, ask_for
 from draftd.acceptance.sweep.plan import Key, NothingToMeasure, Step, SweepPlan, measured, pending, plan_sweep, schedule
-from draftd.acceptance.sweep.result import sweep_result
-from draftd.acceptance.sweep.run import MOST_ERRORS, Heat, Remaining, SweepStopped, run_sweep, sweep_complete
+from draftd.acceptance.sweep.result import Sweep
+from draftd.acceptance.sweep.run import Heat, Remaining, run_sweep, sweep_complete
 from draftd.acceptance.ticks import Arm, Stage, Tick
 from draftd.client.client import DraftdClient
 from draftd.client.prompts import Prompt, from_texts
@@ -240,7 +240,7 @@ class TestLess:
         in_force.move(position, Signal(Cause.MEMORY, FallbackLevel.SHORT_BLOCK))
         try:
             with pytest.raises(
-                SweepStopped, match=f"{MOST_ERRORS} requests of (k4|auto4) failed in a row.*the daemon allowed 2"
+                MeasurementStopped, match=f"{MOST_ERRORS} requests of (k4|auto4) failed in a row.*the daemon allowed 2"
             ):
                 run_sweep(session, options, daemon.client.model(), silent)
         finally:
@@ -255,10 +255,10 @@ class TestLess:
         assert not sweep_complete(session.folder)
         run_sweep(begin(tmp_path / "run"), options, daemon.client.model(), silent)
         assert sweep_complete(session.folder)
-        result = sweep_result(session.folder)
+        result = Sweep.read(session.folder)
         assert result is not None
         assert (result.missing, result.errors) == (0, {})
-        requests = {row.arm.id: row.summary.requests for row in result.rows}
+        requests = {arm.id: one.requests for arm, one in result.summaries.items()}
         assert requests == dict.fromkeys(("ar", "k2", "k4", "auto4"), 24)
 
     def test_a_daemon_without_any_drafter_is_measured_autoregressively_and_the_rest_is_said(
@@ -271,7 +271,7 @@ class TestLess:
             options = SweepOptions.resumed(SMALL.plan(), max_tokens=4)
             run_sweep(session, options, model, silent)
         assert {tick.place.arm for tick in folder.ticks(Stage.SWEEP)} == {"ar", "ar-t0.8", "ar-x3"}
-        result = sweep_result(folder)
+        result = Sweep.read(folder)
         assert result is not None
         assert result.knee is None
         assert set(result.left_out) == {"k2", "k4", "auto4", "k4-t0.8", "k4-x3"}
@@ -283,10 +283,10 @@ class TestLess:
             model = served.client.model()
         folder = RunFolder.create(tmp_path / "run")
         wanted = f"{MOST_ERRORS} requests failed in a row.*can be resumed"
-        with DraftdClient(served.target) as client, pytest.raises(SweepStopped, match=wanted):
+        with DraftdClient(served.target) as client, pytest.raises(MeasurementStopped, match=wanted):
             run_sweep(Session(client, folder, folder.begin_session(manifest())), SMALL, model, silent)
         assert len(folder.ticks(Stage.SWEEP)) <= MOST_ERRORS + 2
-        result = sweep_result(folder)
+        result = Sweep.read(folder)
         assert result is not None
         assert result.missing == 8 * 6 + 6 * 2
         assert result.errors
@@ -307,7 +307,7 @@ class TestLess:
         together = [tick for tick in ticks if tick.place.arm == "ar-x4"]
         assert sum(tick.error.startswith("one beside it failed: INVALID_ARGUMENT") for tick in together) == 3
         assert sum(tick.error.startswith("INVALID_ARGUMENT") for tick in together) == 1
-        result = sweep_result(session.folder)
+        result = Sweep.read(session.folder)
         assert result is not None
         assert result.missing == sum(bool(tick.error) for tick in ticks)
         assert all(key(tick) not in measured(ticks) for tick in together)
