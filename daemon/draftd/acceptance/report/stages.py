@@ -303,7 +303,12 @@ def manifest(manifests: Mapping[int, Manifest]) -> Section:
         if model.changed_since_load:
             notes.append(Cell(f"{capitalised(titled)}: a file is no longer what was loaded.", tone="bad"))
         files = [
-            {"File": file.name, "Kind": file.kind.replace("_", " "), "Size": size(file.bytes), "SHA-256": file.sha256}
+            {
+                "File": file.name,
+                "Kind": file.kind.replace("_", " "),
+                "Size": f"{integer(file.bytes)} B",
+                "SHA-256": file.sha256,
+            }
             for file in model.files
         ]
         folded.append(Table.of_words(titled, files))
