@@ -27,7 +27,7 @@ from draftd.core import (
 )
 from draftd.engine.admission import Admission
 from draftd.engine.cache.base import Caches
-from draftd.engine.cache.batched import RaggedCaches
+from draftd.engine.cache.batched import BatchedCaches
 from draftd.engine.cache.prefix_store import PrefixCache
 from draftd.engine.depth.controller import DepthControl
 from draftd.engine.depth.costs import StepCosts
@@ -218,7 +218,7 @@ class Rig:
 
 def _taken_in(caches: Caches, rows: Sequence[DecodeSequence], but: int = 0) -> mx.array:
     """Fills empty caches with the texts of all rows, less their last `but` tokens; the logits."""
-    assert isinstance(caches, RaggedCaches)
+    assert isinstance(caches, BatchedCaches)
     assert caches.lengths == []
     tokens = mx.array([row.tokens[: len(row.tokens) - but] for row in rows], dtype=mx.uint32)
     caches.lengths = [0] * len(rows)

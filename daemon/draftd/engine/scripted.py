@@ -38,10 +38,6 @@ class ScriptedModel(nn.Module):
         self._seconds, self._eos, self._eos_after = step_seconds, eos, eos_after
         self.fail_on_token: int | None = None
 
-    def agree(self, acceptance: float) -> None:
-        """From now on this share of positions answers as the target does."""
-        self._wrong = round(1000 * (1 - acceptance))
-
     def make_cache(self) -> list[KVCache]:
         return [KVCache()]
 

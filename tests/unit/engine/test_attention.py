@@ -16,7 +16,7 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from draftd.engine.cache import attention
 from draftd.engine.cache.attention import Run, runs
-from draftd.engine.cache.batched import RaggedCaches
+from draftd.engine.cache.batched import BatchedCaches
 from draftd.engine.pair import load_models
 
 
@@ -88,7 +88,7 @@ def test_every_row_gives_what_it_gives_alone(target, lengths: tuple[int, ...], w
         alone.append(model(coming[i : i + 1], cache=cache))
 
     def together() -> tuple[mx.array, list[int]]:
-        caches = RaggedCaches(model, apart=attention.installed(model))
+        caches = BatchedCaches(model, apart=attention.installed(model))
         for one in texts:
             joining = caches.fresh()
             joining.forward(one, [one.shape[1]])

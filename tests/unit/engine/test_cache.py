@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftd.engine.cache.base import RollbackFailed
-from draftd.engine.cache.batched import RaggedCaches
+from draftd.engine.cache.batched import BatchedCaches
 from draftd.engine.cache.layouts import cannot_trim, make_caches, rollback_limit
-from draftd.engine.cache.per_sequence import SeparateCaches
+from draftd.engine.cache.per_sequence import PerSequenceCaches
 from tests.rig import tiny_llama
 
 MODEL = tiny_llama(3)
@@ -32,9 +32,9 @@ def check(caches, texts: list[list[int]]) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-@pytest.mark.parametrize("layout", [RaggedCaches, SeparateCaches])
+@pytest.mark.parametrize("layout", [BatchedCaches, PerSequenceCaches])
 def test_rows_stay_exact_through_any_history(layout, data):
-    caches = RaggedCaches(MODEL) if layout is RaggedCaches else SeparateCaches(MODEL)
+    caches = BatchedCaches(MODEL) if layout is BatchedCaches else PerSequenceCaches(MODEL)
     texts: list[list[int]] = []
     token = st.integers(0, 31)
     for _ in range(data.draw(st.integers(1, 6))):
@@ -84,7 +84,7 @@ def test_a_rotating_cache_refuses_once_the_ring_would_be_full():
     model = tiny_llama(4, sliding=16)
     assert rollback_limit(model) == 16
     caches = make_caches(model).fresh()
-    assert isinstance(caches, SeparateCaches)
+    assert isinstance(caches, PerSequenceCaches)
     caches.forward(mx.array([list(range(10))]), [10])
     assert caches.refusal(0, 5) == ""
     assert "rotating cache of 16 tokens is full" in caches.refusal(0, 6)

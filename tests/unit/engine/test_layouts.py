@@ -10,9 +10,9 @@ import mlx.core as mx
 import pytest
 from mlx_lm.generate import generate_step
 
-from draftd.engine.cache.batched import BatchedAttention, RaggedCaches
+from draftd.engine.cache.batched import BatchedAttention, BatchedCaches
 from draftd.engine.cache.layouts import Layout, layout_of, make_caches
-from draftd.engine.cache.per_sequence import SeparateCaches
+from draftd.engine.cache.per_sequence import PerSequenceCaches
 from draftd.engine.drafters import draft_model
 from draftd.engine.targets import local
 from tests.rig import Rig, automatic, autoregressive, pair, request, speculative, tiny_llama
@@ -77,7 +77,7 @@ def test_wrong_logits_without_an_error_are_caught():
     layout = layout_of(model)
     assert not layout.batched
     assert layout.reason.startswith("in a batch of unlike lengths its logits differ")
-    assert isinstance(make_caches(model), SeparateCaches)
+    assert isinstance(make_caches(model), PerSequenceCaches)
     models = pair(model, None)
     sinks = Rig(models).run([request(prompt, autoregressive(), max_tokens=16) for prompt in PROMPTS])
     assert [sink.tokens for sink in sinks] == [own_loop(model, prompt, 16) for prompt in PROMPTS]
@@ -101,8 +101,8 @@ class InFours(BatchedAttention):
         return [new if new == old else new // 4 * 4 for new, old in zip(wanted, held, strict=True)]
 
 
-def in_fours(model: Any, most_rows: int | None = None) -> RaggedCaches:
-    return RaggedCaches(model, most_rows, make=[BatchedAttention, InFours])
+def in_fours(model: Any, most_rows: int | None = None) -> BatchedCaches:
+    return BatchedCaches(model, most_rows, make=[BatchedAttention, InFours])
 
 
 def test_all_layers_roll_back_as_far_as_the_one_that_goes_furthest():

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftd.engine.cache.base import Kept, Stretch
-from draftd.engine.cache.batched import RaggedCaches
+from draftd.engine.cache.base import CachedPrefix, KVSegment
+from draftd.engine.cache.batched import BatchedCaches
 from draftd.engine.cache.layouts import make_caches
-from draftd.engine.cache.per_sequence import SeparateCaches
-from draftd.engine.cache.prefix_store import LEAST, PrefixCache, Stretches
+from draftd.engine.cache.per_sequence import PerSequenceCaches
+from draftd.engine.cache.prefix_store import LEAST, PrefixCache, SegmentStore
 from draftd.engine.cache.trie import TokenTrie, alike, packed
 from tests.rig import tiny_llama
 
@@ -24,25 +24,25 @@ TOKENS = st.integers(0, 2)
 class Texts:
     """Caches in which the key and the value of a position are its token; one row."""
 
-    in_stretches = True
+    segmented = True
     position_bytes = EACH
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self.tokens = list(tokens)
         self.extracted: list[tuple[int, int]] = []
 
-    def extract(self, row: int, start: int, end: int) -> Kept:
+    def extract(self, row: int, start: int, end: int) -> CachedPrefix:
         self.extracted.append((start, end))
         part = mx.array(self.tokens[start:end], dtype=mx.float32)[None, None, :, None]
-        return Stretch([part, part + 0], end - start)
+        return KVSegment([[part, part + 0]], end - start)
 
 
-def told(kept: list[Kept]) -> list[int]:
+def told(kept: list[CachedPrefix]) -> list[int]:
     """The tokens that what was found holds."""
     for piece in kept:
-        assert isinstance(piece, Stretch)
-        assert piece.arrays[0].shape[2] == piece.length
-    return [int(t) for piece in kept for t in piece.arrays[1][0, 0, :, 0].tolist()]  # type: ignore[union-attr]
+        assert isinstance(piece, KVSegment)
+        assert piece.layers[0][0].shape[2] == piece.length
+    return [int(t) for piece in kept for t in piece.layers[0][1][0, 0, :, 0].tolist()]  # type: ignore[union-attr]
 
 
 def common(a: Sequence[int], b: Sequence[int]) -> int:
@@ -109,7 +109,7 @@ def test_the_bound_holds_at_any_time_and_what_is_found_stays_exact(kept, positio
 
 
 def _held(store: object) -> int:
-    assert isinstance(store, Stretches)
+    assert isinstance(store, SegmentStore)
     return sum(node.value.nbytes for node in store._trie.nodes() if node.value is not None)
 
 
@@ -167,7 +167,7 @@ def test_less_may_be_held_while_memory_is_short_and_all_again_after():
 
 def test_what_cannot_be_copied_is_not_kept_and_hurts_nobody():
     class Broken(Texts):
-        def extract(self, row: int, start: int, end: int) -> Kept:
+        def extract(self, row: int, start: int, end: int) -> CachedPrefix:
             raise MemoryError("no more")
 
     budget = PrefixCache(1 << 20)
@@ -192,11 +192,11 @@ def test_a_trie_counts_its_ends_as_texts_come_and_go():
     assert [list(node.edge) for node in trie.nodes()] == [[1, 2]]
 
 
-@pytest.mark.parametrize("layout", [RaggedCaches, SeparateCaches])
+@pytest.mark.parametrize("layout", [BatchedCaches, PerSequenceCaches])
 def test_rows_go_on_exactly_from_what_another_row_left(layout):
     """In a batch, after rollbacks, and cut back to what two texts share."""
     model = tiny_llama(3)
-    running = RaggedCaches(model) if layout is RaggedCaches else SeparateCaches(model)
+    running = BatchedCaches(model) if layout is BatchedCaches else PerSequenceCaches(model)
     budget = PrefixCache(1 << 20)
     store = budget.store(running)
     base = [(i * 11) % 31 for i in range(300)]
@@ -227,7 +227,7 @@ def test_rows_go_on_exactly_from_what_another_row_left(layout):
 def test_a_ring_that_has_come_step_serves_only_texts_that_go_on_from_its_own():
     model = tiny_llama(4, sliding=32)
     running = make_caches(model)
-    assert isinstance(running, SeparateCaches)
+    assert isinstance(running, PerSequenceCaches)
     store = PrefixCache(1 << 20).store(running)
     base = [(i * 11) % 31 for i in range(60)]
     caches = running.fresh()
@@ -249,7 +249,7 @@ def test_a_ring_that_has_come_step_serves_only_texts_that_go_on_from_its_own():
 
 def test_a_whole_that_can_be_cut_takes_the_place_of_its_beginnings():
     model = tiny_llama(3)
-    running = SeparateCaches(model)
+    running = PerSequenceCaches(model)
     budget = PrefixCache(1 << 20)
     store, caches = budget.store(running), running.fresh()
     base = [(i * 11) % 31 for i in range(60)]
@@ -262,10 +262,10 @@ def test_a_whole_that_can_be_cut_takes_the_place_of_its_beginnings():
     assert not list(store._trie.nodes())  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("layout", [RaggedCaches, SeparateCaches])
+@pytest.mark.parametrize("layout", [BatchedCaches, PerSequenceCaches])
 def test_memory_is_the_texts_own_and_comes_back(layout):
     model = tiny_llama(3)
-    running = RaggedCaches(model) if layout is RaggedCaches else SeparateCaches(model)
+    running = BatchedCaches(model) if layout is BatchedCaches else PerSequenceCaches(model)
     budget = PrefixCache(64 << 20)
     store = budget.store(running)
     before = mx.get_active_memory()
@@ -274,13 +274,13 @@ def test_memory_is_the_texts_own_and_comes_back(layout):
         text = [first, *[(i * 11) % 31 for i in range(4000)]]
         caches.forward(mx.array([text]), [len(text)])
         mx.eval(caches.arrays())
-        store.keep(text, caches, 0, 3000 if layout is RaggedCaches else 4001)
+        store.keep(text, caches, 0, 3000 if layout is BatchedCaches else 4001)
         store.keep(text[:2000] + [30] * 20, caches, 0, 2000)
         caches.clear()
         del caches
     slack = 32 * 16384  # for each array, what MLX may leave at its end
     assert 0 <= mx.get_active_memory() - before - budget.bytes < slack
-    assert budget.bytes == 3 * (3000 if layout is RaggedCaches else 4096) * 256
+    assert budget.bytes == 3 * (3000 if layout is BatchedCaches else 4096) * 256
     text = [0, *[(i * 11) % 31 for i in range(1000)], 17, 18]
     assert store.find(text, 1003)
     store.keep(text, _of(running, text), 0, 1003)  # cuts what is kept in two

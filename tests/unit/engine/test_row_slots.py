@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftd.engine.cache.batched import RaggedCaches
+from draftd.engine.cache.batched import BatchedCaches
 from draftd.engine.step import places_after
 from tests.rig import tiny_llama
 
@@ -16,7 +16,7 @@ MODEL = tiny_llama(3, layers=4)
 LAYERS, POSITION = 4, 4 * 2 * 2 * 8 * 4  # bytes: layers, keys and values, heads, dim, fp32
 
 
-def row(caches: RaggedCaches, length: int, seed: int = 0) -> tuple[RaggedCaches, list[int]]:
+def row(caches: BatchedCaches, length: int, seed: int = 0) -> tuple[BatchedCaches, list[int]]:
     """One that may join, and its text."""
     text = [(7 * i + seed) % 31 for i in range(length)]
     new = caches.fresh(length)
@@ -25,8 +25,8 @@ def row(caches: RaggedCaches, length: int, seed: int = 0) -> tuple[RaggedCaches,
     return new, text
 
 
-def batch(lengths: list[int], most_rows: int | None = 8) -> tuple[RaggedCaches, list[list[int]]]:
-    caches, texts = RaggedCaches(MODEL, most_rows), list[list[int]]()
+def batch(lengths: list[int], most_rows: int | None = 8) -> tuple[BatchedCaches, list[list[int]]]:
+    caches, texts = BatchedCaches(MODEL, most_rows), list[list[int]]()
     for seed, length in enumerate(lengths):
         new, text = row(caches, length, seed)
         caches.join(new)
@@ -34,7 +34,7 @@ def batch(lengths: list[int], most_rows: int | None = 8) -> tuple[RaggedCaches, 
     return caches, texts
 
 
-def check(caches: RaggedCaches, texts: list[list[int]], forwards: int = 1) -> None:
+def check(caches: BatchedCaches, texts: list[list[int]], forwards: int = 1) -> None:
     for _ in range(forwards):
         caches.rollback([len(text) for text in texts])
         logits = caches.forward(mx.array([[7]] * len(texts)), [1] * len(texts))
@@ -154,7 +154,7 @@ def test_room_for_rows_doubles_and_stops_at_the_most_there_may_be(most_rows, slo
 
 def test_a_row_with_nothing_in_it_joins_those_with_something_and_the_other_way():
     for lengths in ([0, 3], [3, 0], [0, 0, 2]):
-        caches, texts = RaggedCaches(MODEL), list[list[int]]()
+        caches, texts = BatchedCaches(MODEL), list[list[int]]()
         for length in lengths:
             new = caches.fresh(length)
             text = list(range(length))

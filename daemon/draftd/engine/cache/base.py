@@ -1,7 +1,7 @@
-"""Key-value caches of the running rows, and the rollback that speculation needs: what every layout of them does.
+"""Key-value caches of the running sequences, and the rollback that speculation needs.
 
-After a forward of width w a row is w longer; `truncate` takes back what the target turned down. `ragged.py` and
-`separate.py` are the layouts, `layouts.py` chooses."""
+After a forward of width w a sequence is w longer; `rollback` takes back what the target rejected. `batched.py` and
+`per_sequence.py` are the layouts, `layouts.py` chooses between them."""
 
 from __future__ import annotations
 
@@ -14,31 +14,35 @@ import mlx.core as mx
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """Keys and values of successive positions, for each layer: 1 × heads × length × dim."""
+class KVSegment:
+    """Keys and values of successive positions. `layers`: the arrays of each, 1 × heads × length × dim."""
 
-    arrays: list[mx.array]
+    layers: list[list[mx.array]]
     length: int
 
     @property
     def nbytes(self) -> int:
-        return sum(a.nbytes for a in self.arrays)
+        return sum(a.nbytes for arrays in self.layers for a in arrays)
 
-    def split(self, n: int) -> tuple[Stretch, Stretch]:
+    def split(self, n: int) -> tuple[KVSegment, KVSegment]:
         """The first `n` positions and the rest, each in memory of its own."""
-        return stretch(self.arrays, 0, 0, n), stretch(self.arrays, 0, n, self.length)
+        return copied(self.layers, 0, 0, n), copied(self.layers, 0, n, self.length)
+
+    def head(self, n: int) -> KVSegment:
+        """The first `n` positions, to be read at once: they keep all of them alive."""
+        return self if n == self.length else KVSegment([[a[:, :, :n] for a in arrays] for arrays in self.layers], n)
 
 
-def stretch(arrays: Sequence[mx.array], row: int, start: int, end: int) -> Stretch:
-    """Copies positions `start` to `end` of one row of `arrays`, each rows × heads × capacity × dim."""
-    copies = [mx.contiguous(a[row : row + 1, :, start:end]) for a in arrays]
+def copied(layers: Sequence[Sequence[mx.array]], row: int, start: int, end: int) -> KVSegment:
+    """Positions `start` to `end` of one row of each layer's arrays, which are rows × heads × capacity × dim."""
+    copies = [[mx.contiguous(a[row : row + 1, :, start:end]) for a in arrays] for arrays in layers]
     mx.eval(copies)
-    return Stretch(copies, end - start)
+    return KVSegment(copies, end - start)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """mlx-lm's own caches of one row, after its first `length` tokens."""
+    """mlx-lm's own caches of one sequence, after its first `length` tokens."""
 
     caches: list[Any]
     length: int
@@ -64,12 +68,9 @@ class Snapshot:
         return all(cache.is_trimmable() for cache in self.caches)
 
 
-Kept = Stretch | Snapshot
-
+CachedPrefix = KVSegment | Snapshot
 
 STEP = 256  # capacity grows by this many positions, as mlx-lm's caches do
-
-
 MARGIN = 64  # positions before capacity is used up when arrays begin to grow
 
 
@@ -84,7 +85,7 @@ def slots(rows: int, most_rows: int | None) -> int:
 
 
 class RollbackFailed(Exception):
-    """A cache did not give back what it was asked to: its row's text can no longer be trusted."""
+    """A cache did not give back what it was asked to: its sequence's text can no longer be trusted."""
 
 
 class Allocation(NamedTuple):
@@ -127,27 +128,22 @@ class LayerCache(Protocol):
         ...
 
     def restore(self, pieces: Sequence[Sequence[mx.array]], capacity: int) -> None:
-        """Holds what `arrays` were, in pieces of successive positions, for one sequence."""
+        """Holds one sequence, given as its `arrays` for successive positions."""
         ...
 
     def clear(self) -> None:
         """Frees its arrays."""
         ...
 
-    @property
-    def segments(self) -> int:
-        """How many arrays `arrays` gives while something is held."""
-        ...
-
     def arrays(self) -> list[mx.array]:
-        """Slots × heads × capacity × dim, each; none while nothing is held."""
+        """Each slots × heads × capacity × dim; none while nothing is held."""
         ...
 
 
 class Caches(Protocol):
-    """The caches of one model, all layers, for a list of sequences."""
+    """The caches of one model, all layers, for a list of sequences: its rows."""
 
-    lengths: list[int]  # tokens held, per row
+    lengths: list[int]  # tokens held, by row
 
     def forward(self, tokens: mx.array, widths: Sequence[int]) -> mx.array:
         """Runs the model on `tokens` (rows × width). Row i's first `widths[i]` are real, the rest is padding.
@@ -157,9 +153,9 @@ class Caches(Protocol):
         ...
 
     def rollback(self, lengths: Sequence[int]) -> list[int]:
-        """Rolls each sequence back to `lengths[i]`, or further where a layer cannot stop there: all layers go to the
-        least of what each reached, which is returned; the rest has to be fed again. Raises RollbackFailed where a cache
-        does not comply."""
+        """Rolls each row back to `lengths[i]`, or further where a layer cannot stop there: all layers go to the least
+        of what each reached, which is returned; the rest has to be fed again. Raises RollbackFailed where a cache does
+        not comply."""
         ...
 
     def refusal(self, row: int, width: int) -> str:
@@ -167,11 +163,11 @@ class Caches(Protocol):
         ...
 
     def fresh(self, length: int = 0) -> Caches:
-        """New caches of the same model, holding one empty row that will come to hold `length` tokens."""
+        """New caches of the same model, with one empty row that will come to hold `length` tokens."""
         ...
 
     def expect(self, lengths: Sequence[int]) -> None:
-        """Rows of these lengths will join: room for them may be made beforehand. Replaces what was said before."""
+        """Rows of these lengths will join: memory may be allocated beforehand. Replaces what was said before."""
         ...
 
     def join(self, joining: Caches) -> None:
@@ -179,25 +175,25 @@ class Caches(Protocol):
         ...
 
     def select(self, rows: Sequence[int]) -> None:
-        """Keeps these rows, in this order. One that stays in its place costs nothing: see `left`."""
+        """Keeps these rows, in this order. One that stays in its place costs nothing."""
         ...
 
     def clear(self) -> None:
-        """Lets go of rows and model, whoever still refers to this."""
+        """Lets go of all rows and of the model."""
         ...
 
-    def extract(self, row: int, start: int, end: int) -> Kept | None:
+    def extract(self, row: int, start: int, end: int) -> CachedPrefix | None:
         """A copy of positions `start` to `end` of a row, in memory of its own; None where they are not to be had.
-        Unless caches can be kept in stretches, `start` is 0."""
+        `start` is 0 unless `segmented`."""
         ...
 
-    def restore(self, kept: Sequence[Kept]) -> None:
+    def restore(self, kept: Sequence[CachedPrefix]) -> None:
         """Puts what was extracted into the one empty row of fresh caches, in order, from position 0 on."""
         ...
 
     @property
-    def in_stretches(self) -> bool:
-        """Whether any stretch of a row can be kept by itself."""
+    def segmented(self) -> bool:
+        """Whether any positions of a row can be kept by themselves."""
         ...
 
     @property

@@ -17,13 +17,23 @@ import mlx.core as mx
 from mlx_lm.models.cache import KVCache, create_attention_mask, make_prompt_cache
 
 from draftd.engine.cache.attention import Run, runs
-from draftd.engine.cache.base import MARGIN, Allocation, Caches, Kept, LayerCache, Stretch, slots, stepped, stretch
+from draftd.engine.cache.base import (
+    MARGIN,
+    Allocation,
+    CachedPrefix,
+    Caches,
+    KVSegment,
+    LayerCache,
+    copied,
+    slots,
+    stepped,
+)
 
 _FORWARDS = 16  # over which they change their size, some layers in each: all at once would hold the rows up
 _WASTE = 2  # times what is needed may be held before it is given back
 
 
-class RaggedCaches:
+class BatchedCaches:
     """All rows of a plain-KV-cache model, right-padded, each at its own length."""
 
     def __init__(
@@ -35,10 +45,9 @@ class RaggedCaches:
         call_cost: int | None = None,
         make: Sequence[LayerFactory] | None = None,
     ) -> None:
-        """`most_rows`: as many will there be at most, so that no room is made for more. `apart`: the model's attention
-        may take rows of unlike length apart. `call_cost`: positions that could be read in the time of one more call of
-        it, where that is not what was measured. `make`:
-        the layers, where they are not those that `batched_layers` has for the model."""
+        """`most_rows`: there will be at most so many. `apart`: the model's attention may take rows of unlike length
+        apart. `call_cost`: positions that could be read in the time of one more call of it, where that is not what was
+        measured. `make`: the layers, where they are not those that `batched_layers` has for the model."""
         self._model = model
         self._most_rows = most_rows
         self._apart = apart
@@ -48,7 +57,7 @@ class RaggedCaches:
         self._positions: mx.array | None = None  # rows × width, where this forward writes; None when rows are level
         self._runs: list[Run] = []  # rows that this forward's attention takes together; none where it takes all
         self._expected: list[int] = []  # lengths of rows that will join
-        self.room = Allocation(0, 0)  # what arrays are made for; those of some layers may lag behind
+        self.allocation = Allocation(0, 0)  # what arrays are made for; those of some layers may lag behind
         self.offset: int | mx.array = 0
         self.lengths: list[int] = []
 
@@ -90,26 +99,26 @@ class RaggedCaches:
     def refusal(self, row: int, width: int) -> str:
         return ""
 
-    def fresh(self, length: int = 0) -> RaggedCaches:
-        new = RaggedCaches(self._model, make=self._make)
+    def fresh(self, length: int = 0) -> BatchedCaches:
+        new = BatchedCaches(self._model, make=self._make)
         new.lengths = [0]
         if length:
-            new.room = Allocation(1, stepped(length + MARGIN))  # which it does not grow beyond before it joins
+            new.allocation = Allocation(1, stepped(length + MARGIN))  # which it does not grow beyond before it joins
         return new
 
     def expect(self, lengths: Sequence[int]) -> None:
         self._expected = list(lengths)
 
     def join(self, joining: Caches) -> None:
-        assert isinstance(joining, RaggedCaches)
+        assert isinstance(joining, BatchedCaches)
         rows, longest = len(self.lengths), max(joining.lengths, default=0)
         if rows:
             expected = max(len(joining.lengths), len(self._expected))  # the joining ones are among them
-            self._make_room(rows + expected, max(longest, *self.lengths, *self._expected) + MARGIN)
+            self._allocate(rows + expected, max(longest, *self.lengths, *self._expected) + MARGIN)
             for mine, theirs in zip(self._layers, joining._layers, strict=True):
                 mine.join(rows, theirs, len(joining.lengths), longest)
         else:
-            self.room = joining.room
+            self.allocation = joining.allocation
             for mine, theirs in zip(self._layers, joining._layers, strict=True):
                 mine.adopt(theirs)
         self.lengths = self.lengths + joining.lengths
@@ -119,7 +128,7 @@ class RaggedCaches:
         moved = [(place, row) for place, row in enumerate(rows) if place != row]
         self.lengths = [self.lengths[i] for i in rows]
         if not rows:
-            self.room = Allocation(0, 0)
+            self.allocation = Allocation(0, 0)
             for layer in self._layers:
                 layer.clear()
         elif moved:
@@ -130,23 +139,21 @@ class RaggedCaches:
         # Layers refer to their owner: without this they would keep each other, and the weights, until the collector.
         self._model, self._layers, self.lengths = None, [], []
 
-    def extract(self, row: int, start: int, end: int) -> Kept:
+    def extract(self, row: int, start: int, end: int) -> CachedPrefix:
         assert end <= self.lengths[row]
-        return stretch(self.arrays(), row, start, end)
+        return copied([layer.arrays() for layer in self._layers], row, start, end)
 
-    def restore(self, kept: Sequence[Kept]) -> None:
+    def restore(self, kept: Sequence[CachedPrefix]) -> None:
         assert self.lengths == [0]
-        pieces = [piece for piece in kept if isinstance(piece, Stretch)]
+        pieces = [piece for piece in kept if isinstance(piece, KVSegment)]
         length = sum(piece.length for piece in pieces)
-        self.room = Allocation(1, max(self.room.capacity, stepped(length)))
-        counts = [layer.segments for layer in self._layers]
+        self.allocation = Allocation(1, max(self.allocation.capacity, stepped(length)))
         for i, layer in enumerate(self._layers):
-            first = sum(counts[:i])
-            layer.restore([piece.arrays[first : first + counts[i]] for piece in pieces], self.room.capacity)
+            layer.restore([piece.layers[i] for piece in pieces], self.allocation.capacity)
         self.lengths = [length]
 
     @property
-    def in_stretches(self) -> bool:
+    def segmented(self) -> bool:
         return True
 
     @property
@@ -165,29 +172,29 @@ class RaggedCaches:
         that all shall have."""
         rows, few = len(self.lengths), -(-len(self._layers) // _FORWARDS)
         expected = rows + len(self._expected)
-        longest = max(end + (MARGIN if end < self.room.capacity else 0), *self._expected, 0)
-        self._make_room(expected, longest)
+        longest = max(end + (MARGIN if end < self.allocation.capacity else 0), *self._expected, 0)
+        self._allocate(expected, longest)
         need = Allocation(slots(expected, self._most_rows), stepped(longest))
-        if self.room.slots * self.room.capacity > _WASTE * need.slots * need.capacity:
-            self.room = need
+        if self.allocation.slots * self.allocation.capacity > _WASTE * need.slots * need.capacity:
+            self.allocation = need
         for layer in self._layers:
             has = layer.allocation
-            if layer.arrays() and has != self.room:
+            if layer.arrays() and has != self.allocation:
                 short = has.slots < rows or has.capacity < end
                 if short or few:
-                    layer.resize(self.room)
+                    layer.resize(self.allocation)
                 few -= not short and few > 0
 
-    def _make_room(self, rows: int, positions: int) -> None:
+    def _allocate(self, rows: int, positions: int) -> None:
         """Where there is too little, exactly as much as is needed: all is copied anyway."""
-        if rows > self.room.slots or positions > self.room.capacity:
-            self.room = Allocation(slots(rows, self._most_rows), stepped(positions))
+        if rows > self.allocation.slots or positions > self.allocation.capacity:
+            self.allocation = Allocation(slots(rows, self._most_rows), stepped(positions))
 
 
 class BatchedAttention:
     """One layer's keys and values, slots × heads × capacity × dim. To mlx-lm's models it is a KV cache."""
 
-    def __init__(self, owner: RaggedCaches) -> None:
+    def __init__(self, owner: BatchedCaches) -> None:
         self._owner = owner
         self.keys: mx.array | None = None
         self.values: mx.array | None = None
@@ -208,7 +215,7 @@ class BatchedAttention:
         rows, _, width, _ = keys.shape
         end = max(self._owner.lengths) + width
         if self.keys is None or self.values is None:
-            self.keys, self.values = _zeros(keys, self._owner.room), _zeros(values, self._owner.room)
+            self.keys, self.values = _zeros(keys, self._owner.allocation), _zeros(values, self._owner.allocation)
         held_keys, held_values = self.keys, self.values
         positions = self._owner._positions
         if positions is None:
@@ -234,10 +241,6 @@ class BatchedAttention:
         if window_size is not None:
             mask = mask & (keys > positions[:, :, None] - window_size)
         return mask[:, None]
-
-    @property
-    def segments(self) -> int:
-        return 2
 
     def rollback(self, held: Sequence[int], wanted: Sequence[int]) -> list[int]:
         return list(wanted)  # what lies beyond a sequence's length is masked, and overwritten later
@@ -267,10 +270,10 @@ class BatchedAttention:
             like_keys, like_values = other.keys, other.values
         if like_keys is None or like_values is None:
             return
-        room, need = self.allocation, self._owner.room
+        have, need = self.allocation, self._owner.allocation
         if self.keys is None or self.values is None:
             self.keys, self.values = _zeros(like_keys, need), _zeros(like_values, need)
-        elif room.slots < place + count or room.capacity < length:
+        elif have.slots < place + count or have.capacity < length:
             self.resize(need)
         if other.keys is not None and other.values is not None and length:
             self.keys[place : place + count, :, :length] = other.keys[:count, :, :length]
@@ -294,7 +297,7 @@ class BatchedAttention:
         return self.keys is None
 
 
-LayerFactory = Callable[[RaggedCaches], LayerCache]
+LayerFactory = Callable[[BatchedCaches], LayerCache]
 
 _BATCHED: dict[type, LayerFactory] = {KVCache: BatchedAttention}  # by the cache that mlx-lm makes for a layer
 
@@ -309,18 +312,18 @@ def batched_layers(model: Any) -> list[LayerFactory]:
 
 
 def _joined(pieces: Sequence[mx.array], capacity: int) -> mx.array:
-    """One array of successive stretches, with room to grow."""
+    """One array of successive segments, with room to grow."""
     rows, heads, _, dim = pieces[0].shape
     spare = mx.zeros((rows, heads, capacity - sum(piece.shape[2] for piece in pieces), dim), pieces[0].dtype)
     return mx.concatenate([*pieces, spare], axis=2)
 
 
-def _zeros(like: mx.array, room: Allocation) -> mx.array:
-    return mx.zeros((room.slots, like.shape[1], room.capacity, like.shape[3]), like.dtype)
+def _zeros(like: mx.array, size: Allocation) -> mx.array:
+    return mx.zeros((size.slots, like.shape[1], size.capacity, like.shape[3]), like.dtype)
 
 
-def _resized(held: mx.array, room: Allocation) -> mx.array:
-    rows, capacity = min(held.shape[0], room.slots), min(held.shape[2], room.capacity)
-    new = _zeros(held, room)  # in any case: a part of the old would hold all of its memory
+def _resized(held: mx.array, size: Allocation) -> mx.array:
+    rows, capacity = min(held.shape[0], size.slots), min(held.shape[2], size.capacity)
+    new = _zeros(held, size)  # in any case: a part of the old would hold all of its memory
     new[:rows, :, :capacity] = held[:rows, :, :capacity]
     return new

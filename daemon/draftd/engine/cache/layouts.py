@@ -17,8 +17,8 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from draftd.engine.cache.attention import installed
 from draftd.engine.cache.base import STEP, Caches
-from draftd.engine.cache.batched import RaggedCaches, batched_layers
-from draftd.engine.cache.per_sequence import SeparateCaches, flat
+from draftd.engine.cache.batched import BatchedCaches, batched_layers
+from draftd.engine.cache.per_sequence import PerSequenceCaches, flat
 
 _log = logging.getLogger(__name__)
 
@@ -61,10 +61,10 @@ def ragged_trial(model: Any) -> str:
     """Why the batched layout is wrong for this model; empty where two sequences of unlike length get the logits that
     each gets alone, before and after a rollback, whether attention takes them together or apart."""
     apart = installed(model)
-    alone = _trial(SeparateCaches(model))
+    alone = _trial(PerSequenceCaches(model))
     try:
         for call_cost in (None, 0) if apart else (None,):
-            worst = _difference(alone, _trial(RaggedCaches(model, apart=apart, call_cost=call_cost)))
+            worst = _difference(alone, _trial(BatchedCaches(model, apart=apart, call_cost=call_cost)))
             halves = alone[0].dtype in (mx.float16, mx.bfloat16)
             if not worst <= (_TOLERANCE_OF_HALVES if halves else _TOLERANCE):  # NaN is wrong too
                 return f"in a batch of unlike lengths its logits differ from those of each sequence alone ({worst:.2g})"
@@ -116,8 +116,8 @@ def _difference(expected: list[mx.array], found: list[mx.array]) -> float:
 def make_caches(model: Any, most_rows: int | None = None) -> Caches:
     """The best layout that the model allows, holding no sequences, of which there will be at most `most_rows`."""
     if layout_of(model).batched:
-        return RaggedCaches(model, most_rows, apart=installed(model))
-    return SeparateCaches(model)
+        return BatchedCaches(model, most_rows, apart=installed(model))
+    return PerSequenceCaches(model)
 
 
 def rollback_limit(model: Any) -> int | None:

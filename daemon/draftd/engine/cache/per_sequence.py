@@ -9,7 +9,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
-from draftd.engine.cache.base import Caches, Kept, RollbackFailed, Snapshot
+from draftd.engine.cache.base import CachedPrefix, Caches, RollbackFailed, Snapshot
 
 
 def flat(caches: Sequence[Any]) -> list[Any]:
@@ -17,7 +17,7 @@ def flat(caches: Sequence[Any]) -> list[Any]:
     return [leaf for c in caches for leaf in (flat(c.caches) if hasattr(c, "caches") else [c])]
 
 
-class SeparateCaches:
+class PerSequenceCaches:
     """mlx-lm's own caches, one list per row: for every architecture that the ragged layout does not cover."""
 
     def __init__(self, model: Any) -> None:
@@ -58,8 +58,8 @@ class SeparateCaches:
                 return f"the rotating cache of {size} tokens is full ({type(cache).__name__})"
         return ""
 
-    def fresh(self, length: int = 0) -> SeparateCaches:
-        new = SeparateCaches(self._model)
+    def fresh(self, length: int = 0) -> PerSequenceCaches:
+        new = PerSequenceCaches(self._model)
         new._rows, new.lengths = [make_prompt_cache(self._model)], [0]
         return new
 
@@ -67,7 +67,7 @@ class SeparateCaches:
         return None  # each row has arrays of its own
 
     def join(self, joining: Caches) -> None:
-        assert isinstance(joining, SeparateCaches)
+        assert isinstance(joining, PerSequenceCaches)
         self._rows = self._rows + joining._rows
         self.lengths = self.lengths + joining.lengths
 
@@ -78,21 +78,21 @@ class SeparateCaches:
     def clear(self) -> None:
         self._model, self._rows, self.lengths = None, [], []
 
-    def extract(self, row: int, start: int, end: int) -> Kept | None:
+    def extract(self, row: int, start: int, end: int) -> CachedPrefix | None:
         assert start == 0
         whole = Snapshot(self._rows[row], self.lengths[row]).cut(end)
         if whole is not None:
             mx.eval([cache.state for cache in whole.caches if not cache.empty()])
         return whole
 
-    def restore(self, kept: Sequence[Kept]) -> None:
+    def restore(self, kept: Sequence[CachedPrefix]) -> None:
         (whole,) = kept
         assert self.lengths == [0]
         assert isinstance(whole, Snapshot)
         self._rows, self.lengths = [whole.caches], [whole.length]
 
     @property
-    def in_stretches(self) -> bool:
+    def segmented(self) -> bool:
         return False
 
     @property

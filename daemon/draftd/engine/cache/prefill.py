@@ -71,7 +71,7 @@ class Prefill:
     def keep_piece(self, key: int, tokens: Sequence[int]) -> None:
         """Keeps what was taken in of the text `tokens`, where that is a piece more than was kept before."""
         text = self._texts[key]
-        if text.caches.in_stretches and text.caches.lengths[0] - text.kept >= _PIECE:
+        if text.caches.segmented and text.caches.lengths[0] - text.kept >= _PIECE:
             self.keep(key, tokens)
 
     def keep(self, key: int, tokens: Sequence[int]) -> None:

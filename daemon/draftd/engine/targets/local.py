@@ -13,7 +13,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from draftd.engine.cache.batched import RaggedCaches
+from draftd.engine.cache.batched import BatchedCaches
 from draftd.engine.cache.layouts import make_caches
 from draftd.engine.cache.prefill import Prefill
 from draftd.engine.cache.prefix_store import PrefixCache
@@ -113,7 +113,7 @@ class LocalTarget:
             return
         if sequence in self._prefill:
             self._prefill.keep(sequence, known.ids[:length])
-        elif last or self._caches.in_stretches:
+        elif last or self._caches.segmented:
             row = self._running.index(sequence)
             # The cache may hold more than the text: tokens that were accepted beyond its end, or one that was not sent.
             self._store.keep(known.ids, self._caches, row, min(self._caches.lengths[row], len(known.ids), length))
@@ -163,9 +163,9 @@ class LocalTarget:
     def pretend(self, lengths: Sequence[int]) -> bool:
         """Has the caches of the running sequences say that they hold so many tokens, which costs the same whatever they
         are; False where their layout cannot."""
-        if isinstance(self._caches, RaggedCaches):
+        if isinstance(self._caches, BatchedCaches):
             self._caches.lengths = list(lengths)
-        return isinstance(self._caches, RaggedCaches)
+        return isinstance(self._caches, BatchedCaches)
 
     # prefill
 
