@@ -35,7 +35,7 @@ from draftd.engine.depth.explorer import PlainMeasurement
 from draftd.engine.drafters.base import Drafter
 from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.drafters.prompt_lookup import PromptLookup
-from draftd.engine.observer import EngineObserver, NullObserver
+from draftd.engine.observer import EngineObserver
 from draftd.engine.pair import LoadedModels, assemble
 from draftd.engine.scheduler import Scheduler
 from draftd.engine.scripted import ByteTokenizer
@@ -148,7 +148,7 @@ class Rig:
             drafters=made,
             eos=models.tokenizer.eos_ids,
             vocabulary=info.vocab_size,
-            observer=observer or NullObserver(),
+            observer=observer or EngineObserver(),
             max_batch=max_batch,
             prefill_chunk=prefill_chunk,
             prefill_slice_seconds=prefill_slice_seconds,
@@ -201,7 +201,7 @@ class Rig:
             drafting = [row for row in rows if row.drafter == kind]
             if drafting and isinstance(drafter, DraftModel):
                 _taken_in(drafter._caches, drafting, but=1)  # which `propose` catches up with
-                drafter._rows = drafting
+                drafter._sequences = drafting
                 drafter._places = {id(row): i for i, row in enumerate(drafting)}
             else:
                 assert all(drafter.prefill(row, 512) for row in drafting)

@@ -17,7 +17,7 @@ from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DecodeRequest, DrafterName, 
 from draftd.engine.depth.controller import DepthControl
 from draftd.engine.depth.costs import Prices, StepCosts
 from draftd.engine.drafters.base import Draft, Drafter
-from draftd.engine.observer import EngineObserver, NullObserver
+from draftd.engine.observer import EngineObserver
 from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.scheduler import Scheduler
 from draftd.engine.sequence import DecodeSequence
@@ -221,7 +221,7 @@ class Simulation:
             drafters=lambda: drafters,
             eos=frozenset({END}),
             vocabulary=8,
-            observer=observer or NullObserver(),
+            observer=observer or EngineObserver(),
             max_batch=max_batch,
             prefill_chunk=512,
             clock=lambda: machine.now,

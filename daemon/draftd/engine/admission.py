@@ -87,14 +87,18 @@ class Admission:
         raise InvalidRequest("max_tokens", request.max_tokens, f"at most {most} after {prompt} tokens: {why}")
 
     def fits(
-        self, row: DecodeSequence, entering: Sequence[DecodeSequence], running: Sequence[DecodeSequence], held: int
+        self,
+        sequence: DecodeSequence,
+        prefilling: Sequence[DecodeSequence],
+        running: Sequence[DecodeSequence],
+        held: int,
     ) -> bool:
         """Whether one more may begin beside the others, whose caches take `held` bytes now. Alone it may: nothing
         would make room for it."""
-        if not entering and not running:
+        if not prefilling and not running:
             return True
-        need = self._layout.held([_whole(r) for r in (*running, *entering, row)])
-        need += sum(self._layout.prefilling(len(r.tokens)) for r in (*entering, row))
+        need = self._layout.held([_whole(one) for one in (*running, *prefilling, sequence)])
+        need += sum(self._layout.prefilling(len(one.tokens)) for one in (*prefilling, sequence))
         if self.limit and need > self.limit:
             return False
         headroom, more = self._headroom(), max(0, need - held)
@@ -105,5 +109,5 @@ class Admission:
         return 0 < headroom >= more
 
 
-def _whole(row: DecodeSequence) -> int:
-    return len(row.request.prompt) + row.max_tokens
+def _whole(sequence: DecodeSequence) -> int:
+    return len(sequence.request.prompt) + sequence.max_tokens

@@ -177,19 +177,19 @@ class BackgroundJobs:
         known, inside = list[DecodeSequence](), set[DecodeSequence]()
         try:
             while True:
-                rows = self._scheduler.drafting_with(kind)
-                for row in [row for row in known if row not in rows]:
-                    known.remove(row)
-                    inside.discard(row)
-                    drafter.leave(row)
-                outside = [row for row in rows if row not in inside]
+                sequences = self._scheduler.drafting_with(kind)
+                for sequence in [sequence for sequence in known if sequence not in sequences]:
+                    known.remove(sequence)
+                    inside.discard(sequence)
+                    drafter.leave(sequence)
+                outside = [sequence for sequence in sequences if sequence not in inside]
                 if not outside:
                     break
-                row = outside[0]
-                if row not in known:
-                    known.append(row)
-                if drafter.prefill(row, max(self._chunk, _LEAST_CHUNK)):
-                    inside.add(row)
+                sequence = outside[0]
+                if sequence not in known:
+                    known.append(sequence)
+                if drafter.prefill(sequence, max(self._chunk, _LEAST_CHUNK)):
+                    inside.add(sequence)
                 yield
             self._scheduler.drafting.put(kind, drafter)
             self._drafters.hold(kind, model)  # if it is no longer wanted, the next step lets it go again

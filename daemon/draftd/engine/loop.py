@@ -153,8 +153,8 @@ class EngineWorker:
     def reload_draft(self) -> Future[int]:
         """Reads the draft's weights anew, and the light draft's if they are held; ends with their bytes.
 
-        Both are in memory until the new draft has taken in the texts of the rows that draft, which go on drafting with
-        the old one meanwhile. Weights that are not held are read and checked, and not kept. The future raises
+        Both are in memory until the new draft has prefilled the texts of the drafting sequences, for which the old one
+        drafts meanwhile. Weights that are not held are read and checked, and not kept. The future raises
         ModelLoadError where the new ones cannot be had or do not fit: then the old ones stay.
         """
         self._loaded()
@@ -183,7 +183,8 @@ class EngineWorker:
         """A snapshot; never waits for the engine."""
         engine = self._engine
         active, queued = self._inbox.counts
-        status = self._totals.status(
+        status = replace(
+            self._totals.status(),
             active=active,
             queued=queued,
             queue_capacity=self._limits.queue_capacity,
@@ -197,7 +198,7 @@ class EngineWorker:
         return replace(
             status,
             weight_bytes=engine.models.info.weight_bytes + held.weight_bytes,
-            loaded=frozenset(held.drafters),
+            loaded=held.drafters,
             draft_weight_bytes=held.weight_bytes,
             prefix=replace(status.prefix, bytes=prefix.bytes, limit_bytes=prefix.bound, entries=prefix.texts),
             kv_cache_limit_bytes=engine.admission.limit,

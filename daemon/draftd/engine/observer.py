@@ -8,52 +8,31 @@ from __future__ import annotations
 import copy
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from draftd.core import DecodeRequest, DraftCounts, DrafterName, FinishReason, Origin, Outcome, StepCounts
 
 _log = logging.getLogger(__name__)
 
 
-class EngineObserver(Protocol):
-    """Hears of each request's admission, steps and end. Refusals before admission never reach the engine."""
+class EngineObserver:
+    """Hears of each request's steps and end; this one does nothing. What is refused never reaches the engine."""
 
     def on_step(self, request: DecodeRequest, result: StepCounts, gap: float | None) -> None:
-        """One row's step; `gap` is the time in seconds since the row's previous chunk, None for its first."""
-        ...
+        """One sequence's step; `gap` is the time in seconds since its previous chunk, None for its first."""
 
     def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
-        """Drafting failed for this row: it goes on autoregressively."""
-        ...
+        """Drafting failed for this sequence: it goes on autoregressively."""
 
     def on_verifier_error(self, request: DecodeRequest, message: str) -> None:
-        """A step with this row failed: it is taken in anew and goes on autoregressively, or ends in an error."""
-        ...
+        """A step with this sequence failed: it is prefilled anew and goes on autoregressively, or ends in an error."""
 
     def on_finish(self, request: DecodeRequest, outcome: Outcome) -> None:
         """The request's end, exactly once for each request that was accepted into the inbox."""
-        ...
 
 
-class NullObserver:
-    """Hears everything, does nothing."""
-
-    def on_step(self, request: DecodeRequest, result: StepCounts, gap: float | None) -> None:
-        return None
-
-    def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
-        return None
-
-    def on_verifier_error(self, request: DecodeRequest, message: str) -> None:
-        return None
-
-    def on_finish(self, request: DecodeRequest, outcome: Outcome) -> None:
-        return None
-
-
-class FanOut:
+class FanOut(EngineObserver):
     """Tells several observers, in order. One that raises does not silence the others; the first time is logged.
 
     None hears of the daemon's own probes and canaries: whatever is counted or shown is of clients' requests.
@@ -66,7 +45,7 @@ class FanOut:
     def on_step(self, request: DecodeRequest, result: StepCounts, gap: float | None) -> None:
         if request.origin is not Origin.CLIENT:
             return
-        for observer in self._observers:  # not by `_tell`: this one is heard for each row of each step
+        for observer in self._observers:  # not by `_tell`: this one is heard for each sequence of each step
             try:
                 observer.on_step(request, result, gap)
             except Exception as error:
@@ -121,14 +100,14 @@ class EngineStatus:
     `kv_cache_limit_bytes` is what they may take, 0 without a limit; `held_back` are those of the queued for whose
     caches there is no memory. `loaded`: drafters whose weights are held."""
 
-    active: int
-    queued: int
-    queue_capacity: int
-    kv_cache_bytes: int
-    weight_bytes: int
     counts: DraftCounts
-    finished: dict[FinishReason, int]
-    drafter_errors: int
+    finished: Mapping[FinishReason, int]
+    active: int = 0
+    queued: int = 0
+    queue_capacity: int = 0
+    kv_cache_bytes: int = 0
+    weight_bytes: int = 0
+    drafter_errors: int = 0
     verifier_errors: int = 0
     observer_errors: int = 0  # what observers raised
     loaded: frozenset[DrafterName] = frozenset()
@@ -138,8 +117,8 @@ class EngineStatus:
     held_back: int = 0
 
 
-class Totals:
-    """Kept by listening as everyone else does: an `EngineObserver`. Written on the engine thread, read on any."""
+class Totals(EngineObserver):
+    """Sums since the engine started. Written on the engine thread, read on any."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -171,29 +150,13 @@ class Totals:
             if stats.finished is not None and stats.scheduled is not None:
                 self.seconds_per_request += 0.1 * (stats.finished - stats.scheduled - self.seconds_per_request)
 
-    def status(
-        self,
-        *,
-        active: int,
-        queued: int,
-        queue_capacity: int,
-        kv_cache_bytes: int,
-        observer_errors: int,
-        held_back: int,
-    ) -> EngineStatus:
-        """What this counts, and what is told; of what is held only the running requests' caches."""
+    def status(self) -> EngineStatus:
+        """What this counts; the rest is 0."""
         with self._lock:
             return EngineStatus(
-                active=active,
-                queued=queued,
-                queue_capacity=queue_capacity,
-                kv_cache_bytes=kv_cache_bytes,
-                weight_bytes=0,
                 counts=copy.deepcopy(self._counts),
                 finished=dict(self._finished),
                 drafter_errors=self._drafter_errors,
                 verifier_errors=self._verifier_errors,
-                observer_errors=observer_errors,
                 prefix=PrefixStatus(lookups=self._lookups, hits=self._hits, read_tokens=self._read),
-                held_back=held_back,
             )

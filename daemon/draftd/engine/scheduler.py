@@ -162,22 +162,22 @@ class Scheduler:
         """Binds all sequences in hand: at most `most` tokens a step, of one of `drafters` that is loaded."""
         allowed = self.drafting.offered.intersection(drafters)
         for sequence in self._all():
-            before = sequence.home
+            before = sequence.own_drafter
             sequence.lower(most, allowed, reason)
-            changed = sequence.home != before or sequence.degraded
+            changed = sequence.own_drafter != before or sequence.degraded
             if before is not None and changed and before in self.drafting.drafters:
                 self.drafting.drafters[before].leave(sequence)
 
     def drafting_with(self, kind: DrafterName) -> list[DecodeSequence]:
         """The running sequences that draft with it, but for those that it does not know."""
         drafter = self.drafting.drafters.get(kind)
-        found = [one for one in self._running if one.drafter is not None and one.home == kind]
+        found = [one for one in self._running if one.drafter is not None and one.own_drafter == kind]
         return [one for one in found if not automatic(one) or drafter is None or drafter.behind(one) is not None]
 
     def uses(self, kind: DrafterName) -> bool:
         """Whether a sequence that runs or is being prefilled drafts with it."""
         inside = (*self._prefilling.prefilling, *self._running)
-        return any(one.drafter is not None and one.home == kind for one in inside)
+        return any(one.drafter is not None and one.own_drafter == kind for one in inside)
 
     def interrupted(self) -> None:
         """Something else took time between two steps: the next is not priced by it."""
@@ -233,12 +233,12 @@ class Scheduler:
             depths, forwards, lag = draft.depths, draft.forwards, draft.lag
             submitted = self._steps.submit(continued(self._running, depths), draft.tokens)
         found = {result.sequence: result for result in self._steps.result(submitted).entries}
-        rows = []
+        decoded = []
         for sequence, wanted, depth, steps in zip(self._running, plan.sequences, depths, forwards, strict=True):
             _, accepted, following = found[sequence.id]
             assert following is not None
-            rows.append(SequenceStep(depth, accepted, following, steps, wanted.state))
-        return DecodeStep(rows, drafted_at - started, time.perf_counter() - drafted_at, errors, lag)
+            decoded.append(SequenceStep(depth, accepted, following, steps, wanted.state))
+        return DecodeStep(decoded, drafted_at - started, time.perf_counter() - drafted_at, errors, lag)
 
     def _keep_piece(self) -> None:
         """Keeps a running sequence's text in pieces, one in a step, so that there is little left to copy at its end."""
@@ -290,8 +290,8 @@ class Scheduler:
     def _finish(self, sequence: DecodeSequence) -> None:
         self.depth.finished(sequence)
         self._own -= sequence.request.origin is not Origin.CLIENT
-        if sequence.home is not None:
-            sequence.draft_with(sequence.home)
+        if sequence.own_drafter is not None:
+            sequence.draft_with(sequence.own_drafter)
         self._delivery.end(sequence, self._clock())
 
     # failure

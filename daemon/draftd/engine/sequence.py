@@ -1,4 +1,4 @@
-"""The running rows: one row is one request being decoded."""
+"""One request while it is decoded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from draftd.core import PROMPT_LOOKUP, DecodeRequest, DrafterName, FinishReason, Origin, RequestStats, TokenSink
-from draftd.engine.depth.acceptance_rates import RowEvidence
+from draftd.engine.depth.acceptance_rates import SequenceEvidence
 
 
 @dataclass(slots=True, eq=False)
@@ -19,18 +19,18 @@ class DecodeSequence:
     stats: RequestStats
     tokens: list[int]
     max_tokens: int  # the request's own, cut to the model's context
-    generator: random.Random  # what a sampled row without a seed draws from
+    generator: random.Random  # what a sampled sequence without a seed draws from
     most: int  # tokens to draft in a step: the plan's, or fewer since it was lowered
     id: int = 0  # what the target calls it
     degraded: str = ""
     lowered: str = ""
     finish: FinishReason | None = None
     error: str = ""
-    rebuilt_at: int = -1  # output length when the row's caches were last rebuilt after a failure
+    rebuilt_at: int = -1  # output length when the sequence's caches were last rebuilt after a failure
     kept: int = 0  # tokens of its text that the target has kept, or tried to
-    evidence: dict[DrafterName, RowEvidence] = field(default_factory=dict)  # how its own drafts fared
-    home: DrafterName | None = None  # the plan's own drafter, whoever drafts now
-    wanted: bool | None = None  # whether its drafter takes it in before it joins; None before that is decided
+    evidence: dict[DrafterName, SequenceEvidence] = field(default_factory=dict)  # how its own drafts fared
+    own_drafter: DrafterName | None = None  # the plan's, whichever drafts now
+    prefills_drafter: bool | None = None  # whether its drafter takes it in before it joins; None before that is decided
     told_cap: int = -1  # the bound that was last told to be lower than what would pay
     _asked_as: dict[DrafterName, DecodeRequest] = field(default_factory=dict)  # the request, by who drafts
 
@@ -44,7 +44,7 @@ class DecodeSequence:
             max_tokens=min(request.max_tokens, context_length - len(request.prompt)),
             generator=random.Random(),
             most=request.plan.max_draft_tokens,
-            home=request.plan.drafter,
+            own_drafter=request.plan.drafter,
         )
 
     @property
@@ -69,7 +69,7 @@ class DecodeSequence:
 
     @property
     def drafter(self) -> DrafterName | None:
-        """Who drafts for this row now; None decodes autoregressively."""
+        """Who drafts for this sequence now; None decodes autoregressively."""
         return None if self.degraded else self.request.plan.drafter
 
     @property
@@ -91,14 +91,14 @@ class DecodeSequence:
         self.request = request
 
     def degrade(self, reason: str) -> None:
-        """From now on this row decodes autoregressively. The first reason stands."""
+        """From now on this sequence decodes autoregressively. The first reason stands."""
         self.degraded = self.degraded or reason
 
     def lower(self, most: int, drafters: Collection[DrafterName], reason: str) -> None:
-        """From now on this row drafts at most `most` tokens at a time, with one of `drafters` or not at all."""
-        if self.drafter is None or self.home is None:
+        """From now on this sequence drafts at most `most` tokens at a time, with one of `drafters` or not at all."""
+        if self.drafter is None or self.own_drafter is None:
             return
-        self.draft_with(self.home)
+        self.draft_with(self.own_drafter)
         self._asked_as.clear()
         plan = self.request.plan
         if plan.alternatives - set(drafters):
@@ -111,14 +111,14 @@ class DecodeSequence:
                 self.most, self.lowered = most, self.lowered or reason
         elif PROMPT_LOOKUP in drafters:  # which needs nothing but the text
             # In the plan itself: what it counts from here on is counted as this drafter's.
-            self.home = PROMPT_LOOKUP
-            plan = replace(plan, drafter=self.home, alternatives=frozenset())
+            self.own_drafter = PROMPT_LOOKUP
+            plan = replace(plan, drafter=self.own_drafter, alternatives=frozenset())
             self.request = replace(self.request, plan=plan)
             self.most, self.lowered = min(most, self.most), self.lowered or reason
         else:
             self.degrade(reason)
 
     def end(self, reason: FinishReason, error: str = "") -> None:
-        """Marks the row as ended; the first reason stands."""
+        """Marks the sequence as ended; the first reason stands."""
         if self.finish is None:
             self.finish, self.error = reason, error

@@ -19,6 +19,7 @@ from draftd.core import (
     StepCounts,
     WorkloadClass,
 )
+from draftd.engine.observer import EngineObserver
 from draftd.fallback.drift import Baseline, Cusum, StreamKey
 from draftd.fallback.ladder import Cause, LadderLevel, Signal
 from draftd.fallback.probes import CanaryReport
@@ -65,7 +66,7 @@ class Failed:
     cause: Cause
 
 
-class RequestFeed:
+class RequestFeed(EngineObserver):
     """An EngineObserver. Each call takes constant time and never waits: when it is full, the oldest is forgotten."""
 
     def __init__(self, capacity: int = 4096, clock: Callable[[], float] = time.monotonic) -> None:

@@ -12,7 +12,7 @@ from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, Observation
 
 from draftd.core import DecodeRequest, DraftCounts, Outcome, StepCounts
-from draftd.engine.observer import EngineStatus
+from draftd.engine.observer import EngineObserver, EngineStatus
 from draftd.telemetry import catalog
 from draftd.telemetry.attributes import Kind, Metric
 from draftd.telemetry.recording import Guard, Labels, Naming
@@ -160,7 +160,7 @@ def _copy(entry: Entry) -> Entry:
     )
 
 
-class MetricsObserver:
+class MetricsObserver(EngineObserver):
     """The engine's observer: steps go to the ledger, the time between chunks to its histogram."""
 
     def __init__(self, ledger: Ledger, metrics: Metrics, guard: Guard) -> None:

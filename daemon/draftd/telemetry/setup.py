@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from draftd.core import ModelInfo
-from draftd.engine.observer import EngineObserver, EngineStatus, NullObserver
+from draftd.engine.observer import EngineObserver, EngineStatus
 from draftd.fallback.state import Readings
 from draftd.hardware.state import FixedView, HardwareView
 from draftd.settings import TelemetrySettings
@@ -63,7 +63,7 @@ class Telemetry:
         self._metrics = Metrics(self._pipeline.meters.get_meter(*scope), observed, self._guard)
         self._tracer = self._pipeline.tracers.get_tracer(*scope)
         self._logger = self._pipeline.loggers.get_logger(*scope)
-        self.observer: EngineObserver = NullObserver()
+        self.observer: EngineObserver = EngineObserver()
         if self.exporting:
             self.observer = MetricsObserver(ledger, self._metrics, self._guard)
 

@@ -15,7 +15,7 @@ from draftd.core import DecodeRequest
 from draftd.engine.depth.saved import Learnt
 from draftd.engine.limits import Limits
 from draftd.engine.loop import EngineWorker
-from draftd.engine.observer import EngineObserver, NullObserver
+from draftd.engine.observer import EngineObserver
 from draftd.engine.pair import LoadedModels, load_models
 from tests.rig import Collected
 from tests.waiting import until
@@ -32,7 +32,7 @@ class Running:
         **limits: Any,
     ) -> None:
         self.worker = EngineWorker(
-            lambda progress: load(), observer=observer or NullObserver(), limits=Limits(**limits), learnt=learnt
+            lambda progress: load(), observer=observer or EngineObserver(), limits=Limits(**limits), learnt=learnt
         )
         self.worker.start()
         self.info = self.worker.wait_ready(60)

@@ -13,7 +13,7 @@ from draftd.engine.calibration import measure
 from draftd.engine.depth.costs import Prices, StepCosts
 from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.drafters.prompt_lookup import PromptLookup
-from draftd.engine.observer import NullObserver
+from draftd.engine.observer import EngineObserver
 from draftd.engine.scripted import scripted_models
 from tests.rig import Rig, autoregressive, request, speculative
 
@@ -155,7 +155,7 @@ def test_calibration_stops_when_its_time_is_up() -> None:
     assert set(measure(models.target, models.info.vocab_size, 64, 0.0).plain) == {1}
 
 
-class Steps(NullObserver):
+class Steps(EngineObserver):
     def __init__(self) -> None:
         self.drafted: list[StepCounts] = []
 

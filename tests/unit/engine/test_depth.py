@@ -13,7 +13,7 @@ from draftd.core import PROMPT_LOOKUP, DecodePlan, DecodeRequest, DrafterName, O
 from draftd.engine.depth.controller import DepthControl
 from draftd.engine.depth.costs import StepCosts
 from draftd.engine.depth.explorer import ExplorationBudget, PlainMeasurement
-from draftd.engine.observer import NullObserver
+from draftd.engine.observer import EngineObserver
 from draftd.engine.scripted import scripted_models
 from tests.rig import Rig, automatic, autoregressive, request, speculative
 from tests.simulated import DRAFT, Machine, Simulation
@@ -98,7 +98,7 @@ def test_a_calibration_that_was_wrong_is_corrected(off: float) -> None:
     assert chosen > 0.9 * best
 
 
-class Heard(NullObserver):
+class Heard(EngineObserver):
     def __init__(self) -> None:
         self.steps: list[StepCounts] = []
         self.kinds: list[DrafterName | None] = []

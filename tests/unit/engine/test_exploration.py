@@ -8,14 +8,14 @@ import pytest
 
 from draftd.core import StepCounts
 from draftd.engine.depth.explorer import PlainMeasurement
-from draftd.engine.observer import NullObserver
+from draftd.engine.observer import EngineObserver
 from draftd.engine.scripted import scripted_models
 from tests.rig import Rig, request, speculative
 
 STEP = 0.004
 
 
-class Steps(NullObserver):
+class Steps(EngineObserver):
     def __init__(self) -> None:
         self.heard: list[StepCounts] = []
 

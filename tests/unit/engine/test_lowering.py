@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, Origin
-from draftd.engine.observer import NullObserver
+from draftd.engine.observer import EngineObserver
 from draftd.engine.scripted import scripted_models
 from draftd.errors import InvalidRequest
 from tests.rig import Rig, autoregressive, request, speculative
@@ -16,7 +16,7 @@ DRAFT, LIGHT, LOOKUP = DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP
 PROMPT = [3, 1, 4, 1, 5]
 
 
-class Steps(NullObserver):
+class Steps(EngineObserver):
     def __init__(self) -> None:
         self.drafted: list[tuple[DrafterName | None, int]] = []
 

@@ -7,16 +7,16 @@ import logging
 import pytest
 
 from draftd.core import StepCounts
-from draftd.engine.observer import FanOut, NullObserver
+from draftd.engine.observer import EngineObserver, FanOut
 from tests.rig import autoregressive, request
 
 
-class Raises(NullObserver):
+class Raises(EngineObserver):
     def on_step(self, request, result, gap):
         raise RuntimeError("on purpose")
 
 
-class Hears(NullObserver):
+class Hears(EngineObserver):
     def __init__(self):
         self.steps = 0
 

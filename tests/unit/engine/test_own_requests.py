@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from draftd.core import DecodeRequest, Origin
-from draftd.engine.observer import NullObserver
+from draftd.engine.observer import EngineObserver
 from draftd.engine.scripted import ScriptedModel, scripted_models
 from draftd.errors import QueueFull
 from tests.rig import autoregressive, request, speculative
@@ -16,7 +16,7 @@ from tests.waiting import until
 PROMPT = [3, 1, 4, 1, 5]
 
 
-class Hears(NullObserver):
+class Hears(EngineObserver):
     def __init__(self) -> None:
         self.of: list[DecodeRequest] = []
 

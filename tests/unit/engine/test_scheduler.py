@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FinishReason, SamplingParams
-from draftd.engine.observer import NullObserver
+from draftd.engine.observer import EngineObserver
 from draftd.engine.scripted import ScriptedModel, scripted_models
 from tests.rig import Rig, automatic, autoregressive, pair, request, speculative, tiny_llama
 
@@ -176,7 +176,7 @@ def test_a_failing_drafter_costs_speculation_and_no_token():
     assert all(s.done.reason is FinishReason.LENGTH for s in sinks)
 
 
-class VerifierErrors(NullObserver):
+class VerifierErrors(EngineObserver):
     def __init__(self) -> None:
         self.told: list[tuple[str, str]] = []
 

@@ -16,7 +16,7 @@ from draftd.canaries.prompts import Canary, FrozenPrompts
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, FallbackLevel
 from draftd.engine.limits import Limits
 from draftd.engine.loop import EngineWorker
-from draftd.engine.observer import NullObserver
+from draftd.engine.observer import EngineObserver
 from draftd.engine.pair import LoadedModels, load_models
 from draftd.engine.scripted import scripted_models
 from draftd.engine.step import EntryResult, StepResult
@@ -52,7 +52,7 @@ class Bench:
         self, models: Callable[[], LoadedModels], prompts: FrozenPrompts, level: LadderLevel, capacity: int
     ) -> None:
         self.engine = EngineWorker(
-            lambda progress: models(), observer=NullObserver(), limits=Limits(queue_capacity=capacity, max_batch=2)
+            lambda progress: models(), observer=EngineObserver(), limits=Limits(queue_capacity=capacity, max_batch=2)
         )
         self.engine.start()
         self.engine.wait_ready(SECONDS)

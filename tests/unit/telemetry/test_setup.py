@@ -14,7 +14,7 @@ import opentelemetry.metrics
 import opentelemetry.trace
 import pytest
 
-from draftd.engine.observer import NullObserver
+from draftd.engine.observer import EngineObserver
 from draftd.fallback.journal import Subject, Transition
 from draftd.settings import TelemetrySettings
 from draftd.telemetry import catalog
@@ -52,7 +52,7 @@ def test_nothing_to_export_is_no_cost(open_scene: Callable[..., Scene], environ:
     scene = open_scene(environ)
     assert not scene.telemetry.exporting
     assert otel_threads() == before
-    assert isinstance(scene.telemetry.observer, NullObserver)
+    assert isinstance(scene.telemetry.observer, EngineObserver)
     scene.serve()
     assert scene.telemetry.shutdown(1.0)
 

@@ -60,7 +60,7 @@ class Evidence:
 
 
 @dataclass(slots=True)
-class RowEvidence:
+class SequenceEvidence:
     """What became of one sequence's own drafts by one drafter, beside what its class made expect."""
 
     accepted: float = 0.0
@@ -115,7 +115,7 @@ class Acceptance:
         evidence = self.evidence.get(key)
         return evidence.drafted[position - 1] if evidence else 0.0
 
-    def learn(self, key: Key, sequence: RowEvidence, drafted: int, accepted: int) -> None:
+    def learn(self, key: Key, sequence: SequenceEvidence, drafted: int, accepted: int) -> None:
         """One sequence's draft. `rates` follows with `refresh`, once for all sequences of a step."""
         sequence.add(self.rates(key), drafted, accepted)
         for one, memory in ((key, _CLASS_MEMORY), (_all_texts(key), _POOL_MEMORY)):

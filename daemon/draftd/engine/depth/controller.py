@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from draftd.core import PROMPT_LOOKUP, DepthMode, DrafterName, Origin
-from draftd.engine.depth.acceptance_rates import Acceptance, AnswerLengths, RowEvidence, key_of
+from draftd.engine.depth.acceptance_rates import Acceptance, AnswerLengths, SequenceEvidence, key_of
 from draftd.engine.depth.costs import DEEPEST, Best, Candidate, Estimate, StepCosts
 from draftd.engine.depth.explorer import WORTH, ExplorationBudget, Explorer, PlainMeasurement, Trial
 from draftd.engine.depth.saved import Learnt
@@ -193,9 +193,11 @@ class DepthControl:
         self, new: DecodeSequence, running: Sequence[DecodeSequence], drafters: Mapping[DrafterName, Drafter]
     ) -> bool:
         """Whether a new sequence's drafter takes its text in before it joins the running ones."""
-        if new.wanted is None:  # asked again for each slice of it
-            new.wanted = not automatic(new) or new.drafter == _LOOKUP or self._worth_prefilling(new, running, drafters)
-        return new.wanted
+        if new.prefills_drafter is None:  # asked again for each slice of it
+            new.prefills_drafter = (
+                not automatic(new) or new.drafter == _LOOKUP or self._worth_prefilling(new, running, drafters)
+            )
+        return new.prefills_drafter
 
     def _worth_prefilling(
         self, new: DecodeSequence, running: Sequence[DecodeSequence], drafters: Mapping[DrafterName, Drafter]
@@ -259,7 +261,7 @@ class DepthControl:
         self._measurement.passed(seconds or 0.0, drafting=drafting, pipelined=pipelined)
         for one, result, draft in zip(sequences, done.sequences, plan.sequences, strict=True):
             if result.drafted and draft.drafter is not None and one.request.origin is Origin.CLIENT:
-                own = one.evidence.setdefault(draft.drafter, RowEvidence())
+                own = one.evidence.setdefault(draft.drafter, SequenceEvidence())
                 self.acceptance.learn(key_of(draft.drafter, one.request), own, result.drafted, len(result.accepted))
         if width:
             self.acceptance.refresh()
@@ -318,8 +320,8 @@ def _allowed(sequence: DecodeSequence) -> set[DrafterName | None]:
 
 def _draft_model(sequence: DecodeSequence) -> DrafterName | None:
     """The drafter of its plan, or where that is prompt lookup an alternative to it."""
-    if sequence.home != _LOOKUP:
-        return sequence.home
+    if sequence.own_drafter != _LOOKUP:
+        return sequence.own_drafter
     return min((kind for kind in _allowed(sequence) if kind is not None and kind != _LOOKUP), default=None)
 
 

@@ -72,27 +72,27 @@ class DraftSequence(Protocol):
 class Drafter(Protocol):
     """Called on the engine thread only. An error costs the sequences their speculation, never their text."""
 
-    def prefill(self, row: DraftSequence, chunk: int) -> bool:
+    def prefill(self, sequence: DraftSequence, chunk: int) -> bool:
         """Takes in up to `chunk` more tokens of a prefilling sequence's prompt; True once there are none left."""
         ...
 
-    def propose(self, rows: Sequence[DraftSequence], depths: Sequence[int], sampling: Sampling) -> Draft:
+    def propose(self, sequences: Sequence[DraftSequence], depths: Sequence[int], sampling: Sampling) -> Draft:
         """Up to `depths[i]` tokens after the i-th sequence's last one."""
         ...
 
-    def behind(self, row: DraftSequence) -> int | None:
+    def behind(self, sequence: DraftSequence) -> int | None:
         """Tokens of the text that it has not taken in, the last aside; None for a sequence that it does not know."""
         ...
 
-    def follow(self, rows: Sequence[DraftSequence], chunk: int) -> None:
+    def follow(self, sequences: Sequence[DraftSequence], chunk: int) -> None:
         """Takes in up to `chunk` tokens of running sequences that it does not know, or lags behind."""
         ...
 
-    def reach(self, row: DraftSequence, most: int) -> int:
+    def reach(self, sequence: DraftSequence, most: int) -> int:
         """How many tokens, up to `most`, it could propose now for a sequence that it knows."""
         ...
 
-    def leave(self, row: DraftSequence) -> None:
+    def leave(self, sequence: DraftSequence) -> None:
         """Forgets a sequence; an unknown one is no error."""
         ...
 
@@ -116,26 +116,26 @@ class TextDrafter(ABC):
     def continuation(self, sequence: DraftSequence, depth: int) -> list[int]:
         """Up to `depth` tokens that may follow the text; empty where it has no guess."""
 
-    def prefill(self, row: DraftSequence, chunk: int) -> bool:
+    def prefill(self, sequence: DraftSequence, chunk: int) -> bool:
         return True
 
-    def propose(self, rows: Sequence[DraftSequence], depths: Sequence[int], sampling: Sampling) -> Draft:
-        found = [self.continuation(row, depth) for row, depth in zip(rows, depths, strict=True)]
+    def propose(self, sequences: Sequence[DraftSequence], depths: Sequence[int], sampling: Sampling) -> Draft:
+        found = [self.continuation(sequence, depth) for sequence, depth in zip(sequences, depths, strict=True)]
         k = max(map(len, found))
-        tokens = mx.array([f + [0] * (k - len(f)) for f in found], dtype=mx.uint32).reshape(len(rows), k)
+        tokens = mx.array([f + [0] * (k - len(f)) for f in found], dtype=mx.uint32).reshape(len(sequences), k)
         q = None if sampling.deterministic else one_hot(tokens, self._vocabulary)
-        return Draft(tokens=tokens, depths=[len(f) for f in found], q=q, forwards=[0] * len(rows))
+        return Draft(tokens=tokens, depths=[len(f) for f in found], q=q, forwards=[0] * len(sequences))
 
-    def behind(self, row: DraftSequence) -> int | None:
+    def behind(self, sequence: DraftSequence) -> int | None:
         return 0
 
-    def follow(self, rows: Sequence[DraftSequence], chunk: int) -> None:
+    def follow(self, sequences: Sequence[DraftSequence], chunk: int) -> None:
         return None
 
-    def reach(self, row: DraftSequence, most: int) -> int:
-        return len(self.continuation(row, most))
+    def reach(self, sequence: DraftSequence, most: int) -> int:
+        return len(self.continuation(sequence, most))
 
-    def leave(self, row: DraftSequence) -> None:
+    def leave(self, sequence: DraftSequence) -> None:
         return None
 
     def close(self) -> None:
@@ -146,27 +146,29 @@ class TextDrafter(ABC):
         return 0
 
 
-def merge(parts: Sequence[tuple[Sequence[int], Draft]], rows: int, vocabulary: int, settled: bool) -> Draft | None:
-    """One draft for `rows` sequences from drafts for groups of them; each part names the sequences it is for.
+def merge(
+    parts: Sequence[tuple[Sequence[int], Draft]], count: int, vocabulary: int, deterministic: bool
+) -> Draft | None:
+    """One draft for `count` sequences from drafts for groups of them; each part names the sequences it is for.
 
     None when nothing was proposed.
     """
     k = max((max(draft.depths, default=0) for _, draft in parts), default=0)
     if k == 0:
         return None
-    if len(parts) == 1 and list(parts[0][0]) == list(range(rows)):
+    if len(parts) == 1 and list(parts[0][0]) == list(range(count)):
         return parts[0][1]
-    tokens: list[mx.array] = [mx.zeros((1, k), dtype=mx.uint32)] * rows
-    q: list[mx.array] = [] if settled else [mx.zeros((1, k, vocabulary))] * rows
-    depths, forwards = [0] * rows, [0] * rows
+    tokens: list[mx.array] = [mx.zeros((1, k), dtype=mx.uint32)] * count
+    q: list[mx.array] = [] if deterministic else [mx.zeros((1, k, vocabulary))] * count
+    depths, forwards = [0] * count, [0] * count
     for members, draft in parts:
         short = k - draft.tokens.shape[1]
         padded = mx.pad(draft.tokens, [(0, 0), (0, short)]) if short else draft.tokens
         for i, row in enumerate(members):
             tokens[row] = padded[i : i + 1]
             depths[row], forwards[row] = draft.depths[i], draft.forwards[i]
-            if not settled:
+            if not deterministic:
                 own = draft.q[i : i + 1] if draft.q is not None else one_hot(draft.tokens[i : i + 1], vocabulary)
                 q[row] = mx.pad(own, [(0, 0), (0, short), (0, 0)]) if short else own
     lag = max(draft.lag for _, draft in parts)
-    return Draft(mx.concatenate(tokens), depths, None if settled else mx.concatenate(q), forwards, lag)
+    return Draft(mx.concatenate(tokens), depths, None if deterministic else mx.concatenate(q), forwards, lag)

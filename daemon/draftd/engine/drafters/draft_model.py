@@ -18,9 +18,9 @@ from draftd.engine.step import places_after
 
 
 class DraftModel:
-    """Drafts with a small model, whose caches follow the rows' texts.
+    """Drafts with a small model, whose caches follow the sequences' texts.
 
-    A row's cache may lag behind its text (by the last accepted token after full acceptance, by more after steps
+    A sequence's cache may lag behind its text (by the last accepted token after full acceptance, by more after steps
     without a draft): each proposal first catches up in the same forward that drafts the first token.
     """
 
@@ -29,69 +29,67 @@ class DraftModel:
     ) -> None:
         self._vocabulary = vocabulary  # of the target: the pair may pad their embeddings differently
         self._caches: Caches = make_caches(model, most_rows)
-        self._rows: list[DraftSequence] = []
+        self._sequences: list[DraftSequence] = []
         self._prefix = prefix or PrefixCache()
-        self._places: dict[int, int] = {}  # of the rows, by id
+        self._places: dict[int, int] = {}  # by a sequence's id(): its row of the caches
         self._store = self._prefix.store(self._caches)
         self._prefill = Prefill(self._caches, self._store)
-        self._unsure: dict[
-            int, list[int]
-        ] = {}  # by a sequence's id(): its cache's last tokens, which may be taken back
+        self._unsure: dict[int, list[int]] = {}  # by id(): the last tokens in its cache, which may be taken back
         self._drafted: tuple[list[int], mx.array] | None = None  # ids, and what was fed of the last proposals for them
 
-    def behind(self, row: DraftSequence) -> int | None:
-        place = self._places.get(id(row))
-        return None if place is None else max(0, len(row.tokens) - 1 - self._caches.lengths[place])
+    def behind(self, sequence: DraftSequence) -> int | None:
+        place = self._places.get(id(sequence))
+        return None if place is None else max(0, len(sequence.tokens) - 1 - self._caches.lengths[place])
 
-    def reach(self, row: DraftSequence, most: int) -> int:
+    def reach(self, sequence: DraftSequence, most: int) -> int:
         return most
 
-    def follow(self, rows: Sequence[DraftSequence], chunk: int) -> None:
-        unknown = next((row for row in rows if id(row) not in self._places), None)
+    def follow(self, sequences: Sequence[DraftSequence], chunk: int) -> None:
+        unknown = next((sequence for sequence in sequences if id(sequence) not in self._places), None)
         if unknown is not None:
             self.prefill(unknown, chunk)
             return
         self._roll_back()
-        wanted = {self._places[id(row)] for row in rows}
+        wanted = {self._places[id(sequence)] for sequence in sequences}
         pieces: list[list[int]] = []
-        for i, (row, n) in enumerate(zip(self._rows, self._caches.lengths, strict=True)):
-            pieces.append(row.tokens[n : min(n + chunk, len(row.tokens) - 1)] if i in wanted else [])
+        for i, (sequence, n) in enumerate(zip(self._sequences, self._caches.lengths, strict=True)):
+            pieces.append(sequence.tokens[n : min(n + chunk, len(sequence.tokens) - 1)] if i in wanted else [])
         width = max(map(len, pieces))
         if width:
             padded = mx.array([p + [0] * (width - len(p)) for p in pieces], dtype=mx.uint32)
             self._caches.forward(padded, [len(p) for p in pieces])
             mx.eval(self._caches.arrays())
 
-    def prefill(self, row: DraftSequence, chunk: int) -> bool:
-        whole, key = len(row.tokens) - 1, id(row)  # `propose` catches up with the last one
+    def prefill(self, sequence: DraftSequence, chunk: int) -> bool:
+        whole, key = len(sequence.tokens) - 1, id(sequence)  # `propose` catches up with the last one
         if key not in self._prefill:
-            self._prefill.open(key, whole, row.tokens if row.shares else ())
+            self._prefill.open(key, whole, sequence.tokens if sequence.shares else ())
         start = self._prefill.held(key)
         if start < whole:
-            self._prefill.take_in(key, row.tokens[start : min(start + chunk, whole)])
+            self._prefill.take_in(key, sequence.tokens[start : min(start + chunk, whole)])
             self._prefill.settle(key)
         if self._prefill.held(key) < whole:
-            self._prefill.keep_piece(key, row.tokens)
+            self._prefill.keep_piece(key, sequence.tokens)
             return False
-        self._prefill.keep(key, row.tokens)
+        self._prefill.keep(key, sequence.tokens)
         self._prefill.join(key)
-        self._places[id(row)] = len(self._rows)
-        self._rows.append(row)
+        self._places[id(sequence)] = len(self._sequences)
+        self._sequences.append(sequence)
         return True
 
-    def propose(self, rows: Sequence[DraftSequence], depths: Sequence[int], sampling: Sampling) -> Draft:
-        caches, members = self._caches, self._rows
-        at = [self._places[id(row)] for row in rows]
+    def propose(self, sequences: Sequence[DraftSequence], depths: Sequence[int], sampling: Sampling) -> Draft:
+        caches, members = self._caches, self._sequences
+        at = [self._places[id(sequence)] for sequence in sequences]
         whole = at == list(range(len(members)))
         self._roll_back()
-        lag = max(len(row.tokens) - caches.lengths[i] for i, row in zip(at, rows, strict=True))
+        lag = max(len(sequence.tokens) - caches.lengths[i] for i, sequence in zip(at, sequences, strict=True))
         asked = [int(i in at) for i in range(len(members))]
         spread = None if whole else mx.array([at.index(i) if asked[i] else 0 for i in range(len(members))])
         chosen = None if whole else mx.array(at)
 
         k = max(depths)
-        starts = [row.emitted for row in rows]
-        dice = None if sampling.deterministic else uniforms([row.generator for row in rows], depths)
+        starts = [sequence.emitted for sequence in sequences]
+        dice = None if sampling.deterministic else uniforms([sequence.generator for sequence in sequences], depths)
         tokens: list[mx.array] = []
         distributions: list[mx.array] = []
         for step in range(k):
@@ -110,7 +108,7 @@ class DraftModel:
             mx.async_eval(token)
             tokens.append(token)
         drafted = mx.stack(tokens, axis=1)
-        self._drafted = ([id(row) for row in rows], drafted[:, :-1])  # the last ones were not fed
+        self._drafted = ([id(sequence) for sequence in sequences], drafted[:, :-1])  # the last ones were not fed
         return Draft(
             tokens=drafted,
             depths=list(depths),
@@ -119,27 +117,27 @@ class DraftModel:
             lag=lag,
         )
 
-    def leave(self, row: DraftSequence) -> None:
-        trusted = not row.degraded  # drafting may have failed in the middle of a forward
-        if trusted and id(row) in self._prefill:
-            self._prefill.keep(id(row), row.tokens)
-        self._prefill.drop(id(row))
-        if id(row) in self._places:
-            at = self._places[id(row)]
-            if trusted and row.shares and row.finish is not None:
+    def leave(self, sequence: DraftSequence) -> None:
+        trusted = not sequence.degraded  # drafting may have failed in the middle of a forward
+        if trusted and id(sequence) in self._prefill:
+            self._prefill.keep(id(sequence), sequence.tokens)
+        self._prefill.drop(id(sequence))
+        if id(sequence) in self._places:
+            at = self._places[id(sequence)]
+            if trusted and sequence.shares and sequence.finish is not None:
                 self._roll_back()
-                self._store.keep(row.tokens, self._caches, at, self._caches.lengths[at])
-            self._unsure.pop(id(row), None)
-            keep = places_after(len(self._rows), [at])
+                self._store.keep(sequence.tokens, self._caches, at, self._caches.lengths[at])
+            self._unsure.pop(id(sequence), None)
+            keep = places_after(len(self._sequences), [at])
             self._caches.select(keep)
-            self._rows = [self._rows[i] for i in keep]
-            self._places = {id(other): i for i, other in enumerate(self._rows)}
+            self._sequences = [self._sequences[i] for i in keep]
+            self._places = {id(other): i for i, other in enumerate(self._sequences)}
 
     def close(self) -> None:
         self._prefill.clear()
         self._caches.clear()
         self._prefix.give_up(self._store)
-        self._rows, self._places, self._unsure, self._drafted = [], {}, {}, None
+        self._sequences, self._places, self._unsure, self._drafted = [], {}, {}, None
 
     @property
     def nbytes(self) -> int:
@@ -153,31 +151,31 @@ class DraftModel:
             for key, tokens in zip(ids, fed.tolist(), strict=True):
                 self._unsure.setdefault(key, []).extend(tokens)
         lengths, unsure = list[int](), dict[int, list[int]]()
-        for row, held in zip(self._rows, self._caches.lengths, strict=True):
-            fed_last = self._unsure.get(id(row), [])
+        for sequence, held in zip(self._sequences, self._caches.lengths, strict=True):
+            fed_last = self._unsure.get(id(sequence), [])
             common = held - len(fed_last)
             for token in fed_last:
-                if common >= len(row.tokens) or token != row.tokens[common]:
+                if common >= len(sequence.tokens) or token != sequence.tokens[common]:
                     break
                 common += 1
-            common = min(common, len(row.tokens) - 1)  # the last one is fed to get at what follows it
+            common = min(common, len(sequence.tokens) - 1)  # the last one is fed to get at what follows it
             lengths.append(common)
-            if row.guesses:
-                unsure[id(row)] = row.tokens[len(row.tokens) - row.guesses : common]
+            if sequence.guesses:
+                unsure[id(sequence)] = sequence.tokens[len(sequence.tokens) - sequence.guesses : common]
         self._unsure, self._drafted = unsure, None
         self._caches.rollback(lengths)  # `_catch_up` feeds what a layer rolled back beyond that
 
     def _catch_up(self, asked: Sequence[int]) -> mx.array:
-        """Feeds what each row's text has and its cache has not; returns logits after the text, rows × vocabulary."""
-        behind = zip(self._rows, self._caches.lengths, asked, strict=True)
-        pending = [row.tokens[n:] if wanted else [] for row, n, wanted in behind]
+        """Feeds what each text has and its cache has not; returns the logits after the text, rows × vocabulary."""
+        behind = zip(self._sequences, self._caches.lengths, asked, strict=True)
+        pending = [sequence.tokens[n:] if wanted else [] for sequence, n, wanted in behind]
         widths = [len(p) for p in pending]
         width = max(widths)
         padded = mx.array([p + [0] * (width - len(p)) for p in pending], dtype=mx.uint32)
         logits = self._caches.forward(padded, widths)
-        for row, wanted in zip(self._rows, asked, strict=True):
-            if wanted and row.guesses:
-                self._unsure[id(row)] = row.tokens[-row.guesses :]
+        for sequence, wanted in zip(self._sequences, asked, strict=True):
+            if wanted and sequence.guesses:
+                self._unsure[id(sequence)] = sequence.tokens[-sequence.guesses :]
         if min(widths) == width:
             return logits[:, -1]
         return logits[mx.arange(len(pending)), mx.array([max(w, 1) - 1 for w in widths])]

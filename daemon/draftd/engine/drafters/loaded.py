@@ -32,7 +32,7 @@ class Drafters:
     """Owns the draft models. What it lets go of is gone: it must be the only one that refers to them."""
 
     def __init__(self, models: LoadedModels, most_rows: int | None = None, prefix: PrefixCache | None = None) -> None:
-        """Drafts for at most `most_rows` rows at a time; what they leave is kept in `prefix`."""
+        """Drafts for at most `most_rows` sequences at a time; what they leave is kept in `prefix`."""
         self._prefix = prefix
         self._vocabulary, self._most_rows = models.info.vocab_size, most_rows
         registry = models.registry
@@ -48,13 +48,13 @@ class Drafters:
         self.held = self._count()
 
     def make(self) -> dict[DrafterName, Drafter]:
-        """All drafters that can draft now, knowing no rows."""
+        """All drafters that can draft now, knowing no sequences."""
         made = {name: self.drafter(name, model) for name, model in self._models.items()}
         weightless = [name for name, one in self._registered.items() if one.needs is Needs.NOTHING]
         return made | {name: self.drafter(name) for name in weightless}
 
     def drafter(self, name: DrafterName, model: Any | None = None) -> Drafter:
-        """A new one of that name, which knows no rows. `model`: its weights, where it needs some."""
+        """A new one of that name, which knows no sequences. `model`: its weights, where it needs some."""
         provided = Provided(self._vocabulary, self._most_rows, self._prefix, model)
         return self._registered[name].make(provided)
 

@@ -41,8 +41,8 @@ class PromptLookup(TextDrafter):
         index = self._indexes.setdefault(id(sequence), _NgramIndex())
         return index.continuation(sequence.tokens, len(sequence.tokens) - sequence.guesses, depth)
 
-    def leave(self, row: DraftSequence) -> None:
-        self._indexes.pop(id(row), None)
+    def leave(self, sequence: DraftSequence) -> None:
+        self._indexes.pop(id(sequence), None)
 
     def close(self) -> None:
         self._indexes.clear()
