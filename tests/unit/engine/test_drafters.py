@@ -148,7 +148,7 @@ def test_lookup_forgets_guesses_that_were_taken_back():
 def test_merging_keeps_each_sequences_own_draft():
     one = Draft(mx.array([[1, 2, 3]], dtype=mx.uint32), [3], None, [3])
     two = Draft(mx.array([[4], [0]], dtype=mx.uint32), [1, 0], None, [0, 0])
-    merged = merge([([2], one), ([0, 3], two)], 4, 10, settled=True)
+    merged = merge([([2], one), ([0, 3], two)], 4, 10, deterministic=True)
     assert merged is not None
     assert merged.depths == [1, 0, 3, 0]
     assert merged.forwards == [0, 0, 3, 0]
@@ -158,8 +158,8 @@ def test_merging_keeps_each_sequences_own_draft():
 
 def test_nothing_proposed_is_no_draft():
     empty = Draft(mx.zeros((1, 0), dtype=mx.uint32), [0], None, [0])
-    assert merge([([0], empty)], 1, 10, settled=True) is None
-    assert merge([], 3, 10, settled=True) is None
+    assert merge([([0], empty)], 1, 10, deterministic=True) is None
+    assert merge([], 3, 10, deterministic=True) is None
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def test_what_is_not_twice_too_much_is_kept():
 @pytest.mark.parametrize(("most_rows", "slots"), [(None, 8), (8, 8), (6, 6), (5, 5)])
 def test_room_for_rows_doubles_and_stops_at_the_most_there_may_be(most_rows, slots):
     caches, _ = batch([10] * 5, most_rows)
-    assert caches.room.slots == slots
+    assert caches.allocation.slots == slots
 
 
 def test_a_row_with_nothing_in_it_joins_those_with_something_and_the_other_way():
