@@ -21,7 +21,7 @@ from draftd.errors import ModelLoadError, NotNow
 from draftd.fallback.journal import Subject
 from draftd.fallback.ladder import Cause, Hold, Signal
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, Divergence, ProbeReport, Verdict
-from draftd.fronts.grpc import fallback
+from draftd.fronts.grpc import reply
 from draftd.v1 import control_pb2 as pb
 from tests.fallback import LADDER, LEASE, NOW, FakeController, fallback_state
 from tests.serving import Served, serving
@@ -308,7 +308,7 @@ AT = datetime.fromtimestamp(NOW, UTC)
 
 
 def state(**fields: Any) -> pb.FallbackState:
-    return fallback.state(fallback_state(**{"since": NOW - 100, "wait": 300.0, **fields}))
+    return reply.fallback(fallback_state(**{"since": NOW - 100, "wait": 300.0, **fields}))
 
 
 def signal(level: FallbackLevel, *, hard: bool = False, cause: Cause = Cause.ACCEPTANCE_FLOOR) -> Signal:

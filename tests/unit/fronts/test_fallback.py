@@ -11,7 +11,7 @@ from draftd.core import PROMPT_LOOKUP, FallbackLevel
 from draftd.fallback.journal import Subject, Transition
 from draftd.fallback.ladder import Cause, Hold, Signal
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, Divergence, ProbeReport, Verdict
-from draftd.fronts.grpc import fallback
+from draftd.fronts.grpc import reply
 from tests.fallback import LADDER, LEASE, NOW, fallback_state
 
 
@@ -25,7 +25,7 @@ def test_the_state_is_told_in_full() -> None:
         relapses=1,
         state_file=Path("/state/50551.json"),
     )
-    told = fallback.state(state)
+    told = reply.fallback(state)
     assert [level.level for level in told.ladder] == [
         "full", "short_block", "short_block", "light_draft", "autoregressive"
     ]  # fmt: skip
@@ -49,25 +49,25 @@ def test_the_state_is_told_in_full() -> None:
 
 
 def test_no_hold_and_a_hold_without_an_end_are_two_things() -> None:
-    assert not fallback.state(fallback_state()).HasField("hold")
-    held = fallback.state(fallback_state(hold=Hold(0)))
+    assert not reply.fallback(fallback_state()).HasField("hold")
+    held = reply.fallback(fallback_state(hold=Hold(0)))
     assert held.HasField("hold")
     assert not held.hold.HasField("until")
 
 
 def test_a_transition_is_told_with_its_evidence() -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
-    told = fallback.transition(Transition(at, Subject.LEVEL, "full", "short_block 3", "drift", "0.52", 9))
+    told = reply.transition(Transition(at, Subject.LEVEL, "full", "short_block 3", "drift", "0.52", 9))
     assert (told.subject, told.previous, told.current) == ("level", "full", "short_block 3")
     assert (told.cause, told.evidence, told.number, told.at.ToDatetime(UTC)) == ("drift", "0.52", 9, at)
 
 
 def test_a_probe_that_measured_nothing_says_so() -> None:
-    told = fallback.probed(ProbeReport(LADDER[0], Verdict.FAILED, "the engine stopped", seconds=1.5))
+    told = reply.probed(ProbeReport(LADDER[0], Verdict.FAILED, "the engine stopped", seconds=1.5))
     assert (told.verdict, told.reason, told.took.ToMilliseconds()) == ("failed", "the engine stopped", 1500)
     assert not told.HasField("acceptance")
     assert not told.HasField("speedup")
-    told = fallback.probed(ProbeReport(LADDER[3], Verdict.BAD, "slow", 0.0, 0.7))
+    told = reply.probed(ProbeReport(LADDER[3], Verdict.BAD, "slow", 0.0, 0.7))
     assert (told.level.drafter, told.acceptance, told.speedup) == (PROMPT_LOOKUP, 0.0, 0.7)
     assert told.HasField("acceptance")
 
@@ -78,7 +78,7 @@ def test_canaries_tell_scores_complaints_and_where_texts_part() -> None:
         CanaryOutcome("json-2", True, False, Divergence(0, None), "not JSON"),
         CanaryOutcome("tool-1", False, False, Divergence(7, 0.25)),
     )
-    told = fallback.canaries(CanaryReport(Verdict.BAD, "below", outcomes, 2.0))
+    told = reply.canaries(CanaryReport(Verdict.BAD, "below", outcomes, 2.0))
     assert told.score_autoregressive == pytest.approx(2 / 3)
     assert told.score_speculative == pytest.approx(1 / 3)
     assert [result.diverged for result in told.results] == [False, True, True]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import Future
-from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
 from google.protobuf.duration_pb2 import Duration
@@ -16,11 +15,12 @@ from draftd.errors import InvalidRequest, NotNow, NotServing
 from draftd.fallback.journal import Journal
 from draftd.fallback.probes import CanaryReport, ProbeReport
 from draftd.fallback.state import FallbackState
-from draftd.fronts.grpc import fallback, reply
+from draftd.fronts.grpc import reply
 from draftd.fronts.grpc.interceptors import Context
 from draftd.fronts.grpc.manifest import Manifests
+from draftd.fronts.grpc.reply import filled
 from draftd.hardware.state import HardwareView
-from draftd.planning.flag import FlagService, FlagState
+from draftd.planning.flag import FlagService
 from draftd.planning.planner import FlagContext, Planner
 from draftd.protocol import WORKLOADS, duration
 from draftd.service.inference import InferenceService
@@ -96,9 +96,9 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         self._manifests, self._stopping = manifests, stopping
         self._version, self._exporting = version, telemetry_exporting
         self._transitions = Transitions(journal, stopping, write_stall_seconds=write_stall_seconds)
-        self._began, self._started = time.monotonic(), reply.timestamp(datetime.now(UTC))
+        self._began, self._started = time.monotonic(), reply.timestamp(time.time())
 
-    async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:  # noqa: N802
+    async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
         flag = await asyncio.to_thread(self._flags.state)
         engine, in_force = self._worker.status(), self._planner.in_force
         try:
@@ -106,17 +106,15 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         except NotServing:
             model, backend = None, ""
         state = pb.DAEMON_STATE_DRAINING if self._service.draining else _STATES[self._worker.state]
-        return pb.GetStatusResponse(
+        return filled(
+            pb.GetStatusResponse,
+            engine,
             version=self._version,
             state=state,
             uptime=duration(time.monotonic() - self._began),
             model=model,
             active_requests=engine.active,
             queued_requests=engine.queued,
-            queue_capacity=engine.queue_capacity,
-            kv_cache_bytes=engine.kv_cache_bytes,
-            kv_cache_limit_bytes=engine.kv_cache_limit_bytes,
-            weight_bytes=engine.weight_bytes,
             finished_requests={reason.value: n for reason, n in engine.finished.items()},
             counts=reply.counts(engine.counts),
             output_tokens=engine.counts.emitted,
@@ -125,34 +123,23 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
             telemetry_exporting=self._exporting,
             backend=backend,
             refused_requests=self._service.refused,
-            drafter_errors=engine.drafter_errors,
             hardware=reply.hardware(self._hardware, time.monotonic()),
-            transitions=map(fallback.transition, self._journal.latest(_TRANSITIONS)),
+            transitions=map(reply.transition, self._journal.latest(_TRANSITIONS)),
             max_draft_tokens=in_force.level.max_draft_tokens,
             level_cause="" if in_force.signal is None else in_force.signal.cause,
-            flag=_flag(flag),
+            flag=filled(pb.FlagState, flag),
             started=self._started,
-            verifier_errors=engine.verifier_errors,
-            prefix_cache=pb.PrefixCache(
-                bytes=engine.prefix.bytes,
-                limit_bytes=engine.prefix.limit_bytes,
-                entries=engine.prefix.entries,
-                lookups=engine.prefix.lookups,
-                hits=engine.prefix.hits,
-                read_tokens=engine.prefix.read_tokens,
-            ),
-            fallback=None if self._fallback is None else fallback.state(self._fallback.state()),
+            prefix_cache=filled(pb.PrefixCache, engine.prefix),
+            fallback=None if self._fallback is None else reply.fallback(self._fallback.state()),
         )
 
-    async def GetManifest(  # noqa: N802
-        self, request: pb.GetManifestRequest, context: Context
-    ) -> pb.GetManifestResponse:
+    async def GetManifest(self, request: pb.GetManifestRequest, context: Context) -> pb.GetManifestResponse:
         return await unless_set(self._stopping, self._manifests.take())
 
-    async def GetDepth(self, request: pb.GetDepthRequest, context: Context) -> pb.GetDepthResponse:  # noqa: N802
+    async def GetDepth(self, request: pb.GetDepthRequest, context: Context) -> pb.GetDepthResponse:
         return reply.depth(self._worker.learnt(), self._planner.max_draft_tokens)
 
-    async def GetFlag(self, request: pb.GetFlagRequest, context: Context) -> pb.GetFlagResponse:  # noqa: N802
+    async def GetFlag(self, request: pb.GetFlagRequest, context: Context) -> pb.GetFlagResponse:
         workload = workload_of(request.workload)
         check_caller(request.caller)
         try:
@@ -163,58 +150,51 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         said = self._flags.evaluate(FlagContext(model, workload, request.caller))
         reason = f"{said.reason} ({said.error})" if said.error else said.reason
         return pb.GetFlagResponse(
-            flag=_flag(state), evaluation=pb.FlagEvaluation(variant=said.variant, value=said.value, reason=reason)
+            flag=filled(pb.FlagState, state), evaluation=filled(pb.FlagEvaluation, said, reason=reason)
         )
 
-    async def SetFlag(self, request: pb.SetFlagRequest, context: Context) -> pb.SetFlagResponse:  # noqa: N802
+    async def SetFlag(self, request: pb.SetFlagRequest, context: Context) -> pb.SetFlagResponse:
         if not request.variant:
             raise InvalidRequest("variant", "", "on, off")
         # Not given up when the caller goes: half a change is no change.
         previous = await asyncio.to_thread(self._flags.set_variant, request.variant)
-        return pb.SetFlagResponse(flag=_flag(await asyncio.to_thread(self._flags.state)), previous_variant=previous)
+        state = await asyncio.to_thread(self._flags.state)
+        return pb.SetFlagResponse(flag=filled(pb.FlagState, state), previous_variant=previous)
 
-    async def GetLevel(self, request: pb.GetLevelRequest, context: Context) -> pb.GetLevelResponse:  # noqa: N802
-        return pb.GetLevelResponse(fallback=fallback.state(self._controller.state()))
+    async def GetLevel(self, request: pb.GetLevelRequest, context: Context) -> pb.GetLevelResponse:
+        return pb.GetLevelResponse(fallback=reply.fallback(self._controller.state()))
 
-    async def HoldLevel(self, request: pb.HoldLevelRequest, context: Context) -> pb.HoldLevelResponse:  # noqa: N802
+    async def HoldLevel(self, request: pb.HoldLevelRequest, context: Context) -> pb.HoldLevelResponse:
         controller, level = self._controller, level_of(request.level)
         seconds = hold_seconds(request.expires_in) if request.HasField("expires_in") else None
         # Not given up when the caller goes: half a hold is no hold.
         await asyncio.to_thread(controller.hold, level, seconds)
-        return pb.HoldLevelResponse(fallback=fallback.state(controller.state()))
+        return pb.HoldLevelResponse(fallback=reply.fallback(controller.state()))
 
-    async def ReleaseLevel(  # noqa: N802
-        self, request: pb.ReleaseLevelRequest, context: Context
-    ) -> pb.ReleaseLevelResponse:
+    async def ReleaseLevel(self, request: pb.ReleaseLevelRequest, context: Context) -> pb.ReleaseLevelResponse:
         controller = self._controller
         held = await asyncio.to_thread(controller.release)
-        return pb.ReleaseLevelResponse(fallback=fallback.state(controller.state()), was_held=held)
+        return pb.ReleaseLevelResponse(fallback=reply.fallback(controller.state()), was_held=held)
 
-    async def ListTransitions(  # noqa: N802
-        self, request: pb.ListTransitionsRequest, context: Context
-    ) -> pb.ListTransitionsResponse:
+    async def ListTransitions(self, request: pb.ListTransitionsRequest, context: Context) -> pb.ListTransitionsResponse:
         found = self._transitions.latest(request.limit, request.after_number)
-        return pb.ListTransitionsResponse(transitions=map(fallback.transition, found))
+        return pb.ListTransitionsResponse(transitions=map(reply.transition, found))
 
-    async def Watch(self, request: pb.WatchRequest, context: Context) -> None:  # noqa: N802
+    async def Watch(self, request: pb.WatchRequest, context: Context) -> None:
         await self._transitions.watch(
             request.after_number if request.HasField("after_number") else None,
             # The caller learns by them that it misses nothing from here on.
             begun=lambda: context.send_initial_metadata(()),
-            send=lambda one: context.write(pb.WatchResponse(transition=fallback.transition(one))),
+            send=lambda one: context.write(pb.WatchResponse(transition=reply.transition(one))),
         )
 
-    async def RunProbe(self, request: pb.RunProbeRequest, context: Context) -> pb.RunProbeResponse:  # noqa: N802
-        return fallback.probed(await self._end_of(self._controller.probe()))
+    async def RunProbe(self, request: pb.RunProbeRequest, context: Context) -> pb.RunProbeResponse:
+        return reply.probed(await self._end_of(self._controller.probe()))
 
-    async def RunCanaries(  # noqa: N802
-        self, request: pb.RunCanariesRequest, context: Context
-    ) -> pb.RunCanariesResponse:
-        return fallback.canaries(await self._end_of(self._controller.canaries()))
+    async def RunCanaries(self, request: pb.RunCanariesRequest, context: Context) -> pb.RunCanariesResponse:
+        return reply.canaries(await self._end_of(self._controller.canaries()))
 
-    async def ReloadDraft(  # noqa: N802
-        self, request: pb.ReloadDraftRequest, context: Context
-    ) -> pb.ReloadDraftResponse:
+    async def ReloadDraft(self, request: pb.ReloadDraftRequest, context: Context) -> pb.ReloadDraftResponse:
         held = await self._end_of(self._controller.reload_draft(forget=request.forget_baselines))
         draft = self._service.model().info.draft_model or ""
         return pb.ReloadDraftResponse(draft_model=draft, draft_weight_bytes=held)
@@ -233,18 +213,6 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         return await unless_set(self._stopping, asyncio.shield(end))
 
 
-def _flag(state: FlagState) -> pb.FlagState:
-    return pb.FlagState(
-        key=state.key,
-        default_variant=state.default_variant,
-        variants=state.variants,
-        provider=state.provider,
-        writable=state.writable,
-        source=state.source,
-        error=state.error,
-    )
-
-
 def workload_of(value: inference_pb2.WorkloadClass) -> WorkloadClass:
     """Raises InvalidRequest for a number that names no class."""
     if value not in WORKLOADS:
@@ -261,7 +229,7 @@ def level_of(name: str) -> FallbackLevel:
 
 def hold_seconds(given: Duration) -> float:
     """Raises InvalidRequest where a hold cannot last so long."""
-    nanos = given.seconds * _NANOS + given.nanos
+    nanos = given.ToNanoseconds()
     if not 0 < nanos <= LONGEST_HOLD_DAYS * _DAY * _NANOS:
         allowed = f"more than 0 s, at most {LONGEST_HOLD_DAYS * _DAY} s ({LONGEST_HOLD_DAYS} days); unset: no end"
         raise InvalidRequest("expires_in", f"{nanos / _NANOS:g} s", allowed)

@@ -33,10 +33,10 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
     def __init__(self, service: InferenceService) -> None:
         self._service = service
 
-    async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:  # noqa: N802
+    async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:
         return reply.model(self._service.model())
 
-    async def Generate(self, request: pb.GenerateRequest, context: Context) -> None:  # noqa: N802
+    async def Generate(self, request: pb.GenerateRequest, context: Context) -> None:
         # A client that leaves cancels this task. The cancellation must leave here, too: gRPC leaks a call whose
         # handler returns instead.
         left = context.time_remaining()

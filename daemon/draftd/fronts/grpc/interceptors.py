@@ -11,22 +11,20 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import grpc
-from google.protobuf.any_pb2 import Any as AnyProto
-from google.protobuf.duration_pb2 import Duration
+from google.protobuf import any as any_proto
 from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
 from draftd.errors import DraftdError, EngineFailure, FieldError, InvalidRequest, Unauthenticated
 from draftd.fronts.grpc import wire
-from draftd.protocol import DETAILS_KEY
+from draftd.protocol import DETAILS_KEY, duration
+from draftd.telemetry.rpc import Interceptor, around, inner_of
 from draftd.v1 import control_pb2, inference_pb2
 
 if TYPE_CHECKING:  # generic in the stubs only
     Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
-    Interceptor: TypeAlias = grpc.aio.ServerInterceptor[Any, Any]
 else:
     Context: TypeAlias = grpc.aio.ServicerContext
-    Interceptor: TypeAlias = grpc.aio.ServerInterceptor
 
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
 
@@ -52,7 +50,7 @@ class AuthInterceptor(Interceptor):
         async def refuse(request: Any, context: Context) -> None:
             await abort(context, Unauthenticated("authorization: a bearer token is needed; none, or a wrong one, came"))
 
-        return _around(handler, refuse, handler.request_deserializer)
+        return around(handler, refuse, handler.request_deserializer)
 
     def _allowed(self, details: grpc.HandlerCallDetails) -> bool:
         # Every value is compared, in constant time: neither length of match nor order tells anything.
@@ -84,7 +82,7 @@ class ErrorInterceptor(Interceptor):
         message = self._messages.get(handler_call_details.method)
         if handler is None or message is None:
             return handler
-        inner = handler.unary_stream if handler.response_streaming else handler.unary_unary
+        inner = inner_of(handler)
 
         def parse(data: bytes) -> Any:
             try:
@@ -108,20 +106,7 @@ class ErrorInterceptor(Interceptor):
                 log.exception("%s failed", handler_call_details.method)
                 await abort(context, EngineFailure(f"internal error: {type(error).__name__}"))
 
-        return _around(handler, guarded, parse)
-
-
-def _around(handler: Any, function: Callable[..., Any], parse: Callable[[bytes], Any] | None) -> Any:
-    """A handler of the same shape around another function."""
-    if handler.request_streaming and handler.response_streaming:
-        make = grpc.stream_stream_rpc_method_handler
-    elif handler.request_streaming:
-        make = grpc.stream_unary_rpc_method_handler
-    elif handler.response_streaming:
-        make = grpc.unary_stream_rpc_method_handler
-    else:
-        make = grpc.unary_unary_rpc_method_handler
-    return make(function, parse, handler.response_serializer)
+        return around(handler, guarded, parse)
 
 
 def code_of(error: DraftdError) -> grpc.StatusCode:
@@ -141,12 +126,8 @@ def rich_status(error: DraftdError) -> status_pb2.Status:
         )
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
     if error.retry_after is not None:
-        delay = Duration()
-        delay.FromNanoseconds(round(error.retry_after * 1e9))
-        details.append(error_details_pb2.RetryInfo(retry_delay=delay))
-    return status_pb2.Status(
-        code=code_of(error).value[0], message=error.message, details=[_pack(detail) for detail in details]
-    )
+        details.append(error_details_pb2.RetryInfo(retry_delay=duration(error.retry_after)))
+    return status_pb2.Status(code=code_of(error).value[0], message=error.message, details=map(any_proto.pack, details))
 
 
 async def abort(context: Context, error: DraftdError) -> NoReturn:
@@ -161,9 +142,3 @@ async def abort(context: Context, error: DraftdError) -> NoReturn:
     except (TimeoutError, grpc.aio.InternalError):
         # InternalError: the client went at this very moment.
         raise asyncio.CancelledError from None
-
-
-def _pack(message: Message) -> AnyProto:
-    packed = AnyProto()
-    packed.Pack(message)
-    return packed

@@ -6,14 +6,15 @@ import asyncio
 import importlib.metadata
 import platform
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from pydantic import BaseModel, SecretStr
+from pydantic import SecretStr
 
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, ModelInfo
 from draftd.engine.loop import EngineWorker
+from draftd.fronts.grpc.reply import filled
 from draftd.hardware.state import HardwareView
 from draftd.hardware.system import device
 from draftd.models.blas import described
@@ -97,10 +98,7 @@ class Manifests:
             name=name,
             quantization=fingerprint.quantization,
             weight_bytes=weight_bytes,
-            files=[
-                pb.ModelFile(name=file.name, kind=file.kind, bytes=file.bytes, sha256=file.sha256)
-                for file in fingerprint.files
-            ],
+            files=[filled(pb.ModelFile, file) for file in fingerprint.files],
             changed_since_load=files.changed,
         )
 
@@ -116,22 +114,15 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def in_force(settings: BaseModel, labels: Mapping[str, str]) -> dict[str, str]:
+def in_force(settings: Settings, labels: Mapping[str, str]) -> dict[str, str]:
     """Values by dotted name. Of a secret, a file or an address only whether it is set. `labels` says what to show
     instead of those named there, where they are set: a model is called by its label, not by its path."""
-    return {
-        name: labels.get(name, shown) if (shown := _shown(name, value)) != UNSET else UNSET
-        for name, value in _values(settings)
-    }
-
-
-def _values(section: BaseModel, place: str = "") -> Iterator[tuple[str, object]]:
-    for name in type(section).model_fields:
-        value = getattr(section, name)
-        if isinstance(value, BaseModel):
-            yield from _values(value, f"{place}{name}.")
-        else:
-            yield f"{place}{name}", value
+    found = {}
+    for section, values in settings:
+        for key, value in values:
+            name, shown = f"{section}.{key}", _shown(key, value)
+            found[name] = labels.get(name, shown) if shown != UNSET else UNSET
+    return found
 
 
 def _shown(name: str, value: object) -> str:

@@ -1,17 +1,23 @@
-"""The core's vocabulary to protobuf: what a client is told."""
+"""What is known here as the contract's messages: models, counts, the machine, what was learnt, the fallback."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import Any, TypeVar
 
+from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from draftd.core import DraftCounts
 from draftd.engine.depth.acceptance_rates import emitted
 from draftd.engine.depth.saved import Learnt
 from draftd.errors import NotServing
-from draftd.hardware.sample import MemoryPressure, ThermalLevel
+from draftd.fallback.journal import Transition
+from draftd.fallback.ladder import LadderLevel
+from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport
+from draftd.fallback.state import FallbackState
 from draftd.hardware.state import HardwareView
 from draftd.protocol import DEPTH_MODES, WORKLOADS, duration
 from draftd.service.request import ServedModel
@@ -20,67 +26,38 @@ from draftd.v1 import inference_pb2 as pb
 
 DEPTH_MODE_NUMBERS = {mode: number for number, mode in DEPTH_MODES.items()}
 _WORKLOADS = {workload: number for number, workload in WORKLOADS.items()}
-_PRESSURES = {
-    None: None,
-    MemoryPressure.NORMAL: control_pb2.MEMORY_PRESSURE_NORMAL,
-    MemoryPressure.WARN: control_pb2.MEMORY_PRESSURE_WARN,
-    MemoryPressure.CRITICAL: control_pb2.MEMORY_PRESSURE_CRITICAL,
-}
-_LEVELS = {
-    None: None,
-    ThermalLevel.NOMINAL: control_pb2.THERMAL_LEVEL_NOMINAL,
-    ThermalLevel.MODERATE: control_pb2.THERMAL_LEVEL_MODERATE,
-    ThermalLevel.HEAVY: control_pb2.THERMAL_LEVEL_HEAVY,
-    ThermalLevel.TRAPPING: control_pb2.THERMAL_LEVEL_TRAPPING,
-    ThermalLevel.SLEEPING: control_pb2.THERMAL_LEVEL_SLEEPING,
-}
+
+M = TypeVar("M", bound=Message)
+
+
+def filled(kind: type[M], source: object, **others: Any) -> M:
+    """A message of that kind: `others` by name, and every field besides from the attribute of `source` that has its
+    name. Raises AttributeError where there is none. What is None stays unset."""
+    same = {name: getattr(source, name) for name in kind.DESCRIPTOR.fields_by_name if name not in others}
+    return kind(**same, **others)
 
 
 def counts(c: DraftCounts) -> pb.DraftCounts:
-    return pb.DraftCounts(
-        steps=c.steps,
-        drafts=c.drafts,
+    return filled(
+        pb.DraftCounts,
+        c,
         drafted_tokens=c.drafted,
         accepted_tokens=c.accepted,
-        accepted_per_position=c.accepted_per_position,
-        rollbacks=c.rollbacks,
         rolled_back_tokens=c.rolled_back,
-        draft_forwards=c.draft_forwards,
-        target_forwards=c.target_forwards,
-        drafted_per_position=c.drafted_per_position,
         draft_time=duration(c.draft_seconds),
         verify_time=duration(c.verify_seconds),
-        break_even_tokens=c.break_even_tokens,
-        parked_steps=c.parked_steps,
-        capped_steps=c.capped_steps,
     )
 
 
 def model(told: ServedModel) -> pb.GetModelResponse:
-    info = told.info
-    return pb.GetModelResponse(
-        model=info.model,
-        draft_model=info.draft_model or "",
-        context_length=info.context_length,
-        vocab_size=info.vocab_size,
-        speculation_available=info.speculation_available,
-        speculation_reason=info.speculation_reason,
-        drafters=info.drafters,
+    return filled(
+        pb.GetModelResponse,
+        told.info,
         default_max_tokens=told.default_max_tokens,
         max_draft_tokens=told.max_draft_tokens,
-        weight_bytes=info.weight_bytes,
-        draft_weight_bytes=info.draft_weight_bytes,
         chat_template=told.chat_template,
-        light_draft_model=info.light_draft_model or "",
-        light_draft_reason=info.light_draft_reason,
         depth_mode=DEPTH_MODE_NUMBERS[told.depth_mode],
     )
-
-
-def timestamp(at: datetime) -> Timestamp:
-    made = Timestamp()
-    made.FromDatetime(at)
-    return made
 
 
 def hardware(view: HardwareView, now: float) -> control_pb2.Hardware | None:
@@ -92,7 +69,7 @@ def hardware(view: HardwareView, now: float) -> control_pb2.Hardware | None:
     sample = state.sample
     return control_pb2.Hardware(
         age=duration(now - state.at),
-        memory_pressure=_PRESSURES[sample.memory_pressure],
+        memory_pressure=_number(control_pb2.MemoryPressure, "MEMORY_PRESSURE", sample.memory_pressure),
         memory_headroom_bytes=state.headroom,
         memory_floor_bytes=state.floor,
         memory_available_bytes=state.available,
@@ -107,7 +84,7 @@ def hardware(view: HardwareView, now: float) -> control_pb2.Hardware | None:
         mlx_working_set_bytes=sample.mlx_working_set,
         gpu_memory_bytes=sample.gpu_memory,
         gpu_utilization=sample.gpu_utilization,
-        thermal_level=_LEVELS[state.thermal_level],
+        thermal_level=_number(control_pb2.ThermalLevel, "THERMAL_LEVEL", state.thermal_level),
         throttles=state.throttles,
         low_power=sample.low_power,
         on_mains=sample.plugged_in,
@@ -116,6 +93,11 @@ def hardware(view: HardwareView, now: float) -> control_pb2.Hardware | None:
         power=sample.power,
         errors=view.errors,
     )
+
+
+def _number(kind: Any, prefix: str, member: enum.Enum | None) -> Any:
+    """The contract's member of the same name."""
+    return None if member is None else kind.Value(f"{prefix}_{member.name}")
 
 
 def depth(learnt: Learnt | None, most: int) -> control_pb2.GetDepthResponse:
@@ -159,3 +141,80 @@ def best_depth(rates: Sequence[float], ratios: Sequence[float]) -> int:
     tokens = emitted(rates, 1.0, len(rates))
     worth = [1.0, *(tokens[depth] / ratio for depth, ratio in enumerate(ratios, 1))]
     return max(range(len(worth)), key=lambda depth: worth[depth])
+
+
+def fallback(found: FallbackState) -> control_pb2.FallbackState:
+    return filled(
+        control_pb2.FallbackState,
+        found,
+        ladder=map(ladder_level, found.ladder),
+        since=timestamp(found.since),
+        cause="" if found.signal is None else found.signal.text,
+        hold=None if found.hold is None else filled(control_pb2.Hold, found.hold, until=timestamp(found.hold.until)),
+        demands=[
+            filled(control_pb2.Demand, one, signal=one.cause.value, level=one.asks_for.label) for one in found.signals
+        ],
+        leases=[
+            filled(
+                control_pb2.Lease,
+                lease.notice,
+                alert=lease.notice.name,
+                level=lease.notice.level.label,
+                started=timestamp(lease.notice.starts_at),
+                until=timestamp(lease.until),
+            )
+            for lease in found.leases
+        ],
+        wait=duration(found.wait),
+        loaded_drafters=sorted(found.loaded_drafters),
+        state_file=None if found.state_file is None else str(found.state_file),
+        absent_drafters=dict(found.missing),
+    )
+
+
+def ladder_level(one: LadderLevel) -> control_pb2.LadderLevel:
+    return filled(control_pb2.LadderLevel, one, level=one.kind.label)
+
+
+def transition(one: Transition) -> control_pb2.Transition:
+    return filled(control_pb2.Transition, one, subject=one.subject.value)
+
+
+def probed(report: ProbeReport) -> control_pb2.RunProbeResponse:
+    return filled(
+        control_pb2.RunProbeResponse,
+        report,
+        level=ladder_level(report.level),
+        verdict=report.verdict.value,
+        took=duration(report.seconds),
+    )
+
+
+def canaries(report: CanaryReport) -> control_pb2.RunCanariesResponse:
+    return filled(
+        control_pb2.RunCanariesResponse,
+        report,
+        verdict=report.verdict.value,
+        results=map(_canary, report.outcomes),
+        took=duration(report.seconds),
+    )
+
+
+def _canary(outcome: CanaryOutcome) -> control_pb2.CanaryResult:
+    found = outcome.divergence
+    return filled(
+        control_pb2.CanaryResult,
+        outcome,
+        diverged=found is not None,
+        diverged_at=None if found is None else found.at,
+        logit_gap=None if found is None else found.logit_gap,
+    )
+
+
+def timestamp(seconds: float | None) -> Timestamp | None:
+    """`seconds` since 1970."""
+    if seconds is None:
+        return None
+    made = Timestamp()
+    made.FromDatetime(datetime.fromtimestamp(seconds, UTC))
+    return made

@@ -11,8 +11,9 @@ from grpc_reflection.v1alpha import reflection
 from draftd.errors import ConfigError
 from draftd.fronts.grpc.control import ControlServicer
 from draftd.fronts.grpc.inference import InferenceServicer
-from draftd.fronts.grpc.interceptors import AuthInterceptor, ErrorInterceptor, Interceptor
+from draftd.fronts.grpc.interceptors import AuthInterceptor, ErrorInterceptor
 from draftd.settings import ServerSettings
+from draftd.telemetry.rpc import Interceptor
 from draftd.v1 import control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc
 
 INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name

@@ -13,7 +13,7 @@ from draftd.cli.top import rows
 from draftd.cli.top.rates import View
 from draftd.core import FallbackLevel
 from draftd.fallback.ladder import Cause, Hold, Signal
-from draftd.fronts.grpc import fallback
+from draftd.fronts.grpc import reply
 from draftd.v1 import control_pb2 as pb
 from draftd.v1 import inference_pb2 as inference
 from tests.fallback import fallback_state
@@ -32,7 +32,7 @@ def said(shown: View) -> dict[str, str]:
 
 
 def stepped_down(**fields: Any) -> View:
-    state = fallback.state(fallback_state(position=1, since=NOON.timestamp() - 60, **fields))
+    state = reply.fallback(fallback_state(position=1, since=NOON.timestamp() - 60, **fields))
     return view(status(level="short_block", level_cause="acceptance fell", fallback=state))
 
 
@@ -124,7 +124,7 @@ def test_a_hold_and_what_asks_are_shown() -> None:
 
 def test_at_the_top_the_ladder_takes_no_room() -> None:
     plain = [row.name for row in rows.serving(view(status()), NOON)]
-    assert [row.name for row in rows.serving(view(status(fallback=fallback.state(fallback_state()))), NOON)] == plain
+    assert [row.name for row in rows.serving(view(status(fallback=reply.fallback(fallback_state()))), NOON)] == plain
 
 
 def style(shown: View, words: str) -> str:
