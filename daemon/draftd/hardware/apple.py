@@ -35,18 +35,13 @@ class SystemApple:
     @cached_property
     def _system(self) -> ctypes.CDLL:
         system = ctypes.CDLL(_SYSTEM, use_errno=True)
-        word, number = ctypes.POINTER(ctypes.c_uint32), ctypes.c_int
-        system.notify_register_check.argtypes = [ctypes.c_char_p, ctypes.POINTER(number)]
-        system.notify_register_check.restype = ctypes.c_uint32
-        system.notify_get_state.argtypes = [number, ctypes.POINTER(ctypes.c_uint64)]
-        system.notify_get_state.restype = ctypes.c_uint32
-        size = ctypes.POINTER(ctypes.c_size_t)
-        system.sysctlbyname.argtypes = [ctypes.c_char_p, ctypes.c_void_p, size, ctypes.c_void_p, ctypes.c_size_t]
-        system.sysctlbyname.restype = number
-        system.mach_host_self.argtypes = []
-        system.mach_host_self.restype = ctypes.c_uint32
-        system.host_statistics64.argtypes = [ctypes.c_uint32, number, word, word]
-        system.host_statistics64.restype = number
+        text, number, word = ctypes.c_char_p, ctypes.c_int, ctypes.c_uint32
+        words, size = ctypes.POINTER(word), ctypes.POINTER(ctypes.c_size_t)
+        _declare(system.notify_register_check, word, text, ctypes.POINTER(number))
+        _declare(system.notify_get_state, word, number, ctypes.POINTER(ctypes.c_uint64))
+        _declare(system.sysctlbyname, number, text, ctypes.c_void_p, size, ctypes.c_void_p, ctypes.c_size_t)
+        _declare(system.mach_host_self, word)
+        _declare(system.host_statistics64, number, word, number, words, words)
         return system
 
     @cached_property
@@ -112,10 +107,8 @@ class _ProcessInfo:
     def __init__(self) -> None:
         ctypes.CDLL(_FOUNDATION)
         self._objc = ctypes.CDLL(_OBJC)
-        self._objc.objc_getClass.argtypes = [ctypes.c_char_p]
-        self._objc.objc_getClass.restype = ctypes.c_void_p
-        self._objc.sel_registerName.argtypes = [ctypes.c_char_p]
-        self._objc.sel_registerName.restype = ctypes.c_void_p
+        _declare(self._objc.objc_getClass, ctypes.c_void_p, ctypes.c_char_p)
+        _declare(self._objc.sel_registerName, ctypes.c_void_p, ctypes.c_char_p)
         # It is never freed, so it may be asked for outside any autorelease pool and kept.
         self._info = self._send(self._objc.objc_getClass(b"NSProcessInfo"), b"processInfo", ctypes.c_void_p)
         if not self._info:  # a message to nil answers 0, which would read as nominal
@@ -128,6 +121,10 @@ class _ProcessInfo:
     def _send(self, receiver: int, selector: bytes, result: Any) -> Any:
         message = ctypes.CFUNCTYPE(result, ctypes.c_void_p, ctypes.c_void_p)(("objc_msgSend", self._objc))
         return message(receiver, self._objc.sel_registerName(selector))
+
+
+def _declare(function: Any, result: Any, *arguments: Any) -> None:
+    function.restype, function.argtypes = result, arguments
 
 
 def _check(function: str, status: int) -> None:

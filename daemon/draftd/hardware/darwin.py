@@ -12,7 +12,7 @@ from typing import Protocol
 
 from pydantic import BaseModel
 
-from draftd.hardware.probe import Reading
+from draftd.hardware.monitor import Reading
 from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel, ThermalState
 
 _PRESSURES = {1: MemoryPressure.NORMAL, 2: MemoryPressure.WARN, 4: MemoryPressure.CRITICAL}
@@ -22,7 +22,8 @@ _SWAP = struct.Struct("<QQQ")
 # struct vm_statistics64: free, active, inactive, wired; nine counters; purgeable, speculative; decompressions,
 # compressions, swap-ins, swap-outs; the compressor's pages, throttled, external, internal. Counts of pages.
 _PAGES = struct.Struct("<4I9Q2I4Q4I")
-_FREE, _ACTIVE, _INACTIVE, _WIRED, _SWAP_INS, _COMPRESSOR = 0, 1, 2, 3, 17, 19
+_PLACES = {"free": 0, "active": 1, "inactive": 2, "wired": 3, "compressed": 19}
+_SWAP_INS = 17
 
 _IOREG = ("/usr/sbin/ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
 _MACMON_MILLISECONDS = "200"  # it measures power over this long; its default is a second
@@ -33,29 +34,12 @@ class Apple(Protocol):
 
     page_size: int
 
-    def thermal_pressure(self) -> int:
-        """State of the notification com.apple.system.thermalpressurelevel."""
-        ...
-
-    def thermal_state(self) -> int:
-        """NSProcessInfo.thermalState."""
-        ...
-
-    def low_power(self) -> bool:
-        """NSProcessInfo.isLowPowerModeEnabled."""
-        ...
-
-    def sysctl(self, name: str) -> bytes:
-        """sysctlbyname."""
-        ...
-
-    def vm_statistics(self) -> bytes:
-        """host_statistics64 with HOST_VM_INFO64."""
-        ...
-
-    def run(self, command: tuple[str, ...]) -> str:
-        """What a command prints, within a time limit."""
-        ...
+    def thermal_pressure(self) -> int: ...  # state of the notification com.apple.system.thermalpressurelevel
+    def thermal_state(self) -> int: ...  # NSProcessInfo.thermalState
+    def low_power(self) -> bool: ...  # NSProcessInfo.isLowPowerModeEnabled
+    def sysctl(self, name: str) -> bytes: ...  # sysctlbyname
+    def vm_statistics(self) -> bytes: ...  # host_statistics64 with HOST_VM_INFO64
+    def run(self, command: tuple[str, ...]) -> str: ...  # what it prints, within a time limit
 
 
 def darwin_readings(apple: Apple, macmon: str | None) -> list[Reading]:
@@ -101,9 +85,8 @@ def swap_sample(raw: bytes) -> HardwareSample:
 def pages_sample(raw: bytes, page_size: int) -> HardwareSample:
     """struct vm_statistics64. psutil's swap-ins are all page-ins on macOS, files' too, so they are read here."""
     found = _unpacked(_PAGES, raw)
-    places = {"free": _FREE, "active": _ACTIVE, "inactive": _INACTIVE, "wired": _WIRED, "compressed": _COMPRESSOR}
     return HardwareSample(
-        memory_states={state: found[place] * page_size for state, place in places.items()},
+        memory_states={state: found[place] * page_size for state, place in _PLACES.items()},
         swap_in_pages=found[_SWAP_INS],
         swap_in_bytes=found[_SWAP_INS] * page_size,
     )

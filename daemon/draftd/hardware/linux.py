@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from draftd.hardware.probe import Reading
+from draftd.hardware.monitor import Reading
 from draftd.hardware.sample import HardwareSample, MemoryPressure
 
 # Shares of the last ten seconds, in percent, in which some or all tasks were stalled for memory. The kernel names no

@@ -1,13 +1,82 @@
-"""Samples the machine on a thread of its own, so that a slow reading blocks nothing else."""
+"""Samples the machine on a thread of its own. A reading that fails or hangs is counted, and blocks nothing else."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
 
-from draftd.hardware.probe import HardwareProbe
+from draftd.hardware.sample import HardwareSample
 from draftd.hardware.state import HardwareState, advance
+
+_log = logging.getLogger("draftd.hardware")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One source. `read` returns a sample with only what it found; nothing there is an empty one, not an error."""
+
+    name: str
+    read: Callable[[], HardwareSample]
+
+
+class HardwareProbe:
+    """Used from one thread; `errors` from any.
+
+    Each reading has `reading_seconds`, on a thread of its own. One that hangs is not asked again until it has returned,
+    so that no more threads are left behind than there are readings.
+    """
+
+    def __init__(self, readings: Sequence[Reading], reading_seconds: float = 3.0) -> None:
+        self._readings = tuple(readings)
+        self._seconds = reading_seconds
+        self._asked: dict[str, Future[HardwareSample]] = {}
+        self._errors: Mapping[str, int] = {}
+
+    @property
+    def errors(self) -> Mapping[str, int]:
+        """Failures so far by reading."""
+        return self._errors
+
+    def sample(self) -> HardwareSample:
+        """What all readings found. What one of them raises costs its own values, and so does its silence."""
+        found = HardwareSample()
+        for reading in self._readings:
+            try:
+                found = found.merged(self._read(reading))
+            except Exception as error:
+                self.failed(reading.name, error)
+        return found
+
+    def failed(self, name: str, error: Exception) -> None:
+        """Counts one failure of that reading, and logs the first."""
+        before = self._errors.get(name, 0)
+        # A new mapping each time: whoever reads the old one on another thread never sees it change.
+        self._errors = {**self._errors, name: before + 1}
+        if not before:
+            _log.warning("cannot read %s: %r; its values are absent, further failures are only counted", name, error)
+
+    def _read(self, reading: Reading) -> HardwareSample:
+        earlier = self._asked.get(reading.name)
+        if earlier is not None and not earlier.done():
+            raise TimeoutError("an earlier reading has still not returned")
+        answer = self._asked[reading.name] = Future()
+        # Daemonic: a reading that never returns must not keep the process from ending.
+        threading.Thread(target=_answer, args=(answer, reading), name="draftd-reading", daemon=True).start()
+        wait([answer], self._seconds)
+        if not answer.done():
+            raise TimeoutError(f"no answer within {self._seconds:g} s")
+        return answer.result()
+
+
+def _answer(answer: Future[HardwareSample], reading: Reading) -> None:
+    try:
+        answer.set_result(reading.read())
+    except Exception as error:
+        answer.set_exception(error)
 
 
 class HardwareMonitor:
@@ -27,7 +96,6 @@ class HardwareMonitor:
         self._probe, self._period, self._floor, self._clock = probe, period_seconds, memory_floor, clock
         self._state: HardwareState | None = None
         self._stopped = threading.Event()
-        # Daemonic: a reading that never returns must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name="draftd-hardware", daemon=True)
 
     @property
@@ -45,13 +113,9 @@ class HardwareMonitor:
     def close(self, seconds: float) -> bool:
         """Samples no more. False where a reading did not return within `seconds`: its thread is left behind."""
         self._stopped.set()
-        began = time.monotonic()
         if self._thread.ident is not None:
             self._thread.join(seconds)
-        if self._thread.is_alive():
-            return False
-        self._probe.close(max(0.0, seconds - (time.monotonic() - began)))
-        return True
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         while not self._stopped.is_set():

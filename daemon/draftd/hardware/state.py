@@ -64,16 +64,17 @@ class FixedView:
 
 def advance(before: HardwareState | None, sample: HardwareSample, now: float, floor: int | None) -> HardwareState:
     """The state after `sample`, which was taken at `now`. `floor` None is 10/24 of the memory that may be used."""
+    before = before or HardwareState(HardwareSample(), now)
     limit = min((size for size in (sample.memory_total, sample.cgroup_limit) if size is not None), default=None)
     available = _available(sample)
     if floor is None and limit is not None:
         floor = int(limit * _FLOOR_SHARE)
-    level = _thermal_level(sample)
-    start = before.swap_in_start if before is not None else None
-    if start is None:
-        start = sample.swap_in_bytes
-    swap_ins = before.swap_ins if before is not None else None
-    if sample.swap_in_bytes is not None and start is not None:
+    level, last = _thermal_level(sample), before.last_thermal_level
+    # A first sample that is hot already is no change: the daemon may not have caused it.
+    throttled = last is not None and level is not None and last < ThermalLevel.HEAVY <= level
+    start, swap_ins = before.swap_in_start, before.swap_ins
+    if sample.swap_in_bytes is not None:
+        start = sample.swap_in_bytes if start is None else start
         swap_ins = max(sample.swap_in_bytes - start, swap_ins or 0)
     return HardwareState(
         sample=sample,
@@ -84,8 +85,8 @@ def advance(before: HardwareState | None, sample: HardwareSample, now: float, fl
         headroom=available - floor if available is not None and floor is not None else None,
         critical_seconds=_critical_seconds(before, sample, now),
         thermal_level=level,
-        last_thermal_level=level if level is not None or before is None else before.last_thermal_level,
-        throttles=_throttles(before, level),
+        last_thermal_level=last if level is None else level,
+        throttles=before.throttles if level is None else (before.throttles or 0) + throttled,
         swap_in_start=start,
         swap_ins=swap_ins,
     )
@@ -117,19 +118,8 @@ def _thermal_level(sample: HardwareSample) -> ThermalLevel | None:
     return ThermalLevel(sample.thermal_state)
 
 
-def _critical_seconds(before: HardwareState | None, sample: HardwareSample, now: float) -> float | None:
+def _critical_seconds(before: HardwareState, sample: HardwareSample, now: float) -> float | None:
     """What a sample found is taken to hold until the next one."""
-    spent = before.critical_seconds if before is not None else None
-    if before is not None and before.sample.memory_pressure is MemoryPressure.CRITICAL:
-        return (spent or 0.0) + max(0.0, now - before.at)
-    return 0.0 if spent is None and sample.memory_pressure is not None else spent
-
-
-def _throttles(before: HardwareState | None, level: ThermalLevel | None) -> int | None:
-    """A first sample that is hot already is no change: the daemon may not have caused it."""
-    seen = before.throttles if before is not None else None
-    if level is None:
-        return seen
-    was = before.last_thermal_level if before is not None else None
-    crossed = was is not None and was < ThermalLevel.HEAVY <= level
-    return (seen or 0) + crossed
+    if before.sample.memory_pressure is MemoryPressure.CRITICAL:
+        return (before.critical_seconds or 0.0) + max(0.0, now - before.at)
+    return 0.0 if before.critical_seconds is None and sample.memory_pressure is not None else before.critical_seconds

@@ -16,7 +16,7 @@ from typing import Protocol
 import psutil
 
 from draftd.hardware.linux import linux_readings, memory_limit, processor_limit
-from draftd.hardware.probe import HardwareProbe, Reading
+from draftd.hardware.monitor import HardwareProbe, Reading
 from draftd.hardware.sample import HardwareSample
 
 

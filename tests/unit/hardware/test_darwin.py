@@ -16,7 +16,7 @@ import pytest
 
 from draftd.hardware import apple, darwin, system
 from draftd.hardware.apple import SystemApple
-from draftd.hardware.probe import HardwareProbe
+from draftd.hardware.monitor import HardwareProbe
 from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel, ThermalState
 
 GIB = 1024**3

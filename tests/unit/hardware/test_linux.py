@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from draftd.hardware.linux import linux_readings, pressure_level
-from draftd.hardware.probe import HardwareProbe
+from draftd.hardware.monitor import HardwareProbe
 from draftd.hardware.sample import HardwareSample, MemoryPressure
 from draftd.hardware.system import device, system_probe
 
