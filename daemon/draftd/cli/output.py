@@ -7,9 +7,9 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
@@ -17,7 +17,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, TextColumn
+from rich.progress import BarColumn, TextColumn, track
 from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
@@ -26,23 +26,19 @@ if TYPE_CHECKING:
     from draftd.acceptance.session import Advance, Progress
     from draftd.client.asking import Piece
 
+T = TypeVar("T")
+
 DRAFTED = "#10240f on #a6d189"  # text that the draft proposed and the target accepted
 _PIPE_WIDTH = 240  # wide enough that no line of a table breaks in a file
 _REPORT_SECONDS = 30.0  # between two lines of progress where there is no terminal
 
 
 def stdout() -> Console:
-    return _console(stderr=False)
+    return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
 
 
 def stderr() -> Console:
-    return _console(stderr=True)
-
-
-def _console(*, stderr: bool) -> Console:
-    stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else _PIPE_WIDTH
-    return Console(stderr=stderr, width=width, highlight=False, soft_wrap=False)
+    return Console(stderr=True, width=None if sys.stderr.isatty() else _PIPE_WIDTH, highlight=False)
 
 
 def bracketed(pieces: Iterable[Piece]) -> str:
@@ -78,10 +74,8 @@ def table(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]
         padding=(0, 1 if console.is_terminal else 2, 0, 0),
     )
     for i, name in enumerate(columns):
-        heading = name if console.is_terminal else name.replace("\n", " ")
-        made.add_column(
-            heading, justify="right" if i and not words else "left", no_wrap=i > 0 or words, overflow="ellipsis"
-        )
+        heading, right = name if console.is_terminal else name.replace("\n", " "), i > 0 and not words
+        made.add_column(heading, justify="right" if right else "left", no_wrap=i > 0 or words, overflow="ellipsis")
     for row in rows:
         made.add_row(*row)
     return made
@@ -148,21 +142,10 @@ def enum_name(kind: Any, number: int) -> str | int:
 # Progress is drawn when a step is told and never by itself: a thread would take time from what is measured.
 
 
-@contextlib.contextmanager
-def steps(console: Console, total: int) -> Iterator[Callable[[str], None]]:
-    """A line that says which step of how many is under way; on a terminal only. Call it when a step begins."""
-    columns = (TextColumn("{task.completed} of {task.total}"), BarColumn(), TextColumn("{task.description}"))
-    if not console.is_terminal:
-        yield lambda line: None
-        return
-    with Bar(*columns, console=console, transient=True, auto_refresh=False) as bar:
-        task = bar.add_task("", total=total)
-        bar.update(task, completed=-1)
-
-        def step(line: str) -> None:
-            bar.update(task, advance=1, description=escape(line), refresh=True)
-
-        yield step
+def tracked(items: Sequence[T]) -> Iterable[T]:
+    """The items, with a bar on stderr of how many are done; on a terminal only."""
+    console = stderr()
+    return track(items, "", console=console, transient=True, auto_refresh=False, disable=not console.is_terminal)
 
 
 @contextlib.contextmanager
@@ -177,15 +160,9 @@ def progress() -> Iterator[Progress]:
         task = bar.add_task("", stage="")
 
         def draw(advance: Advance) -> None:
-            description = escape(f"{time_left(advance.remaining)} · {advance.doing}")
-            bar.update(
-                task,
-                completed=advance.done,
-                total=advance.total,
-                stage=advance.stage,
-                description=description,
-                refresh=True,
-            )
+            line = escape(f"{time_left(advance.remaining)} · {advance.doing}")
+            done, total = advance.done, advance.total
+            bar.update(task, completed=done, total=total, stage=advance.stage, description=line, refresh=True)
 
         yield draw
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import sys
@@ -66,7 +67,7 @@ def run_daemon(
     drafters = built_in_drafters()
     check_drafters(settings, drafters)
     parts, requests, kept = _Parts(), RequestFeed(), Kept(settings, environ)
-    learning = Learning(settings, kept.folder) if load is None else None  # what is loaded otherwise has no name
+    learning = Learning(settings, kept.path) if load is None else None  # what is loaded otherwise has no name
     hardware = HardwareMonitor(
         system_probe(parts.mlx),
         period_seconds=settings.hardware.period_seconds,
@@ -160,6 +161,7 @@ class Fallback:
             pair=pair_of(settings.model),
         )
         self._webhook = webhook = settings.webhook
+        notices, polled, marks = self.controller.notices, self.controller.polled, settings.annotations
 
         def known_as() -> str:
             return telemetry.instance
@@ -167,10 +169,8 @@ class Fallback:
         def marked_as() -> str:  # alerts know no host, but people do
             return telemetry.instance or socket.gethostname()
 
-        controller = self.controller
-        self._listener = WebhookListener(webhook, controller.notices, recorder, known_as) if webhook.listens else None
-        self._poller = Poller(webhook, controller.polled, recorder, known_as) if webhook.poll_url else None
-        marks = settings.annotations
+        self._listener = WebhookListener(webhook, notices, recorder, known_as) if webhook.listens else None
+        self._poller = Poller(webhook, polled, recorder, known_as) if webhook.poll_url else None
         self._annotator = Annotator(marks, kept.journal, recorder, marked_as) if marks.grafana_url else None
 
     def start(self, announce: Callable[[str], None]) -> None:
@@ -227,8 +227,10 @@ async def _serve(
     worker, journal = parts.worker, kept.journal
     assert worker is not None
     journal.listen(telemetry.transition_log())
-    flags = FlagService.open(settings.flag, hook=telemetry.flag_hook(), journal=journal)
-    try:
+    with contextlib.ExitStack() as undo:  # where it cannot be started
+        undo.callback(telemetry.shutdown, settings.telemetry.shutdown_seconds)
+        flags = FlagService.open(settings.flag, hook=telemetry.flag_hook(), journal=journal)
+        undo.callback(flags.close)
         in_force = LevelInForce(configured_ladder(settings), journal)
         planner = Planner(flags, in_force, depth_mode=settings.engine.depth_mode)
         fallback = Fallback(settings, worker, in_force, requests, kept, telemetry, hardware)
@@ -246,15 +248,9 @@ async def _serve(
             on_drain=fallback.close,
         )
         fallback.start(announce)
-        try:
-            await daemon.start(signals=signals)
-        except BaseException:
-            fallback.close()
-            raise
-    except BaseException:
-        flags.close()
-        telemetry.shutdown(settings.telemetry.shutdown_seconds)
-        raise
+        undo.callback(fallback.close)
+        await daemon.start(signals=signals)
+        undo.pop_all()
     serving = asyncio.create_task(daemon.serve_until_stopped())
     if ready is not None:
         waiting = asyncio.create_task(daemon.wait_ready())

@@ -33,6 +33,7 @@ class Kept:
     def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
         """Raises ConfigError for a folder that is named and cannot be used. The user's own folder is done without."""
         self._folder: StateFolder | None = None
+        self.path: Path | None = None  # where it lies; None where nothing is kept
         self.store = StateStore(None)
         self.journal = Journal()
         path = settings.fallback.state_dir
@@ -45,16 +46,11 @@ class Kept:
                 raise
             log.warning("the level is not kept over a restart: %s", error.message)
             return
-        folder = self._folder.path
+        self.path = folder = self._folder.path
         self.store = StateStore(folder / _LADDER)
         history = History(folder / _HISTORY)
         self.journal = Journal(restored=history.restore())
         self.journal.listen(history.append)
-
-    @property
-    def folder(self) -> Path | None:
-        """Where it lies; None where nothing is kept."""
-        return None if self._folder is None else self._folder.path
 
     def close(self) -> None:
         if self._folder is not None:
@@ -72,36 +68,25 @@ class Learning:
         path = settings.engine.learnt_file
         if path is not None and not path.parent.is_dir():
             raise ConfigError("engine.learnt_file", str(path), "a file in a folder that there is")
-        if path is None:
-            if folder is None:
-                return
+        if path is None and folder is not None:
             path = folder / _LEARNT
+        if path is None:
+            return
         self._file = LearntFile(StateStore(path), lambda: identity(settings))
-        document = self._file.load()
-        if document is not None:
-            self.learnt = _of(document, path)
+        try:
+            document = self._file.load()
+            self.learnt = None if document is None else Learnt.of_document(document)
+        except ConfigError as error:
+            log.warning("%s cannot be used: %s; what drafts cost is learnt anew", path, error.message)
 
     def start(self, learnt: Callable[[], Learnt | None]) -> None:
         """From now on it is kept."""
-
-        def document() -> Mapping[str, Any] | None:
-            found = learnt()
-            return None if found is None else found.to_document()
-
         if self._file is not None:
-            self._file.start(document)
+            self._file.start(lambda: None if (found := learnt()) is None else found.to_document())
 
     def close(self) -> bool:
         """True when it is kept."""
         return self._file is None or self._file.close(_CLOSE_SECONDS)
-
-
-def _of(document: Mapping[str, Any], path: Path) -> Learnt | None:
-    try:
-        return Learnt.of_document(document)
-    except ConfigError as error:
-        log.warning("%s cannot be used: %s; what drafts cost is learnt anew", path, error.message)
-        return None
 
 
 def paths_of(model: ModelSettings) -> tuple[str, str | None]:

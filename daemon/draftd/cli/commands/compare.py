@@ -76,11 +76,8 @@ def command(
             for p in chosen
         ]
         warm_up(client, asks[0])
-        with output.steps(output.stderr(), repeat * len(chosen)) as step:
-            for _ in range(repeat):
-                for p, ask in zip(chosen, asks, strict=True):
-                    step(p.name)
-                    pairs.append(run_pair(client, ask, p.name, ask.workload))
+        for p, ask in output.tracked([*zip(chosen, asks, strict=True)] * repeat):
+            pairs.append(run_pair(client, ask, p.name, ask.workload))
     summary = summarise(pairs)
     if json:
         output.print_json(_document(pairs, summary))

@@ -57,10 +57,9 @@ def command(
     chosen = [p for workload in CLASSES for p in prompts.spread(prompts.held_out(workload), each)]
     began = time.monotonic()
     out = output.recording() if save is not None else output.stdout()
-    err = output.stderr()
     named = [f"{option}={value}" for option, value in (("--model", model), ("--draft-model", draft_model)) if value]
     with tempfile.TemporaryDirectory(prefix="draftd-demo-") as folder, contextlib.ExitStack() as stack:
-        with err.status("starting a daemon") as status:
+        with output.stderr().status("starting a daemon") as status:
             daemon = stack.enter_context(
                 serving(
                     serve_command("--host", "127.0.0.1", "--port", "0", *named),
@@ -69,7 +68,7 @@ def command(
                     on_line=lambda line: status.update(Text(line)),
                 )
             )
-        pairs, backend = _run(daemon, chosen, max_tokens, max_draft_tokens, out, err)
+        pairs, backend = _run(daemon, chosen, max_tokens, max_draft_tokens, out)
     summary = summarise(pairs)
     _show_table(out, pairs, summary)
     if save is not None:
@@ -86,7 +85,6 @@ def _run(
     max_tokens: int | None,
     max_draft_tokens: int | None,
     out: Console,
-    err: Console,
 ) -> tuple[list[Pair], str]:
     """The pairs, and the backend that decoded them."""
     asks = [
@@ -99,12 +97,11 @@ def _run(
         for p in chosen
     ]
     pairs: list[Pair] = []
-    with connect(daemon.address, None, None) as client, output.steps(err, len(chosen)) as step:
+    with connect(daemon.address, None, None) as client:
         status = client.status()
         _introduce(out, daemon, status.model.draft_model, status.backend)
         warm_up(client, asks[0])
-        for p, ask in zip(chosen, asks, strict=True):
-            step(f"{p.name}, both ways")
+        for p, ask in output.tracked([*zip(chosen, asks, strict=True)]):
             pair = run_pair(client, ask, p.name, ask.workload)
             if pair.group not in {earlier.group for earlier in pairs}:
                 _show_answer(out, p, pair)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import enum
 import fcntl
-import http.client
 import importlib.metadata
 import json as jsonlib
 import os
 import platform
 import socket
-import ssl
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,10 +25,9 @@ from draftd.cli.state import paths_of
 from draftd.errors import ConfigError
 from draftd.fallback.alerts.connections import listening_socket
 from draftd.models import blas
-from draftd.settings import Settings, WebhookSettings, load_settings, state_dir
+from draftd.settings import Settings, load_settings, state_dir
 
 _CONNECT_SECONDS = 2.0
-_ANSWER_SECONDS = 2.0
 
 
 class Verdict(enum.StrEnum):
@@ -187,15 +183,26 @@ def check_memory(settings: Settings) -> Finding:
 
 
 def check_port(settings: Settings) -> Finding:
-    host, port = settings.server.host, settings.server.port
+    mend = "a daemon may be running there (draftd status); else serve with --port"
+    return _check_listener("port", settings.server.host, settings.server.port, mend)
+
+
+def check_webhook(settings: Settings) -> Finding:
+    """The port that alerts are to arrive on."""
+    if not settings.webhook.listens:
+        return _note("webhook", "neither webhook.token nor webhook.secret: no alerts are taken")
+    mend = "a daemon may take alerts there (draftd status); else set webhook.host and webhook.port to what is free"
+    return _check_listener("webhook", settings.webhook.host, settings.webhook.port, mend)
+
+
+def _check_listener(subject: str, host: str, port: int, mend: str) -> Finding:
     if port == 0:
-        return _ok("port", "any free one")
+        return _ok(subject, "any free one")
     try:
         listening_socket(host, port).close()
     except OSError as error:
-        mend = "a daemon may be running there (draftd status); else serve with --port"
-        return _bad("port", f"{host}:{port}: {error.strerror}", mend)
-    return _ok("port", f"{host}:{port} is free")
+        return _bad(subject, f"{host}:{port}: {error.strerror}", mend)
+    return _ok(subject, f"{host}:{port} is free")
 
 
 def check_flag(settings: Settings) -> Finding:
@@ -208,42 +215,6 @@ def check_flag(settings: Settings) -> Finding:
     if flag.file.is_dir() or _unusable(flag.file.parent):
         return _bad("flag", f"{flag.file} cannot be written", "set flag.file to one that can")
     return _ok("flag", f"{flag.file}{'' if flag.file.exists() else ' (will be written)'}")
-
-
-def check_webhook(settings: Settings) -> Finding:
-    """The port that alerts are to arrive on: free, or a draftd's already."""
-    webhook = settings.webhook
-    if not webhook.listens:
-        return _note("webhook", "neither webhook.token nor webhook.secret: no alerts are taken")
-    if webhook.port == 0:
-        return _ok("webhook", "any free port")
-    place = f"{webhook.host}:{webhook.port}"
-    try:
-        listening_socket(webhook.host, webhook.port).close()
-    except socket.gaierror as error:
-        return _bad("webhook", f"{webhook.host}: {error.strerror}", "set webhook.host to an address of this machine")
-    except OSError as error:
-        if _is_draftd(webhook):
-            return _note("webhook", f"{place}: a daemon takes alerts there now")
-        return _bad("webhook", f"{place}: {error.strerror}", "set webhook.port to one that is free")
-    return _ok("webhook", f"{place} is free")
-
-
-def _is_draftd(webhook: WebhookSettings) -> bool:
-    """Whether a draftd answers there. Nothing secret is said, so that its certificate need not be known."""
-    host = webhook.host.strip("[]")
-    if webhook.tls_cert is None:
-        asked = http.client.HTTPConnection(host, webhook.port, timeout=_ANSWER_SECONDS)
-    else:
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        asked = http.client.HTTPSConnection(host, webhook.port, timeout=_ANSWER_SECONDS, context=context)
-    with contextlib.closing(asked):
-        try:
-            asked.request("GET", "/")
-            return asked.getresponse().getheader("Server") == "draftd"
-        except (OSError, http.client.HTTPException):
-            return False
 
 
 def check_state(settings: Settings, environ: Mapping[str, str]) -> Finding:

@@ -71,11 +71,9 @@ def hold(
         output.print_json(state)
         return
     held = state.ladder[state.hold.position]
-    until = ladder.held(state, _now())
-    meanwhile = (
-        "" if state.position == state.hold.position else f"; {ladder.current(state)} until its weights are loaded"
-    )
-    print(f"{ladder.label(held)}, held {until}{meanwhile}")
+    there = state.position == state.hold.position
+    meanwhile = "" if there else f"; {ladder.current(state)} until its weights are loaded"
+    print(f"{ladder.label(held)}, held {ladder.held(state, _now())}{meanwhile}")
     if held.level != level:
         output.complain(f"the daemon's ladder has no {level}: this is the nearest level below it")
 

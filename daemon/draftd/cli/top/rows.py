@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import zip_longest
 from typing import Any
 
 from rich.text import Text
@@ -72,12 +73,10 @@ def speculation(view: View) -> list[Compared]:
 def positions(view: View) -> list[Compared]:
     """Acceptance of the first drafted token, the second, and so on: of the last minute, else of all."""
     minute = view.minute.drafting.per_position if view.minute is not None else ()
-    whole = view.whole.per_position
     made = []
-    for place, share in enumerate(whole):
-        recent = minute[place] if place < len(minute) else None
+    for place, (share, recent) in enumerate(zip_longest(view.whole.per_position, minute), 1):
         drawn = recent if recent is not None else share
-        made.append(Compared(str(place + 1), figures.percent(recent), figures.percent(share), drawn))
+        made.append(Compared(str(place), figures.percent(recent), figures.percent(share), drawn))
     return made
 
 
@@ -118,7 +117,7 @@ def transitions(view: View, now: datetime, *, short: bool = False) -> list[Row]:
             "" if short else f"{change.subject} ",
             "" if change.previous == change.current else f"{change.previous or NOTHING} → ",
             (change.current or NOTHING, "bold"),
-            (f" · {change.cause}" if change.cause else "", DIM),
+            _why(change.cause),
         )
         age = now - at
         made.append(Row(at.strftime(today) if age < _DAY else figures.span(int(age.total_seconds())), what))
@@ -131,14 +130,12 @@ def state(view: View) -> Text:
     name = str(enum_name(pb.DaemonState.DESCRIPTOR, status.state))
     model = status.model
     served = f"{model.model} + {model.draft_model}" if model.draft_model else model.model
-    style = GOOD if status.state == pb.DAEMON_STATE_SERVING else WARN
-    parts = [served, status.backend]
     return Text.assemble(
         (f"draftd {status.version}", "bold"),
         f" at {view.target}  ",
-        (f"{name} for {figures.span(status.uptime.seconds)}", style),
-        "  ",
-        ("  ".join(part for part in parts if part), DIM),
+        (f"{name} for {figures.span(status.uptime.seconds)}", GOOD if name == "serving" else WARN),
+        (f"  {served}" if served else "", DIM),
+        (f"  {status.backend}" if status.backend else "", DIM),
     )
 
 
@@ -146,6 +143,10 @@ def lost(why: str, silent: float, retry: float | None) -> Text:
     """That the daemon is away: seconds since it last answered, and until it is asked again; None while it is asked."""
     trying = "asking again" if retry is None else f"next try in {max(0.0, retry):.0f} s"
     return Text(f"no answer for {figures.span(int(silent))}, {trying}: {why}", BAD)
+
+
+def _why(text: str) -> tuple[str, str]:
+    return (f" · {text}" if text else "", DIM)
 
 
 def _counted(whole: int, lately: int | None, view: View, *, bad: bool = False) -> Text:
@@ -156,9 +157,9 @@ def _counted(whole: int, lately: int | None, view: View, *, bad: bool = False) -
 def _failed(view: View, lately: int | None) -> Text:
     status = view.status
     shown = _counted(failures(status), lately, view, bad=True)
-    errors = [(status.drafter_errors, "drafter"), (status.verifier_errors, "verifier")]
-    if any(count for count, _ in errors):
-        shown.append(", errors: " + ", ".join(f"{count} {what}" for count, what in errors if count), WARN)
+    errors = (status.drafter_errors, "drafter"), (status.verifier_errors, "verifier")
+    if told := ", ".join(f"{count} {what}" for count, what in errors if count):
+        shown.append(f", errors: {told}", WARN)
     return shown
 
 
@@ -167,7 +168,7 @@ def _flag(status: pb.GetStatusResponse) -> Text:
     if status.flag.error:
         return Text.assemble(variant, (f" · {status.flag.error}", BAD))
     style = GOOD if variant == "on" else WARN
-    return Text.assemble((variant, style), (f" · {status.flag.provider}" if status.flag.provider else "", DIM))
+    return Text.assemble((variant, style), _why(status.flag.provider))
 
 
 def _level(status: pb.GetStatusResponse) -> Text:
@@ -176,7 +177,7 @@ def _level(status: pb.GetStatusResponse) -> Text:
     return Text.assemble(
         (name.replace("_", " "), GOOD if status.level == "full" else WARN),
         (f", {state.position} of {len(state.ladder) - 1} down" if state.position else "", DIM),
-        (f" · {status.level_cause}" if status.level_cause else "", DIM),
+        _why(status.level_cause),
     )
 
 
@@ -189,9 +190,7 @@ def _ladder(state: pb.FallbackState, now: datetime) -> list[Row]:
         lowest = min(state.demands, key=lambda one: (not one.hard, ladder.rank(one.level)))  # what is obeyed first
         others = f", {len(state.demands) - 1} more" if len(state.demands) > 1 else ""
         asked = (f"{lowest.signal} → {lowest.level}", BAD if lowest.hard else WARN)
-        made.append(
-            Row("asked", Text.assemble(asked, others, (f" · {lowest.evidence}" if lowest.evidence else "", DIM)))
-        )
+        made.append(Row("asked", Text.assemble(asked, others, _why(lowest.evidence))))
     if (then := ladder.what_next(state, now)) and not held:
         made.append(Row("next", Text(then)))
     return made
