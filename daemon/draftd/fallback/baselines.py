@@ -8,7 +8,6 @@ A name is a drafter and a workload class.
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -60,41 +59,21 @@ class _ProbeBaselines(Document):
 
 
 class ProbeBaselines:
-    """What the frozen prompts showed while all was well, by drafter: what later probes are compared with. Any thread.
-    What was learnt of other prompts is of no use for these."""
+    """What the frozen prompts showed while all was well: what later probes are compared with. Any thread. What was
+    learnt of other prompts is of no use for these."""
 
     def __init__(self, prompts: Sequence[FrozenPrompt]) -> None:
         self._prompts = hashlib.sha256(repr(tuple(prompts)).encode()).hexdigest()[:16]
-        self._lock = threading.Lock()
-        self._known: dict[DrafterName, Baseline] = {}
-        self._age = 0  # how often it was forgotten
-
-    @property
-    def age(self) -> int:
-        """To be asked before a probe begins, and given with what it taught."""
-        with self._lock:
-            return self._age
-
-    def of(self, drafter: DrafterName) -> Baseline | None:
-        with self._lock:
-            return self._known.get(drafter)
-
-    def learn(self, drafter: DrafterName, baseline: Baseline, age: int) -> None:
-        """A probe that was under way while all was forgotten is of an old draft still, and teaches nothing."""
-        with self._lock:
-            if age == self._age:
-                self._known[drafter] = baseline
+        self.known: dict[DrafterName, Baseline] = {}
 
     def forget(self) -> None:
-        """The drafts with weights are others on purpose. Prompt lookup has none."""
-        with self._lock:
-            self._age += 1
-            self._known = {kind: one for kind, one in self._known.items() if kind == PROMPT_LOOKUP}
+        """The drafts with weights are others on purpose; prompt lookup has none. A probe that is under way is of an old
+        draft still: what it teaches goes where it found `known`, and is forgotten with it."""
+        self.known = {kind: one for kind, one in self.known.items() if kind == PROMPT_LOOKUP}
 
     def document(self) -> dict[str, object]:
         """What JSON can hold, and `recall` reads."""
-        with self._lock:
-            return _ProbeBaselines(prompts=self._prompts, drafters=self._known).model_dump(mode="json")
+        return _ProbeBaselines(prompts=self._prompts, drafters=dict(self.known)).model_dump(mode="json")
 
     def recall(self, document: object) -> None:
         """What an earlier run learnt. Raises ValueError, which names the field, its value and what is allowed; then
@@ -104,8 +83,7 @@ class ProbeBaselines:
         except ValidationError as error:
             raise explained(error, "probe_baselines") from None
         if found.prompts == self._prompts:
-            with self._lock:
-                self._known = found.drafters
+            self.known = found.drafters
 
 
 def learnt(prompts: Sequence[ProbedPrompt]) -> Baseline | None:

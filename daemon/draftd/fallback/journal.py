@@ -7,7 +7,8 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -96,24 +97,31 @@ class History:
     def __init__(self, path: Path, capacity: int = 4096) -> None:
         self._path, self._before = path, path.with_name(f"{path.name}.1")
         self._capacity = capacity
-        self._lines = 0
+        self._count = 0
         self._failing = False
 
     def restore(self) -> tuple[Transition, ...]:
         """All that is kept, oldest first."""
-        found = [*_read(self._before), *_read(self._path)]
-        self._lines = self._mend()
+        found: list[Transition] = []
+        for path in (self._before, self._path):
+            lines = _lines(path)
+            self._count, had = len(lines), len(found)
+            for line in lines:
+                with suppress(ValueError):
+                    found.append(_LINE.validate_json(line, strict=True))
+            if lost := len(lines) - (len(found) - had):
+                log.warning("%s: %d lines cannot be read and are left out", path, lost)
         return tuple(sorted(found, key=lambda transition: transition.number))
 
     def append(self, transition: Transition) -> None:
         """Adds one. What cannot be written is logged once, until it can be again; a listener must not raise."""
         try:
-            if self._lines >= self._capacity:
+            if self._count >= self._capacity:
                 os.replace(self._path, self._before)
-                self._lines = 0
+                self._count = 0
             with open(os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab") as file:
                 file.write(_LINE.dump_json(transition) + b"\n")
-            self._lines += 1
+            self._count += 1
         except OSError as error:
             if not self._failing:
                 log.warning("%s cannot be written: %s; events are lost in a restart", self._path, error.strerror)
@@ -121,36 +129,18 @@ class History:
         else:
             self._failing = False
 
-    def _mend(self) -> int:
-        """Cuts off a torn last line, so that the next one is whole. How many lines there are."""
-        try:
-            with self._path.open("r+b") as file:
-                raw = file.read()
-                whole = raw.rfind(b"\n") + 1
-                if whole != len(raw):
-                    file.truncate(whole)
-        except FileNotFoundError:
-            return 0
-        except OSError as error:
-            log.warning("%s cannot be mended: %s", self._path, error.strerror)
-            return 0
-        return raw.count(b"\n")
 
-
-def _read(path: Path) -> Iterator[Transition]:
+def _lines(path: Path) -> list[bytes]:
+    """A file's, without a torn last one, which is cut off so that the next one is whole."""
     try:
-        raw = path.read_bytes()
+        with path.open("r+b") as file:
+            raw = file.read()
+            whole = raw.rfind(b"\n") + 1
+            if whole != len(raw):
+                file.truncate(whole)
     except FileNotFoundError:
-        return
+        return []
     except OSError as error:
         log.warning("%s cannot be read (%s): earlier events are not known", path, error.strerror)
-        return
-    lines = raw.split(b"\n")
-    lost = 0
-    for line in lines[:-1]:  # what follows the last end of a line is torn, or nothing
-        try:
-            yield _LINE.validate_json(line, strict=True)
-        except ValueError:
-            lost += 1
-    if lost:
-        log.warning("%s: %d lines cannot be read and are left out", path, lost)
+        return []
+    return raw[:whole].split(b"\n")[:-1]

@@ -181,16 +181,16 @@ class ProbeRunner:
 
     def _probe(self, level: LadderLevel, beside: str = "", learn: bool = False) -> ProbeReport:
         assert level.drafter is not None
-        age, prompts = self.baselines.age, self._prompts.probe
+        known, prompts = self.baselines.known, self._prompts.probe
         compared, ended = self._requests.compare(prompts, level, Origin.PROBE, self._limits.probe)
         probed = [
             ProbedPrompt(prompt.id, one.drafted.counts, one.divergence)
             for prompt, one in zip(prompts, compared, strict=False)
         ]
         settings = ProbeSettings(floor=self._settings.acceptance_floor)
-        report = judge_probe(level, probed, ended, self.baselines.of(level.drafter), self._tolerated, settings)
+        report = judge_probe(level, probed, ended, known.get(level.drafter), self._tolerated, settings)
         if learn and not ended and report.verdict is Verdict.GOOD and (showed := learnt(probed)) is not None:
-            self.baselines.learn(level.drafter, showed, age)
+            known[level.drafter] = showed
         return replace(report, reason=report.reason + beside)
 
     def _canaries(self, level: LadderLevel) -> CanaryReport:

@@ -203,32 +203,26 @@ def judge_canaries(
     reported, and is not bad by itself: on some machines two logits that lie close change places with the number of
     rows."""
     if not outcomes:
-        if ended:
-            return CanaryReport(Verdict.FAILED, ended)
-        return CanaryReport(Verdict.TOO_FEW_SAMPLES, "no canary was run")
-    verdict, reason = _quality(outcomes, tolerance)
-    broken = [(o.id, o.divergence) for o in outcomes if o.divergence is not None and o.divergence.broken(tolerated)]
-    if broken:
-        name, divergence = broken[0]
-        texts = f"{len(broken)} of {len(outcomes)} texts are not the target's own: {name} {divergence}"
-        verdict, reason = Verdict.BAD, f"{texts}; {reason}"
-    elif ended and verdict is not Verdict.BAD:
-        verdict, reason = Verdict.FAILED, f"{ended}; {reason}"
-    return CanaryReport(verdict, reason, tuple(outcomes))
-
-
-def _quality(outcomes: Sequence[CanaryOutcome], tolerance: float) -> tuple[Verdict, str]:
+        verdict = Verdict.FAILED if ended else Verdict.TOO_FEW_SAMPLES
+        return CanaryReport(verdict, ended or "no canary was run")
+    count = len(outcomes)
     plain = sum(o.passed_autoregressive for o in outcomes)
     drafted = sum(o.passed_speculative for o in outcomes)
-    reason = f"{drafted} of {len(outcomes)} canaries passed speculatively, {plain} autoregressively"
+    reason = f"{drafted} of {count} canaries passed speculatively, {plain} autoregressively"
     diverged = [(o.id, o.divergence) for o in outcomes if o.divergence is not None]
     if diverged:
         name, first = diverged[0]
         gap = "" if first.logit_gap is None else f", logit gap {first.logit_gap:.3g}"
         reason += f"; {len(diverged)} diverged, {name} at token {first.at}{gap}"
-    if (plain - drafted) / len(outcomes) <= tolerance + _EXACT:
-        return Verdict.GOOD, reason
-    failed = next((o for o in outcomes if o.passed_autoregressive and not o.passed_speculative), None)
-    if failed is not None and failed.complaint:
-        reason += f"; {failed.id}: {failed.complaint}"
-    return Verdict.BAD, f"{reason}; tolerance {tolerance:.1%}"
+    bad = (plain - drafted) / count > tolerance + _EXACT
+    if bad:
+        failed = next((o for o in outcomes if o.passed_autoregressive and not o.passed_speculative), None)
+        if failed is not None and failed.complaint:
+            reason += f"; {failed.id}: {failed.complaint}"
+        reason += f"; tolerance {tolerance:.1%}"
+    if broken := [(name, found) for name, found in diverged if found.broken(tolerated)]:
+        name, first = broken[0]
+        reason = f"{len(broken)} of {count} texts are not the target's own: {name} {first}; {reason}"
+    elif ended and not bad:
+        return CanaryReport(Verdict.FAILED, f"{ended}; {reason}", tuple(outcomes))
+    return CanaryReport(Verdict.BAD if bad or broken else Verdict.GOOD, reason, tuple(outcomes))

@@ -23,11 +23,8 @@ class ChatTokenizer(Protocol):
 
 
 class EngineControl(Protocol):
-    """The engine, as the fallback uses it: `EngineWorker`. Any thread; nothing waits for the engine thread but a
-    future.
-
-    Futures end with what the engine thread raised; all of them end when the engine does.
-    """
+    """The engine, as the fallback uses it: `EngineWorker`, which says more. Any thread; nothing waits for the engine
+    thread but a future. Futures end with what the engine thread raised; all of them end when the engine does."""
 
     @property
     def info(self) -> ModelInfo:
@@ -46,18 +43,15 @@ class EngineControl(Protocol):
     def cancel(self, request_id: str, reason: FinishReason = FinishReason.CANCELLED) -> None: ...
 
     def keep(self, drafters: frozenset[DrafterName]) -> Future[int]:
-        """Holds exactly these drafters' weights: loads what is missing, and lets go of the rest once no running
-        request drafts with it. Ends with the bytes of draft weights then held. Unknown kinds are ignored."""
+        """Holds exactly these drafters' weights. Ends with the bytes of draft weights then held."""
         ...
 
     def lower(self, max_draft_tokens: int, drafters: frozenset[DrafterName], reason: str) -> None:
-        """From the next step on no request drafts more, or with another drafter; 0 makes all autoregressive. What
-        is submitted later is bound by its plan alone."""
+        """From the next step on no running request drafts more, or with another drafter."""
         ...
 
     def reload_draft(self) -> Future[int]:
-        """Reads the draft's weights anew. Ends with their bytes; raises ModelLoadError where they cannot be had, and
-        then the old ones stay."""
+        """Reads the draft's weights anew. Ends with their bytes; raises ModelLoadError, and then the old ones stay."""
         ...
 
     def logit_gap(self, tokens: tuple[int, ...], chosen: int, other: int) -> Future[float]:

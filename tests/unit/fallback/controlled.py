@@ -152,7 +152,7 @@ class FakeProbeRunner:
         self.tested = 0
         self.baselines = ProbeBaselines(())
         for drafter in BUILT_IN_DRAFTERS:
-            self.baselines.learn(drafter, AT_BEST, 0)
+            self.baselines.known[drafter] = AT_BEST
         self.slow, self.teaches = False, True
         self._ends: list[tuple[Future[Any], Any]] = []
 
@@ -162,7 +162,7 @@ class FakeProbeRunner:
 
     @property
     def known(self) -> set[DrafterName]:
-        return {drafter for drafter in BUILT_IN_DRAFTERS if self.baselines.of(drafter) is not None}
+        return set(self.baselines.known)
 
     def probe(self, level: LadderLevel, baselines: object) -> Future[ProbeReport]:
         self.probed.append(level)
@@ -170,12 +170,12 @@ class FakeProbeRunner:
 
     def learn(self, level: LadderLevel) -> Future[ProbeReport]:
         if self.teaches and level.drafter is not None:
-            self.baselines.learn(level.drafter, AT_BEST, self.baselines.age)
+            self.baselines.known[level.drafter] = AT_BEST
         self.learnt.append(level)
         return self._begun(ProbeReport(level, Verdict.GOOD, "as set", 0.7, 1.5, 0.1))
 
     def unlearn(self) -> None:
-        self.baselines.recall({**self.baselines.document(), "drafters": {}})
+        self.baselines.known = {}
 
     def canaries(self) -> Future[CanaryReport]:
         self.tested += 1

@@ -23,8 +23,8 @@ OTHERS = (FrozenPrompt("p", WorkloadClass.CHAT, (("user", "another"),), 8),)
 
 def learnt() -> dict[str, object]:
     baselines = ProbeBaselines(PROMPTS)
-    baselines.learn(DRAFT, Baseline(0.9, 0.01), baselines.age)
-    baselines.learn(LOOKUP, Baseline(0.3, 0.2), baselines.age)
+    baselines.known[DRAFT] = Baseline(0.9, 0.01)
+    baselines.known[LOOKUP] = Baseline(0.3, 0.2)
     return json.loads(json.dumps(baselines.document()))  # type: ignore[no-any-return]
 
 
@@ -32,9 +32,9 @@ def test_what_was_learnt_is_recalled_for_the_same_prompts_alone() -> None:
     same, others = ProbeBaselines(PROMPTS), ProbeBaselines(OTHERS)
     for one in (same, others):
         one.recall(learnt())
-    assert (same.of(DRAFT), same.of(LOOKUP)) == (Baseline(0.9, 0.01), Baseline(0.3, 0.2))
-    assert same.of(LIGHT_DRAFT_MODEL) is None
-    assert (others.of(DRAFT), others.of(LOOKUP)) == (None, None)
+    assert (same.known.get(DRAFT), same.known.get(LOOKUP)) == (Baseline(0.9, 0.01), Baseline(0.3, 0.2))
+    assert same.known.get(LIGHT_DRAFT_MODEL) is None
+    assert (others.known.get(DRAFT), others.known.get(LOOKUP)) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_what_cannot_be_read_is_named_and_recalls_nothing(changed: dict[str, obj
     baselines = ProbeBaselines(PROMPTS)
     with pytest.raises(ValueError, match=named):
         baselines.recall({**learnt(), **changed})
-    assert baselines.of(DRAFT) is None
+    assert baselines.known.get(DRAFT) is None
 
 
 def test_a_probe_after_a_restart_is_compared_with_what_was_learnt_before_it() -> None:
