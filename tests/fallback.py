@@ -11,7 +11,7 @@ from draftd.fallback.ladder import Cause, Hold, Signal, highest, ladder_levels
 from draftd.fallback.leases import Lease, Notice
 from draftd.fallback.probes import CanaryReport, ProbeReport
 from draftd.fallback.state import FallbackState
-from draftd.planning.flag_format import FlagResolution
+from draftd.planning.flag_file import FlagResolution
 from draftd.planning.planner import FlagContext
 
 T = TypeVar("T")

@@ -7,13 +7,11 @@ is not in it: the configured default variant, reason ERROR."""
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from openfeature import api
 from openfeature.contrib.provider.flagd import FlagdProvider
@@ -25,85 +23,17 @@ from openfeature.hook import Hook
 from openfeature.provider import ProviderStatus
 from openfeature.provider.no_op_provider import NoOpProvider
 
-from draftd.errors import ConfigError, DeadlineExceeded, FlagReadOnly
+from draftd.errors import DeadlineExceeded, FlagReadOnly
 from draftd.fallback.journal import Journal, Subject
-from draftd.fallback.store import replace_file
-from draftd.planning import flag_format as format_
-from draftd.planning.flag_format import FLAG_KEY, VARIANTS, FlagResolution
+from draftd.planning import flag_file
+from draftd.planning.flag_file import FLAG_KEY, VARIANTS, FlagFile, FlagResolution
 from draftd.planning.planner import FlagContext
 from draftd.settings import FlagSettings
 
-
-class FlagFile:
-    """A flagd file in JSON. `path` may be a symbolic link: its target is replaced, the link stays."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def create_if_missing(self, default_variant: str) -> bool:
-        """Whether it was written. Raises ConfigError where it cannot be."""
-        if self.path.exists():
-            return False
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._replace(format_.dump(format_.new_document(default_variant)))
-        except OSError as error:
-            raise ConfigError("flag.file", str(self.path), f"a path that can be written ({error.strerror})") from None
-        return True
-
-    def read(self) -> format_.Document:
-        """Raises ValueError with what is wrong."""
-        try:
-            return format_.parse(self.path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ValueError(f"cannot be read ({error.strerror})") from None
-        except UnicodeDecodeError:
-            raise ValueError("not UTF-8") from None
-
-    @property
-    def writable(self) -> bool:
-        # YAML is flagd's other format; rewriting it would drop the operator's comments.
-        return self.path.suffix != ".yaml" and os.access(self.path.resolve().parent, os.W_OK)
-
-    def set_default(self, variant: str) -> str:
-        """Changes `defaultVariant` only, and returns the previous one; empty where the file was missing.
-
-        Raises InvalidRequest for an unknown variant, FlagReadOnly where the file cannot be rewritten faithfully.
-        """
-        if not self.writable:
-            raise FlagReadOnly(f"{self.path} cannot be rewritten by the daemon: edit it by hand")
-        if self.create_if_missing(variant):
-            return ""
-        try:
-            document = self.read()
-        except ValueError as error:
-            raise FlagReadOnly(f"{self.path} is broken and is left as it is: {error}") from None
-        previous = format_.default_variant(document)
-        changed = format_.with_default_variant(document, variant)
-        if changed != document:
-            try:
-                self._replace(format_.dump(changed))
-            except OSError as error:
-                raise FlagReadOnly(f"{self.path} cannot be written: {error.strerror}") from None
-        return previous
-
-    def _replace(self, text: str) -> None:
-        target = self.path.resolve()
-        before = target.stat() if target.exists() else None
-
-        def finish(name: str) -> None:
-            os.chmod(name, before.st_mode & 0o777 if before else 0o644)
-            if before is not None:
-                # flagd's watcher reloads on a later modification time: two writes within a clock tick must differ.
-                later = max(os.stat(name).st_mtime_ns, before.st_mtime_ns + 1_000_000)
-                os.utime(name, ns=(later, later))
-
-        replace_file(target, text, finish)
-
+log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.1  # how often the provider looks at the file's modification time
 _SETTLE_SECONDS = 5.0  # how long a change may take to be in force
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,19 +52,21 @@ class FlagState:
 class FlagService:
     """Owns one provider, in an OpenFeature domain of its own. Any thread."""
 
-    def __init__(
-        self,
-        provider: FlagdProvider,
-        *,
-        file: FlagFile | None,
-        name: str,
-        source: str,
-        default: bool,
-        journal: Journal,
-    ) -> None:
-        self._provider = provider
-        self._file = file
-        self._name, self._source, self._default = name, source, default
+    def __init__(self, settings: FlagSettings, journal: Journal) -> None:
+        self._file = FlagFile(settings.file) if settings.provider == "file" else None
+        if self._file is not None:
+            self._name, self._source = "flagd (file)", str(settings.file)
+            self._provider = FlagdProvider(
+                resolver_type=ResolverType.FILE,
+                offline_flag_source_path=str(settings.file),
+                deadline_ms=round(_POLL_SECONDS * 1000),
+            )
+        else:
+            self._name, self._source = "flagd (server)", f"{settings.host}:{settings.port}"
+            self._provider = FlagdProvider(
+                resolver_type=ResolverType.IN_PROCESS, host=settings.host, port=settings.port, tls=settings.tls
+            )
+        self._default = VARIANTS[settings.default_variant]
         self._domain = f"draftd-{uuid.uuid4().hex}"
         self._client = api.get_client(self._domain)
         self._looking = api.get_client(self._domain)  # without hooks: a look at the flag is no request's evaluation
@@ -152,42 +84,17 @@ class FlagService:
 
         Raises ConfigError where the file cannot be written.
         """
-        default = VARIANTS[settings.default_variant]
-        journal = journal if journal is not None else Journal()
-        if settings.provider == "file":
-            file = FlagFile(settings.file)
-            if file.create_if_missing(settings.default_variant):
-                log.info("wrote the flag file %s", settings.file)
-            provider = FlagdProvider(
-                resolver_type=ResolverType.FILE,
-                offline_flag_source_path=str(settings.file),
-                deadline_ms=round(_POLL_SECONDS * 1000),
-            )
-            service = cls(
-                provider,
-                file=file,
-                name="flagd (file)",
-                source=str(settings.file),
-                default=default,
-                journal=journal,
-            )
-        else:
-            provider = FlagdProvider(
-                resolver_type=ResolverType.IN_PROCESS, host=settings.host, port=settings.port, tls=settings.tls
-            )
-            source = f"{settings.host}:{settings.port}"
-            service = cls(provider, file=None, name="flagd (server)", source=source, default=default, journal=journal)
+        service = cls(settings, journal if journal is not None else Journal())
+        if service._file is not None and service._file.create_if_missing(settings.default_variant):
+            log.info("wrote the flag file %s", settings.file)
         service._begin([] if hook is None else [hook])
         return service
 
     def evaluate(self, context: FlagContext) -> FlagResolution:
         """About 0.1 ms. Never raises."""
         attributes = {"model": context.model, "workload": context.workload.value, "caller": context.caller}
-        return self._resolved(
-            self._client.get_boolean_details(
-                FLAG_KEY, self._default, EvaluationContext(context.caller or None, attributes)
-            )
-        )
+        known = EvaluationContext(context.caller or None, attributes)
+        return self._resolved(self._client.get_boolean_details(FLAG_KEY, self._default, known))
 
     def default_value(self) -> bool | None:
         """What the flag says where nothing is known of a request; None while its source has told nothing."""
@@ -198,7 +105,7 @@ class FlagService:
         return self._resolved(self._looking.get_boolean_details(FLAG_KEY, self._default))
 
     def _resolved(self, details: FlagEvaluationDetails[bool]) -> FlagResolution:
-        variant = details.variant or format_.variant_of(details.value)
+        variant = details.variant or ("on" if details.value else "off")
         reason = str(details.reason or "UNKNOWN")
         if details.error_code is not None:
             return FlagResolution(variant, details.value, "ERROR", details.error_message or details.error_code.value)
@@ -212,7 +119,7 @@ class FlagService:
         if self._file is not None and self._file.writable:
             try:
                 document = self._file.read()
-                variants, default = format_.variants(document), format_.default_variant(document)
+                variants, default = flag_file.variants(document), flag_file.default_variant(document)
                 writable = True
             except ValueError as broken:
                 error, default = str(broken), self._look().variant

@@ -24,7 +24,7 @@ from draftd.core import (
 from draftd.errors import SpeculationUnavailable
 from draftd.fallback.ladder import LadderLevel
 from draftd.fallback.state import LevelInForce
-from draftd.planning.flag_format import FlagResolution
+from draftd.planning.flag_file import FlagResolution
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from draftd.core import WorkloadClass
 from draftd.errors import ConfigError, FlagReadOnly, InvalidRequest
 from draftd.fallback.journal import Journal
 from draftd.planning.flag import FlagService
-from draftd.planning.flag_format import FLAG_KEY
+from draftd.planning.flag_file import FLAG_KEY
 from draftd.planning.planner import FlagContext
 from draftd.settings import FlagSettings
 from tests.waiting import until

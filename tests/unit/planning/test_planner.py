@@ -23,7 +23,7 @@ from draftd.core import (
 from draftd.errors import SpeculationUnavailable
 from draftd.fallback.ladder import Cause, LadderLevel, Signal, highest, ladder_levels
 from draftd.fallback.state import LevelInForce
-from draftd.planning.flag_format import FlagResolution
+from draftd.planning.flag_file import FlagResolution
 from draftd.planning.planner import FlagContext, Planner, PlanRequest, Wish, decide
 from tests.fallback import FixedFlag
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from draftd.errors import FlagReadOnly, InvalidRequest
-from draftd.planning import flag_format as flag
+from draftd.planning import flag_file as flag
 
 TARGETED = {
     "flags": {
@@ -30,12 +30,6 @@ def test_setting_the_default_keeps_everything_else_that_the_operator_wrote() -> 
     assert flag.default_variant(TARGETED) == "on"
     changed["flags"][flag.FLAG_KEY]["defaultVariant"] = "on"
     assert changed == TARGETED
-
-
-def test_a_new_document_says_what_it_was_told_and_survives_its_own_format() -> None:
-    document = flag.parse(flag.dump(flag.new_document("off")))
-    assert flag.default_variant(document) == "off"
-    assert flag.variants(document) == ("on", "off")
 
 
 def test_the_flag_is_added_to_a_file_of_other_flags() -> None:

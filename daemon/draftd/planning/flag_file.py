@@ -1,0 +1,149 @@
+"""The feature flag `speculative-decoding` as data: its key, its variants, and flagd's file.
+
+    {"flags": {"speculative-decoding": {"state": "ENABLED", "variants": {"on": true, "off": false},
+                                        "defaultVariant": "on", "targeting": {…}}}}
+
+An operator may add `targeting` (by `workload`, `model` or `caller`; JsonLogic, as flagd defines it) and flags of
+other programs. What is written here changes `defaultVariant` and nothing else.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from draftd.errors import ConfigError, FlagReadOnly, InvalidRequest
+from draftd.fallback.store import replace_file
+
+FLAG_KEY = "speculative-decoding"
+VARIANTS: Mapping[str, bool] = {"on": True, "off": False}
+_SCHEMA = "https://flagd.dev/schema/v0/flags.json"
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FlagResolution:
+    """What the flag says for one context. `reason` is OpenFeature's: STATIC, TARGETING_MATCH, DEFAULT, DISABLED, STALE
+    (the source is broken, its last good state is in force) or ERROR (the configured default). `error` says more."""
+
+    variant: str
+    value: bool
+    reason: str
+    error: str = ""
+
+
+def parse(text: str) -> Document:
+    """A flagd document. Raises ValueError, which says what is wrong with it."""
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not valid JSON ({error})") from None
+    if not isinstance(document, dict) or not isinstance(document.get("flags"), dict):
+        raise ValueError('no object "flags" at its top')
+    flag = document["flags"].get(FLAG_KEY)
+    if flag is not None and not (isinstance(flag, dict) and isinstance(flag.get("variants"), dict)):
+        raise ValueError(f'flag "{FLAG_KEY}" has no object "variants"')
+    return document
+
+
+def default_variant(document: Document) -> str:
+    """The variant where no targeting rule matches; empty where the document names none."""
+    value = document["flags"].get(FLAG_KEY, {}).get("defaultVariant")
+    if isinstance(value, bool):  # flagd reads true as "true"
+        return str(value).lower()
+    return value if isinstance(value, str) else ""
+
+
+def variants(document: Document) -> tuple[str, ...]:
+    flag = document["flags"].get(FLAG_KEY)
+    return tuple(VARIANTS) if flag is None else tuple(flag["variants"])
+
+
+def with_default_variant(document: Document, variant: str) -> Document:
+    """A copy with that default. Adds the flag where the document lacks it.
+
+    Raises InvalidRequest for a variant the flag does not have, FlagReadOnly where the flag is disabled: a default
+    would change nothing there.
+    """
+    allowed = variants(document)
+    if variant not in allowed:
+        raise InvalidRequest("variant", variant, ", ".join(allowed))
+    changed = copy.deepcopy(document)
+    flag = changed["flags"].setdefault(FLAG_KEY, {"state": "ENABLED", "variants": dict(VARIANTS)})
+    if flag.get("state") == "DISABLED":
+        raise FlagReadOnly(f'flag "{FLAG_KEY}" is DISABLED in its file: set its state to ENABLED there first')
+    flag["defaultVariant"] = variant
+    return changed
+
+
+class FlagFile:
+    """A flagd file in JSON. `path` may be a symbolic link: its target is replaced, the link stays."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def create_if_missing(self, variant: str) -> bool:
+        """Whether it was written. Raises ConfigError where it cannot be."""
+        if self.path.exists():
+            return False
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._write(with_default_variant({"$schema": _SCHEMA, "flags": {}}, variant))
+        except OSError as error:
+            raise ConfigError("flag.file", str(self.path), f"a path that can be written ({error.strerror})") from None
+        return True
+
+    def read(self) -> Document:
+        """Raises ValueError with what is wrong."""
+        try:
+            return parse(self.path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ValueError(f"cannot be read ({error.strerror})") from None
+        except UnicodeDecodeError:
+            raise ValueError("not UTF-8") from None
+
+    @property
+    def writable(self) -> bool:
+        # YAML is flagd's other format; rewriting it would drop the operator's comments.
+        return self.path.suffix != ".yaml" and os.access(self.path.resolve().parent, os.W_OK)
+
+    def set_default(self, variant: str) -> str:
+        """Changes `defaultVariant` only, and returns the previous one; empty where the file was missing.
+
+        Raises InvalidRequest for an unknown variant, FlagReadOnly where the file cannot be rewritten faithfully.
+        """
+        if not self.writable:
+            raise FlagReadOnly(f"{self.path} cannot be rewritten by the daemon: edit it by hand")
+        if self.create_if_missing(variant):
+            return ""
+        try:
+            document = self.read()
+        except ValueError as error:
+            raise FlagReadOnly(f"{self.path} is broken and is left as it is: {error}") from None
+        previous = default_variant(document)
+        changed = with_default_variant(document, variant)
+        if changed != document:
+            try:
+                self._write(changed)
+            except OSError as error:
+                raise FlagReadOnly(f"{self.path} cannot be written: {error.strerror}") from None
+        return previous
+
+    def _write(self, document: Document) -> None:
+        target = self.path.resolve()
+        before = target.stat() if target.exists() else None
+
+        def finish(name: str) -> None:
+            os.chmod(name, before.st_mode & 0o777 if before else 0o644)
+            if before is not None:
+                # flagd's watcher reloads on a later modification time: two writes within a clock tick must differ.
+                later = max(os.stat(name).st_mtime_ns, before.st_mtime_ns + 1_000_000)
+                os.utime(name, ns=(later, later))
+
+        replace_file(target, json.dumps(document, indent=2, ensure_ascii=False) + "\n", finish)
