@@ -1,18 +1,6 @@
 """Everything that draftd refuses, with the gRPC and the HTTP status that say so (paired as google.rpc.Code has them).
 
-DraftdError
-├── ConfigError             (start-up only)             a setting is wrong
-├── ModelLoadError          FAILED_PRECONDITION    400  a model cannot be loaded
-├── InvalidRequest          INVALID_ARGUMENT       400  a field of the request is wrong
-├── SpeculationUnavailable  FAILED_PRECONDITION    400  speculation was demanded and cannot be had
-├── FlagReadOnly            FAILED_PRECONDITION    400  the flag's provider takes no writes
-├── NotNow                  FAILED_PRECONDITION    400  what was asked for cannot be done as things stand
-├── QueueFull               RESOURCE_EXHAUSTED     429  too many requests wait; retry after a while
-├── NotServing              UNAVAILABLE            503  loading, draining or failed
-├── Unauthenticated         UNAUTHENTICATED        401  no token, or a wrong one
-├── ClientStalled           ABORTED                409  the client took no message for too long
-├── DeadlineExceeded        DEADLINE_EXCEEDED      504  the caller's time ran out
-└── EngineFailure           INTERNAL               500  decoding failed
+Whoever catches DraftdError catches all of it.
 """
 
 from __future__ import annotations

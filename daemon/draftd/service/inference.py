@@ -132,13 +132,8 @@ class InferenceService:
             model, tokenizer = self._ready(), self._worker.tokenizer
             start = replace(start, model=model.info.model, draft_model=model.info.draft_model)
             valid = checked(request, model)
-            start = replace(
-                start,
-                sampling=valid.sampling,
-                max_tokens=valid.max_tokens,
-                stop=valid.stop,
-                messages=_messages(valid.prompt),
-            )
+            told = _messages(valid.prompt)
+            start = replace(start, sampling=valid.sampling, max_tokens=valid.max_tokens, stop=valid.stop, messages=told)
             ids = await tokenise(valid.prompt, tokenizer, model, self._tokenising)
         except DraftdError as error:
             self.refused += 1

@@ -5,7 +5,6 @@ A field is named in errors by its path here: `chat.messages[0].role`, `sampling.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -129,86 +128,75 @@ def checked(request: Request, model: ServedModel) -> Request:
     if request.problem is not None:
         raise request.problem
     _check_prompt(request.prompt, model)
-    max_tokens = request.max_tokens
-    if max_tokens is None:
-        max_tokens = min(model.default_max_tokens, model.info.context_length)
-    elif not 1 <= max_tokens <= model.info.context_length:
-        raise InvalidRequest("max_tokens", max_tokens, f"1 to {model.info.context_length}, the model's context")
-    sampling = _checked_sampling(request.sampling)
+    most = model.info.context_length
+    max_tokens = min(model.default_max_tokens, most) if request.max_tokens is None else request.max_tokens
+    _check(1 <= max_tokens <= most, "max_tokens", max_tokens, f"1 to {most}, the model's context")
+    p = request.sampling
+    _check_sampling(p)
     _check_stop(request.stop)
-    _check_wish(request.wish, model)
+    _check_wish(request.wish, model.info)
     check_caller(request.caller)
+    # -0.0 would be greedy too, and look strange on a span.
+    sampling = replace(p, temperature=p.temperature + 0.0, min_p=p.min_p + 0.0)
     return replace(request, max_tokens=max_tokens, sampling=sampling, stop=tuple(dict.fromkeys(request.stop)))
 
 
 def check_length(ids: Sequence[int], prompt: Prompt, model: ServedModel) -> None:
     """A prompt leaves room for at least one token. Raises InvalidRequest."""
-    if not 0 < len(ids) < model.info.context_length:
-        name = "chat" if isinstance(prompt, Chat) else "prompt" if isinstance(prompt, RawText) else "tokens.ids"
-        allowed = f"1 to {model.info.context_length - 1} tokens, one less than the model's context"
-        raise InvalidRequest(name, f"{len(ids)} tokens", allowed)
+    name = "chat" if isinstance(prompt, Chat) else "prompt" if isinstance(prompt, RawText) else "tokens.ids"
+    most = model.info.context_length - 1
+    allowed = f"1 to {most} tokens, one less than the model's context"
+    _check(1 <= len(ids) <= most, name, f"{len(ids)} tokens", allowed)
 
 
 def check_caller(name: str) -> None:
     """Raises InvalidRequest for a name that is too long."""
-    if len(name.encode()) > MAX_CALLER_BYTES:
-        raise InvalidRequest("caller", name, f"at most {MAX_CALLER_BYTES} bytes")
+    _check(len(name.encode()) <= MAX_CALLER_BYTES, "caller", name, f"at most {MAX_CALLER_BYTES} bytes")
+
+
+def _check(holds: bool, field: str, value: object, allowed: str) -> None:
+    if not holds:
+        raise InvalidRequest(field, value, allowed)
 
 
 def _check_prompt(prompt: Prompt, model: ServedModel) -> None:
     if isinstance(prompt, RawText):
-        if not prompt.text:
-            raise InvalidRequest("prompt", "", "text that is not empty")
+        _check(prompt.text != "", "prompt", "", "text that is not empty")
     elif isinstance(prompt, TokenIds):
-        if not prompt.ids:
-            raise InvalidRequest("tokens.ids", "no ids", "at least one token id")
-        if max(prompt.ids) >= model.info.vocab_size:
-            i = next(i for i, token in enumerate(prompt.ids) if token >= model.info.vocab_size)
-            raise InvalidRequest(f"tokens.ids[{i}]", prompt.ids[i], f"token ids from 0 to {model.info.vocab_size - 1}")
+        _check(len(prompt.ids) > 0, "tokens.ids", "no ids", "at least one token id")
+        last = model.info.vocab_size - 1
+        if max(prompt.ids) > last:
+            i = next(i for i, token in enumerate(prompt.ids) if token > last)
+            raise InvalidRequest(f"tokens.ids[{i}]", prompt.ids[i], f"token ids from 0 to {last}")
     else:
-        _check_chat(prompt.messages, model)
+        allowed = "prompt or tokens: this model has no chat template"
+        _check(model.chat_template, "chat", "messages", allowed)
+        _check(len(prompt.messages) > 0, "chat.messages", "no messages", "at least one message")
+        for i, message in enumerate(prompt.messages):
+            _check(message.role in ROLES, f"chat.messages[{i}].role", message.role, ", ".join(ROLES))
+        filled = any(message.content for message in prompt.messages)
+        _check(filled, "chat.messages", "only empty contents", "at least one message with content")
 
 
-def _check_chat(messages: Sequence[Message], model: ServedModel) -> None:
-    if not model.chat_template:
-        raise InvalidRequest("chat", "messages", "prompt or tokens: this model has no chat template")
-    if not messages:
-        raise InvalidRequest("chat.messages", "no messages", "at least one message")
-    for i, message in enumerate(messages):
-        if message.role not in ROLES:
-            raise InvalidRequest(f"chat.messages[{i}].role", message.role, ", ".join(ROLES))
-    if not any(message.content for message in messages):
-        raise InvalidRequest("chat.messages", "only empty contents", "at least one message with content")
-
-
-def _checked_sampling(p: SamplingParams) -> SamplingParams:
-    if not (math.isfinite(p.temperature) and 0 <= p.temperature <= MAX_TEMPERATURE):
-        raise InvalidRequest("sampling.temperature", p.temperature, f"0 to {MAX_TEMPERATURE:g}; 0 is greedy")
-    if not 0 < p.top_p <= 1:
-        raise InvalidRequest("sampling.top_p", p.top_p, "above 0, up to 1; 1 is off")
-    if p.top_k < 0:
-        raise InvalidRequest("sampling.top_k", p.top_k, "0 or more; 0 is off")
-    if not 0 <= p.min_p <= 1:
-        raise InvalidRequest("sampling.min_p", p.min_p, "0 to 1; 0 is off")
-    # -0.0 would be greedy too, and look strange on a span.
-    return replace(p, temperature=p.temperature + 0.0, min_p=p.min_p + 0.0)
+def _check_sampling(p: SamplingParams) -> None:
+    # No comparison holds for a value that is not a number.
+    allowed = f"0 to {MAX_TEMPERATURE:g}; 0 is greedy"
+    _check(0 <= p.temperature <= MAX_TEMPERATURE, "sampling.temperature", p.temperature, allowed)
+    _check(0 < p.top_p <= 1, "sampling.top_p", p.top_p, "above 0, up to 1; 1 is off")
+    _check(p.top_k >= 0, "sampling.top_k", p.top_k, "0 or more; 0 is off")
+    _check(0 <= p.min_p <= 1, "sampling.min_p", p.min_p, "0 to 1; 0 is off")
 
 
 def _check_stop(stops: Sequence[str]) -> None:
-    if len(stops) > MAX_STOPS:
-        raise InvalidRequest("stop", f"{len(stops)} strings", f"at most {MAX_STOPS} strings")
+    _check(len(stops) <= MAX_STOPS, "stop", f"{len(stops)} strings", f"at most {MAX_STOPS} strings")
     for i, stop in enumerate(stops):
-        if not stop:
-            raise InvalidRequest(f"stop[{i}]", "", "text that is not empty")
-        if len(stop.encode()) > MAX_STOP_BYTES:
-            raise InvalidRequest(f"stop[{i}]", stop, f"at most {MAX_STOP_BYTES} bytes")
+        _check(stop != "", f"stop[{i}]", "", "text that is not empty")
+        _check(len(stop.encode()) <= MAX_STOP_BYTES, f"stop[{i}]", stop, f"at most {MAX_STOP_BYTES} bytes")
 
 
-def _check_wish(wish: Wish, model: ServedModel) -> None:
-    if wish.drafter is not None and wish.drafter not in model.info.registered_drafters:
-        raise InvalidRequest("drafter", wish.drafter, ", ".join(model.info.registered_drafters))
-    cap = wish.max_draft_tokens
-    if cap is not None and cap < 0:
-        raise InvalidRequest("max_draft_tokens", cap, "0 or more; 0 means autoregressive")
-    if cap == 0 and wish.preference is ModePreference.SPECULATIVE:
-        raise InvalidRequest("max_draft_tokens", cap, "1 or more where the mode is speculative")
+def _check_wish(wish: Wish, info: ModelInfo) -> None:
+    known, cap = info.registered_drafters, wish.max_draft_tokens
+    _check(wish.drafter is None or wish.drafter in known, "drafter", wish.drafter, ", ".join(known))
+    _check(cap is None or cap >= 0, "max_draft_tokens", cap, "0 or more; 0 means autoregressive")
+    demanded = wish.preference is ModePreference.SPECULATIVE
+    _check(not (cap == 0 and demanded), "max_draft_tokens", cap, "1 or more where the mode is speculative")

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from draftd.errors import ClientStalled, InvalidRequest, NotServing, QueueFull
 from draftd.fallback.journal import Journal, Transition
@@ -26,41 +25,38 @@ class Feed:
 
     def __init__(self, after: int, most: int = MOST_UNREAD) -> None:
         """`after` is the number of the transition that the watcher has seen last."""
-        self.last = after
-        self._most = most
+        self.last, self._most = after, most
         self._loop = asyncio.get_running_loop()
-        self._lock = threading.Lock()
         self.kept: deque[Transition] = deque()  # from before: what was put meanwhile may be in it again, and comes once
         self._unread: deque[Transition] = deque()
         self._lost = False
         self._woken = asyncio.Event()
 
     def put(self, transition: Transition) -> None:
-        with self._lock:
-            if len(self._unread) >= self._most:
-                self._lost = True
-            if not self._lost:  # once one is lost, what follows would hide the hole
-                self._unread.append(transition)
         with contextlib.suppress(RuntimeError):  # the loop is closed, and the watcher gone with it
-            self._loop.call_soon_threadsafe(self._woken.set)
+            self._loop.call_soon_threadsafe(self._add, transition)
+
+    def _add(self, transition: Transition) -> None:
+        self._lost |= len(self._unread) >= self._most
+        if not self._lost:  # once one is lost, what follows would hide the hole
+            self._unread.append(transition)
+        self._woken.set()
 
     async def take(self) -> Transition:
         """The next one. Raises ClientStalled when one could not be kept, after all that were."""
         while True:
             self._woken.clear()
-            with self._lock:
-                waiting = self.kept or self._unread
-                found, lost = waiting.popleft() if waiting else None, self._lost
-            if found is not None and found.number > self.last:
-                self.last = found.number
-                return found
-            if found is None and lost:
+            waiting = self.kept or self._unread
+            if not waiting and self._lost:
                 raise ClientStalled(
                     f"after_number: the watcher fell more than {self._most} transitions behind; "
                     f"watch again with after_number {self.last}"
                 )
-            if found is None:
+            if not waiting:
                 await self._woken.wait()
+            elif (found := waiting.popleft()).number > self.last:
+                self.last = found.number
+                return found
 
 
 class Transitions:
@@ -131,11 +127,8 @@ class Transitions:
 
 async def unless_set(stopping: asyncio.Event, wanted: Awaitable[T]) -> T:
     """What `wanted` ends with. Raises NotServing as soon as the daemon stops; what is not done by then is given up."""
-    asked = asyncio.ensure_future(wanted)
-    asked.add_done_callback(
-        lambda done: done.cancelled() or done.exception()
-    )  # a failure as the caller leaves is no news
-    ending = asyncio.ensure_future(stopping.wait())
+    asked, ending = asyncio.ensure_future(wanted), asyncio.ensure_future(stopping.wait())
+    asked.add_done_callback(unheard)
     try:
         await asyncio.wait((asked, ending), return_when=asyncio.FIRST_COMPLETED)
         if asked.done() and not asked.cancelled():
@@ -144,3 +137,9 @@ async def unless_set(stopping: asyncio.Event, wanted: Awaitable[T]) -> T:
     finally:
         asked.cancel()
         ending.cancel()
+
+
+def unheard(done: asyncio.Future[Any]) -> None:
+    """For futures that may fail with no caller left: then asyncio does not complain."""
+    if not done.cancelled():
+        done.exception()
