@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from importlib import resources
@@ -17,7 +16,7 @@ from draftd.fallback.store import LearntFile, StateFolder, StateStore
 from draftd.fronts.grpc.manifest import versions
 from draftd.hardware.system import device
 from draftd.models.blas import load_blas
-from draftd.models.folder import Stamp, model_files
+from draftd.models.folder import stamps
 from draftd.settings import ModelSettings, Settings, state_dir
 
 _LADDER, _HISTORY, _LEARNT = "ladder.json", "transitions.jsonl", "learnt.json"
@@ -119,12 +118,8 @@ def identity(settings: Settings) -> dict[str, Any]:
 def _model(path: str | None) -> dict[str, Any] | None:
     if path is None:
         return None
-    files = {}
-    for file, _ in model_files(Path(path).expanduser()):  # none where it is a hub id
-        with contextlib.suppress(FileNotFoundError):  # it went since the folder was listed
-            stamp = Stamp.of(file)
-            files[file.name] = [stamp.bytes, stamp.modified_ns]
-    return {"path": path, "files": files}
+    found = stamps(Path(path).expanduser())  # none where it is a hub id
+    return {"path": path, "files": {name: [one.bytes, one.modified_ns] for name, one in found.items()}}
 
 
 def pair_of(model: ModelSettings) -> str:

@@ -70,7 +70,7 @@ class DraftdClient:
         *,
         tls_cert: Path | None = None,
         tls_key: Path | None = None,
-        tls: bool | None = None,
+        tls: bool = False,
     ) -> None:
         """`tls_ca` is the authority that the daemon's certificate comes from; `tls` without it trusts the system's.
         `tls_cert` and `tls_key` are the client's own, where the daemon wants one."""
@@ -83,7 +83,7 @@ class DraftdClient:
                 5_000,
             ),  # two minutes by default: a daemon that is back is noticed late
         ]
-        if tls or (tls is None and (tls_ca or tls_cert)):
+        if tls or tls_ca or tls_cert:
             credentials = grpc.ssl_channel_credentials(_read(tls_ca), _read(tls_key), _read(tls_cert))
             self._channel = grpc.secure_channel(target, credentials, options)
         else:
@@ -106,7 +106,7 @@ class DraftdClient:
         self,
         prompt: str | None = None,
         *,
-        messages: Sequence[Message | Mapping[str, str]] | None = None,
+        messages: Sequence[Message] | None = None,
         tokens: Sequence[int] | None = None,
         max_tokens: int | None = None,
         sampling: SamplingParams | None = None,
@@ -122,6 +122,7 @@ class DraftdClient:
         """Streams one answer to a raw prompt, chat messages, or token ids. The request is sent when iteration begins;
         closing the iterator cancels it."""
         request = pb.GenerateRequest(
+            prompt=prompt,
             max_tokens=max_tokens,
             stop=stop,
             mode=_MODES[mode],
@@ -131,10 +132,9 @@ class DraftdClient:
             workload=_WORKLOADS[workload],
             caller=caller,
         )
-        if prompt is not None:
-            request.prompt = prompt
         if messages is not None:
-            request.chat.messages.extend(_message(m) for m in messages)
+            chat = [pb.ChatMessage(role=role, content=content) for role, content in messages]
+            request.chat.messages.extend(chat)
         if tokens is not None:
             request.tokens.ids.extend(tokens)
         if sampling is not None:
@@ -157,38 +157,36 @@ class DraftdClient:
         """What is served, by what and on what. Files are hashed when it is first asked for: large ones take a while."""
         return self._call(self._control.GetManifest, control_pb2.GetManifestRequest(), timeout)  # type: ignore[no-any-return]
 
-    def depth(self, *, timeout: float = 10.0) -> control_pb2.GetDepthResponse:
+    def depth(self) -> control_pb2.GetDepthResponse:
         """What was learnt of what drafting costs and yields."""
-        return self._call(self._control.GetDepth, control_pb2.GetDepthRequest(), timeout)  # type: ignore[no-any-return]
+        return self._call(self._control.GetDepth, control_pb2.GetDepthRequest())  # type: ignore[no-any-return]
 
     def get_flag(
-        self, *, workload: WorkloadClass = WorkloadClass.UNSPECIFIED, caller: str = "", timeout: float = 10.0
+        self, *, workload: WorkloadClass = WorkloadClass.UNSPECIFIED, caller: str = ""
     ) -> control_pb2.GetFlagResponse:
         request = control_pb2.GetFlagRequest(workload=_WORKLOADS[workload], caller=caller)
-        return self._call(self._control.GetFlag, request, timeout)  # type: ignore[no-any-return]
+        return self._call(self._control.GetFlag, request)  # type: ignore[no-any-return]
 
-    def set_flag(self, variant: str, *, timeout: float = 10.0) -> control_pb2.SetFlagResponse:
+    def set_flag(self, variant: str) -> control_pb2.SetFlagResponse:
         """Returns when the change is in force."""
-        return self._call(self._control.SetFlag, control_pb2.SetFlagRequest(variant=variant), timeout)  # type: ignore[no-any-return]
+        return self._call(self._control.SetFlag, control_pb2.SetFlagRequest(variant=variant))  # type: ignore[no-any-return]
 
-    def level(self, *, timeout: float = 10.0) -> control_pb2.FallbackState:
-        """Where the fallback ladder stands, and what asks for another level."""
-        return self._call(self._control.GetLevel, control_pb2.GetLevelRequest(), timeout).fallback  # type: ignore[no-any-return]
+    def level(self) -> control_pb2.FallbackState:
+        """The level in force, and what asks for another."""
+        return self._call(self._control.GetLevel, control_pb2.GetLevelRequest()).fallback  # type: ignore[no-any-return]
 
-    def hold_level(
-        self, level: FallbackLevel, seconds: float | None = None, *, timeout: float = 10.0
-    ) -> control_pb2.FallbackState:
-        """Keeps the ladder on `level` for so long, None until it is released. Ends with where it stands then."""
+    def hold_level(self, level: FallbackLevel, seconds: float | None = None) -> control_pb2.FallbackState:
+        """Keeps the ladder on `level` for so long, None until it is released. Returns the state that follows."""
         request = control_pb2.HoldLevelRequest(level=level.label, expires_in=duration(seconds))
-        return self._call(self._control.HoldLevel, request, timeout).fallback  # type: ignore[no-any-return]
+        return self._call(self._control.HoldLevel, request).fallback  # type: ignore[no-any-return]
 
-    def release_level(self, *, timeout: float = 10.0) -> control_pb2.ReleaseLevelResponse:
-        return self._call(self._control.ReleaseLevel, control_pb2.ReleaseLevelRequest(), timeout)  # type: ignore[no-any-return]
+    def release_level(self) -> control_pb2.ReleaseLevelResponse:
+        return self._call(self._control.ReleaseLevel, control_pb2.ReleaseLevelRequest())  # type: ignore[no-any-return]
 
-    def transitions(self, limit: int = 0, *, after: int = 0, timeout: float = 10.0) -> Sequence[control_pb2.Transition]:
+    def transitions(self, limit: int = 0, *, after: int = 0) -> Sequence[control_pb2.Transition]:
         """The latest of those after the number `after`, oldest first; 0 is as many as the daemon likes to list."""
         request = control_pb2.ListTransitionsRequest(limit=limit, after_number=after)
-        return self._call(self._control.ListTransitions, request, timeout).transitions  # type: ignore[no-any-return]
+        return self._call(self._control.ListTransitions, request).transitions  # type: ignore[no-any-return]
 
     def watch(
         self, after: int | None = None, *, begun: Callable[[], None] = lambda: None, timeout: float | None = None
@@ -238,7 +236,7 @@ class DraftdClient:
         with _deferred():
             return method(request, metadata=self._metadata, timeout=timeout)
 
-    def _call(self, method: Any, request: Any, timeout: float) -> Any:
+    def _call(self, method: Any, request: Any, timeout: float = 10.0) -> Any:
         try:
             return method(request, metadata=self._metadata, timeout=timeout)
         except grpc.RpcError as error:
@@ -253,11 +251,6 @@ def _streamed(call: Any) -> Iterator[Any]:
         raise CallError(error) from None
     finally:
         call.cancel()
-
-
-def _message(message: Message | Mapping[str, str]) -> pb.ChatMessage:
-    role, content = (message["role"], message["content"]) if isinstance(message, Mapping) else message
-    return pb.ChatMessage(role=role, content=content)
 
 
 def _read(path: Path | None) -> bytes | None:

@@ -12,11 +12,7 @@ import sys
 
 from draftd.errors import ConfigError
 
-_CANDIDATES = (
-    ("openblas", "libopenblas.so.0"),
-    ("mkl", "libmkl_rt.so.3"),
-    ("mkl", "libmkl_rt.so.2"),
-)
+_LIBRARIES = (("openblas", "libopenblas.so.0"), ("mkl", "libmkl_rt.so.3"), ("mkl", "libmkl_rt.so.2"))
 
 # Between the products of one token OpenBLAS's idle workers spin, for 2^26 cycles by default, on cores that MLX's own
 # threads and the server need: autoregressive decoding is a quarter faster without. 2^4 cycles: they sleep at once.
@@ -52,8 +48,7 @@ def load_blas() -> str:
 
 def _candidates() -> list[tuple[str, str]]:
     """System libraries first, then one that `pip install mkl` put beside this interpreter."""
-    beside = f"{sys.prefix}/lib"
-    return [*_CANDIDATES, *((name, f"{beside}/{library}") for name, library in _CANDIDATES)]
+    return [(name, f"{place}{library}") for place in ("", f"{sys.prefix}/lib/") for name, library in _LIBRARIES]
 
 
 def described(name: str) -> str:

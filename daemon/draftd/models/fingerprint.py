@@ -50,11 +50,10 @@ class Fingerprints:
     def of(self, folder: Path) -> Fingerprint:
         """Raises NotNow, naming the file, where one cannot be read or is being written; NotServing once closed."""
         try:
-            found = model_files(folder)
-            self._forget(folder, {file for file, _ in found})
-            files = [self._file(file, kind) for file, kind in found]
-            template = _template(folder)
-            return Fingerprint(_quantization(folder), (*files, template) if template else tuple(files))
+            found = dict(model_files(folder))
+            self._known = {file: known for file, known in self._known.items() if file.parent != folder or file in found}
+            files = [self._file(file, kind) for file, kind in found.items()]
+            return Fingerprint(_quantization(folder), (*files, *_template(folder)))
         except OSError as error:
             raise NotNow(f"{Path(error.filename or folder).name}: {error.strerror}") from error
 
@@ -85,20 +84,15 @@ class Fingerprints:
                     raise NotServing("the daemon is stopping", retry_after=1.0)
         return digest.hexdigest()
 
-    def _forget(self, folder: Path, kept: set[Path]) -> None:
-        for file in [file for file in self._known if file.parent == folder and file not in kept]:
-            del self._known[file]
 
-
-def _template(folder: Path) -> FileFingerprint | None:
+def _template(folder: Path) -> list[FileFingerprint]:
     """The chat template where it lies within the tokenizer's configuration: several, with their names, as JSON."""
     found = _json(folder / _TOKENIZER_CONFIG).get("chat_template")
     if not found:
-        return None
-    text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, sort_keys=True)
-    content = text.encode()
-    name = f"{_TOKENIZER_CONFIG}#chat_template"
-    return FileFingerprint(name, "chat_template", len(content), hashlib.sha256(content).hexdigest())
+        return []
+    content = (found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, sort_keys=True)).encode()
+    digest = hashlib.sha256(content).hexdigest()
+    return [FileFingerprint(f"{_TOKENIZER_CONFIG}#chat_template", "chat_template", len(content), digest)]
 
 
 def _quantization(folder: Path) -> str:

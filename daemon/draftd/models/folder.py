@@ -53,12 +53,12 @@ class ModelFiles:
     @classmethod
     def noted(cls, folder: Path) -> Self:
         """As they are now. Note them before they are read: one that changes meanwhile is then seen to have."""
-        return cls(folder, _stamps(folder))
+        return cls(folder, stamps(folder))
 
     @property
     def changed(self) -> bool:
         """Whether what lies there is no longer what was read. Looks at the disk."""
-        return self.stamps is not None and self.stamps != _stamps(self.folder)
+        return self.stamps is not None and self.stamps != stamps(self.folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,8 @@ def _kind(name: str) -> str:
     return next((kind for kind, patterns in _KINDS if any(fnmatchcase(name, one) for one in patterns)), "")
 
 
-def _stamps(folder: Path) -> dict[str, Stamp]:
+def stamps(folder: Path) -> dict[str, Stamp]:
+    """Of its files, by name; none where there is no such folder."""
     found = {}
     for file, _ in model_files(folder):
         with contextlib.suppress(FileNotFoundError):  # it went since the folder was listed
