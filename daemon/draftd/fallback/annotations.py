@@ -113,8 +113,8 @@ class Annotator:
             return self._waiting.popleft()
 
     def _send(self, transition: Transition) -> str:
-        title = _TITLES[transition.subject]
-        lines = (f"{title}: {transition.previous} → {transition.current}", transition.cause, transition.evidence)
+        first = f"{_TITLES[transition.subject]}: {transition.previous} → {transition.current}"
+        lines = (first, transition.cause, transition.evidence)
         text = "\n".join(html.escape(line, quote=False) for line in lines if line)[:_MOST_TEXT]
         try:
             tags = ["draftd", transition.subject.value, *([named] if (named := self._instance()) else [])]

@@ -139,22 +139,19 @@ class StepUp:
     ) -> None:
         self._drafters, self._ladder = drafters, tuple(ladder)
         self._again, self._seconds = again_seconds, load_seconds
-        self._target: int | None = None
-        self._answer: Future[int] | None = None
-        self._deadline = 0.0
+        self._loading: tuple[int, Future[int], float] | None = None  # for which position, and until when
         self._not_before = float("-inf")
 
     def weights(self, target: int, now: float) -> Weights:
         """Of the level at that position; loading begins when they are first asked for."""
         if now < self._not_before:
             return Weights.COMING
-        if self._answer is None or self._target != target:
-            self._target, self._answer = target, self._drafters.prepare(self._ladder[target])
-            self._deadline = now + self._seconds
-        answer = self._answer
-        if not answer.done() and now < self._deadline:
+        if self._loading is None or self._loading[0] != target:
+            self._loading = target, self._drafters.prepare(self._ladder[target]), now + self._seconds
+        _, answer, deadline = self._loading
+        if not answer.done() and now < deadline:
             return Weights.COMING
-        self._answer = None
+        self._loading = None
         error = answer.exception() if answer.done() else TimeoutError("they took too long")
         if error is None:
             return Weights.THERE
@@ -166,8 +163,8 @@ class StepUp:
 
     def give_up(self, position: int) -> None:
         """There is no step up any more: releases what was loaded for it."""
-        if self._answer is not None:
-            self._answer = None
+        if self._loading is not None:
+            self._loading = None
             self._drafters.hold(self._ladder[position])
 
 

@@ -77,20 +77,6 @@ class _State(Document):
     probe_baselines: Any = None
 
     @classmethod
-    def of(cls, saved: Saved, ladder: Sequence[LadderLevel], **more: Any) -> _State:
-        hold = saved.ladder.hold
-        return cls(
-            at=saved.at,
-            level=ladder[saved.ladder.position],
-            hold_level=None if hold is None else ladder[hold.position],
-            ladder=saved.ladder,
-            leases=saved.leases,
-            baselines=dict(saved.baselines),
-            quality=saved.quality,
-            **more,
-        )
-
-    @classmethod
     def read(cls, text: str) -> _State:
         """Raises ValueError."""
         try:
@@ -108,7 +94,17 @@ class _State(Document):
 
 def document(saved: Saved, ladder: Sequence[LadderLevel], **more: Any) -> str:
     """The JSON that `parse` reads. `more`: the pair, and what probes showed."""
-    return _State.of(saved, ladder, **more).model_dump_json(indent=1)
+    hold = saved.ladder.hold
+    return _State(
+        at=saved.at,
+        level=ladder[saved.ladder.position],
+        hold_level=None if hold is None else ladder[hold.position],
+        ladder=saved.ladder,
+        leases=saved.leases,
+        baselines=dict(saved.baselines),
+        quality=saved.quality,
+        **more,
+    ).model_dump_json(indent=1)
 
 
 def parse(text: str, ladder: Sequence[LadderLevel]) -> Saved:
@@ -141,7 +137,7 @@ class SavedState:
     ) -> None:
         self._store, self._ladder, self._telemetry, self._pair = store, tuple(ladder), telemetry, pair
         self._probe_baselines = probe_baselines
-        self._kept: _State | None = None  # as it is on the disk, but for its time
+        self._kept: str | None = None  # as it is on the disk, but for its time
         self._failing = False
 
     @property
@@ -173,13 +169,12 @@ class SavedState:
 
     def keep(self, saved: Saved) -> None:
         """What cannot be saved is counted, and logged once until it can be again."""
-        showed = self._probe_baselines.document()
-        state = _State.of(saved, self._ladder, pair=self._pair, probe_baselines=showed)
-        timeless = state.model_copy(update={"at": 0.0})
-        if timeless == self._kept:
-            return
+        more = {"pair": self._pair, "probe_baselines": self._probe_baselines.document()}
         try:
-            self._store.save(state.model_dump_json(indent=1))
+            timeless = document(replace(saved, at=0.0), self._ladder, **more)
+            if timeless == self._kept:
+                return
+            self._store.save(document(saved, self._ladder, **more))
         except (OSError, ValueError) as error:
             self._telemetry.save_failed()
             if not self._failing:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,16 +17,13 @@ log = logging.getLogger(__name__)
 
 
 class LevelInForce:
-    """Which level of `ladder` is in force: what plans ask for as their ceiling. Each change is recorded. Any thread.
-
-    It is the top at first, for no reason.
-    """
+    """Which level of `ladder` is in force: what plans ask for as their ceiling; the top at first. Each change is
+    recorded. One thread moves it, any thread may ask."""
 
     def __init__(self, ladder: Sequence[LadderLevel], journal: Journal | None = None) -> None:
         self.ladder = tuple(ladder)
         self._journal = journal if journal is not None else Journal()
         self._now: tuple[int, Signal | None] = (0, None)
-        self._changing = threading.Lock()
 
     @property
     def position(self) -> int:
@@ -45,19 +41,17 @@ class LevelInForce:
 
     def move(self, position: int, signal: Signal) -> bool:
         """Acts on the next plan. False where that level is in force already: its first cause is kept."""
-        with self._changing:
-            before, after = self.level, self.ladder[position]
-            if position == self._now[0]:
-                return False
-            self._now = position, signal
-            self._journal.record(Subject.LEVEL, before.label, after.label, signal.cause, signal.evidence)
+        before, after = self.level, self.ladder[position]
+        if position == self._now[0]:
+            return False
+        self._now = position, signal
+        self._journal.record(Subject.LEVEL, before.label, after.label, signal.cause, signal.evidence)
         log.info("level %s, was %s: %s", after.label, before.label, signal.text)
         return True
 
     def restore(self, position: int, signal: Signal | None) -> None:
         """Back to where an earlier run was: no transition, for nothing has changed."""
-        with self._changing:
-            self._now = position, signal
+        self._now = position, signal
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal
@@ -22,6 +22,22 @@ MOST_ALERTS = 1000  # in a notification
 MOST_POLLED = 10_000  # in an answer
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+
+# As in dashboards/alerts.py, which the daemon does not import; a test holds both equal.
+ACCEPTED_ALERTS = frozenset(
+    {
+        "DraftdAbsent",
+        "DraftdAcceptanceBelowFloor",
+        "DraftdAcceptanceDrift",
+        "DraftdMemoryPressureCritical",
+        "DraftdSlowerThanBreakEven",
+        "DraftdSwapRising",
+        "DraftdTelemetryDropped",
+        "DraftdThermalHeavy",
+        "DraftdTimeToFirstTokenRegression",
+        "DraftdVerifierErrors",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +240,7 @@ class Ignored:
         return f"{self.alert.where}: {self.result} ({_shown(name)})"
 
 
-def notice_of(alert: Alert, accepted: Set[str], instance: str, now: float) -> Notice | Ignored:
+def notice_of(alert: Alert, instance: str, now: float) -> Notice | Ignored:
     """`instance` is this daemon's own name; while it has none, alerts of any instance are taken for its own.
 
     A level is a ceiling: nothing in here can raise one. Raises BadLevel for any other, and InvalidRequest
@@ -232,7 +248,7 @@ def notice_of(alert: Alert, accepted: Set[str], instance: str, now: float) -> No
     """
     labels = alert.labels
     name = labels.get("alertname", "")
-    if name not in accepted:
+    if name not in ACCEPTED_ALERTS:
         return Ignored(alert, Result.UNKNOWN_ALERT)
     if instance and labels.get("instance") and labels["instance"] != instance:
         return Ignored(alert, Result.OTHER_INSTANCE)
@@ -257,20 +273,3 @@ def notice_of(alert: Alert, accepted: Set[str], instance: str, now: float) -> No
 def _shown(name: str) -> str:
     shown = repr(name)
     return shown if len(shown) <= 80 else f"{shown[:77]}…"
-
-
-# As in dashboards/alerts.py, which the daemon does not import; a test holds both equal.
-ACCEPTED_ALERTS = frozenset(
-    {
-        "DraftdAbsent",
-        "DraftdAcceptanceBelowFloor",
-        "DraftdAcceptanceDrift",
-        "DraftdMemoryPressureCritical",
-        "DraftdSlowerThanBreakEven",
-        "DraftdSwapRising",
-        "DraftdTelemetryDropped",
-        "DraftdThermalHeavy",
-        "DraftdTimeToFirstTokenRegression",
-        "DraftdVerifierErrors",
-    }
-)

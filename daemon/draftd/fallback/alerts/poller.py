@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 
 import aiohttp
 
 from draftd.errors import InvalidRequest, NotServing, QueueFull
 from draftd.fallback.alerts.connections import LoopThread, RateLimitedLog
-from draftd.fallback.alerts.payload import ACCEPTED_ALERTS, PollResult, notice_of, parse_alerts
+from draftd.fallback.alerts.payload import PollResult, notice_of, parse_alerts
 from draftd.fallback.leases import Notice
 from draftd.fallback.seams import FallbackTelemetry
 from draftd.settings import WebhookSettings
@@ -45,7 +45,7 @@ class PollFailed(Exception):
 class Poller:
     """`polled` takes all that fires, an empty list as well; it raises QueueFull or NotServing when it cannot now.
 
-    `instance` and `accepted` as for the webhook.
+    `instance` as for the webhook.
     """
 
     def __init__(
@@ -54,21 +54,15 @@ class Poller:
         polled: Callable[[Sequence[Notice]], object],
         telemetry: FallbackTelemetry,
         instance: Callable[[], str],
-        accepted: Set[str] = ACCEPTED_ALERTS,
         *,
         wall: Callable[[], float] = time.time,
         seconds: float = _SECONDS,
     ) -> None:
         assert settings.poll_url is not None
-        self._url = settings.poll_url + _PATH
-        self._token = settings.poll_token
-        self._period = settings.poll_seconds
-        self._polled = polled
-        self._telemetry = telemetry
-        self._instance = instance
-        self._accepted = accepted
-        self._wall = wall
-        self._seconds = seconds
+        self._url, self._period, self._seconds = settings.poll_url + _PATH, settings.poll_seconds, seconds
+        token = settings.poll_token
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token.get_secret_value()}"}
+        self._polled, self._telemetry, self._instance, self._wall = polled, telemetry, instance, wall
         self._log = RateLimitedLog(log, seconds=3600.0)
         self._failures = 0
         self._thread = LoopThread("draftd-alert-poll", self._run)
@@ -82,25 +76,18 @@ class Poller:
         return self._thread.close(seconds)
 
     async def _run(self) -> None:
-        timeout = aiohttp.ClientTimeout(total=self._seconds)
-        token = {} if self._token is None else {"Authorization": f"Bearer {self._token.get_secret_value()}"}
-        # No cookies, and a connection for each poll: what was wrong with the last one is not kept.
-        connector = aiohttp.TCPConnector(force_close=True)
-        async with aiohttp.ClientSession(
-            timeout=timeout, headers=token, connector=connector, cookie_jar=aiohttp.DummyCookieJar()
-        ) as session:
-            while True:
-                await self._poll(session)
-                await asyncio.sleep(self._wait())
+        while True:
+            await self._poll()
+            await asyncio.sleep(self._wait())
 
     def _wait(self) -> float:
         """Doubles with each failure in a row, up to a bound."""
         longest = max(self._period, _LONGEST_WAIT_SECONDS)
         return min(self._period * 2.0 ** min(self._failures, 30), longest)
 
-    async def _poll(self, session: aiohttp.ClientSession) -> None:
+    async def _poll(self) -> None:
         try:
-            firing = self._understood(await self._answer(session))
+            firing = self._understood(await self._answer())
             await asyncio.to_thread(self._polled, firing)
         except PollFailed as failure:
             self._failed(failure.result, str(failure))
@@ -122,11 +109,15 @@ class Poller:
             log.warning(text, self._url, why, exc_info=error)
         self._failures += 1
 
-    async def _answer(self, session: aiohttp.ClientSession) -> bytes:
-        """Raises PollFailed."""
+    async def _answer(self) -> bytes:
+        """Raises PollFailed. In a session of its own: what was wrong with the last one is not kept."""
+        timeout = aiohttp.ClientTimeout(total=self._seconds)
         try:
-            # A redirect would take the token elsewhere.
-            async with session.get(self._url, params=_WANTED, allow_redirects=False) as response:
+            async with (
+                aiohttp.ClientSession(timeout=timeout, headers=self._headers) as session,
+                # A redirect would take the token elsewhere.
+                session.get(self._url, params=_WANTED, allow_redirects=False) as response,
+            ):
                 if response.status != 200:
                     raise PollFailed(PollResult.REFUSED, f"status {response.status}; wanted: 200")
                 body = bytearray()
@@ -150,7 +141,7 @@ class Poller:
         notices = []
         for alert in alerts:
             try:
-                found = notice_of(alert, self._accepted, instance, now)
+                found = notice_of(alert, instance, now)
             except InvalidRequest as error:  # a rule of another's: no reason to miss the others
                 self._log.write(logging.WARNING, "ignored", f"polled alert ignored: {error.message}")
                 continue

@@ -15,7 +15,7 @@ import socket
 import ssl
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 
@@ -83,8 +83,7 @@ class Rate:
 class WebhookListener:
     """`notices` is where alerts go: it raises QueueFull or NotServing when it cannot take them soon.
 
-    `instance` is what alerts name this daemon by, empty while unknown; `accepted` are the alerts that may ask for a
-    level."""
+    `instance` is what alerts name this daemon by, empty while unknown."""
 
     def __init__(
         self,
@@ -92,14 +91,13 @@ class WebhookListener:
         notices: Notices,
         telemetry: FallbackTelemetry,
         instance: Callable[[], str],
-        accepted: Set[str] = ACCEPTED_ALERTS,
         *,
         wall: Callable[[], float] = time.time,
         body_seconds: float = _BODY_SECONDS,
         request_seconds: float = 2 * _BODY_SECONDS,
     ) -> None:
         self._settings, self._notices, self._telemetry = settings, notices, telemetry
-        self._instance, self._accepted, self._wall = instance, accepted, wall
+        self._instance, self._wall = instance, wall
         self._body_seconds, self._request_seconds = body_seconds, request_seconds
         token, secret = (None if one is None else one.get_secret_value() for one in (settings.token, settings.secret))
         self._authentication = Authentication(token, secret, settings.timestamp_header, settings.replay_seconds)
@@ -252,7 +250,7 @@ class WebhookListener:
         if not notices:
             results = {one.result for one in ignored}
             if results == {Result.UNKNOWN_ALERT}:
-                known = ", ".join(sorted(self._accepted))
+                known = ", ".join(sorted(ACCEPTED_ALERTS))
                 raise Refused(422, Result.UNKNOWN_ALERT, f"{ignored[0]}; allowed: {known}")
             result = Result.NO_LEVEL if Result.NO_LEVEL in results else Result.OTHER_INSTANCE
             return result, {"result": result, **listed}
@@ -275,7 +273,7 @@ class WebhookListener:
         """Raises Refused where it is no notification, or asks for what there is not."""
         instance, now = self._instance(), self._wall()
         try:
-            return [notice_of(alert, self._accepted, instance, now) for alert in parse_notification(body)]
+            return [notice_of(alert, instance, now) for alert in parse_notification(body)]
         except Malformed as error:
             raise Refused(400, Result.MALFORMED, error.message) from None
         except BadLevel as error:
