@@ -48,10 +48,10 @@ class Running:
         return [sink.tokens for sink in sinks]
 
     def ended(self, *sinks: Collected) -> None:
-        until(lambda: all(sink.outcome is not None for sink in sinks), 60, "the requests' ends")
+        until(lambda: all(sink.outcome is not None for sink in sinks), 180, "the requests' ends")
 
     def begun(self, *sinks: Collected) -> None:
-        until(lambda: all(sink.tokens for sink in sinks), 30, "first tokens")
+        until(lambda: all(sink.tokens for sink in sinks), 90, "first tokens")
 
 
 @pytest.fixture

@@ -102,8 +102,7 @@ def p_value(counts: np.ndarray, probabilities: np.ndarray) -> float:
     return float(stats.chisquare(observed, expected * observed.sum() / expected.sum()).pvalue)
 
 
-@pytest.mark.parametrize("name", PARAMS)
-@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize(("name", "depth"), [("temperature", 1), *((name, 2) for name in PARAMS)])
 def test_speculative_text_has_the_targets_distribution(models, name, depth):
     params = PARAMS[name]
     assert p_value(sample(models, params, speculative(depth)), exact(models, params)) > 1e-3
@@ -140,7 +139,7 @@ def test_rows_with_a_seed_and_without_keep_it_side_by_side(models):
 
 def test_requests_that_come_one_by_one_have_the_targets_distribution(models):
     params = PARAMS["temperature"]
-    counts = sample(models, params, speculative(2), samples=800, answer=one_by_one)
+    counts = sample(models, params, speculative(2), samples=400, answer=one_by_one)
     assert p_value(counts, exact(models, params)) > 1e-3
 
 
@@ -176,7 +175,8 @@ def test_the_test_notices_noise_that_comes_twice(models, monkeypatch):
 
     monkeypatch.setattr(Noise, "block", stuck)
     params = PARAMS["temperature"]
-    assert p_value(sample(models, params, speculative(2), seeds=True), exact(models, params)) < 1e-9
+    counts = sample(models, params, speculative(2), seeds=True)
+    assert p_value(counts, exact(models, params)) < 1e-9
 
 
 def overlaps(models, params):
