@@ -34,7 +34,7 @@ def test_a_drafts_bytes_leave_mlx_and_the_process_and_come_back(running, nano, n
     engine = running(lambda: nano(draft=folder))
     size = engine.info.draft_weight_bytes
     assert size > 150 * MB
-    engine.answer(*[request(p, speculative(3), max_tokens=40) for p in prompts])  # its caches have been used
+    engine.answer(*[request(p, speculative(3), max_tokens=8) for p in prompts])  # its caches have been used
     give_back()  # what loading left over is no part of the draft
     held, active, rss = engine.worker.status(), mx.get_active_memory(), resident()
     assert held.draft_weight_bytes == size
