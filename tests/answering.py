@@ -35,7 +35,7 @@ INFO = ModelInfo(
     draft_weight_bytes=100,
     backend="cpu (test)",
 )
-STATUS = EngineStatus(0, 0, 8, 0, 1100, DraftCounts(), {}, 0)
+STATUS = EngineStatus(DraftCounts(), {}, queue_capacity=8, weight_bytes=1100)
 
 
 class Letters:

@@ -29,7 +29,7 @@ from draftd.fallback.ladder import configured_ladder
 from draftd.fallback.loaded_drafters import LoadedDrafters
 from draftd.fallback.probe_runner import ProbeRunner
 from draftd.fallback.signal_feed import RequestFeed
-from draftd.fallback.state import LevelInForce, Readings
+from draftd.fallback.state import FallbackState, LevelInForce
 from draftd.fronts.daemon import Daemon
 from draftd.hardware.monitor import HardwareMonitor
 from draftd.hardware.state import HardwareView, memory_share, takeable
@@ -73,7 +73,7 @@ def run_daemon(
         period_seconds=settings.hardware.period_seconds,
         memory_floor=settings.hardware.memory_floor_bytes,
     )
-    sources = Sources(parts.info, parts.status, parts.readings, parts.flag_enabled, hardware)
+    sources = Sources(parts.info, parts.status, parts.decided, parts.flag_enabled, hardware)
     telemetry = Telemetry.start(__version__, settings.telemetry, environ, sources)
     worker = EngineWorker(
         load or models_of(settings.model, drafters),
@@ -122,8 +122,8 @@ class _Parts:
         # Not while it loads: the engine's thread must be the first to import MLX.
         return mlx_memory() if self.worker is not None and self.worker.state is EngineState.READY else None
 
-    def readings(self) -> Readings | None:
-        return self.fallback.controller.readings() if self.fallback is not None else None
+    def decided(self) -> FallbackState | None:
+        return self.fallback.controller.state() if self.fallback is not None else None
 
     def flag_enabled(self) -> bool | None:
         return self.flags.default_value() if self.flags is not None else None

@@ -25,7 +25,7 @@ from draftd.fallback.saved_state import SavedState
 from draftd.fallback.seams import EngineControl, FallbackTelemetry
 from draftd.fallback.signal_feed import MachineFeed, RequestFeed, SignalFeed, SteadyClock
 from draftd.fallback.signals import Guard, GuardSettings
-from draftd.fallback.state import FallbackState, LevelInForce, Readings
+from draftd.fallback.state import FallbackState, LevelInForce
 from draftd.fallback.store import StateStore
 from draftd.hardware.state import HardwareView
 from draftd.settings import FallbackSettings
@@ -90,7 +90,7 @@ class Controller:
             lease_seconds,
             saved,
         )
-        self._state, self._readings = self._ladder.state(), self._ladder.readings()
+        self._state = self._ladder.state()
         self._sleep = min(_LONGEST_SLEEP, settings.window_seconds / 10, settings.cooldown_seconds / 4)
         self._lock = threading.Lock()  # guards what waits
         self._waiting: list[tuple[Callable[[float], Any], Future[Any]]] = []
@@ -119,10 +119,6 @@ class Controller:
     def state(self) -> FallbackState:
         """As of the last look."""
         return self._state
-
-    def readings(self) -> Readings:
-        """As of the last look."""
-        return self._readings
 
     def notices(self, notices: Sequence[Notice]) -> list[Applied]:
         """What became of each; it is on the disk then, and obeyed. Raises QueueFull where that cannot be done soon,
@@ -181,7 +177,7 @@ class Controller:
             if not self._failing:
                 log.exception("the fallback could not look; it goes on, and further failures are not logged")
             self._failing = True
-        self._state, self._readings = self._ladder.state(), self._ladder.readings()
+        self._state = self._ladder.state()
         for future, result, error in found:
             _end(future, result, error)
 

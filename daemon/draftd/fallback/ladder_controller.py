@@ -21,7 +21,7 @@ from draftd.fallback.probes import CanaryReport, ProbeReport
 from draftd.fallback.saved_state import Saved, SavedState
 from draftd.fallback.seams import EngineControl, FallbackTelemetry
 from draftd.fallback.signal_feed import SignalFeed
-from draftd.fallback.state import FallbackState, LevelInForce, Readings, readings
+from draftd.fallback.state import FallbackState, LevelInForce
 
 log = logging.getLogger(__name__)
 
@@ -140,10 +140,10 @@ class LadderController:
             draft_weight_bytes=engine.draft_weight_bytes,
             state_file=self._saved_state.path,
             missing=missing_drafters(self._levels, self._engine),
+            drift=self._feed.guard.drift(),
+            probe=self._schedule.probed,
+            canaries=self._schedule.tested,
         )
-
-    def readings(self) -> Readings:
-        return readings(self.state(), self._feed.guard.drift(), self._schedule.probed, self._schedule.tested)
 
     # steps
 

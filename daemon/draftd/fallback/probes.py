@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from draftd.core import PROMPT_LOOKUP, DraftCounts
+from draftd.core import PROMPT_LOOKUP, DecodeMode, DraftCounts
 from draftd.fallback.drift import Baseline, Sample
 from draftd.fallback.ladder import LadderLevel, LadderSettings, LadderState
 
@@ -187,6 +187,14 @@ class CanaryReport:
     @property
     def score_speculative(self) -> float:
         return sum(o.passed_speculative for o in self.outcomes) / max(1, len(self.outcomes))
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """By decode mode; empty where none ran."""
+        if not self.outcomes:
+            return {}
+        modes = (DecodeMode.AUTOREGRESSIVE.value, DecodeMode.SPECULATIVE.value)
+        return dict(zip(modes, (self.score_autoregressive, self.score_speculative), strict=True))
 
     @property
     def divergences(self) -> int:

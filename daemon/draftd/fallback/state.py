@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from draftd.core import DecodeMode, DrafterName, FallbackLevel
+from draftd.core import DrafterName
 from draftd.fallback.journal import Journal, Subject
 from draftd.fallback.ladder import Hold, LadderLevel, Signal
 from draftd.fallback.leases import Lease
@@ -58,7 +58,7 @@ class LevelInForce:
 class FallbackState:
     """Times are seconds since 1970; `wait` is how long this level must have been in force before a step up.
     `state_file` None: nothing is kept over a restart. `missing`: drafters of the ladder that cannot be had here, and
-    why."""
+    why. `drift`: by workload class, the CUSUM over its limit. `probe` and `canaries` are the last ones."""
 
     ladder: tuple[LadderLevel, ...]
     position: int
@@ -73,43 +73,6 @@ class FallbackState:
     draft_weight_bytes: int
     state_file: Path | None
     missing: Mapping[DrafterName, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Readings:
-    """What the gauges show. `signals` by cause: the level it asks for; `drift` by workload class; `canary_scores` by
-    decode mode. None is not known yet."""
-
-    level: FallbackLevel
-    position: int = 0
-    held: bool = False
-    signals: Mapping[str, FallbackLevel] = field(default_factory=dict)
     drift: Mapping[str, float] = field(default_factory=dict)
-    leases: int = 0
-    probe_acceptance: float | None = None
-    probe_speedup: float | None = None
-    canary_scores: Mapping[str, float] = field(default_factory=dict)
-
-
-def readings(
-    state: FallbackState, drift: Mapping[str, float], probe: ProbeReport | None, canaries: CanaryReport | None
-) -> Readings:
-    """The same moment in figures."""
-    signals: dict[str, FallbackLevel] = {}
-    for signal in state.signals:
-        signals[signal.cause.value] = min(signals.get(signal.cause.value, FallbackLevel.FULL), signal.asks_for)
-    scores: dict[str, float] = {}
-    if canaries is not None and canaries.outcomes:
-        scores[DecodeMode.AUTOREGRESSIVE.value] = canaries.score_autoregressive
-        scores[DecodeMode.SPECULATIVE.value] = canaries.score_speculative
-    return Readings(
-        level=state.ladder[state.position].kind,
-        position=state.position,
-        held=state.hold is not None,
-        signals=signals,
-        drift=drift,
-        leases=len(state.leases),
-        probe_acceptance=None if probe is None else probe.acceptance,
-        probe_speedup=None if probe is None else probe.speedup,
-        canary_scores=scores,
-    )
+    probe: ProbeReport | None = None
+    canaries: CanaryReport | None = None

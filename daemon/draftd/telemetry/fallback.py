@@ -9,7 +9,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Tracer
 
 from draftd.core import FallbackLevel, Origin
-from draftd.fallback.state import Readings
+from draftd.fallback.state import FallbackState
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry.attributes import Metric
@@ -87,28 +87,30 @@ class FallbackRecorder:
 
 
 def observed_decisions(
-    readings: Callable[[], Readings | None], flag_enabled: Callable[[], bool | None], naming: Naming
+    fallback: Callable[[], FallbackState | None], flag_enabled: Callable[[], bool | None], naming: Naming
 ) -> dict[str, Observe]:
     """What the gauges of the fallback and of the flag show, by their name. Each function answers None while that is not
     known."""
     asked: dict[str, FallbackLevel] = {}  # a collector goes on showing a series that ends, so each one is kept up
 
-    def demands(found: Readings) -> Values:
-        asked.update(dict.fromkeys(found.signals, FallbackLevel.FULL))
-        return {**asked, **found.signals}
+    def demands(now: FallbackState) -> Values:
+        asked.update(dict.fromkeys(asked, FallbackLevel.FULL))
+        for signal in now.signals:
+            asked[signal.cause.value] = min(asked.get(signal.cause.value, FallbackLevel.FULL), signal.asks_for)
+        return dict(asked)
 
-    table: Mapping[Metric, Callable[[Readings], Values]] = {
-        catalog.FALLBACK_LEVEL: lambda r: r.level,
-        catalog.FALLBACK_POSITION: lambda r: r.position,
-        catalog.FALLBACK_HOLD: lambda r: r.held,
+    table: Mapping[Metric, Callable[[FallbackState], Values]] = {
+        catalog.FALLBACK_LEVEL: lambda now: now.ladder[now.position].kind,
+        catalog.FALLBACK_POSITION: lambda now: now.position,
+        catalog.FALLBACK_HOLD: lambda now: now.hold is not None,
         catalog.FALLBACK_DEMAND: demands,
-        catalog.ALERT_LEASES: lambda r: r.leases,
-        catalog.DRIFT_SUM: lambda r: r.drift,
-        catalog.PROBE_ACCEPTANCE: lambda r: r.probe_acceptance,
-        catalog.PROBE_SPEEDUP: lambda r: r.probe_speedup,
-        catalog.CANARY_SCORE: lambda r: r.canary_scores,
+        catalog.ALERT_LEASES: lambda now: len(now.leases),
+        catalog.DRIFT_SUM: lambda now: now.drift,
+        catalog.PROBE_ACCEPTANCE: lambda now: None if now.probe is None else now.probe.acceptance,
+        catalog.PROBE_SPEEDUP: lambda now: None if now.probe is None else now.probe.speedup,
+        catalog.CANARY_SCORE: lambda now: {} if now.canaries is None else now.canaries.scores,
     }
     return {
-        **observed(readings, table, naming.model_label),
+        **observed(fallback, table, naming.model_label),
         **observed(flag_enabled, {catalog.FLAG_ENABLED: lambda enabled: enabled}, naming.model_label),
     }

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from draftd.core import ModelInfo
 from draftd.engine.observer import EngineObserver, EngineStatus
-from draftd.fallback.state import Readings
+from draftd.fallback.state import FallbackState
 from draftd.hardware.state import FixedView, HardwareView
 from draftd.settings import TelemetrySettings
 from draftd.telemetry import catalog
@@ -30,7 +30,7 @@ class Sources:
 
     info: Callable[[], ModelInfo | None] = lambda: None
     status: Callable[[], EngineStatus | None] = lambda: None
-    fallback: Callable[[], Readings | None] = lambda: None
+    fallback: Callable[[], FallbackState | None] = lambda: None
     flag_enabled: Callable[[], bool | None] = lambda: None
     hardware: HardwareView = field(default_factory=FixedView)
 

@@ -301,6 +301,10 @@ class Controlled:
     def position(self) -> int:
         return self.in_force.position
 
+    def asked_for(self) -> dict[str, FallbackLevel]:
+        """By cause."""
+        return {signal.cause.value: signal.asks_for for signal in self.controller.state().signals}
+
     @property
     def told(self) -> list[tuple[str, str, str]]:
         return [(t.previous, t.current, t.cause) for t in self.journal.latest(100)]

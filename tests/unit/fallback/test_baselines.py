@@ -83,6 +83,6 @@ def test_a_baseline_that_cannot_be_read_leaves_the_rest_as_it_was(caplog: pytest
         again = Controlled(store)
     assert "learnt anew" in caplog.text
     assert (again.position, store.aside) == (TOP, 0)
-    assert again.controller.readings().drift == {"code": 0.0}
+    assert again.controller.state().drift == {"code": 0.0}
     store.text = json.dumps({**store.document, "probe_baselines": None})
     assert Controlled(store).runner.known == set(BUILT_IN_DRAFTERS)

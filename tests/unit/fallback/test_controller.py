@@ -155,9 +155,9 @@ def test_a_machine_that_is_not_read_any_more_is_not_critical_for_ever() -> None:
         machine.reads(at, memory_pressure=MemoryPressure.CRITICAL)
         controlled.at(at)
     assert controlled.until(60) == BOTTOM
-    assert controlled.controller.readings().signals == {"memory": PLAIN}
+    assert controlled.asked_for() == {"memory": PLAIN}
     controlled.at(71)
-    assert controlled.controller.readings().signals == {}
+    assert controlled.asked_for() == {}
 
 
 def test_heat_leads_to_shorter_blocks_and_swapping_to_the_light_drafter() -> None:
@@ -264,8 +264,9 @@ def test_canaries_on_demand_count_like_those_on_schedule() -> None:
     assert isinstance(report, CanaryReport)
     controlled.at(2)
     assert controlled.position == BOTTOM
-    scores = controlled.controller.readings().canary_scores
-    assert scores == {DecodeMode.AUTOREGRESSIVE: 1.0, DecodeMode.SPECULATIVE: 0.0}
+    canaries = controlled.controller.state().canaries
+    assert canaries is not None
+    assert canaries.scores == {DecodeMode.AUTOREGRESSIVE: 1.0, DecodeMode.SPECULATIVE: 0.0}
 
 
 def test_probes_and_canaries_are_no_evidence_and_neither_is_what_drafted_nothing() -> None:
@@ -320,7 +321,5 @@ def test_what_is_shown_is_what_is() -> None:
     assert (state.wait, state.relapses, state.state_file) == (2 * COOLDOWN, 0, None)
     assert state.loaded_drafters == {PROMPT_LOOKUP}
     assert [signal.asks_for for signal in state.signals] == [LIGHT_DRAFT]
-    readings = controlled.controller.readings()
-    assert (readings.level, readings.position, readings.held, readings.leases) == (LIGHT_DRAFT, LIGHT, False, 1)
-    assert readings.signals == {"alert": LIGHT_DRAFT}
+    assert (state.hold, len(state.leases), controlled.asked_for()) == (None, 1, {"alert": LIGHT_DRAFT})
     assert controlled.telemetry.transitions == [(FULL, LIGHT_DRAFT, "alert")]

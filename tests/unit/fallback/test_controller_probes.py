@@ -139,7 +139,7 @@ def test_a_new_draft_is_probed_at_once_and_what_was_seen_of_the_old_one_is_forgo
     controlled.traffic(controlled.now + WINDOW / 5, POOR)
     controlled.traffic(controlled.now + WINDOW / 5, POOR)
     assert controlled.position == SHORT
-    drift = controlled.controller.readings().drift
+    drift = controlled.controller.state().drift
     probes = len(controlled.runner.probed)
     reloading = controlled.controller.reload_draft()
     controlled.controller.tick()
@@ -150,13 +150,13 @@ def test_a_new_draft_is_probed_at_once_and_what_was_seen_of_the_old_one_is_forgo
     controlled.controller.tick()
     assert reloading.result(0) == 1234
     assert len(controlled.runner.probed) == probes + 1
-    assert list(controlled.controller.readings().drift) == list(drift)  # the baseline is there still
+    assert list(controlled.controller.state().drift) == list(drift)  # the baseline is there still
     old = controlled.now - 10
     controlled.now += 1
     for _ in range(50):
         controlled.request(1, 99, arrival=old)  # drafted by the old one, ended now
     controlled.controller.tick()
-    assert controlled.controller.readings().drift == {"code": 0.0}
+    assert controlled.controller.state().drift == {"code": 0.0}
 
 
 def test_a_new_draft_is_tried_before_what_it_has_not_changed_and_however_busy_the_daemon_is() -> None:
@@ -189,7 +189,9 @@ def test_a_probe_on_demand_says_what_it_found_and_there_is_none_above_the_top() 
     asked = [controlled.controller.probe()]
     wait_for(asked, controlled)
     assert asked[0].result(0).level == LADDER[LIGHT]
-    assert controlled.controller.readings().probe_speedup == 1.5
+    probed = controlled.controller.state().probe
+    assert probed is not None
+    assert probed.speedup == 1.5
     controlled.runner.slow = True
     first, second = controlled.controller.probe(), controlled.controller.canaries()
     controlled.at(3)

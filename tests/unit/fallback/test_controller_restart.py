@@ -117,7 +117,7 @@ def test_level_cause_clock_hold_leases_and_baselines_are_as_they_were() -> None:
     first.traffic(10 * COOLDOWN, 0.8)
     tell(first, notice(LIGHT_DRAFT, hard=True))
     before = first.controller.state()
-    drift = first.controller.readings().drift
+    drift = first.controller.state().drift
     assert drift
     second = Controlled(store, start=START + first.now + 30)
     after = second.controller.state()
@@ -125,7 +125,7 @@ def test_level_cause_clock_hold_leases_and_baselines_are_as_they_were() -> None:
     assert (after.position, after.since, after.signal, after.leases) == (
         before.position, before.since, before.signal, before.leases,
     )  # fmt: skip
-    assert list(second.controller.readings().drift) == list(drift)
+    assert list(second.controller.state().drift) == list(drift)
     assert second.told == []  # nothing has changed
     assert second.in_force.signal is not None
     assert second.in_force.signal.cause is Cause.ALERT
@@ -173,7 +173,7 @@ def test_the_canaries_word_outlives_a_restart() -> None:
     second.runner.quality = Verdict.BAD
     second.until(2 * COOLDOWN - 10)
     assert second.position == BOTTOM
-    assert second.controller.readings().signals == {"quality": PLAIN}
+    assert second.asked_for() == {"quality": PLAIN}
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_what_was_learnt_of_other_models_is_not_learnt_of_these() -> None:
     first.traffic(10 * COOLDOWN, 0.8)
     tell(first, notice(LIGHT_DRAFT, hard=True))
     other = Controlled(store, pair="others")
-    assert other.controller.readings().drift == {}
+    assert other.controller.state().drift == {}
     assert other.position == LIGHT
 
 
@@ -233,11 +233,11 @@ def test_frozen_baselines_outrank_learnt_ones_and_a_broken_file_of_them_is_refus
     controlled = Controlled(store, baseline=path)
     controlled.at(0)
     assert store.document["baselines"]["draft_model/code"]["mean"] == 0.9
-    assert controlled.controller.readings().drift == {"code": 0.0}
+    assert controlled.controller.state().drift == {"code": 0.0}
     for at in range(20):
         controlled.request(70, 30)
         controlled.at(at)
-    assert controlled.controller.readings().drift["code"] > 1
+    assert controlled.controller.state().drift["code"] > 1
     path.write_text('{"version": 1, "baselines": {"draft_model/code": {"mean": 9, "spread": 0.01}}}')
     with pytest.raises(ConfigError, match=r"fallback\.baseline.*mean"):
         Controlled(baseline=path)

@@ -33,7 +33,7 @@ def test_a_weaker_draft_stays_at_the_top_where_it_is_another_draft(forget: bool,
     assert controlled.traffic(controlled.now + COOLDOWN / 2, WEAK) == position
     if forget:
         assert controlled.traffic(controlled.now + 12 * COOLDOWN, WEAK) == TOP
-        assert controlled.controller.readings().drift == {"code": 0.0}  # it is learnt of in its turn
+        assert controlled.controller.state().drift == {"code": 0.0}  # it is learnt of in its turn
 
 
 def test_that_it_is_another_is_written_down_where_a_restart_and_a_person_find_it() -> None:

@@ -25,26 +25,26 @@ from draftd.core import (
     WorkloadClass,
 )
 from draftd.engine.observer import EngineStatus, PrefixStatus
-from draftd.fallback.state import Readings
+from draftd.fallback.ladder import Cause, Hold, Signal
+from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport, Verdict
 from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel
 from draftd.hardware.state import FixedView, HardwareState, HardwareView
 from draftd.settings import TelemetrySettings
 from draftd.telemetry.setup import Sources, Telemetry
 from draftd.telemetry.spans import InferenceStart
+from tests.fallback import LADDER, LEASE, fallback_state
 
 INFO = ModelInfo("nano", "nano-draft", 2048, 2048, (DRAFT_MODEL,), "", 1000, 200, "cpu (openblas)")
-READINGS = Readings(
-    FallbackLevel.SHORT_BLOCK,
+LADDER_STATE = fallback_state(
     position=1,
-    held=True,
-    signals={"acceptance_drift": FallbackLevel.SHORT_BLOCK},
+    hold=Hold(1),
+    signals=(Signal(Cause.ACCEPTANCE_DRIFT, FallbackLevel.SHORT_BLOCK),),
+    leases=(LEASE, LEASE),
     drift={"code": 1.25},
-    leases=2,
-    probe_acceptance=0.7,
-    probe_speedup=1.5,
-    canary_scores={"autoregressive": 1.0, "speculative": 0.5},
+    probe=ProbeReport(LADDER[0], Verdict.GOOD, "", 0.7, 1.5),
+    canaries=CanaryReport(Verdict.BAD, "", (CanaryOutcome("one", True, True), CanaryOutcome("two", True, False))),
 )
-STATUS = EngineStatus(3, 2, 64, 4096, 1200, DraftCounts(), {}, 0, prefix=PrefixStatus(2048, 8192, 3, 40, 30, 900))
+STATUS = EngineStatus(DraftCounts(), {}, 3, 2, 64, 4096, 1200, prefix=PrefixStatus(2048, 8192, 3, 40, 30, 900))
 SPECULATIVE = DecodePlan(DecodeMode.SPECULATIVE, 4, DRAFT_MODEL, FallbackLevel.FULL, "on", "flag: TARGETING_MATCH")
 AUTOMATIC = replace(SPECULATIVE, depth_mode=DepthMode.AUTOMATIC, alternatives=frozenset({PROMPT_LOOKUP}))
 AUTOREGRESSIVE = DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, FallbackLevel.FULL, "off", "request: autoregressive")
@@ -152,5 +152,5 @@ def telemetry(
     hardware: HardwareView = HARDWARE,
     status: EngineStatus = STATUS,
 ) -> Telemetry:
-    sources = Sources(lambda: INFO, lambda: status, lambda: READINGS, lambda: True, hardware)
+    sources = Sources(lambda: INFO, lambda: status, lambda: LADDER_STATE, lambda: True, hardware)
     return Telemetry.start("1.2.3", TelemetrySettings(capture_content=capture_content), environ, sources)

@@ -19,6 +19,7 @@ from draftd.core import (
     WorkloadClass,
 )
 from draftd.errors import QueueFull
+from draftd.fallback.ladder import Cause, Signal
 from draftd.telemetry import catalog
 from draftd.telemetry.fallback import observed_decisions
 from draftd.telemetry.metrics import Ledger
@@ -29,8 +30,8 @@ from tests.unit.telemetry.scene import (
     AUTOREGRESSIVE,
     CAPPED_STEP,
     INFO,
+    LADDER_STATE,
     PARKED_STEP,
-    READINGS,
     SPECULATIVE,
     SPECULATIVE_STEP,
     STATUS,
@@ -122,10 +123,10 @@ def test_fallback_events_are_counted_by_signal_and_result(scene: Scene, receiver
 
 
 def test_an_ended_demand_goes_on_as_full() -> None:
-    now = replace(READINGS)
+    now = replace(LADDER_STATE)
     observe = observed_decisions(lambda: now, lambda: None, Naming(lambda: INFO))["draftd.fallback.demand"]
     assert [point.value for point in observe()] == [2]
-    now = replace(READINGS, signals={"memory": FallbackLevel.AUTOREGRESSIVE})
+    now = replace(LADDER_STATE, signals=(Signal(Cause.MEMORY, FallbackLevel.AUTOREGRESSIVE),))
     assert {str((p.attributes or {})["draftd.signal"]): p.value for p in observe()} == {
         "acceptance_drift": 3,
         "memory": 0,
