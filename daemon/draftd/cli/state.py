@@ -13,8 +13,7 @@ from draftd.engine.depth.saved import Learnt
 from draftd.errors import ConfigError
 from draftd.fallback.journal import History, Journal
 from draftd.fallback.store import LearntFile, StateFolder, StateStore
-from draftd.fronts.grpc.manifest import versions
-from draftd.hardware.system import device
+from draftd.hardware.system import device, versions
 from draftd.models.blas import load_blas
 from draftd.models.folder import stamps
 from draftd.settings import ModelSettings, Settings, state_dir

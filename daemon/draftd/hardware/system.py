@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import math
 import os
 import platform
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -103,6 +104,17 @@ def device(root: Path = Path("/")) -> Device:
     except OSError:
         name = ""
     return Device(name or platform.machine(), cores, memory)
+
+
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """Of those Python packages that are installed."""
+    found = {}
+    for name in packages:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
 
 
 def _chip() -> str:

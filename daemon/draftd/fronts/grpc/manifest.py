@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.metadata
 import platform
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, ModelInfo
 from draftd.engine.loop import EngineWorker
 from draftd.fronts.grpc.reply import filled
 from draftd.hardware.state import HardwareView
-from draftd.hardware.system import device
+from draftd.hardware.system import device, versions
 from draftd.models.blas import described
 from draftd.models.fingerprint import Fingerprints
 from draftd.models.folder import ModelFiles
@@ -101,17 +100,6 @@ class Manifests:
             files=[filled(pb.ModelFile, file) for file in fingerprint.files],
             changed_since_load=files.changed,
         )
-
-
-def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Of those that are installed."""
-    found = {}
-    for name in packages:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def in_force(settings: Settings, labels: Mapping[str, str]) -> dict[str, str]:
