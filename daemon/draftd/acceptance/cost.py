@@ -8,11 +8,10 @@ that a drafted token is accepted, given that those before it were; `k` the token
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Tick, usable
-from draftd.errors import FieldError
 
 _UNSET = "unset"  # as a manifest spells it
 
@@ -62,40 +61,26 @@ def per_answer(rates: CostRates, seconds: float) -> float | None:
     return None if rates.hourly is None else rates.hourly / 3600 * seconds
 
 
-def time_to_useful_answer(
-    load: float, queue: float, prefill: float, tokens: float, rate: float, network: float
-) -> float:
-    """Seconds until there is an answer to use: load + queue + prefill + tokens / rate + network.
-
-    `load` is 0 where the daemon runs already; `rate` is tokens a second while decoding."""
-    assert rate > 0, rate
-    return load + queue + prefill + tokens / rate + network
-
-
-VerifyCost = Mapping[int, float] | Callable[[int], float]
-"""v(k): what one pass over k drafted tokens and the one before them costs, in autoregressive steps."""
-
-
 def expected_tokens(alpha: float, k: int) -> float:
     """Of one step: (1 - alpha^(k+1)) / (1 - alpha), the target's own token counted."""
-    _check(alpha, k)
+    assert 0 <= alpha <= 1, alpha
+    assert k >= 0, k
     return float(sum(alpha**i for i in range(k + 1)))
 
 
-def speedup(alpha: float, k: int, draft_cost: float, verify_cost: VerifyCost) -> float:
-    """Tokens a second over those of autoregressive decoding. `draft_cost` is c: of one drafted token, in autoregressive
-    steps. Raises FieldError where `verify_cost` is a mapping that says nothing of such blocks."""
-    return expected_tokens(alpha, k) / _step_cost(k, draft_cost, verify_cost)
+def speedup(alpha: float, k: int, step_cost: float) -> float:
+    """Tokens a second over those of autoregressive decoding. `step_cost` is k·c + v(k), in autoregressive steps: what
+    k drafted tokens cost, and one pass of the target over them and the token before them."""
+    return expected_tokens(alpha, k) / step_cost
 
 
-def break_even(k: int, draft_cost: float, verify_cost: VerifyCost) -> float | None:
+def break_even(k: int, step_cost: float) -> float | None:
     """The acceptance from which on speculation pays; None where it never does."""
     from scipy.optimize import brentq  # only the report needs it, and it is slow to import
 
-    cost = _step_cost(k, draft_cost, verify_cost)
-    if cost <= 1:
+    if step_cost <= 1:
         return 0.0
-    return None if cost > k + 1 else float(brentq(lambda alpha: expected_tokens(alpha, k) - cost, 0.0, 1.0))
+    return None if step_cost > k + 1 else float(brentq(lambda alpha: expected_tokens(alpha, k) - step_cost, 0.0, 1.0))
 
 
 def alpha_of(accepted: int, rollbacks: int) -> float | None:
@@ -108,67 +93,45 @@ def alpha_of(accepted: int, rollbacks: int) -> float | None:
 @dataclass(frozen=True, slots=True)
 class Costs:
     """Measured, medians over requests. `draft_seconds` is of one drafted token, `verify_seconds` of one drafted step
-    by its block length; None and empty where nothing was drafted."""
+    by its block length."""
 
     autoregressive_seconds: float
-    draft_seconds: float | None
+    draft_seconds: float
     verify_seconds: Mapping[int, float]
 
     @property
-    def draft_cost(self) -> float | None:
+    def draft_cost(self) -> float:
         """c, in autoregressive steps."""
-        return None if self.draft_seconds is None else self.draft_seconds / self.autoregressive_seconds
+        return self.draft_seconds / self.autoregressive_seconds
 
-    @property
-    def verify_costs(self) -> Mapping[int, float]:
-        """v(k), in autoregressive steps; v(0) is 1."""
-        return {0: 1.0} | {k: seconds / self.autoregressive_seconds for k, seconds in self.verify_seconds.items()}
+    def verify_cost(self, k: int) -> float:
+        """v(k), in autoregressive steps."""
+        return self.verify_seconds[k] / self.autoregressive_seconds
+
+    def step_cost(self, k: int) -> float:
+        return k * self.draft_cost + self.verify_cost(k)
 
 
 def measured_costs(ticks: Sequence[Tick]) -> Costs | None:
     """Of one greedy request at a time with the draft model: other drafters and batches have other prices. None without
-    autoregressive requests."""
-    plain = _step_seconds(ticks)
-    if not plain:
+    such requests, and autoregressive ones beside them."""
+    counted = [tick for tick in ticks if usable(tick)]
+    plain = [tick.counts for tick in counted if tick.place.arm == AUTOREGRESSIVE.id]
+    steps = [counts.verify_seconds / counts.steps for counts in plain if counts.steps and counts.verify_seconds]
+    if not steps:
         return None
-    autoregressive = statistics.median(plain)
+    autoregressive = statistics.median(steps)
     drafting: list[float] = []
     verifying: dict[int, list[float]] = {}
-    for tick in ticks:
-        length = tick.granted.max_draft_tokens if tick.granted is not None else 0
-        c = tick.counts
-        if not usable(tick) or not length or tick.place.arm != Arm(length).id or not c.drafts:
+    for tick in counted:
+        length, c = tick.granted.max_draft_tokens if tick.granted is not None else 0, tick.counts
+        if not length or tick.place.arm != Arm(length).id or not c.drafts:
             continue
         drafting.append(c.draft_seconds / c.drafted)
         # Steps without a draft are among them: the one that ends the prompt, and those that the daemon tries.
         seconds = (c.verify_seconds - (c.steps - c.drafts) * autoregressive) / c.drafts
         verifying.setdefault(length, []).append(max(0.0, seconds))
-    return Costs(
-        autoregressive,
-        statistics.median(drafting) if drafting else None,
-        {k: statistics.median(verifying[k]) for k in sorted(verifying)},
-    )
-
-
-def _step_seconds(ticks: Sequence[Tick]) -> list[float]:
-    """Seconds of an autoregressive step, by request."""
-    return [
-        tick.counts.verify_seconds / tick.counts.steps
-        for tick in ticks
-        if usable(tick) and tick.place.arm == AUTOREGRESSIVE.id and tick.counts.steps and tick.counts.verify_seconds
-    ]
-
-
-def _step_cost(k: int, draft_cost: float, verify_cost: VerifyCost) -> float:
-    if callable(verify_cost):
-        return k * draft_cost + verify_cost(k)
-    if k not in verify_cost:
-        raise FieldError("k", k, f"a block length that was measured: {', '.join(map(str, sorted(verify_cost)))}")
-    return k * draft_cost + verify_cost[k]
-
-
-def _check(alpha: float, k: int) -> None:
-    if not 0 <= alpha <= 1:
-        raise FieldError("alpha", alpha, "0 to 1")
-    if k < 0:
-        raise FieldError("k", k, "0 or more")
+    if not drafting:
+        return None
+    verify = {k: statistics.median(verifying[k]) for k in sorted(verifying)}
+    return Costs(autoregressive, statistics.median(drafting), verify)

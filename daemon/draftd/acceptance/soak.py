@@ -315,7 +315,7 @@ def soak_result(folder: RunFolder) -> SoakResult | None:
     if not ticks:
         return None
     plan: dict[str, Any] = folder.plan(Stage.SOAK) or {}
-    parts = _parts(ticks, samples)
+    parts = soak_parts(ticks, samples)
     failed = [tick for tick in ticks if tick.error]
     common = Counter(tick.error for tick in failed).most_common(_EXAMPLES)
     resident, mlx = (growth(_curves(parts, what)) for what in ("resident", "mlx"))
@@ -344,10 +344,10 @@ def soak_result(folder: RunFolder) -> SoakResult | None:
 
 def soaked_seconds(folder: RunFolder) -> float:
     """How long, in all sessions. Raises RunError for lines that cannot be read."""
-    return sum(part.seconds for part in _parts(folder.ticks(Stage.SOAK), ()))
+    return sum(part.seconds for part in soak_parts(folder.ticks(Stage.SOAK), ()))
 
 
-def _parts(ticks: Sequence[Tick], samples: Sequence[Sample]) -> list[Part]:
+def soak_parts(ticks: Sequence[Tick], samples: Sequence[Sample]) -> list[Part]:
     """Each session's share, in order of time. Its time is that in which requests were under way."""
     made: list[Part] = []
     for session in sorted({tick.place.session for tick in ticks}):

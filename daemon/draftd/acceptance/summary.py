@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import groupby, zip_longest
+from itertools import chain, groupby, zip_longest
 from types import MappingProxyType
 
 from draftd.acceptance import ticks as figures
@@ -13,59 +13,62 @@ from draftd.acceptance.statistics import Interval, Statistic, bootstrap, ratio
 from draftd.acceptance.ticks import Tick
 from draftd.core import DraftCounts, WorkloadClass
 
-_PromptKey = tuple[str, str]  # group, prompt
+_PromptKey = tuple[str, str]  # Place.key
 
 
 @dataclass(frozen=True, slots=True)
 class MetricDef:
-    """What is measured of one request, and which statistic of it stands for many. Seconds are shown as milliseconds
-    where that reads better; here they are seconds."""
+    """What is measured of one request, and which statistic of it stands for many."""
 
-    name: str
     unit: str  # s, tokens/s, tokens, or 1 for a share
     description: str
-    values: Callable[[Tick], Sequence[float]]
+    figure: Callable[[Tick], float | Sequence[float] | None]
     statistic: Statistic = "median"
 
-
-def _one(figure: Callable[[Tick], float | None]) -> Callable[[Tick], Sequence[float]]:
-    def values(tick: Tick) -> Sequence[float]:
-        found = figure(tick)
-        return () if found is None else (found,)
-
-    return values
+    def values(self, tick: Tick) -> Sequence[float]:
+        found = self.figure(tick)
+        return found if isinstance(found, Sequence) else () if found is None else (found,)
 
 
-def _metrics() -> Iterable[MetricDef]:
-    said = {
-        "decode_tokens_per_second": "Tokens after the first chunk, over the time since it.",
-        "output_tokens_per_second": "All tokens of an answer over the whole time that it took.",
-        "time_to_first_token": "From asking to the first token.",
-        "queue": "In the daemon, from arrival until scheduled.",
-        "prefill": "In the daemon, until the prompt was in the cache.",
-        "network": "What the network adds to the first token, there and back.",
-        "time_per_output_token": "The time after the first token, over the tokens after it.",
+_SHARED = "% of tokens take no longer; those of one chunk share its time."
+METRICS: Mapping[str, MetricDef] = MappingProxyType(
+    {
+        "decode_tokens_per_second": MetricDef(
+            "tokens/s", "Tokens after the first chunk, over the time since it.", figures.decode_tokens_per_second
+        ),
+        "output_tokens_per_second": MetricDef(
+            "tokens/s", "All tokens of an answer over the whole time that it took.", figures.output_tokens_per_second
+        ),
+        "time_to_first_token": MetricDef("s", "From asking to the first token.", figures.time_to_first_token),
+        "queue": MetricDef("s", "In the daemon, from arrival until scheduled.", figures.queue),
+        "prefill": MetricDef("s", "In the daemon, until the prompt was in the cache.", figures.prefill),
+        "network": MetricDef("s", "What the network adds to the first token, there and back.", figures.network),
+        "time_per_output_token": MetricDef(
+            "s", "The time after the first token, over the tokens after it.", figures.time_per_output_token
+        ),
+        **{f"inter_token_p{q}": MetricDef("s", f"{q} {_SHARED}", figures.inter_token, q / 100) for q in (50, 95, 99)},
+        **{
+            f"inter_chunk_p{q}": MetricDef(
+                "s", f"{q} % of gaps between chunks are no longer.", figures.inter_chunk, q / 100
+            )
+            for q in (50, 95, 99)
+        },
+        "end_to_end": MetricDef("s", "From asking to the end of the answer.", lambda tick: tick.ended),
+        "acceptance": MetricDef(
+            "1", "Drafted tokens that were accepted, by request.", lambda tick: tick.counts.acceptance
+        ),
+        "acceptance_at_position_0": MetricDef(
+            "1",
+            "Accepted of those drafted first in their block: comparable between block lengths.",
+            lambda tick: figures.acceptance_at(tick, 0),
+        ),
+        "mean_accepted_length": MetricDef(
+            "tokens",
+            "Tokens that a draft yields, the target's own counted.",
+            lambda tick: tick.counts.mean_accepted_length,
+        ),
     }
-    for name, description in said.items():
-        rate = name.endswith("per_second")
-        yield MetricDef(name, "tokens/s" if rate else "s", description, _one(getattr(figures, name)))
-    for q in (50, 95, 99):
-        description = f"{q} % of tokens take no longer; those of one chunk share its time."
-        yield MetricDef(f"inter_token_p{q}", "s", description, figures.inter_token, q / 100)
-    for q in (50, 95, 99):
-        description = f"{q} % of gaps between chunks are no longer."
-        yield MetricDef(f"inter_chunk_p{q}", "s", description, figures.inter_chunk, q / 100)
-    yield MetricDef("end_to_end", "s", "From asking to the end of the answer.", _one(lambda tick: tick.ended))
-    description = "Drafted tokens that were accepted, by request."
-    yield MetricDef("acceptance", "1", description, _one(figures.acceptance))
-    description = "Accepted of those drafted first in their block: comparable between block lengths."
-    first = _one(lambda tick: figures.acceptance_at(tick, 0))
-    yield MetricDef("acceptance_at_position_0", "1", description, first)
-    description = "Tokens that a draft yields, the target's own counted."
-    yield MetricDef("mean_accepted_length", "tokens", description, _one(figures.mean_accepted_length))
-
-
-METRICS: Mapping[str, MetricDef] = MappingProxyType({metric.name: metric for metric in _metrics()})
+)
 
 
 def select(
@@ -84,10 +87,9 @@ def select(
 
 def measure(ticks: Iterable[Tick], metric: str) -> Interval | None:
     """Of those of the ticks that count, by prompt. `samples` are requests. None where there is nothing to measure."""
-    definition = METRICS[metric]
-    clusters, requests = _by_prompt(ticks, definition)
-    found = bootstrap(list(clusters.values()), definition.statistic)
-    return None if found is None else replace(found, samples=requests)
+    found = _by_prompt(ticks, METRICS[metric])
+    interval = bootstrap([list(chain(*one)) for one in found.values()], METRICS[metric].statistic)
+    return None if interval is None else replace(interval, samples=sum(map(len, found.values())))
 
 
 def against(
@@ -96,14 +98,14 @@ def against(
     """`arm` over `base`, on the prompts that both have answered; `base` is of the same run, or of another one's ticks,
     `others`. `samples` are requests, of the side with fewer."""
     definition, ticks = METRICS[metric], list(ticks)
-    sides = select(ticks, arm=arm), select(ticks if others is None else others, arm=base)
-    ours, theirs = (_by_prompt(side, definition)[0] for side in sides)
-    found = ratio(ours, theirs, definition.statistic)
+    ours = _by_prompt(select(ticks, arm=arm), definition)
+    theirs = _by_prompt(select(ticks if others is None else others, arm=base), definition)
+    above, below = ({key: list(chain(*one)) for key, one in side.items()} for side in (ours, theirs))
+    found = ratio(above, below, definition.statistic)
     if found is None:
         return None
     shared = ours.keys() & theirs.keys()
-    counts = [sum(_key(tick) in shared and bool(definition.values(tick)) for tick in side) for side in sides]
-    return replace(found, samples=min(counts))
+    return replace(found, samples=min(sum(len(side[key]) for key in shared) for side in (ours, theirs)))
 
 
 def counted(ticks: Iterable[Tick]) -> DraftCounts:
@@ -187,24 +189,18 @@ def total_throughput(ticks: Iterable[Tick], arm: str) -> Interval | None:
     for together in _together(tick for tick in ticks if tick.place.arm == arm and not tick.place.warm_up):
         wall = _wall(together)
         if wall > 0 and all(figures.usable(tick) for tick in together):
-            key = tuple(sorted(_key(tick) for tick in together))
+            key = tuple(sorted(tick.place.key for tick in together))
             clusters.setdefault(key, []).append(sum(tick.output_tokens for tick in together) / wall)
     return bootstrap(list(clusters.values()))
 
 
-def _by_prompt(ticks: Iterable[Tick], metric: MetricDef) -> tuple[dict[_PromptKey, list[float]], int]:
-    """Values by prompt, and how many requests gave any."""
-    clusters: dict[_PromptKey, list[float]] = {}
-    requests = 0
+def _by_prompt(ticks: Iterable[Tick], metric: MetricDef) -> dict[_PromptKey, list[Sequence[float]]]:
+    """By prompt, the values of each request that gave any."""
+    found: dict[_PromptKey, list[Sequence[float]]] = {}
     for tick in select(ticks):
         if values := metric.values(tick):
-            requests += 1
-            clusters.setdefault(_key(tick), []).extend(values)
-    return clusters, requests
-
-
-def _key(tick: Tick) -> _PromptKey:
-    return tick.place.group, tick.place.prompt
+            found.setdefault(tick.place.key, []).append(values)
+    return found
 
 
 def _together(ticks: Iterable[Tick]) -> Iterable[list[Tick]]:

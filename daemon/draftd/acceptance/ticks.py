@@ -230,19 +230,9 @@ def output_tokens_per_second(tick: Tick) -> float | None:
     return tick.output_tokens / tick.ended if tick.output_tokens and tick.ended > 0 else None
 
 
-def acceptance(tick: Tick) -> float | None:
-    """accepted / drafted. Falls as blocks grow at constant quality."""
-    return tick.counts.acceptance
-
-
 def acceptance_at(tick: Tick, position: int) -> float | None:
     """Of the tokens drafted at this position of a block, from 0, the share that was accepted."""
     drafted, accepted = tick.counts.drafted_per_position, tick.counts.accepted_per_position
     if position >= len(drafted) or not drafted[position]:
         return None
     return (accepted[position] if position < len(accepted) else 0) / drafted[position]
-
-
-def mean_accepted_length(tick: Tick) -> float | None:
-    """Tokens that a draft yields: those accepted and the target's own."""
-    return tick.counts.mean_accepted_length

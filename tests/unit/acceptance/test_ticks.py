@@ -32,9 +32,7 @@ def test_each_figure_is_what_it_says() -> None:
     assert figures.inter_token(_TIMED) == pytest.approx((0.1, 0.1, 0.1, 0.2))
     assert figures.time_per_output_token(_TIMED) == pytest.approx(0.6 / 5)
     assert figures.output_tokens_per_second(_TIMED) == pytest.approx(6 / 1.1)
-    assert figures.acceptance(_TIMED) == 3 / 8
     assert [figures.acceptance_at(_TIMED, i) for i in range(5)] == [1.0, 0.5, 0.0, 0.0, None]
-    assert figures.mean_accepted_length(_TIMED) == 2.5
 
 
 @pytest.mark.parametrize(
@@ -47,8 +45,6 @@ def test_each_figure_is_what_it_says() -> None:
         figures.decode_tokens_per_second,
         figures.time_per_output_token,
         figures.output_tokens_per_second,
-        figures.acceptance,
-        figures.mean_accepted_length,
         lambda t: figures.acceptance_at(t, 0),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from enum import StrEnum
 from importlib import resources
@@ -201,7 +202,7 @@ def _one_of(given: str, names: list[str]) -> str:
 
 
 class _Places:
-    """Where in a file a field stands, as a person would say it."""
+    """Where in a file a field is, as a person would say it."""
 
     def __init__(self, text: str, source: str, document: Mapping[str, Any]) -> None:
         self._lines, self._source, self._document = text.splitlines(), source, document
@@ -212,27 +213,26 @@ class _Places:
 
     def _field(self, where: tuple[str | int, ...]) -> str:
         if len(where) < 2 or where[0] != "criterion":
-            return ".".join(str(part) for part in where)
+            return ".".join(map(str, where))
         number = int(where[1])
         entry = self._document["criterion"][number]
         name = entry.get("name") if isinstance(entry, Mapping) else None
-        parts = [f"criterion {number + 1}" + (f" ({name})" if isinstance(name, str) and name else "")]
-        return ": ".join([*parts, *(str(part) for part in where[2:3])])
+        named = f" ({name})" if isinstance(name, str) and name else ""
+        return ": ".join([f"criterion {number + 1}{named}", *map(str, where[2:3])])
 
     def _line(self, where: tuple[str | int, ...]) -> int | None:
         """From 1: that of the key, or of its table where it is not there."""
-        table, criteria, header = "", -1, None
-        keys = [part for part in where if isinstance(part, str)]
-        wanted = keys[0] if len(where) > 1 else ""
-        index = where[1] if len(where) > 1 and isinstance(where[1], int) else None
+        *table, key = where
+        wanted = (table[0], table[1] if len(table) > 1 else 0) if table else ("", 0)
+        here, header = ("", 0), None
+        counted: Counter[str] = Counter()
         for number, line in enumerate(self._lines, 1):
             if found := re.match(r"\s*\[+\s*([\w-]+)\s*\]+", line):
-                table = found[1]
-                criteria += table == "criterion"
-                if where == (table,):
+                here = found[1], counted[found[1]]
+                counted[found[1]] += 1
+                if where == (found[1],):
                     return number
-                if table == wanted and index in (None, criteria):
-                    header = number
-            elif table == wanted and index in (None, criteria) and re.match(rf'\s*"?{re.escape(keys[-1])}"?\s*=', line):
+                header = number if here == wanted else header
+            elif here == wanted and re.match(rf'\s*"?{re.escape(str(key))}"?\s*=', line):
                 return number
         return header

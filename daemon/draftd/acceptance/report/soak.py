@@ -22,7 +22,7 @@ from draftd.acceptance.report.data import (
     span,
 )
 from draftd.acceptance.samples import Sample
-from draftd.acceptance.soak import SoakResult, Window
+from draftd.acceptance.soak import SoakResult, Window, soak_parts
 from draftd.acceptance.statistics import Growth
 from draftd.acceptance.ticks import Tick
 
@@ -160,12 +160,10 @@ def soak_charts(ticks: Sequence[Tick], samples: Sequence[Sample], windows: Seque
 def _readings(ticks: Sequence[Tick], samples: Sequence[Sample]) -> list[tuple[float, Sample]]:
     """Those that were taken while requests were under way, with the minute of the soak."""
     found, before = [], 0.0
-    for session in sorted({tick.place.session for tick in ticks}):
-        mine = [tick for tick in ticks if tick.place.session == session]
-        began, ended = min(tick.elapsed for tick in mine), max(tick.elapsed + tick.ended for tick in mine)
-        there = [one for one in samples if one.session == session and began <= one.elapsed <= ended]
-        found += [((before + one.elapsed - began) / 60, one) for one in there]
-        before += ended - began
+    for part in soak_parts(ticks, samples):
+        there = [one for one in part.samples if part.began <= one.elapsed <= part.ended]
+        found += [((before + one.elapsed - part.began) / 60, one) for one in there]
+        before += part.seconds
     return found
 
 

@@ -41,7 +41,6 @@ TONES: Mapping[Outcome, Tone] = {
     Outcome.NOT_MEASURED: "absent",
     Outcome.EXCUSED: "excused",
 }
-_NAMED = 4  # criteria in one sentence
 
 
 # the verdict
@@ -54,7 +53,9 @@ def criteria(verdict: Verdict) -> Section:
         lead = "Nothing was judged: a verdict would mislead."
         return Section("criteria", "Criteria", lead, notes=[*reasons, *notes])
     table = Table.of_words(f"“{verdict.spec}”, criterion by criterion", [_criterion(one) for one in verdict.judgements])
-    return Section("criteria", "Criteria", _in_the_way(verdict), notes=notes, tables=(table,))
+    missed = [f"“{one.criterion.name}” ({output.outcome(one)})" for one in verdict.unproven]
+    lead = f"In the way: {', '.join(missed)}." if missed else "Every criterion holds."
+    return Section("criteria", "Criteria", lead, notes=notes, tables=(table,))
 
 
 def _criterion(one: Judgement) -> Row:
@@ -67,18 +68,6 @@ def _criterion(one: Judgement) -> Row:
         "Samples": Cell(str(one.reading.samples), counted.removesuffix("s") if one.reading.samples == 1 else counted),
         "Outcome": Cell(output.outcome(one), one.reason, TONES[one.outcome]),
     }
-
-
-def _in_the_way(verdict: Verdict) -> str:
-    """By name, as long as there are few; then what failed by name, and of the rest how many."""
-    if not verdict.unproven:
-        return "Every criterion holds."
-    if len(verdict.unproven) <= _NAMED:
-        stands = [f"“{one.criterion.name}” ({output.outcome(one)})" for one in verdict.unproven]
-        return f"In the way: {', '.join(stands)}."
-    failed = [f"“{one.criterion.name}” failed" for one in verdict.unproven if one.outcome is Outcome.FAILED]
-    rest = Counter(output.outcome(one) for one in verdict.unproven if one.outcome is not Outcome.FAILED)
-    return f"In the way: {', '.join([*failed, *(f'{number} × {outcome}' for outcome, number in rest.items())])}."
 
 
 # quality

@@ -175,23 +175,24 @@ def _arm(sweep: Sweep, block_length: int) -> Arm:
 def calculator(sweep: Sweep, candidate: Arm | None) -> Section | None:
     """None where no draft model's steps were measured beside autoregressive ones."""
     costs = measured_costs(sweep.ticks)
-    if costs is None or costs.draft_cost is None:
+    if costs is None:
         return None
-    c, v = costs.draft_cost, costs.verify_costs
+    c = costs.draft_cost
     arms = {arm.block_length: arm for arm in sweep.lengths if arm.block_length in costs.verify_seconds}
     alphas = {k: _alpha(sweep, arm) for k, arm in arms.items()}
     rows: list[Row] = []
     for k, alpha in alphas.items():
-        even = break_even(k, c, v)
+        cost = costs.step_cost(k)
+        even = break_even(k, cost)
         spare = None if alpha is None or even is None else alpha - even
         rows.append(
             {
                 "Block": str(k),
                 "Verifying | ms": figure(costs.verify_seconds[k] * 1000),
-                "v(k) | steps": figure(v[k]),
+                "v(k) | steps": figure(costs.verify_cost(k)),
                 "Accepted | α": share(alpha),
                 "Tokens a step | expected": NOTHING if alpha is None else f"{expected_tokens(alpha, k):.2f}",
-                "Speed-up | expected": NOTHING if alpha is None else f"{speedup(alpha, k, c, v):.2f}×",
+                "Speed-up | expected": NOTHING if alpha is None else f"{speedup(alpha, k, cost):.2f}×",
                 "Speed-up | measured": measured(sweep.gains.get(arms[k]), unit="×"),
                 "Pays from | α": "never" if even is None else share(even),
                 "To spare": NOTHING if spare is None else f"{spare * 100:+.0f} points".replace("-", "−"),
@@ -204,7 +205,7 @@ def calculator(sweep: Sweep, candidate: Arm | None) -> Section | None:
     meaning = "how often a drafted token is accepted, where those before it were"
     facts: dict[str, Cell | str] = {
         "One autoregressive step": f"{figure(costs.autoregressive_seconds * 1000)} ms",
-        "One drafted token": Cell(f"{figure(c * costs.autoregressive_seconds * 1000)} ms", f"c = {figure(c)} steps"),
+        "One drafted token": Cell(f"{figure(costs.draft_seconds * 1000)} ms", f"c = {figure(c)} steps"),
         "One verification": Cell(verifying, "longer blocks are more to verify: v(k) steps"),
         "Expected speed-up": Cell("(1 − αᵏ⁺¹) ÷ ((1 − α) · (k·c + v(k)))", "Leviathan et al. 2023, v(k) as measured"),
         "α": Cell("accepted ÷ (accepted + rollbacks)", meaning),
@@ -221,17 +222,18 @@ def _alpha(sweep: Sweep, arm: Arm) -> float | None:
 
 def _expected(sweep: Sweep, costs: Costs, alphas: Mapping[int, float | None]) -> Chart:
     """Leviathan's formula with this machine's costs, and where the run lies."""
-    c, v, grid = costs.draft_cost or 0.0, costs.verify_costs, np.linspace(0, 1, 81).tolist()
+    grid = np.linspace(0, 1, 81).tolist()
     series, told, apart = [], [], []
     for k, ink in inks(sweep).items():
-        if k not in v:
+        if k not in alphas:
             continue
+        cost = costs.step_cost(k)
         label = f"blocks of {k}"
-        series.append(Line(label, ink, [a * 100 for a in grid], [speedup(a, k, c, v) for a in grid], marks="plain"))
+        series.append(Line(label, ink, [a * 100 for a in grid], [speedup(a, k, cost) for a in grid], marks="plain"))
         alpha, gain = alphas.get(k), sweep.gains.get(_arm(sweep, k))
         if alpha is None or gain is None:
             continue
-        formula = speedup(alpha, k, c, v)
+        formula = speedup(alpha, k, cost)
         series.append(Line(f"_measured {k}", ink, [alpha * 100], [gain.estimate], marks="dot"))
         apart.append(abs(gain.estimate / formula - 1))
         told.append(
@@ -259,7 +261,7 @@ def _expected(sweep: Sweep, costs: Costs, alphas: Mapping[int, float | None]) ->
 
 def _pays(costs: Costs, alphas: Mapping[int, float | None], candidate: Arm | None) -> str:
     k = candidate.block_length if candidate is not None and candidate.block_length in alphas else max(alphas)
-    even, alpha = break_even(k, costs.draft_cost or 0.0, costs.verify_costs), alphas[k]
+    even, alpha = break_even(k, costs.step_cost(k)), alphas[k]
     if even is None:
         return f"On this machine blocks of {k} never pay: a step costs more than it could ever yield."
     text = f"On this machine blocks of {k} pay from an acceptance of {share(even)} on"

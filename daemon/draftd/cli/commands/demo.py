@@ -15,7 +15,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from draftd import __version__
-from draftd.acceptance.ticks import acceptance, decode_tokens_per_second
+from draftd.acceptance.ticks import decode_tokens_per_second
 from draftd.cli import options, output
 from draftd.cli.commands.compare import Pair, Summary, by_group, rounded, run_pair, summarise, warm_up
 from draftd.cli.figures import length, percent, rate, times
@@ -120,7 +120,7 @@ def _show_answer(out: Console, prompt: prompts.Prompt, pair: Pair) -> None:
     question = prompts.shorten(prompt.messages[-1][1], 92)
     figures = (
         f"{rate(decode_tokens_per_second(pair.autoregressive))} → {rate(decode_tokens_per_second(pair.speculative))}"
-        f" tokens/s · {times(pair.speedup)} · {percent(acceptance(pair.speculative))} accepted"
+        f" tokens/s · {times(pair.speedup)} · {percent(pair.speculative.counts.acceptance)} accepted"
         f" · {'identical' if pair.identical else 'DIFFERENT'}"
     )
     if out.is_terminal:

@@ -77,7 +77,7 @@ def test_the_calculator_has_this_machines_costs_and_break_even(full_page: Report
     found = row(table, "4")
     verify, draft = 1 + 4 * TRUTH.verify_slope, TRUTH.draft_seconds / TRUTH.token_seconds
     assert float(found["v(k)"]) == pytest.approx(verify, rel=0.03)
-    even = break_even(4, draft, {4: verify})
+    even = break_even(4, 4 * draft + verify)
     assert even is not None
     assert float(found["Pays from"].split("\N{NO-BREAK SPACE}")[0]) == pytest.approx(even * 100, abs=2)
     assert float(found["Accepted"].split("\N{NO-BREAK SPACE}")[0]) == pytest.approx(TRUTH.alpha * 100, abs=4)
