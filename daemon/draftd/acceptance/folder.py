@@ -13,11 +13,11 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -31,10 +31,6 @@ _T = TypeVar("_T")
 
 class RunError(FieldError):
     """A run's folder is not as it should be, or is asked for what it does not hold: names the file and the line."""
-
-
-class ManifestError(FieldError):
-    """A manifest's file is not as it should be."""
 
 
 class _About(BaseModel):
@@ -62,7 +58,8 @@ class RunFolder:
             raise RunError(str(path), "something else", "an empty or new folder; an existing run is resumed")
         path.mkdir(parents=True, exist_ok=True)
         created = datetime.now(UTC).isoformat(timespec="seconds")
-        _write(path / "run.json", _About(format=1, name=name or path.name, created=created, daemon=dict(daemon or {})))
+        about = _About(format=1, name=name or path.name, created=created, daemon=dict(daemon or {}))
+        _replace(path / "run.json", to_json(about))
         return cls(path)
 
     @classmethod
@@ -94,7 +91,7 @@ class RunFolder:
         with self._lock:
             number = max(self.manifests(), default=0) + 1
             (self.path / "manifests").mkdir(exist_ok=True)
-            _write(self.path / "manifests" / f"{number:04}.json", manifest)
+            _replace(self.path / "manifests" / f"{number:04}.json", to_json(manifest))
         return number
 
     def manifests(self) -> dict[int, Manifest]:
@@ -117,7 +114,7 @@ class RunFolder:
         wanted = json.loads(json.dumps(plan))
         begun = self.plan(stage)
         if begun is None:
-            _write(self.path / f"{stage}.json", wanted)
+            _replace(self.path / f"{stage}.json", to_json(wanted))
             return
         for name in sorted({*begun, *wanted}):
             if begun.get(name) != wanted.get(name):
@@ -157,25 +154,20 @@ class RunFolder:
                     yield parsed(kind, line, f"{self.path / name}, line {number}")
 
 
-def to_json(manifest: Manifest) -> str:
-    """As it lies in a run's folder."""
-    return _json(manifest)
+def to_json(value: Any) -> str:
+    """A document as it lies in a run's folder."""
+    return json.dumps(_adapter(type(value)).dump_python(value, mode="json"), indent=2, ensure_ascii=False) + "\n"
 
 
-def from_json(text: str | bytes, source: str = "manifest") -> Manifest:
-    """Raises ManifestError, naming `source` and the field."""
-    return parsed(Manifest, text, source, ManifestError)
-
-
-def parsed(kind: type[_T], text: str | bytes, place: str, error: type[FieldError] = RunError) -> _T:
-    """A JSON document. Raises `error` with the first field that is wrong, after the `place` where it stands."""
+def parsed(kind: type[_T], text: str | bytes, place: str) -> _T:
+    """A JSON document. Raises RunError with the first field that is wrong, after the `place` where it stands."""
     try:
-        return _adapter(kind).validate_json(text)  # type: ignore[no-any-return]
+        return cast(_T, _adapter(kind).validate_json(text))
     except ValidationError as found:
         first = found.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         allowed = first["msg"].removeprefix("Input should be ")
-        raise error(f"{place}: {where}".rstrip(": "), first["input"], allowed) from None
+        raise RunError(f"{place}: {where}".rstrip(": "), first["input"], allowed) from None
 
 
 def _drop_partial_line(file: Any) -> None:
@@ -188,25 +180,11 @@ def _drop_partial_line(file: Any) -> None:
             file.truncate(file.read().rfind(b"\n") + 1)
 
 
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return _cached(kind)
-
-
-@cache
-def _cached(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
-
-
-def _json(value: Any) -> str:
-    plain = value if isinstance(value, dict) else _adapter(type(value)).dump_python(value, mode="json")
-    return json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
-
-
-def _write(path: Path, value: Any) -> None:
-    _replace(path, _json(value))
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
 def _replace(path: Path, text: str) -> Path:
+    """Whole or not at all."""
     beside = path.with_name(path.name + ".new")
     beside.write_text(text, encoding="utf-8", newline="")
     return beside.replace(path)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from draftd.acceptance.folder import RunFolder, from_json
+from draftd.acceptance.folder import RunFolder, parsed
+from draftd.acceptance.manifest import Manifest
 from draftd.acceptance.options import GROUPS
 from tests.unit.cli.conftest import Run
 
@@ -20,6 +21,10 @@ def rewritten(path: Path, **changes: Any) -> str:
     return str(other)
 
 
+def taken(text: str | bytes) -> Manifest:
+    return parsed(Manifest, text, "manifest.json")
+
+
 @pytest.fixture
 def written(draftd: Run, tmp_path: Path) -> Path:
     path = tmp_path / "manifest.json"
@@ -29,7 +34,7 @@ def written(draftd: Run, tmp_path: Path) -> Path:
 
 
 def test_what_is_written_is_a_manifest_and_what_is_shown_says_the_same(draftd: Run, written: Path) -> None:
-    made = from_json(written.read_bytes())
+    made = taken(written.read_bytes())
     assert (made.backend, set(made.models)) == ("scripted", {"target", "draft"})
     assert set(made.prompts) == {f"sweep.{group}" for group in GROUPS}
     shown = draftd("freeze").out
@@ -45,7 +50,7 @@ def test_what_is_written_is_a_manifest_and_what_is_shown_says_the_same(draftd: R
         assert text in shown
     assert shown.index("target ") < shown.index("draft ", shown.index("target "))
     told = draftd("freeze", "--json")
-    assert from_json(told.out).settings == made.settings
+    assert taken(told.out).settings == made.settings
 
 
 def test_the_same_daemon_passes_the_check(draftd: Run, written: Path) -> None:
@@ -60,7 +65,7 @@ def test_what_differs_is_named_with_both_values_and_fails_the_check(draftd: Run,
     ran = draftd("freeze", "--check", other)
     assert ran.code == 1
     rows = [line.split() for line in ran.out.splitlines()]
-    python = from_json(written.read_bytes()).python
+    python = taken(written.read_bytes()).python
     assert ["python", "2.7.18", python, "yes"] in rows
     fields = [row[0] for row in rows[1:-1]]
     assert fields.index("python") < fields.index("created")
@@ -79,7 +84,7 @@ def test_what_does_not_matter_passes_the_check_and_is_named(draftd: Run, written
 def test_a_new_manifest_is_written_even_where_the_check_fails(draftd: Run, written: Path, tmp_path: Path) -> None:
     fresh = tmp_path / "fresh.json"
     assert draftd("freeze", "--check", rewritten(written, cores=0), "--out", str(fresh)).code == 1
-    assert from_json(fresh.read_bytes()).cores == from_json(written.read_bytes()).cores
+    assert taken(fresh.read_bytes()).cores == taken(written.read_bytes()).cores
 
 
 def test_a_checksum_is_shortened_on_the_table_only(draftd: Run, written: Path) -> None:

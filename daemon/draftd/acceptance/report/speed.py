@@ -242,8 +242,8 @@ def prompts(sweep: Sweep, candidate: Arm) -> Section:
         if gain is not None:
             gains[title] = gain
         for label, arm in ((ours, candidate), (plain, candidate.baseline)):
-            if (wait := measure(select(ticks, arm=arm.id), "time_to_first_token")) is not None:
-                waits.setdefault(title, {})[label] = wait.scaled(1000)
+            if (first := measure(select(ticks, arm=arm.id), "time_to_first_token")) is not None:
+                waits.setdefault(title, {})[label] = first.scaled(1000)
     if not gains:
         return Section("prompts", "Kinds of prompt", "No prompt was answered both ways.")
     gains = dict(sorted(gains.items(), key=lambda one: -one[1].estimate))
@@ -261,26 +261,12 @@ def prompts(sweep: Sweep, candidate: Arm) -> Section:
         said = [f"{_listed(losing)} {'is' if len(losing) == 1 else 'are'} slower with drafts"] if losing else []
         said += [f"of {_listed(unsure)} it cannot be said"] if unsure else []
         reading = f"It does not pay everywhere: {'; '.join(said)}."
-    charts = (
-        ranges(
-            "gains",
-            "Decode throughput by kind of prompt",
-            {title: {ours: gain} for title, gain in gains.items()},
-            {ours: "speculative"},
-            reading,
-            unit="× autoregressive",
-            level=(1.0, "no gain"),
-        ),
-        ranges(
-            "waits",
-            "Time to first token by kind of prompt",
-            waits,
-            {ours: "speculative", plain: "autoregressive"},
-            "Medians with 95 % intervals. Longer prompts take longer to read, with drafts or without.",
-            unit="ms",
-        ),
-    )
-    return Section("prompts", "Kinds of prompt", lead, charts=charts)
+    inks, level = {ours: "speculative", plain: "autoregressive"}, (1.0, "no gain")
+    rows, title = {kind: {ours: gain} for kind, gain in gains.items()}, "Decode throughput by kind of prompt"
+    throughput = ranges("gains", title, rows, {ours: inks[ours]}, reading, unit="× autoregressive", level=level)
+    reading = "Medians with 95 % intervals. Longer prompts take longer to read, with drafts or without."
+    wait = ranges("waits", "Time to first token by kind of prompt", waits, inks, reading, unit="ms")
+    return Section("prompts", "Kinds of prompt", lead, charts=(throughput, wait))
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -211,15 +211,9 @@ def _change(title: str, metric: str, found: Mapping[Arm, Mapping[str, Interval]]
     if apart:
         lie = "lies" if apart == 1 else "lie"
         reading = f"Of {count(len(rows), 'interval')} {apart} {lie} clear of 1, which is a change."
-    return ranges(
-        f"against-{metric}",
-        f"{title} over {other}",
-        rows,
-        {"this run": "speculative"},
-        f"{METRICS[metric].description} {reading}",
-        unit=f"× {other}",
-        level=(1.0, "no change"),
-    )
+    reading, inks = f"{METRICS[metric].description} {reading}", {"this run": "speculative"}
+    level = (1.0, "no change")
+    return ranges(f"against-{metric}", f"{title} over {other}", rows, inks, reading, unit=f"× {other}", level=level)
 
 
 def _faster(ratios: Sequence[Interval], other: str) -> str:

@@ -106,37 +106,24 @@ def _acceptance(sweep: Sweep, accepted: Mapping[int, Interval]) -> Chart:
         moved = first[longest].low > first[shortest].high or first[longest].high < first[shortest].low
         steady = "moves, though it should not" if moved else "does not depend on what is drafted after it"
         reading += f" The first token of a block {steady}."
-    return lines(
-        "acceptance",
-        "Acceptance by block length",
-        [
-            Line.of("accepted / drafted", "speculative", accepted, 100),
-            Line.of("the first of a block", "third", first, 100),
-        ],
-        reading,
-        across=_STEP,
-        up="% of drafted tokens",
-        ticks=sorted(accepted),
-        top=100,
-    )
+    series = [
+        Line.of("accepted / drafted", "speculative", accepted, 100),
+        Line.of("the first of a block", "third", first, 100),
+    ]
+    title, ticks = "Acceptance by block length", sorted(accepted)
+    return lines("acceptance", title, series, reading, across=_STEP, up="% of drafted tokens", ticks=ticks, top=100)
 
 
 def _yielded(sweep: Sweep) -> Chart:
     curve = sweep.curve("mean_accepted_length")
     best, at = max(curve, key=lambda k: curve[k].estimate), sorted(curve)
-    return lines(
-        "yielded",
-        "Tokens a draft yields",
-        [
-            Line.of(_INTERVAL, "speculative", curve),
-            Line("all accepted", "quiet", at, [k + 1 for k in at], marks="dashed"),
-        ],
+    all_accepted = Line("all accepted", "quiet", at, [k + 1 for k in at], marks="dashed")
+    series = [Line.of(_INTERVAL, "speculative", curve), all_accepted]
+    reading = (
         f"Blocks of {best} yield {figure(curve[best].estimate)} of at most {best + 1} tokens for each pass of the "
-        "target: each one beyond the first is a pass saved.",
-        across=_STEP,
-        up="tokens",
-        ticks=at,
+        "target: each one beyond the first is a pass saved."
     )
+    return lines("yielded", "Tokens a draft yields", series, reading, across=_STEP, up="tokens", ticks=at)
 
 
 def _positions(sweep: Sweep) -> Chart:
@@ -153,16 +140,9 @@ def _positions(sweep: Sweep) -> Chart:
             f"A token is accepted only where all before it are: of blocks of {longest} the first is accepted "
             f"in {share(drawn[0])} of cases, the last in {share(drawn[-1])}."
         )
-    return lines(
-        "positions",
-        "Acceptance by position in the block",
-        series,
-        reading,
-        across="position in the block",
-        up="% of drafted tokens",
-        ticks=range(1, max(len(shares[k]) for k in colours) + 1),
-        top=100,
-    )
+    title, across = "Acceptance by position in the block", "position in the block"
+    ticks = range(1, max(len(shares[k]) for k in colours) + 1)
+    return lines("positions", title, series, reading, across=across, up="% of drafted tokens", ticks=ticks, top=100)
 
 
 def _arm(sweep: Sweep, block_length: int) -> Arm:

@@ -6,9 +6,8 @@ figures; `draftd sweep` is the thorough one.
 
 from __future__ import annotations
 
-import dataclasses
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,6 +28,11 @@ from draftd.core import CLASSES, ModePreference, SamplingParams, WorkloadClass
 
 _ANSWER_SECONDS = 600.0
 _SHOWN_PAIRS = 24  # more are shown by group only
+_FIGURES: Mapping[str, Callable[[Tick], float | None]] = {
+    "tokens_per_second": figures.decode_tokens_per_second,
+    "time_to_first_token": figures.time_to_first_token,
+    "inter_chunk_p95": lambda tick: quantile(figures.inter_chunk(tick), 0.95),
+}
 _COLUMNS = ("prompt", "TTFT ms", "tokens/s", "p95 ms", "speed-up", "accepted", "length", "same")
 
 
@@ -132,7 +136,7 @@ def run_pair(client: DraftdClient, ask: Ask, name: str, group: str) -> Pair:
     """Autoregressive, then speculative, which is demanded: where it cannot be had, CallError is raised."""
 
     def taken(mode: ModePreference) -> Capture:
-        found = capture(client, dataclasses.replace(ask, mode=mode), timeout=_ANSWER_SECONDS)
+        found = capture(client, replace(ask, mode=mode), timeout=_ANSWER_SECONDS)
         if found.failure is not None:
             raise found.failure
         return found
@@ -147,21 +151,21 @@ def run_pair(client: DraftdClient, ask: Ask, name: str, group: str) -> Pair:
 
 def warm_up(client: DraftdClient, ask: Ask) -> None:
     """The first pass through each path pays for things that later ones do not."""
-    run_pair(client, dataclasses.replace(ask, max_tokens=8), "", "")
+    run_pair(client, replace(ask, max_tokens=8), "", "")
 
 
 def summarise(pairs: Sequence[Pair]) -> Summary:
-    slow, fast = [p.autoregressive for p in pairs], [p.speculative for p in pairs]
-    counts = counted(fast)
+    sides = {"autoregressive": [p.autoregressive for p in pairs], "speculative": [p.speculative for p in pairs]}
+    medians = {
+        f"{way}_{name}": _median(map(figure, ticks))
+        for way, ticks in sides.items()
+        for name, figure in _FIGURES.items()
+    }
+    counts = counted(sides["speculative"])
     return Summary(
         pairs=len(pairs),
-        autoregressive_tokens_per_second=_median(map(figures.decode_tokens_per_second, slow)),
-        speculative_tokens_per_second=_median(map(figures.decode_tokens_per_second, fast)),
+        **medians,
         speedup=_median(p.speedup for p in pairs),
-        autoregressive_time_to_first_token=_median(map(figures.time_to_first_token, slow)),
-        speculative_time_to_first_token=_median(map(figures.time_to_first_token, fast)),
-        autoregressive_inter_chunk_p95=_median(map(_inter_chunk_p95, slow)),
-        speculative_inter_chunk_p95=_median(map(_inter_chunk_p95, fast)),
         acceptance=counts.acceptance,
         mean_accepted_length=counts.mean_accepted_length,
         identical=sum(p.identical is True for p in pairs),
@@ -171,10 +175,7 @@ def summarise(pairs: Sequence[Pair]) -> Summary:
 
 def rounded(summary: Summary) -> dict[str, object]:
     """For JSON: four significant digits are more than such figures hold."""
-    return {
-        key: float(f"{value:.4g}") if isinstance(value, float) else value
-        for key, value in dataclasses.asdict(summary).items()
-    }
+    return {key: float(f"{value:.4g}") if isinstance(value, float) else value for key, value in asdict(summary).items()}
 
 
 def by_group(pairs: Iterable[Pair]) -> dict[str, list[Pair]]:
@@ -182,10 +183,6 @@ def by_group(pairs: Iterable[Pair]) -> dict[str, list[Pair]]:
     for pair in pairs:
         groups.setdefault(pair.group, []).append(pair)
     return groups
-
-
-def _inter_chunk_p95(tick: Tick) -> float | None:
-    return quantile(figures.inter_chunk(tick), 0.95)
 
 
 def _median(values: Iterable[float | None]) -> float | None:

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from draftd.acceptance.folder import from_json, to_json
+from draftd.acceptance.folder import parsed, to_json
 from draftd.acceptance.manifest import Difference, Manifest, ModelManifest, differences, take_manifest
 from draftd.acceptance.options import SweepOptions
 from draftd.acceptance.sweep.plan import NothingToMeasure, chosen_prompts
@@ -47,7 +47,7 @@ def command(
 
     The first time, all files of the models are hashed: ten gigabytes take some ten seconds.
     """
-    before = None if check is None else from_json(check.read_bytes(), str(check))
+    before = None if check is None else parsed(Manifest, check.read_bytes(), str(check))
     now = _kept(run, which) if run is not None else _taken(which, timeout)
     if out is not None:
         out.write_text(to_json(now), encoding="utf-8")
