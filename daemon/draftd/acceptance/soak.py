@@ -21,9 +21,9 @@ from draftd.acceptance.options import WINDOW_SECONDS, SoakOptions, SweepOptions
 from draftd.acceptance.samples import Sample
 from draftd.acceptance.session import STOP_SECONDS, Advance, MeasurementStopped, Progress, Session
 from draftd.acceptance.statistics import Curve, Growth, growth, quantile
+from draftd.acceptance.summary import total
 from draftd.acceptance.sweep.plan import chosen_prompts
 from draftd.acceptance.ticks import Stage, Tick
-from draftd.core import DraftCounts
 
 if TYPE_CHECKING:
     from draftd.client.prompts import Prompt
@@ -212,12 +212,7 @@ def _window(part: Part, earlier: float, later: float, start: float, last: bool) 
         return earlier <= at < later or (last and at == later)
 
     ended = [tick for tick in part.ticks if within(tick.elapsed + tick.ended)]
-    counts = DraftCounts()
-    for tick in ended:
-        counts.drafts += tick.counts.drafts
-        counts.drafted += tick.counts.drafted
-        counts.accepted += tick.counts.accepted
-        counts.rollbacks += tick.counts.rollbacks
+    counts = total(tick.counts for tick in ended)
     judged = counts.accepted + counts.rollbacks
     came = [(tokens, gap) for tick in part.ticks for at, tokens, gap in _arrivals(tick) if within(tick.elapsed + at)]
     gaps = [gap / tokens for tokens, gap in came if gap is not None for _ in range(tokens)]

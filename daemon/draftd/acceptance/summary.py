@@ -110,22 +110,24 @@ def against(
 
 def counted(ticks: Iterable[Tick]) -> DraftCounts:
     """Of all of those that count, together."""
-    total = DraftCounts()
-    for tick in select(ticks):
+    return total(tick.counts for tick in select(ticks))
+
+
+def total(counts: Iterable[DraftCounts]) -> DraftCounts:
+    made = DraftCounts()
+    for one in counts:
         for each in fields(DraftCounts):
-            ours, theirs = getattr(total, each.name), getattr(tick.counts, each.name)
+            ours, theirs = getattr(made, each.name), getattr(one, each.name)
             if isinstance(ours, list):
-                sums = [a + b for a, b in zip_longest(ours, theirs, fillvalue=0)]
-                setattr(total, each.name, sums)
-            else:
-                setattr(total, each.name, ours + theirs)
-    return total
+                theirs = [a + b for a, b in zip_longest(ours, theirs, fillvalue=0)]
+            setattr(made, each.name, theirs if isinstance(ours, list) else ours + theirs)
+    return made
 
 
 def per_position(ticks: Iterable[Tick]) -> tuple[float | None, ...]:
     """Of the tokens drafted at each position of a block, the share that was accepted."""
-    total = counted(ticks)
-    pairs = zip_longest(total.accepted_per_position, total.drafted_per_position, fillvalue=0)
+    found = counted(ticks)
+    pairs = zip_longest(found.accepted_per_position, found.drafted_per_position, fillvalue=0)
     return tuple(accepted / drafted if drafted else None for accepted, drafted in pairs)
 
 

@@ -35,6 +35,7 @@ from draftd.settings import Settings, load_settings
 from draftd.v1 import inference_pb2 as pb
 
 _DAEMON = "Which daemon"
+_KEPT = ("target", "model", "draft_model", "config", "assignments")
 _RUNS = Path("draftd-runs")
 _SILENCE_SECONDS = 600.0  # a large model is read, or downloaded
 _READY_SECONDS = 60.0
@@ -76,30 +77,16 @@ class Which:
 
     @property
     def named(self) -> bool:
-        return any((self.target, self.model, self.draft_model, self.config, self.assignments))
+        return any(getattr(self, name) for name in _KEPT)
 
-    def memory(self) -> dict[str, object]:
+    def memory(self) -> dict[str, Any]:
         """For the run's own file: never the token."""
-        config = None if self.config is None else str(self.config)
-        return {
-            "target": self.target,
-            "model": self.model,
-            "draft_model": self.draft_model,
-            "config": config,
-            "assignments": list(self.assignments or ()),
-        }
+        return {name: getattr(self, name) for name in _KEPT} | {"config": self.config and str(self.config)}
 
     def remembered(self, memory: Mapping[str, Any]) -> Which:
         """The one that a run was begun with."""
         config = memory.get("config")
-        return replace(
-            self,
-            target=memory.get("target"),
-            model=memory.get("model"),
-            draft_model=memory.get("draft_model"),
-            config=Path(config) if config else None,
-            assignments=list(memory.get("assignments") or ()),
-        )
+        return replace(self, **{name: memory.get(name) for name in _KEPT} | {"config": config and Path(config)})
 
     def settings(self) -> Settings:
         """Those of a daemon of its own; of costs in any case. Raises ConfigError."""

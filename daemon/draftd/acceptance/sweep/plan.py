@@ -169,36 +169,27 @@ def _prompts(options: SweepOptions, context_length: int) -> tuple[list[Prompt], 
 
 
 def _wanted(options: SweepOptions, offered: list[DrafterName | None], most: int) -> Iterator[Arm]:
-    """One parameter at a time, from the base. What the daemon cannot do is among them."""
+    """One parameter at a time, from the base. What the daemon cannot do is among them. `most` is the longest block that
+    it drafts: automatic depth may go up to that, or to the longest that is swept."""
     drafters = [kind for kind in offered if kind is not None and kind in (options.drafters or offered)]
     missing = [kind for kind in options.drafters or (DRAFT_MODEL,) if kind not in offered]
     first = drafters[0] if drafters else (missing or [DRAFT_MODEL])[0]
-    base = Arm(_base_block(options, most), first)
+    # Where the daemon drafts no block as long as the base, the longest of the others that it does.
+    shorter = max((length for length in options.block_lengths if 0 < length <= most), default=options.block_length)
+    base = Arm(options.block_length if options.block_length <= most else shorter, first)
     yield AUTOREGRESSIVE
     for length in sorted(set(options.block_lengths) - {0}):
         yield Arm(length, first)
     yield base
     if options.block_length != base.block_length:
         yield replace(base, block_length=options.block_length)
-    yield Arm(_longest(options, most), first, automatic=True)
+    yield Arm(max(1, min(options.longest_block, most)), first, automatic=True)
     for kind in (*drafters, *missing):
         yield replace(base, drafter=kind)
     for temperature in sorted(set(options.temperatures) - {0.0}):
         yield from (replace(arm, temperature=temperature) for arm in (AUTOREGRESSIVE, base))
     for together in sorted(set(options.concurrency) - {1}):
         yield from (replace(arm, concurrency=together) for arm in (AUTOREGRESSIVE, base))
-
-
-def _base_block(options: SweepOptions, most: int) -> int:
-    """The one asked for; where the daemon drafts no such block, the longest of the others that it does."""
-    if options.block_length <= most:
-        return options.block_length
-    return max((length for length in options.block_lengths if 0 < length <= most), default=options.block_length)
-
-
-def _longest(options: SweepOptions, most: int) -> int:
-    """What automatic depth may go up to: the longest block that is swept, or the longest that the daemon drafts."""
-    return max(1, min(options.longest_block, most))
 
 
 def _obstacle(arm: Arm, model: pb.GetModelResponse, max_batch: int | None, prompts: int) -> str:

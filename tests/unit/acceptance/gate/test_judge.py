@@ -350,9 +350,8 @@ def test_models_that_changed_under_the_daemon_are_not_judged(tmp_path: Path) -> 
 def test_measurements_without_a_manifest_are_not_judged(tmp_path: Path) -> None:
     path = small(tmp_path / "run", manifest(), manifest())
     (path / "manifests" / "0002.json").unlink()
-    assert "session 2 of run measured something, and manifests/0002.json is not there" in refused(
-        judge_run(path, spec())
-    )
+    said = refused(judge_run(path, spec()))
+    assert "session 2 of run measured something, and manifests/0002.json is not there" in said
 
 
 def test_an_empty_run_is_not_judged(tmp_path: Path) -> None:
