@@ -23,6 +23,7 @@ from draftd.core import (
     TokenSink,
 )
 from draftd.engine.observer import EngineStatus
+from draftd.fallback.probes import CanaryReport, ProbeReport
 
 INFO = ModelInfo(
     model="fake",
@@ -157,12 +158,10 @@ class Told:
     def annotation(self, result: str) -> None:
         self.annotations.append(result)
 
-    def probe(
-        self, level: FallbackLevel, verdict: str, acceptance: float | None, speedup: float | None, seconds: float
-    ) -> None:
-        assert seconds >= 0
-        self.probes.append((level, verdict, acceptance, speedup))
+    def probe(self, report: ProbeReport) -> None:
+        assert report.seconds >= 0
+        self.probes.append((report.level.kind, report.verdict, report.acceptance, report.speedup))
 
-    def canaries(self, level: FallbackLevel, verdict: str, divergences: int, seconds: float) -> None:
-        assert seconds >= 0
-        self.runs.append((level, verdict, divergences))
+    def canaries(self, level: FallbackLevel, report: CanaryReport) -> None:
+        assert report.seconds >= 0
+        self.runs.append((level, report.verdict, report.divergences))

@@ -118,18 +118,15 @@ class ProbeRunner:
             level = next(at_hand, drafting[0] if drafting else level)
         self._check(level)
 
-        def tell(report: CanaryReport) -> None:
-            self._telemetry.canaries(level.kind, report.verdict, report.divergences, report.seconds)
-
-        return self._begin(lambda: self._canaries(level), lambda why: CanaryReport(Verdict.FAILED, why), tell)
+        return self._begin(
+            lambda: self._canaries(level),
+            lambda why: CanaryReport(Verdict.FAILED, why),
+            lambda report: self._telemetry.canaries(level.kind, report),
+        )
 
     def _begin_probe(self, level: LadderLevel, work: Callable[[], ProbeReport]) -> Future[ProbeReport]:
         self._check(level)
-
-        def tell(report: ProbeReport) -> None:
-            self._telemetry.probe(level.kind, report.verdict, report.acceptance, report.speedup, report.seconds)
-
-        return self._begin(work, lambda why: ProbeReport(level, Verdict.FAILED, why), tell)
+        return self._begin(work, lambda why: ProbeReport(level, Verdict.FAILED, why), self._telemetry.probe)
 
     def _check(self, level: LadderLevel) -> None:
         if level.drafter is None:

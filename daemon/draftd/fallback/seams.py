@@ -8,6 +8,7 @@ from typing import Protocol
 
 from draftd.core import DecodeRequest, DrafterName, FallbackLevel, FinishReason, ModelInfo, TokenSink
 from draftd.engine.observer import EngineStatus
+from draftd.fallback.probes import CanaryReport, ProbeReport
 
 
 class ChatTokenizer(Protocol):
@@ -72,8 +73,6 @@ class FallbackTelemetry(Protocol):
 
     def annotation(self, result: str) -> None: ...
 
-    def probe(
-        self, level: FallbackLevel, verdict: str, acceptance: float | None, speedup: float | None, seconds: float
-    ) -> None: ...
+    def probe(self, report: ProbeReport) -> None: ...
 
-    def canaries(self, level: FallbackLevel, verdict: str, divergences: int, seconds: float) -> None: ...
+    def canaries(self, level: FallbackLevel, report: CanaryReport) -> None: ...

@@ -9,6 +9,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Tracer
 
 from draftd.core import FallbackLevel, Origin
+from draftd.fallback.probes import CanaryReport, ProbeReport
 from draftd.fallback.state import FallbackState
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
@@ -40,19 +41,18 @@ class FallbackRecorder:
     def annotation(self, result: str) -> None:
         self._count(catalog.ANNOTATIONS, result)
 
-    def probe(
-        self, level: FallbackLevel, verdict: str, acceptance: float | None, speedup: float | None, seconds: float
-    ) -> None:
-        """One probe, which has just ended and took `seconds`."""
-        self._count(catalog.PROBES, level.label, verdict)
-        self._span(Origin.PROBE, level, verdict, seconds, acceptance, speedup)
+    def probe(self, report: ProbeReport) -> None:
+        """One probe, which has just ended."""
+        level = report.level.kind
+        self._count(catalog.PROBES, level.label, report.verdict)
+        self._span(Origin.PROBE, level, report.verdict, report.seconds, report.acceptance, report.speedup)
 
-    def canaries(self, level: FallbackLevel, verdict: str, divergences: int, seconds: float) -> None:
-        """One run of the quality canaries, which has just ended and took `seconds`."""
-        self._count(catalog.CANARIES, verdict)
-        for _ in range(divergences):
+    def canaries(self, level: FallbackLevel, report: CanaryReport) -> None:
+        """One run of the quality canaries, which has just ended."""
+        self._count(catalog.CANARIES, report.verdict)
+        for _ in range(report.divergences):
             self._count(catalog.CANARY_DIVERGENCES)
-        self._span(Origin.CANARY, level, verdict, seconds)
+        self._span(Origin.CANARY, level, report.verdict, report.seconds)
 
     def _count(self, metric: Metric, *labels: str) -> None:
         """`labels` are the metric's attributes in the catalog's order, after the model."""

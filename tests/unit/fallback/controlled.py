@@ -101,8 +101,7 @@ class FakeEngine:
         raise NotImplementedError
 
     def status(self) -> EngineStatus:
-        known = {"active": self.active, "counts": DraftCounts(), "finished": {}, "loaded": self.held}
-        return EngineStatus(**{name: known.get(name, 0) for name in EngineStatus.__dataclass_fields__})  # type: ignore[arg-type]
+        return EngineStatus(DraftCounts(), {}, active=self.active, loaded=self.held)
 
     def submit(self, request: DecodeRequest, sink: object) -> None:
         raise NotImplementedError

@@ -20,10 +20,12 @@ from draftd.core import (
 )
 from draftd.errors import QueueFull
 from draftd.fallback.ladder import Cause, Signal
+from draftd.fallback.probes import CanaryOutcome, CanaryReport, Divergence, ProbeReport, Verdict
 from draftd.telemetry import catalog
 from draftd.telemetry.fallback import observed_decisions
 from draftd.telemetry.metrics import Ledger
 from draftd.telemetry.recording import Naming
+from tests.fallback import LADDER
 from tests.otlp import OtlpReceiver
 from tests.unit.telemetry.scene import (
     AUTOMATIC,
@@ -99,8 +101,9 @@ def fall_back(scene: Scene) -> None:
     recorder.notification("accepted")
     recorder.poll("ok")
     recorder.annotation("sent")
-    recorder.probe(FallbackLevel.FULL, "good", 0.7, 1.5, 0.25)
-    recorder.canaries(FallbackLevel.FULL, "bad", 2, 1.5)
+    recorder.probe(ProbeReport(LADDER[0], Verdict.GOOD, "", 0.7, 1.5, 0.25))
+    diverged = CanaryOutcome("one", True, True, Divergence(3, None))
+    recorder.canaries(FallbackLevel.FULL, CanaryReport(Verdict.BAD, "", (diverged, diverged), 1.5))
 
 
 def test_fallback_events_are_counted_by_signal_and_result(scene: Scene, receiver: OtlpReceiver) -> None:
