@@ -152,6 +152,15 @@ def with_options(*examples: str) -> Callable[[Callable[..., None]], Callable[...
     return decorate
 
 
+def group(text: str, commands: Mapping[str, Callable[..., None]]) -> typer.Typer:
+    """Several commands under one name; alone it shows its help, which begins with `text`."""
+    app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", add_completion=False, help=text)
+    app.callback()(lambda: None)  # without it one command alone would take the group's place
+    for name, command in commands.items():
+        app.command(name)(command)
+    return app
+
+
 def _flattened(function: Callable[..., None]) -> tuple[list[inspect.Parameter], dict[str, Any]]:
     """The parameters of a command with its groups taken apart, and the groups by the names of their parameters."""
     made: list[inspect.Parameter] = []

@@ -28,15 +28,8 @@ _From = Annotated[Path | None, _what("--from", metavar="FOLDER", help="Another b
 
 
 def build_app() -> typer.Typer:
-    app = typer.Typer(
-        no_args_is_help=True,
-        rich_markup_mode="rich",
-        help="The dashboards and alert rules that come with draftd, and how to put them into a Grafana.",
-    )
-    app.command("push")(push)
-    app.command("list")(list_)
-    app.command("export")(export)
-    return app
+    text = "The dashboards and alert rules that come with draftd, and how to put them into a Grafana."
+    return options.group(text, {"push": push, "list": list_, "export": export})
 
 
 @options.with_options(

@@ -16,10 +16,7 @@ _FEW = 0.5  # trials: what is known of a position that was hardly reached is a g
 
 
 def build_draft() -> typer.Typer:
-    app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="The draft model of a running daemon.")
-    app.callback()(lambda: None)  # without it one command alone would take the group's place
-    app.command("reload")(reload)
-    return app
+    return options.group("The draft model of a running daemon.", {"reload": reload})
 
 
 @options.with_options("draftd draft reload", "draftd draft reload --new")

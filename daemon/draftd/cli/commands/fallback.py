@@ -209,14 +209,8 @@ def probe(daemon: options.Daemon, json: options.Json = False, timeout: options.P
 
 
 def build_canary() -> typer.Typer:
-    app = typer.Typer(
-        no_args_is_help=True,
-        rich_markup_mode="rich",
-        help="Quality canaries: a frozen set of prompts with checks, decoded both ways.",
-    )
-    app.callback()(lambda: None)  # without it one command alone would take the group's place
-    app.command("run")(run_canaries)
-    return app
+    text = "Quality canaries: a frozen set of prompts with checks, decoded both ways."
+    return options.group(text, {"run": run_canaries})
 
 
 @options.with_options("draftd canary run", "draftd canary run --json | jq '.results[] | select(.diverged)'")

@@ -11,14 +11,8 @@ from draftd.core import WorkloadClass
 
 
 def build_app() -> typer.Typer:
-    app = typer.Typer(
-        no_args_is_help=True,
-        rich_markup_mode="rich",
-        help="Read or set the feature flag speculative-decoding. It acts on the next request.",
-    )
-    app.command("get")(get)
-    app.command("set")(set_)
-    return app
+    text = "Read or set the feature flag speculative-decoding. It acts on the next request."
+    return options.group(text, {"get": get, "set": set_})
 
 
 @options.with_options("draftd flag get", "draftd flag get --workload prose --caller nightly-batch")
