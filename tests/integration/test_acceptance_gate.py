@@ -7,8 +7,8 @@ import json
 import re
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,13 @@ from draftd.acceptance.session import Advance, Session
 from draftd.acceptance.sweep.run import run_sweep
 from draftd.client.client import DraftdClient
 from draftd.core import DRAFT_MODEL
-from draftd.engine.pair import LoadedModels, assemble, load_models
+from draftd.engine.pair import LoadedModels, assemble
 from draftd.engine.prefilling import Prefilling
 from draftd.engine.scripted import ScriptedModel, scripted_models
 from draftd.engine.sequence import DecodeSequence
-from tests.damage import Draft
-from tests.serving import serving
+from draftd.models.folder import ModelFiles, PairFiles
+from tests.serving import Served, serving
+from tests.stack.scripted_pair import load
 from tests.unit.cli.conftest import Ran, in_process
 
 pytestmark = pytest.mark.slow
@@ -94,32 +95,25 @@ def gate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     return Gate(monkeypatch, capsys)
 
 
-def embedded(draft: Path) -> LoadedModels:
-    """The embedded pair with that draft. Each forward of the target takes 10 ms more than it does, so that what
-    speculation saves does not depend on who else uses the machine."""
-    models = load_models(str(resources.files("draftd.models.nano") / "target"), str(draft), progress=lambda line: None)
-    kind = type(models.target)
-
-    def late(self: Any, *arguments: Any, **further: Any) -> Any:
-        time.sleep(0.01)
-        return kind.__call__(self, *arguments, **further)
-
-    models.target.__class__ = type("Late", (kind,), {"__call__": late})
-    return models
+def serve(folder: Path, acceptance: str) -> AbstractContextManager[Served]:
+    """A daemon on a scripted pair that lies in that folder. What speculation saves does not depend on who else uses the
+    machine: the target sleeps."""
+    for role in ("target", "draft"):
+        (folder / role).mkdir(exist_ok=True)
+        (folder / role / "model.safetensors").write_text(acceptance if role == "draft" else "")
+    files = PairFiles(ModelFiles.noted(folder / "target"), {DRAFT_MODEL: ModelFiles.noted(folder / "draft")})
+    return serving(folder, lambda: replace(load(folder / "draft" / "model.safetensors"), files=files))
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three: `good`, `damaged`, and `mixed`, whose sessions had the one draft and the other."""
     folder = tmp_path_factory.mktemp("runs")
-    (folder / "draft").mkdir()
-    draft = Draft.copied(folder / "draft")
     mixed = RunFolder.create(folder / "mixed")
-    with serving(folder, lambda: embedded(draft.heavy)) as served:
+    with serve(folder, "0.9") as served:
         sweep(served.client, RunFolder.create(folder / "good"), SWEEP)
         sweep(served.client, mixed, FEW, until=0.5)
-    draft.damage()
-    with serving(folder, lambda: embedded(draft.heavy)) as served:
+    with serve(folder, "0.1") as served:
         sweep(served.client, RunFolder.create(folder / "damaged"), SWEEP)
         sweep(served.client, mixed, FEW)
     return folder

@@ -32,7 +32,7 @@ settings = Settings(
     annotations=AnnotationSettings(grafana_url="{url}"),
 )
 say = lambda line: print("draftd: " + line, file=sys.stderr, flush=True)
-load = lambda progress: scripted_models(0.9, step_seconds=0.002)
+load = lambda progress: scripted_models(0.9)
 sys.exit(run_daemon(settings, announce=say, load=load))
 """
 

@@ -17,7 +17,7 @@ from tests.conftest import NanoPair
 from tests.serving import Answer, Served, collect, serving
 
 CLASSES = (WorkloadClass.CODE, WorkloadClass.TOOL_CALL, WorkloadClass.CHAT, WorkloadClass.PROSE)
-EACH = 2
+EACH = 1
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,7 @@ from tests.serving import Answer, collect
 from tests.waiting import until
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_drains_every_request_is_finished_or_refused_and_the_exit_code_is_zero(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_signal_drains_every_request_is_finished_or_refused_and_the_exit_code_is_zero(tmp_path: Path) -> None:
     with scripted_daemon(tmp_path, step_seconds=0.005, drain_seconds=1.5, max_batch=4) as daemon:
         target = f"127.0.0.1:{daemon.port}"
         answers: list[Answer] = []
@@ -43,7 +40,7 @@ def test_a_signal_drains_every_request_is_finished_or_refused_and_the_exit_code_
         for thread in threads:
             thread.start()
         until(lambda: len(answers) > 10)
-        daemon.popen.send_signal(number)
+        daemon.popen.terminate()
         code = daemon.wait(20)
         stop.set()
         for thread in threads:
@@ -70,10 +67,11 @@ def test_a_signal_drains_every_request_is_finished_or_refused_and_the_exit_code_
         assert not [line for line in daemon.lines if "Traceback" in line or "was destroyed but" in line]
 
 
-def test_an_idle_daemon_ends_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_idle_daemon_ends_at_once(tmp_path: Path, number: signal.Signals) -> None:
     with scripted_daemon(tmp_path) as daemon:
         began = time.monotonic()
-        daemon.popen.terminate()
+        daemon.popen.send_signal(number)
         assert daemon.wait(20) == 0
         assert time.monotonic() - began < 4
 

@@ -1,32 +1,36 @@
-"""The embedded pair under traffic, and all that may step it down and up: draft on disk, alerts, webhook, probes.
+"""A pair under traffic, and all that may step it down and up: its draft, alerts, webhook, probes.
 
-Everything is the real thing, with shortened windows: the daemon as `draftd serve` starts it, the collector, Prometheus
-with the generated rules, Alertmanager that tells the daemon's own webhook.
+Everything is the real thing, with shortened windows: the daemon as `draftd serve` puts it together, the collector,
+Prometheus with the generated rules, Alertmanager that tells the daemon's own webhook. The pair is the embedded one,
+with its draft on disk, or a scripted one, which costs next to no time of the machine.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
+from typing import Protocol
 
 from dashboards.rules_prometheus import prometheus_rules
 from dashboards.settings import Alerting
 from draftd.client.child import clean_environ, serve_command, serving
-from draftd.client.client import DraftdClient
+from draftd.client.client import CallError, DraftdClient
 from draftd.core import ModePreference, WorkloadClass
 from draftd.v1 import control_pb2 as pb
-from tests.damage import Draft
+from tests.damage import Draft as DraftOnDisk
 from tests.otlp import OtlpReceiver
 from tests.stack.components import alertmanager, collector, free_ports, prometheus
 from tests.waiting import repeating, until
 
 FIXED = ("--depth-mode", "fixed")  # what the ladder notices by itself: automatic depth would park a damaged draft
+_SCRIPTED = Path(__file__).with_name("scripted_pair.py")
 _CLIENTS = 2
 _PAUSE_SECONDS = 0.3  # of each client between two requests: a daemon that is idle now and then probes sooner
 _QUIETER_SECONDS = 5.0  # likewise, where only probes are to show something: a window has too few answers to judge by
@@ -36,13 +40,13 @@ TOKEN, SECRET = "a-token-of-the-test", "a-secret-of-the-test"
 
 #: A few requests in a few seconds are enough: the machine is small, and the damage is great.
 #: A damaged draft decodes at less than half the speed; what a busy machine makes of a good one is no alert here.
-ALERTING = Alerting(window_seconds=5, min_requests=2, min_drafts=20, speedup_floor=0.7)
+ALERTING = Alerting(window_seconds=4, min_requests=2, min_drafts=20, speedup_floor=0.7)
 #: The daemon's side of it, in seconds.
 SHORT = {
     "DRAFTD_FALLBACK__WINDOW_SECONDS": "4",
     "DRAFTD_FALLBACK__LEAST_REQUESTS": "3",  # more than the clients answer in a window where they are quiet
-    "DRAFTD_FALLBACK__COOLDOWN_SECONDS": "2",
-    "DRAFTD_FALLBACK__LONGEST_WAIT_SECONDS": "8",
+    "DRAFTD_FALLBACK__COOLDOWN_SECONDS": "1",
+    "DRAFTD_FALLBACK__LONGEST_WAIT_SECONDS": "4",
     "DRAFTD_FALLBACK__PROBE_SHARE": "0.5",
     "DRAFTD_FALLBACK__CANARY_PERIOD_SECONDS": "0",
 }
@@ -138,9 +142,60 @@ def _text(client: DraftdClient, prompt: _Prompt, mode: ModePreference) -> tuple[
     return tuple(tokens), seen
 
 
+class Draft(Protocol):
+    """What the daemon drafts with, once it has read it anew."""
+
+    def damage(self) -> None: ...
+
+    def mend(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Its draft, and what serves it."""
+
+    draft: Draft
+    command: list[str]
+
+
+def embedded(folder: Path) -> Pair:
+    """The embedded pair, with a copy of its draft on disk."""
+    draft = DraftOnDisk.copied(folder)
+    target = files("draftd.models.nano") / "target"
+    models = (
+        "--model",
+        str(target),
+        "--draft-model",
+        str(draft.heavy),
+        "--set",
+        f"model.light_draft_path={draft.light}",
+    )
+    return Pair(draft, serve_command(*models, "--port", "0", *FIXED))
+
+
+@dataclass(frozen=True)
+class ScriptedDraft:
+    """As tests.stack.scripted_pair reads it."""
+
+    file: Path
+
+    def damage(self) -> None:
+        self.file.write_text("0.05")
+
+    def mend(self) -> None:
+        self.file.write_text("0.95")
+
+
+def scripted(folder: Path) -> Pair:
+    """A pair whose draft accepts what a file says."""
+    draft = ScriptedDraft(folder / "acceptance")
+    draft.mend()
+    return Pair(draft, [sys.executable, str(_SCRIPTED), str(draft.file)])
+
+
 @dataclass
 class Falling:
-    """What runs, and every level that was seen, with when (monotonic) and as the daemon names it."""
+    """What runs. `seen`: every level that was seen, with when (monotonic) and as the daemon names it."""
 
     draft: Draft
     client: DraftdClient
@@ -150,9 +205,14 @@ class Falling:
     seen: list[tuple[float, str]] = field(default_factory=list)
 
     @property
+    def steps(self) -> list[pb.Transition]:
+        """All steps from one level to another, in order."""
+        return [t for t in self.client.transitions() if t.subject == "level" and t.previous != t.current]
+
+    @property
     def levels(self) -> list[str]:
         """The levels that it went through, in order."""
-        return [name for _, name in self.seen]
+        return ["full", *(step.current for step in self.steps)]
 
     @property
     def ladder(self) -> list[str]:
@@ -171,7 +231,7 @@ class Falling:
             self.seen.append((time.monotonic(), name))
 
     def swap(self, *, good: bool) -> None:
-        """Another draft on disk, and the daemon told to read it anew."""
+        """Another draft, and the daemon told to read it anew."""
         self.draft.mend() if good else self.draft.damage()
         self.client.reload_draft()
 
@@ -180,12 +240,37 @@ class Falling:
         self.clients.pause = _PAUSE_SECONDS if much else _QUIETER_SECONDS
 
     def until_at(self, name: str, seconds: float) -> None:
+        self.wait_for(lambda: bool(self.seen) and self.seen[-1][1] == name, seconds, f"the daemon at {name}")
+
+    def until_free(self, seconds: float) -> None:
+        """Until nothing asks for this level any more, and it has lasted as long as it must before a step up."""
+
+        def free() -> bool:
+            state = self.client.level()
+            over = state.since.ToNanoseconds() / 1e9 + state.wait.ToNanoseconds() / 1e9
+            return not state.demands and not state.leases and time.time() > over
+
+        self.wait_for(free, seconds, "nothing asks for the level any more")
+
+    def probed(self, seconds: float) -> str:
+        """The verdict of a probe of the level above."""
+        found: list[str] = []
+
+        def asked() -> bool:
+            with contextlib.suppress(CallError):  # one is under way
+                found.append(self.client.probe().verdict)
+            return bool(found)
+
+        self.wait_for(asked, seconds, "a probe")
+        return found[0]
+
+    def wait_for(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
         def there() -> bool:
             assert self.clients.wrong == [], "no request fails, and every greedy text is the target's own"
-            return bool(self.seen) and self.seen[-1][1] == name
+            return condition()
 
         try:
-            until(there, seconds, f"the daemon at {name}")
+            until(there, seconds, what)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.told()}") from None
 
@@ -198,17 +283,17 @@ def level_name(level: pb.LadderLevel) -> str:
 
 
 @contextlib.contextmanager
-def falling(folder: Path, environ: Mapping[str, str], *, webhook_port: int | None = None) -> Iterator[Falling]:
-    """A daemon on a draft of the test's own, and its clients; `environ` on top of the short windows."""
-    draft = Draft.copied(folder / "draft")
+def falling(
+    pair: Callable[[Path], Pair], folder: Path, environ: Mapping[str, str], *, webhook_port: int | None = None
+) -> Iterator[Falling]:
+    """A daemon on `embedded` or `scripted`, and its clients; `environ` on top of the short windows."""
+    (folder / "draft").mkdir()
+    served = pair(folder / "draft")
     port = webhook_port or free_ports(1)[0]
-    target = files("draftd.models.nano") / "target"
-    command = serve_command("--model", str(target), "--draft-model", str(draft.heavy), "--port", "0", *FIXED)
     settings = {
         **clean_environ(str(folder / "flags.json")),
         **SHORT,
         "DRAFTD_FALLBACK__STATE_DIR": str(folder / "state"),
-        "DRAFTD_MODEL__LIGHT_DRAFT_PATH": str(draft.light),
         # Not down to prompt lookup as well: on these texts it pays, and that is where the guard would rightly stay.
         "DRAFTD_FALLBACK__LIGHTER": "light_draft_model",
         "DRAFTD_WEBHOOK__PORT": str(port),
@@ -216,18 +301,23 @@ def falling(folder: Path, environ: Mapping[str, str], *, webhook_port: int | Non
         "DRAFTD_WEBHOOK__SECRET": SECRET,
         **environ,
     }
-    with serving(command, settings, timeout=60) as daemon, DraftdClient(daemon.address) as client:
-        one = Falling(draft, client, Clients(daemon.address), f"http://127.0.0.1:{port}/v1/alerts")
+    with serving(served.command, settings, timeout=60) as daemon, DraftdClient(daemon.address) as client:
+        one = Falling(served.draft, client, Clients(daemon.address), f"http://127.0.0.1:{port}/v1/alerts")
         with one.clients.asking(), repeating(one.look, _LOOK_SECONDS):
             yield one
         assert daemon.running()
 
 
 @contextlib.contextmanager
-def alerted(folder: Path, environ: Mapping[str, str] | None = None) -> Iterator[Falling]:
+def alerted(
+    pair: Callable[[Path], Pair],
+    folder: Path,
+    environ: Mapping[str, str] | None = None,
+    alerting: Alerting = ALERTING,
+) -> Iterator[Falling]:
     """The same with the whole pipeline behind it; the daemon's own guard is off, so that the alerts alone act."""
     rules, (port,) = folder / "draftd.rules.yaml", free_ports(1)
-    rules.write_text(prometheus_rules(ALERTING))
+    rules.write_text(prometheus_rules(alerting))
     config = folder / "tells.json"
     config.write_text(json.dumps(_tells(f"http://127.0.0.1:{port}/v1/alerts")))
     with (
@@ -236,6 +326,7 @@ def alerted(folder: Path, environ: Mapping[str, str] | None = None) -> Iterator[
         alertmanager(folder, config=config) as manager,
         prometheus(folder, running.scrape, own=running.own, rules=[rules], alertmanager=manager.address) as found,
         falling(
+            pair,
             folder,
             {
                 "OTEL_EXPORTER_OTLP_ENDPOINT": running.endpoint,

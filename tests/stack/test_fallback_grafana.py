@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from tests.stack.falling import SECRET, TOKEN, Falling, falling
+from tests.stack.falling import SECRET, TOKEN, Falling, falling, scripted
 from tests.webhook import bearer, payload, signed
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 DOWN = ["full", "short_block 3", "short_block 2", "light_draft light_draft_model", "autoregressive"]
 _PATIENCE = 240.0  # on a busy machine a probe may find that no draft pays just now: the next one comes later
-_IGNORED_SECONDS = 4.0  # two cooldowns: what were to act would have acted by then
+_IGNORED_SECONDS = 2.0  # two cooldowns: what were to act would have acted by then
 
 
 def notification(status: str, began: datetime, alert: str, level: str, severity: str = "warning") -> bytes:
@@ -43,7 +43,7 @@ def post(of: Falling, body: bytes, headers: dict[str, str]) -> int:
 
 def test_a_signed_alert_is_obeyed_until_it_is_resolved_and_an_unsigned_one_is_refused(tmp_path: Path) -> None:
     began = datetime.now(UTC)
-    with falling(tmp_path, {"DRAFTD_FALLBACK__GUARD": "false"}) as running:
+    with falling(scripted, tmp_path, {"DRAFTD_FALLBACK__GUARD": "false"}) as running:
         running.until_at("full", _PATIENCE)
         running.busy(False)  # what is judged is who may ask, not the traffic
         firing = notification("firing", began, "DraftdSlowerThanBreakEven", "autoregressive")

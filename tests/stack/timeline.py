@@ -19,7 +19,7 @@ from dashboards.boards import boards
 from dashboards.render.asking import Shown, Source
 from dashboards.render.page import save
 from dashboards.render.reading import parsed
-from tests.stack.falling import ALERTING, Answered, Falling, alerted, falling
+from tests.stack.falling import ALERTING, Answered, Falling, alerted, embedded, falling
 
 ROOT = Path(__file__).parents[2]
 _BIN_SECONDS = 2.0
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--board", type=Path, default=ROOT / "docs" / "dashboards" / "fallback.png")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as name:
-        scene = falling(Path(name), {}) if options.own else alerted(Path(name))
+        scene = falling(embedded, Path(name), {}) if options.own else alerted(embedded, Path(name))
         with scene as running:
             began, started = time.monotonic(), time.time()
             running.until_at("full", 60)
