@@ -52,6 +52,30 @@ def no_leaking_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Modules with slow tests first, an equal part of them for each worker, and whole: xdist gives each worker a run of
+    tests that follow one another, and what is left to the end keeps one worker busy while the others have nothing."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    modules: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        modules.setdefault(item.nodeid.partition("::")[0], []).append(item)
+    slow = sorted((name for name in modules if _patience(modules[name])), key=lambda name: -_patience(modules[name]))
+    quick = [item for name, found in modules.items() if name not in slow for item in found]
+    ordered: list[pytest.Item] = []
+    for worker in range(workers):
+        ordered += (item for name in slow[worker::workers] for item in modules[name])
+        share = len(items) * (worker + 1) // workers - len(ordered)
+        ordered += quick[:share]
+        del quick[:share]
+    items[:] = ordered
+
+
+def _patience(tests: list[pytest.Item]) -> float:
+    """Seconds that the slow ones of a module may take, which says roughly how long they do."""
+    limits = [test.get_closest_marker("timeout") for test in tests if test.get_closest_marker("slow")]
+    return sum(float(limit.args[0]) if limit is not None else 30.0 for limit in limits)
+
+
 def missing(what: str) -> None:
     """Skips, or fails where CI is set: there, nothing that a test needs may be missing."""
     if os.environ.get("CI") == "true":

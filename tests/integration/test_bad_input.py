@@ -239,7 +239,7 @@ def test_a_failing_request_names_no_secrets_and_is_logged(tmp_path: Path, caplog
 
 
 STORM = 1000
-WARM_UP = 600
+WARM_UP = 400
 # The daemon's RSS may grow by this much over a thousand streams after a warm-up: 4 KiB each, of both kinds. A stream
 # that leaks its handler, its call or its caches costs ten times that, five times that where one kind of the two leaks.
 STORM_BOUND_BYTES = 4 * 1024 * STORM

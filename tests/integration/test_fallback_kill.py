@@ -8,6 +8,7 @@ import itertools
 import random
 import re
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,10 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from draftd.client.child import clean_environ, serve_command
+from draftd.client.child import clean_environ
 from draftd.client.client import CallError, DraftdClient
 from draftd.core import FallbackLevel
 from draftd.v1 import control_pb2 as pb
+from tests.stack.scripted_pair import PROGRAM
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
@@ -39,7 +41,8 @@ class Asked:
 
 @contextlib.contextmanager
 def daemon(folder: Path) -> Iterator[tuple[subprocess.Popen[str], DraftdClient]]:
-    """A `draftd serve` that answers, though it may still load. It is killed at the end, if not before."""
+    """A daemon on a scripted pair that answers, though it may still load. It is killed at the end, if not before."""
+    (folder / "acceptance").write_text("0.9")
     settings = {
         **clean_environ(str(folder / "flags.json")),
         "OTEL_SDK_DISABLED": "true",
@@ -47,7 +50,11 @@ def daemon(folder: Path) -> Iterator[tuple[subprocess.Popen[str], DraftdClient]]
         "DRAFTD_WEBHOOK__PORT": "0",
     }
     process = subprocess.Popen(
-        serve_command("--port", "0"), env=settings, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        [sys.executable, str(PROGRAM), str(folder / "acceptance")],
+        env=settings,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert process.stderr is not None
     said: list[str] = []

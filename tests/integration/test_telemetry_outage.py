@@ -180,8 +180,10 @@ def test_a_collector_that_is_killed_and_comes_back(tmp_path: Path) -> None:
             "CANCELLED": 4 * 6,
         }
     warnings = [line for line in running.said if line.startswith("draftd: warning:") and "collector" in line]
-    assert len([line for line in warnings if "does not reach" in line]) >= 1
-    assert len(warnings) <= 4, "an outage is told in a line or two, not once per export"
+    lost = len([line for line in warnings if "does not reach" in line])
+    # On a busy machine an export may take too long as well: as many outages as there were.
+    assert lost >= 1
+    assert lost - (len(warnings) - lost) in (0, 1), "told when it begins and when it ends, not once per export"
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from tests.stack.components import Alertmanager, Prometheus, alertmanager, colle
 from tests.waiting import repeating
 
 _CLIENTS = 3
+_PAUSE_SECONDS = 0.1  # of each client between two requests
 _POLL_SECONDS = 0.2
 
 # The scripted draft is wrong on a share of positions. The share follows the file that ACCEPTANCE names.
@@ -35,7 +36,7 @@ def follow(draft):
         time.sleep(0.1)
 
 def load(progress):
-    models = scripted_models(1.0, step_seconds=0.002)
+    models = scripted_models(1.0, step_seconds=0.01)
     threading.Thread(target=follow, args=(models.draft,), daemon=True).start()
     return models
 
@@ -99,7 +100,7 @@ class Degrading:
 
 @contextlib.contextmanager
 def degrading(folder: Path, settings: Alerting, *, acceptance: float) -> Iterator[Degrading]:
-    """Daemon, collector, Prometheus with the generated rules, Alertmanager, a webhook, and clients without a pause."""
+    """Daemon, collector, Prometheus with the generated rules, Alertmanager, a webhook, and clients."""
     rules, accepted = folder / "draftd.rules.yaml", folder / "acceptance"
     rules.write_text(prometheus_rules(settings))
     accepted.write_text(str(acceptance))
@@ -121,7 +122,7 @@ def degrading(folder: Path, settings: Alerting, *, acceptance: float) -> Iterato
             one = Degrading(found, manager, webhook, accepted)
             with repeating(one.look, _POLL_SECONDS), contextlib.ExitStack() as clients:
                 for _ in range(_CLIENTS):
-                    clients.enter_context(repeating(_asking(address), 0.0))
+                    clients.enter_context(repeating(_asking(address), _PAUSE_SECONDS))
                 yield one
 
 
@@ -130,7 +131,7 @@ def _asking(address: str) -> Callable[[], None]:
 
     def ask() -> None:
         for _ in client.generate(
-            "def f(x):", max_tokens=48, mode=ModePreference.SPECULATIVE, workload=WorkloadClass.CODE, timeout=60
+            "def f(x):", max_tokens=24, mode=ModePreference.SPECULATIVE, workload=WorkloadClass.CODE, timeout=60
         ):
             pass
 

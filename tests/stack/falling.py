@@ -27,10 +27,10 @@ from draftd.v1 import control_pb2 as pb
 from tests.damage import Draft as DraftOnDisk
 from tests.otlp import OtlpReceiver
 from tests.stack.components import alertmanager, collector, free_ports, prometheus
+from tests.stack.scripted_pair import PROGRAM
 from tests.waiting import repeating, until
 
 FIXED = ("--depth-mode", "fixed")  # what the ladder notices by itself: automatic depth would park a damaged draft
-_SCRIPTED = Path(__file__).with_name("scripted_pair.py")
 _CLIENTS = 2
 _PAUSE_SECONDS = 0.3  # of each client between two requests: a daemon that is idle now and then probes sooner
 _QUIETER_SECONDS = 5.0  # likewise, where only probes are to show something: a window has too few answers to judge by
@@ -190,7 +190,7 @@ def scripted(folder: Path) -> Pair:
     """A pair whose draft accepts what a file says."""
     draft = ScriptedDraft(folder / "acceptance")
     draft.mend()
-    return Pair(draft, [sys.executable, str(_SCRIPTED), str(draft.file)])
+    return Pair(draft, [sys.executable, str(PROGRAM), str(draft.file)])
 
 
 @dataclass

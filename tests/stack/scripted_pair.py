@@ -22,6 +22,7 @@ from draftd.engine.pair import LoadedModels, assemble
 from draftd.models.blas import load_blas
 from draftd.settings.load import load_settings
 
+PROGRAM = Path(__file__)
 _PROMPT, _ANSWER = 32, 16  # tokens: all prompts are cut to the one, all texts end after the other
 _STEP_SECONDS, _FURTHER = 0.006, 0.6  # of a forward; and of that, for each token beyond the first
 _WIDEST = 5  # tokens of a step's forward: four drafted and the one before; all prompts are longer

@@ -20,6 +20,7 @@ from tests.waiting import until
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 GOOD, BAD = 0.8, 0.15
+FEW = Alerting(window_seconds=4, min_requests=4, min_drafts=60)  # what a busy machine comes to in four seconds
 ALERTS = ("DraftdAcceptanceBelowFloor", "DraftdAcceptanceDrift")
 _PATIENCE = 60.0  # for what takes ten seconds where nothing else runs
 
@@ -35,10 +36,10 @@ def went_through(of: Degrading, *states: str) -> bool:
 def test_a_worse_draft_is_pending_then_fires_reaches_alertmanager_and_resolves_when_it_is_good_again(
     tmp_path: Path,
 ) -> None:
-    with degrading(tmp_path, Alerting(window_seconds=5), acceptance=GOOD) as running:
+    with degrading(tmp_path, FEW, acceptance=GOOD) as running:
         found = running.prometheus
         until(lambda: found.number(ACCEPTANCE_BASELINE) is not None, _PATIENCE, "a baseline of the good draft")
-        assert found.number(ACCEPTANCE_BASELINE) == pytest.approx(GOOD, abs=0.05)
+        assert found.number(ACCEPTANCE_BASELINE) == pytest.approx(GOOD, abs=0.08)
         assert [running.states(name) for name in ALERTS] == [[], []], "no alert while the draft is good"
 
         running.accept(BAD)
@@ -69,7 +70,7 @@ def test_a_host_whose_daemon_is_gone_is_missed_though_the_collector_still_offers
     tmp_path: Path,
 ) -> None:
     rules, accepted = tmp_path / "draftd.rules.yaml", tmp_path / "acceptance"
-    rules.write_text(prometheus_rules(Alerting(window_seconds=5)))
+    rules.write_text(prometheus_rules(FEW))
     accepted.write_text("1.0")
     host = socket.gethostname()
     with (

@@ -5,6 +5,7 @@ What cannot give anything here is listed by name with the reason, and nothing is
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import re
@@ -39,7 +40,7 @@ SHORT = Alerting(
     baseline_offset_windows=2,
     ttft_floor_seconds=0.0,
 )
-TRAFFIC_SECONDS = 30.0
+TRAFFIC_SECONDS = 20.0
 PACKAGED = Path(__file__).parents[2] / "daemon" / "draftd" / "grafana" / "dashboards"
 
 # What a machine may lack: the figure is there if and only if the metric is.
@@ -100,10 +101,10 @@ class Run:
         return set(self.source.label_values('{__name__=~".+"}', "__name__", self.shown))
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+@contextlib.contextmanager
+def measured(folder: Path) -> Iterator[Run]:
     started = time.time()
-    with whole(tmp_path_factory.mktemp("dashboards")) as running, Traffic(running.address) as traffic:
+    with whole(folder) as running, Traffic(running.address) as traffic:
         time.sleep(TRAFFIC_SECONDS / 3)
         traffic.trouble()
         traffic.overload()
@@ -115,11 +116,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         shown = Shown(started, time.time(), 2 * SCRAPE_SECONDS, 60)
         # The traffic goes on, but what is asked is of the time until now.
         yield Run(running, Source(running.prometheus.url), shown)
-
-
-@pytest.fixture(scope="module")
-def short() -> Sequence[Dashboard]:
-    return [parsed(written(board)) for board in boards(SHORT)]
 
 
 def asked(dashboards: Sequence[Dashboard]) -> Iterator[tuple[Dashboard, Panel, Target]]:
@@ -139,9 +135,7 @@ def tells(series: Sequence[Series]) -> bool:
     return any(math.isfinite(value) for one in series for _, value in one.points)
 
 
-def test_every_query_of_every_panel_gives_series_with_the_labels_that_its_legend_names(
-    run: Run, short: Sequence[Dashboard], nano_pair: NanoPair
-) -> None:
+def every_query_gives_series_with_the_labels_that_its_legend_names(run: Run, short: Sequence[Dashboard]) -> None:
     silent, unlabelled = set(), set()
     for dashboard, panel, target in asked(short):
         found = dashboard.ask(target, run.source, run.shown)
@@ -155,18 +149,18 @@ def test_every_query_of_every_panel_gives_series_with_the_labels_that_its_legend
     assert not unlabelled
 
 
-def test_no_figure_is_nan(run: Run, short: Sequence[Dashboard]) -> None:
+def no_figure_is_nan(run: Run, short: Sequence[Dashboard]) -> None:
     for dashboard, panel, target in asked(short):
         for one in dashboard.ask(target, run.source, run.shown):
             assert not any(math.isnan(value) for _, value in one.points), named(dashboard, panel, target)
 
 
-def test_the_dashboards_as_they_are_shipped_ask_what_prometheus_understands(run: Run) -> None:
+def shipped_dashboards_ask_what_prometheus_understands(run: Run) -> None:
     for dashboard, _, target in asked([read(path) for path in sorted(PACKAGED.glob("*.json"))]):
         dashboard.ask(target, run.source, run.shown)
 
 
-def test_choosing_all_values_by_hand_shows_what_all_shows(run: Run, short: Sequence[Dashboard]) -> None:
+def choosing_all_values_by_hand_shows_what_all_shows(run: Run, short: Sequence[Dashboard]) -> None:
     for dashboard in short:
         offered = {}
         for name, query in dashboard.variable_queries.items():
@@ -185,7 +179,7 @@ def test_choosing_all_values_by_hand_shows_what_all_shows(run: Run, short: Seque
             }, panel.title
 
 
-def test_a_flag_that_changed_is_marked_and_nothing_else_is(run: Run, short: Sequence[Dashboard]) -> None:
+def a_flag_that_changed_is_marked_and_nothing_else_is(run: Run, short: Sequence[Dashboard]) -> None:
     for dashboard in short:
         found = {}
         for mark in dashboard.marks:
@@ -194,7 +188,7 @@ def test_a_flag_that_changed_is_marked_and_nothing_else_is(run: Run, short: Sequ
         assert found == {"Fallback level": set(), "Feature flag": {"on", "off"}}
 
 
-def test_a_latency_leads_to_traces(run: Run, short: Sequence[Dashboard]) -> None:
+def a_latency_leads_to_traces(run: Run, short: Sequence[Dashboard]) -> None:
     (latency,) = (dashboard for dashboard in short if dashboard.uid == "draftd-latency")
     for _, panel, target in asked([latency]):
         if target.exemplar:
@@ -202,7 +196,7 @@ def test_a_latency_leads_to_traces(run: Run, short: Sequence[Dashboard]) -> None
             assert run.source.exemplars(expression, run.shown), panel.title
 
 
-def test_every_alert_judges_by_what_there_is(run: Run) -> None:
+def every_alert_judges_by_what_there_is(run: Run) -> None:
     silent = set()
     under_traffic = dataclasses.replace(run.shown, start=run.shown.end - TRAFFIC_SECONDS * 2 / 3)
     for rule in alert_rules(SHORT):
@@ -217,3 +211,16 @@ def test_every_alert_judges_by_what_there_is(run: Run) -> None:
     lacking = {"DraftdThermalHeavy"} if catalog.THERMAL_LEVEL.prometheus not in run.names() else set()
     # The daemon is there, but one that had no processor for three seconds is missed for a moment.
     assert silent - {"DraftdAbsent"} == lacking | {"DraftdTelemetryDropped"}, "none was dropped"
+
+
+def test_the_dashboards_and_alerts_on_a_real_pipeline(tmp_path: Path, nano_pair: NanoPair) -> None:
+    """One test, because what it looks at takes long to make."""
+    short = [parsed(written(board)) for board in boards(SHORT)]
+    with measured(tmp_path) as run:
+        every_query_gives_series_with_the_labels_that_its_legend_names(run, short)
+        no_figure_is_nan(run, short)
+        shipped_dashboards_ask_what_prometheus_understands(run)
+        choosing_all_values_by_hand_shows_what_all_shows(run, short)
+        a_flag_that_changed_is_marked_and_nothing_else_is(run, short)
+        a_latency_leads_to_traces(run, short)
+        every_alert_judges_by_what_there_is(run)
