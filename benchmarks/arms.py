@@ -116,8 +116,9 @@ class MlxLm:
 
 
 @contextlib.contextmanager
-def daemon(model: str, draft: str, endpoint: str | None) -> Iterator[DraftdClient]:
-    """A daemon of its own; `endpoint` is where its telemetry goes, None for none."""
+def daemon(model: str, draft: str, endpoint: str | None, checkout: Path | None = None) -> Iterator[DraftdClient]:
+    """A daemon of its own; `endpoint` is where its telemetry goes, None for none. `checkout`: another working copy,
+    set up, whose daemon it is."""
     with tempfile.TemporaryDirectory() as folder:
         environ = clean_environ(str(Path(folder) / "flags.json"))
         environ = {k: v for k, v in environ.items() if not k.startswith("OTEL_")}
@@ -125,6 +126,8 @@ def daemon(model: str, draft: str, endpoint: str | None) -> Iterator[DraftdClien
             environ |= {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
             environ |= {"OTEL_METRIC_EXPORT_INTERVAL": "10000"}
         command = serve_command("--model", model, "--draft-model", draft, "--host", "127.0.0.1", "--port", "0")
+        if checkout is not None:
+            command[0] = str(checkout / ".venv" / "bin" / "python")
         with (
             serving([*command, "--max-draft-tokens", "16"], environ, timeout=_START_SECONDS) as child,
             DraftdClient(child.address) as client,

@@ -7,6 +7,9 @@
     spec          draftd speculative (spec_t08: at temperature 0.8)
     ar_x4         four autoregressive streams at once
 
+With --before FOLDER, another working copy that is set up, each of draftd's arms is measured with that one's daemon as
+well (…_before), and each is compared with itself: median ratio of tokens per second, with a 95 % interval.
+
 Raw ticks are kept in .benchmarks/. The last line is JSON.
 """
 
@@ -27,8 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.arms import Answer, Draftd, MlxLm, Prompt, daemon, helper
-from benchmarks.ratios import CLAIMS, CLASSES, Tick, claims, ratio
-from draftd.client.client import DraftdClient
+from benchmarks.ratios import BEFORE, CLAIMS, CLASSES, Change, Tick, changes, claims, ratio
 from draftd.core import ModePreference
 from draftd.models.blas import load_blas
 
@@ -54,7 +56,12 @@ def main() -> int:
     stored = store(ticks)
     report(ticks, args, console)
     console.print(f"raw ticks: {stored}")
-    print(json.dumps({key: round(found.median, 3) for key, found in claims(ticks).items()}))
+    said = {key: round(found.median, 3) for key, found in claims(ticks).items()}
+    if args.before is not None:
+        compared = changes(ticks)
+        report_changes(compared, console)
+        said |= {f"{key}{BEFORE}": round(found.median, 3) for key, found in compared.items()}
+    print(json.dumps(said))
     return 0
 
 
@@ -64,21 +71,24 @@ def processes(args: argparse.Namespace) -> Iterator[dict[str, Draftd | MlxLm]]:
     with contextlib.ExitStack() as stack:
         peer, _ = stack.enter_context(helper("benchmarks.mlx_lm_peer", args.model, args.draft_model))
         _, sink = stack.enter_context(helper("benchmarks.otlp_sink"))
-        on = stack.enter_context(daemon(args.model, args.draft_model, sink))
-        off = stack.enter_context(daemon(args.model, args.draft_model, None))
-
-        def served(client: DraftdClient, mode: ModePreference, temperature: float = 0.0) -> Draftd:
-            return Draftd(client, mode, args.depth, temperature, args.tokens)
-
-        yield {
+        arms: dict[str, Draftd | MlxLm] = {
             "mlx_ar": MlxLm(peer, 0, 0.0, args.tokens),
-            "ar": served(on, ModePreference.AUTOREGRESSIVE),
-            "ar_off": served(off, ModePreference.AUTOREGRESSIVE),
             "mlx_spec": MlxLm(peer, args.depth, 0.0, args.tokens),
-            "spec": served(on, ModePreference.SPECULATIVE),
             "mlx_spec_t08": MlxLm(peer, args.depth, 0.8, args.tokens),
-            "spec_t08": served(on, ModePreference.SPECULATIVE, 0.8),
         }
+        for suffix, checkout in {"": None, BEFORE: args.before}.items():
+            if suffix and checkout is None:
+                continue
+            on = stack.enter_context(daemon(args.model, args.draft_model, sink, checkout))
+            off = stack.enter_context(daemon(args.model, args.draft_model, None, checkout))
+            for name, client, mode, temperature in (
+                ("ar", on, ModePreference.AUTOREGRESSIVE, 0.0),
+                ("ar_off", off, ModePreference.AUTOREGRESSIVE, 0.0),
+                ("spec", on, ModePreference.SPECULATIVE, 0.0),
+                ("spec_t08", on, ModePreference.SPECULATIVE, 0.8),
+            ):
+                arms[name + suffix] = Draftd(client, mode, args.depth, temperature, args.tokens)
+        yield arms
 
 
 def measure(
@@ -95,20 +105,21 @@ def measure(
             _check(greedy, name, prompt, found)
             ticks.append(_tick(repetition, name, prompt, found))
     # Streams of like length: the claim is about four that run, not about one that waits for the others' end.
-    batch = arms["ar"]
-    assert isinstance(batch, Draftd)
+    batches = [(name.replace("ar", "ar_x4"), arm) for name, arm in arms.items() if name in ("ar", "ar" + BEFORE)]
     longest = sorted(prompts, key=lambda p: -len(greedy[p.id]))[: 2 * _STREAMS]
     for start in range(0, len(longest), _STREAMS):
         group = longest[start : start + _STREAMS]
-        for prompt, found in zip(group, batch.together(group, seed=repetition + 1), strict=True):
-            _check(greedy, "ar_x4", prompt, found)
-            ticks.append(_tick(repetition, "ar_x4", prompt, found, _STREAMS))
+        for name, batch in order.sample(batches, len(batches)):
+            assert isinstance(batch, Draftd)
+            for prompt, found in zip(group, batch.together(group, seed=repetition + 1), strict=True):
+                _check(greedy, name, prompt, found)
+                ticks.append(_tick(repetition, name, prompt, found, _STREAMS))
     return ticks
 
 
 def _check(greedy: dict[str, tuple[int, ...]], arm: str, prompt: Prompt, found: Answer) -> None:
     """Every greedy arm must give the same text, or the comparison means nothing."""
-    if arm.endswith("_t08"):
+    if "_t08" in arm:
         return
     first = greedy.setdefault(prompt.id, found.text)
     if found.text != first:
@@ -162,6 +173,15 @@ def report(ticks: list[Tick], args: argparse.Namespace, console: Console) -> Non
     console.print(table)
 
 
+def report_changes(found: dict[str, Change], console: Console) -> None:
+    table = Table(title="tokens per second over before")
+    for heading in ("arm", "median", "95 %"):
+        table.add_column(heading, justify="left" if heading == "arm" else "right")
+    for key, change in found.items():
+        table.add_row(key, f"{change.median:.3f}", f"{change.low:.3f}–{change.high:.3f}")
+    console.print(table)
+
+
 def _arguments() -> argparse.Namespace:
     nano = files("draftd.models.nano")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -171,6 +191,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--prompts", type=int, default=4, help="prompts of each class")
     parser.add_argument("--tokens", type=int, default=128, help="most tokens of an answer")
     parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--before", type=Path, help="another working copy, set up, to compare this one with")
     return parser.parse_args()
 
 

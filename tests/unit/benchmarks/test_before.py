@@ -1,0 +1,31 @@
+"""A change is told by each arm's ratio to itself before, within a repetition."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.ratios import Tick, changes
+
+
+def ticks(arm: str, rates: list[float]) -> list[Tick]:
+    return [
+        Tick(repetition, arm, f"{workload} {i}", workload, 100, 100 / rate)
+        for repetition, rate in enumerate(rates)
+        for workload in ("code", "tool_call", "chat", "prose")
+        for i in range(2)
+    ]
+
+
+def test_a_slower_machine_in_one_repetition_changes_no_ratio():
+    speeds = [10.0, 20.0, 5.0, 10.0]
+    both = ticks("spec", [0.9 * s for s in speeds]) + ticks("spec_before", speeds) + ticks("mlx_spec", speeds)
+    found = changes(both)
+    assert found.keys() == {"spec", "spec_code", "spec_tool_call", "spec_chat", "spec_prose"}
+    for change in found.values():
+        assert (change.median, change.low, change.high) == pytest.approx((0.9, 0.9, 0.9))
+
+
+def test_the_interval_holds_what_repetitions_scatter():
+    found = changes(ticks("ar", [9.0, 10.0, 11.0, 10.0, 10.5]) + ticks("ar_before", [10.0] * 5))["ar"]
+    assert found.median == pytest.approx(1.0)
+    assert found.low < 1.0 < found.high
