@@ -22,7 +22,7 @@ from draftd.fallback.ladder import configured_ladder
 from draftd.fallback.state import LevelInForce
 from draftd.fronts.daemon import Daemon
 from draftd.fronts.grpc.control import FallbackControl
-from draftd.hardware.state import HardwareView
+from draftd.hardware.state import FixedView, HardwareView
 from draftd.planning.flag import FlagService
 from draftd.planning.planner import Planner
 from draftd.settings import EngineSettings, FlagSettings, ServerSettings, Settings
@@ -52,7 +52,7 @@ class Served:
         hardware: HardwareView | None = None,
         controller: FallbackControl | None = None,
     ) -> None:
-        self.hardware, self.controller = hardware, controller
+        self.hardware, self.controller = hardware or FixedView(), controller
         self.settings = Settings(
             server=ServerSettings(**{"port": 0, "drain_seconds": 2.0, "token": token, **(server or {})}),
             # What tests say of drafts, they say of a depth that is always the same; no test is the next one's prompt.
@@ -97,9 +97,9 @@ class Served:
                 self.planner,
                 self.flags,
                 self.telemetry,
-                journal=self.journal,
-                hardware=self.hardware,
-                controller=self.controller,
+                self.journal,
+                self.hardware,
+                self.controller,
                 announce=self.lines.append,
             )
             self.port = await self.daemon.start()

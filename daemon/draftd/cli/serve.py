@@ -241,9 +241,9 @@ async def _serve(
             planner,
             flags,
             telemetry,
-            journal=journal,
-            hardware=hardware,
-            controller=fallback.controller,
+            journal,
+            hardware,
+            fallback.controller,
             announce=announce,
             on_drain=fallback.close,
         )

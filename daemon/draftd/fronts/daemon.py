@@ -11,7 +11,8 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from draftd import __version__
 from draftd.engine.loop import EngineState, EngineWorker
@@ -21,7 +22,7 @@ from draftd.fronts.grpc.control import ControlServicer, FallbackControl
 from draftd.fronts.grpc.inference import InferenceServicer
 from draftd.fronts.grpc.manifest import Manifests
 from draftd.fronts.grpc.server import GrpcServer
-from draftd.hardware.state import FixedView, HardwareView
+from draftd.hardware.state import HardwareView
 from draftd.planning.flag import FlagService
 from draftd.planning.planner import Planner
 from draftd.service.inference import InferenceService
@@ -52,19 +53,17 @@ class Daemon:
         planner: Planner,
         flags: FlagService,
         telemetry: Telemetry,
-        *,
-        journal: Journal | None = None,
-        hardware: HardwareView | None = None,
+        journal: Journal,
+        hardware: HardwareView,
         controller: FallbackControl | None = None,
+        *,
         announce: Announce = lambda line: None,
         on_drain: Callable[[], object] = lambda: None,
     ) -> None:
         """`on_drain` is called once on a thread when draining begins: it may block for a few seconds."""
         self._settings, self._worker, self._planner = settings, worker, planner
         self._flags, self._telemetry, self._announce = flags, telemetry, announce
-        self._journal = journal if journal is not None else Journal()
-        self._hardware: HardwareView = hardware if hardware is not None else FixedView()
-        self._controller, self._on_drain = controller, on_drain
+        self._journal, self._hardware, self._controller, self._on_drain = journal, hardware, controller, on_drain
         self._stall = settings.server.write_stall_seconds or None
         engine = settings.engine
         self.service = InferenceService(
@@ -125,13 +124,7 @@ class Daemon:
 
     async def wait_ready(self) -> None:
         """Returns when requests are taken. Raises ModelLoadError when they never will be."""
-        waiting = [asyncio.ensure_future(event.wait()) for event in (self._ready, self._stop)]
-        try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in waiting:
-                task.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+        await _first(self._ready.wait(), self._stop.wait())
         if self._worker.state is EngineState.FAILED:
             raise ModelLoadError(self._worker.error)
 
@@ -185,16 +178,10 @@ class Daemon:
         return ended and delivered
 
     async def _drain_unless_hurried(self) -> bool:
-        drain = asyncio.create_task(self.drain())
-        hurry = asyncio.create_task(self._hurry.wait())
-        await asyncio.wait((drain, hurry), return_when=asyncio.FIRST_COMPLETED)
-        hurry.cancel()
-        await asyncio.gather(hurry, return_exceptions=True)
-        if drain.done():
+        drain, _ = await _first(self.drain(), self._hurry.wait())
+        if not drain.cancelled():
             return drain.result()
         self._announce("stopping at once")
-        drain.cancel()
-        await asyncio.gather(drain, return_exceptions=True)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_HURRY_SECONDS):
                 # Ends every request within a step, so that clients hear a status.
@@ -233,3 +220,15 @@ class Daemon:
                     log.error("%s", self._worker.error)
                 self._stop.set()
                 return
+
+
+async def _first(*wanted: Coroutine[Any, Any, bool]) -> list[asyncio.Task[bool]]:
+    """Returns when one of them has ended; the others are cancelled."""
+    tasks = [asyncio.create_task(one) for one in wanted]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return tasks

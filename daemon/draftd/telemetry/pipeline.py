@@ -135,6 +135,11 @@ def build(environ: Mapping[str, str], service_version: str) -> Pipeline:
 
 
 def _fill(pipeline: Pipeline, makers: Mapping[Signal, list[Maker]], resource: Resource) -> None:
+    def exporters(signal: Signal) -> list[Any]:
+        made = [make(pipeline.meters) for make in makers[signal]]
+        pipeline.exporters += made
+        return [Watched(exporter, signal.lower(), pipeline.link) for exporter in made]
+
     # Metrics first: the other signals' queues and exporters are counted on them.
     if makers[Signal.METRICS]:
         made = [make(NoOpMeterProvider()) for make in makers[Signal.METRICS]]
@@ -145,29 +150,21 @@ def _fill(pipeline: Pipeline, makers: Mapping[Signal, list[Maker]], resource: Re
             if hasattr(one, "set_meter_provider"):
                 one.set_meter_provider(pipeline.meters)
     if makers[Signal.TRACES]:
-        tracers = sdk_trace.TracerProvider(resource=resource, shutdown_on_exit=False)
-        pipeline.tracers = tracers
-        for make in makers[Signal.TRACES]:
-            spans: Any = _watched(make(pipeline.meters), Signal.TRACES, pipeline)
+        pipeline.tracers = tracers = sdk_trace.TracerProvider(resource=resource, shutdown_on_exit=False)
+        for spans in exporters(Signal.TRACES):
             tracers.add_span_processor(BatchSpanProcessor(spans, meter_provider=pipeline.meters))
     if makers[Signal.LOGS]:
-        loggers = sdk_logs.LoggerProvider(resource=resource, shutdown_on_exit=False)
-        pipeline.loggers = loggers
-        for make in makers[Signal.LOGS]:
-            records: Any = _watched(make(pipeline.meters), Signal.LOGS, pipeline)
+        pipeline.loggers = loggers = sdk_logs.LoggerProvider(resource=resource, shutdown_on_exit=False)
+        for records in exporters(Signal.LOGS):
             loggers.add_log_record_processor(BatchLogRecordProcessor(records, meter_provider=pipeline.meters))
 
 
 def _reader(made: Any, pipeline: Pipeline) -> MetricReader:
     if isinstance(made, MetricReader):
         return made
-    exporter: Any = _watched(made, Signal.METRICS, pipeline)
-    return PeriodicExportingMetricReader(exporter)
-
-
-def _watched(exporter: Any, signal: Signal, pipeline: Pipeline) -> Watched:
-    pipeline.exporters.append(exporter)
-    return Watched(exporter, signal.lower(), pipeline.link)
+    pipeline.exporters.append(made)
+    watched: Any = Watched(made, "metrics", pipeline.link)
+    return PeriodicExportingMetricReader(watched)
 
 
 def _resource(service_version: str) -> Resource:

@@ -100,11 +100,10 @@ class InferenceSpan:
 
     def planned(self, plan: DecodePlan, tier: ContextTier) -> None:
         """How it will be decoded."""
-        if self._ended:
-            return
-        with self._guarded:
-            self._plan, self._tier = plan, tier
-            self._span.set_attributes(_plan_attributes(self._start, plan, tier))
+        if not self._ended:
+            with self._guarded:
+                self._plan, self._tier = plan, tier
+                self._span.set_attributes(_plan_attributes(self._start, plan, tier))
 
     def captured(self, text: str) -> None:
         """The whole answer; kept only when content capture was opted in. Before `finished`."""
@@ -113,45 +112,38 @@ class InferenceSpan:
 
     def finished(self, outcome: Outcome) -> None:
         """It ended in the engine."""
-        if self._ended:
-            return
-        self._ended = True
-        with self._guarded:
-            self._finish(outcome)
+        if not self._ended:
+            self._ended = True
+            with self._guarded:
+                self._finish(outcome)
 
     def refused(self, error: DraftdError) -> None:
         """It never reached the engine."""
-        if self._ended:
-            return
-        self._ended = True
-        with self._guarded:
-            end = time.monotonic()
-            kind = type(error).__name__
-            self._span.set_attributes({a.ERROR_TYPE.name: kind, a.OUTCOME.name: REFUSED})
-            self._span.set_status(Status(StatusCode.ERROR, error.message[:_MESSAGE_LIMIT]))
-            self._content(REFUSED)
-            self._close(end)
-            self._count(REFUSED, kind, end - self._start.arrival)
-
-    def _close(self, end: float) -> None:
-        """Ends the span, with what the machine is like then."""
-        self._span.set_attributes(hardware_attributes(self._hardware.state))
-        self._span.end(self._nanos(end))
+        if not self._ended:
+            self._ended = True
+            with self._guarded:
+                kind = type(error).__name__
+                self._span.set_attributes({a.ERROR_TYPE.name: kind, a.OUTCOME.name: REFUSED})
+                self._end(REFUSED, kind, error.message, time.monotonic())
 
     def _finish(self, outcome: Outcome) -> None:
         stats, reason = outcome.stats, outcome.reason
         end = stats.finished if stats.finished is not None else time.monotonic()
         kind = _ERRORS.get(reason)
-        self._span.set_attributes(_outcome_attributes(outcome))
-        if kind is not None:
-            self._span.set_attribute(a.ERROR_TYPE.name, kind)
-        if reason in (FinishReason.DEADLINE, FinishReason.ERROR):
-            self._span.set_status(Status(StatusCode.ERROR, (outcome.error or reason.value)[:_MESSAGE_LIMIT]))
-        self._content(reason.value)
+        self._span.set_attributes(_outcome_attributes(outcome) | named({a.ERROR_TYPE: kind}))
         self._children(stats, end)
-        self._close(end)
-        self._count(reason.value, kind, end - stats.arrival)
+        failed = reason in (FinishReason.DEADLINE, FinishReason.ERROR)
+        self._end(reason.value, kind, (outcome.error or reason.value) if failed else None, end)
         self._times(stats, success=kind is None)
+
+    def _end(self, outcome: str, kind: str | None, message: str | None, end: float) -> None:
+        """Ends the span, with what the machine is like then, and counts the request."""
+        if message is not None:
+            self._span.set_status(Status(StatusCode.ERROR, message[:_MESSAGE_LIMIT]))
+        self._content(outcome)
+        self._span.set_attributes(hardware_attributes(self._hardware.state))
+        self._span.end(self._nanos(end))
+        self._count(outcome, kind, end - self._start.arrival)
 
     def _count(self, outcome: str, kind: str | None, seconds: float) -> None:
         labels = self._labels() if kind is None else {**self._labels(), a.ERROR_TYPE.name: kind}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from draftd.core import RequestStats, SamplingParams
 from draftd.errors import InvalidRequest
@@ -75,14 +75,11 @@ def _prompt(given: pb.GenerateRequest) -> Prompt:
     return RawText(given.prompt)
 
 
-def _sampling(p: pb.SamplingParams) -> SamplingParams:
-    return SamplingParams(
-        temperature=_float32(p.temperature) if p.HasField("temperature") else 0.0,
-        top_p=_float32(p.top_p) if p.HasField("top_p") else 1.0,
-        top_k=p.top_k if p.HasField("top_k") else 0,
-        min_p=_float32(p.min_p) if p.HasField("min_p") else 0.0,
-        seed=p.seed if p.HasField("seed") else None,
-    )
+def _sampling(given: pb.SamplingParams) -> SamplingParams:
+    told: dict[str, Any] = {}
+    for field, value in given.ListFields():  # those that are set, be it to zero
+        told[field.name] = _float32(value) if isinstance(value, float) else value
+    return SamplingParams(**told)
 
 
 def _member(known: Mapping[_E, _T], value: _E, field: str, names: Sequence[str], problems: list[InvalidRequest]) -> _T:
@@ -115,18 +112,16 @@ def message_of(told: Event) -> pb.GenerateResponse:
 
 def _started(told: Started) -> pb.Started:
     plan = told.plan
-    return pb.Started(
-        request_id=told.request_id,
+    return reply.filled(
+        pb.Started,
+        told,
         model=told.model.model,
-        draft_model=told.model.draft_model or "",
-        prompt_tokens=told.prompt_tokens,
-        plan=pb.DecodePlan(
+        draft_model=told.model.draft_model,
+        plan=reply.filled(
+            pb.DecodePlan,
+            plan,
             mode=_MODES[plan.mode],
-            max_draft_tokens=plan.max_draft_tokens,
-            drafter=plan.drafter or "",
             level=plan.level.label,
-            variant=plan.variant,
-            reason=plan.reason,
             depth_mode=reply.DEPTH_MODE_NUMBERS[plan.depth_mode if plan.drafter is not None else None],
             alternatives=sorted(plan.alternatives),
         ),

@@ -67,7 +67,9 @@ def hardware(view: HardwareView, now: float) -> control_pb2.Hardware | None:
     if state is None:
         return None
     sample = state.sample
-    return control_pb2.Hardware(
+    return filled(
+        control_pb2.Hardware,
+        sample,
         age=duration(now - state.at),
         memory_pressure=_number(control_pb2.MemoryPressure, "MEMORY_PRESSURE", sample.memory_pressure),
         memory_headroom_bytes=state.headroom,
@@ -83,14 +85,9 @@ def hardware(view: HardwareView, now: float) -> control_pb2.Hardware | None:
         mlx_peak_bytes=sample.mlx_peak,
         mlx_working_set_bytes=sample.mlx_working_set,
         gpu_memory_bytes=sample.gpu_memory,
-        gpu_utilization=sample.gpu_utilization,
         thermal_level=_number(control_pb2.ThermalLevel, "THERMAL_LEVEL", state.thermal_level),
         throttles=state.throttles,
-        low_power=sample.low_power,
         on_mains=sample.plugged_in,
-        temperatures=sample.temperatures,
-        fans=sample.fans,
-        power=sample.power,
         errors=view.errors,
     )
 
