@@ -29,7 +29,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield served
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def begin(daemon: Served) -> BEGUN:
     """Begins a session of that daemon at a run, which is begun where it is not there."""
 
