@@ -269,7 +269,6 @@ async def test_telemetry_knows_the_end_before_the_front() -> None:
     [
         (RawText("x"), {"max_tokens": 0}, "max_tokens"),
         (RawText("x" * 4096), {}, "prompt"),
-        (RawText("x" * 3_000_000), {}, "prompt"),
         (Chat((Message("user", "x" * 4096),)), {}, "chat"),
         (TokenIds((1,) * 4096), {}, "tokens.ids"),
         (RawText(""), {"problem": InvalidRequest("mode", 9, "DECODE_MODE_AUTO")}, "mode"),
