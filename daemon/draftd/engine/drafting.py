@@ -84,8 +84,8 @@ class Drafting:
     def propose(
         self, sequences: Sequence[DecodeSequence], wanted: Sequence[SequenceDraft]
     ) -> tuple[Draft | None, list[tuple[DecodeSequence, str]]]:
-        """Asks each drafter for its sequences; None where nothing was proposed. A sequence that cannot be rolled back,
-        or whose drafter fails, goes on autoregressively; those whose drafter failed are returned, and why."""
+        """Asks each drafter for its sequences; None where nothing was proposed. A sequence that cannot be rolled back
+        goes on autoregressively. Those whose drafter failed are returned, and why: `failed` is for them."""
         sampling = self._sampling_of(sequences)
         groups: dict[DrafterName, list[int]] = {}
         for i, (sequence, (depth, kind, _)) in enumerate(zip(sequences, wanted, strict=True)):
@@ -105,9 +105,7 @@ class Drafting:
                 depths = [wanted[i].depth for i in members]
                 parts.append((members, self.drafters[kind].propose(asked, depths, own)))
             except Exception as error:
-                for sequence in asked:
-                    sequence.degrade(f"the drafter failed: {error}")
-                    errors.append((sequence, str(error)))
+                errors += [(sequence, str(error)) for sequence in asked]
         draft = merge(parts, len(sequences), self._vocabulary, sampling.deterministic)
         if draft is not None and self._local is not None:
             self._local.lend(sampling, draft.q)

@@ -6,14 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 
-def _all() -> float:
-    return 1.0
-
-
-def _unknown() -> None:
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class Limits:
     """`memory_share` and `headroom` are asked on the engine thread, between steps: they must not block."""
@@ -26,6 +18,6 @@ class Limits:
     prefix_cache_bytes: int = 0  # for what is kept of prompts
     kv_cache_bytes: int | None = None  # for running requests; None: by what is known of memory once the model is there
     #: How much of what may be held for later requests the machine's memory has room for now, from 0 to 1.
-    memory_share: Callable[[], float] = _all
+    memory_share: Callable[[], float] = lambda: 1.0
     #: Bytes that may still be taken, 0 or less in critical memory pressure; None where that is not known.
-    headroom: Callable[[], int | None] = _unknown
+    headroom: Callable[[], int | None] = lambda: None

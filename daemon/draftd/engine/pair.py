@@ -53,36 +53,36 @@ def load_models(
     draft: Any | None = None
     drafts: dict[DrafterName, DraftFolder] = {}
     files: dict[DrafterName, ModelFiles] = {}
-    reasons = {DRAFT_MODEL: "", LIGHT_DRAFT_MODEL: ""}
-    if draft_model is not None:
-        progress(f"loading draft {draft_model}")
-        source = DraftFolder(draft_model, "draft model", tokenizer)
-        drafts[DRAFT_MODEL] = source
-        noted = source.files()
-        draft, reasons[DRAFT_MODEL] = _opened(source)
-        if draft is not None:
+    refused: dict[DrafterName, str] = {}
+    for name, path in ((DRAFT_MODEL, draft_model), (LIGHT_DRAFT_MODEL, light_draft_model)):
+        if path is None:
+            continue
+        progress(f"loading {name.replace('_model', '').replace('_', ' ')} {path}")
+        source = drafts[name] = DraftFolder(path, name.replace("_", " "), tokenizer)
+        noted, opened = source.files(), None
+        try:
+            opened = source.open()
+        except Unfit as unfit:
+            refused[name] = unfit.message
+        held = opened is not None and name == DRAFT_MODEL
+        if held:
+            draft = opened
             for _ in read(parameters(draft), source.name):
                 pass
-        files[DRAFT_MODEL] = source.files(noted=False) if draft is None else noted
-    if light_draft_model is not None:
-        source = DraftFolder(light_draft_model, "light draft model", tokenizer)
-        drafts[LIGHT_DRAFT_MODEL] = source
-        files[LIGHT_DRAFT_MODEL] = source.files(noted=False)
-        _, reasons[LIGHT_DRAFT_MODEL] = _opened(source)
+        files[name] = noted if held else source.files(noted=False)
     progress("checking what the pair can do")
     return assemble(
         target,
         draft,
         MlxTokenizer(tokenizer),
         model=folder.name,
-        draft_model=_label(drafts.get(DRAFT_MODEL)),
+        draft_model=drafts[DRAFT_MODEL].label if DRAFT_MODEL in drafts else None,
+        light_draft_model=drafts[LIGHT_DRAFT_MODEL].label if LIGHT_DRAFT_MODEL in drafts else None,
         context_length=_context_length(config, tokenizer),
         backend=backend if backend == "metal" else f"cpu ({backend})",
         prompt_lookup=prompt_lookup,
-        mismatch=reasons[DRAFT_MODEL],
-        sources={kind: source for kind, source in drafts.items() if not reasons[kind]},
-        light_draft_model=_label(drafts.get(LIGHT_DRAFT_MODEL)),
-        light_draft_reason=reasons[LIGHT_DRAFT_MODEL],
+        refused=refused,
+        sources={name: source for name, source in drafts.items() if name not in refused},
         files=PairFiles(target_files, files),
         registry=registry,
     )
@@ -101,36 +101,31 @@ def assemble(
     *,
     model: str,
     draft_model: str | None,
+    light_draft_model: str | None = None,
     context_length: int,
     backend: str,
     prompt_lookup: bool = True,
-    mismatch: str = "",
+    refused: Mapping[DrafterName, str] | None = None,
     sources: Mapping[DrafterName, DraftSource] | None = None,
-    light_draft_model: str | None = None,
-    light_draft_reason: str = "",
     files: PairFiles | None = None,
     registry: DrafterRegistry | None = None,
 ) -> LoadedModels:
-    """Checks what models already in memory can do together. `mismatch` says why a draft was turned away. A draft
-    without a source in `sources` stays in memory; a light draft is what has one."""
+    """Checks what models already in memory can do together. `refused`: why drafts were turned away. A draft without a
+    source in `sources` stays in memory; a light draft is what has one."""
     from draftd.engine.cache.layouts import cannot_trim, layout_of, rollback_limit
 
-    registry = registry or built_in_drafters()
-    layout = layout_of(target)
-    drafters: list[DrafterName] = []
-    refused: dict[DrafterName, str] = {}
-    found = dict(sources or {})
-    reason = mismatch
+    registry, refused, found = registry or built_in_drafters(), dict(refused or {}), dict(sources or {})
+    layout, drafters = layout_of(target), list[DrafterName]()
     if fixed := cannot_trim(target):
-        reason = f"the model's cache cannot be rolled back ({fixed})"
+        refused[DRAFT_MODEL] = f"the model's cache cannot be rolled back ({fixed})"
     else:
         if draft is not None and (fixed := cannot_trim(draft)):
-            reason = f"the draft model's cache cannot be rolled back ({fixed})"
+            refused[DRAFT_MODEL] = f"the draft model's cache cannot be rolled back ({fixed})"
         elif draft is not None:
             drafters.append(DRAFT_MODEL)
             found.setdefault(DRAFT_MODEL, HeldDraft(draft))
-        elif not reason:
-            reason = "no draft model is loaded"
+        else:
+            refused.setdefault(DRAFT_MODEL, "no draft model is loaded")
         if LIGHT_DRAFT_MODEL in found:
             drafters.append(LIGHT_DRAFT_MODEL)
         for name in registry.names:
@@ -147,7 +142,7 @@ def assemble(
         context_length=context_length,
         vocab_size=_vocabulary(target, tokenizer),
         drafters=tuple(drafters),
-        speculation_reason="" if DRAFT_MODEL in drafters else reason,
+        speculation_reason=refused.get(DRAFT_MODEL, ""),
         weight_bytes=weight_bytes(target),
         draft_weight_bytes=0 if draft is None else weight_bytes(draft),
         backend=backend,
@@ -155,7 +150,7 @@ def assemble(
         batched_reason=layout.reason,
         rollback_limit=min(limits) if limits else None,
         light_draft_model=light_draft_model,
-        light_draft_reason=light_draft_reason,
+        light_draft_reason=refused.get(LIGHT_DRAFT_MODEL, ""),
         registered_drafters=registry.names,
         refused_drafters=refused,
     )
@@ -188,18 +183,6 @@ def _load(folder: ModelFolder) -> tuple[Any, Any, dict[str, Any]]:
     except Exception as error:
         raise folder.failed(error) from error
     return model, folder.tokenizer(config), config
-
-
-def _opened(source: DraftFolder) -> tuple[Any | None, str]:
-    """The model, or why it does not go with the target."""
-    try:
-        return source.open(), ""
-    except Unfit as unfit:
-        return None, unfit.message
-
-
-def _label(source: DraftFolder | None) -> str | None:
-    return None if source is None else source.label
 
 
 def _context_length(config: Mapping[str, Any], tokenizer: Any) -> int:
