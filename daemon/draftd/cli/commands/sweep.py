@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import typer
 
@@ -36,9 +36,9 @@ class Asked:
     concurrency: str | None = _option("--concurrency", "LIST", "Requests at a time besides 1; 2,4 if not given.")
     groups: str | None = _option("--groups", "LIST", "Of the package's prompts; all if not given. none: only --file's.")
     each: int | None = _option("--each", "COUNT", "Prompts of each workload class; 4 if not given.")
-    prompts: Annotated[
-        list[Path] | None, typer.Option("--file", metavar="FILE", help="Prompts of your own: .jsonl, or one a line.")
-    ] = None
+    prompts: list[Path] | None = _option(  # noqa: RUF009  a field, like the others
+        "--file", "FILE", "Prompts of your own besides: .jsonl, or one a line."
+    )
     repetitions: int | None = _option("--repeat", "COUNT", "Times each is asked; 3 if not given.", _HOW)
     max_tokens: int | None = _option("--max-tokens", "TOKENS", "Longest answer; each prompt's own if not given.", _HOW)
     cool_down: float | None = _option("--cool-down", "SECONDS", "Pause between requests; 0.1 if not given.", _HOW)
