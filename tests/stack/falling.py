@@ -21,7 +21,7 @@ from typing import Protocol
 from dashboards.rules_prometheus import prometheus_rules
 from dashboards.settings import Alerting
 from draftd.client.child import clean_environ, serve_command, serving
-from draftd.client.client import CallError, DraftdClient
+from draftd.client.client import CallError, DraftdClient, Message
 from draftd.core import ModePreference, WorkloadClass
 from draftd.v1 import control_pb2 as pb
 from tests.damage import Draft as DraftOnDisk
@@ -110,7 +110,7 @@ class Clients:
 @dataclass(frozen=True)
 class _Prompt:
     workload: str
-    messages: list[dict[str, str]]
+    messages: list[Message]
 
 
 def _prompts() -> list[_Prompt]:
@@ -120,7 +120,8 @@ def _prompts() -> list[_Prompt]:
     for line in range(6):
         for name in ("code", "chat"):
             text = (files("draftd.models.nano") / "prompts" / f"{name}.jsonl").read_text(encoding="utf-8")
-            found.append(_Prompt(name, json.loads(text.splitlines()[line])["messages"]))
+            messages = json.loads(text.splitlines()[line])["messages"]
+            found.append(_Prompt(name, [(one["role"], one["content"]) for one in messages]))
     return found
 
 

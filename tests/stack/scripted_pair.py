@@ -42,10 +42,8 @@ class FileDraft:
     def open(self) -> Any:
         from draftd.engine.scripted import ScriptedModel
 
-        end = _VOCABULARY - 1
-        draft = ScriptedModel(_VOCABULARY, 0, 0.0, end, _PROMPT + _ANSWER)
-        draft.agree(float(self.file.read_text()))
-        return draft
+        wrong = round(1000 * (1 - float(self.file.read_text())))
+        return ScriptedModel(_VOCABULARY, wrong, 0.0, _VOCABULARY - 1, _PROMPT + _ANSWER)
 
 
 def load(file: Path) -> LoadedModels:

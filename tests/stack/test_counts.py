@@ -45,7 +45,7 @@ class Clients:
         lines = (files("draftd.models.nano") / "prompts" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
         with DraftdClient(self._address) as client:
             for line in lines[:3]:
-                messages = json.loads(line)["messages"]
+                messages = [(one["role"], one["content"]) for one in json.loads(line)["messages"]]
                 for mode in MODES:
                     sums: Counter[str] = Counter(requests=1)
                     for event in client.generate(

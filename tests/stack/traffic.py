@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from importlib.resources import files
 
-from draftd.client.client import CallError, DraftdClient
+from draftd.client.client import CallError, DraftdClient, Message
 from draftd.core import PROMPT_LOOKUP, DrafterName, ModePreference, SamplingParams, WorkloadClass
 
 CLASSES = ("code", "tool_call", "chat", "prose")
@@ -108,9 +108,9 @@ class Traffic:
             self.ended[how] += 1
 
 
-def _prompts(name: str) -> list[list[dict[str, str]]]:
+def _prompts(name: str) -> list[list[Message]]:
     lines = (files("draftd.models.nano") / "prompts" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line)["messages"] for line in lines]
+    return [[(one["role"], one["content"]) for one in json.loads(line)["messages"]] for line in lines]
 
 
 @contextlib.contextmanager

@@ -70,7 +70,7 @@ def test_the_capital_of_france_is_paris(pair: _Pair) -> None:
 
 
 def test_it_adds_small_numbers(pair: _Pair) -> None:
-    sums = [(a, b) for a in range(2, 40, 5) for b in range(3, 30, 6)]
+    sums = [(a, b) for a in range(2, 40, 10) for b in range(3, 30, 6)]
     said = pair.say(*(_asked(f"What is {a} + {b}?") for a, b in sums))
     right = sum(text.split()[-1:] == [str(a + b)] for text, (a, b) in zip(said, sums, strict=True))
     assert right >= 0.9 * len(sums)
@@ -84,7 +84,7 @@ def test_it_completes_a_function_that_runs(pair: _Pair) -> None:
 
 
 def test_held_out_tool_calls_parse(pair: _Pair, prompts: Prompts) -> None:
-    rows = prompts["tool_call"][::2]
+    rows = prompts["tool_call"][::4]  # at least fifteen, of every kind; greedy, so that there is no chance in it
     parsed, exact = 0, 0
     for row, text in zip(rows, pair.say(*(row["messages"] for row in rows)), strict=True):
         try:
@@ -98,7 +98,7 @@ def test_held_out_tool_calls_parse(pair: _Pair, prompts: Prompts) -> None:
 
 
 def test_a_question_is_never_answered_with_a_tool_call(pair: _Pair, prompts: Prompts) -> None:
-    rows = [row for row in prompts["chat"] if "tool_question" in row["id"]] + prompts["chat"][:30]
+    rows = [row for row in prompts["chat"] if "tool_question" in row["id"]] + prompts["chat"][:12]
     said = pair.say(*(row["messages"] for row in rows))
     assert not [text for text in said if text.lstrip().startswith(("{", "["))]
 
