@@ -38,11 +38,11 @@ from draftd.engine.drafters.prompt_lookup import PromptLookup
 from draftd.engine.observer import EngineObserver
 from draftd.engine.pair import LoadedModels, assemble
 from draftd.engine.scheduler import Scheduler
-from draftd.engine.scripted import ByteTokenizer
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep, SequenceStep
 from draftd.engine.targets.base import SequenceOptions, Target
 from draftd.engine.targets.local import LocalTarget
+from tests.scripted import ByteTokenizer
 
 _ids = itertools.count()
 

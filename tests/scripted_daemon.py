@@ -32,7 +32,7 @@ def main(flag_file: str, *assignments: str) -> int:
 
     def load(progress: object) -> LoadedModels:
         load_blas()
-        from draftd.engine.scripted import scripted_models
+        from tests.scripted import scripted_models
 
         time.sleep(load_seconds)
         models = scripted_models(0.7, step_seconds=step, context_length=context)

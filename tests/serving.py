@@ -16,7 +16,6 @@ from draftd.client.client import CallError, DraftdClient
 from draftd.core import DepthMode
 from draftd.engine.loop import EngineWorker
 from draftd.engine.pair import LoadedModels
-from draftd.engine.scripted import scripted_models
 from draftd.fallback.journal import Journal
 from draftd.fallback.ladder import configured_ladder
 from draftd.fallback.state import LevelInForce
@@ -28,6 +27,7 @@ from draftd.planning.planner import Planner
 from draftd.settings import EngineSettings, FlagSettings, ServerSettings, Settings
 from draftd.v1 import inference_pb2 as pb
 from tests.listening import ListeningTelemetry
+from tests.scripted import scripted_models
 from tests.waiting import until
 
 

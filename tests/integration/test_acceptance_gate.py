@@ -25,9 +25,9 @@ from draftd.client.client import DraftdClient
 from draftd.core import DRAFT_MODEL
 from draftd.engine.pair import LoadedModels, assemble
 from draftd.engine.prefilling import Prefilling
-from draftd.engine.scripted import ScriptedModel, scripted_models
 from draftd.engine.sequence import DecodeSequence
 from draftd.models.folder import ModelFiles, PairFiles
+from tests.scripted import ScriptedModel, scripted_models
 from tests.serving import Served, serving
 from tests.stack.scripted_pair import load
 from tests.unit.cli.conftest import Ran, in_process

@@ -23,7 +23,7 @@ import sys
 from draftd.cli.serve import run_daemon
 from draftd.models.blas import load_blas
 load_blas()
-from draftd.engine.scripted import scripted_models
+from tests.scripted import scripted_models
 from draftd.settings import FallbackSettings, ServerSettings, Settings
 from draftd.settings import AnnotationSettings
 settings = Settings(

@@ -21,8 +21,8 @@ import pytest
 from draftd.client.client import CallError, DraftdClient
 from draftd.core import FinishReason
 from draftd.engine.pair import LoadedModels
-from draftd.engine.scripted import scripted_models
 from draftd.v1 import inference_pb2 as pb
+from tests.scripted import scripted_models
 from tests.scripted_daemon import scripted_daemon
 from tests.serving import Answer, Served, collect, serving
 from tests.waiting import until

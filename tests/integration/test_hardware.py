@@ -16,7 +16,7 @@ import sys
 from draftd.models.blas import load_blas
 load_blas()
 from draftd.cli.serve import run_daemon
-from draftd.engine.scripted import scripted_models
+from tests.scripted import scripted_models
 from draftd.settings import HardwareSettings, ServerSettings, Settings
 settings = Settings(
     server=ServerSettings(port=0, drain_seconds=5),

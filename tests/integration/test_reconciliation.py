@@ -32,7 +32,7 @@ import time
 from draftd.models.blas import load_blas
 load_blas()
 from draftd.cli.serve import run_daemon
-from draftd.engine.scripted import ScriptedModel, scripted_models
+from tests.scripted import ScriptedModel, scripted_models
 from draftd.settings import EngineSettings, FallbackSettings, ServerSettings, Settings
 settings = Settings(
     server=ServerSettings(port=0, drain_seconds=5),

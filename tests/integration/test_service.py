@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DepthMode, ModePreference
-from draftd.engine.scripted import scripted_models
 from draftd.v1 import inference_pb2 as pb
+from tests.scripted import scripted_models
 from tests.serving import Answer, Served, collect, models, serving
 
 

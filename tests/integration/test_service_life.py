@@ -15,10 +15,10 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from draftd.client.client import CallError
 from draftd.engine.pair import LoadedModels
 from draftd.engine.scheduler import Scheduler
-from draftd.engine.scripted import scripted_models
 from draftd.errors import ModelLoadError
 from draftd.v1 import control_pb2
 from draftd.v1 import inference_pb2 as pb
+from tests.scripted import scripted_models
 from tests.serving import Answer, Served, collect, models, serving
 from tests.waiting import until
 

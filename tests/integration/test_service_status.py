@@ -11,12 +11,12 @@ import pytest
 from draftd.client.client import CallError
 from draftd.core import FallbackLevel, ModePreference, WorkloadClass
 from draftd.engine.pair import LoadedModels
-from draftd.engine.scripted import scripted_models
 from draftd.fallback.ladder import Cause, Signal
 from draftd.hardware.sample import HardwareSample
 from draftd.hardware.state import FixedView, HardwareState
 from draftd.v1 import control_pb2
 from draftd.v1 import inference_pb2 as pb
+from tests.scripted import scripted_models
 from tests.serving import collect, models, serving
 from tests.waiting import until
 

@@ -16,8 +16,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from draftd.client.client import CallError, DraftdClient
 from draftd.engine.pair import LoadedModels
-from draftd.engine.scripted import scripted_models
 from draftd.errors import ConfigError
+from tests.scripted import scripted_models
 from tests.serving import Served, collect, serving
 
 TOKEN = "correct-horse"

@@ -37,7 +37,7 @@ logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message
 from draftd.models.blas import load_blas
 load_blas()
 from draftd.cli.serve import run_daemon
-from draftd.engine.scripted import scripted_models
+from tests.scripted import scripted_models
 from draftd.settings import EngineSettings, ServerSettings, Settings, TelemetrySettings
 settings = Settings(
     server=ServerSettings(port=0, drain_seconds={DRAIN}),

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from draftd.engine.scripted import scripted_models
+from tests.scripted import scripted_models
 from tests.serving import Served
 from tests.waiting import until
 from tests.webhook import SIGNATURE, TIMESTAMP, TOKEN, Webhook, alert, bearer, notification, signed

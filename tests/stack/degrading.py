@@ -27,7 +27,7 @@ import os, pathlib, sys, threading, time
 from draftd.models.blas import load_blas
 load_blas()
 from draftd.cli.serve import run_daemon
-from draftd.engine.scripted import scripted_models
+from tests.scripted import scripted_models
 from draftd.settings import EngineSettings, FallbackSettings, ServerSettings, Settings
 
 def follow(draft):

@@ -40,7 +40,7 @@ class FileDraft:
         return None
 
     def open(self) -> Any:
-        from draftd.engine.scripted import ScriptedModel
+        from tests.scripted import ScriptedModel
 
         wrong = round(1000 * (1 - float(self.file.read_text())))
         return ScriptedModel(_VOCABULARY, wrong, 0.0, _VOCABULARY - 1, _PROMPT + _ANSWER)
@@ -48,7 +48,7 @@ class FileDraft:
 
 def load(file: Path) -> LoadedModels:
     load_blas()
-    from draftd.engine.scripted import ByteTokenizer, ScriptedModel
+    from tests.scripted import ByteTokenizer, ScriptedModel
 
     class Cut(ByteTokenizer):
         def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:

@@ -32,7 +32,7 @@ import sys
 from draftd.models.blas import load_blas
 load_blas()
 from draftd.cli.serve import run_daemon
-from draftd.engine.scripted import scripted_models
+from tests.scripted import scripted_models
 from draftd.settings import EngineSettings, ServerSettings, Settings
 settings = Settings(server=ServerSettings(port=0), engine=EngineSettings(depth_mode="fixed"))
 say = lambda line: print("draftd: " + line, file=sys.stderr, flush=True)

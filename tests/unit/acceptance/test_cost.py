@@ -22,11 +22,11 @@ from draftd.acceptance.cost import (
 )
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Tick
 from draftd.core import PROMPT_LOOKUP, DraftCounts
-from draftd.engine.scripted import scripted_models
 from draftd.errors import ConfigError
 from draftd.fronts.grpc.manifest import in_force
 from draftd.settings import load_settings
 from tests.rig import Rig, autoregressive, request, speculative
+from tests.scripted import scripted_models
 from tests.ticking import drafted, granted, place, tick
 
 

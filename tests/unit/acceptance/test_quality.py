@@ -18,9 +18,9 @@ from draftd.canaries.checkers import JsonObject, NoToolCall, ToolCall
 from draftd.canaries.prompts import Canary, FrozenPrompts
 from draftd.canaries.selftest import faults, right, spoilt
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP
-from draftd.engine.scripted import scripted_models
 from draftd.v1 import inference_pb2 as pb
 from tests.acceptance import manifest, synthetic_run
+from tests.scripted import scripted_models
 from tests.serving import serving
 
 CANARIES = FrozenPrompts.shipped().canaries

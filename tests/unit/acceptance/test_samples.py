@@ -16,9 +16,9 @@ from draftd.acceptance import samples as module
 from draftd.acceptance.samples import Sample, Sampler, sample
 from draftd.acceptance.ticks import Stage
 from draftd.client.client import CallError, DraftdClient
-from draftd.engine.scripted import scripted_models
 from draftd.protocol import duration
 from draftd.v1 import control_pb2 as control
+from tests.scripted import scripted_models
 from tests.serving import serving
 from tests.waiting import until
 

@@ -31,11 +31,11 @@ from draftd.core import (
     ModePreference,
     WorkloadClass,
 )
-from draftd.engine.scripted import scripted_models
 from draftd.fallback.ladder import Hold
 from draftd.protocol import duration
 from draftd.v1 import inference_pb2 as pb
 from tests.fallback import NOW, FakeController
+from tests.scripted import scripted_models
 from tests.serving import Served as Daemon
 from tests.serving import serving
 from tests.ticking import place

@@ -22,10 +22,10 @@ from draftd.acceptance.soak import SoakResult, run_soak, soak_complete, soak_res
 from draftd.acceptance.ticks import Chunk, Place, Stage, Tick
 from draftd.client.client import DraftdClient
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DraftCounts, FallbackLevel, FinishReason
-from draftd.engine.scripted import scripted_models
 from draftd.fallback.ladder import Cause, Signal
 from draftd.v1 import inference_pb2 as pb
 from tests.acceptance import GIB, manifest, synthetic_run
+from tests.scripted import scripted_models
 from tests.serving import Served, serving
 
 MODEL = pb.GetModelResponse(drafters=[DRAFT_MODEL], max_draft_tokens=6, context_length=1024)

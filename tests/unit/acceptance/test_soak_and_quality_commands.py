@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from draftd.canaries.checkers import JsonObject
-from draftd.engine.scripted import scripted_models
+from tests.scripted import scripted_models
 from tests.serving import Served, serving
 from tests.unit.cli.conftest import Ran, in_process
 

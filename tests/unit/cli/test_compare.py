@@ -18,9 +18,9 @@ from draftd.cli.output import plain
 from draftd.client.asking import Answer, Ask, Piece, gather, split
 from draftd.client.client import CallError
 from draftd.core import DecodeMode, SamplingParams, WorkloadClass
-from draftd.engine.scripted import scripted_models
 from draftd.v1 import control_pb2 as control
 from draftd.v1 import inference_pb2 as pb
+from tests.scripted import scripted_models
 from tests.serving import Served, serving
 from tests.ticking import drafted, paced, place, tick
 

@@ -16,7 +16,6 @@ from draftd.cli import ladder
 from draftd.cli.commands.fallback import following
 from draftd.client.client import CallError
 from draftd.core import DRAFT_MODEL, FallbackLevel
-from draftd.engine.scripted import scripted_models
 from draftd.errors import ModelLoadError, NotNow
 from draftd.fallback.journal import Subject
 from draftd.fallback.ladder import Cause, Hold, Signal
@@ -24,6 +23,7 @@ from draftd.fallback.probes import CanaryOutcome, CanaryReport, Divergence, Prob
 from draftd.fronts.grpc import reply
 from draftd.v1 import control_pb2 as pb
 from tests.fallback import LADDER, LEASE, NOW, FakeController, fallback_state
+from tests.scripted import scripted_models
 from tests.serving import Served, serving
 from tests.unit.cli.conftest import Ran, in_process
 from tests.waiting import until

@@ -18,8 +18,8 @@ from draftd.cli.output import time_left
 from draftd.cli.runs import Measured, Which, begin, measured, open_run
 from draftd.client.client import DraftdClient
 from draftd.client.prompts import Prompt, from_texts
-from draftd.engine.scripted import scripted_models
 from draftd.errors import ConfigError
+from tests.scripted import scripted_models
 from tests.serving import serving
 
 PAIR = Which(model="models/big", draft_model="models/small", assignments=["engine.max_batch=2"])

@@ -13,9 +13,9 @@ from draftd.core import FinishReason
 from draftd.engine.admission import Admission, Layout, derived
 from draftd.engine.cache.layouts import position_bytes
 from draftd.engine.prefilling import _OVERTAKEN
-from draftd.engine.scripted import scripted_models
 from draftd.errors import InvalidRequest
 from tests.rig import Rig, autoregressive, pair, request, speculative, tiny_llama
+from tests.scripted import scripted_models
 
 MODELS = pair(tiny_llama(1), tiny_llama(2))
 EACH = position_bytes(MODELS.target) + position_bytes(MODELS.draft)

@@ -122,6 +122,6 @@ def test_other_caches_are_attended_as_before(target) -> None:
 
 
 def test_a_model_that_asks_mlx_itself_is_left_as_it_is(tmp_path: Path) -> None:
-    from draftd.engine.scripted import scripted_models
+    from tests.scripted import scripted_models
 
     assert not attention.installed(scripted_models(0.7).target)

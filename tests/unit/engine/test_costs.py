@@ -14,8 +14,8 @@ from draftd.engine.depth.costs import Prices, StepCosts
 from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.drafters.prompt_lookup import PromptLookup
 from draftd.engine.observer import EngineObserver
-from draftd.engine.scripted import scripted_models
 from tests.rig import Rig, autoregressive, request, speculative
+from tests.scripted import scripted_models
 
 MODEL, LOOKUP = DRAFT_MODEL, PROMPT_LOOKUP
 

@@ -14,8 +14,8 @@ from draftd.engine.depth.controller import DepthControl
 from draftd.engine.depth.costs import StepCosts
 from draftd.engine.depth.explorer import ExplorationBudget, PlainMeasurement
 from draftd.engine.observer import EngineObserver
-from draftd.engine.scripted import scripted_models
 from tests.rig import Rig, automatic, autoregressive, request, speculative
+from tests.scripted import scripted_models
 from tests.simulated import DRAFT, Machine, Simulation
 
 CODE, PROSE = WorkloadClass.CODE, WorkloadClass.PROSE

@@ -19,7 +19,6 @@ from draftd.engine.drafters.prompt_lookup import PromptLookup
 from draftd.engine.drafters.registry import DrafterRegistry, Needs, built_in_drafters
 from draftd.engine.pair import LoadedModels, assemble
 from draftd.engine.sampling.transforms import Sampling
-from draftd.engine.scripted import ByteTokenizer
 from draftd.errors import ConfigError
 from draftd.fronts.grpc.inference import request_of
 from draftd.planning.planner import Wish
@@ -27,6 +26,7 @@ from draftd.service.request import ServedModel, checked
 from draftd.settings import Settings
 from draftd.v1 import inference_pb2 as pb
 from tests.rig import automatic, autoregressive, request, speculative, tiny_llama
+from tests.scripted import ByteTokenizer
 
 VOCAB = 32
 GREEDY = SamplingParams()

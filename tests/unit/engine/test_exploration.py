@@ -9,8 +9,8 @@ import pytest
 from draftd.core import StepCounts
 from draftd.engine.depth.explorer import PlainMeasurement
 from draftd.engine.observer import EngineObserver
-from draftd.engine.scripted import scripted_models
 from tests.rig import Rig, request, speculative
+from tests.scripted import scripted_models
 
 STEP = 0.004
 

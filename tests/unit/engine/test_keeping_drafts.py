@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, FinishReason
-from draftd.engine.scripted import scripted_models
 from draftd.errors import ModelLoadError, NotServing, QueueFull
 from tests.rig import autoregressive, request, speculative
+from tests.scripted import scripted_models
 
 DRAFT, LIGHT, LOOKUP = DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP
 NONE: frozenset[DrafterName] = frozenset()

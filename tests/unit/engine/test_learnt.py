@@ -11,9 +11,9 @@ import pytest
 from draftd.core import DRAFT_MODEL, WorkloadClass
 from draftd.engine.depth.controller import DepthControl
 from draftd.engine.depth.saved import Learnt
-from draftd.engine.scripted import scripted_models
 from draftd.errors import ConfigError
 from tests.rig import automatic, request
+from tests.scripted import scripted_models
 from tests.simulated import Machine, Simulation
 from tests.unit.engine.test_depth import CODE, MOST, ask, mild
 

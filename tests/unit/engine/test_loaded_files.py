@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DrafterName
-from draftd.engine.scripted import scripted_models
 from draftd.errors import ModelLoadError, NotServing
 from draftd.models.folder import ModelFiles, PairFiles
+from tests.scripted import scripted_models
 
 DRAFT, LIGHT = DRAFT_MODEL, LIGHT_DRAFT_MODEL
 NONE: frozenset[DrafterName] = frozenset()

@@ -8,9 +8,9 @@ import pytest
 
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, Origin
 from draftd.engine.observer import EngineObserver
-from draftd.engine.scripted import scripted_models
 from draftd.errors import InvalidRequest
 from tests.rig import Rig, autoregressive, request, speculative
+from tests.scripted import scripted_models
 
 DRAFT, LIGHT, LOOKUP = DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP
 PROMPT = [3, 1, 4, 1, 5]

@@ -8,9 +8,9 @@ import pytest
 
 from draftd.core import DecodeRequest, Origin
 from draftd.engine.observer import EngineObserver
-from draftd.engine.scripted import ScriptedModel, scripted_models
 from draftd.errors import QueueFull
 from tests.rig import autoregressive, request, speculative
+from tests.scripted import ScriptedModel, scripted_models
 from tests.waiting import until
 
 PROMPT = [3, 1, 4, 1, 5]

@@ -16,9 +16,9 @@ from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DecodePlan, FinishReason, Or
 from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.observer import PrefixStatus
 from draftd.engine.pair import LoadedModels
-from draftd.engine.scripted import ScriptedModel, scripted_models
 from draftd.engine.sequence import DecodeSequence
 from tests.rig import Collected, Rig, autoregressive, pair, request, speculative, tiny_llama
+from tests.scripted import ScriptedModel, scripted_models
 from tests.waiting import until
 
 PLENTY = 64 << 20

@@ -168,7 +168,7 @@ def test_a_draft_that_is_unwanted_before_it_is_read_is_not_put_back(nano, prompt
 
 
 def test_without_a_draft_there_is_nothing_to_read_anew(running):
-    from draftd.engine.scripted import scripted_models
+    from tests.scripted import scripted_models
 
     engine = running(lambda: scripted_models(0.7, with_draft=False))
     with pytest.raises(ModelLoadError, match="no draft model is configured"):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FinishReason, SamplingParams
 from draftd.engine.observer import EngineObserver
-from draftd.engine.scripted import ScriptedModel, scripted_models
 from tests.rig import Rig, automatic, autoregressive, pair, request, speculative, tiny_llama
+from tests.scripted import ScriptedModel, scripted_models
 
 PROMPT = [3, 1, 4, 1, 5]
 

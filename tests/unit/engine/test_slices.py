@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FinishReason
 from draftd.engine.prefilling import _PATIENCE, MOST_PREFILLING, Slices
-from draftd.engine.scripted import scripted_models
 from tests.rig import Collected, Rig, autoregressive, request, speculative
+from tests.scripted import scripted_models
 
 
 def settled(slices: Slices, cost, step_seconds: float, slices_taken: int = 40) -> int:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from draftd.core import PROMPT_LOOKUP, SamplingParams
-from draftd.engine.scripted import scripted_models
 from draftd.engine.step import Entry, EntryResult, ReadIds, StepPlan, StepResult
 from draftd.engine.targets.base import SequenceOptions, Target
 from tests.rig import Rig, automatic, autoregressive, pair, request, speculative, tiny_llama
+from tests.scripted import scripted_models
 
 GREEDY, SEEDED, FREE = SamplingParams(), SamplingParams(0.9, top_p=0.9, seed=5), SamplingParams(1.0)
 LOOKUP = speculative(3, PROMPT_LOOKUP)

@@ -18,7 +18,6 @@ from draftd.engine.limits import Limits
 from draftd.engine.loop import EngineWorker
 from draftd.engine.observer import EngineObserver
 from draftd.engine.pair import LoadedModels, load_models
-from draftd.engine.scripted import scripted_models
 from draftd.engine.step import EntryResult, StepResult
 from draftd.engine.targets.local import LocalTarget
 from draftd.fallback.ladder import LadderLevel, ladder_levels
@@ -29,6 +28,7 @@ from draftd.settings import FallbackSettings
 from tests import rig
 from tests.answering import Told
 from tests.conftest import NanoPair
+from tests.scripted import scripted_models
 from tests.unit.engine.drafts import change_weights
 from tests.unit.fallback.probing import at
 from tests.waiting import until

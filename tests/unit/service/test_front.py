@@ -24,7 +24,6 @@ from draftd.core import (
 )
 from draftd.engine.loop import EngineWorker
 from draftd.engine.pair import LoadedModels
-from draftd.engine.scripted import scripted_models
 from draftd.errors import (
     ClientStalled,
     DeadlineExceeded,
@@ -42,6 +41,7 @@ from draftd.service.request import Chat, Chunk, Event, Finished, Message, Prompt
 from draftd.settings import EngineSettings, Settings
 from tests.fallback import FixedFlag
 from tests.listening import ListeningTelemetry
+from tests.scripted import scripted_models
 
 SPECULATIVE, AUTOREGRESSIVE = Wish(ModePreference.SPECULATIVE), Wish(ModePreference.AUTOREGRESSIVE)
 

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from draftd.core import DepthMode, ModelInfo
-from draftd.engine.scripted import ByteTokenizer
 from draftd.errors import InvalidRequest
 from draftd.service.request import Chat, Message, Prompt, RawText, ServedModel, TokenIds
 from draftd.service.text import StopScanner, StopStrings, TextStream, tokenise
+from tests.scripted import ByteTokenizer
 
 SMALL = st.text(alphabet="ab\n", max_size=40)  # a small alphabet: overlaps and false starts are the rule
 STOPS = st.lists(st.text(alphabet="ab\n", min_size=1, max_size=5), min_size=1, max_size=4)

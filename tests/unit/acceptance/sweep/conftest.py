@@ -10,9 +10,9 @@ import pytest
 from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.session import Session
 from draftd.core import DrafterName
-from draftd.engine.scripted import scripted_models
 from draftd.v1 import inference_pb2 as pb
 from tests.acceptance import manifest
+from tests.scripted import scripted_models
 from tests.serving import Served, serving
 
 BEGUN = Callable[[Path], Session]

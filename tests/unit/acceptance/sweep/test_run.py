@@ -26,9 +26,9 @@ from draftd.acceptance.ticks import Arm, Stage, Tick
 from draftd.client.client import DraftdClient
 from draftd.client.prompts import Prompt, from_texts
 from draftd.core import DRAFT_MODEL, DecodeMode, FallbackLevel, WorkloadClass
-from draftd.engine.scripted import scripted_models
 from draftd.fallback.ladder import Cause, Signal
 from tests.acceptance import manifest
+from tests.scripted import scripted_models
 from tests.serving import Served, serving
 from tests.unit.acceptance.sweep.conftest import BEGUN
 from tests.waiting import until
