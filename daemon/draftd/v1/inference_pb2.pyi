@@ -263,7 +263,7 @@ class GetModelRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetModelResponse(_message.Message):
-    __slots__ = ("model", "draft_model", "context_length", "vocab_size", "speculation_available", "speculation_reason", "default_max_tokens", "max_draft_tokens", "weight_bytes", "draft_weight_bytes", "chat_template", "light_draft_model", "light_draft_reason", "depth_mode", "drafters")
+    __slots__ = ("model", "draft_model", "context_length", "vocab_size", "speculation_available", "speculation_reason", "default_max_tokens", "max_draft_tokens", "weight_bytes", "draft_weight_bytes", "chat_template", "light_draft_model", "light_draft_reason", "depth_mode", "drafters", "batched", "batched_reason")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     DRAFT_MODEL_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_LENGTH_FIELD_NUMBER: _ClassVar[int]
@@ -279,6 +279,8 @@ class GetModelResponse(_message.Message):
     LIGHT_DRAFT_REASON_FIELD_NUMBER: _ClassVar[int]
     DEPTH_MODE_FIELD_NUMBER: _ClassVar[int]
     DRAFTERS_FIELD_NUMBER: _ClassVar[int]
+    BATCHED_FIELD_NUMBER: _ClassVar[int]
+    BATCHED_REASON_FIELD_NUMBER: _ClassVar[int]
     model: str
     draft_model: str
     context_length: int
@@ -294,4 +296,6 @@ class GetModelResponse(_message.Message):
     light_draft_reason: str
     depth_mode: DepthMode
     drafters: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, model: _Optional[str] = ..., draft_model: _Optional[str] = ..., context_length: _Optional[int] = ..., vocab_size: _Optional[int] = ..., speculation_available: _Optional[bool] = ..., speculation_reason: _Optional[str] = ..., default_max_tokens: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., draft_weight_bytes: _Optional[int] = ..., chat_template: _Optional[bool] = ..., light_draft_model: _Optional[str] = ..., light_draft_reason: _Optional[str] = ..., depth_mode: _Optional[_Union[DepthMode, str]] = ..., drafters: _Optional[_Iterable[str]] = ...) -> None: ...
+    batched: bool
+    batched_reason: str
+    def __init__(self, model: _Optional[str] = ..., draft_model: _Optional[str] = ..., context_length: _Optional[int] = ..., vocab_size: _Optional[int] = ..., speculation_available: _Optional[bool] = ..., speculation_reason: _Optional[str] = ..., default_max_tokens: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., draft_weight_bytes: _Optional[int] = ..., chat_template: _Optional[bool] = ..., light_draft_model: _Optional[str] = ..., light_draft_reason: _Optional[str] = ..., depth_mode: _Optional[_Union[DepthMode, str]] = ..., drafters: _Optional[_Iterable[str]] = ..., batched: _Optional[bool] = ..., batched_reason: _Optional[str] = ...) -> None: ...

@@ -99,12 +99,26 @@ def test_the_depth_is_the_one_with_the_most_tokens_over_its_time(
 
 
 def test_every_drafter_and_depth_mode_can_be_told() -> None:
-    info = ModelInfo("m", "d", 100, 50, BUILT_IN_DRAFTERS, "", 9, 3, "cpu", light_draft_model="l")
+    info = ModelInfo(
+        "m",
+        "d",
+        100,
+        50,
+        BUILT_IN_DRAFTERS,
+        "",
+        9,
+        3,
+        "cpu",
+        batched=False,
+        batched_reason="why",
+        light_draft_model="l",
+    )
     for mode in DepthMode:
         told = reply.model(ServedModel(info, 1, 1, mode, chat_template=False))
         assert DEPTH_MODES[told.depth_mode] is mode
     assert tuple(told.drafters) == BUILT_IN_DRAFTERS
     assert (told.light_draft_model, told.light_draft_reason) == ("l", "")
+    assert (told.batched, told.batched_reason) == (False, "why")
 
 
 def test_before_the_first_sample_there_is_nothing_to_tell() -> None:

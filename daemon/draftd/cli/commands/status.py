@@ -46,6 +46,8 @@ def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
         *([("prefix cache", _prefix_cache(status.prefix_cache))] if status.HasField("prefix_cache") else []),
         ("tokens", f"{status.output_tokens} in {counts.target_forwards} forward passes of the target"),
     ]
+    if model.batched_reason:
+        made.append(("batching", f"none, each request has forward passes of its own: {model.batched_reason}"))
     if counts.drafted_tokens:
         accepted = counts.accepted_tokens / counts.drafted_tokens
         mean = 1 + counts.accepted_tokens / counts.drafts
