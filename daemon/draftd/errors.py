@@ -5,7 +5,10 @@ Whoever catches DraftdError catches all of it.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class DraftdError(Exception):
@@ -31,6 +34,20 @@ class FieldError(DraftdError):
         self.field = field
         self.value = value
         self.allowed = allowed
+
+
+def wrong_field(error: ValidationError, prefix: str = "") -> tuple[str, object, str]:
+    """The first field that pydantic refuses, as FieldError takes it: `prefix` and its path (`a.b[0]`); its value, None
+    where it is missing; what is allowed."""
+    first = error.errors(include_url=False)[0]
+    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"]).removeprefix(".")
+    value = None if first["type"] == "missing" else first["input"]
+    allowed = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    if first["type"] == "json_invalid":
+        allowed = f"valid JSON ({allowed.removeprefix('Invalid JSON: ')})"
+    elif first["type"] == "missing":
+        allowed = "a value: it must be given"
+    return (prefix + path).rstrip(".: "), value, allowed
 
 
 class ConfigError(FieldError):

@@ -24,7 +24,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from draftd.acceptance.manifest import Manifest
 from draftd.acceptance.samples import Sample
 from draftd.acceptance.ticks import Stage, Tick
-from draftd.errors import FieldError
+from draftd.errors import FieldError, wrong_field
 
 _T = TypeVar("_T")
 
@@ -163,11 +163,8 @@ def parsed(kind: type[_T], text: str | bytes, place: str) -> _T:
     """A JSON document. Raises RunError with the first field that is wrong, after the `place` where it stands."""
     try:
         return cast(_T, _adapter(kind).validate_json(text))
-    except ValidationError as found:
-        first = found.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        allowed = first["msg"].removeprefix("Input should be ")
-        raise RunError(f"{place}: {where}".rstrip(": "), first["input"], allowed) from None
+    except ValidationError as error:
+        raise RunError(*wrong_field(error, f"{place}: ")) from None
 
 
 def _drop_partial_line(file: Any) -> None:

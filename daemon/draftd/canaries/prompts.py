@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from draftd.canaries.checkers import Check, JsonObject, NoToolCall, ToolCall
 from draftd.core import WorkloadClass
-from draftd.errors import FieldError
+from draftd.errors import FieldError, wrong_field
 
 MOST_PROMPTS = 256  # of one file: their autoregressive answers are kept in memory
 MOST_TOKENS = 256  # of one answer
@@ -115,11 +115,7 @@ def _lines(text: str, source: str, kind: type[Line]) -> list[Line]:
         try:
             line = kind.model_validate_json(written)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            field = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
-            allowed = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-            value = None if first["type"] == "missing" else first["input"]
-            raise FrozenPromptError(f"{place}: {field[1:]}" if field else place, value, allowed) from None
+            raise FrozenPromptError(*wrong_field(error, f"{place}: ")) from None
         if line.id in found:
             raise FrozenPromptError(f"{place}: id", line.id, "one that no line above has")
         found[line.id] = line

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, StrictInt, ValidationError
 
 from draftd.client.client import Message
 from draftd.core import WorkloadClass
-from draftd.errors import DraftdError, FieldError
+from draftd.errors import DraftdError, FieldError, wrong_field
 
 
 class PromptError(FieldError):
@@ -92,9 +92,7 @@ def _parse(text: str, source: str) -> list[Prompt]:
         try:
             entry = _Line.model_validate_json(line)
         except ValidationError as error:
-            wrong = error.errors(include_url=False)[0]
-            place = ".".join(map(str, wrong["loc"]))
-            raise PromptError(f"{source}, line {number}: {place or 'it'}", wrong["input"], wrong["msg"]) from None
+            raise PromptError(*wrong_field(error, f"{source}, line {number}: ")) from None
         chat = tuple((message.role, message.content) for message in entry.messages)
         name = str(entry.id or shorten(chat[-1][1]))
         prompts.append(Prompt(name, chat, entry.workload, entry.max_tokens, entry.group))

@@ -81,7 +81,7 @@ class ProbeBaselines:
         try:
             found = _ProbeBaselines.model_validate(document, strict=False)
         except ValidationError as error:
-            raise explained(error, "probe_baselines") from None
+            raise explained(error, "probe_baselines.") from None
         if found.prompts == self._prompts:
             self.known = found.drafters
 

@@ -15,12 +15,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from draftd.errors import ConfigError
+from draftd.errors import ConfigError, FieldError, wrong_field
 
 log = logging.getLogger(__name__)
 
 _MOST_BYTES = 4 * 1024 * 1024  # a document is a few kilobytes; what is larger was not written here
-_MOST_SHOWN = 80
 _MOST_PAIRS = 8  # those that were kept last
 _PERIOD_SECONDS = 60.0
 
@@ -31,18 +30,10 @@ class Document(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
 
-def explained(error: ValidationError, root: str = "") -> ValueError:
+def explained(error: ValidationError, prefix: str = "") -> ValueError:
     """The first thing that is wrong with a document: the field, its value, and what is allowed."""
-    first = error.errors(include_url=False)[0]
-    path = ".".join(str(part) for part in (*([root] if root else []), *first["loc"])) or "the document"
-    if first["type"] == "json_invalid":
-        return ValueError(f"not valid JSON ({first['msg'].removeprefix('Invalid JSON: ')})")
-    if first["type"] == "missing":
-        return ValueError(f"{path}: missing")
-    shown = repr(first["input"])
-    shown = shown if len(shown) <= _MOST_SHOWN else f"{shown[: _MOST_SHOWN - 3]}…"
-    allowed = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    return ValueError(f"{path}: got {shown}; allowed: {allowed}")
+    path, value, allowed = wrong_field(error, prefix)
+    return ValueError(FieldError(path or "the document", value, allowed).message)
 
 
 def replace_file(path: Path, text: str, finish: Callable[[str], None] = lambda name: None) -> None:

@@ -171,7 +171,7 @@ def test_a_manifest_of_its_own_and_one_in_a_run_are_written_alike(tmp_path: Path
         ("{}", "m.json: created"),
         ("not json", "m.json: got"),
         (to_json(WAS).replace('"cores": 12', '"cores": "many"'), "m.json: cores: got 'many'"),
-        (to_json(WAS).replace('"sha256": "5b', '"sha": "5b'), "m.json: models.draft.files.1.sha256"),
+        (to_json(WAS).replace('"sha256": "5b', '"sha": "5b'), "m.json: models.draft.files[1].sha256"),
     ],
 )
 def test_a_file_that_is_no_manifest_is_refused_by_name_and_field(text: str, named: str) -> None:

@@ -107,8 +107,8 @@ def test_a_type_that_json_does_not_have_is_named() -> None:
     ("text", "named"),
     [
         ("", "f.jsonl: got '0 prompts'; allowed: 1 to 256"),
-        ("{", "f.jsonl, line 1: got '{'; allowed: Invalid JSON"),
-        ("[" * 100_000, "f.jsonl, line 1: got '.*…; allowed: Invalid JSON"),
+        ("{", "f.jsonl, line 1: got '{'; allowed: valid JSON"),
+        ("[" * 100_000, "f.jsonl, line 1: got '.*…; allowed: valid JSON"),
         ("\n7", "f.jsonl, line 2: got 7; allowed: an object"),
         (f"{json.dumps(PROMPT)}\n\n{json.dumps(PROMPT)}", "f.jsonl, line 3: id: got 'one'; allowed: one that no line"),
     ],

@@ -22,8 +22,8 @@ def test_a_text_file_has_one_prompt_a_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "line 1: it: got .*Invalid JSON"),
-        ("[]", "line 1: it: got .*an object"),
+        ("{", "line 1: got .*valid JSON"),
+        ("[]", "line 1: got .*an object"),
         ('{"messages": []}', "messages"),
         ('{"messages": [{"role": "user"}]}', "messages"),
         (

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from draftd.core import DrafterName, WorkloadClass
 from draftd.engine.depth.acceptance_rates import Acceptance, Evidence, Key
 from draftd.engine.depth.costs import DEEPEST, Offsets, Prices, StepCosts
-from draftd.errors import ConfigError
+from draftd.errors import ConfigError, wrong_field
 
 _AGED = 0.5  # of what was counted before, the share that still counts: texts and weights may be others
 
@@ -99,7 +99,7 @@ class Learnt:
         try:
             read = _Document.model_validate_json(json.dumps(document))
         except ValidationError as error:
-            raise _refused(error) from None
+            raise ConfigError(*wrong_field(error, "learnt.")) from None
         drafted: dict[DrafterName, dict[tuple[int, int], float]] = {}
         for kind, batch, depth, seconds in read.drafted:
             drafted.setdefault(kind, {})[batch, depth] = seconds
@@ -108,10 +108,3 @@ class Learnt:
             {row[:4]: row[4:] for row in read.offsets},
             {row[:4]: row[4:] for row in read.acceptance},
         )
-
-
-def _refused(error: ValidationError) -> ConfigError:
-    """The first complaint: `learnt`, the field and the row in its table."""
-    first = error.errors()[0]
-    places = "".join(f"[{at}]" if isinstance(at, int) else f".{at}" for at in first["loc"][:2])
-    return ConfigError(f"learnt{places}", first["input"], first["msg"].removeprefix("Input should be "))
