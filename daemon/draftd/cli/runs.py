@@ -28,7 +28,7 @@ from draftd.acceptance.sweep.run import run_sweep, sweep_complete
 from draftd.acceptance.ticks import Stage
 from draftd.cli import options, output
 from draftd.client.asking import connect
-from draftd.client.child import clean_environ, serve_command, serving
+from draftd.client.child import Serving, clean_environ, serve_command, serving
 from draftd.client.client import DraftdClient, answered
 from draftd.client.prompts import Prompt
 from draftd.settings import Settings, load_settings
@@ -135,17 +135,24 @@ def _own(settings: Settings, block_length: int) -> Iterator[str]:
     chosen["hardware.period_seconds"] = min(settings.hardware.period_seconds, 0.5)
     chosen |= {"fallback.guard": "false", "fallback.canary_period_seconds": 0, "fallback.probe_share": 0}
     given = [f"--set={name}={value}" for name, value in chosen.items() if value is not None]
+    with own_daemon("--log-level", "warning", *given) as daemon:
+        yield daemon.address
+
+
+@contextlib.contextmanager
+def own_daemon(*arguments: str) -> Iterator[Serving]:
+    """`draftd serve` with these arguments, on a free port of loopback and with a feature flag of its own. What it says
+    before it serves is shown."""
     with tempfile.TemporaryDirectory(prefix="draftd-run-") as folder, contextlib.ExitStack() as stack:
         with output.stderr().status("starting a daemon") as status:
-            child = stack.enter_context(
-                serving(
-                    serve_command("--host", "127.0.0.1", "--port", "0", "--log-level", "warning", *given),
-                    clean_environ(f"{folder}/flags.json"),
-                    timeout=_SILENCE_SECONDS,
-                    on_line=lambda line: status.update(escape(line)),
-                )
+            child = serving(
+                serve_command("--host", "127.0.0.1", "--port", "0", *arguments),
+                clean_environ(f"{folder}/flags.json"),
+                timeout=_SILENCE_SECONDS,
+                on_line=lambda line: status.update(escape(line)),
             )
-        yield child.address
+            daemon = stack.enter_context(child)
+        yield daemon
 
 
 def prices(settings: Settings) -> CostRates | None:

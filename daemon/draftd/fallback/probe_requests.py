@@ -31,7 +31,8 @@ from draftd.core import (
 from draftd.errors import DraftdError
 from draftd.fallback.ladder import LadderLevel
 from draftd.fallback.probes import Divergence
-from draftd.fallback.seams import ChatTokenizer, EngineControl
+from draftd.fallback.seams import EngineControl
+from draftd.models.tokenizer import Tokenizer
 
 STOPPING = "the daemon is stopping"
 _GRACE_SECONDS = 5.0  # beyond a deadline: the engine notices one between two steps
@@ -64,7 +65,7 @@ class Compared:
     divergence: Divergence | None
 
 
-def render(prompt: FrozenPrompt, tokenizer: ChatTokenizer) -> tuple[int, ...]:
+def render(prompt: FrozenPrompt, tokenizer: Tokenizer) -> tuple[int, ...]:
     """Token ids, ready for the answer: by the model's chat template; as plain text where it has none, or where its
     template takes neither a system message nor one that is put in front of the user's own."""
     system = "\n\n".join(text for role, text in prompt.messages if role == "system")

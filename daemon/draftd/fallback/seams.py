@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
 from draftd.core import DecodeRequest, DrafterName, FallbackLevel, FinishReason, ModelInfo, TokenSink
 from draftd.engine.observer import EngineStatus
 from draftd.fallback.probes import CanaryReport, ProbeReport
-
-
-class ChatTokenizer(Protocol):
-    """Text to token ids and back, as the canaries need it. Safe to read from any thread."""
-
-    has_chat_template: bool
-
-    def encode(self, text: str) -> list[int]: ...
-
-    def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]: ...
-
-    def decode(self, tokens: Sequence[int]) -> str: ...
+from draftd.models.tokenizer import Tokenizer
 
 
 class EngineControl(Protocol):
@@ -33,7 +21,7 @@ class EngineControl(Protocol):
         ...
 
     @property
-    def tokenizer(self) -> ChatTokenizer: ...
+    def tokenizer(self) -> Tokenizer: ...
 
     def status(self) -> EngineStatus: ...
 

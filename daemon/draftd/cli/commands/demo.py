@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,12 +17,12 @@ from draftd.acceptance.ticks import decode_tokens_per_second
 from draftd.cli import options, output
 from draftd.cli.commands.compare import Pair, Summary, by_group, rounded, run_pair, summarise, warm_up
 from draftd.cli.figures import length, percent, rate, times
+from draftd.cli.runs import own_daemon
 from draftd.client import prompts
 from draftd.client.asking import Ask, connect
-from draftd.client.child import Serving, clean_environ, serve_command, serving
+from draftd.client.child import Serving
 from draftd.core import CLASSES
 
-_SILENCE_SECONDS = 120.0
 _KEYS = (
     "pairs", "identical", "autoregressive_tokens_per_second", "speculative_tokens_per_second", "speedup", "acceptance",
     "mean_accepted_length",
@@ -58,16 +56,7 @@ def command(
     began = time.monotonic()
     out = output.recording() if save is not None else output.stdout()
     named = [f"{option}={value}" for option, value in (("--model", model), ("--draft-model", draft_model)) if value]
-    with tempfile.TemporaryDirectory(prefix="draftd-demo-") as folder, contextlib.ExitStack() as stack:
-        with output.stderr().status("starting a daemon") as status:
-            daemon = stack.enter_context(
-                serving(
-                    serve_command("--host", "127.0.0.1", "--port", "0", *named),
-                    clean_environ(f"{folder}/flags.json"),
-                    timeout=_SILENCE_SECONDS,
-                    on_line=lambda line: status.update(Text(line)),
-                )
-            )
+    with own_daemon(*named) as daemon:
         pairs, backend = _run(daemon, chosen, max_tokens, max_draft_tokens, out)
     summary = summarise(pairs)
     _show_table(out, pairs, summary)
