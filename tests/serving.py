@@ -20,7 +20,7 @@ from draftd.fallback.journal import Journal
 from draftd.fallback.ladder import configured_ladder
 from draftd.fallback.state import LevelInForce
 from draftd.fronts.daemon import Daemon
-from draftd.fronts.grpc.control import FallbackControl
+from draftd.fronts.grpc.control import DaemonParts, FallbackControl
 from draftd.hardware.state import FixedView, HardwareView
 from draftd.planning.flag import FlagService
 from draftd.planning.planner import Planner
@@ -91,7 +91,7 @@ class Served:
             mode = self.settings.engine.depth_mode
             self.in_force = LevelInForce(configured_ladder(self.settings), self.journal)
             self.planner = Planner(self.flags, self.in_force, depth_mode=mode)
-            self.daemon = Daemon(
+            parts = DaemonParts(
                 self.settings,
                 self.worker,
                 self.planner,
@@ -100,8 +100,8 @@ class Served:
                 self.journal,
                 self.hardware,
                 self.controller,
-                announce=self.lines.append,
             )
+            self.daemon = Daemon(parts, announce=self.lines.append)
             self.port = await self.daemon.start()
         except BaseException as error:
             self._failure = error

@@ -272,11 +272,6 @@ class DraftCounts:
         return 1 + self.accepted / self.drafts if self.drafts else None
 
     @property
-    def break_even_acceptance(self) -> float | None:
-        """The acceptance at which these drafts would have been just as fast as autoregressive decoding."""
-        return self.break_even_tokens / self.drafted if self.drafted else None
-
-    @property
     def speedup(self) -> float | None:
         """Tokens per second of the drafted steps over those of autoregressive decoding, measured; None without any."""
         return (self.drafts + self.accepted) / (self.drafts + self.break_even_tokens) if self.drafts else None

@@ -36,8 +36,12 @@ def test_a_signal_drains_every_request_is_finished_or_refused_and_the_exit_code_
                         refusals.append(error)
                         stop.wait(0.02)
 
-        threads = [threading.Thread(target=ask, args=(n,)) for n in (10, 20, 40, 80, 160, 4000, 4000)]
-        for thread in threads:
+        threads = [threading.Thread(target=ask, args=(n,)) for n in (4000, 4000, 10, 20, 40, 80, 160)]
+        with DraftdClient(target) as client:
+            for thread in threads[:2]:
+                thread.start()
+            until(lambda: client.status().active_requests == 2)  # those that the end of the drain cuts short
+        for thread in threads[2:]:
             thread.start()
         until(lambda: len(answers) > 10)
         daemon.popen.terminate()

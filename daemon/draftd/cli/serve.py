@@ -31,6 +31,7 @@ from draftd.fallback.probe_runner import ProbeRunner
 from draftd.fallback.signal_feed import RequestFeed
 from draftd.fallback.state import FallbackState, LevelInForce
 from draftd.fronts.daemon import Daemon
+from draftd.fronts.grpc.control import DaemonParts
 from draftd.hardware.monitor import HardwareMonitor
 from draftd.hardware.state import HardwareView, memory_share, takeable
 from draftd.hardware.system import system_probe
@@ -235,18 +236,8 @@ async def _serve(
         planner = Planner(flags, in_force, depth_mode=settings.engine.depth_mode)
         fallback = Fallback(settings, worker, in_force, requests, kept, telemetry, hardware)
         parts.flags, parts.fallback = flags, fallback
-        daemon = Daemon(
-            settings,
-            worker,
-            planner,
-            flags,
-            telemetry,
-            journal,
-            hardware,
-            fallback.controller,
-            announce=announce,
-            on_drain=fallback.close,
-        )
+        made = DaemonParts(settings, worker, planner, flags, telemetry, journal, hardware, fallback.controller)
+        daemon = Daemon(made, announce=announce, on_drain=fallback.close)
         fallback.start(announce)
         undo.callback(fallback.close)
         await daemon.start(signals=signals)

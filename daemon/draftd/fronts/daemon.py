@@ -15,19 +15,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from draftd import __version__
-from draftd.engine.loop import EngineState, EngineWorker
+from draftd.engine.loop import EngineState
 from draftd.errors import ModelLoadError
-from draftd.fallback.journal import Journal
-from draftd.fronts.grpc.control import ControlServicer, FallbackControl
+from draftd.fronts.grpc.control import ControlServicer, DaemonParts
 from draftd.fronts.grpc.inference import InferenceServicer
 from draftd.fronts.grpc.manifest import Manifests
 from draftd.fronts.grpc.server import GrpcServer
-from draftd.hardware.state import HardwareView
-from draftd.planning.flag import FlagService
-from draftd.planning.planner import Planner
 from draftd.service.inference import InferenceService
-from draftd.settings import Settings
-from draftd.telemetry.setup import Telemetry
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _LOAD_POLL_SECONDS = 0.05  # while loading: how soon progress and the end of it are noticed
@@ -48,33 +42,24 @@ class Daemon:
 
     def __init__(
         self,
-        settings: Settings,
-        worker: EngineWorker,
-        planner: Planner,
-        flags: FlagService,
-        telemetry: Telemetry,
-        journal: Journal,
-        hardware: HardwareView,
-        controller: FallbackControl | None = None,
+        parts: DaemonParts,
         *,
         announce: Announce = lambda line: None,
         on_drain: Callable[[], object] = lambda: None,
     ) -> None:
         """`on_drain` is called once on a thread when draining begins: it may block for a few seconds."""
-        self._settings, self._worker, self._planner = settings, worker, planner
-        self._flags, self._telemetry, self._announce = flags, telemetry, announce
-        self._journal, self._hardware, self._controller, self._on_drain = journal, hardware, controller, on_drain
-        self._stall = settings.server.write_stall_seconds or None
-        engine = settings.engine
+        self._parts, self._settings, self._worker = parts, parts.settings, parts.worker
+        self._announce, self._on_drain = announce, on_drain
+        engine = self._settings.engine
         self.service = InferenceService(
-            worker,
-            planner,
-            telemetry.begin_inference,
+            parts.worker,
+            parts.planner,
+            parts.telemetry.begin_inference,
             default_max_tokens=engine.default_max_tokens,
             limit=engine.queue_capacity + engine.max_batch + _SPARE_CALLS,
-            write_stall_seconds=self._stall,
+            write_stall_seconds=self._settings.server.write_stall_seconds or None,
         )
-        self._manifests = Manifests(worker, self._hardware, settings, version=__version__)
+        self._manifests = Manifests(parts.worker, parts.hardware, self._settings, version=__version__)
         self._ready = asyncio.Event()
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -90,22 +75,9 @@ class Daemon:
         if signals:
             for number in _SIGNALS:
                 asyncio.get_running_loop().add_signal_handler(number, self.stop)
-        control = ControlServicer(
-            self.service,
-            self._worker,
-            self._planner,
-            self._flags,
-            self._journal,
-            self._hardware,
-            self._controller,
-            self._manifests,
-            self._stop,
-            version=__version__,
-            telemetry_exporting=self._telemetry.exporting,
-            write_stall_seconds=self._stall,
-        )
+        control = ControlServicer(self._parts, self.service, self._manifests, self._stop)
         try:
-            interceptor = self._telemetry.rpc_interceptor()
+            interceptor = self._parts.telemetry.rpc_interceptor()
             server = GrpcServer(self._settings.server, InferenceServicer(self.service), control, interceptor)
         except BaseException:
             self.service.close()
@@ -170,8 +142,8 @@ class Daemon:
         ended = loading or await asyncio.to_thread(self._worker.close, seconds)
         delivered = await self.service.wait_idle(_DELIVERY_SECONDS)
         await self._close_listener(_GRACE_SECONDS)
-        flushed = await asyncio.to_thread(self._telemetry.shutdown, self._settings.telemetry.shutdown_seconds)
-        self._flags.close()
+        flushed = await asyncio.to_thread(self._parts.telemetry.shutdown, self._settings.telemetry.shutdown_seconds)
+        self._parts.flags.close()
         for what, well in (("the engine", ended), ("delivery to a client", delivered), ("telemetry", flushed)):
             if not well:
                 log.warning("shutdown: %s did not finish in time", what)
@@ -188,7 +160,7 @@ class Daemon:
                 await asyncio.to_thread(self._worker.close, 0.0)
                 await self.service.wait_idle(_GRACE_SECONDS)
         await self._close_listener(0)
-        self._flags.close()
+        self._parts.flags.close()
         return False
 
     async def _close_listener(self, grace: float) -> None:

@@ -13,7 +13,7 @@ from typing import Protocol
 from pydantic import BaseModel
 
 from draftd.hardware.monitor import Reading
-from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel, ThermalState
+from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel
 
 _PRESSURES = {1: MemoryPressure.NORMAL, 2: MemoryPressure.WARN, 4: MemoryPressure.CRITICAL}
 
@@ -45,8 +45,9 @@ class Apple(Protocol):
 def darwin_readings(apple: Apple, macmon: str | None) -> list[Reading]:
     """What macOS adds to the common readings. `macmon` is that program's path; None where it is not installed."""
     readings = [
+        # Coarser than the next one, which replaces it: its four steps are the first four levels.
+        Reading("thermal_state", lambda: HardwareSample(thermal_level=ThermalLevel(apple.thermal_state()))),
         Reading("thermal_pressure", lambda: HardwareSample(thermal_level=ThermalLevel(apple.thermal_pressure()))),
-        Reading("thermal_state", lambda: HardwareSample(thermal_state=ThermalState(apple.thermal_state()))),
         Reading("low_power", lambda: HardwareSample(low_power=apple.low_power())),
         Reading("pressure", lambda: pressure_sample(apple.sysctl("kern.memorystatus_vm_pressure_level"))),
         Reading("free_share", lambda: free_share_sample(apple.sysctl("kern.memorystatus_level"))),

@@ -25,15 +25,6 @@ class ThermalLevel(enum.IntEnum):
     SLEEPING = 4
 
 
-class ThermalState(enum.IntEnum):
-    """`NSProcessInfo.thermalState`: coarser than ThermalLevel, and documented by Apple."""
-
-    NOMINAL = 0
-    FAIR = 1
-    SERIOUS = 2
-    CRITICAL = 3
-
-
 @dataclass(frozen=True, slots=True)
 class HardwareSample:
     """One sample. Memory in bytes, shares from 0 to 1; the mappings go by a sensor's short id, as `cpu`."""
@@ -57,7 +48,6 @@ class HardwareSample:
     gpu_memory: int | None = None  # in use by all processes
     gpu_utilization: float | None = None  # share of time that it was busy, for all processes
     thermal_level: ThermalLevel | None = None
-    thermal_state: ThermalState | None = None
     low_power: bool | None = None
     plugged_in: bool | None = None
     temperatures: Mapping[str, float] | None = None  # degrees Celsius

@@ -69,7 +69,7 @@ def advance(before: HardwareState | None, sample: HardwareSample, now: float, fl
     available = _available(sample)
     if floor is None and limit is not None:
         floor = int(limit * _FLOOR_SHARE)
-    level, last = _thermal_level(sample), before.last_thermal_level
+    level, last = sample.thermal_level, before.last_thermal_level
     # A first sample that is hot already is no change: the daemon may not have caused it.
     throttled = last is not None and level is not None and last < ThermalLevel.HEAVY <= level
     start, swap_ins = before.swap_in_start, before.swap_ins
@@ -109,13 +109,6 @@ def _available(sample: HardwareSample) -> int | None:
     if sample.cgroup_limit is not None and sample.cgroup_used is not None:
         found.append(max(0, sample.cgroup_limit - sample.cgroup_used))
     return min(found, default=None)
-
-
-def _thermal_level(sample: HardwareSample) -> ThermalLevel | None:
-    """The finer scale where it could be read, else the coarser one, whose four steps are its first four."""
-    if sample.thermal_level is not None or sample.thermal_state is None:
-        return sample.thermal_level
-    return ThermalLevel(sample.thermal_state)
 
 
 def _critical_seconds(before: HardwareState, sample: HardwareSample, now: float) -> float | None:

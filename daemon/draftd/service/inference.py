@@ -26,18 +26,7 @@ from draftd.engine.loop import EngineState, EngineWorker
 from draftd.errors import ClientStalled, DeadlineExceeded, DraftdError, EngineFailure, NotServing, QueueFull
 from draftd.models.tokenizer import Tokenizer
 from draftd.planning.planner import Planner, PlanRequest
-from draftd.service.request import (
-    Chat,
-    Chunk,
-    Finished,
-    Prompt,
-    RawText,
-    Request,
-    Send,
-    ServedModel,
-    Started,
-    checked,
-)
+from draftd.service.request import Chat, Chunk, Finished, Prompt, RawText, Request, Send, ServedModel, Started, checked
 from draftd.service.stream import Mailbox, StallGuard, TokenStream
 from draftd.service.text import StopStrings, TextStream, tokenise
 from draftd.telemetry.spans import InferenceSpan, InferenceStart
@@ -128,6 +117,7 @@ class InferenceService:
         it by then."""
         operation = "chat" if isinstance(request.prompt, Chat) else "text_completion"
         start = InferenceStart(operation, "", None, request_id, arrival, workload=request.workload)
+        span: InferenceSpan | None = None
         try:
             model, tokenizer = self._ready(), self._worker.tokenizer
             start = replace(start, model=model.info.model, draft_model=model.info.draft_model)
@@ -135,12 +125,7 @@ class InferenceService:
             told = _messages(valid.prompt)
             start = replace(start, sampling=valid.sampling, max_tokens=valid.max_tokens, stop=valid.stop, messages=told)
             ids = await tokenise(valid.prompt, tokenizer, model, self._tokenising)
-        except DraftdError as error:
-            self.refused += 1
-            self._begin_span(start).refused(error)
-            raise
-        span = self._begin_span(replace(start, prompt_tokens=len(ids)))
-        try:
+            span = self._begin_span(replace(start, prompt_tokens=len(ids)))
             plan = self._planner.plan(PlanRequest(valid.wish, valid.workload, valid.caller, len(ids)), model.info)
             span.planned(plan, ContextTier.of(len(ids)))
             if valid.deadline is not None and valid.deadline <= time.monotonic():
@@ -161,7 +146,7 @@ class InferenceService:
             self._worker.submit(decode, stream)
         except DraftdError as error:
             self.refused += 1
-            span.refused(error)
+            (span or self._begin_span(start)).refused(error)
             raise
         return _Call(valid, Started(request_id, model.info, len(ids), plan), tokenizer, span, stream)
 

@@ -14,49 +14,44 @@ from draftd.fallback.journal import Journal, Transition
 from draftd.service.stream import StallGuard
 
 MOST_WATCHERS = 32
-MOST_UNREAD = 64  # transitions that one watcher may have before it
 MOST_LISTED, LISTED = 1000, 100  # transitions in one answer: at most, and where no limit is given
 
 T = TypeVar("T")
 
 
 class Feed:
-    """What one watcher has yet to read. `put` is called on any thread and never blocks; the rest is the loop's."""
+    """What one watcher has yet to read: the journal keeps it. `wake` is called on any thread and never blocks; the rest
+    is the loop's."""
 
-    def __init__(self, after: int, most: int = MOST_UNREAD) -> None:
+    def __init__(self, journal: Journal, after: int) -> None:
         """`after` is the number of the transition that the watcher has seen last."""
-        self.last, self._most = after, most
+        self._journal, self._last = journal, after
         self._loop = asyncio.get_running_loop()
-        self.kept: deque[Transition] = deque()  # from before: what was put meanwhile may be in it again, and comes once
-        self._unread: deque[Transition] = deque()
-        self._lost = False
         self._woken = asyncio.Event()
+        self._unread = deque(self._later())  # some of those that are long past may be gone, which is no hole
 
-    def put(self, transition: Transition) -> None:
+    def wake(self, transition: Transition) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed, and the watcher gone with it
-            self._loop.call_soon_threadsafe(self._add, transition)
-
-    def _add(self, transition: Transition) -> None:
-        self._lost |= len(self._unread) >= self._most
-        if not self._lost:  # once one is lost, what follows would hide the hole
-            self._unread.append(transition)
-        self._woken.set()
+            self._loop.call_soon_threadsafe(self._woken.set)
 
     async def take(self) -> Transition:
-        """The next one. Raises ClientStalled when one could not be kept, after all that were."""
-        while True:
+        """The next one. Raises ClientStalled where the journal no longer keeps it."""
+        while not self._unread:
             self._woken.clear()
-            waiting = self.kept or self._unread
-            if not waiting and self._lost:
-                raise ClientStalled(
-                    f"after_number: the watcher fell more than {self._most} transitions behind; "
-                    f"watch again with after_number {self.last}"
-                )
-            if not waiting:
+            self._unread.extend(self._later())
+            if not self._unread:
                 await self._woken.wait()
-            elif (found := waiting.popleft()).number > self.last:
-                self.last = found.number
-                return found
+            elif self._unread[0].number > self._last + 1:
+                raise ClientStalled(
+                    f"after_number: the watcher fell more than {MOST_LISTED} transitions behind; "
+                    f"watch again with after_number {self._last}"
+                )
+        found = self._unread.popleft()
+        self._last = found.number
+        return found
+
+    def _later(self) -> list[Transition]:
+        return [one for one in self._journal.latest(MOST_LISTED) if one.number > self._last]
 
 
 class Transitions:
@@ -104,11 +99,10 @@ class Transitions:
         if self.watchers >= self._limit:
             raise QueueFull(f"{self._limit} watch already, and no more may", retry_after=10.0)
         self.watchers += 1
-        made = Feed(self._last if after is None else after)
-        end = self._journal.listen(made.put)
+        feed = Feed(self._journal, self._last if after is None else after)
+        end = self._journal.listen(feed.wake)
         try:
-            made.kept.extend(self._journal.latest(MOST_LISTED))  # after `listen`: none is missed between them
-            yield made
+            yield feed
         finally:
             end()
             self.watchers -= 1

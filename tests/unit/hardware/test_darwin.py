@@ -17,7 +17,7 @@ import pytest
 from draftd.hardware import apple, darwin, system
 from draftd.hardware.apple import SystemApple
 from draftd.hardware.monitor import HardwareProbe
-from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel, ThermalState
+from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel
 
 GIB = 1024**3
 PAGE = 16384
@@ -124,7 +124,6 @@ def test_a_whole_sample() -> None:
         gpu_memory=1073741824,
         gpu_utilization=0.04,
         thermal_level=ThermalLevel.HEAVY,
-        thermal_state=ThermalState.FAIR,
         low_power=True,
         temperatures={"cpu": 43.73614, "gpu": 36.95167},
         fans={"fan0": 999.0, "fan1": 1200.0},
@@ -136,8 +135,6 @@ def test_a_whole_sample() -> None:
 @pytest.mark.parametrize(
     ("missing", "reading", "absent"),
     [
-        ("thermal_pressure", "thermal_pressure", {"thermal_level"}),
-        ("thermal_state", "thermal_state", {"thermal_state"}),
         ("low_power", "low_power", {"low_power"}),
         ("kern.memorystatus_vm_pressure_level", "pressure", {"memory_pressure"}),
         ("kern.memorystatus_level", "free_share", {"memory_free_share"}),
@@ -155,6 +152,20 @@ def test_a_failing_call_costs_only_its_own_values(missing: str, reading: str, ab
     assert lost == absent
     assert all(getattr(found, name) is None for name in absent)
     assert probe.errors == {reading: 1}
+
+
+@pytest.mark.parametrize(
+    ("missing", "level"),
+    [
+        ({"thermal_state"}, ThermalLevel.HEAVY),
+        ({"thermal_pressure"}, ThermalLevel.MODERATE),
+        ({"thermal_pressure", "thermal_state"}, None),
+    ],
+)
+def test_the_coarser_heat_scale_replaces_the_finer(missing: set[str], level: ThermalLevel | None) -> None:
+    probe = HardwareProbe(darwin.darwin_readings(RecordedApple(missing), None))
+    assert probe.sample().thermal_level is level
+    assert probe.errors == dict.fromkeys(missing, 1)
 
 
 def test_without_macmon_there_is_no_temperature_and_no_error() -> None:
@@ -185,9 +196,7 @@ def test_levels_of_heat() -> None:
     levels = [told(thermal_pressure=raw).thermal_level for raw in range(5)]
     assert levels == list(ThermalLevel)
     assert [level.name for level in levels] == ["NOMINAL", "MODERATE", "HEAVY", "TRAPPING", "SLEEPING"]
-    states = [told(thermal_state=raw).thermal_state for raw in range(4)]
-    assert [state.name for state in states] == ["NOMINAL", "FAIR", "SERIOUS", "CRITICAL"]
-    assert told(thermal_pressure=33).thermal_level is None, "one that is not known is absent"
+    assert told(thermal_pressure=33, thermal_state=9).thermal_level is None, "one that is not known is absent"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel, ThermalState
+from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel
 from draftd.hardware.state import HardwareState, advance, memory_share, takeable
 
 GB = 10**9
@@ -113,21 +113,6 @@ def test_a_throttle_is_a_change_into_heavy(levels: list[int | None], throttles: 
 
 def test_a_level_no_longer_read_is_absent() -> None:
     assert heated(0, 2, None).thermal_level is None
-
-
-@pytest.mark.parametrize(
-    ("state", "level"),
-    [
-        (ThermalState.NOMINAL, ThermalLevel.NOMINAL),
-        (ThermalState.FAIR, ThermalLevel.MODERATE),
-        (ThermalState.SERIOUS, ThermalLevel.HEAVY),
-        (ThermalState.CRITICAL, ThermalLevel.TRAPPING),
-    ],
-)
-def test_the_coarser_heat_scale_replaces_the_finer(state: ThermalState, level: ThermalLevel) -> None:
-    assert after(HardwareSample(thermal_state=state)).thermal_level is level
-    both = HardwareSample(thermal_state=state, thermal_level=ThermalLevel.SLEEPING)
-    assert after(both).thermal_level is ThermalLevel.SLEEPING
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_a_transition_between_listening_and_looking_comes_once() -> None:
 
 
 def test_what_is_recorded_on_other_threads_wakes_the_watcher() -> None:
-    journal, room = Journal(), threading.Semaphore(32)  # fewer than a watcher may have before it
+    journal, room = Journal(), threading.Semaphore(32)
 
     def recording() -> None:
         for _ in range(125):
@@ -95,20 +95,20 @@ def test_what_is_recorded_on_other_threads_wakes_the_watcher() -> None:
     assert asyncio.run(watched()) == list(range(1, 501))
 
 
-def test_a_watcher_that_falls_behind_gets_what_was_kept_and_then_where_to_go_on() -> None:
+def test_a_watcher_that_falls_behind_hears_where_to_go_on() -> None:
     async def watched() -> tuple[list[int], str]:
         journal = Journal()
         with transitions_of(journal).feed(None) as feed:
-            record(journal, 200)
+            record(journal, 64)
             found = await read(feed, 64)
-            record(journal)  # there is room again, but a hole before it
+            record(journal, 1001)  # one more than can be had
             with pytest.raises(ClientStalled) as stalled:
                 await read(feed, 1)
             return found, stalled.value.message
 
     found, message = asyncio.run(watched())
     assert found == list(range(1, 65))
-    assert "watch again with after_number 64" in message
+    assert "fell more than 1000 transitions behind; watch again with after_number 64" in message
 
 
 def test_a_long_past_is_not_falling_behind() -> None:
@@ -142,10 +142,10 @@ def test_a_journal_that_outlives_the_loop_is_not_disturbed() -> None:
     journal = Journal()
 
     async def leave() -> Feed:
-        return Feed(0)
+        return Feed(journal, 0)
 
     feed = asyncio.run(leave())
-    journal.listen(feed.put)
+    journal.listen(feed.wake)
     record(journal)
     assert journal.latest(1)[-1].number == 1
 

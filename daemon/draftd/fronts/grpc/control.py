@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from google.protobuf.duration_pb2 import Duration
 
+from draftd import __version__
 from draftd.core import FallbackLevel, WorkloadClass
 from draftd.engine.loop import EngineState, EngineWorker
 from draftd.errors import InvalidRequest, NotNow, NotServing
@@ -26,6 +28,8 @@ from draftd.protocol import WORKLOADS, duration
 from draftd.service.inference import InferenceService
 from draftd.service.request import check_caller
 from draftd.service.watching import Transitions, unheard, unless_set
+from draftd.settings import Settings
+from draftd.telemetry.setup import Telemetry
 from draftd.v1 import control_pb2 as pb
 from draftd.v1 import control_pb2_grpc, inference_pb2
 
@@ -71,31 +75,32 @@ class FallbackControl(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class DaemonParts:
+    """What a daemon is put together from. Without a controller the transitions are told all the same."""
+
+    settings: Settings
+    worker: EngineWorker
+    planner: Planner
+    flags: FlagService
+    telemetry: Telemetry
+    journal: Journal
+    hardware: HardwareView
+    controller: FallbackControl | None = None
+
+
 class ControlServicer(control_pb2_grpc.ControlServiceServicer):
-    """`stopping` is set when the daemon begins to stop: from then on no call waits here. Without a controller the
-    transitions are told all the same."""
+    """`stopping` is set when the daemon begins to stop: from then on no call waits here."""
 
     def __init__(
-        self,
-        service: InferenceService,
-        worker: EngineWorker,
-        planner: Planner,
-        flags: FlagService,
-        journal: Journal,
-        hardware: HardwareView,
-        controller: FallbackControl | None,
-        manifests: Manifests,
-        stopping: asyncio.Event,
-        *,
-        version: str,
-        telemetry_exporting: bool,
-        write_stall_seconds: float | None,
+        self, parts: DaemonParts, service: InferenceService, manifests: Manifests, stopping: asyncio.Event
     ) -> None:
-        self._service, self._worker, self._planner, self._flags = service, worker, planner, flags
-        self._journal, self._hardware, self._fallback = journal, hardware, controller
-        self._manifests, self._stopping = manifests, stopping
-        self._version, self._exporting = version, telemetry_exporting
-        self._transitions = Transitions(journal, stopping, write_stall_seconds=write_stall_seconds)
+        self._service, self._manifests, self._stopping = service, manifests, stopping
+        self._worker, self._planner, self._flags = parts.worker, parts.planner, parts.flags
+        self._journal, self._hardware, self._fallback = parts.journal, parts.hardware, parts.controller
+        self._exporting = parts.telemetry.exporting
+        stall = parts.settings.server.write_stall_seconds or None
+        self._transitions = Transitions(parts.journal, stopping, write_stall_seconds=stall)
         self._began, self._started = time.monotonic(), reply.timestamp(time.time())
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
@@ -109,7 +114,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         return filled(
             pb.GetStatusResponse,
             engine,
-            version=self._version,
+            version=__version__,
             state=state,
             uptime=duration(time.monotonic() - self._began),
             model=model,

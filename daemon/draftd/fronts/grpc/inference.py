@@ -133,9 +133,7 @@ def _finished(told: Finished) -> pb.Finished:
     return pb.Finished(
         reason=_REASONS[outcome.reason],
         usage=pb.Usage(
-            input_tokens=stats.prompt_tokens,
-            output_tokens=stats.counts.emitted,
-            cache_read_tokens=stats.cached_tokens,
+            input_tokens=stats.prompt_tokens, output_tokens=stats.counts.emitted, cache_read_tokens=stats.cached_tokens
         ),
         timings=_timings(stats),
         counts=reply.counts(stats.counts),
