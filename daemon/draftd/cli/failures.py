@@ -37,12 +37,16 @@ def explain(error: BaseException) -> Failure | None:
     return None
 
 
+_OTHER_PROTOCOL = ("socket closed", "handshake", "certificate")
+_NO_CONNECTION = ("failed to connect", "connection refused", "resolution")
+
+
 def _of_call(status: str, details: str) -> Failure:
     if status == "INVALID_ARGUMENT":
         return Failure(details, ASKED_WRONGLY)
-    if status == "UNAVAILABLE" and _other_protocol(details):
+    if status == "UNAVAILABLE" and any(sign in details.lower() for sign in _OTHER_PROTOCOL):
         return Failure(f"it answers, but not like this: does the daemon want TLS, or none? ({details})", FAILED)
-    if status == "UNAVAILABLE" and _no_connection(details):
+    if status == "UNAVAILABLE" and any(sign in details.lower() for sign in _NO_CONNECTION):
         return Failure(f"no daemon answers: is `draftd serve` running there? ({details})", FAILED)
     if status == "UNAUTHENTICATED":
         return Failure(f"{details}: give the daemon's token in DRAFTD_TOKEN", FAILED)
@@ -50,11 +54,3 @@ def _of_call(status: str, details: str) -> Failure:
         return Failure("cancelled", FAILED)
     readable = status.lower().replace("_", " ")
     return Failure(f"{readable}: {details}" if details else readable, FAILED)
-
-
-def _other_protocol(details: str) -> bool:
-    return any(sign in details.lower() for sign in ("socket closed", "handshake", "certificate"))
-
-
-def _no_connection(details: str) -> bool:
-    return any(sign in details.lower() for sign in ("failed to connect", "connection refused", "resolution"))

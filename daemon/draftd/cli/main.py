@@ -21,11 +21,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "serve": ("serve", "command", "Serve a model over gRPC until SIGTERM or Ctrl-C."),
     "generate": ("generate", "command", "Stream one answer to stdout, then one line of figures to stderr."),
     "compare": ("compare", "command", "Decode the same prompts both ways, in turn, and compare."),
-    "status": (
-        "status",
-        "command",
-        "Show what a running daemon serves, how busy it is, and how its drafts fare.",
-    ),
+    "status": ("status", "command", "Show what a running daemon serves, how busy it is, and how its drafts fare."),
     "top": ("top", "command", "Watch a running daemon: throughput, acceptance, depth, level, queue, memory, heat."),
     "depth": ("drafts", "depth", "Show what drafting costs here and how often drafted tokens are accepted."),
     "events": ("fallback", "events", "Show what changed of the feature flag and the fallback level, oldest first."),

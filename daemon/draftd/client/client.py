@@ -78,10 +78,8 @@ class DraftdClient:
         options = [
             ("grpc.max_receive_message_length", -1),
             ("grpc.keepalive_time_ms", 60_000),
-            (
-                "grpc.max_reconnect_backoff_ms",
-                5_000,
-            ),  # two minutes by default: a daemon that is back is noticed late
+            # Two minutes by default: a daemon that is back would be noticed late.
+            ("grpc.max_reconnect_backoff_ms", 5_000),
         ]
         if tls or tls_ca or tls_cert:
             credentials = grpc.ssl_channel_credentials(_read(tls_ca), _read(tls_key), _read(tls_cert))

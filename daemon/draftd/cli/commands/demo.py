@@ -33,11 +33,7 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-@options.with_options(
-    "draftd demo",
-    "draftd demo --each 8 --max-draft-tokens 6",
-    "draftd demo | tail -1 | jq .speedup",
-)
+@options.with_options("draftd demo", "draftd demo --each 8 --max-draft-tokens 6", "draftd demo | tail -1 | jq .speedup")
 def command(
     each: Annotated[int, typer.Option("--each", min=1, help="Prompts of each workload class.")] = 6,
     max_tokens: Annotated[int | None, typer.Option("--max-tokens", "-n", help="Longest answer.")] = None,

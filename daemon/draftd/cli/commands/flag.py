@@ -40,10 +40,7 @@ def get(
 
 
 @options.with_options("draftd flag set off", "draftd flag set on")
-def set_(
-    daemon: options.Daemon,
-    variant: Annotated[Literal["on", "off"], typer.Argument(help="on or off.")],
-) -> None:
+def set_(daemon: options.Daemon, variant: Annotated[Literal["on", "off"], typer.Argument(help="on or off.")]) -> None:
     """Set the flag's default variant. Targeting rules in its file still win over it."""
     with daemon.connect() as client:
         reply = client.set_flag(variant)

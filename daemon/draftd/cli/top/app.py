@@ -264,17 +264,18 @@ class TopApp(App[None]):
         )  # fmt: skip
 
     def _draw_curves(self, view: View) -> None:
-        over = f"over {rows.period(view)}"
-        now, lately = (None if one is None else one.tokens_per_second for one in (view.now, view.minute))
-        beside = _beside(figures.rate(now), "tokens/s", f"{figures.rate(lately)} {over}")
-        throughput, acceptance = (self.query_one(name, Curve) for name in ("#throughput", "#acceptance"))
-        rates = [None if one is None else one.tokens_per_second for one in view.past]
-        peak = throughput.show(rates, beside, self._interval, None)
-        throughput.border_title = f"throughput, {figures.rate(peak) if peak else NOTHING} at most"
-        now, lately = (None if one is None else one.drafting.acceptance for one in (view.now, view.minute))
-        beside = _beside(figures.percent(now), "accepted", f"{figures.percent(lately)} {over}")
-        shares = [None if one is None else one.drafting.acceptance for one in view.past]
-        acceptance.show(shares, beside, self._interval, 1.0)
+        seen = (view.now, view.minute, *view.past)
+        speeds = [None if one is None else one.tokens_per_second for one in seen]
+        shares = [None if one is None else one.drafting.acceptance for one in seen]
+        for name, what, shown, (now, lately, *past), top in (
+            ("throughput", "tokens/s", figures.rate, speeds, None),
+            ("acceptance", "accepted", figures.percent, shares, 1.0),
+        ):
+            over = Text(f"{shown(lately)} over {rows.period(view)}", DIM)
+            curve = self.query_one(f"#{name}", Curve)
+            peak = curve.show(past, (Text.assemble((shown(now), "bold"), f" {what}"), over), self._interval, top)
+            if top is None:
+                curve.border_title = f"{name}, {shown(peak) if peak else NOTHING} at most"
 
     def _fill(self, name: str, content: RenderableType) -> None:
         self.query_one(f"#{name}", Static).update(content)
@@ -283,11 +284,6 @@ class TopApp(App[None]):
 def _message(error: Exception) -> str:
     failure = explain(error)
     return failure.message if failure is not None else repr(error)
-
-
-def _beside(present: str, what: str, lately: str) -> tuple[Text, Text]:
-    """The two figures beside a curve."""
-    return Text.assemble((present, "bold"), f" {what}"), Text(lately, DIM)
 
 
 def _cut(line: Text) -> Text:

@@ -19,11 +19,7 @@ GOOD, WARN, BAD, DIM = "green", "yellow", "bold red", "dim"
 
 _DAY = timedelta(days=1)
 _ABOUT_A_MINUTE = 55.0
-_PRESSURE_STYLES = {
-    pb.MEMORY_PRESSURE_NORMAL: GOOD,
-    pb.MEMORY_PRESSURE_WARN: WARN,
-    pb.MEMORY_PRESSURE_CRITICAL: BAD,
-}
+_PRESSURE_STYLES = {pb.MEMORY_PRESSURE_NORMAL: GOOD, pb.MEMORY_PRESSURE_WARN: WARN, pb.MEMORY_PRESSURE_CRITICAL: BAD}
 
 
 @dataclass(frozen=True, slots=True)
