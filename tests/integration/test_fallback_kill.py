@@ -8,7 +8,6 @@ import itertools
 import random
 import re
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from draftd.client.child import clean_environ
 from draftd.client.client import CallError, DraftdClient
 from draftd.core import FallbackLevel
 from draftd.v1 import control_pb2 as pb
-from tests.stack.scripted_pair import PROGRAM
+from tests.stack.scripted_pair import COMMAND
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
@@ -50,7 +49,7 @@ def daemon(folder: Path) -> Iterator[tuple[subprocess.Popen[str], DraftdClient]]
         "DRAFTD_WEBHOOK__PORT": "0",
     }
     process = subprocess.Popen(
-        [sys.executable, str(PROGRAM), str(folder / "acceptance")],
+        [*COMMAND, str(folder / "acceptance")],
         env=settings,
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +26,7 @@ from draftd.v1 import control_pb2 as pb
 from tests.damage import Draft as DraftOnDisk
 from tests.otlp import OtlpReceiver
 from tests.stack.components import alertmanager, collector, free_ports, prometheus
-from tests.stack.scripted_pair import PROGRAM
+from tests.stack.scripted_pair import COMMAND
 from tests.waiting import repeating, until
 
 FIXED = ("--depth-mode", "fixed")  # what the ladder notices by itself: automatic depth would park a damaged draft
@@ -191,7 +190,7 @@ def scripted(folder: Path) -> Pair:
     """A pair whose draft accepts what a file says."""
     draft = ScriptedDraft(folder / "acceptance")
     draft.mend()
-    return Pair(draft, [sys.executable, str(PROGRAM), str(draft.file)])
+    return Pair(draft, [*COMMAND, str(draft.file)])
 
 
 @dataclass

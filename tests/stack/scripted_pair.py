@@ -1,4 +1,4 @@
-"""A daemon with a scripted pair whose drafts are as good as a file says: `python scripted_pair.py FILE`.
+"""A daemon with a scripted pair whose drafts are as good as a file says: `python -m tests.stack.scripted_pair FILE`.
 
 It is set up by the environment as `draftd serve` is. FILE has the share of drafted tokens that are accepted; it is read
 with the drafts' weights, so that the daemon notices another one when it reads them anew. The target's forward sleeps,
@@ -22,7 +22,7 @@ from draftd.engine.pair import LoadedModels, assemble
 from draftd.models.blas import load_blas
 from draftd.settings.load import load_settings
 
-PROGRAM = Path(__file__)
+COMMAND = (sys.executable, "-m", "tests.stack.scripted_pair")
 _PROMPT, _ANSWER = 32, 16  # tokens: all prompts are cut to the one, all texts end after the other
 _STEP_SECONDS, _FURTHER = 0.006, 0.6  # of a forward; and of that, for each token beyond the first
 _WIDEST = 5  # tokens of a step's forward: four drafted and the one before; all prompts are longer
