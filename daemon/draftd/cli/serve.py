@@ -17,7 +17,7 @@ from draftd.cli.state import Kept, Learning, pair_of, paths_of
 from draftd.core import ModelInfo
 from draftd.engine.drafters.registry import DrafterRegistry, built_in_drafters
 from draftd.engine.loop import EngineState, EngineWorker
-from draftd.engine.memory import MlxMemory, mlx_memory
+from draftd.engine.memory import mlx_memory
 from draftd.engine.observer import EngineStatus, FanOut
 from draftd.engine.pair import LoadedModels, load_models
 from draftd.errors import NotServing
@@ -33,6 +33,7 @@ from draftd.fallback.state import FallbackState, LevelInForce
 from draftd.fronts.daemon import Daemon
 from draftd.fronts.grpc.control import DaemonParts
 from draftd.hardware.monitor import HardwareMonitor
+from draftd.hardware.sample import HardwareSample
 from draftd.hardware.state import HardwareView, memory_share, takeable
 from draftd.hardware.system import system_probe
 from draftd.planning.flag import FlagService
@@ -119,9 +120,14 @@ class _Parts:
     def status(self) -> EngineStatus | None:
         return self.worker.status() if self.worker is not None else None
 
-    def mlx(self) -> MlxMemory | None:
+    def mlx(self) -> HardwareSample:
         # Not while it loads: the engine's thread must be the first to import MLX.
-        return mlx_memory() if self.worker is not None and self.worker.state is EngineState.READY else None
+        if self.worker is None or self.worker.state is not EngineState.READY:
+            return HardwareSample()
+        held = mlx_memory()
+        return HardwareSample(
+            mlx_active=held.active, mlx_cache=held.cache, mlx_peak=held.peak, mlx_working_set=held.working_set
+        )
 
     def decided(self) -> FallbackState | None:
         return self.fallback.controller.state() if self.fallback is not None else None

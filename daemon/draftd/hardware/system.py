@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import psutil
 
@@ -21,24 +20,8 @@ from draftd.hardware.monitor import HardwareProbe, Reading
 from draftd.hardware.sample import HardwareSample
 
 
-class MlxBytes(Protocol):
-    """MLX's memory, in bytes."""
-
-    @property
-    def active(self) -> int: ...
-    @property
-    def cache(self) -> int: ...
-    @property
-    def peak(self) -> int: ...
-    @property
-    def working_set(self) -> int | None: ...
-
-
-MlxReader = Callable[[], MlxBytes | None]
-
-
-def system_probe(mlx: MlxReader) -> HardwareProbe:
-    """All readings of this platform. `mlx` gives MLX's own memory; it is called on the sampling thread."""
+def system_probe(mlx: Callable[[], HardwareSample]) -> HardwareProbe:
+    """All readings of this platform. `mlx` reads MLX's own memory; it is called on the sampling thread."""
     readings = common_readings(mlx)
     if sys.platform == "linux":
         readings += linux_readings()
@@ -50,13 +33,13 @@ def system_probe(mlx: MlxReader) -> HardwareProbe:
     return HardwareProbe(readings)
 
 
-def common_readings(mlx: MlxReader) -> list[Reading]:
-    """What is read alike on macOS and Linux. `mlx` answers None while no model is loaded."""
+def common_readings(mlx: Callable[[], HardwareSample]) -> list[Reading]:
+    """What is read alike on macOS and Linux."""
     process = psutil.Process()
     return [
         Reading("memory", _memory),
         Reading("process", lambda: HardwareSample(process_resident=process.memory_info().rss)),
-        Reading("mlx", lambda: _mlx(mlx())),
+        Reading("mlx", mlx),
         Reading("battery", _battery),
     ]
 
@@ -64,14 +47,6 @@ def common_readings(mlx: MlxReader) -> list[Reading]:
 def _memory() -> HardwareSample:
     memory = psutil.virtual_memory()
     return HardwareSample(memory_total=memory.total, memory_available=memory.available)
-
-
-def _mlx(found: MlxBytes | None) -> HardwareSample:
-    if found is None:
-        return HardwareSample()
-    return HardwareSample(
-        mlx_active=found.active, mlx_cache=found.cache, mlx_peak=found.peak, mlx_working_set=found.working_set
-    )
 
 
 def _battery() -> HardwareSample:
