@@ -17,8 +17,7 @@ from draftd.core import DepthMode
 from draftd.engine.loop import EngineWorker
 from draftd.engine.pair import LoadedModels
 from draftd.fallback.journal import Journal
-from draftd.fallback.ladder import configured_ladder
-from draftd.fallback.state import LevelInForce
+from draftd.fallback.ladder import LevelInForce, configured_ladder
 from draftd.fronts.daemon import Daemon
 from draftd.fronts.grpc.control import DaemonParts, FallbackControl
 from draftd.hardware.state import FixedView, HardwareView

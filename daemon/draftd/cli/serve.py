@@ -25,11 +25,11 @@ from draftd.fallback.alerts.poller import Poller
 from draftd.fallback.alerts.webhook import WebhookListener
 from draftd.fallback.annotations import Annotator
 from draftd.fallback.controller import Controller
-from draftd.fallback.ladder import configured_ladder
+from draftd.fallback.ladder import LevelInForce, configured_ladder
+from draftd.fallback.ladder_controller import FallbackState
 from draftd.fallback.loaded_drafters import LoadedDrafters
 from draftd.fallback.probe_runner import ProbeRunner
 from draftd.fallback.signal_feed import RequestFeed
-from draftd.fallback.state import FallbackState, LevelInForce
 from draftd.fronts.daemon import Daemon
 from draftd.fronts.grpc.control import DaemonParts
 from draftd.hardware.monitor import HardwareMonitor

@@ -7,15 +7,19 @@ nothing. What could not be sent is tried again, for it carries its own time; wha
 from __future__ import annotations
 
 import html
+import json
 import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
-from urllib.parse import urlsplit
+from contextlib import suppress
+from http.client import HTTPException
+from urllib.error import HTTPError
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from draftd.fallback.journal import Journal, Subject, Transition
+from draftd.fallback.logs import OutageLog
 from draftd.fallback.seams import FallbackTelemetry
 from draftd.settings import AnnotationSettings
 
@@ -46,14 +50,16 @@ class Annotator:
     ) -> None:
         """`settings` names a Grafana. `capacity`: annotations that may wait; the oldest makes room."""
         assert settings.grafana_url is not None
-        self._grafana = Grafana(settings, answer_seconds)
+        self._url, self._answer_seconds = settings.grafana_url, answer_seconds
+        self._token = None if settings.grafana_token is None else settings.grafana_token.get_secret_value()
+        self._opener = build_opener(_NoRedirects)
         self._journal, self._telemetry, self._instance = journal, telemetry, instance
         self._capacity, self._first_wait = capacity, first_wait
         self._changed = threading.Condition()  # guards the queue and what closes it
         self._waiting: deque[Transition] = deque()
         self._until: float | None = None  # set: it closes, and has until then
         self._deaf: Callable[[], None] = lambda: None
-        self._away = False  # a spell in which nothing can be sent
+        self._outage = OutageLog(log)
         self._thread = threading.Thread(target=self._run, name="draftd-annotations", daemon=True)
 
     def start(self) -> None:
@@ -118,56 +124,39 @@ class Annotator:
         text = "\n".join(html.escape(line, quote=False) for line in lines if line)[:_MOST_TEXT]
         try:
             tags = ["draftd", transition.subject.value, *([named] if (named := self._instance()) else [])]
-            self._grafana.annotate(round(transition.at.timestamp() * 1000), tags, text)
+            self._annotate(round(transition.at.timestamp() * 1000), tags, text)
         except Exception as error:  # whatever it is, it concerns this thread alone
-            result, why = self._grafana.explained(error)
-            if not self._away:
-                log.warning("transitions are not marked in Grafana for now: %s", why)
-            self._away = True
+            result, why = self._explained(error)
+            self._outage.began(f"transitions are not marked in Grafana for now: {why}")
             return result
-        if self._away:
-            log.info("transitions are marked in Grafana again")
-        self._away = False
+        self._outage.ended("transitions are marked in Grafana again")
         return SENT
 
-
-class Grafana:
-    """The one call that is needed of it, through grafana-client. One thread."""
-
-    def __init__(self, settings: AnnotationSettings, seconds: float) -> None:
-        self._url, self._seconds = settings.grafana_url or "", seconds
-        self._token = None if settings.grafana_token is None else settings.grafana_token.get_secret_value()
-        self._api: Any = None
-
-    def annotate(self, at: int, tags: list[str], text: str) -> None:
-        """`at` in milliseconds since 1970. Raises what grafana-client and what is below it raise."""
-        if self._api is None:
-            from grafana_client.api import GrafanaApi  # here, for it takes a while to import
-
-            parts = urlsplit(self._url)
-            host, path = parts.hostname or "", parts.path.strip("/")
-            self._api = GrafanaApi(
-                auth=self._token,
-                protocol=parts.scheme,
-                host=f"[{host}]" if ":" in host else host,
-                port=parts.port,
-                url_path_prefix=f"{path}/" if path else "",
-                timeout=self._seconds,
-            )
-            self._api.client.s.max_redirects = 0  # one could carry the token elsewhere
-        self._api.annotations.add_annotation(time_from=at, tags=tags, text=text)
-
-    def explained(self, error: Exception) -> tuple[str, str]:
-        """Whether it was refused for good or failed for now, and a line for people, without the token in it."""
-        from niquests.exceptions import TooManyRedirects
-
-        if isinstance(error, TooManyRedirects):
-            return REFUSED, f"{self._url} sends elsewhere: the address it ends up at is wanted"
-        status = int(getattr(error, "status_code", 0) or 0)
-        if not status:
-            return FAILED, f"{self._url} gives no answer ({type(error).__name__})"
-        said = str(getattr(error, "message", error))
+    def _annotate(self, at: int, tags: list[str], text: str) -> None:
+        """`at` in milliseconds since 1970. Raises HTTPError where Grafana does not take it, anything where it gives no
+        answer."""
+        body = json.dumps({"time": at, "tags": tags, "text": text}).encode()
+        headers = {"Content-Type": "application/json"}
         if self._token:
-            said = said.replace(self._token, "…")
-        final = 400 <= status < 500 and status not in (408, 429)
-        return REFUSED if final else FAILED, f"{self._url} answers {status} ({said[:200]})"
+            headers["Authorization"] = f"Bearer {self._token}"
+        request = Request(f"{self._url}/api/annotations", body, headers, method="POST")
+        self._opener.open(request, timeout=self._answer_seconds).close()
+
+    def _explained(self, error: Exception) -> tuple[str, str]:
+        """Whether it was refused for good or failed for now, and a line for people, without the token in it."""
+        if not isinstance(error, HTTPError):
+            return FAILED, f"{self._url} gives no answer ({type(error).__name__})"
+        if 300 <= error.code < 400:
+            return REFUSED, f"{self._url} sends elsewhere: the address it ends up at is wanted"
+        told = ""
+        with suppress(OSError, HTTPException):
+            told = error.read(_MOST_TEXT).decode("utf-8", "replace").replace(self._token or "\0", "…")
+        final = 400 <= error.code < 500 and error.code not in (408, 429)
+        return REFUSED if final else FAILED, f"{self._url} answers {error.code} ({told[:200]})"
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """One could carry the token elsewhere: it is an HTTPError instead."""
+
+    def redirect_request(self, *args: object) -> None:
+        return None

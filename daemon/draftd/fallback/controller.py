@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from draftd.core import FallbackLevel
@@ -15,24 +16,23 @@ from draftd.engine.observer import EngineObserver
 from draftd.errors import NotServing, QueueFull
 from draftd.fallback.baselines import frozen_baselines
 from draftd.fallback.journal import Journal
-from draftd.fallback.ladder import LadderSettings
-from draftd.fallback.ladder_controller import LadderController
+from draftd.fallback.ladder import LadderSettings, LevelInForce
+from draftd.fallback.ladder_controller import FallbackState, LadderController
 from draftd.fallback.leases import Applied, Notice
 from draftd.fallback.loaded_drafters import LoadedDrafters
+from draftd.fallback.logs import OutageLog
 from draftd.fallback.probe_schedule import ProbeRuns, ProbeSchedule
 from draftd.fallback.probes import CanaryReport, ProbeReport
 from draftd.fallback.saved_state import SavedState
 from draftd.fallback.seams import EngineControl, FallbackTelemetry
 from draftd.fallback.signal_feed import MachineFeed, RequestFeed, SignalFeed, SteadyClock
 from draftd.fallback.signals import Guard, GuardSettings
-from draftd.fallback.state import FallbackState, LevelInForce
 from draftd.fallback.store import StateStore
 from draftd.hardware.state import HardwareView
 from draftd.settings import FallbackSettings
 
 log = logging.getLogger(__name__)
 
-S = TypeVar("S")
 T = TypeVar("T")
 
 _ANSWER_SECONDS = 5.0  # an answer takes so long at most: a look takes milliseconds, and saving may take a second
@@ -95,7 +95,7 @@ class Controller:
         self._lock = threading.Lock()  # guards what waits
         self._waiting: list[tuple[Callable[[float], Any], Future[Any]]] = []
         self._closed = False
-        self._failing = False
+        self._outage = OutageLog(log)
         self._thread = threading.Thread(target=self._run, name="draftd-fallback", daemon=True)
 
     @property
@@ -144,42 +144,42 @@ class Controller:
     def probe(self) -> Future[ProbeReport]:
         """Tries the level above. Ends in NotNow where there is none, or while something is tried out. Raises QueueFull
         or NotServing."""
-        return self._follow(self._ask(self._ladder.probe))
+        return self._begin(self._ladder.probe)
 
     def canaries(self) -> Future[CanaryReport]:
         """Runs the canaries. Ends in NotNow while something is tried out. Raises QueueFull or NotServing."""
-        return self._follow(self._ask(self._ladder.canaries))
+        return self._begin(self._ladder.canaries)
 
     def reload_draft(self, *, forget: bool = False) -> Future[int]:
         """Reads the draft's weights anew; ends with their bytes, once requests of the old ones count no more. The
         baselines that were learnt of them stay, which the new ones must meet, unless `forget` says that this is another
         draft. Raises QueueFull or NotServing."""
 
-        def loaded(size: int) -> Future[int]:
-            def reloaded(now: float) -> int:
-                self._ladder.reloaded(now, forget=forget)
-                return size
+        def reloaded(now: float, size: int) -> int:
+            self._ladder.reloaded(now, forget=forget)
+            return size
 
-            return self._ask(reloaded)
-
-        return _then(self._engine.reload_draft(), loaded)
+        done: Future[int] = Future()
+        _end_as(done, self._engine.reload_draft(), lambda size: self._ask(lambda now: reloaded(now, size)))
+        return done
 
     def tick(self) -> None:
         """One look, and what follows. The thread's own; without a thread, a test's."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
         now = self._clock()
-        found = [(future, *_tried(what, now)) for what, future in waiting]
+        answers: list[Future[Any]] = [Future() for _ in waiting]
+        for answer, (what, _) in zip(answers, waiting, strict=True):
+            _end(answer, partial(what, now))
         try:
             self._ladder.tick(now)
-            self._failing = False
-        except Exception:
-            if not self._failing:
-                log.exception("the fallback could not look; it goes on, and further failures are not logged")
-            self._failing = True
+            self._outage.ended()
+        except Exception as error:
+            text = "the fallback could not look; it goes on, and further failures are not logged"
+            self._outage.began(text, level=logging.ERROR, error=error)
         self._state = self._ladder.state()
-        for future, result, error in found:
-            _end(future, result, error)
+        for answer, (_, future) in zip(answers, waiting, strict=True):
+            _end_as(future, answer)
 
     def _run(self) -> None:
         while not self._closed:
@@ -188,10 +188,10 @@ class Controller:
             self.tick()
         self.tick()  # answers what was asked meanwhile, and saves
 
-    def _ask(self, what: Callable[[float], T]) -> Future[T]:
-        """Ends with what `what` returns or raises, after the look that follows. Raises NotServing once it is closed,
-        QueueFull when too much waits."""
-        future: Future[T] = Future()
+    def _ask(self, what: Callable[[float], Any]) -> Future[Any]:
+        """Ends with what `what` returns or raises, after the look that follows; where that is a future, as that one
+        does. Raises NotServing once it is closed, QueueFull when too much waits."""
+        future: Future[Any] = Future()
         with self._lock:
             if self._closed:
                 raise NotServing("the daemon is stopping")
@@ -204,48 +204,32 @@ class Controller:
     def _answer(self, what: Callable[[float], T]) -> T:
         """`_ask`, and waits for it. Raises QueueFull too where that takes too long; it is done all the same then."""
         try:
-            return self._ask(what).result(_ANSWER_SECONDS)
+            answer: T = self._ask(what).result(_ANSWER_SECONDS)
+            return answer
         except TimeoutError:
             raise QueueFull("the fallback is busy", retry_after=_RETRY_SECONDS) from None
 
-    def _follow(self, asked: Future[Future[T]]) -> Future[T]:
-        """Ends as the future does that was asked for; what it shows is looked at then."""
-        done = _then(asked, lambda begun: begun)
+    def _begin(self, what: Callable[[float], Future[T]]) -> Future[T]:
+        """`_ask`; what it shows is looked at when it ends."""
+        done = self._ask(what)
         done.add_done_callback(lambda _: self._requests.woken.set())
         return done
 
 
-def _tried(what: Callable[[float], T], now: float) -> tuple[T | None, Exception | None]:
-    try:
-        return what(now), None
-    except Exception as error:
-        return None, error
-
-
-def _end(future: Future[T], result: T | None = None, error: BaseException | None = None) -> None:
-    """Ends it, unless the caller has given up."""
+def _end(done: Future[T], made: Callable[[], T | Future[T]]) -> None:
+    """Ends it with what `made` returns or raises, unless the caller has given up."""
     with suppress(InvalidStateError):
-        if error is not None:
-            future.set_exception(error)
+        try:
+            found = made()
+        except BaseException as error:
+            done.set_exception(error)
+            return
+        if isinstance(found, Future):
+            _end_as(done, found)
         else:
-            future.set_result(result)  # type: ignore[arg-type]
+            done.set_result(found)
 
 
-def _then(first: Future[S], what: Callable[[S], Future[T]]) -> Future[T]:
-    """Ends as the future does that `what` makes of the first one's result."""
-    done: Future[T] = Future()
-
-    def second_ended(second: Future[T]) -> None:
-        try:
-            _end(done, second.result())
-        except BaseException as error:
-            _end(done, error=error)
-
-    def first_ended(first: Future[S]) -> None:
-        try:
-            what(first.result()).add_done_callback(second_ended)
-        except BaseException as error:
-            _end(done, error=error)
-
-    first.add_done_callback(first_ended)
-    return done
+def _end_as(done: Future[T], first: Future[Any], then: Callable[[Any], Any] = lambda found: found) -> None:
+    """Ends as the first one does, or with what `then` makes of its result."""
+    first.add_done_callback(lambda ended: _end(done, lambda: then(ended.result())))

@@ -15,6 +15,8 @@ from pathlib import Path
 
 from pydantic import AwareDatetime, TypeAdapter
 
+from draftd.fallback.logs import OutageLog
+
 log = logging.getLogger(__name__)
 
 
@@ -98,7 +100,7 @@ class History:
         self._path, self._before = path, path.with_name(f"{path.name}.1")
         self._capacity = capacity
         self._count = 0
-        self._failing = False
+        self._outage = OutageLog(log)
 
     def restore(self) -> tuple[Transition, ...]:
         """All that is kept, oldest first."""
@@ -123,11 +125,9 @@ class History:
                 file.write(_LINE.dump_json(transition) + b"\n")
             self._count += 1
         except OSError as error:
-            if not self._failing:
-                log.warning("%s cannot be written: %s; events are lost in a restart", self._path, error.strerror)
-            self._failing = True
+            self._outage.began(f"{self._path} cannot be written: {error.strerror}; events are lost in a restart")
         else:
-            self._failing = False
+            self._outage.ended()
 
 
 def _lines(path: Path) -> list[bytes]:

@@ -15,6 +15,7 @@ limit; a long good time halves it again, so that nothing latches."""
 from __future__ import annotations
 
 import enum
+import logging
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,7 +24,10 @@ from typing import Annotated
 from pydantic import Field
 
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, FallbackLevel
+from draftd.fallback.journal import Journal, Subject
 from draftd.settings import FallbackSettings, Settings
+
+log = logging.getLogger(__name__)
 
 _RELAPSE_COOLDOWNS, _RELAPSE_WINDOWS = 6, 4  # it takes two windows to see that a step up was too early
 
@@ -112,6 +116,44 @@ def configured_ladder(settings: Settings) -> tuple[LadderLevel, ...]:
         settings.model.drafter or DRAFT_MODEL,
         [kind for kind in settings.fallback.lighter if configured.get(kind, True)],
     )
+
+
+class LevelInForce:
+    """Which level of `ladder` is in force: what plans ask for as their ceiling; the top at first. Each change is
+    recorded. One thread moves it, any thread may ask."""
+
+    def __init__(self, ladder: Sequence[LadderLevel], journal: Journal | None = None) -> None:
+        self.ladder = tuple(ladder)
+        self._journal = journal if journal is not None else Journal()
+        self._now: tuple[int, Signal | None] = (0, None)
+
+    @property
+    def position(self) -> int:
+        """Counted from the top, 0."""
+        return self._now[0]
+
+    @property
+    def signal(self) -> Signal | None:
+        """What the last change was made for; None until there was one."""
+        return self._now[1]
+
+    @property
+    def level(self) -> LadderLevel:
+        return self.ladder[self._now[0]]
+
+    def move(self, position: int, signal: Signal) -> bool:
+        """Acts on the next plan. False where that level is in force already: its first cause is kept."""
+        before, after = self.level, self.ladder[position]
+        if position == self._now[0]:
+            return False
+        self._now = position, signal
+        self._journal.record(Subject.LEVEL, before.label, after.label, signal.cause, signal.evidence)
+        log.info("level %s, was %s: %s", after.label, before.label, signal.text)
+        return True
+
+    def restore(self, position: int, signal: Signal | None) -> None:
+        """Back to where an earlier run was: no transition, for nothing has changed."""
+        self._now = position, signal
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,26 +7,60 @@ one step safer. One thread's; nothing here waits for the engine.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from draftd.core import FallbackLevel
+from draftd.core import DrafterName, FallbackLevel
 from draftd.fallback.journal import Journal, Subject
-from draftd.fallback.ladder import Hold, LadderSettings, Signal, Step, highest, move, released
-from draftd.fallback.leases import Applied, Notice
+from draftd.fallback.ladder import (
+    Hold,
+    LadderLevel,
+    LadderSettings,
+    LevelInForce,
+    Signal,
+    Step,
+    highest,
+    move,
+    released,
+)
+from draftd.fallback.leases import Applied, Lease, Notice
 from draftd.fallback.loaded_drafters import LoadedDrafters, StepUp, Weights, missing_drafters
 from draftd.fallback.probe_schedule import ProbeSchedule
 from draftd.fallback.probes import CanaryReport, ProbeReport
 from draftd.fallback.saved_state import Saved, SavedState
 from draftd.fallback.seams import EngineControl, FallbackTelemetry
 from draftd.fallback.signal_feed import SignalFeed
-from draftd.fallback.state import FallbackState, LevelInForce
 
 log = logging.getLogger(__name__)
 
 _OTHER_DRAFT = "it is another draft: what was learnt of the old one is forgotten"
 _LOOK_BACK = 1024  # transitions, for the last one of the level
+
+
+@dataclass(frozen=True, slots=True)
+class FallbackState:
+    """Times are seconds since 1970; `wait` is how long this level must have been in force before a step up.
+    `state_file` None: nothing is kept over a restart. `missing`: drafters of the ladder that cannot be had here, and
+    why. `drift`: by workload class, the CUSUM over its limit. `probe` and `canaries` are the last ones."""
+
+    ladder: tuple[LadderLevel, ...]
+    position: int
+    since: float
+    signal: Signal | None  # of the last step
+    hold: Hold | None
+    signals: tuple[Signal, ...]  # now
+    leases: tuple[Lease, ...]
+    wait: float
+    relapses: int
+    loaded_drafters: frozenset[DrafterName]
+    draft_weight_bytes: int
+    state_file: Path | None
+    missing: Mapping[DrafterName, str] = field(default_factory=dict)
+    drift: Mapping[str, float] = field(default_factory=dict)
+    probe: ProbeReport | None = None
+    canaries: CanaryReport | None = None
 
 
 class LadderController:

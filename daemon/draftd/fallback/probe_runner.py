@@ -19,7 +19,7 @@ from draftd.core import Origin
 from draftd.errors import DraftdError, NotNow
 from draftd.fallback.baselines import ProbeBaselines, learnt
 from draftd.fallback.drift import Baseline, StreamKey
-from draftd.fallback.ladder import LadderLevel
+from draftd.fallback.ladder import LadderLevel, LevelInForce
 from draftd.fallback.loaded_drafters import why_missing
 from draftd.fallback.probe_requests import STOPPING, Borrow, Compared, ProbeRequests, Unanswered
 from draftd.fallback.probes import (
@@ -34,7 +34,6 @@ from draftd.fallback.probes import (
     tolerated_gap,
 )
 from draftd.fallback.seams import EngineControl, FallbackTelemetry
-from draftd.fallback.state import LevelInForce
 from draftd.settings import FallbackSettings
 
 log = logging.getLogger(__name__)

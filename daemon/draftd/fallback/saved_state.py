@@ -20,6 +20,7 @@ from draftd.fallback.baselines import Baselines, ProbeBaselines
 from draftd.fallback.drift import Baseline, StreamKey
 from draftd.fallback.ladder import Cause, LadderLevel, LadderState, Signal, lowest
 from draftd.fallback.leases import Leases
+from draftd.fallback.logs import OutageLog
 from draftd.fallback.seams import FallbackTelemetry
 from draftd.fallback.store import Document, StateStore, explained
 
@@ -138,7 +139,7 @@ class SavedState:
         self._store, self._ladder, self._telemetry, self._pair = store, tuple(ladder), telemetry, pair
         self._probe_baselines = probe_baselines
         self._kept: str | None = None  # as it is on the disk, but for its time
-        self._failing = False
+        self._outage = OutageLog(log)
 
     @property
     def path(self) -> Path | None:
@@ -177,13 +178,10 @@ class SavedState:
             self._store.save(document(saved, self._ladder, **more))
         except (OSError, ValueError) as error:
             self._telemetry.save_failed()
-            if not self._failing:
-                log.warning("%s cannot be saved: %s; a restart would not find the level of now", self.path, error)
-            self._failing = True
+            self._outage.began(f"{self.path} cannot be saved: {error}; a restart would not find the level of now")
             return
-        if self._failing:
-            log.info("%s can be saved again", self.path)
-        self._kept, self._failing = timeless, False
+        self._outage.ended(f"{self.path} can be saved again")
+        self._kept = timeless
 
 
 def _position(was: LadderLevel, ladder: Sequence[LadderLevel]) -> int:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from draftd.errors import ConfigError, FieldError, wrong_field
+from draftd.fallback.logs import OutageLog
 
 log = logging.getLogger(__name__)
 
@@ -160,7 +161,7 @@ class LearntFile:
         self._store, self._identity, self._period = store, identity, period
         self._others: list[_Pair] = []
         self._kept: Mapping[str, Any] | None = None
-        self._failing = False
+        self._outage = OutageLog(log)
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -198,11 +199,9 @@ class LearntFile:
             document = _Learnt(pairs=[_Pair(of=identity, learnt=dict(learnt)), *others][:_MOST_PAIRS])
             self._store.save(document.model_dump_json(indent=1))
         except (OSError, ValueError) as error:
-            if not self._failing:
-                log.warning("%s cannot be saved: %s; a restart would learn anew", self._store.path, error)
-            self._failing = True
+            self._outage.began(f"{self._store.path} cannot be saved: {error}; a restart would learn anew")
             return False
-        self._failing = False
+        self._outage.ended()
         return True
 
     def start(self, learnt: Callable[[], Mapping[str, Any] | None]) -> None:

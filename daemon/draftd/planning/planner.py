@@ -22,8 +22,7 @@ from draftd.core import (
     drafter_cost_rank,
 )
 from draftd.errors import SpeculationUnavailable
-from draftd.fallback.ladder import LadderLevel
-from draftd.fallback.state import LevelInForce
+from draftd.fallback.ladder import LadderLevel, LevelInForce
 from draftd.planning.flag_file import FlagResolution
 
 
@@ -50,16 +49,6 @@ class Wish:
     depth_mode: DepthMode | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PlanRequest:
-    """What a plan depends on, of one request."""
-
-    wish: Wish
-    workload: WorkloadClass = WorkloadClass.UNSPECIFIED
-    caller: str = ""
-    prompt_tokens: int = 0
-
-
 class FlagSource(Protocol):
     """Answers what the flag says: FlagService. Never blocks on a network, never raises."""
 
@@ -81,10 +70,10 @@ class Planner:
         """The daemon's own, whatever the level."""
         return self.in_force.ladder[0].max_draft_tokens
 
-    def plan(self, request: PlanRequest, model: ModelInfo) -> DecodePlan:
+    def plan(self, wish: Wish, context: FlagContext, model: ModelInfo, prompt_tokens: int = 0) -> DecodePlan:
         """Raises SpeculationUnavailable where speculation was demanded and cannot be had."""
-        flag = self._flag.evaluate(FlagContext(model.model, request.workload, request.caller))
-        return decide(request.wish, flag, self.in_force.level, model, request.prompt_tokens, self.depth_mode)
+        flag = self._flag.evaluate(context)
+        return decide(wish, flag, self.in_force.level, model, prompt_tokens, self.depth_mode)
 
 
 def decide(

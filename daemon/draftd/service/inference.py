@@ -25,7 +25,7 @@ from draftd.core import ContextTier, DecodeRequest, Emission, FinishReason, Outc
 from draftd.engine.loop import EngineState, EngineWorker
 from draftd.errors import ClientStalled, DeadlineExceeded, DraftdError, EngineFailure, NotServing, QueueFull
 from draftd.models.tokenizer import Tokenizer
-from draftd.planning.planner import Planner, PlanRequest
+from draftd.planning.planner import FlagContext, Planner
 from draftd.service.request import Chat, Chunk, Finished, Prompt, RawText, Request, Send, ServedModel, Started, checked
 from draftd.service.stream import Mailbox, StallGuard, TokenStream
 from draftd.service.text import StopStrings, TextStream, tokenise
@@ -126,7 +126,8 @@ class InferenceService:
             start = replace(start, sampling=valid.sampling, max_tokens=valid.max_tokens, stop=valid.stop, messages=told)
             ids = await tokenise(valid.prompt, tokenizer, model, self._tokenising)
             span = self._begin_span(replace(start, prompt_tokens=len(ids)))
-            plan = self._planner.plan(PlanRequest(valid.wish, valid.workload, valid.caller, len(ids)), model.info)
+            context = FlagContext(model.info.model, valid.workload, valid.caller)
+            plan = self._planner.plan(valid.wish, context, model.info, len(ids))
             span.planned(plan, ContextTier.of(len(ids)))
             if valid.deadline is not None and valid.deadline <= time.monotonic():
                 raise DeadlineExceeded("the deadline passed before the request reached the engine")

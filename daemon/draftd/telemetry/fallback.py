@@ -9,8 +9,8 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Tracer
 
 from draftd.core import FallbackLevel, Origin
+from draftd.fallback.ladder_controller import FallbackState
 from draftd.fallback.probes import CanaryReport, ProbeReport
-from draftd.fallback.state import FallbackState
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry.attributes import Metric

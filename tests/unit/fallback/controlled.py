@@ -36,12 +36,11 @@ from draftd.fallback.baselines import ProbeBaselines
 from draftd.fallback.controller import Controller
 from draftd.fallback.drift import Baseline
 from draftd.fallback.journal import Journal
-from draftd.fallback.ladder import LadderLevel, Signal, ladder_levels
+from draftd.fallback.ladder import LadderLevel, LevelInForce, Signal, ladder_levels
 from draftd.fallback.leases import Applied, Notice
 from draftd.fallback.loaded_drafters import LoadedDrafters
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport, Verdict
 from draftd.fallback.signal_feed import RequestFeed, SteadyClock
-from draftd.fallback.state import LevelInForce
 from draftd.fallback.store import StateStore
 from draftd.hardware.sample import HardwareSample
 from draftd.hardware.state import FixedView, HardwareState

@@ -9,10 +9,9 @@ from typing import Any
 from draftd.canaries.checkers import NoToolCall
 from draftd.canaries.prompts import Canary, FrozenPrompt, FrozenPrompts
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
-from draftd.fallback.ladder import LadderLevel, ladder_levels
+from draftd.fallback.ladder import LadderLevel, LevelInForce, ladder_levels
 from draftd.fallback.probe_runner import ProbeLimits, ProbeRunner
 from draftd.fallback.probes import CanaryReport, ProbeReport
-from draftd.fallback.state import LevelInForce
 from draftd.settings import FallbackSettings
 from tests.answering import Answering, Told
 

@@ -17,8 +17,10 @@ from draftd.core import (
     RequestStats,
     StepCounts,
 )
-from draftd.fallback.signal_feed import Ended, RequestFeed
-from tests.unit.fallback.controlled import a_request
+from draftd.fallback.ladder import Cause, LadderLevel
+from draftd.fallback.signal_feed import Ended, MachineFeed, RequestFeed, SignalFeed, SteadyClock
+from draftd.fallback.signals import Guard, GuardSettings
+from tests.unit.fallback.controlled import LADDER, Machine, a_request
 
 LOOKUP = PROMPT_LOOKUP
 DRAFTED = DraftCounts(steps=10, drafts=10, accepted=20, rollbacks=5, break_even_tokens=5.0)
@@ -88,3 +90,30 @@ def test_one_that_says_nothing_of_its_level_is_not(origin: Origin, outcome: Outc
     intake = RequestFeed()
     intake.on_finish(a_request(origin=origin), outcome)
     assert intake.take() == []
+
+
+@pytest.mark.parametrize(
+    ("planned", "arrival", "counts"),
+    [
+        (LADDER[1], 100.0, True),
+        (LADDER[2], 100.0, True),  # of the same kind: a client may ask for less
+        (LADDER[0], 100.0, False),
+        (LADDER[-2], 100.0, False),
+        (replace(LADDER[1], max_draft_tokens=LADDER[1].max_draft_tokens + 1), 100.0, False),
+        (LADDER[1], 99.0, False),
+    ],
+    ids=["of the level", "a shorter block", "the top", "a lighter drafter", "a longer block", "begun before the step"],
+)
+def test_only_requests_of_the_level_in_force_count(planned: LadderLevel, arrival: float, counts: bool) -> None:
+    now = 100.0
+    intake = RequestFeed(clock=lambda: now)
+    guard = Guard.new(GuardSettings(), {})
+    feed = SignalFeed(intake, MachineFeed(Machine()), guard, LADDER, SteadyClock(lambda: 0.0, lambda: 0.0))
+    feed.anew(1, now)
+    poor = DraftCounts(steps=10, drafts=10, accepted=2, rollbacks=18, break_even_tokens=1.0)
+    for _ in range(35):
+        intake.on_finish(a_request(planned, arrival=arrival), ended(poor))
+        feed.look(now)
+        now += 20.0
+    causes = {signal.cause for signal in feed.signals(now)}
+    assert (Cause.ACCEPTANCE_FLOOR in causes) is counts

@@ -21,10 +21,9 @@ from draftd.core import (
     WorkloadClass,
 )
 from draftd.errors import SpeculationUnavailable
-from draftd.fallback.ladder import Cause, LadderLevel, Signal, highest, ladder_levels
-from draftd.fallback.state import LevelInForce
+from draftd.fallback.ladder import Cause, LadderLevel, LevelInForce, Signal, highest, ladder_levels
 from draftd.planning.flag_file import FlagResolution
-from draftd.planning.planner import FlagContext, Planner, PlanRequest, Wish, decide
+from draftd.planning.planner import FlagContext, Planner, Wish, decide
 from tests.fallback import FixedFlag
 
 LADDER = ladder_levels(4, (3, 2), DRAFT_MODEL, (PROMPT_LOOKUP,))
@@ -58,7 +57,7 @@ class Recording(FixedFlag):
 
 def test_the_flag_is_asked_with_model_workload_and_caller() -> None:
     flag = Recording()
-    plan = Planner(flag, LevelInForce(LADDER[1:])).plan(PlanRequest(Wish(), WorkloadClass.CODE, "me"), MODEL)
+    plan = Planner(flag, LevelInForce(LADDER[1:])).plan(Wish(), FlagContext("m", WorkloadClass.CODE, "me"), MODEL)
     assert flag.asked == [FlagContext("m", WorkloadClass.CODE, "me")]
     assert (plan.mode, plan.max_draft_tokens, plan.drafter) == (DecodeMode.SPECULATIVE, 3, DRAFT_MODEL)
 
@@ -66,14 +65,14 @@ def test_the_flag_is_asked_with_model_workload_and_caller() -> None:
 def test_a_flag_that_flips_acts_on_the_next_plan() -> None:
     flag = FixedFlag(True)
     planner = Planner(flag, LevelInForce(LADDER[1:]))
-    assert planner.plan(PlanRequest(Wish()), MODEL).max_draft_tokens == 3
+    assert planner.plan(Wish(), FlagContext(), MODEL).max_draft_tokens == 3
     flag.value = False
-    assert planner.plan(PlanRequest(Wish()), MODEL).mode is DecodeMode.AUTOREGRESSIVE
+    assert planner.plan(Wish(), FlagContext(), MODEL).mode is DecodeMode.AUTOREGRESSIVE
 
 
 def test_the_flag_is_evaluated_even_where_the_caller_has_decided() -> None:
     flag = Recording()
-    Planner(flag, LevelInForce(LADDER[1:])).plan(PlanRequest(Wish(ModePreference.AUTOREGRESSIVE)), MODEL)
+    Planner(flag, LevelInForce(LADDER[1:])).plan(Wish(ModePreference.AUTOREGRESSIVE), FlagContext(), MODEL)
     assert len(flag.asked) == 1
 
 
@@ -84,17 +83,17 @@ def test_depth_is_chosen_as_the_daemon_says_at_every_level() -> None:
         assert planner.depth_mode is mode
         for position in range(len(LADDER) - 1):
             in_force.restore(position, None)
-            assert planner.plan(PlanRequest(Wish()), MODEL).depth_mode is mode
+            assert planner.plan(Wish(), FlagContext(), MODEL).depth_mode is mode
 
 
 def test_a_level_acts_on_the_next_plan() -> None:
     in_force = LevelInForce(LADDER)
     planner = Planner(FixedFlag(), in_force)
     assert in_force.move(2, Signal(Cause.ACCEPTANCE_DRIFT, FallbackLevel.SHORT_BLOCK))
-    plan = planner.plan(PlanRequest(Wish()), MODEL)
+    plan = planner.plan(Wish(), FlagContext(), MODEL)
     assert (plan.max_draft_tokens, plan.level) == (2, FallbackLevel.SHORT_BLOCK)
     assert in_force.move(4, Signal(Cause.MEMORY, FallbackLevel.AUTOREGRESSIVE))
-    assert planner.plan(PlanRequest(Wish()), MODEL).mode is DecodeMode.AUTOREGRESSIVE
+    assert planner.plan(Wish(), FlagContext(), MODEL).mode is DecodeMode.AUTOREGRESSIVE
     assert planner.max_draft_tokens == 4, "the daemon's own, whatever the level"
 
 

@@ -33,8 +33,7 @@ from draftd.errors import (
     NotServing,
     QueueFull,
 )
-from draftd.fallback.ladder import configured_ladder
-from draftd.fallback.state import LevelInForce
+from draftd.fallback.ladder import LevelInForce, configured_ladder
 from draftd.planning.planner import Planner, Wish
 from draftd.service.inference import InferenceService
 from draftd.service.request import Chat, Chunk, Event, Finished, Message, Prompt, RawText, Request, Started, TokenIds

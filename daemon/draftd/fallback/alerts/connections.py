@@ -1,5 +1,5 @@
-"""What the webhook and the poller run on: an event loop on a thread of its own, a log that cannot be flooded, and
-HTTP connections of bounded size, so many at once, for so long, over TLS where it is configured."""
+"""What the webhook and the poller run on: an event loop on a thread of its own, and HTTP connections of bounded
+size, so many at once, for so long, over TLS where it is configured."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import logging
 import socket
 import ssl
 import threading
-import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -62,28 +60,6 @@ class LoopThread:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         self._begun.set()
         await self._main()
-
-
-class RateLimitedLog:
-    """Writes one line per reason and interval. Any thread. `reason` is one of a few: each is remembered for good."""
-
-    def __init__(self, log: logging.Logger, seconds: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
-        self._log, self._seconds, self._clock = log, seconds, clock
-        self._lock = threading.Lock()
-        self._written: dict[str, float] = {}
-        self._left_out: Counter[str] = Counter()
-
-    def write(self, level: int, reason: str, text: str, *, error: BaseException | None = None) -> None:
-        """Logs it, with how many of its kind were left out before; or leaves it out itself."""
-        now = self._clock()
-        with self._lock:
-            if now - self._written.get(reason, float("-inf")) < self._seconds:
-                self._left_out[reason] += 1
-                return
-            self._written[reason] = now
-            left_out = self._left_out.pop(reason, 0)
-        more = f" ({left_out} more of {reason} since the last one)" if left_out else ""
-        self._log.log(level, "%s%s", text, more, exc_info=error)
 
 
 class Connection(web.RequestHandler):

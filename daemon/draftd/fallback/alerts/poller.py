@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 import aiohttp
 
 from draftd.errors import InvalidRequest, NotServing, QueueFull
-from draftd.fallback.alerts.connections import LoopThread, RateLimitedLog
+from draftd.fallback.alerts.connections import LoopThread
 from draftd.fallback.alerts.payload import PollResult, notice_of, parse_alerts
 from draftd.fallback.leases import Notice
+from draftd.fallback.logs import OutageLog, RateLimitedLog
 from draftd.fallback.seams import FallbackTelemetry
 from draftd.settings import WebhookSettings
 
@@ -64,6 +65,7 @@ class Poller:
         self._headers = {} if token is None else {"Authorization": f"Bearer {token.get_secret_value()}"}
         self._polled, self._telemetry, self._instance, self._wall = polled, telemetry, instance, wall
         self._log = RateLimitedLog(log, seconds=3600.0)
+        self._outage = OutageLog(log)
         self._failures = 0
         self._thread = LoopThread("draftd-alert-poll", self._run)
 
@@ -96,17 +98,14 @@ class Poller:
         except Exception as error:
             self._failed(PollResult.FAILED, repr(error), error)
         else:
-            if self._failures:
-                log.warning("alerts are polled at %s again, after %d failures", self._url, self._failures)
+            self._outage.ended(f"alerts are polled at {self._url} again, after {self._failures} failures")
             self._failures = 0
             self._telemetry.poll(PollResult.OK)
 
     def _failed(self, result: PollResult, why: str, error: Exception | None = None) -> None:
-        """Logged once, until it works again."""
         self._telemetry.poll(result)
-        if not self._failures:
-            text = "alerts cannot be polled at %s: %s; until they can, those that hold run out unless they are repeated"
-            log.warning(text, self._url, why, exc_info=error)
+        then = "until they can, those that hold run out unless they are repeated"
+        self._outage.began(f"alerts cannot be polled at {self._url}: {why}; {then}", error=error)
         self._failures += 1
 
     async def _answer(self) -> bytes:

@@ -26,7 +26,6 @@ from draftd.fallback.alerts.authentication import Authentication, ReplayGuard, S
 from draftd.fallback.alerts.connections import (
     Connections,
     LoopThread,
-    RateLimitedLog,
     connection_of,
     listening_socket,
     server_context,
@@ -42,6 +41,7 @@ from draftd.fallback.alerts.payload import (
     parse_notification,
 )
 from draftd.fallback.leases import Applied, Notice
+from draftd.fallback.logs import RateLimitedLog
 from draftd.fallback.seams import FallbackTelemetry
 from draftd.settings import WebhookSettings
 

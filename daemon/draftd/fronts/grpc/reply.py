@@ -16,8 +16,8 @@ from draftd.engine.depth.saved import Learnt
 from draftd.errors import NotServing
 from draftd.fallback.journal import Transition
 from draftd.fallback.ladder import LadderLevel
+from draftd.fallback.ladder_controller import FallbackState
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport
-from draftd.fallback.state import FallbackState
 from draftd.hardware.state import HardwareView
 from draftd.protocol import DEPTH_MODES, WORKLOADS, duration
 from draftd.service.request import ServedModel

@@ -11,10 +11,10 @@ from dashboards.settings import Alerting
 from draftd.core import FallbackLevel
 from draftd.errors import InvalidRequest
 from draftd.fallback.alerts.authentication import ReplayGuard
-from draftd.fallback.alerts.connections import RateLimitedLog
 from draftd.fallback.alerts.payload import ACCEPTED_ALERTS, Alert, BadLevel, Ignored, Result, notice_of
 from draftd.fallback.alerts.webhook import Rate
 from draftd.fallback.leases import Notice
+from draftd.fallback.logs import RateLimitedLog
 
 NOW = 1769860800.0
 

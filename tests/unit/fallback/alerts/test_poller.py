@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -142,6 +143,7 @@ def test_it_listens_to_no_more_than_the_webhook_would() -> None:
 def test_a_poll_that_fails_tells_nothing_and_says_so_once(
     changed: dict[str, Any], result: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     with served() as source:
         for name, value in changed.items():
             setattr(source, name, value)
