@@ -6,7 +6,6 @@ Grafana 13 calls these paths legacy and keeps them; their successors under /apis
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from grafana_client.client import GrafanaClient, GrafanaException, GrafanaTimeou
 from niquests import exceptions
 
 from draftd.errors import ConfigError, DraftdError, FieldError
+from draftd.settings import is_loopback
 
 _OLDEST = (12, 0)  # signs webhooks with HMAC
 _MOST = 5000  # that Grafana lists at a time
@@ -65,7 +65,7 @@ def find_access(
     if not url:
         raise ConfigError("url", "", "--url or GRAFANA_URL, such as https://grafana.example.org")
     parts = urlsplit(checked_url("url", url))
-    if parts.scheme == "http" and not insecure_http and not _loopback(parts.hostname or ""):
+    if parts.scheme == "http" and not insecure_http and not is_loopback(parts.hostname or ""):
         allowed = "https beyond this machine: over http the credentials could be read on the way. --insecure-http says "
         raise ConfigError("url", f"http://{parts.hostname}", f"{allowed}that this is meant")
     if tls_ca is not None and not tls_ca.is_file():
@@ -102,13 +102,6 @@ def _credentials(file: Path | None, environ: Mapping[str, str]) -> str | tuple[s
     if not password:
         raise FieldError("GRAFANA_PASSWORD", "", "the password of GRAFANA_USER")
     return user, password
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or host.endswith(".localhost") or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class Grafana:
