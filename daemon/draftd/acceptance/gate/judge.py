@@ -85,7 +85,10 @@ class Verdict:
         counted += f" for {self.candidate}" if self.candidate else ""
         if self.decision is Decision.PROMOTED:
             return f"promoted: {counted}"
-        return f"not promoted: {counted}; not {', '.join(one.criterion.name for one in self.unproven)}"
+        missed: dict[str, list[str]] = {"failed": [], "not proven": []}
+        for one in self.unproven:
+            missed["failed" if one.outcome is Outcome.FAILED else "not proven"].append(f"“{one.criterion.name}”")
+        return f"not promoted: {counted}; " + "; ".join(f"{how}: {', '.join(of)}" for how, of in missed.items() if of)
 
 
 def hindrances(run: Evidence, baseline: Evidence | None, may_differ: Sequence[str]) -> tuple[list[str], list[str]]:

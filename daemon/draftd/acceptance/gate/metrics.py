@@ -40,8 +40,9 @@ class Evidence:
     arms: Mapping[Stage, Sequence[str]] = field(default_factory=dict)
     missing: int = 0
 
-    def has(self, stage: Stage) -> bool:
-        return bool({Stage.SWEEP: self.sweep, Stage.SOAK: self.soak, Stage.QUALITY: self.quality}[stage])
+    def of(self, stage: Stage) -> Any:
+        """What a stage came to: the sweep's ticks, or a result; empty or None where it was not run."""
+        return {Stage.SWEEP: self.sweep, Stage.SOAK: self.soak, Stage.QUALITY: self.quality}[stage]
 
     @classmethod
     def read(cls, folder: RunFolder) -> Evidence:
@@ -125,12 +126,12 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`read` is of soak and quality: one figure of a run. `moves` is of the value itself, not of a ratio."""
+    """`read` is of soak and quality: a figure of the stage's result. `moves` is of the value itself, not of a ratio."""
 
     stage: Stage
     unit: str  # s, By, tokens/s; 1 is a share, and empty a count
     counted: str  # what its samples are, in the plural
-    read: Callable[[Evidence], Reading] | None = None
+    read: Callable[[Any], Reading] | None = None
     has_interval: bool = False
     divisible: bool = True
     autoregressive: bool = False  # it exists without drafts
@@ -140,16 +141,16 @@ class Metric:
 def read(name: str, run: Evidence, scope: Scope, baseline: Evidence | None = None) -> Reading:
     """The metric of that name; as a ratio to `baseline`, another run, where one is given."""
     metric = METRICS[name]
-    if not run.has(metric.stage):
+    if not run.of(metric.stage):
         return Reading.none(f"the run has no {metric.stage}")
     if metric.read is None:
         return _of_sweep(name, run, scope, baseline)
-    ours = metric.read(run)
+    ours = metric.read(run.of(metric.stage))
     if baseline is None or ours.value is None:
         return ours
-    if not baseline.has(metric.stage):
+    if not baseline.of(metric.stage):
         return Reading.none(f"the baseline has no {metric.stage}")
-    theirs = metric.read(baseline)
+    theirs = metric.read(baseline.of(metric.stage))
     if theirs.value is None:
         return theirs
     if not theirs.value:
@@ -184,11 +185,7 @@ def _of_sweep(name: str, run: Evidence, scope: Scope, baseline: Evidence | None)
 
 
 def _soak(unit: str, counted: str, read: Callable[[SoakResult], Reading], **more: Any) -> Metric:
-    def reading(run: Evidence) -> Reading:
-        assert run.soak is not None
-        return read(run.soak)
-
-    return Metric(Stage.SOAK, unit, counted, reading, **more)
+    return Metric(Stage.SOAK, unit, counted, read, **more)
 
 
 def _machine(unit: str, what: str, figure: str, readings: Iterable[str], **more: Any) -> Metric:
@@ -232,11 +229,7 @@ def _errors(stage: SoakResult | QualityResult) -> Reading:
 def _quality(
     read: Callable[[QualityResult], Reading], unit: str = "1", counted: str = "prompts", **more: Any
 ) -> Metric:
-    def reading(run: Evidence) -> Reading:
-        assert run.quality is not None
-        return read(run.quality)
-
-    return Metric(Stage.QUALITY, unit, counted, reading, **more)
+    return Metric(Stage.QUALITY, unit, counted, read, **more)
 
 
 def _share(figure: Callable[[Comparison], float | Interval | None]) -> Callable[[QualityResult], Reading]:

@@ -21,17 +21,10 @@ from draftd.acceptance.gate.metrics import METRICS, Reading
 from draftd.acceptance.gate.spec import Against, By, Criterion
 
 _SIGNS = {">=": "≥", ">": ">", "<=": "≤", "<": "<", "==": "="}
-_WORDS = {
-    Outcome.PASSED: "passed",
-    Outcome.FAILED: "failed",
-    Outcome.TOO_FEW_SAMPLES: "too few samples",
-    Outcome.NOT_MEASURED: "not measured",
-    Outcome.EXCUSED: "excused",
-}
 
 
 def outcome(judgement: Judgement) -> str:
-    return _WORDS[judgement.outcome]
+    return judgement.outcome.replace("_", " ")
 
 
 def measured(judgement: Judgement) -> str:

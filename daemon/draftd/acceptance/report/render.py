@@ -27,7 +27,6 @@ from draftd.acceptance.report.data import (
     figure,
     measured,
     memory,
-    name,
     spread,
 )
 from draftd.acceptance.soak import soak_result
@@ -136,7 +135,7 @@ def report(
         about=_about(folder, last),
         tone=tone,
         word=word,
-        sentence=_sentence(verdict, outcomes),
+        sentence=capitalised(verdict.sentence.partition(": ")[2] + "."),  # the word before it is shown large
         tally=tuple(
             Cell(f"{outcomes[one]} {str(one).replace('_', ' ')}", tone=stages.TONES[one])
             for one in Outcome
@@ -196,24 +195,6 @@ def _about(folder: RunFolder, last: Manifest | None) -> tuple[str, ...]:
     day = datetime.fromisoformat(last.created)
     machine = f"{last.device}, {memory(last.memory_bytes)}"
     return machine, last.backend, f"{day.day} {day:%B %Y}", f"draftd {last.draftd}", f"Run {folder.name}"
-
-
-def _sentence(verdict: Verdict, outcomes: Mapping[Outcome, int]) -> str:
-    if verdict.decision is Decision.NOT_JUDGED:
-        more = len(verdict.reasons) - 1
-        return capitalised(verdict.reasons[0]) + (f", and {more} more reasons." if more > 1 else ".")
-    of = f"of the {len(verdict.judgements)} criteria of “{verdict.spec}”"
-    who = f"{name(verdict.candidate)}: " if verdict.candidate else ""
-    if verdict.decision is Decision.PROMOTED:
-        return f"{who}all {of} hold or are excused." if outcomes[Outcome.EXCUSED] else f"{who}all {of} hold."
-    failed = [f"“{one.criterion.name}”" for one in verdict.judgements if one.outcome is Outcome.FAILED]
-    unproven = len(verdict.unproven) - len(failed)
-    said = f"{who}{len(verdict.judgements) - len(verdict.unproven)} {of} hold."
-    if failed:
-        said += f" Failed: {', '.join(failed)}."
-    if unproven:
-        said += f" {unproven} could not be proven either way: that is no failure of the pair, and no proof."
-    return said
 
 
 def _tiles(sweep: Sweep, candidate: Arm) -> Mapping[str, Cell]:

@@ -183,6 +183,6 @@ def test_the_sentence_names_what_stands_in_the_way() -> None:
     assert verdict(Outcome.PASSED, Outcome.EXCUSED).sentence == "promoted: 2 of 2 criteria of 'ours v1.2' hold for k4"
     said = verdict(Outcome.PASSED, Outcome.FAILED, Outcome.NOT_MEASURED).sentence
     assert said.startswith("not promoted: 1 of 3 criteria")
-    assert said.endswith("not the one that failed, the one that not_measured")
+    assert said.endswith("; failed: “the one that failed”; not proven: “the one that not_measured”")
     two = Verdict(Decision.NOT_JUDGED, "ours", "tonight", reasons=("a", "b"))
     assert two.sentence == "not judged: a (and 1 more)"

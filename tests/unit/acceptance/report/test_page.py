@@ -237,7 +237,7 @@ def test_not_enough_is_told_apart_from_not_good_enough(run: Path) -> None:
     made = drawn(synthetic_run(run, stages=(Stage.SWEEP,), **SMALL))
     assert made.word == "Not promoted"
     assert made.tone == "unproven"
-    assert "Failed:" not in made.sentence
+    assert "failed:" not in made.sentence
     tones = {cell.tone for r in section(made, "criteria").tables[0].rows for cell in r}
     assert {"unproven", "absent"} <= tones
     assert "bad" not in tones
