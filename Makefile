@@ -18,8 +18,10 @@ serve: $(RUN) ## serve the embedded pair (or ARGS="--model PATH --draft-model PA
 	@$(BIN)/draftd serve $(ARGS)
 
 # A worker more than the cores of a small machine: half of the tests' time is spent waiting for daemons and windows.
+# Many daemons are started: none has to compile the package anew.
 test: $(DEV) components ## all tests (ARGS="-m 'not slow'" for the quick ones)
-	$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
+	@$(BIN)/python -m compileall -q -j 0 daemon/draftd
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
 
 components: # what the tests of the pipeline run; what cannot be had is said, and its tests are skipped
 	@sh scripts/components.sh

@@ -69,44 +69,46 @@ class DraftSequence(Protocol):
     def finish(self) -> FinishReason | None: ...
 
 
-class Drafter(Protocol):
-    """Called on the engine thread only. An error costs the sequences their speculation, never their text."""
+class Drafter(ABC):
+    """Called on the engine thread only. An error costs the sequences their speculation, never their text.
+
+    Unless a drafter says otherwise it knows every text from the tokens alone, and holds nothing."""
+
+    @abstractmethod
+    def propose(self, sequences: Sequence[DraftSequence], depths: Sequence[int], sampling: Sampling) -> Draft:
+        """Up to `depths[i]` tokens after the i-th sequence's last one."""
 
     def prefill(self, sequence: DraftSequence, chunk: int) -> bool:
         """Takes in up to `chunk` more tokens of a prefilling sequence's prompt; True once there are none left."""
-        ...
-
-    def propose(self, sequences: Sequence[DraftSequence], depths: Sequence[int], sampling: Sampling) -> Draft:
-        """Up to `depths[i]` tokens after the i-th sequence's last one."""
-        ...
+        return True
 
     def behind(self, sequence: DraftSequence) -> int | None:
         """Tokens of the text that it has not taken in, the last aside; None for a sequence that it does not know."""
-        ...
+        return 0
 
     def follow(self, sequences: Sequence[DraftSequence], chunk: int) -> None:
         """Takes in up to `chunk` tokens of running sequences that it does not know, or lags behind."""
-        ...
+        return
 
     def reach(self, sequence: DraftSequence, most: int) -> int:
         """How many tokens, up to `most`, it could propose now for a sequence that it knows."""
-        ...
+        return most
 
     def leave(self, sequence: DraftSequence) -> None:
         """Forgets a sequence; an unknown one is no error."""
-        ...
+        return
 
     def close(self) -> None:
         """Frees everything, the weights too."""
-        ...
+        return
 
     @property
     def nbytes(self) -> int:
         """Of key-value caches."""
-        ...
+        return 0
 
 
-class TextDrafter(ABC):
+class TextDrafter(Drafter):
     """A drafter that needs the text alone: `continuation` is all that one has to add."""
 
     def __init__(self, vocabulary: int) -> None:
@@ -116,9 +118,6 @@ class TextDrafter(ABC):
     def continuation(self, sequence: DraftSequence, depth: int) -> list[int]:
         """Up to `depth` tokens that may follow the text; empty where it has no guess."""
 
-    def prefill(self, sequence: DraftSequence, chunk: int) -> bool:
-        return True
-
     def propose(self, sequences: Sequence[DraftSequence], depths: Sequence[int], sampling: Sampling) -> Draft:
         found = [self.continuation(sequence, depth) for sequence, depth in zip(sequences, depths, strict=True)]
         k = max(map(len, found))
@@ -126,24 +125,8 @@ class TextDrafter(ABC):
         q = None if sampling.deterministic else one_hot(tokens, self._vocabulary)
         return Draft(tokens=tokens, depths=[len(f) for f in found], q=q, forwards=[0] * len(sequences))
 
-    def behind(self, sequence: DraftSequence) -> int | None:
-        return 0
-
-    def follow(self, sequences: Sequence[DraftSequence], chunk: int) -> None:
-        return None
-
     def reach(self, sequence: DraftSequence, most: int) -> int:
         return len(self.continuation(sequence, most))
-
-    def leave(self, sequence: DraftSequence) -> None:
-        return None
-
-    def close(self) -> None:
-        return None
-
-    @property
-    def nbytes(self) -> int:
-        return 0
 
 
 def merge(

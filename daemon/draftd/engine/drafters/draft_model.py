@@ -11,13 +11,13 @@ from draftd.engine.cache.base import Caches
 from draftd.engine.cache.layouts import make_caches
 from draftd.engine.cache.prefill import Prefill
 from draftd.engine.cache.prefix_store import PrefixCache
-from draftd.engine.drafters.base import Draft, DraftSequence
+from draftd.engine.drafters.base import Draft, Drafter, DraftSequence
 from draftd.engine.sampling.acceptance import draw
 from draftd.engine.sampling.transforms import Sampling, uniforms
 from draftd.engine.step import places_after
 
 
-class DraftModel:
+class DraftModel(Drafter):
     """Drafts with a small model, whose caches follow the sequences' texts.
 
     A sequence's cache may lag behind its text (by the last accepted token after full acceptance, by more after steps
@@ -40,9 +40,6 @@ class DraftModel:
     def behind(self, sequence: DraftSequence) -> int | None:
         place = self._places.get(id(sequence))
         return None if place is None else max(0, len(sequence.tokens) - 1 - self._caches.lengths[place])
-
-    def reach(self, sequence: DraftSequence, most: int) -> int:
-        return most
 
     def follow(self, sequences: Sequence[DraftSequence], chunk: int) -> None:
         unknown = next((sequence for sequence in sequences if id(sequence) not in self._places), None)
