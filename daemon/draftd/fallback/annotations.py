@@ -7,16 +7,11 @@ nothing. What could not be sent is tried again, for it carries its own time; wha
 from __future__ import annotations
 
 import html
-import json
 import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
-from http.client import HTTPException
-from urllib.error import HTTPError
-from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from draftd.fallback.journal import Journal, Subject, Transition
 from draftd.fallback.logs import OutageLog
@@ -52,7 +47,6 @@ class Annotator:
         assert settings.grafana_url is not None
         self._url, self._answer_seconds = settings.grafana_url, answer_seconds
         self._token = None if settings.grafana_token is None else settings.grafana_token.get_secret_value()
-        self._opener = build_opener(_NoRedirects)
         self._journal, self._telemetry, self._instance = journal, telemetry, instance
         self._capacity, self._first_wait = capacity, first_wait
         self._changed = threading.Condition()  # guards the queue and what closes it
@@ -124,39 +118,31 @@ class Annotator:
         text = "\n".join(html.escape(line, quote=False) for line in lines if line)[:_MOST_TEXT]
         try:
             tags = ["draftd", transition.subject.value, *([named] if (named := self._instance()) else [])]
-            self._annotate(round(transition.at.timestamp() * 1000), tags, text)
+            result, why = self._annotate(round(transition.at.timestamp() * 1000), tags, text)
         except Exception as error:  # whatever it is, it concerns this thread alone
-            result, why = self._explained(error)
+            result, why = FAILED, f"{self._url} gives no answer ({type(error).__name__})"
+        if result == SENT:
+            self._outage.ended("transitions are marked in Grafana again")
+        else:
             self._outage.began(f"transitions are not marked in Grafana for now: {why}")
-            return result
-        self._outage.ended("transitions are marked in Grafana again")
-        return SENT
+        return result
 
-    def _annotate(self, at: int, tags: list[str], text: str) -> None:
-        """`at` in milliseconds since 1970. Raises HTTPError where Grafana does not take it, anything where it gives no
-        answer."""
-        body = json.dumps({"time": at, "tags": tags, "text": text}).encode()
-        headers = {"Content-Type": "application/json"}
-        if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
-        request = Request(f"{self._url}/api/annotations", body, headers, method="POST")
-        self._opener.open(request, timeout=self._answer_seconds).close()
+    def _annotate(self, at: int, tags: list[str], text: str) -> tuple[str, str]:
+        """Whether it was sent, failed for now or was refused for good, and why, without the token in it. `at` in
+        milliseconds since 1970. Raises what niquests raises where there is no answer."""
+        from niquests import post  # here, for it takes a while to import
 
-    def _explained(self, error: Exception) -> tuple[str, str]:
-        """Whether it was refused for good or failed for now, and a line for people, without the token in it."""
-        if not isinstance(error, HTTPError):
-            return FAILED, f"{self._url} gives no answer ({type(error).__name__})"
-        if 300 <= error.code < 400:
+        body = {"time": at, "tags": tags, "text": text}
+        url, seconds = f"{self._url}/api/annotations", self._answer_seconds
+        # A redirect could carry the token elsewhere.
+        response = post(url, json=body, auth=self._token, timeout=seconds, allow_redirects=False)
+        status = response.status_code or 0
+        if 200 <= status < 300:
+            return SENT, ""
+        if 300 <= status < 400:
             return REFUSED, f"{self._url} sends elsewhere: the address it ends up at is wanted"
-        told = ""
-        with suppress(OSError, HTTPException):
-            told = error.read(_MOST_TEXT).decode("utf-8", "replace").replace(self._token or "\0", "…")
-        final = 400 <= error.code < 500 and error.code not in (408, 429)
-        return REFUSED if final else FAILED, f"{self._url} answers {error.code} ({told[:200]})"
-
-
-class _NoRedirects(HTTPRedirectHandler):
-    """One could carry the token elsewhere: it is an HTTPError instead."""
-
-    def redirect_request(self, *args: object) -> None:
-        return None
+        told = response.text or ""
+        if self._token:
+            told = told.replace(self._token, "…")
+        final = 400 <= status < 500 and status not in (408, 429)
+        return REFUSED if final else FAILED, f"{self._url} answers {status} ({told[:200]})"
