@@ -1,4 +1,4 @@
-"""`draftd dashboards push|list|export`: the dashboards, alert rules and contact point that come with draftd."""
+"""`draftd dashboards push`: the dashboards, alert rules and contact point that come with draftd."""
 
 from __future__ import annotations
 
@@ -24,12 +24,10 @@ _how = partial(typer.Option, rich_help_panel="How")
 _DONE = {"create": "created", "update": "updated", "remove": "removed"}
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
-_From = Annotated[Path | None, _what("--from", metavar="FOLDER", help="Another build than the one shipped.")]
-
 
 def build_app() -> typer.Typer:
     text = "The dashboards and alert rules that come with draftd, and how to put them into a Grafana."
-    return options.group(text, {"push": push, "list": list_, "export": export})
+    return options.group(text, {"push": push})
 
 
 @options.with_options(
@@ -46,7 +44,9 @@ def push(
         bool, _where("--insecure-http", help="Send credentials over plain http to another machine.")
     ] = False,
     timeout: Annotated[float, _where("--timeout", min=0.1, max=600, help="Seconds for each call.")] = 10.0,
-    source: _From = None,
+    source: Annotated[
+        Path | None, _what("--from", metavar="FOLDER", help="Another build than the one shipped.")
+    ] = None,
     prometheus: Annotated[str | None, _what("--prometheus", metavar="UID", help="Data source.")] = None,
     tempo: Annotated[str | None, _what("--tempo", metavar="UID", help="Data source.")] = None,
     loki: Annotated[str | None, _what("--loki", metavar="UID", help="Data source.")] = None,
@@ -108,39 +108,13 @@ def push(
         raise typer.Exit(DIFFERS)
 
 
-@options.with_options("draftd dashboards list")
-def list_(source: _From = None, json: options.Json = False) -> None:
-    """List the dashboards and alert rules that `push` sends."""
-    content = read_content(source)
-    rows = [("dashboard", uid, str(model["title"])) for uid, model in content.dashboards.items()]
-    rows += [("rule", str(rule["uid"]), f"{rule['title']} ({g.name})") for g in content.groups for rule in g.rules]
-    if json:
-        output.print_json([{"kind": kind, "uid": uid, "title": title} for kind, uid, title in rows])
-        return
-    for kind, uid, title in rows:
-        output.say(f"{kind:<9}  {uid:<40}  {title}")
-
-
-@options.with_options("draftd dashboards export ./my-dashboards")
-def export(
-    folder: Annotated[Path, typer.Argument(help="Made if need be; files of the same name are written over.")],
-    source: _From = None,
-) -> None:
-    """Write the dashboards and alert rules out, as Grafana's provisioning takes them and as `push --from` does."""
-    for path, text in read_content(source).files.items():
-        target = folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text, encoding="utf-8")
-        print(target)
-
-
 def _say(kind: str, name: str, what: str) -> None:
     output.say(f"{kind:<13}  {name:<32}  {what}")
 
 
 def _show(plan: Push, *, dry_run: bool) -> None:
     """The differences before a push, what is left after either, and one line. What is new or goes is not shown line by
-    line: `export` writes it out, and a dashboard has a thousand lines."""
+    line: a dashboard has a thousand."""
     counts = dict.fromkeys(_DONE, 0)
     for change in plan.changes:
         counts[change.action] += 1

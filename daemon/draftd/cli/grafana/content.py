@@ -53,11 +53,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """All that there is to send, marked as draftd's own. `files` are what it was read from, by path in the folder."""
+    """All that there is to send, marked as draftd's own."""
 
     dashboards: Mapping[str, Json]
     groups: tuple[Group, ...]
-    files: Mapping[str, str]
 
     @property
     def rules(self) -> dict[str, Json]:
@@ -81,7 +80,7 @@ class Content:
             return list(map(chosen, value)) if isinstance(value, list) else value
 
         groups = tuple(Group(one.name, one.interval, tuple(map(chosen, one.rules))) for one in self.groups)
-        return Content(chosen(dict(self.dashboards)), groups, self.files)
+        return Content(chosen(dict(self.dashboards)), groups)
 
 
 def read_content(folder: Path | None = None) -> Content:
@@ -99,7 +98,7 @@ def read_content(folder: Path | None = None) -> Content:
     ):
         if doubled := [value for value in values if values.count(value) > 1]:
             raise ConfigError(name, doubled[0], "each once")
-    return Content({model["uid"]: model for model in dashboards}, tuple(groups), found)
+    return Content({model["uid"]: model for model in dashboards}, tuple(groups))
 
 
 def choose_sources(found: Sequence[Json], asked: Mapping[str, str | None]) -> tuple[dict[str, str], list[str]]:

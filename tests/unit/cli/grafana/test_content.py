@@ -1,9 +1,6 @@
-"""What is shipped: it can be listed, written out, and pushed."""
+"""What is shipped, and that it can be pushed."""
 
 from __future__ import annotations
-
-import json
-from pathlib import Path
 
 import pytest
 
@@ -19,31 +16,6 @@ def shipped() -> None:
         read_content()
     except ConfigError:
         missing("the dashboards of the package: python -m dashboards.generate")
-
-
-def test_what_is_there_is_listed(site: Site, draftd: Push) -> None:
-    ran = draftd("list", "--from", str(site.folder))
-    assert ran.code == 0
-    assert ran.out.splitlines() == [
-        "dashboard  draftd-machine                            draftd machine",
-        "dashboard  draftd-overview                           draftd overview",
-        "rule       draftd-absent                             DraftdAbsent (draftd)",
-        "rule       draftd-slower                             DraftdSlower (draftd)",
-    ]
-    told = json.loads(draftd("list", "--from", str(site.folder), "--json").out)
-    assert told[0] == {"kind": "dashboard", "uid": "draftd-machine", "title": "draftd machine"}
-
-
-def test_what_is_exported_is_what_was_there_and_can_be_pushed(
-    site: Site, draftd: Push, push: Push, tmp_path: Path
-) -> None:
-    target = tmp_path / "new" / "folder"
-    ran = draftd("export", str(target), "--from", str(site.folder))
-    assert ran.code == 0
-    assert ran.out.splitlines() == [str(target / path) for path in read_content(site.folder).files]
-    assert (target / RULES).read_text() == (site.folder / RULES).read_text()
-    push()
-    assert push("--from", str(target)).out.endswith("nothing to do: 5 as shipped\n")
 
 
 def test_dollars_that_a_file_writes_twice_are_sent_once(site: Site) -> None:

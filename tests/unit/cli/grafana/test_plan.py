@@ -52,7 +52,7 @@ def test_no_durations(text: str) -> None:
 
 def test_a_shipped_uid_is_replaced_wherever_it_is_alone() -> None:
     def read(value: str, **sources: str) -> object:
-        return Content({"x": {"a": [value, 1]}}, (), {}).reading(sources).dashboards["x"]["a"][0]
+        return Content({"x": {"a": [value, 1]}}, ()).reading(sources).dashboards["x"]["a"][0]
 
     assert read("draftd-prometheus", prometheus="p", loki="l") == "p"
     assert read('x="draftd-loki"&draftd-tempo', prometheus="p", loki="l") == 'x="l"&draftd-tempo'
