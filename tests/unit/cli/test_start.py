@@ -20,7 +20,7 @@ GROUPS = {
     "level": ("get", "hold", "release"),
     "canary": ("run",),
     "draft": ("reload",),
-    "dashboards": ("push", "list", "export"),
+    "dashboards": ("push",),
 }
 COMMANDS = [
     *([name] for name in main.COMMANDS if name not in GROUPS or name == "level"),
