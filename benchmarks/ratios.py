@@ -5,10 +5,11 @@ Every figure is derived here from ticks alone, so that a stored run can be read 
 
 from __future__ import annotations
 
-import random
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 CLASSES = ("code", "tool_call", "chat", "prose")
 BEFORE = "_before"  # the end of an arm's name where it is another working copy's daemon
@@ -43,7 +44,15 @@ class Ratio:
 
 def ratio(ticks: Sequence[Tick], arm: str, base: str, wanted: Callable[[Tick], bool] = lambda t: True) -> Ratio:
     """`arm` over `base`, paired by repetition, on the same prompts."""
-    pairs = paired(ticks, arm, base, wanted)
+    pairs = []
+    for repetition in sorted({t.repetition for t in ticks}):
+        mine = [t for t in ticks if t.repetition == repetition and t.arm == arm and wanted(t)]
+        prompts = {t.prompt for t in mine}
+        theirs = [t for t in ticks if t.repetition == repetition and t.arm == base and t.prompt in prompts]
+        if mine and theirs:
+            pairs.append((rate(mine), rate(theirs)))
+    if not pairs:
+        raise ValueError(f"no ticks of {arm} paired with {base}")
     quotients = [a / b for a, b in pairs]
     return Ratio(
         statistics.median(quotients),
@@ -55,25 +64,9 @@ def ratio(ticks: Sequence[Tick], arm: str, base: str, wanted: Callable[[Tick], b
     )
 
 
-def paired(
-    ticks: Sequence[Tick], arm: str, base: str, wanted: Callable[[Tick], bool] = lambda t: True
-) -> list[tuple[float, float]]:
-    """The rates of both in each repetition, on the same prompts. Raises ValueError where there are none."""
-    pairs = []
-    for repetition in sorted({t.repetition for t in ticks}):
-        mine = [t for t in ticks if t.repetition == repetition and t.arm == arm and wanted(t)]
-        prompts = {t.prompt for t in mine}
-        theirs = [t for t in ticks if t.repetition == repetition and t.arm == base and t.prompt in prompts]
-        if mine and theirs:
-            pairs.append((rate(mine), rate(theirs)))
-    if not pairs:
-        raise ValueError(f"no ticks of {arm} paired with {base}")
-    return pairs
-
-
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Median over repetitions of an arm's ratio to itself before, with the 95 % interval of that median."""
+    """Median over pairs of an arm's ratio to itself before, with the 95 % interval of that median."""
 
     median: float
     low: float
@@ -83,18 +76,24 @@ class Change:
 def changes(ticks: Sequence[Tick]) -> dict[str, Change]:
     """Of each arm that was measured with another working copy's daemon too; and by workload class, where it drafts.
 
-    The interval is a bootstrap (percentiles of resampled repetitions) with fixed dice.
+    A pair is one prompt in one repetition, which both answered within seconds: a machine whose speed wanders parts them
+    less than whole repetitions. The interval is a bootstrap (percentiles over resampled pairs) with fixed dice.
     """
     names = {t.arm for t in ticks}
     arms = sorted(name for name in names if name + BEFORE in names)
     kinds = [(arm, "") for arm in arms] + [("spec", name) for name in CLASSES if "spec" in arms]
+    answers = {(t.arm, t.repetition, t.prompt): t for t in ticks}
     out = {}
     for arm, workload in kinds:
-        quotients = paired(ticks, arm, arm + BEFORE, lambda t, w=workload: not w or t.workload == w)  # type: ignore[misc]
-        values = [mine / theirs for mine, theirs in quotients]
-        dice = random.Random(0)
-        medians = sorted(statistics.median(dice.choices(values, k=len(values))) for _ in range(_RESAMPLES))
-        low, high = medians[int(0.025 * _RESAMPLES)], medians[int(0.975 * _RESAMPLES)]
+        values = [
+            (mine.tokens / mine.seconds) / (before.tokens / before.seconds)
+            for (name, repetition, prompt), mine in answers.items()
+            if name == arm
+            and workload in ("", mine.workload)
+            and (before := answers.get((arm + BEFORE, repetition, prompt))) is not None
+        ]
+        medians = np.median(np.random.default_rng(0).choice(values, (_RESAMPLES, len(values))), axis=1)
+        low, high = np.quantile(medians, (0.025, 0.975)).tolist()
         out[f"{arm}_{workload}" if workload else arm] = Change(statistics.median(values), low, high)
     return out
 

@@ -8,7 +8,8 @@
     ar_x4         four autoregressive streams at once
 
 With --before FOLDER, another working copy that is set up, each of draftd's arms is measured with that one's daemon as
-well (…_before), and each is compared with itself: median ratio of tokens per second, with a 95 % interval.
+well (…_before), and each is compared with itself: median ratio of tokens per
+second, prompt by prompt, with a 95 % interval.
 
 Raw ticks are kept in .benchmarks/. The last line is JSON.
 """
@@ -174,7 +175,7 @@ def report(ticks: list[Tick], args: argparse.Namespace, console: Console) -> Non
 
 
 def report_changes(found: dict[str, Change], console: Console) -> None:
-    table = Table(title="tokens per second over before")
+    table = Table(title="tokens/s over before, by prompt")
     for heading in ("arm", "median", "95 %"):
         table.add_column(heading, justify="left" if heading == "arm" else "right")
     for key, change in found.items():
