@@ -24,7 +24,9 @@ from draftd.settings.load import load_settings
 
 COMMAND = (sys.executable, "-m", "tests.stack.scripted_pair")
 _PROMPT, _ANSWER = 32, 16  # tokens: all prompts are cut to the one, all texts end after the other
-_STEP_SECONDS, _FURTHER = 0.006, 0.6  # of a forward; and of that, for each token beyond the first
+# A forward sleeps so long, and that share of it for each token beyond the first. With four drafted tokens a good draft
+# then decodes at twice the speed and a bad one at half: what a busy machine adds to either leaves it on its side of 1.
+_STEP_SECONDS, _FURTHER = 0.010, 0.3
 _WIDEST = 5  # tokens of a step's forward: four drafted and the one before; all prompts are longer
 _VOCABULARY = 256
 

@@ -28,6 +28,7 @@ from draftd.telemetry.catalog import Metric
 from tests.conftest import NanoPair
 from tests.stack.traffic import CLASSES, Traffic, flag_off
 from tests.stack.whole import SCRAPE_SECONDS, Whole, whole
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -102,7 +103,7 @@ class Run:
 
 
 @contextlib.contextmanager
-def measured(folder: Path) -> Iterator[Run]:
+def measured(folder: Path, short: Sequence[Dashboard]) -> Iterator[Run]:
     started = time.time()
     with whole(folder) as running, Traffic(running.address) as traffic:
         time.sleep(TRAFFIC_SECONDS / 3)
@@ -112,10 +113,37 @@ def measured(folder: Path) -> Iterator[Run]:
             time.sleep(TRAFFIC_SECONDS / 6)
         time.sleep(TRAFFIC_SECONDS / 3)
         traffic.trouble()
-        # Windows of twice as many scrapes as Grafana would take: a busy machine misses some.
-        shown = Shown(started, time.time(), 2 * SCRAPE_SECONDS, 60)
+        source = Source(running.prometheus.url)
+
+        def shown() -> Shown:
+            # Windows of twice as many scrapes as Grafana would take: a busy machine misses some.
+            return Shown(started, time.time(), 2 * SCRAPE_SECONDS, 60)
+
+        until(
+            lambda: all(all_offered(offered(dashboard, source, shown())) for dashboard in short),
+            60,
+            "every value of every variable is in Prometheus",
+        )
         # The traffic goes on, but what is asked is of the time until now.
-        yield Run(running, Source(running.prometheus.url), shown)
+        yield Run(running, source, shown())
+
+
+def offered(dashboard: Dashboard, source: Source, shown: Shown) -> dict[str, list[str]]:
+    """The values of each variable."""
+    found = {}
+    for name, query in dashboard.variable_queries.items():
+        metric, label = re.fullmatch(r"label_values\((.+), (\w+)\)", query).groups()  # type: ignore[union-attr]
+        found[name] = source.label_values(metric, label, shown)
+    return found
+
+
+def all_offered(values: Mapping[str, Sequence[str]]) -> bool:
+    return (
+        values["instance"] == ["test"]
+        and set(CLASSES) <= set(values["workload"])
+        and {"nano/draft", "prompt_lookup"} <= set(values["draft"])
+        and len(values["model"]) == 1
+    )
 
 
 def asked(dashboards: Sequence[Dashboard]) -> Iterator[tuple[Dashboard, Panel, Target]]:
@@ -162,15 +190,9 @@ def shipped_dashboards_ask_what_prometheus_understands(run: Run) -> None:
 
 def choosing_all_values_by_hand_shows_what_all_shows(run: Run, short: Sequence[Dashboard]) -> None:
     for dashboard in short:
-        offered = {}
-        for name, query in dashboard.variable_queries.items():
-            metric, label = re.fullmatch(r"label_values\((.+), (\w+)\)", query).groups()  # type: ignore[union-attr]
-            offered[name] = run.source.label_values(metric, label, run.shown)
-        assert offered["instance"] == ["test"]
-        assert set(CLASSES) <= set(offered["workload"])
-        assert {"nano/draft", "prompt_lookup"} <= set(offered["draft"])
-        assert len(offered["model"]) == 1
-        chosen = {name: f"({'|'.join(values)})" for name, values in offered.items()}
+        values = offered(dashboard, run.source, run.shown)
+        assert all_offered(values), values
+        chosen = {name: f"({'|'.join(each)})" for name, each in values.items()}
         by_hand = dataclasses.replace(dashboard, variables=chosen)
         for _, panel, target in asked([dashboard]):
             all_of_them = dashboard.ask(target, run.source, run.shown)
@@ -216,7 +238,7 @@ def every_alert_judges_by_what_there_is(run: Run) -> None:
 def test_the_dashboards_and_alerts_on_a_real_pipeline(tmp_path: Path, nano_pair: NanoPair) -> None:
     """One test, because what it looks at takes long to make."""
     short = [parsed(written(board)) for board in boards(SHORT)]
-    with measured(tmp_path) as run:
+    with measured(tmp_path, short) as run:
         every_query_gives_series_with_the_labels_that_its_legend_names(run, short)
         no_figure_is_nan(run, short)
         shipped_dashboards_ask_what_prometheus_understands(run)
