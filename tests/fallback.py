@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FallbackLevel
+from draftd.fallback.controller import FallbackState
 from draftd.fallback.ladder import Cause, Hold, Signal, highest, ladder_levels
-from draftd.fallback.ladder_controller import FallbackState
 from draftd.fallback.leases import Lease, Notice
 from draftd.fallback.probes import CanaryReport, ProbeReport
 from draftd.planning.flag_file import FlagResolution

@@ -18,7 +18,6 @@ from draftd.fallback.ladder import (
     LadderState,
     Permit,
     Signal,
-    Step,
     ladder_levels,
     lowest,
     move,
@@ -53,6 +52,27 @@ class Finished:
     workload: WorkloadClass
     counts: DraftCounts
     position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`previous` and `current` are positions, `at` simulated seconds."""
+
+    previous: int
+    current: int
+    signal: Signal
+    at: float
+
+    @classmethod
+    def between(cls, before: LadderState, after: LadderState, at: float) -> Step | None:
+        """None where the position is the same."""
+        if after.position == before.position or after.signal is None:
+            return None
+        return cls(before.position, after.position, after.signal, at)
+
+    @property
+    def up(self) -> bool:
+        return self.current < self.previous
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,17 +145,20 @@ class Daemon:
         return (*self._guard.signals(own), *self._leases.signals())
 
     def tick(self, now: float) -> Step | None:
-        """Decides. The step, if there is one, is saved before it is applied when it leads down, after when up."""
+        """Decides. The step, if there is one, is saved."""
         own = now + self._offset
         signals = self.signals(now)
         permit = self._probe(now, own, signals)
-        state, step = move(self._ladder, self._levels, signals, permit, self._settings.ladder, own)
-        self._ladder = state
+        before, self._ladder = (
+            self._ladder,
+            move(self._ladder, self._levels, signals, permit, self._settings.ladder, own),
+        )
+        step = Step.between(before, self._ladder, now)
         if step is None:
             return None
-        self._guard = self._guard.stepped(own, state.position)
+        self._guard = self._guard.stepped(own, self.position)
         self._tried, self._running, self._good = set(), None, None
-        self.steps.append(Step(step.previous, step.current, step.signal, now))
+        self.steps.append(step)
         self.on_disk = self._document(own)
         return step
 

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from benchmarks.simulate.daemon import Step
 from benchmarks.simulate.world import Run
-from draftd.fallback.ladder import Step
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.simulate.cost import break_even
-from benchmarks.simulate.daemon import LADDER, Daemon, Finished, ProbeResult, Settings
+from benchmarks.simulate.daemon import LADDER, Daemon, Finished, ProbeResult, Settings, Step
 from benchmarks.simulate.fault import Cause, Fault, quality
 from benchmarks.simulate.prompts import Prompts
 from benchmarks.simulate.scenario import Mix, Scenario
 from benchmarks.simulate.sender import Sender
 from benchmarks.simulate.traffic import LOOKUP_MEANS, MEANS, STEPS, Floats, Ints, Seen, arrivals, drafted
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DraftCounts, DrafterName, WorkloadClass
-from draftd.fallback.ladder import LadderLevel, Step
+from draftd.fallback.ladder import LadderLevel
 from draftd.fallback.leases import Notice
 from draftd.fallback.probes import ProbedPrompt
 from draftd.fallback.signals import Machine

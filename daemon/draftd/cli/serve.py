@@ -24,9 +24,8 @@ from draftd.errors import NotServing
 from draftd.fallback.alerts.poller import Poller
 from draftd.fallback.alerts.webhook import WebhookListener
 from draftd.fallback.annotations import Annotator
-from draftd.fallback.controller import Controller
+from draftd.fallback.controller import Controller, FallbackState
 from draftd.fallback.ladder import LevelInForce, configured_ladder
-from draftd.fallback.ladder_controller import FallbackState
 from draftd.fallback.loaded_drafters import LoadedDrafters
 from draftd.fallback.probe_runner import ProbeRunner
 from draftd.fallback.signal_feed import RequestFeed

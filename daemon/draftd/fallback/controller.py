@@ -1,29 +1,34 @@
-"""The fallback's thread, and the way to it: alerts, operators and the service ask here, the engine reports here."""
+"""The fallback's controller: one thread that looks at all there is, moves the ladder, and does what follows from it.
+
+Alerts, operators and the service ask here, the engine reports here. A step down is saved before it is made, a step up
+after it: a process that is killed in between comes back as it was, or one step safer.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
-from draftd.core import FallbackLevel
+from draftd.core import DrafterName, FallbackLevel
 from draftd.engine.observer import EngineObserver
 from draftd.errors import NotServing, QueueFull
 from draftd.fallback.baselines import frozen_baselines
-from draftd.fallback.journal import Journal
-from draftd.fallback.ladder import LadderSettings, LevelInForce
-from draftd.fallback.ladder_controller import FallbackState, LadderController
-from draftd.fallback.leases import Applied, Notice
-from draftd.fallback.loaded_drafters import LoadedDrafters
+from draftd.fallback.journal import Journal, Subject
+from draftd.fallback.ladder import Hold, LadderLevel, LadderSettings, LevelInForce, Signal, highest, move, released
+from draftd.fallback.leases import Applied, Lease, Notice
+from draftd.fallback.loaded_drafters import LoadedDrafters, StepUp, Weights, missing_drafters
 from draftd.fallback.logs import OutageLog
 from draftd.fallback.probe_schedule import ProbeRuns, ProbeSchedule
 from draftd.fallback.probes import CanaryReport, ProbeReport
-from draftd.fallback.saved_state import SavedState
+from draftd.fallback.saved_state import Saved, SavedState
 from draftd.fallback.seams import EngineControl, FallbackTelemetry
 from draftd.fallback.signal_feed import MachineFeed, RequestFeed, SignalFeed, SteadyClock
 from draftd.fallback.signals import Guard, GuardSettings
@@ -39,6 +44,32 @@ _ANSWER_SECONDS = 5.0  # an answer takes so long at most: a look takes milliseco
 _RETRY_SECONDS = 1.0
 _CAPACITY = 64  # requests that may wait for the next look
 _LONGEST_SLEEP = 1.0
+_LOOK_BACK = 1024  # transitions, for the last one of the level
+_OTHER_DRAFT = "it is another draft: what was learnt of the old one is forgotten"
+
+
+@dataclass(frozen=True, slots=True)
+class FallbackState:
+    """Times are seconds since 1970; `wait` is how long this level must have been in force before a step up.
+    `state_file` None: nothing is kept over a restart. `missing`: drafters of the ladder that cannot be had here, and
+    why. `drift`: by workload class, the CUSUM over its limit. `probe` and `canaries` are the last ones."""
+
+    ladder: tuple[LadderLevel, ...]
+    position: int
+    since: float
+    signal: Signal | None  # of the last step
+    hold: Hold | None
+    signals: tuple[Signal, ...]  # now
+    leases: tuple[Lease, ...]
+    wait: float
+    relapses: int
+    loaded_drafters: frozenset[DrafterName]
+    draft_weight_bytes: int
+    state_file: Path | None
+    missing: Mapping[DrafterName, str] = field(default_factory=dict)
+    drift: Mapping[str, float] = field(default_factory=dict)
+    probe: ProbeReport | None = None
+    canaries: CanaryReport | None = None
 
 
 class Controller:
@@ -66,31 +97,28 @@ class Controller:
         clock: SteadyClock | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._engine, self._requests = engine, requests
+        self._in_force, self._engine, self._drafters, self._requests = in_force, engine, drafters, requests
+        self._journal, self._telemetry, self._lease_seconds = journal, telemetry, lease_seconds
         self._clock = clock if clock is not None else SteadyClock()
-        ladder, now = in_force.ladder, self._clock()
-        saved_state = SavedState(store, ladder, telemetry, runner.baselines, pair)
-        saved = saved_state.restore(now)
+        self._levels, now = in_force.ladder, self._clock()
+        self._limits = LadderSettings.of(settings)
+        self._saved_state = SavedState(store, self._levels, telemetry, runner.baselines, pair)
+        saved = self._saved_state.restore(now)
         frozen = frozen_baselines(settings.baseline)
         known = {**saved.baselines, **frozen}
         guard = Guard.new(GuardSettings.of(settings), known, quality=saved.quality, position=saved.ladder.position)
         machine = MachineFeed(hardware, monotonic)
-        feed = SignalFeed(requests, machine, guard, ladder, self._clock, judge=settings.guard, frozen=frozen)
-        limits = LadderSettings.of(settings)
-        self._ladder = LadderController(
-            in_force,
-            engine,
-            drafters,
-            feed,
-            ProbeSchedule(runner, engine, ladder, settings, limits, now),
-            saved_state,
-            telemetry,
-            journal,
-            limits,
-            lease_seconds,
-            saved,
+        self._feed = SignalFeed(
+            requests, machine, guard, self._levels, self._clock, judge=settings.guard, frozen=frozen
         )
-        self._state = self._ladder.state()
+        self._schedule = ProbeSchedule(runner, engine, self._levels, settings, self._limits, now)
+        self._step_up = StepUp(drafters, self._levels, again_seconds=self._limits.cooldown)
+        self._ladder, self._leases = saved.ladder, saved.leases
+        self._signals: tuple[Signal, ...] = ()
+        in_force.restore(self._ladder.position, self._ladder.signal)
+        self._reconcile()
+        drafters.hold(in_force.level)
+        self._state = self._shown()
         self._sleep = min(_LONGEST_SLEEP, settings.window_seconds / 10, settings.cooldown_seconds / 4)
         self._lock = threading.Lock()  # guards what waits
         self._waiting: list[tuple[Callable[[float], Any], Future[Any]]] = []
@@ -120,73 +148,83 @@ class Controller:
         """As of the last look."""
         return self._state
 
+    # What is asked for from outside; the inner functions run on the controller's thread.
+
     def notices(self, notices: Sequence[Notice]) -> list[Applied]:
         """What became of each; it is on the disk then, and obeyed. Raises QueueFull where that cannot be done soon,
         NotServing when the controller ends."""
         taken = tuple(notices)
-        return self._answer(lambda now: self._ladder.notices(taken, now))
+
+        def apply(now: float) -> list[Applied]:
+            results: list[Applied] = []
+            for notice in taken:
+                self._leases, applied = self._leases.apply(notice, now, self._lease_seconds)
+                results.append(applied)
+            return results
+
+        return self._answer(apply)
 
     def polled(self, firing: Sequence[Notice]) -> None:
         """What the source of alerts lists as firing; this does not wait for what follows. Raises QueueFull or
         NotServing."""
         listed = tuple(firing)
-        self._ask(lambda now: self._ladder.polled(listed, now))
+
+        def reconcile(now: float) -> None:
+            self._leases = self._leases.reconcile(listed, now, self._lease_seconds)
+
+        self._ask(reconcile)
 
     def hold(self, level: FallbackLevel, expires_in: float | None) -> None:
         """Down it is obeyed when this returns; up as soon as the weights are there. `expires_in` is in seconds; None is
         until it is released. Raises QueueFull or NotServing."""
-        self._answer(lambda now: self._ladder.hold(level, expires_in, now))
+
+        def begin(now: float) -> None:
+            hold = Hold(highest(self._levels, level), None if expires_in is None else now + expires_in)
+            self._ladder = replace(self._ladder, hold=hold)
+            if hold.position == self._ladder.position:
+                self._note("hold", hold.evidence)
+
+        self._answer(begin)
 
     def release(self) -> bool:
         """Whether there was a hold. Raises QueueFull or NotServing."""
-        return self._answer(self._ladder.release)
+
+        def end(now: float) -> bool:
+            if self._ladder.hold is None:
+                return False
+            self._ladder = released(self._ladder, now)
+            self._note("release", "by an operator")
+            return True
+
+        return self._answer(end)
 
     def probe(self) -> Future[ProbeReport]:
         """Tries the level above. Ends in NotNow where there is none, or while something is tried out. Raises QueueFull
         or NotServing."""
-        return self._begin(self._ladder.probe)
+        return self._begin(lambda now: self._schedule.probe_now(self._ladder, self._feed.guard.learnt(), now))
 
     def canaries(self) -> Future[CanaryReport]:
         """Runs the canaries. Ends in NotNow while something is tried out. Raises QueueFull or NotServing."""
-        return self._begin(self._ladder.canaries)
+        return self._begin(self._schedule.canaries_now)
 
     def reload_draft(self, *, forget: bool = False) -> Future[int]:
         """Reads the draft's weights anew; ends with their bytes, once requests of the old ones count no more. The
         baselines that were learnt of them stay, which the new ones must meet, unless `forget` says that this is another
         draft. Raises QueueFull or NotServing."""
 
-        def reloaded(now: float, size: int) -> int:
-            self._ladder.reloaded(now, forget=forget)
+        def reloaded(size: int, now: float) -> int:
+            self._feed.anew(self._ladder.position, now)
+            if forget:
+                self._feed.forget()
+                self._schedule.forget(now)
+                self._note("reload", _OTHER_DRAFT)
+                log.info("the draft was read anew: %s", _OTHER_DRAFT)
+            self._schedule.reloaded(now)
             return size
 
         done: Future[int] = Future()
-        _end_as(done, self._engine.reload_draft(), lambda size: self._ask(lambda now: reloaded(now, size)))
+        _end_as(done, self._engine.reload_draft(), lambda size: self._ask(partial(reloaded, size)))
         return done
-
-    def tick(self) -> None:
-        """One look, and what follows. The thread's own; without a thread, a test's."""
-        with self._lock:
-            waiting, self._waiting = self._waiting, []
-        now = self._clock()
-        answers: list[Future[Any]] = [Future() for _ in waiting]
-        for answer, (what, _) in zip(answers, waiting, strict=True):
-            _end(answer, partial(what, now))
-        try:
-            self._ladder.tick(now)
-            self._outage.ended()
-        except Exception as error:
-            text = "the fallback could not look; it goes on, and further failures are not logged"
-            self._outage.began(text, level=logging.ERROR, error=error)
-        self._state = self._ladder.state()
-        for answer, (_, future) in zip(answers, waiting, strict=True):
-            _end_as(future, answer)
-
-    def _run(self) -> None:
-        while not self._closed:
-            self._requests.woken.wait(self._sleep)
-            self._requests.woken.clear()
-            self.tick()
-        self.tick()  # answers what was asked meanwhile, and saves
 
     def _ask(self, what: Callable[[float], Any]) -> Future[Any]:
         """Ends with what `what` returns or raises, after the look that follows; where that is a future, as that one
@@ -214,6 +252,128 @@ class Controller:
         done = self._ask(what)
         done.add_done_callback(lambda _: self._requests.woken.set())
         return done
+
+    # The controller's thread. Times are the ladder's clock; `now` never goes back. Nothing waits for the engine.
+
+    def _run(self) -> None:
+        while not self._closed:
+            self._requests.woken.wait(self._sleep)
+            self._requests.woken.clear()
+            self.tick()
+        self.tick()  # answers what was asked meanwhile, and saves
+
+    def tick(self) -> None:
+        """One look, and what follows. The thread's own; without a thread, a test's."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        now = self._clock()
+        answers: list[Future[Any]] = [Future() for _ in waiting]
+        for answer, (what, _) in zip(answers, waiting, strict=True):
+            _end(answer, partial(what, now))
+        try:
+            self._look(now)
+            self._outage.ended()
+        except Exception as error:
+            text = "the fallback could not look; it goes on, and further failures are not logged"
+            self._outage.began(text, level=logging.ERROR, error=error)
+        self._state = self._shown()
+        for answer, (_, future) in zip(answers, waiting, strict=True):
+            _end_as(future, answer)
+
+    def _look(self, now: float) -> None:
+        """Takes in all there is, and takes one step at most."""
+        self._drafters.refresh()
+        self._feed.look(now)
+        report = self._schedule.collect(now)
+        if isinstance(report, CanaryReport):
+            self._feed.canaries(report)
+        self._leases = self._leases.expire(now)
+        self._signals = (*self._feed.signals(now), *self._leases.signals())
+        self._move(now)
+        self._schedule.consider(self._ladder, self._signals, self._feed.guard.learnt(), now)
+        self._save(now)
+
+    def _move(self, now: float) -> None:
+        permit = self._schedule.permit(self._ladder, now)
+        before, after = self._ladder, move(self._ladder, self._levels, self._signals, permit, self._limits, now)
+        if before.hold is not None and after.hold is None:
+            self._note("release", "the hold's time is over")
+        position, signal = after.position, after.signal
+        if position == before.position or signal is None:
+            self._ladder = after
+            self._step_up.give_up(position)
+            return
+        down = position > before.position
+        if not down and (weights := self._step_up.weights(position, now)) is not Weights.THERE:
+            # The ladder is as it was: the next move is the same, unless a signal speaks against it.
+            if weights is Weights.MISSING:
+                self._drafters.hold(self._levels[before.position])
+            return
+        self._ladder = after
+        self._feed.anew(position, now)
+        self._schedule.stepped(now)
+        if down:
+            self._save(now)
+        self._in_force.move(position, signal)
+        self._telemetry.transition(self._levels[before.position].kind, self._levels[position].kind, signal.cause)
+        if down and signal.hard:
+            self._lower(position, signal)
+        self._drafters.hold(self._levels[position])
+        if down and signal.hard:
+            self._drafters.revoke()
+        if not down:
+            self._save(now)
+
+    def _lower(self, position: int, signal: Signal) -> None:
+        """Running requests are bound by it too."""
+        level = self._levels[position]
+        try:
+            if level.kind >= FallbackLevel.SHORT_BLOCK:
+                allowed = frozenset(self._engine.info.drafters)
+            else:  # its own drafter and those lighter than it
+                allowed = frozenset(one.drafter for one in self._levels[position:] if one.drafter is not None)
+            self._engine.lower(level.max_draft_tokens, allowed, f"ladder: {signal.cause}")
+        except Exception as error:
+            log.warning("running requests keep their plans: %s", error)
+
+    def _save(self, now: float) -> None:
+        guard = self._feed.guard
+        self._saved_state.keep(Saved(now, self._ladder, self._leases, guard.learnt(), guard.quality))
+
+    def _reconcile(self) -> None:
+        """A process that was killed between a step and its saving left a journal that ends elsewhere: it is told which
+        level is in force now."""
+        last = next((one for one in reversed(self._journal.latest(_LOOK_BACK)) if one.subject is Subject.LEVEL), None)
+        label, signal = self._in_force.level.label, self._ladder.signal
+        if last is not None and last.current != label:
+            cause, evidence = (signal.cause, signal.evidence) if signal is not None else ("restart", "")
+            self._journal.record(Subject.LEVEL, last.current, label, cause, evidence)
+
+    def _note(self, cause: str, evidence: str) -> None:
+        """Records what concerns the level and does not change it."""
+        label = self._in_force.level.label
+        self._journal.record(Subject.LEVEL, label, label, cause, evidence)
+
+    def _shown(self) -> FallbackState:
+        engine = self._engine.status()
+        return FallbackState(
+            ladder=self._levels,
+            position=self._in_force.position,
+            since=self._ladder.since,
+            signal=self._ladder.signal,
+            hold=self._ladder.hold,
+            signals=self._signals,
+            leases=tuple(self._leases.held.values()),
+            wait=self._ladder.wait(self._limits),
+            relapses=self._ladder.relapses,
+            loaded_drafters=engine.loaded,
+            draft_weight_bytes=engine.draft_weight_bytes,
+            state_file=self._saved_state.path,
+            missing=missing_drafters(self._levels, self._engine),
+            drift=self._feed.guard.drift(),
+            probe=self._schedule.probed,
+            canaries=self._schedule.tested,
+        )
 
 
 def _end(done: Future[T], made: Callable[[], T | Future[T]]) -> None:

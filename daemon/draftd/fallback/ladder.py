@@ -216,20 +216,6 @@ class Permit:
     evidence: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step. `previous` and `current` are positions."""
-
-    previous: int
-    current: int
-    signal: Signal
-    at: float
-
-    @property
-    def up(self) -> bool:
-        return self.current < self.previous
-
-
 def move(
     state: LadderState,
     ladder: Sequence[LadderLevel],
@@ -237,17 +223,15 @@ def move(
     permit: Permit | None,
     settings: LadderSettings,
     now: float,
-) -> tuple[LadderState, Step | None]:
-    """The next state, and the step that led there.
+) -> LadderState:
+    """The next state. A step was taken where its position is another; its `signal` is what for.
 
     `permit` is of the level above, or of one above it where those between were probed in vain: a drafter that is no
     good on this text must not bar the way to one that is. A clock that jumped back counts as no time having passed."""
-    if now < state.since or state.position >= len(ladder):
-        state = replace(state, since=min(state.since, now), position=min(state.position, len(ladder) - 1))
-    if state.hold is not None:
-        if not state.hold.over(now):
-            position = min(state.hold.position, len(ladder) - 1)
-            return _to(state, position, Signal(Cause.HOLD, ladder[position].kind, state.hold.evidence), now)
+    state = replace(state, since=min(state.since, now))
+    if (hold := state.hold) is not None:
+        if not hold.over(now):
+            return _to(state, hold.position, Signal(Cause.HOLD, ladder[hold.position].kind, hold.evidence), now)
         state = released(state, now)
     wanted = [(lowest(ladder, signal.asks_for), signal) for signal in signals]
     below = [(position, signal) for position, signal in wanted if position > state.position]
@@ -259,19 +243,19 @@ def move(
             return _down(state, position, signal, settings, now)
         if waited >= settings.cooldown or state.signal is None:  # the first step of all has nothing to wait for
             return _down(state, state.position + 1, signal, settings, now)
-        return state, None
+        return state
     if state.position == 0:
         good = now - max(state.since, min(state.forgave or state.since, now))
         if state.relapses and good >= settings.forgiven_after:
-            return replace(state, relapses=state.relapses - 1, forgave=now), None
-        return state, None
+            return replace(state, relapses=state.relapses - 1, forgave=now)
+        return state
     if permit is None or waited < state.wait(settings):
-        return state, None
+        return state
     above = max(0, min(permit.position, state.position - 1))
     if any(position > above for position, _ in wanted):
-        return state, None
-    state, step = _to(state, above, Signal(Cause.RECOVERED, ladder[above].kind, permit.evidence), now)
-    return replace(state, stepped_up=now), step
+        return state
+    signal = Signal(Cause.RECOVERED, ladder[above].kind, permit.evidence)
+    return replace(_to(state, above, signal, now), stepped_up=now)
 
 
 def released(state: LadderState, now: float) -> LadderState:
@@ -300,15 +284,12 @@ def highest(ladder: Sequence[LadderLevel], kind: FallbackLevel) -> int:
     return next((i for i, level in enumerate(ladder) if level.kind <= kind), len(ladder) - 1)
 
 
-def _down(
-    state: LadderState, position: int, signal: Signal, settings: LadderSettings, now: float
-) -> tuple[LadderState, Step | None]:
+def _down(state: LadderState, position: int, signal: Signal, settings: LadderSettings, now: float) -> LadderState:
     relapsed = state.stepped_up is not None and now - state.stepped_up <= settings.relapse_within
     return _to(replace(state, relapses=state.relapses + relapsed, stepped_up=None), position, signal, now)
 
 
-def _to(state: LadderState, position: int, signal: Signal, now: float) -> tuple[LadderState, Step | None]:
+def _to(state: LadderState, position: int, signal: Signal, now: float) -> LadderState:
     if position == state.position:
-        return state, None
-    step = Step(state.position, position, signal, now)
-    return replace(state, position=position, since=now, signal=signal), step
+        return state
+    return replace(state, position=position, since=now, signal=signal)

@@ -9,7 +9,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Tracer
 
 from draftd.core import FallbackLevel, Origin
-from draftd.fallback.ladder_controller import FallbackState
+from draftd.fallback.controller import FallbackState
 from draftd.fallback.probes import CanaryReport, ProbeReport
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from draftd.core import ModelInfo
 from draftd.engine.observer import EngineObserver, EngineStatus
-from draftd.fallback.ladder_controller import FallbackState
+from draftd.fallback.controller import FallbackState
 from draftd.hardware.state import FixedView, HardwareView
 from draftd.settings import TelemetrySettings
 from draftd.telemetry import catalog

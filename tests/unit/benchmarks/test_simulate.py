@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.simulate import __main__ as command
 from benchmarks.simulate import curve
-from benchmarks.simulate.daemon import LADDER, Settings
+from benchmarks.simulate.daemon import LADDER, Settings, Step
 from benchmarks.simulate.fault import Cause, Fault, quality
 from benchmarks.simulate.outcome import Outcome, outcome
 from benchmarks.simulate.scenario import Scenario, scenarios
@@ -17,7 +17,7 @@ from benchmarks.simulate.world import Run, World
 from draftd.core import FallbackLevel
 from draftd.fallback.drift import Baseline, Cusum, CusumSettings, Sample
 from draftd.fallback.ladder import Cause as LadderCause
-from draftd.fallback.ladder import Signal, Step
+from draftd.fallback.ladder import Signal
 
 KNOWN = {scenario.name: scenario for scenario in scenarios()}
 COOLDOWN = Settings().ladder.cooldown

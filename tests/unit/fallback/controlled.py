@@ -7,11 +7,11 @@ Everything that leaves a trace outside the controller is written down in one lis
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from draftd.core import (
     BUILT_IN_DRAFTERS,
@@ -46,6 +46,8 @@ from draftd.hardware.sample import HardwareSample
 from draftd.hardware.state import FixedView, HardwareState
 from draftd.settings import FallbackSettings
 from tests.answering import Told
+
+T = TypeVar("T")
 
 LADDER = ladder_levels(4, (3, 2), DRAFT_MODEL, (PROMPT_LOOKUP,))
 TOP, SHORT, SHORTER, LIGHT, BOTTOM = range(5)
@@ -236,8 +238,20 @@ class MemoryStore(StateStore):
         self.text = None
 
 
+class SameThread(Controller):
+    """Answers on the thread that asks, by a look of its own."""
+
+    def _answer(self, what: Callable[[float], T]) -> T:
+        asked = self._ask(what)
+        self.tick()
+        answer: T = asked.result(0)
+        return answer
+
+
 class Controlled:
     """`at(seconds)` sets the clock, counted from the start, and has the controller look once."""
+
+    kind: type[Controller] = SameThread
 
     def __init__(
         self,
@@ -266,7 +280,7 @@ class Controlled:
             "least_requests": 2,
             "canary_period_seconds": 0,
         }
-        self.controller = Controller(
+        self.controller = self.kind(
             self.in_force,
             self.engine,
             runner=self.runner,
@@ -360,11 +374,8 @@ def notice(level: FallbackLevel, *, hard: bool = False, firing: bool = True, sta
 
 
 def tell(controlled: Controlled, *notices: Notice) -> list[Applied]:
-    """As the webhook does, on this thread."""
-    controller = controlled.controller
-    asked = controller._ask(lambda now: controller._ladder.notices(notices, now))
-    controller.tick()
-    return asked.result(0)
+    """As the webhook does."""
+    return controlled.controller.notices(notices)
 
 
 def tell_and_resolve(
@@ -373,18 +384,6 @@ def tell_and_resolve(
     """An alert, and its end."""
     tell(controlled, notice(level, hard=hard, starts_at=starts_at))
     tell(controlled, notice(level, hard=hard, starts_at=starts_at, firing=False))
-
-
-def hold(controlled: Controlled, level: FallbackLevel, expires_in: float | None = None) -> None:
-    controller = controlled.controller
-    controller._ask(lambda now: controller._ladder.hold(level, expires_in, now))
-    controller.tick()
-
-
-def release(controlled: Controlled) -> bool:
-    asked = controlled.controller._ask(controlled.controller._ladder.release)
-    controlled.controller.tick()
-    return asked.result(0)
 
 
 def fail(controlled: Controlled, observed: str, times: int = 3) -> None:

@@ -32,9 +32,7 @@ from tests.unit.fallback.controlled import (
     Machine,
     a_request,
     fail,
-    hold,
     notice,
-    release,
     tell,
     tell_and_resolve,
     wait_for,
@@ -138,11 +136,11 @@ def test_memory_that_stays_critical_is_obeyed_at_once_and_its_end_lets_the_ladde
 def test_a_probe_does_not_keep_weights_in_memory_that_is_critically_short() -> None:
     machine = Machine()
     controlled = Controlled(hardware=machine, critical_seconds=0)
-    hold(controlled, PLAIN)
+    controlled.controller.hold(PLAIN, None)
     with controlled.drafters.borrow(DRAFT_MODEL):
         assert controlled.engine.held == {DRAFT_MODEL}
-        release(controlled)
-        hold(controlled, LIGHT_DRAFT, 1.0)
+        controlled.controller.release()
+        controlled.controller.hold(LIGHT_DRAFT, 1.0)
         machine.reads(5, memory_pressure=MemoryPressure.CRITICAL)
         assert controlled.at(5) == BOTTOM
         assert controlled.engine.held == frozenset()
@@ -296,7 +294,7 @@ def test_while_the_engine_loads_nothing_is_tried_and_its_weights_are_asked_for_a
     tell_and_resolve(controlled, PLAIN, hard=True)
     controlled.engine.not_serving = NotServing("loading")
     controlled.engine.held = frozenset({DRAFT_MODEL})
-    hold(controlled, LIGHT_DRAFT)
+    controlled.controller.hold(LIGHT_DRAFT, None)
     controlled.until(50)
     assert (controlled.position, controlled.runner.probed) == (BOTTOM, [])
     controlled.engine.not_serving = None

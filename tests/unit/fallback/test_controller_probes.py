@@ -22,7 +22,6 @@ from tests.unit.fallback.controlled import (
     TOP,
     WINDOW,
     Controlled,
-    hold,
     tell_and_resolve,
     wait_for,
 )
@@ -107,7 +106,7 @@ def test_what_was_tried_in_vain_before_a_step_is_tried_again_after_it() -> None:
     tell_and_resolve(controlled, PLAIN, hard=True)
     while not controlled.runner.probed:
         controlled.at(controlled.now + 1)
-    hold(controlled, FULL, 1.0)
+    controlled.controller.hold(FULL, 1.0)
     controlled.until(controlled.now + 2)
     tell_and_resolve(controlled, PLAIN, hard=True, starts_at=START + 1)
     controlled.until(controlled.now + 2 * COOLDOWN)
@@ -185,7 +184,7 @@ def test_a_probe_on_demand_says_what_it_found_and_there_is_none_above_the_top() 
     controlled.at(1)
     with pytest.raises(NotNow, match="no level above"):
         top.result(0)
-    hold(controlled, PLAIN)
+    controlled.controller.hold(PLAIN, None)
     asked = [controlled.controller.probe()]
     wait_for(asked, controlled)
     assert asked[0].result(0).level == LADDER[LIGHT]

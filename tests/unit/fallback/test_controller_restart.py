@@ -30,7 +30,6 @@ from tests.unit.fallback.controlled import (
     Died,
     MemoryStore,
     Trace,
-    hold,
     notice,
     tell,
 )
@@ -46,7 +45,7 @@ def whole_story(controlled: Controlled) -> None:
     tell(controlled, notice(PLAIN, hard=True, firing=False, starts_at=START + 1))
     controlled.until(WHOLE, every=5)
     assert controlled.position == TOP
-    hold(controlled, LIGHT_DRAFT, 10.0)
+    controlled.controller.hold(LIGHT_DRAFT, 10.0)
     controlled.until(WHOLE + 20, every=5)
 
 
@@ -89,7 +88,7 @@ def test_killed_at_any_moment_it_comes_back_no_higher() -> None:
             continue
         was, since, cause = (
             controlled.position,
-            controlled.controller._ladder._ladder.since,
+            controlled.controller._ladder.since,
             controlled.in_force.signal,
         )
         store.trace = Trace()
@@ -108,7 +107,7 @@ def test_killed_at_any_moment_it_comes_back_no_higher() -> None:
 
 def going(controlled: Controlled) -> int:
     """Where it stands, or was about to stand."""
-    return int(controlled.controller._ladder._ladder.position)
+    return int(controlled.controller._ladder.position)
 
 
 def test_level_cause_clock_hold_leases_and_baselines_are_as_they_were() -> None:
@@ -129,7 +128,7 @@ def test_level_cause_clock_hold_leases_and_baselines_are_as_they_were() -> None:
     assert second.told == []  # nothing has changed
     assert second.in_force.signal is not None
     assert second.in_force.signal.cause is Cause.ALERT
-    hold(second, SHORT_BLOCK, 100.0)
+    second.controller.hold(SHORT_BLOCK, 100.0)
     third = Controlled(store, start=second.start + 50)
     assert third.position == SHORT
     assert third.controller.state().hold == second.controller.state().hold

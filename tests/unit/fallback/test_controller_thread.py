@@ -10,6 +10,7 @@ import pytest
 
 from draftd.core import FallbackLevel
 from draftd.errors import NotServing, QueueFull
+from draftd.fallback.controller import Controller
 from draftd.fallback.leases import Applied, Notice
 from draftd.fallback.signal_feed import RequestFeed
 from tests.unit.fallback.controlled import (
@@ -28,6 +29,8 @@ from tests.waiting import until
 
 class Running(Controlled):
     """A controlled controller that looks for itself. Its clock stands still unless the test moves it."""
+
+    kind = Controller
 
     def __enter__(self) -> Running:
         self.controller.start()
@@ -136,20 +139,18 @@ def test_a_disk_that_hangs_keeps_a_sender_no_longer_than_a_few_seconds(monkeypat
 def test_a_look_that_fails_is_logged_once_and_the_next_one_is_made(
     running: Running, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ladder = running.controller._ladder
-    looks = 0
-    tick = ladder.tick
+    looks, look = 0, running.controller._look
 
     def broken(now: float) -> None:
         nonlocal looks
         looks += 1
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(ladder, "tick", broken)
+    monkeypatch.setattr(running.controller, "_look", broken)
     until(lambda: looks >= 3)
     assert len([record for record in caplog.records if "could not look" in record.message]) == 1
     assert running.controller.notices([notice()]) == [Applied.ACCEPTED]
-    monkeypatch.setattr(ladder, "tick", tick)
+    monkeypatch.setattr(running.controller, "_look", look)
     until(lambda: running.position == BOTTOM)
 
 

@@ -20,9 +20,7 @@ from tests.unit.fallback.controlled import (
     START,
     TOP,
     Controlled,
-    hold,
     notice,
-    release,
     tell,
     tell_and_resolve,
 )
@@ -30,7 +28,7 @@ from tests.unit.fallback.controlled import (
 
 def test_a_hold_outranks_everything_and_its_end_lets_the_ladder_go_on() -> None:
     controlled = Controlled()
-    hold(controlled, SHORT_BLOCK, 500.0)
+    controlled.controller.hold(SHORT_BLOCK, 500.0)
     assert controlled.position == SHORT
     assert controlled.engine.lowered == []  # running requests keep their plans
     assert controlled.controller.state().hold is not None
@@ -49,20 +47,20 @@ def test_a_hold_of_a_higher_level_waits_for_the_weights() -> None:
     tell(controlled, notice(PLAIN, hard=True))
     assert controlled.engine.held == frozenset()
     controlled.engine.slow = True
-    hold(controlled, FULL)
+    controlled.controller.hold(FULL, None)
     assert controlled.position == BOTTOM
     controlled.engine.load()
     assert controlled.at(2) == TOP
     assert controlled.told[-1] == ("autoregressive", "full", "hold")
-    assert release(controlled) is True
+    assert controlled.controller.release() is True
     assert controlled.position == BOTTOM  # the alert still fires
-    assert release(controlled) is False
+    assert controlled.controller.release() is False
 
 
 def test_a_hold_of_the_level_in_force_is_in_the_journal_too() -> None:
     controlled = Controlled()
-    hold(controlled, FULL)
-    release(controlled)
+    controlled.controller.hold(FULL, None)
+    controlled.controller.release()
     assert controlled.told == [("full", "full", "hold"), ("full", "full", "release")]
     assert controlled.telemetry.transitions == []
     assert {transition.subject for transition in controlled.journal.latest(2)} == {Subject.LEVEL}
@@ -85,7 +83,7 @@ def test_weights_that_never_come_are_given_up_and_let_go_of() -> None:
     controlled = Controlled()
     tell_and_resolve(controlled, PLAIN, hard=True)
     controlled.engine.slow = True
-    hold(controlled, FULL)
+    controlled.controller.hold(FULL, None)
     controlled.until(200)
     assert controlled.position == BOTTOM
     assert controlled.trace.done[-1] == "keep "

@@ -66,7 +66,7 @@ def test_prompt_lookup_is_what_it_was() -> None:
     store = MemoryStore()
     controlled = Controlled(store)
     lookup = [level for level in LADDER if level.drafter == PROMPT_LOOKUP]
-    controlled.controller._ladder.hold(lookup[0].kind, None, 0.0)
+    controlled.controller.hold(lookup[0].kind, None)
     controlled.traffic(12 * COOLDOWN, GOOD)
     reload(controlled, forget=True)
     assert store.document is not None

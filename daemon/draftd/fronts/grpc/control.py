@@ -14,8 +14,8 @@ from draftd import __version__
 from draftd.core import FallbackLevel, WorkloadClass
 from draftd.engine.loop import EngineState, EngineWorker
 from draftd.errors import InvalidRequest, NotNow, NotServing
+from draftd.fallback.controller import FallbackState
 from draftd.fallback.journal import Journal
-from draftd.fallback.ladder_controller import FallbackState
 from draftd.fallback.probes import CanaryReport, ProbeReport
 from draftd.fronts.grpc import reply
 from draftd.fronts.grpc.interceptors import Context

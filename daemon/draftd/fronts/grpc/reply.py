@@ -14,9 +14,9 @@ from draftd.core import DraftCounts
 from draftd.engine.depth.acceptance_rates import emitted
 from draftd.engine.depth.saved import Learnt
 from draftd.errors import NotServing
+from draftd.fallback.controller import FallbackState
 from draftd.fallback.journal import Transition
 from draftd.fallback.ladder import LadderLevel
-from draftd.fallback.ladder_controller import FallbackState
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport
 from draftd.hardware.state import HardwareView
 from draftd.protocol import DEPTH_MODES, WORKLOADS, duration
