@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DraftCounts, DrafterName, WorkloadClass
 from draftd.fallback import probes as probe
-from draftd.fallback.drift import Baseline
+from draftd.fallback.drift import Baseline, CusumSettings
 from draftd.fallback.ladder import (
     Cause,
     LadderLevel,
@@ -26,7 +26,8 @@ from draftd.fallback.ladder import (
 from draftd.fallback.leases import Applied, Leases, Notice
 from draftd.fallback.probes import ProbedPrompt, ProbeReport, Verdict
 from draftd.fallback.saved_state import Saved, document, parse
-from draftd.fallback.signals import Guard, GuardSettings, Machine
+from draftd.fallback.signals import Guard, Machine
+from draftd.settings import FallbackSettings
 
 LADDER = ladder_levels(4, (6, 4, 3, 2), DRAFT_MODEL, (LIGHT_DRAFT_MODEL, PROMPT_LOOKUP))
 PROBE_SECONDS = 10.0
@@ -77,9 +78,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    guard: GuardSettings = field(default_factory=GuardSettings)
+    fallback: FallbackSettings = field(default_factory=FallbackSettings)
+    cusum: CusumSettings = field(default_factory=CusumSettings)
     ladder: LadderSettings = field(default_factory=LadderSettings)
-    probe: probe.ProbeSettings = field(default_factory=probe.ProbeSettings)
     lease_seconds: float = 1800.0
 
 
@@ -91,7 +92,7 @@ class Daemon:
         self._prober = prober
         self._levels = tuple(ladder)
         self._offset = 0.0
-        self._guard = Guard.new(settings.guard, {})
+        self._guard = Guard.new(settings.fallback, {}, cusum=settings.cusum)
         self._ladder = LadderState()
         self._leases = Leases()
         self._tried: set[int] = set()
@@ -174,7 +175,11 @@ class Daemon:
         self._ladder = restored.ladder
         self._leases = restored.leases
         self._guard = Guard.new(
-            self._settings.guard, restored.baselines, quality=restored.quality, position=restored.ladder.position
+            self._settings.fallback,
+            restored.baselines,
+            quality=restored.quality,
+            position=restored.ladder.position,
+            cusum=self._settings.cusum,
         )
         self._tried, self._running, self._good, self._asked = set(), None, None, -1e18
 
@@ -218,5 +223,6 @@ class Daemon:
 
     def _judged(self, level: LadderLevel, now: float) -> ProbeReport:
         shown = self._prober(level, now)
-        report = probe.judge_probe(level, shown.prompts, "", shown.baseline, None, self._settings.probe)
+        floor = self._settings.fallback.acceptance_floor
+        report = probe.judge_probe(level, shown.prompts, "", shown.baseline, None, floor)
         return replace(report, seconds=PROBE_SECONDS)

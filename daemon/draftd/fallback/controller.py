@@ -31,7 +31,7 @@ from draftd.fallback.probes import CanaryReport, ProbeReport
 from draftd.fallback.saved_state import Saved, SavedState
 from draftd.fallback.seams import EngineControl, FallbackTelemetry
 from draftd.fallback.signal_feed import MachineFeed, RequestFeed, SignalFeed, SteadyClock
-from draftd.fallback.signals import Guard, GuardSettings
+from draftd.fallback.signals import Guard
 from draftd.fallback.store import StateStore
 from draftd.hardware.state import HardwareView
 from draftd.settings import FallbackSettings
@@ -106,7 +106,7 @@ class Controller:
         saved = self._saved_state.restore(now)
         frozen = frozen_baselines(settings.baseline)
         known = {**saved.baselines, **frozen}
-        guard = Guard.new(GuardSettings.of(settings), known, quality=saved.quality, position=saved.ladder.position)
+        guard = Guard.new(settings, known, quality=saved.quality, position=saved.ladder.position)
         machine = MachineFeed(hardware, monotonic)
         self._feed = SignalFeed(
             requests, machine, guard, self._levels, self._clock, judge=settings.guard, frozen=frozen

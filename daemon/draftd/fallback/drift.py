@@ -14,7 +14,11 @@ from typing import Annotated
 from pydantic import Field
 
 from draftd.core import DrafterName, WorkloadClass
+from draftd.settings import FallbackSettings
 
+WINDOWS = 2  # in a row, for a ratio to be low
+# What a ratio is over (drafted tokens that were reached, or tokens of speculative steps), of each request on average.
+_REACHED_PER_REQUEST = 20
 _LEAST_VARIANCE = 1e-4  # a baseline of nothing but acceptances must not make a single rejection a catastrophe
 
 StreamKey = tuple[DrafterName, WorkloadClass]  # what has a baseline of its own
@@ -133,18 +137,11 @@ class Cusum:
 
 
 @dataclass(frozen=True, slots=True)
-class FloorSettings:
-    floor: float = 0.40
-    window_seconds: float = 300.0
-    least_requests: int = 10
-    least_reached: int = 200  # what the ratio is over: drafted tokens that were reached, or tokens of speculative steps
-    windows: int = 2  # in a row
-
-
-@dataclass(frozen=True, slots=True)
 class Floor:
-    """One ratio, its windows counted from `began`. `last` and `last_requests` are of the last window with a verdict."""
+    """One ratio, which is low below `least`. Its windows are counted from `began`; `last` and `last_requests` are of
+    the last one with a verdict."""
 
+    least: float
     began: float | None = None
     requests: int = 0
     numerator: float = 0.0
@@ -154,7 +151,7 @@ class Floor:
     last: float = 0.0
     last_requests: int = 0
 
-    def advance(self, now: float, settings: FloorSettings) -> Floor:
+    def advance(self, now: float, settings: FallbackSettings) -> Floor:
         """Closes the windows that are over. A clock that jumps back begins the window anew."""
         if self.began is None or now < self.began:
             return replace(self, began=now, requests=0, numerator=0.0, denominator=0.0)
@@ -162,7 +159,7 @@ class Floor:
         if not over:
             return self
         state = self
-        for _ in range(min(over, settings.windows + 2)):  # more silent ones change nothing
+        for _ in range(min(over, WINDOWS + 2)):  # more silent ones change nothing
             state = state._closed(settings)
         return replace(state, began=self.began + over * settings.window_seconds)
 
@@ -175,14 +172,16 @@ class Floor:
             denominator=self.denominator + denominator,
         )
 
-    def low(self, settings: FloorSettings) -> bool:
-        return self.below >= settings.windows
+    @property
+    def low(self) -> bool:
+        return self.below >= WINDOWS
 
-    def _closed(self, settings: FloorSettings) -> Floor:
+    def _closed(self, settings: FallbackSettings) -> Floor:
         empty = replace(self, requests=0, numerator=0.0, denominator=0.0)
-        if self.requests < settings.least_requests or self.denominator < settings.least_reached:
+        least = settings.least_requests
+        if self.requests < least or self.denominator < _REACHED_PER_REQUEST * least:
             silent = self.silent + 1
-            return replace(empty, silent=silent, below=0 if silent >= settings.windows else self.below)
+            return replace(empty, silent=silent, below=0 if silent >= WINDOWS else self.below)
         ratio = self.numerator / self.denominator
-        below = self.below + 1 if ratio < settings.floor else 0
+        below = self.below + 1 if ratio < self.least else 0
         return replace(empty, silent=0, below=below, last=ratio, last_requests=self.requests)

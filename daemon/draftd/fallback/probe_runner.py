@@ -27,7 +27,6 @@ from draftd.fallback.probes import (
     CanaryReport,
     ProbedPrompt,
     ProbeReport,
-    ProbeSettings,
     Verdict,
     judge_canaries,
     judge_probe,
@@ -183,8 +182,8 @@ class ProbeRunner:
             ProbedPrompt(prompt.id, one.drafted.counts, one.divergence)
             for prompt, one in zip(prompts, compared, strict=False)
         ]
-        settings = ProbeSettings(floor=self._settings.acceptance_floor)
-        report = judge_probe(level, probed, ended, known.get(level.drafter), self._tolerated, settings)
+        baseline, floor = known.get(level.drafter), self._settings.acceptance_floor
+        report = judge_probe(level, probed, ended, baseline, self._tolerated, floor)
         if learn and not ended and report.verdict is Verdict.GOOD and (showed := learnt(probed)) is not None:
             known[level.drafter] = showed
         return replace(report, reason=report.reason + beside)

@@ -17,6 +17,11 @@ from draftd.fallback.ladder import LadderLevel, LadderSettings, LadderState
 
 _EXACT = 1e-9  # 0.995 - 0.99 is a little less than 0.005
 
+# Of the baseline's standard deviations between prompts. It is half of what the CUSUM lets pass: what that would call
+# drift again must not pass here.
+_FALL = 0.25
+_LEAST_REACHED = 40  # drafted tokens, for a verdict
+
 NEAR_TIE = 0.5
 """Logits. Four steps of bfloat16 where logits lie between 16 and 32; the ties that were seen to flip were one apart."""
 
@@ -67,17 +72,6 @@ def tolerated_gap(backend: str) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeSettings:
-    """`fall` is in the baseline's standard deviations between prompts, half of what the CUSUM lets pass: what it would
-    call drift again must not pass here."""
-
-    floor: float = 0.40
-    speedup_floor: float = 1.0
-    fall: float = 0.25
-    least_reached: int = 40
-
-
-@dataclass(frozen=True, slots=True)
 class ProbedPrompt:
     """What one prompt of a probe showed."""
 
@@ -92,17 +86,17 @@ def judge_probe(
     ended: str,
     baseline: Baseline | None,
     tolerated: float | None,
-    settings: ProbeSettings,
+    floor: float,
 ) -> ProbeReport:
     """The report, but for its seconds. `ended`: why not all prompts were tried, empty where they were; then it is
-    judged by what there is, where that is enough.
+    judged by what there is, where that is enough. `floor`: the least acceptance.
 
     `baseline` is what the same prompts showed while all was well, None where that is not known: the traffic's baseline
     says nothing about them. They differ from one another, but each is the same again, so that only counting is left to
     chance. Prompt lookup is judged by speed alone."""
     if not prompts:
         return ProbeReport(level, Verdict.FAILED, ended or "there is nothing to try")
-    report = _figures(level, prompts, baseline, settings)
+    report = _figures(level, prompts, baseline, floor)
     for one in prompts:
         if one.divergence is not None and one.divergence.broken(tolerated):
             return replace(report, verdict=Verdict.BAD, reason=f"{one.id} {one.divergence}; {report.reason}")
@@ -110,20 +104,20 @@ def judge_probe(
 
 
 def _figures(
-    level: LadderLevel, prompts: Sequence[ProbedPrompt], baseline: Baseline | None, settings: ProbeSettings
+    level: LadderLevel, prompts: Sequence[ProbedPrompt], baseline: Baseline | None, floor: float
 ) -> ProbeReport:
     drafting = [one.counts for one in prompts if one.counts.drafts]
     drafts = sum(counts.drafts for counts in drafting)
     whole = Sample(sum(one.counts.accepted for one in prompts), sum(one.counts.rollbacks for one in prompts))
-    if whole.reached < settings.least_reached or not drafts:
-        few = f"{whole.reached} drafted tokens reached in {len(prompts)} prompts, {settings.least_reached} needed"
+    if whole.reached < _LEAST_REACHED or not drafts:
+        few = f"{whole.reached} drafted tokens reached in {len(prompts)} prompts, {_LEAST_REACHED} needed"
         return ProbeReport(level, Verdict.TOO_FEW_SAMPLES, few)
     # The price of a draft is the median over prompts: a stall in one of them is no price.
     price = statistics.median(counts.break_even_tokens / counts.drafts for counts in drafting)
     speedup = (drafts + whole.accepted) / (drafts + drafts * price)
-    bad = [] if level.drafter == PROMPT_LOOKUP else _acceptance(whole, baseline, settings)
-    if speedup < settings.speedup_floor:
-        bad.append(f"speed-up {speedup:.2f}, least {settings.speedup_floor:g}")
+    bad = [] if level.drafter == PROMPT_LOOKUP else _acceptance(whole, baseline, floor)
+    if speedup < 1.0:
+        bad.append(f"speed-up {speedup:.2f}, least 1")
     figures = f"acceptance {whole.acceptance:.2f}, speed-up {speedup:.2f} in {len(prompts)} prompts"
     verdict = Verdict.BAD if bad else Verdict.GOOD
     return ProbeReport(level, verdict, "; ".join(bad) or figures, whole.acceptance, speedup)
@@ -147,13 +141,13 @@ def permits(
     )
 
 
-def _acceptance(whole: Sample, baseline: Baseline | None, settings: ProbeSettings) -> list[str]:
-    if whole.acceptance < settings.floor:
-        return [f"acceptance {whole.acceptance:.2f}, floor {settings.floor:.2f}"]
+def _acceptance(whole: Sample, baseline: Baseline | None, floor: float) -> list[str]:
+    if whole.acceptance < floor:
+        return [f"acceptance {whole.acceptance:.2f}, floor {floor:.2f}"]
     if baseline is None:
         return []
     chance = math.sqrt(baseline.mean * (1 - baseline.mean) / whole.reached)
-    most = settings.fall * baseline.spread + 2 * chance
+    most = _FALL * baseline.spread + 2 * chance
     if baseline.mean - whole.acceptance <= most:
         return []
     return [f"acceptance {whole.acceptance:.2f}, baseline {baseline.mean:.2f}, at most {most:.2f} less"]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DraftCounts, DrafterName, FallbackLevel, WorkloadClass
-from draftd.fallback.drift import Baseline, Cusum, CusumSettings, Floor, FloorSettings, Sample, StreamKey
+from draftd.fallback.drift import WINDOWS, Baseline, Cusum, CusumSettings, Floor, Sample, StreamKey
 from draftd.fallback.ladder import Cause, Signal
 from draftd.fallback.probes import CanaryReport, Verdict
 from draftd.settings import FallbackSettings
@@ -19,7 +19,6 @@ from draftd.settings import FallbackSettings
 _DRAFT_MODELS = frozenset({DRAFT_MODEL, LIGHT_DRAFT_MODEL})
 _HARD = frozenset({Cause.MEMORY, Cause.VERIFIER_ERRORS, Cause.DRAFTER_ERRORS, Cause.QUALITY})
 _MOST_ERRORS = 1024  # times kept of each kind
-_REACHED_PER_REQUEST = 20  # drafted tokens that a request reaches at least, on average, for a window to count
 
 LEVELS: Mapping[Cause, FallbackLevel] = {
     Cause.ACCEPTANCE_FLOOR: FallbackLevel.SHORT_BLOCK,
@@ -95,56 +94,17 @@ class Growth:
 
 
 @dataclass(frozen=True, slots=True)
-class GuardSettings:
-    """`floor` judges acceptance, `speed` the speed-up; the windows of `floor` are those of errors and swap-ins too.
-    Seconds and bytes."""
-
-    floor: FloorSettings = field(default_factory=FloorSettings)
-    speed: FloorSettings = field(default_factory=lambda: FloorSettings(floor=1.0))
-    cusum: CusumSettings = field(default_factory=CusumSettings)
-    errors: int = 3
-    critical_seconds: float = 10.0
-    thermal_seconds: float = 60.0
-    swap_bytes: int = 128 * 1024 * 1024
-
-    @classmethod
-    def of(cls, settings: FallbackSettings) -> GuardSettings:
-        floor = FloorSettings(
-            floor=settings.acceptance_floor,
-            window_seconds=settings.window_seconds,
-            least_requests=settings.least_requests,
-            least_reached=_REACHED_PER_REQUEST * settings.least_requests,
-        )
-        return cls(
-            floor=floor,
-            speed=replace(floor, floor=1.0),
-            errors=settings.errors,
-            critical_seconds=settings.critical_seconds,
-            thermal_seconds=settings.thermal_seconds,
-            swap_bytes=settings.swap_bytes,
-        )
-
-    @property
-    def window(self) -> float:
-        return self.floor.window_seconds
-
-    @property
-    def stale_after(self) -> float:
-        """A kind of text that was not seen for so long asks for nothing: it could never be seen to recover."""
-        return self.floor.windows * self.window
-
-
-@dataclass(frozen=True, slots=True)
 class Guard:
     """What is known at the ladder's `position`. `quality` is what the last bad run of the canaries complained of, empty
     once one was good."""
 
-    settings: GuardSettings
-    streams: Mapping[StreamKey, Cusum] = field(default_factory=dict)
-    position: int = 0
-    quality: str = ""
-    floor: Floor = field(default_factory=Floor)
-    speed: Floor = field(default_factory=Floor)
+    settings: FallbackSettings
+    cusum: CusumSettings
+    streams: Mapping[StreamKey, Cusum]
+    position: int
+    quality: str
+    floor: Floor  # of acceptance
+    speed: Floor  # over autoregressive decoding
     errors: Mapping[Cause, tuple[float, ...]] = field(default_factory=dict)
     critical: Spell = Spell()
     heavy: Spell = Spell()
@@ -152,10 +112,23 @@ class Guard:
 
     @classmethod
     def new(
-        cls, settings: GuardSettings, baselines: Mapping[StreamKey, Baseline], *, quality: str = "", position: int = 0
+        cls,
+        settings: FallbackSettings,
+        baselines: Mapping[StreamKey, Baseline],
+        *,
+        quality: str = "",
+        position: int = 0,
+        cusum: CusumSettings | None = None,
     ) -> Guard:
         """`baselines` are frozen ones, or those learnt before a restart; `quality` and `position` as saved."""
-        return cls(settings, {kind: Cusum(baseline) for kind, baseline in baselines.items()}, position, quality)
+        streams = {kind: Cusum(baseline) for kind, baseline in baselines.items()}
+        floor, speed = Floor(settings.acceptance_floor), Floor(1.0)
+        return cls(settings, cusum or CusumSettings(), streams, position, quality, floor, speed)
+
+    @property
+    def stale_after(self) -> float:
+        """A kind of text that was not seen for so long asks for nothing: it could never be seen to recover."""
+        return WINDOWS * self.settings.window_seconds
 
     def finished(self, at: float, drafter: DrafterName, workload: WorkloadClass, counts: DraftCounts) -> Guard:
         """A request of the level in force ended: what `drafter` did of it. One without a draft says nothing."""
@@ -165,7 +138,7 @@ class Guard:
         before = self.streams.get(kind) or Cusum()
         # A draft model's baseline is that of the top level: below it, something was wrong.
         learn = self.position == 0 or drafter != DRAFT_MODEL
-        stream = before.observe(sample, self.settings.cusum, at, learn=learn)
+        stream = before.observe(sample, self.cusum, at, learn=learn)
         guard = self.advance(at)
         floor = guard.floor
         if drafter in _DRAFT_MODELS:  # prompt lookup drafts at no cost and rightly misses: break-even judges it
@@ -187,7 +160,7 @@ class Guard:
             self,
             critical=self.critical.observe(now, reading.critical),
             heavy=self.heavy.observe(now, reading.heavy),
-            swap=self.swap.observe(now, reading.swap_ins, self.settings.window),
+            swap=self.swap.observe(now, reading.swap_ins, self.settings.window_seconds),
         )
 
     def canaries(self, report: CanaryReport) -> Guard:
@@ -198,8 +171,7 @@ class Guard:
 
     def advance(self, now: float) -> Guard:
         """Closes the windows that are over."""
-        floor = self.floor.advance(now, self.settings.floor)
-        speed = self.speed.advance(now, self.settings.speed)
+        floor, speed = self.floor.advance(now, self.settings), self.speed.advance(now, self.settings)
         return self if floor is self.floor and speed is self.speed else replace(self, floor=floor, speed=speed)
 
     def stepped(self, now: float, position: int) -> Guard:
@@ -209,8 +181,8 @@ class Guard:
             self,
             streams={kind: stream.reset(now) for kind, stream in self.streams.items()},
             position=position,
-            floor=Floor(began=now),
-            speed=Floor(began=now),
+            floor=Floor(self.floor.least, began=now),
+            speed=Floor(self.speed.least, began=now),
             errors={},
             swap=self.swap.anew(),
         )
@@ -239,7 +211,7 @@ class Guard:
         found: dict[str, float] = {}
         for (_, workload), stream in self.streams.items():
             if stream.baseline is not None:
-                share = stream.level / self.settings.cusum.limit
+                share = stream.level / self.cusum.limit
                 found[workload.value] = max(found.get(workload.value, 0.0), share)
         return found
 
@@ -248,41 +220,40 @@ class Guard:
         return {kind: stream.baseline for kind, stream in self.streams.items() if stream.baseline is not None}
 
     def _low_acceptance(self) -> str:
-        floor, settings = self.floor, self.settings.floor
-        if not floor.low(settings):
+        floor = self.floor
+        if not floor.low:
             return ""
         return (
-            f"acceptance {floor.last:.2f} of {floor.last_requests} requests, floor {settings.floor:.2f}, "
-            f"in {floor.below} windows of {settings.window_seconds:g} s in a row"
+            f"acceptance {floor.last:.2f} of {floor.last_requests} requests, floor {floor.least:.2f}, "
+            f"in {floor.below} windows of {self.settings.window_seconds:g} s in a row"
         )
 
     def _slow(self) -> str:
-        speed, settings = self.speed, self.settings.speed
-        if not speed.low(settings):
+        speed = self.speed
+        if not speed.low:
             return ""
         return (
             f"speed-up {speed.last:.2f} over autoregressive decoding in {speed.last_requests} requests, least "
-            f"{settings.floor:g}, in {speed.below} windows of {settings.window_seconds:g} s in a row"
+            f"{speed.least:g}, in {speed.below} windows of {self.settings.window_seconds:g} s in a row"
         )
 
     def _drifted(self, now: float) -> str:
-        settings = self.settings
         drifted = [
             (stream.level, kind, stream)
             for kind, stream in self.streams.items()
-            if stream.drifted(settings.cusum) and now - stream.last <= settings.stale_after
+            if stream.drifted(self.cusum) and now - stream.last <= self.stale_after
         ]
         if not drifted:
             return ""
         _, (drafter, workload), stream = max(drifted, key=lambda found: found[0])
-        return f"{workload.value} by {drafter}: {stream.evidence(settings.cusum)}"
+        return f"{workload.value} by {drafter}: {stream.evidence(self.cusum)}"
 
     def _swapped(self, now: float) -> str:
-        window, most = self.settings.window, self.settings.swap_bytes
+        window, most = self.settings.window_seconds, self.settings.swap_bytes
         grown = self.swap.within(now, window)
         return f"{grown} bytes read back from swap within {window:g} s, most {most}" if grown > most else ""
 
     def _failures(self, cause: Cause, what: str, now: float) -> str:
-        window, least = self.settings.window, min(self.settings.errors, _MOST_ERRORS)
+        window, least = self.settings.window_seconds, min(self.settings.errors, _MOST_ERRORS)
         recent = sum(now - at < window for at in self.errors.get(cause, ()))
         return f"{recent} {what} within {window:g} s, {least} are bad" if recent >= least else ""

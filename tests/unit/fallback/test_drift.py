@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftd.fallback.drift import Baseline, Cusum, CusumSettings, Floor, FloorSettings, Sample
+from draftd.fallback.drift import Baseline, Cusum, CusumSettings, Floor, Sample
+from draftd.settings import FallbackSettings
 
-CUSUM, FLOOR = CusumSettings(), FloorSettings()
+CUSUM, FLOOR = CusumSettings(), FallbackSettings()
 
 
 def requests(acceptance: float, seed: int, *, spread: float = 0.2, steps: int = 20, depth: int = 4) -> Iterator[Sample]:
@@ -127,7 +128,7 @@ def test_no_samples_break_it(mean: float, spread: float, samples: list[tuple[int
 
 def windows(*acceptances: float | None, requests: int = 12) -> Floor:
     """Five-minute windows of 1,200 reached tokens each; None is a window without traffic."""
-    state, now = Floor().advance(0.0, FLOOR), 0.0
+    state, now = Floor(FLOOR.acceptance_floor).advance(0.0, FLOOR), 0.0
     for acceptance in acceptances:
         for _ in range(requests if acceptance is not None else 0):
             assert acceptance is not None
@@ -156,11 +157,11 @@ FEW: Callable[[], Floor] = lambda: windows(0.1, 0.1, requests=FLOOR.least_reques
     ],
 )
 def test_below_the_floor_in_two_windows_in_a_row(state: Floor, low: bool) -> None:
-    assert state.low(FLOOR) is low
+    assert state.low is low
 
 
 def test_an_hour_of_silence_closes_its_windows_and_a_clock_that_jumps_back_begins_anew() -> None:
     state = windows(0.3, 0.3).advance(FLOOR.window_seconds * 14, FLOOR)
-    assert not state.low(FLOOR)
+    assert not state.low
     state = state.add(1, 2).advance(5.0, FLOOR)
     assert (state.began, state.requests) == (5.0, 0)

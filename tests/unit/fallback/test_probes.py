@@ -17,7 +17,6 @@ from draftd.fallback.probes import (
     Divergence,
     ProbedPrompt,
     ProbeReport,
-    ProbeSettings,
     Verdict,
     judge_canaries,
     judge_probe,
@@ -27,7 +26,7 @@ from draftd.fallback.probes import (
 
 DRAFT, LOOKUP = DRAFT_MODEL, PROMPT_LOOKUP
 LADDER = ladder_levels(6, (4,), DRAFT, (LOOKUP,))
-LIMITS = LadderSettings(cooldown=100)
+LIMITS, FLOOR = LadderSettings(cooldown=100), 0.40
 KNOWN = Baseline(0.7, 0.2)
 
 
@@ -37,7 +36,7 @@ def judged(
     """Eight prompts, each with 40 drafts, 100 reached tokens, a spread around `acceptance`, and what a draft costs."""
     shares = [acceptance + off for off in (-0.1, 0.1, -0.05, 0.05, 0.0, 0.0, -0.1, 0.1)]
     prompts = [probed(40, round(100 * share), 100 - round(100 * share), 40 * costs) for share in shares]
-    return judge_probe(LadderLevel(FallbackLevel.FULL, 4, drafter), prompts, "", baseline, None, ProbeSettings())
+    return judge_probe(LadderLevel(FallbackLevel.FULL, 4, drafter), prompts, "", baseline, None, FLOOR)
 
 
 def probed(drafts: int, accepted: int, rollbacks: int, break_even: float = 0.0) -> ProbedPrompt:
@@ -74,7 +73,7 @@ def test_prompt_lookup_is_judged_by_speed_alone() -> None:
 
 def test_too_little_is_no_verdict() -> None:
     for prompt in (probed(20, 20, 19), probed(0, 30, 30)):
-        found = judge_probe(LADDER[0], [prompt], "", None, None, ProbeSettings())
+        found = judge_probe(LADDER[0], [prompt], "", None, None, FLOOR)
         assert found.verdict is Verdict.TOO_FEW_SAMPLES
         assert found.acceptance is None
 

@@ -19,7 +19,8 @@ from draftd.core import (
 )
 from draftd.fallback.ladder import Cause, LadderLevel
 from draftd.fallback.signal_feed import Ended, MachineFeed, RequestFeed, SignalFeed, SteadyClock
-from draftd.fallback.signals import Guard, GuardSettings
+from draftd.fallback.signals import Guard
+from draftd.settings import FallbackSettings
 from tests.unit.fallback.controlled import LADDER, Machine, a_request
 
 LOOKUP = PROMPT_LOOKUP
@@ -107,7 +108,7 @@ def test_one_that_says_nothing_of_its_level_is_not(origin: Origin, outcome: Outc
 def test_only_requests_of_the_level_in_force_count(planned: LadderLevel, arrival: float, counts: bool) -> None:
     now = 100.0
     intake = RequestFeed(clock=lambda: now)
-    guard = Guard.new(GuardSettings(), {})
+    guard = Guard.new(FallbackSettings(), {})
     feed = SignalFeed(intake, MachineFeed(Machine()), guard, LADDER, SteadyClock(lambda: 0.0, lambda: 0.0))
     feed.anew(1, now)
     poor = DraftCounts(steps=10, drafts=10, accepted=2, rollbacks=18, break_even_tokens=1.0)

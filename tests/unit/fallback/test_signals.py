@@ -12,14 +12,15 @@ from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DraftCounts, FallbackLevel, 
 from draftd.fallback.drift import Baseline, StreamKey
 from draftd.fallback.ladder import Cause
 from draftd.fallback.probes import CanaryReport, Verdict
-from draftd.fallback.signals import LEVELS, Guard, GuardSettings, Machine
+from draftd.fallback.signals import LEVELS, Guard, Machine
+from draftd.settings import FallbackSettings
 
-SETTINGS = GuardSettings()
+SETTINGS = FallbackSettings()
 CODE: StreamKey = (DRAFT_MODEL, WorkloadClass.CODE)
 CHAT: StreamKey = (DRAFT_MODEL, WorkloadClass.CHAT)
 LOOKUP: StreamKey = (PROMPT_LOOKUP, WorkloadClass.CODE)
 KNOWN = {CODE: Baseline(0.8, 0.2), CHAT: Baseline(0.6, 0.2)}
-WINDOW = SETTINGS.window
+WINDOW = SETTINGS.window_seconds
 
 
 def counts(drafts: int, accepted: int, rollbacks: int, break_even: float = 0.0) -> DraftCounts:
@@ -86,7 +87,7 @@ def test_each_kind_of_text_has_its_own_baseline_so_another_mix_is_no_drift() -> 
 
 def test_a_kind_of_text_that_nobody_asks_for_any_more_asks_for_nothing() -> None:
     watched = Watched().requests(30, 0.55)
-    watched.now += SETTINGS.stale_after
+    watched.now += watched.guard.stale_after
     assert Cause.ACCEPTANCE_DRIFT in watched.asked()
     watched.now += 1
     assert watched.asked() == {}

@@ -18,10 +18,10 @@ from draftd.fallback.drift import Baseline, CusumSettings
 from draftd.fallback.ladder import Cause, LadderLevel, LadderSettings
 from draftd.fallback.leases import Notice
 from draftd.fallback.probes import ProbedPrompt
-from draftd.fallback.signals import GuardSettings, Machine
+from draftd.fallback.signals import Machine
 
 LIMITS = LadderSettings(cooldown=300.0, longest_wait=2400.0)
-SETTINGS = Settings(GuardSettings(cusum=CusumSettings(learn=5)), LIMITS, lease_seconds=900.0)
+SETTINGS = Settings(cusum=CusumSettings(learn=5), ladder=LIMITS, lease_seconds=900.0)
 
 
 class Course:
