@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from draftd.core import DepthMode
 from draftd.engine.pair import LoadedModels
 from draftd.models.blas import load_blas
 from draftd.settings import EngineSettings, FlagSettings, HardwareSettings, ServerSettings, Settings
+from tests.forked import Daemon, daemon
 
 
 def main(flag_file: str, *assignments: str) -> int:
@@ -63,47 +62,12 @@ class LeakingTokenizer:
         return list(self._inner.render_chat(messages))
 
 
-@dataclass
-class Process:
-    """The daemon as its parent sees it."""
-
-    popen: subprocess.Popen[str]
-    port: int
-    lines: list[str] = field(default_factory=list)
-
-    def wait(self, seconds: float) -> int:
-        """The exit code. What was still to be read from it is in `lines`."""
-        out, err = self.popen.communicate(timeout=seconds)
-        assert out == ""
-        self.lines += err.splitlines()
-        return self.popen.returncode
-
-
 @contextlib.contextmanager
-def scripted_daemon(tmp_path: Path, *, until: str = "serving", **numbers: float) -> Iterator[Process]:
+def scripted_daemon(tmp_path: Path, *, until: str = "serving", **numbers: float) -> Iterator[Daemon]:
     """Runs one until the block ends. Returns when it has said that it is `until` (listening or serving)."""
     arguments = [str(tmp_path / "flags.json"), *(f"{key}={value:g}" for key, value in numbers.items())]
-    popen = subprocess.Popen(
-        [sys.executable, "-m", "tests.scripted_daemon", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parent.parent,
-        env={**os.environ, "OTEL_SDK_DISABLED": "true"},
-    )
-    assert popen.stderr is not None
-    try:
-        lines: list[str] = []
-        for line in popen.stderr:
-            lines.append(line.rstrip())
-            if found := re.match(rf"draftd: {until}.* on \S+:(\d+)$", line.rstrip()):
-                yield Process(popen, int(found[1]), lines)
-                break
-        else:
-            raise AssertionError(f"it ended with {popen.wait()}: {lines}")
-    finally:
-        popen.kill()
-        popen.wait()
+    with daemon(main, *arguments, environ={**os.environ, "OTEL_SDK_DISABLED": "true"}, until=until) as running:
+        yield running
 
 
 if __name__ == "__main__":

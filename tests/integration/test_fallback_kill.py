@@ -6,8 +6,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
-import re
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -20,12 +18,13 @@ from draftd.client.child import clean_environ
 from draftd.client.client import CallError, DraftdClient
 from draftd.core import FallbackLevel
 from draftd.v1 import control_pb2 as pb
-from tests.stack.scripted_pair import COMMAND
+from tests import forked
+from tests.stack import scripted_pair
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
 
-KILLS = 6
+KILLS = 5
 SEED = 20_260_107
 LEVELS = {FallbackLevel.FULL: 0, FallbackLevel.SHORT_BLOCK: 1, FallbackLevel.LIGHT_DRAFT: 3}
 
@@ -39,7 +38,7 @@ class Asked:
 
 
 @contextlib.contextmanager
-def daemon(folder: Path) -> Iterator[tuple[subprocess.Popen[str], DraftdClient]]:
+def daemon(folder: Path) -> Iterator[tuple[forked.Child, DraftdClient]]:
     """A daemon on a scripted pair that answers, though it may still load. It is killed at the end, if not before."""
     (folder / "acceptance").write_text("0.9")
     settings = {
@@ -48,29 +47,12 @@ def daemon(folder: Path) -> Iterator[tuple[subprocess.Popen[str], DraftdClient]]
         "DRAFTD_FALLBACK__STATE_DIR": str(folder / "state"),
         "DRAFTD_WEBHOOK__PORT": "0",
     }
-    process = subprocess.Popen(
-        [*COMMAND, str(folder / "acceptance")],
-        env=settings,
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    said: list[str] = []
-    try:
-        for line in process.stderr:
-            said.append(line)
-            if found := re.match(r"draftd: listening on (\S+:\d+)$", line):
-                break
-        else:
-            raise AssertionError(f"it ended with {process.wait()}: {said}")
-        drain = threading.Thread(target=process.stderr.read, daemon=True)
-        drain.start()
-        with DraftdClient(found[1]) as client:
-            yield process, client
-    finally:
-        process.kill()
-        process.wait()
+    file = str(folder / "acceptance")
+    with (
+        forked.daemon(scripted_pair.main, file, environ=settings, until="listening") as running,
+        DraftdClient(running.address) as client,
+    ):
+        yield running.child, client
 
 
 def change_until_killed(client: DraftdClient, asked: Asked, dice: random.Random) -> None:

@@ -22,7 +22,7 @@ from tests.waiting import until
 
 def test_a_signal_drains_every_request_is_finished_or_refused_and_the_exit_code_is_zero(tmp_path: Path) -> None:
     with scripted_daemon(tmp_path, step_seconds=0.005, drain_seconds=1.5, max_batch=4) as daemon:
-        target = f"127.0.0.1:{daemon.port}"
+        target = daemon.address
         answers: list[Answer] = []
         refusals: list[CallError] = []
         stop = threading.Event()
@@ -44,7 +44,7 @@ def test_a_signal_drains_every_request_is_finished_or_refused_and_the_exit_code_
         for thread in threads[2:]:
             thread.start()
         until(lambda: len(answers) > 10)
-        daemon.popen.terminate()
+        daemon.child.terminate()
         code = daemon.wait(20)
         stop.set()
         for thread in threads:
@@ -75,23 +75,23 @@ def test_a_signal_drains_every_request_is_finished_or_refused_and_the_exit_code_
 def test_an_idle_daemon_ends_at_once(tmp_path: Path, number: signal.Signals) -> None:
     with scripted_daemon(tmp_path) as daemon:
         began = time.monotonic()
-        daemon.popen.send_signal(number)
+        daemon.child.send_signal(number)
         assert daemon.wait(20) == 0
         assert time.monotonic() - began < 4
 
 
 def test_a_second_signal_does_not_wait_for_anyone(tmp_path: Path) -> None:
     slow = scripted_daemon(tmp_path, step_seconds=0.02, drain_seconds=300)
-    with slow as daemon, DraftdClient(f"127.0.0.1:{daemon.port}") as client:
+    with slow as daemon, DraftdClient(daemon.address) as client:
         stream = client.generate("x", max_tokens=4000)
         next(stream)
-        daemon.popen.terminate()
+        daemon.child.terminate()
         for event in stream:  # goes on, though it drains
             if client.status().state == control_pb2.DAEMON_STATE_DRAINING:
                 assert event.HasField("chunk")
                 break
         began = time.monotonic()
-        daemon.popen.terminate()
+        daemon.child.terminate()
         assert daemon.wait(20) == 1
         assert time.monotonic() - began < 5
         with pytest.raises(CallError):
@@ -101,14 +101,14 @@ def test_a_second_signal_does_not_wait_for_anyone(tmp_path: Path) -> None:
 def test_a_signal_while_the_model_loads_ends_it_in_time(tmp_path: Path) -> None:
     with scripted_daemon(tmp_path, until="listening", load_seconds=60) as daemon:
         began = time.monotonic()
-        daemon.popen.terminate()
+        daemon.child.terminate()
         assert daemon.wait(20) == 0
         assert time.monotonic() - began < 5
 
 
 def test_hundreds_of_deadlines_at_any_moment_are_all_counted_and_none_leaves_a_traceback(tmp_path: Path) -> None:
     choose = random.Random(3)
-    with scripted_daemon(tmp_path, step_seconds=0.001) as daemon, DraftdClient(f"127.0.0.1:{daemon.port}") as client:
+    with scripted_daemon(tmp_path, step_seconds=0.001) as daemon, DraftdClient(daemon.address) as client:
 
         def one(timeout: float) -> str:
             with pytest.raises(CallError) as caught:
@@ -122,6 +122,6 @@ def test_hundreds_of_deadlines_at_any_moment_are_all_counted_and_none_leaves_a_t
         status = client.status()
         assert set(status.finished_requests) == {"deadline"}
         assert 200 < status.finished_requests["deadline"] + status.refused_requests <= 300
-        daemon.popen.terminate()
+        daemon.child.terminate()
         assert daemon.wait(20) == 0
         assert daemon.lines[-1].startswith("draftd: serving"), daemon.lines

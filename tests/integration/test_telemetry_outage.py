@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -17,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
-import pytest
 
 from draftd.client.client import DraftdClient
 from draftd.core import ModePreference, WorkloadClass
 from draftd.v1 import inference_pb2 as pb
-from tests.otlp import OtlpReceiver
+from tests import forked
+from tests.otlp import OtlpReceiver, SpanRecord
 
 DRAIN = 5.0
 FLUSH = 3.0
@@ -54,41 +50,26 @@ sys.exit(run_daemon(settings, announce=say, load=load))
 class Daemon:
     """A daemon in a process of its own."""
 
-    process: subprocess.Popen[str]
+    process: forked.Daemon
     client: DraftdClient
-    said: list[str]
 
     def stop(self) -> float:
         """Seconds from SIGTERM until it was gone; it must go in order."""
         began = time.monotonic()
-        self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(DRAIN + FLUSH + SLACK) == 0, "".join(self.said)
+        self.process.child.terminate()
+        assert self.process.wait(DRAIN + FLUSH + SLACK) == 0, self.process.lines
         return time.monotonic() - began
 
 
 @contextmanager
 def daemon(tmp_path: Path, environ: dict[str, str]) -> Iterator[Daemon]:
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path), **environ}
-    process = subprocess.Popen(
-        [sys.executable, "-c", DAEMON], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment, text=True
-    )
-    assert process.stderr is not None
-    said: list[str] = []
-    try:
-        for line in process.stderr:
-            said.append(line)
-            if found := re.search(r"serving \S+ on (\S+:\d+)", line):
-                break
-        else:
-            pytest.fail("the daemon did not start:\n" + "".join(said))
-        threading.Thread(target=said.extend, args=(process.stderr,), daemon=True).start()
-        with DraftdClient(found[1]) as client:
-            client.wait_ready(60)
-            yield Daemon(process, client, said)
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+    with (
+        forked.daemon(forked.program, DAEMON, environ=environment) as process,
+        DraftdClient(process.address) as client,
+    ):
+        client.wait_ready(60)
+        yield Daemon(process, client)
 
 
 @dataclass(frozen=True)
@@ -124,7 +105,7 @@ def ask(client: DraftdClient, number: int) -> Answer:
     return answer
 
 
-def load(client: DraftdClient, requests: int = 24) -> list[Answer]:
+def load(client: DraftdClient, requests: int = 16) -> list[Answer]:
     with ThreadPoolExecutor(6) as threads:
         return list(threads.map(lambda number: ask(client, number), range(requests)))
 
@@ -137,11 +118,37 @@ def settled(client: DraftdClient) -> None:
         time.sleep(0.02)
 
 
-def test_a_collector_that_is_killed_and_comes_back(tmp_path: Path) -> None:
+def traced(receiver: OtlpReceiver, address: str) -> None:
+    """One trace leads from the caller to decode."""
+    trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    with DraftdClient(address) as client:
+        client._metadata = (("traceparent", f"00-{trace}-{parent}-01"),)
+        answer = ask(client, 1)
+    rpc_name = "draftd.v1.InferenceService/Generate"
+
+    def spans() -> dict[str, SpanRecord]:
+        return {span.name: span for span in receiver.spans() if span.trace_id == trace}
+
+    assert receiver.wait_for(lambda: rpc_name in spans() and bool(receiver.events("feature_flag.evaluation")))
+    found = spans()
+    rpc, request = found[rpc_name], found["text_completion scripted"]
+    assert rpc.parent_id == parent
+    assert request.parent_id == rpc.span_id
+    assert {found[name].parent_id for name in ("queue", "prefill", "decode")} == {request.span_id}
+    assert request.attributes["gen_ai.usage.output_tokens"] == answer.tokens
+    assert request.attributes["draftd.spec_decode.draft_tokens"] == answer.drafted
+    assert request.attributes["draftd.mode"] == "speculative"
+    (event,) = receiver.events("feature_flag.evaluation")
+    assert event.trace_id == trace
+    assert event.span_id == request.span_id
+    assert event.attributes["feature_flag.key"] == "speculative-decoding"
+
+
+def test_a_collector_that_is_killed_refuses_and_works_again(tmp_path: Path) -> None:
     with OtlpReceiver() as receiver, daemon(tmp_path, receiver.environ(OTEL_EXPORTER_OTLP_TIMEOUT="1")) as running:
         client = running.client
+        traced(receiver, client.target)
         before = load(client)
-        assert receiver.wait_for(lambda: bool(receiver.spans()))
 
         # Killed while requests run, not between them.
         killer = threading.Timer(0.05, receiver.kill)
@@ -150,12 +157,14 @@ def test_a_collector_that_is_killed_and_comes_back(tmp_path: Path) -> None:
         killer.join()
         still = load(client)
         receiver.start()
+        receiver.refuse = grpc.StatusCode.RESOURCE_EXHAUSTED
+        refused = load(client)
+        receiver.refuse = None
         after = load(client)
 
-        assert during == before, "the same answers, ended the same way"
-        assert still == before
-        assert after == before
-        assert Counter(answer.ended == "left" for answer in before) == {False: 18, True: 6}
+        loads = [before, during, still, refused, after]
+        assert all(one == before for one in loads), "the same answers, ended the same way"
+        assert Counter(answer.ended == "left" for answer in before) == {False: 12, True: 4}
         assert all(answer.tokens for answer in before if answer.ended != "left")
 
         settled(client)
@@ -172,56 +181,24 @@ def test_a_collector_that_is_killed_and_comes_back(tmp_path: Path) -> None:
         assert receiver.total("draftd.spec_decode.target_forwards") == counts.target_forwards
         assert receiver.total("draftd.tokens", {"gen_ai.token.type": "output"}) == status.output_tokens
         assert receiver.by("draftd.requests", "draftd.outcome") == dict(status.finished_requests)
-        assert receiver.total("draftd.requests") == 4 * 24
+        assert receiver.total("draftd.requests") == len(loads) * 16 + 1
         assert receiver.total("draftd.telemetry.errors") == 0
         rpcs = receiver.points("rpc.server.call.duration", {"rpc.method": "draftd.v1.InferenceService/Generate"})
         assert {point.attributes["rpc.response.status_code"]: point.count for point in rpcs} == {
-            "OK": 4 * 18,
-            "CANCELLED": 4 * 6,
+            "OK": len(loads) * 12 + 1,
+            "CANCELLED": len(loads) * 4,
         }
-    warnings = [line for line in running.said if line.startswith("draftd: warning:") and "collector" in line]
+    warnings = [line for line in running.process.lines if line.startswith("draftd: warning:") and "collector" in line]
     lost = len([line for line in warnings if "does not reach" in line])
     # On a busy machine an export may take too long as well: as many outages as there were.
     assert lost >= 1
     assert lost - (len(warnings) - lost) in (0, 1), "told when it begins and when it ends, not once per export"
 
 
-@pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> list[Answer]:
-    """What a daemon answers that exports nothing."""
-    with daemon(tmp_path_factory.mktemp("state"), {}) as running:
-        return load(running.client, 12)
-
-
-@pytest.mark.parametrize("fault", ["dead", "slow", "refusing"])
-def test_a_collector_that_never_works(tmp_path: Path, fault: str, answers: list[Answer]) -> None:
-    with OtlpReceiver() as receiver:
-        if fault == "dead":
-            receiver.kill()
-        receiver.delay = 60.0 if fault == "slow" else 0.0
-        receiver.refuse = grpc.StatusCode.RESOURCE_EXHAUSTED if fault == "refusing" else None
-        with daemon(tmp_path, receiver.environ()) as running:
-            assert load(running.client, len(answers)) == answers
-            settled(running.client)
-            assert running.stop() < FLUSH + SLACK, "nothing was in hand: only the last export took time"
-
-
-def test_one_trace_from_the_caller_to_decode(tmp_path: Path) -> None:
-    trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+def test_a_collector_that_hangs_delays_neither_answers_nor_the_end(tmp_path: Path) -> None:
     with OtlpReceiver() as receiver, daemon(tmp_path, receiver.environ()) as running:
-        with DraftdClient(running.client.target) as client:
-            client._metadata = (("traceparent", f"00-{trace}-{parent}-01"),)
-            answer = ask(client, 1)
-        running.stop()
-    spans = {span.name: span for span in receiver.spans() if span.trace_id == trace}
-    rpc, request = spans["draftd.v1.InferenceService/Generate"], spans["text_completion scripted"]
-    assert rpc.parent_id == parent
-    assert request.parent_id == rpc.span_id
-    assert {spans[name].parent_id for name in ("queue", "prefill", "decode")} == {request.span_id}
-    assert request.attributes["gen_ai.usage.output_tokens"] == answer.tokens
-    assert request.attributes["draftd.spec_decode.draft_tokens"] == answer.drafted
-    assert request.attributes["draftd.mode"] == "speculative"
-    (event,) = receiver.events("feature_flag.evaluation")
-    assert event.trace_id == trace
-    assert event.span_id == request.span_id
-    assert event.attributes["feature_flag.key"] == "speculative-decoding"
+        before = load(running.client, 8)
+        receiver.delay = 60.0
+        assert load(running.client, 8) == before
+        settled(running.client)
+        assert running.stop() < FLUSH + SLACK, "nothing was in hand: only the last export took time"

@@ -19,14 +19,15 @@ from typing import Protocol
 
 from dashboards.rules_prometheus import prometheus_rules
 from dashboards.settings import Alerting
-from draftd.client.child import clean_environ, serve_command, serving
+from draftd.client.child import clean_environ
 from draftd.client.client import CallError, DraftdClient, Message
 from draftd.core import ModePreference, WorkloadClass
 from draftd.v1 import control_pb2 as pb
+from tests import forked
 from tests.damage import Draft as DraftOnDisk
 from tests.otlp import OtlpReceiver
+from tests.stack import scripted_pair
 from tests.stack.components import alertmanager, collector, free_ports, prometheus
-from tests.stack.scripted_pair import COMMAND
 from tests.waiting import repeating, until
 
 FIXED = ("--depth-mode", "fixed")  # what the ladder notices by itself: automatic depth would park a damaged draft
@@ -155,7 +156,8 @@ class Pair:
     """Its draft, and what serves it."""
 
     draft: Draft
-    command: list[str]
+    main: Callable[..., object]
+    arguments: tuple[str, ...]
 
 
 def embedded(folder: Path) -> Pair:
@@ -170,7 +172,7 @@ def embedded(folder: Path) -> Pair:
         "--set",
         f"model.light_draft_path={draft.light}",
     )
-    return Pair(draft, serve_command(*models, "--port", "0", *FIXED))
+    return Pair(draft, forked.command, ("serve", *models, "--port", "0", *FIXED))
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,7 @@ def scripted(folder: Path) -> Pair:
     """A pair whose draft accepts what a file says."""
     draft = ScriptedDraft(folder / "acceptance")
     draft.mend()
-    return Pair(draft, [*COMMAND, str(draft.file)])
+    return Pair(draft, scripted_pair.main, (str(draft.file),))
 
 
 @dataclass
@@ -301,11 +303,14 @@ def falling(
         "DRAFTD_WEBHOOK__SECRET": SECRET,
         **environ,
     }
-    with serving(served.command, settings, timeout=60) as daemon, DraftdClient(daemon.address) as client:
+    with (
+        forked.serving(served.main, *served.arguments, environ=settings) as daemon,
+        DraftdClient(daemon.address) as client,
+    ):
         one = Falling(served.draft, client, Clients(daemon.address), f"http://127.0.0.1:{port}/v1/alerts")
         with one.clients.asking(), repeating(one.look, _LOOK_SECONDS):
             yield one
-        assert daemon.running()
+        assert daemon.child.poll() is None
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""A daemon with a scripted pair whose drafts are as good as a file says: `python -m tests.stack.scripted_pair FILE`.
+"""A daemon with a scripted pair whose drafts are as good as a file says: `main(FILE)`, for tests.forked.
 
 It is set up by the environment as `draftd serve` is. FILE has the share of drafted tokens that are accepted; it is read
 with the drafts' weights, so that the daemon notices another one when it reads them anew. The target's forward sleeps,
@@ -22,7 +22,6 @@ from draftd.engine.pair import LoadedModels, assemble
 from draftd.models.blas import load_blas
 from draftd.settings.load import load_settings
 
-COMMAND = (sys.executable, "-m", "tests.stack.scripted_pair")
 _PROMPT, _ANSWER = 32, 16  # tokens: all prompts are cut to the one, all texts end after the other
 # A forward sleeps so long, and that share of it for each token beyond the first. With four drafted tokens a good draft
 # then decodes at twice the speed and a bad one at half: what a busy machine adds to either leaves it on its side of 1.
@@ -87,7 +86,3 @@ def main(file: str) -> int:
     settings = load_settings(None, models | fixed, os.environ)
     announce = lambda line: print(f"draftd: {line}", file=sys.stderr, flush=True)  # noqa: E731
     return run_daemon(settings, announce=announce, load=lambda progress: load(Path(file)))
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))

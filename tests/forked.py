@@ -1,0 +1,147 @@
+"""A daemon of a test as a process of its own, without the seconds that an interpreter takes to import all of it.
+
+It is forked from a server that has imported it already, one for each of xdist's workers. On macOS, whose frameworks
+do not outlive a fork, it is spawned, and imports as any program does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any, TextIO
+
+_STOP_SECONDS = 60.0
+
+
+@dataclass
+class Child:
+    """What runs, with the names of subprocess.Popen. `stderr` is all that it writes, to stdout too."""
+
+    process: Any
+    stderr: TextIO
+
+    @property
+    def pid(self) -> int:
+        return int(self.process.pid)
+
+    def poll(self) -> int | None:
+        return None if self.process.exitcode is None else int(self.process.exitcode)
+
+    def wait(self, seconds: float | None = None) -> int:
+        """The exit code; -N where signal N ended it. Raises TimeoutExpired."""
+        self.process.join(seconds)
+        if self.process.exitcode is None:
+            raise subprocess.TimeoutExpired(self.process.name, seconds or 0.0)
+        return int(self.process.exitcode)
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def start(main: Callable[..., object], *arguments: object, environ: Mapping[str, str]) -> Child:
+    """Runs `main`, a function of a module, with `environ` for its whole environment."""
+    context: Any = multiprocessing.get_context("spawn" if sys.platform == "darwin" else "forkserver")
+    context.set_forkserver_preload(["tests.forked_imports"])
+    ours, theirs = os.pipe()
+    written = Connection(theirs, readable=False)
+    process = context.Process(target=_run, args=(main, arguments, dict(environ), written), name="daemon", daemon=True)
+    process.start()
+    written.close()
+    return Child(process, os.fdopen(ours, encoding="utf-8", errors="replace"))
+
+
+def _run(main: Callable[..., object], arguments: tuple[object, ...], environ: dict[str, str], out: Connection) -> None:
+    for stream in (1, 2):
+        os.dup2(out.fileno(), stream)
+    out.close()
+    os.environ.clear()
+    os.environ.update(environ)
+    sys.exit(main(*arguments))  # type: ignore[arg-type]
+
+
+@dataclass
+class Daemon:
+    """One that has announced itself. `lines` are what it said so far."""
+
+    child: Child
+    address: str
+    lines: list[str] = field(default_factory=list)
+    _reader: threading.Thread | None = None
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    def read_on(self) -> None:
+        """On a thread: a full pipe would stop it."""
+        self._reader = threading.Thread(
+            target=lambda: self.lines.extend(line.rstrip("\n") for line in self.child.stderr), daemon=True
+        )
+        self._reader.start()
+
+    def wait(self, seconds: float) -> int:
+        """The exit code. All that it said is in `lines` then."""
+        code = self.child.wait(seconds)
+        assert self._reader is not None
+        self._reader.join(10)
+        return code
+
+
+@contextlib.contextmanager
+def daemon(
+    main: Callable[..., object], *arguments: object, environ: Mapping[str, str], until: str = "serving"
+) -> Iterator[Daemon]:
+    """Runs a daemon for as long as the block does, once it has said that it is `until`: listening or serving."""
+    child = start(main, *arguments, environ=environ)
+    try:
+        lines: list[str] = []
+        for line in child.stderr:
+            lines.append(line.rstrip("\n"))
+            if found := re.match(rf"draftd: {until}.* on (\S+:\d+)$", line):
+                break
+        else:
+            raise AssertionError(f"it ended with {child.wait()}: {lines}")
+        running = Daemon(child, found[1], lines)
+        running.read_on()
+        yield running
+    finally:
+        child.kill()
+        child.wait()
+
+
+@contextlib.contextmanager
+def serving(main: Callable[..., object], *arguments: object, environ: Mapping[str, str]) -> Iterator[Daemon]:
+    """The same, told to stop where the block ends well: it must then exit with 0."""
+    with daemon(main, *arguments, environ=environ) as running:
+        yield running
+        running.child.terminate()
+        assert running.wait(_STOP_SECONDS) == 0, running.lines
+
+
+def program(text: str) -> None:
+    """For `main`: a program's text, which ends in `run_daemon`."""
+    exec(compile(text, "<daemon>", "exec"), {"__name__": "__main__"})
+
+
+def command(*arguments: str) -> None:
+    """For `main`: `draftd` with these arguments."""
+    from draftd.cli.main import main
+
+    sys.argv = ["draftd", *arguments]
+    main()

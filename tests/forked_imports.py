@@ -1,0 +1,13 @@
+"""What every daemon imports, imported once in the server that tests.forked forks them from."""
+
+from __future__ import annotations
+
+from draftd.models.blas import load_blas
+
+load_blas()
+
+import draftd.cli.commands.serve  # noqa: E402
+import draftd.cli.main  # noqa: E402
+import draftd.cli.serve  # noqa: E402
+import draftd.engine.pair  # noqa: E402, F401
+import tests.scripted  # noqa: E402, F401
