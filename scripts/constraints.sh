@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 fresh=$(mktemp -d)
 trap 'rm -rf "$fresh"' EXIT
 .venv/bin/python -m venv "$fresh/venv"
-"$fresh/venv/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade -e '.[dev]' setuptools
+"$fresh/venv/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade -e '.[dev]' setuptools uv
 pinned=$("$fresh/venv/bin/python" -m pip list --disable-pip-version-check --exclude-editable --format=freeze | grep -v '^pip==')
 mkl=$(grep '^mkl==' constraints.txt)
 {
