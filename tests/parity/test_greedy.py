@@ -1,11 +1,11 @@
 """Greedy text is mlx-lm's own autoregressive text, token for token, at every depth, drafter and batch size.
 
 Fifty held-out prompts of each workload class of the embedded pair. Under automatic depth every prompt is decoded in
-batches of four and of eight, where sequences come, go and are rolled back each at its own place, with prices that are
-drawn anew for each step: whatever depth, none included, and whichever drafter is chosen, however often that changes.
-The fixed depths and drafters share the prompts out among them, in batches of four. Alone a sequence takes a path of its
-own (its cache is as long as the batch, nothing is masked), which does not depend on the prompt: there the plans share
-the prompts out as well, each having others than in its batch. With PARITY=all every plan has every prompt.
+batches of eight, where sequences come, go and are rolled back each at its own place, with prices that are drawn anew
+for each step: whatever depth, none included, and whichever drafter is chosen, however often that changes. The fixed
+depths and drafters share the prompts out among them: one in sixteen in batches of four, and another one in sixteen
+alone, where a sequence takes a path of its own (its cache is as long as the batch, nothing is masked), which does not
+depend on the prompt. With PARITY=all every plan has every prompt.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ FIXED = {
 AUTOMATIC = automatic(6, DRAFT_MODEL, PROMPT_LOOKUP)
 PLANS = FIXED | {"automatic": AUTOMATIC}
 WHOLE = os.environ.get("PARITY") == "all"
-PART = 10  # prompts that a worker has mlx-lm write at a time
+PART = 40  # prompts that mlx-lm writes at a time
+SHARE = 1 if WHOLE else 16
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +71,8 @@ def alone_with(file: Path, wait: bool) -> Iterator[bool]:
 
 @pytest.fixture(scope="module")
 def expected(models, prompts, tmp_path_factory) -> list[list[int]]:
-    """mlx-lm alone, one prompt at a time; once in a run of the tests, however many workers share it: each writes parts
-    that no other has in hand, then waits for theirs."""
+    """What mlx-lm writes; once in a run of the tests, however many workers share it: each writes parts that no other
+    has in hand, then waits for theirs."""
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent
@@ -82,14 +83,27 @@ def expected(models, prompts, tmp_path_factory) -> list[list[int]]:
             found = shared / f"mlx-lm-texts-{first}.json"
             with alone_with(found.with_suffix(".lock"), wait) as mine:
                 if mine and not found.exists():
-                    part = [written_by_mlx_lm(models, prompt) for prompt in prompts[first : first + PART]]
-                    found.write_text(json.dumps(part))
+                    found.write_text(json.dumps(written_by_mlx_lm(models, prompts[first : first + PART])))
                 if wait:
                     texts += json.loads(found.read_text())
     return texts
 
 
-def written_by_mlx_lm(models: LoadedModels, prompt: list[int]) -> list[int]:
+def written_by_mlx_lm(models: LoadedModels, prompts: list[list[int]]) -> list[list[int]]:
+    """Autoregressively, by mlx-lm's own batches: much quicker than one prompt at a time, and the same text."""
+    from mlx_lm.generate import BatchGenerator
+
+    stop = [[token] for token in models.tokenizer.eos_ids]
+    generator = BatchGenerator(models.target, max_tokens=TOKENS, stop_tokens=stop)
+    texts: dict[int, list[int]] = {uid: [] for uid in generator.insert(prompts)}
+    while responses := generator.next_generated():
+        for response in responses:
+            texts[response.uid].append(response.token)
+    generator.close()
+    return list(texts.values())
+
+
+def written_alone(models: LoadedModels, prompt: list[int]) -> list[int]:
     from mlx_lm.generate import generate_step
 
     text: list[int] = []
@@ -117,15 +131,16 @@ def check(models, prompts, expected, plans: Sequence[DecodePlan], batch: int) ->
             assert sum(counts.parked_steps for counts in judged) > 0
             so_deep = [sum(counts.drafted_per_position[i] for counts in judged
                            if len(counts.drafted_per_position) > i) for i in range(plan.max_draft_tokens)]  # fmt: skip
-            assert sorted(set(so_deep), reverse=True) == so_deep, "depths of every kind"
+            assert len(set(so_deep)) > plan.max_draft_tokens // 2, "each differs from the next where a depth was chosen"
 
 
 def share(name: str, prompts: Sequence[list[int]], later: int = 0) -> list[int]:
     """The prompts that fall to this plan: every so-many-th, of every class."""
-    names = list(PLANS)
-    return list(
-        range(0 if WHOLE else (names.index(name) + later) % len(names), len(prompts), 1 if WHOLE else len(names))
-    )
+    return list(range((list(PLANS).index(name) + later) % SHARE, len(prompts), SHARE))
+
+
+def test_mlx_lm_writes_the_same_alone(models, prompts, expected):
+    assert [written_alone(models, prompt) for prompt in prompts[::SHARE]] == expected[::SHARE]
 
 
 def test_under_automatic_depth(models, prompts, expected):
@@ -140,17 +155,15 @@ def test_in_batches_of_four(models, prompts, expected, name):
 
 @pytest.mark.parametrize("name", PLANS)
 def test_alone(models, prompts, expected, name):
-    some = share(name, prompts, later=1)
+    some = share(name, prompts, later=8)
     check(models, [prompts[i] for i in some], [expected[i] for i in some], [PLANS[name]], 1)
 
 
-def test_every_prompt_is_decoded_alone(prompts):
-    assert sorted({i for name in PLANS for i in share(name, prompts, later=1)}) == list(range(len(prompts)))
-
-
 def test_with_what_earlier_requests_left_behind(models, prompts, expected):
-    """Each prompt, and every second one again with a part of its answer: all but the last of that is read, and the
-    text goes on the same."""
+    """Prompts, and every second one of them again with a part of its answer: all but the last of that is read, and
+    the text goes on the same."""
+    if not WHOLE:
+        prompts, expected = prompts[::2], expected[::2]
     rig = Rig(models, max_batch=4, depth=whims(4), prefix_bytes=1 << 30)
     first = rig.run([request(prompt, AUTOMATIC, max_tokens=TOKENS) for prompt in prompts])
     assert [i for i, (s, text) in enumerate(zip(first, expected, strict=True)) if s.tokens != text] == []
@@ -168,6 +181,6 @@ def test_with_what_earlier_requests_left_behind(models, prompts, expected):
 
 
 def test_plans_of_every_kind_in_one_batch(models, prompts, expected):
-    """A quarter of the prompts, each of which has one kind here."""
+    """Some of the prompts, each of which has one kind here."""
     plans = [AUTOMATIC, autoregressive(), speculative(2), speculative(6, PROMPT_LOOKUP)]
-    check(models, prompts[::4], expected[::4], plans, 4)
+    check(models, prompts[::6], expected[::6], plans, 4)

@@ -5,7 +5,7 @@ a seed, and take what the target and its noise choose. Two random models over si
 first four tokens (1,296 cells: the prompt's forward gives the first, speculation the rest) is computed exactly from the
 target alone and compared with what the engine emits, by Pearson's chi-squared test with cells of expectation below 5
 pooled. Bound: all dice are fixed, so a correct engine passes always; p must exceed 1e-3. A wrong acceptance rule is
-told apart with the same samples: p falls below 1e-9.
+told apart with the same samples: p falls below 1e-6.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ from draftd.engine.sampling.noise import Noise
 from draftd.engine.sampling.transforms import Sampling
 from tests.rig import Rig, autoregressive, pair, request, speculative, tiny_llama
 
-VOCAB, LENGTH, SAMPLES, BATCH = 6, 4, 4000, 250
+VOCAB, LENGTH, SAMPLES, BATCH = 6, 4, 2500, 250
 PROMPT = [5]  # one token, so that thousands of requests start at little cost
 REPEATING = [1, 5, 2, 5, 2, 1, 5, 2]
 
 PARAMS = {
     "temperature": SamplingParams(temperature=0.8),
-    "hot": SamplingParams(temperature=1.7),
     "top_p": SamplingParams(temperature=1.0, top_p=0.7),
     "top_k": SamplingParams(temperature=1.2, top_k=3),
     "min_p": SamplingParams(temperature=1.0, min_p=0.3),
@@ -95,7 +94,7 @@ def p_value(counts: np.ndarray, probabilities: np.ndarray) -> float:
     rare = expected < 5
     observed = np.append(counts[~rare], counts[rare].sum())
     expected = np.append(expected[~rare], expected[rare].sum())
-    if expected[-1] < 1e-9:
+    if expected[-1] < 1e-6:
         if observed[-1] > 0:
             return 0.0
         observed, expected = observed[:-1], expected[:-1]
@@ -139,7 +138,7 @@ def test_rows_with_a_seed_and_without_keep_it_side_by_side(models):
 
 def test_requests_that_come_one_by_one_have_the_targets_distribution(models):
     params = PARAMS["temperature"]
-    counts = sample(models, params, speculative(2), samples=400, answer=one_by_one)
+    counts = sample(models, params, speculative(2), samples=200, answer=one_by_one)
     assert p_value(counts, exact(models, params)) > 1e-3
 
 
@@ -164,7 +163,7 @@ accept = acceptance_rule.accept_by_ratio
 def test_the_test_notices_a_broken_acceptance_rule(models, monkeypatch, broken):
     monkeypatch.setattr(acceptance_rule, "accept_by_ratio", broken)
     params = PARAMS["temperature"]
-    assert p_value(sample(models, params, speculative(2)), exact(models, params)) < 1e-9
+    assert p_value(sample(models, params, speculative(2)), exact(models, params)) < 1e-6
 
 
 def test_the_test_notices_noise_that_comes_twice(models, monkeypatch):
@@ -176,7 +175,7 @@ def test_the_test_notices_noise_that_comes_twice(models, monkeypatch):
     monkeypatch.setattr(Noise, "block", stuck)
     params = PARAMS["temperature"]
     counts = sample(models, params, speculative(2), seeds=True)
-    assert p_value(counts, exact(models, params)) < 1e-9
+    assert p_value(counts, exact(models, params)) < 1e-6
 
 
 def overlaps(models, params):

@@ -74,7 +74,7 @@ def test_nothing_refers_to_a_draft_that_was_let_go(running, nano, prompts):
 
 
 def test_requests_run_on_at_their_pace_while_a_draft_is_read(running, nano, nano_pair, prompts, tmp_path):
-    folder = random_draft(nano_pair.draft, tmp_path / "big", hidden=1024, layers=6, inner=3072)  # some 300 MB
+    folder = random_draft(nano_pair.draft, tmp_path / "big", hidden=1024, layers=3, inner=3072)  # some 170 MB
 
     def load():
         models = nano(light=folder)
@@ -87,8 +87,8 @@ def test_requests_run_on_at_their_pace_while_a_draft_is_read(running, nano, nano
     reading = engine.worker.keep(frozenset({DRAFT, LIGHT}))
     before = len(sink.tokens)
     until(reading.done, 150)
-    assert len(sink.tokens) - before >= 20  # a step after each piece
-    assert reading.result(0) > 200 * MB
+    assert len(sink.tokens) - before >= 10  # a step after each piece
+    assert reading.result(0) > 100 * MB
     engine.worker.keep(NONE).result(30)
 
 
