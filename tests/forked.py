@@ -67,9 +67,11 @@ def start(main: Callable[..., object], *arguments: object, environ: Mapping[str,
 
 
 def _run(main: Callable[..., object], arguments: tuple[object, ...], environ: dict[str, str], out: Connection) -> None:
-    for stream in (1, 2):
-        os.dup2(out.fileno(), stream)
+    for number in (1, 2):
+        os.dup2(out.fileno(), number)
     out.close()
+    # Others than the server's: those believe to write what the server writes to.
+    sys.stdout, sys.stderr = (open(n, "w", buffering=1, encoding="utf-8", closefd=False) for n in (1, 2))  # noqa: SIM115
     os.environ.clear()
     os.environ.update(environ)
     sys.exit(main(*arguments))  # type: ignore[arg-type]

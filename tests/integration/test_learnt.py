@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from draftd.client.child import clean_environ, serve_command, serving
+from draftd.client.child import clean_environ
 from draftd.client.client import DraftdClient
 from draftd.core import DepthMode, WorkloadClass
 from draftd.v1 import control_pb2 as pb
 from draftd.v1 import inference_pb2
+from tests import forked
 from tests.conftest import NanoPair
 from tests.serving import collect
 
@@ -21,9 +22,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 def known(nano_pair: NanoPair, folder: Path, *, ask: bool) -> pb.GetDepthResponse:
     """What a daemon knows that has just begun, or has been asked something."""
     pair = ("--model", str(nano_pair.target), "--draft-model", str(nano_pair.draft))
-    command = serve_command(*pair, "--port", "0", "--set", f"engine.learnt_file={folder / 'learnt.json'}")
+    kept = ("--set", f"engine.learnt_file={folder / 'learnt.json'}")
     environ = clean_environ(str(folder / "flags.json"))
-    with serving(command, environ, timeout=60) as daemon, DraftdClient(daemon.address) as client:
+    with (
+        forked.serving(forked.command, "serve", *pair, "--port", "0", *kept, environ=environ) as daemon,
+        DraftdClient(daemon.address) as client,
+    ):
         if ask:
             collect(client.generate("a", max_tokens=40, workload=WorkloadClass.CODE, depth_mode=DepthMode.FIXED))
         return client.depth()

@@ -17,13 +17,13 @@ import pytest
 
 from draftd.acceptance.folder import to_json
 from draftd.acceptance.manifest import Manifest, differences, take_manifest
-from draftd.client.child import clean_environ, serve_command
-from draftd.client.child import serving as child
+from draftd.client.child import clean_environ
 from draftd.client.client import CallError, DraftdClient
+from tests import forked
 from tests.conftest import NanoPair
 
 TOKEN = "a-token-that-is-told-to-no-client"
-SPARSE_BYTES = 1 << 30
+SPARSE_BYTES = 1 << 29
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,15 @@ def pair(nano_pair: NanoPair, tmp_path_factory: pytest.TempPathFactory) -> Itera
     folder = tmp_path_factory.mktemp("pair")
     shutil.copytree(nano_pair.target, folder / "target")
     shutil.copytree(nano_pair.draft, folder / "draft")
-    command = serve_command(
-        "--port", "0", "--model", str(folder / "target"), "--draft-model", str(folder / "draft"),
+    arguments = (
+        "serve", "--port", "0", "--model", str(folder / "target"), "--draft-model", str(folder / "draft"),
         "--set=engine.max_batch=2", f"--set=fallback.state_dir={folder / 'state'}",
     )  # fmt: skip
     environ = {**clean_environ(str(folder / "flags.json")), "DRAFTD_SERVER__TOKEN": TOKEN}
-    with child(command, environ, timeout=120) as ready, DraftdClient(ready.address, TOKEN) as client:
+    with (
+        forked.serving(forked.command, *arguments, environ=environ) as daemon,
+        DraftdClient(daemon.address, TOKEN) as client,
+    ):
         yield Pair(folder, client)
 
 
@@ -164,7 +167,7 @@ def test_a_target_that_changes_is_told_and_the_draft_is_not(pair: Pair) -> None:
 
 
 def test_the_daemon_answers_while_it_hashes(pair: Pair) -> None:
-    """A gigabyte, and none of it on the disk: all that is asked meanwhile is answered before it is hashed."""
+    """Half a gigabyte, and none of it on the disk: all that is asked meanwhile is answered before it is hashed."""
     large = pair.folder / "target" / "model-large.safetensors"
     with large.open("wb") as file:
         file.truncate(SPARSE_BYTES)

@@ -26,7 +26,7 @@ from dashboards.settings import Alerting
 from draftd.telemetry import catalog
 from draftd.telemetry.catalog import Metric
 from tests.conftest import NanoPair
-from tests.stack.traffic import CLASSES, Traffic, flag_off
+from tests.stack.traffic import CLASSES, Traffic, counts_equal_what_clients_receive, flag_off
 from tests.stack.whole import SCRAPE_SECONDS, Whole, whole
 from tests.waiting import until
 
@@ -41,7 +41,7 @@ SHORT = Alerting(
     baseline_offset_windows=2,
     ttft_floor_seconds=0.0,
 )
-TRAFFIC_SECONDS = 20.0
+TRAFFIC_SECONDS = 15.0
 PACKAGED = Path(__file__).parents[2] / "daemon" / "draftd" / "grafana" / "dashboards"
 
 # What a machine may lack: the figure is there if and only if the metric is.
@@ -91,12 +91,29 @@ EITHER_WAY: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
+class Asked:
+    """A query of a panel, and its answer."""
+
+    dashboard: Dashboard
+    panel: Panel
+    target: Target
+    found: Sequence[Series]
+
+    @property
+    def name(self) -> str:
+        """The panel's name, and the query's legend where it has several."""
+        panel = f"{self.dashboard.uid}/{self.panel.title}"
+        return panel if len(self.panel.targets) == 1 else f"{panel}/{self.target.named({})}"
+
+
+@dataclass(frozen=True)
 class Run:
-    """The pipeline after the traffic, and the time in which it ran."""
+    """The pipeline after the traffic, and the time in which it ran; all queries, each asked once of that time."""
 
     whole: Whole
     source: Source
     shown: Shown
+    answers: Sequence[Asked]
 
     def names(self) -> set[str]:
         return set(self.source.label_values('{__name__=~".+"}', "__name__", self.shown))
@@ -104,28 +121,32 @@ class Run:
 
 @contextlib.contextmanager
 def measured(folder: Path, short: Sequence[Dashboard]) -> Iterator[Run]:
-    started = time.time()
-    with whole(folder) as running, Traffic(running.address) as traffic:
-        time.sleep(TRAFFIC_SECONDS / 3)
-        traffic.trouble()
-        traffic.overload()
-        with flag_off(running.address):
-            time.sleep(TRAFFIC_SECONDS / 6)
-        time.sleep(TRAFFIC_SECONDS / 3)
-        traffic.trouble()
+    with whole(folder) as running:
+        started = time.time()
+        counts_equal_what_clients_receive(running.prometheus, running.address)
         source = Source(running.prometheus.url)
 
         def shown() -> Shown:
             # Windows of twice as many scrapes as Grafana would take: a busy machine misses some.
             return Shown(started, time.time(), 2 * SCRAPE_SECONDS, 60)
 
-        until(
-            lambda: all(all_offered(offered(dashboard, source, shown())) for dashboard in short),
-            60,
-            "every value of every variable is in Prometheus",
-        )
-        # The traffic goes on, but what is asked is of the time until now.
-        yield Run(running, source, shown())
+        with Traffic(running.address, pause=0.1) as traffic:
+            time.sleep(TRAFFIC_SECONDS / 3)
+            traffic.trouble()
+            traffic.overload()
+            with flag_off(running.address):
+                time.sleep(TRAFFIC_SECONDS / 6)
+            time.sleep(TRAFFIC_SECONDS / 3)
+            traffic.trouble()
+            until(
+                lambda: all(all_offered(offered(dashboard, source, shown())) for dashboard in short),
+                60,
+                "every value of every variable is in Prometheus",
+            )
+            # The traffic goes on, but what is asked is of the time until now.
+            then = shown()
+            answers = [Asked(*one, one[0].ask(one[2], source, then)) for one in asked(short)]
+            yield Run(running, source, then, answers)
 
 
 def offered(dashboard: Dashboard, source: Source, shown: Shown) -> dict[str, list[str]]:
@@ -153,34 +174,26 @@ def asked(dashboards: Sequence[Dashboard]) -> Iterator[tuple[Dashboard, Panel, T
                 yield dashboard, panel, target
 
 
-def named(dashboard: Dashboard, panel: Panel, target: Target) -> str:
-    """The panel's name, and the query's legend where it has several."""
-    whole_panel = f"{dashboard.uid}/{panel.title}"
-    return whole_panel if len(panel.targets) == 1 else f"{whole_panel}/{target.named({})}"
-
-
 def tells(series: Sequence[Series]) -> bool:
     return any(math.isfinite(value) for one in series for _, value in one.points)
 
 
-def every_query_gives_series_with_the_labels_that_its_legend_names(run: Run, short: Sequence[Dashboard]) -> None:
+def every_query_gives_series_with_the_labels_that_its_legend_names(run: Run) -> None:
     silent, unlabelled = set(), set()
-    for dashboard, panel, target in asked(short):
-        found = dashboard.ask(target, run.source, run.shown)
-        if not tells(found):
-            silent.add(named(dashboard, panel, target))
-        for label in target.legend_labels:
-            unlabelled |= {f"{named(dashboard, panel, target)}: {label}" for one in found if not one.labels.get(label)}
+    for one in run.answers:
+        if not tells(one.found):
+            silent.add(one.name)
+        for label in one.target.legend_labels:
+            unlabelled |= {f"{one.name}: {label}" for series in one.found if not series.labels.get(label)}
     there = run.names()
     lacking = {name for name, (metric, _) in SENSORS.items() if metric.prometheus not in there}
     assert silent - set(EITHER_WAY) == lacking | set(NOT_HAPPENED)
     assert not unlabelled
 
 
-def no_figure_is_nan(run: Run, short: Sequence[Dashboard]) -> None:
-    for dashboard, panel, target in asked(short):
-        for one in dashboard.ask(target, run.source, run.shown):
-            assert not any(math.isnan(value) for _, value in one.points), named(dashboard, panel, target)
+def no_figure_is_nan(run: Run) -> None:
+    for one in run.answers:
+        assert not any(math.isnan(value) for series in one.found for _, value in series.points), one.name
 
 
 def shipped_dashboards_ask_what_prometheus_understands(run: Run) -> None:
@@ -194,11 +207,13 @@ def choosing_all_values_by_hand_shows_what_all_shows(run: Run, short: Sequence[D
         assert all_offered(values), values
         chosen = {name: f"({'|'.join(each)})" for name, each in values.items()}
         by_hand = dataclasses.replace(dashboard, variables=chosen)
-        for _, panel, target in asked([dashboard]):
-            all_of_them = dashboard.ask(target, run.source, run.shown)
-            assert {tuple(sorted(one.labels.items())) for one in by_hand.ask(target, run.source, run.shown)} == {
-                tuple(sorted(one.labels.items())) for one in all_of_them
-            }, panel.title
+        for one in run.answers:
+            if one.dashboard is dashboard:
+                assert labels(by_hand.ask(one.target, run.source, run.shown)) == labels(one.found), one.name
+
+
+def labels(found: Sequence[Series]) -> set[tuple[tuple[str, str], ...]]:
+    return {tuple(sorted(series.labels.items())) for series in found}
 
 
 def a_flag_that_changed_is_marked_and_nothing_else_is(run: Run, short: Sequence[Dashboard]) -> None:
@@ -235,12 +250,12 @@ def every_alert_judges_by_what_there_is(run: Run) -> None:
     assert silent - {"DraftdAbsent"} == lacking | {"DraftdTelemetryDropped"}, "none was dropped"
 
 
-def test_the_dashboards_and_alerts_on_a_real_pipeline(tmp_path: Path, nano_pair: NanoPair) -> None:
+def test_counts_dashboards_and_alerts_on_a_real_pipeline(tmp_path: Path, nano_pair: NanoPair) -> None:
     """One test, because what it looks at takes long to make."""
     short = [parsed(written(board)) for board in boards(SHORT)]
     with measured(tmp_path, short) as run:
-        every_query_gives_series_with_the_labels_that_its_legend_names(run, short)
-        no_figure_is_nan(run, short)
+        every_query_gives_series_with_the_labels_that_its_legend_names(run)
+        no_figure_is_nan(run)
         shipped_dashboards_ask_what_prometheus_understands(run)
         choosing_all_values_by_hand_shows_what_all_shows(run, short)
         a_flag_that_changed_is_marked_and_nothing_else_is(run, short)

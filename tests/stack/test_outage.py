@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from dashboards import external
-from draftd.client.child import clean_environ, serve_command, serving
+from draftd.client.child import clean_environ
 from draftd.client.client import DraftdClient
 from draftd.core import ModePreference
 from draftd.telemetry import attributes, catalog
+from tests import forked
 from tests.conftest import NanoPair
 from tests.otlp import OtlpReceiver
 from tests.stack.components import Collector, Prometheus, free_ports, prometheus
@@ -98,12 +99,12 @@ def test_the_collector_is_killed_under_load_and_comes_back(tmp_path: Path, nano_
         "OTEL_BSP_SCHEDULE_DELAY": "100",
         "OTEL_SERVICE_INSTANCE_ID": "test",
     }
-    command = serve_command("--model", nano_pair.target, "--draft-model", nano_pair.draft, "--port", "0")
+    pair = ("--model", nano_pair.target, "--draft-model", nano_pair.draft)
     running.start()
     try:
         with (
             prometheus(tmp_path, running.scrape, own=running.own) as found,
-            serving(command, environ, timeout=60) as daemon,
+            forked.serving(forked.command, "serve", *pair, "--port", "0", environ=environ) as daemon,
         ):
             load = Load(daemon.address)
             with load.running():

@@ -14,6 +14,9 @@ from importlib.resources import files
 
 from draftd.client.client import CallError, DraftdClient, Message
 from draftd.core import PROMPT_LOOKUP, DrafterName, ModePreference, SamplingParams, WorkloadClass
+from draftd.telemetry import catalog
+from tests.stack.components import Prometheus
+from tests.waiting import until
 
 CLASSES = ("code", "tool_call", "chat", "prose")
 _AUTO, _AUTOREGRESSIVE = ModePreference.AUTO, ModePreference.AUTOREGRESSIVE
@@ -67,9 +70,9 @@ class Traffic:
         for number in itertools.count():
             if self._stop.wait(self._pause):
                 return
-            drafter = PROMPT_LOOKUP if number % 11 == 10 else None
+            drafter = PROMPT_LOOKUP if number % 5 == 4 else None
             mode = _AUTOREGRESSIVE if number % 4 == 1 and drafter is None else _AUTO
-            if number % 13 == 12:
+            if number % 7 == 6:
                 mode = ModePreference.SPECULATIVE  # a demand: refused while the flag is off
             sampling = SamplingParams(temperature=0.7, seed=number) if number % 4 == 3 else None
             self._one(name, number=number, mode=mode, drafter=drafter, sampling=sampling)
@@ -122,3 +125,70 @@ def flag_off(address: str) -> Iterator[None]:
             yield
         finally:
             client.set_flag("on")
+
+
+MODES = (ModePreference.SPECULATIVE, ModePreference.AUTOREGRESSIVE)
+
+
+class Counting:
+    """Concurrent clients, one for each class; sums of what they received, by mode."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._lock = threading.Lock()
+        self.received: dict[str, Counter[str]] = {mode.value: Counter() for mode in MODES}
+
+    def run(self) -> None:
+        threads = [threading.Thread(target=self._one, args=(name,)) for name in CLASSES]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+            assert not thread.is_alive()
+
+    def _one(self, name: str) -> None:
+        lines = (files("draftd.models.nano") / "prompts" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+        with DraftdClient(self._address) as client:
+            for line in lines[:2]:
+                messages = [(one["role"], one["content"]) for one in json.loads(line)["messages"]]
+                for mode in MODES:
+                    sums: Counter[str] = Counter(requests=1)
+                    for event in client.generate(
+                        messages=messages, mode=mode, workload=WorkloadClass(name), max_tokens=24, timeout=60
+                    ):
+                        sums["tokens"] += len(event.chunk.token_ids)
+                        sums["accepted"] += sum(event.chunk.from_draft)
+                        sums["input"] += event.finished.usage.input_tokens
+                        sums["drafted"] += event.finished.counts.drafted_tokens
+                        sums["target_forwards"] += event.finished.counts.target_forwards
+                    with self._lock:
+                        self.received[mode.value] += sums
+
+
+def counted(of: Prometheus, mode: str) -> Counter[str]:
+    def total(metric: catalog.Metric, more: str = "") -> int:
+        return int(of.number(f'sum({metric.prometheus}{{draftd_mode="{mode}"{more}}})') or 0)
+
+    return +Counter(
+        requests=total(catalog.REQUESTS),
+        tokens=total(catalog.TOKENS, ', gen_ai_token_type="output"'),
+        input=total(catalog.TOKENS, ', gen_ai_token_type="input"'),
+        accepted=total(catalog.ACCEPTED_TOKENS),
+        drafted=total(catalog.DRAFT_TOKENS),
+        target_forwards=total(catalog.TARGET_FORWARDS),
+    )
+
+
+def counts_equal_what_clients_receive(of: Prometheus, address: str) -> None:
+    """Before anything else is asked: each sum in Prometheus is the clients' own."""
+    clients = Counting(address)
+    clients.run()
+    for mode, received in clients.received.items():
+        assert received["requests"] == 2 * len(CLASSES)
+        assert received["tokens"] > 100
+        until(
+            lambda m=mode, r=received: counted(of, m) == +r,  # type: ignore[misc]
+            20,
+            f"{mode}: received {+received}, counted {counted(of, mode)}",
+        )
+    assert clients.received["speculative"]["accepted"] > 0

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from draftd.client.child import clean_environ, serve_command, serving
+from draftd.client.child import clean_environ
+from tests import forked
 from tests.otlp import OtlpReceiver
 from tests.stack.components import Collector, Prometheus, collector, prometheus
 
@@ -45,15 +46,9 @@ def whole(
             "DRAFTD_ENGINE__QUEUE_CAPACITY": str(queue_capacity),
             "DRAFTD_HARDWARE__PERIOD_SECONDS": "1",
         }
-        command = serve_command(
-            "--model",
-            str(models / "target"),
-            "--draft-model",
-            str(models / "draft"),
-            "--port",
-            "0",
-            "--depth-mode",
-            "fixed",  # every panel of drafts is to have some, however busy the machine
-        )
-        with serving(command, environ, timeout=60) as daemon:
+        arguments = (
+            "serve", "--model", str(models / "target"), "--draft-model", str(models / "draft"), "--port", "0",
+            "--depth-mode", "fixed",  # every panel of drafts is to have some, however busy the machine
+        )  # fmt: skip
+        with forked.serving(forked.command, *arguments, environ=environ) as daemon:
             yield Whole(daemon.address, running, found)
