@@ -73,14 +73,16 @@ class Degrading:
     prometheus: Prometheus
     alertmanager: Alertmanager
     webhook: Webhook
-    _file: Path
+    accepted: Path
+    folder: Path
+    endpoint: str
     _states: dict[str, list[str]] = field(default_factory=dict)
 
     def accept(self, share: float) -> None:
         """From now on so much of what is drafted is accepted."""
-        fresh = self._file.with_suffix(".new")
+        fresh = self.accepted.with_suffix(".new")
         fresh.write_text(str(share))
-        fresh.replace(self._file)
+        fresh.replace(self.accepted)
 
     def states(self, name: str) -> list[str]:
         """`pending`, `firing`, `inactive` in the order in which the alert went through them."""
@@ -97,10 +99,24 @@ class Degrading:
             if not seen or seen[-1] != state:
                 seen.append(state)
 
+    @contextlib.contextmanager
+    def served(self, instance: str) -> Iterator[None]:
+        """A daemon and its clients."""
+        environ = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": self.endpoint,
+            "OTEL_METRIC_EXPORT_INTERVAL": "500",
+            "OTEL_RESOURCE_ATTRIBUTES": f"service.instance.id={instance}",
+            "ACCEPTANCE": str(self.accepted),
+        }
+        with composed(DAEMON, self.folder, environ) as address, contextlib.ExitStack() as clients:
+            for _ in range(_CLIENTS):
+                clients.enter_context(repeating(_asking(address), _PAUSE_SECONDS))
+            yield
+
 
 @contextlib.contextmanager
 def degrading(folder: Path, settings: Alerting, *, acceptance: float) -> Iterator[Degrading]:
-    """Daemon, collector, Prometheus with the generated rules, Alertmanager, a webhook, and clients."""
+    """The collector, Prometheus with the generated rules, Alertmanager and a webhook: what a daemon is watched by."""
     rules, accepted = folder / "draftd.rules.yaml", folder / "acceptance"
     rules.write_text(prometheus_rules(settings))
     accepted.write_text(str(acceptance))
@@ -112,18 +128,9 @@ def degrading(folder: Path, settings: Alerting, *, acceptance: float) -> Iterato
         alertmanager(folder, webhook=hook) as manager,
         prometheus(folder, running.scrape, own=running.own, rules=[rules], alertmanager=manager.address) as found,
     ):
-        environ = {
-            "OTEL_EXPORTER_OTLP_ENDPOINT": running.endpoint,
-            "OTEL_METRIC_EXPORT_INTERVAL": "500",
-            "OTEL_RESOURCE_ATTRIBUTES": "service.instance.id=test",
-            "ACCEPTANCE": str(accepted),
-        }
-        with composed(DAEMON, folder, environ) as address:
-            one = Degrading(found, manager, webhook, accepted)
-            with repeating(one.look, _POLL_SECONDS), contextlib.ExitStack() as clients:
-                for _ in range(_CLIENTS):
-                    clients.enter_context(repeating(_asking(address), _PAUSE_SECONDS))
-                yield one
+        one = Degrading(found, manager, webhook, accepted, folder, running.endpoint)
+        with repeating(one.look, _POLL_SECONDS):
+            yield one
 
 
 def _asking(address: str) -> Callable[[], None]:

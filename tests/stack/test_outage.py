@@ -18,8 +18,7 @@ from draftd.client.child import clean_environ
 from draftd.client.client import DraftdClient
 from draftd.core import ModePreference
 from draftd.telemetry import attributes, catalog
-from tests import forked
-from tests.conftest import NanoPair
+from tests import forked, scripted_daemon
 from tests.otlp import OtlpReceiver
 from tests.stack.components import Collector, Prometheus, free_ports, prometheus
 from tests.waiting import until
@@ -89,22 +88,22 @@ def read(of: Prometheus, query: str) -> float:
     return of.number(query) or 0.0
 
 
-def test_the_collector_is_killed_under_load_and_comes_back(tmp_path: Path, nano_pair: NanoPair) -> None:
+def test_the_collector_is_killed_under_load_and_comes_back(tmp_path: Path) -> None:
     (away,) = free_ports(1)  # the store of traces is away as well, so that the collector has something to keep
     running = Collector(tmp_path, away)
-    environ = clean_environ(str(tmp_path / "flags.json")) | {
+    flags = str(tmp_path / "flags.json")
+    environ = clean_environ(flags) | {
         "OTEL_EXPORTER_OTLP_ENDPOINT": running.endpoint,
         "OTEL_EXPORTER_OTLP_TIMEOUT": "1",
         "OTEL_METRIC_EXPORT_INTERVAL": "500",
         "OTEL_BSP_SCHEDULE_DELAY": "100",
         "OTEL_SERVICE_INSTANCE_ID": "test",
     }
-    pair = ("--model", nano_pair.target, "--draft-model", nano_pair.draft)
     running.start()
     try:
         with (
             prometheus(tmp_path, running.scrape, own=running.own) as found,
-            forked.serving(forked.command, "serve", *pair, "--port", "0", environ=environ) as daemon,
+            forked.serving(scripted_daemon.main, flags, "step_seconds=0.005", environ=environ) as daemon,
         ):
             load = Load(daemon.address)
             with load.running():
