@@ -25,7 +25,7 @@ from draftd.fallback.ladder import (
 )
 from draftd.fallback.leases import Applied, Leases, Notice
 from draftd.fallback.probes import ProbedPrompt, ProbeReport, Verdict
-from draftd.fallback.saved_state import Saved, document, parse
+from draftd.fallback.saved_state import Saved, parse
 from draftd.fallback.signals import Guard, Machine
 from draftd.settings import FallbackSettings
 
@@ -184,8 +184,11 @@ class Daemon:
         self._tried, self._running, self._good, self._asked = set(), None, None, -1e18
 
     def _document(self, own: float) -> str:
-        saved = Saved(own, self._ladder, self._leases, self._guard.learnt(), self._guard.quality)
-        return document(saved, self._levels)
+        guard = self._guard
+        saved = Saved.of(
+            own, self._levels, self._ladder, leases=self._leases, baselines=guard.learnt(), quality=guard.quality
+        )
+        return saved.model_dump_json(indent=1)
 
     def _probe(self, now: float, own: float, signals: Sequence[Signal]) -> Permit | None:
         """What allows a step up, if anything does. Begins probes, and takes in their ends."""

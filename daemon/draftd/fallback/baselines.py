@@ -53,37 +53,26 @@ def frozen_baselines(path: Path | None) -> dict[StreamKey, Baseline]:
         raise ConfigError("fallback.baseline", str(path), f"a file of baselines ({why})") from None
 
 
-class _ProbeBaselines(Document):
-    prompts: str
-    drafters: dict[DrafterName, Baseline]
-
-
-class ProbeBaselines:
+class ProbeBaselines(Document):
     """What the frozen prompts showed while all was well: what later probes are compared with. Any thread. What was
-    learnt of other prompts is of no use for these."""
+    learnt of other prompts is of no use for these: `prompts` is their fingerprint."""
 
-    def __init__(self, prompts: Sequence[FrozenPrompt]) -> None:
-        self._prompts = hashlib.sha256(repr(tuple(prompts)).encode()).hexdigest()[:16]
-        self.known: dict[DrafterName, Baseline] = {}
+    prompts: str
+    drafters: dict[DrafterName, Baseline] = Field(default_factory=dict)
+
+    @classmethod
+    def of(cls, prompts: Sequence[FrozenPrompt]) -> ProbeBaselines:
+        return cls(prompts=hashlib.sha256(repr(tuple(prompts)).encode()).hexdigest()[:16])
 
     def forget(self) -> None:
         """The drafts with weights are others on purpose; prompt lookup has none. A probe that is under way is of an old
-        draft still: what it teaches goes where it found `known`, and is forgotten with it."""
-        self.known = {kind: one for kind, one in self.known.items() if kind == PROMPT_LOOKUP}
+        draft still: what it teaches goes where it found `drafters`, and is forgotten with it."""
+        self.drafters = {kind: one for kind, one in self.drafters.items() if kind == PROMPT_LOOKUP}
 
-    def document(self) -> dict[str, object]:
-        """What JSON can hold, and `recall` reads."""
-        return _ProbeBaselines(prompts=self._prompts, drafters=dict(self.known)).model_dump(mode="json")
-
-    def recall(self, document: object) -> None:
-        """What an earlier run learnt. Raises ValueError, which names the field, its value and what is allowed; then
-        nothing is recalled."""
-        try:
-            found = _ProbeBaselines.model_validate(document, strict=False)
-        except ValidationError as error:
-            raise explained(error, "probe_baselines.") from None
-        if found.prompts == self._prompts:
-            self.known = found.drafters
+    def recall(self, earlier: ProbeBaselines) -> None:
+        """What an earlier run learnt."""
+        if earlier.prompts == self.prompts:
+            self.drafters = dict(earlier.drafters)
 
 
 def learnt(prompts: Sequence[ProbedPrompt]) -> Baseline | None:

@@ -28,7 +28,7 @@ from draftd.fallback.loaded_drafters import LoadedDrafters, StepUp, Weights, mis
 from draftd.fallback.logs import OutageLog
 from draftd.fallback.probe_schedule import ProbeRuns, ProbeSchedule
 from draftd.fallback.probes import CanaryReport, ProbeReport
-from draftd.fallback.saved_state import Saved, SavedState
+from draftd.fallback.saved_state import SavedState
 from draftd.fallback.seams import EngineControl, FallbackTelemetry
 from draftd.fallback.signal_feed import MachineFeed, RequestFeed, SignalFeed, SteadyClock
 from draftd.fallback.signals import Guard
@@ -338,7 +338,7 @@ class Controller:
 
     def _save(self, now: float) -> None:
         guard = self._feed.guard
-        self._saved_state.keep(Saved(now, self._ladder, self._leases, guard.learnt(), guard.quality))
+        self._saved_state.keep(now, self._ladder, leases=self._leases, baselines=guard.learnt(), quality=guard.quality)
 
     def _reconcile(self) -> None:
         """A process that was killed between a step and its saving left a journal that ends elsewhere: it is told which

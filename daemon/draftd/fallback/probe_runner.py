@@ -73,7 +73,7 @@ class ProbeRunner:
         self._prompts = FrozenPrompts.shipped() if prompts is None else prompts
         self._limits = limits or ProbeLimits()
         self._requests = ProbeRequests(engine, borrow, self._limits.answer, clock)
-        self.baselines = ProbeBaselines(self._prompts.probe)
+        self.baselines = ProbeBaselines.of(self._prompts.probe)
         self._lock = threading.Lock()  # guards the run
         self._thread: threading.Thread | None = None  # of the run that is under way
         self._give_up: Callable[[], None] = lambda: None  # ends its future
@@ -176,7 +176,7 @@ class ProbeRunner:
 
     def _probe(self, level: LadderLevel, beside: str = "", learn: bool = False) -> ProbeReport:
         assert level.drafter is not None
-        known, prompts = self.baselines.known, self._prompts.probe
+        known, prompts = self.baselines.drafters, self._prompts.probe
         compared, ended = self._requests.compare(prompts, level, Origin.PROBE, self._limits.probe)
         probed = [
             ProbedPrompt(prompt.id, one.drafted.counts, one.divergence)

@@ -178,7 +178,7 @@ class ProbeSchedule:
         top = self._ladder[0]
         if state.position != 0 or signals or top.drafter is None or not top.max_draft_tokens or now < self._learn_at:
             return False
-        return top.drafter not in self._runner.baselines.known and not why_missing(top.drafter, self._engine)
+        return top.drafter not in self._runner.baselines.drafters and not why_missing(top.drafter, self._engine)
 
     def _canaries_due(self, state: LadderState, signals: Sequence[Signal], now: float) -> bool:
         """Only where they would find something drafted."""

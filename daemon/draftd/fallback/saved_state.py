@@ -7,17 +7,16 @@ allows, since a restart may come with another ladder. A document that cannot be 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, TypeAdapter, ValidationError
+from pydantic import AfterValidator, TypeAdapter, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 from pydantic_core import from_json
 
 from draftd.core import FallbackLevel, drafter_cost_rank
 from draftd.fallback.baselines import Baselines, ProbeBaselines
-from draftd.fallback.drift import Baseline, StreamKey
 from draftd.fallback.ladder import Cause, LadderLevel, LadderState, Signal, lowest
 from draftd.fallback.leases import Leases
 from draftd.fallback.logs import OutageLog
@@ -29,15 +28,47 @@ log = logging.getLogger(__name__)
 _LATEST = 253_402_300_799.0  # the year 9999, the last one that has a date
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """`at` is when it was saved. `quality` as Guard has it."""
+def _dated(leases: Leases) -> Leases:
+    times = [*(lease.notice.starts_at for lease in leases.held.values()), *leases.ended.values()]
+    if not all(0 <= at <= _LATEST for at in times):
+        raise ValueError("alerts that begin between 1970 and 9999")
+    return leases
 
+
+def _readable(found: object, read: ValidatorFunctionWrapHandler) -> ProbeBaselines | None:
+    """None where it cannot be read: it is learnt again, and the rest stays valid."""
+    try:
+        baselines: ProbeBaselines | None = read(found)
+        return baselines
+    except ValidationError as error:
+        why = explained(error, "probe_baselines.")
+        log.warning("what probes showed while all was well is to be learnt anew: %s", why)
+        return None
+
+
+class Saved(Document):
+    """`at` is when it was saved; `level` and `hold_level` are what the ladder's positions stood for; `quality` as Guard
+    has it. `pair` names the models."""
+
+    version: Literal[2] = 2
     at: float
-    ladder: LadderState = field(default_factory=LadderState)
-    leases: Leases = field(default_factory=Leases)
-    baselines: Mapping[StreamKey, Baseline] = field(default_factory=dict)
-    quality: str = ""
+    level: LadderLevel
+    hold_level: LadderLevel | None
+    ladder: LadderState
+    leases: Annotated[Leases, AfterValidator(_dated)]
+    baselines: Baselines
+    quality: str
+    pair: str = ""
+    probe_baselines: Annotated[ProbeBaselines | None, WrapValidator(_readable)] = None
+
+    @classmethod
+    def of(cls, at: float, levels: Sequence[LadderLevel], ladder: LadderState, **more: Any) -> Saved:
+        """Of a ladder with these levels; `more` are the other fields. Raises ValueError where one cannot be saved."""
+        level, hold = levels[ladder.position], ladder.hold
+        found = {"leases": Leases(), "baselines": {}, "quality": "", **more}
+        return cls(
+            at=at, level=level, hold_level=None if hold is None else levels[hold.position], ladder=ladder, **found
+        )
 
     def resumed(self, now: float) -> Saved:
         """As of `now`, after a restart. Where the clock has gone back no time has passed: everything moves with it."""
@@ -52,77 +83,33 @@ class Saved:
         hold = state.hold and replace(state.hold, until=moved(state.hold.until))
         stepped_up, forgave = moved(state.stepped_up), moved(state.forgave)
         ladder = replace(state, since=state.since - back, stepped_up=stepped_up, forgave=forgave, hold=hold)
-        leases = {name: replace(lease, until=lease.until - back) for name, lease in self.leases.held.items()}
-        return replace(self, at=now, ladder=ladder, leases=replace(self.leases, held=leases))
+        held = {name: replace(lease, until=lease.until - back) for name, lease in self.leases.held.items()}
+        return self.model_copy(update={"at": now, "ladder": ladder, "leases": replace(self.leases, held=held)})
 
 
-def _dated(leases: Leases) -> Leases:
-    times = [*(lease.notice.starts_at for lease in leases.held.values()), *leases.ended.values()]
-    if not all(0 <= at <= _LATEST for at in times):
-        raise ValueError("alerts that begin between 1970 and 9999")
-    return leases
+def parse(text: str, levels: Sequence[LadderLevel]) -> Saved:
+    """What was saved, for a ladder with these levels: one that it lacks is the nearest lower one. Raises ValueError,
+    which names the field, its value and what is allowed."""
+    try:
+        found = Saved.model_validate_json(text)
+    except ValidationError as error:
+        raise explained(error) from None
+    hold = found.ladder.hold
+    if hold is not None and found.hold_level is not None:
+        hold = replace(hold, position=_position(found.hold_level, levels))
+    ladder = replace(found.ladder, position=_position(found.level, levels), hold=hold)
+    return found.model_copy(update={"ladder": ladder})
 
 
-class _State(Document):
-    """`level` and `hold_level` are what the ladder's positions stood for."""
-
-    version: Literal[2] = 2
-    at: float
-    level: LadderLevel
-    hold_level: LadderLevel | None
-    ladder: LadderState
-    leases: Annotated[Leases, AfterValidator(_dated)]
-    baselines: Baselines
-    quality: str
-    pair: str = ""
-    probe_baselines: Any = None
-
-    @classmethod
-    def read(cls, text: str) -> _State:
-        """Raises ValueError."""
-        try:
-            return cls.model_validate_json(text)
-        except ValidationError as error:
-            raise explained(error) from None
-
-    def saved(self, ladder: Sequence[LadderLevel]) -> Saved:
-        hold, hold_level = self.ladder.hold, self.hold_level
-        if hold is not None and hold_level is not None:
-            hold = replace(hold, position=_position(hold_level, ladder))
-        state = replace(self.ladder, position=_position(self.level, ladder), hold=hold)
-        return Saved(self.at, state, self.leases, self.baselines, self.quality)
-
-
-def document(saved: Saved, ladder: Sequence[LadderLevel], **more: Any) -> str:
-    """The JSON that `parse` reads. `more`: the pair, and what probes showed."""
-    hold = saved.ladder.hold
-    return _State(
-        at=saved.at,
-        level=ladder[saved.ladder.position],
-        hold_level=None if hold is None else ladder[hold.position],
-        ladder=saved.ladder,
-        leases=saved.leases,
-        baselines=dict(saved.baselines),
-        quality=saved.quality,
-        **more,
-    ).model_dump_json(indent=1)
-
-
-def parse(text: str, ladder: Sequence[LadderLevel]) -> Saved:
-    """What was saved, for this ladder: a level that it lacks is the nearest lower one. Raises ValueError, which names
-    the field, its value and what is allowed."""
-    return _State.read(text).saved(ladder)
-
-
-def safer(text: str | None, ladder: Sequence[LadderLevel], now: float) -> Saved:
+def safer(text: str | None, levels: Sequence[LadderLevel], now: float) -> Saved:
     """What to begin with where `parse` raises: the level, if that can be read; else the last one of SHORT_BLOCK."""
     try:
         level = TypeAdapter(LadderLevel).validate_python(from_json(text or "")["level"])
-        position = _position(level, ladder)
+        position = _position(level, levels)
     except (ValueError, TypeError, LookupError):
-        position = lowest(ladder, FallbackLevel.SHORT_BLOCK)
-    signal = Signal(Cause.UNREADABLE_STATE, ladder[position].kind, "the saved state could not be read")
-    return Saved(now, LadderState(position, since=now, signal=signal))
+        position = lowest(levels, FallbackLevel.SHORT_BLOCK)
+    signal = Signal(Cause.UNREADABLE_STATE, levels[position].kind, "the saved state could not be read")
+    return Saved.of(now, levels, LadderState(position, since=now, signal=signal))
 
 
 class SavedState:
@@ -131,14 +118,14 @@ class SavedState:
     def __init__(
         self,
         store: StateStore,
-        ladder: Sequence[LadderLevel],
+        levels: Sequence[LadderLevel],
         telemetry: FallbackTelemetry,
         probe_baselines: ProbeBaselines,
         pair: str = "",
     ) -> None:
-        self._store, self._ladder, self._telemetry, self._pair = store, tuple(ladder), telemetry, pair
+        self._store, self._levels, self._telemetry, self._pair = store, tuple(levels), telemetry, pair
         self._probe_baselines = probe_baselines
-        self._kept: str | None = None  # as it is on the disk, but for its time
+        self._kept: Saved | None = None  # as it is on the disk, but for its time
         self._outage = OutageLog(log)
 
     @property
@@ -151,31 +138,28 @@ class SavedState:
         try:
             text = self._store.load()
             if text is None:
-                return Saved(now)
-            state = _State.read(text)
+                return Saved.of(now, self._levels, LadderState())
+            found = parse(text, self._levels)
         except ValueError as error:
             log.warning("%s cannot be used: %s", self.path, error)
             self._store.set_aside()
-            return safer(text, self._ladder, now)
-        found = state.saved(self._ladder)
-        if state.pair != self._pair:
+            return safer(text, self._levels, now)
+        if found.pair != self._pair:
             log.info("%s is of other models: its level is kept, what was learnt of them is not", self.path)
-            found = replace(found, baselines={}, quality="")
-        elif state.probe_baselines is not None:
-            try:
-                self._probe_baselines.recall(state.probe_baselines)
-            except ValueError as error:  # it is learnt again; the rest stays valid
-                log.warning("what probes showed is to be learnt anew: %s: %s", self.path, error)
+            found = found.model_copy(update={"baselines": {}, "quality": ""})
+        elif found.probe_baselines is not None:
+            self._probe_baselines.recall(found.probe_baselines)
         return found.resumed(now)
 
-    def keep(self, saved: Saved) -> None:
-        """What cannot be saved is counted, and logged once until it can be again."""
-        more = {"pair": self._pair, "probe_baselines": self._probe_baselines.document()}
+    def keep(self, at: float, ladder: LadderState, **more: Any) -> None:
+        """As `Saved.of`. What cannot be saved is counted, and logged once until it can be again."""
+        probed = self._probe_baselines.model_copy(update={"drafters": dict(self._probe_baselines.drafters)})
         try:
-            timeless = document(replace(saved, at=0.0), self._ladder, **more)
+            saved = Saved.of(at, self._levels, ladder, pair=self._pair, probe_baselines=probed, **more)
+            timeless = saved.model_copy(update={"at": 0.0})
             if timeless == self._kept:
                 return
-            self._store.save(document(saved, self._ladder, **more))
+            self._store.save(saved.model_dump_json(indent=1))
         except (OSError, ValueError) as error:
             self._telemetry.save_failed()
             self._outage.began(f"{self.path} cannot be saved: {error}; a restart would not find the level of now")
@@ -184,14 +168,14 @@ class SavedState:
         self._kept = timeless
 
 
-def _position(was: LadderLevel, ladder: Sequence[LadderLevel]) -> int:
+def _position(was: LadderLevel, levels: Sequence[LadderLevel]) -> int:
     """The same level's; else that of the highest of its kind that allows no more; else of the first one of a lower
     kind. The top stays the top, whatever it allows now."""
     if was.kind is FallbackLevel.FULL:
         return 0
-    if was in ladder:
-        return ladder.index(was)
-    return next((i for i, level in enumerate(ladder) if _no_more(level, was)), len(ladder) - 1)
+    if was in levels:
+        return levels.index(was)
+    return next((i for i, level in enumerate(levels) if _no_more(level, was)), len(levels) - 1)
 
 
 def _no_more(level: LadderLevel, was: LadderLevel) -> bool:

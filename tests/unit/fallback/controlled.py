@@ -150,9 +150,9 @@ class FakeProbeRunner:
         self.probed: list[LadderLevel] = []
         self.learnt: list[LadderLevel] = []
         self.tested = 0
-        self.baselines = ProbeBaselines(())
+        self.baselines = ProbeBaselines.of(())
         for drafter in BUILT_IN_DRAFTERS:
-            self.baselines.known[drafter] = AT_BEST
+            self.baselines.drafters[drafter] = AT_BEST
         self.slow, self.teaches = False, True
         self._ends: list[tuple[Future[Any], Any]] = []
 
@@ -162,7 +162,7 @@ class FakeProbeRunner:
 
     @property
     def known(self) -> set[DrafterName]:
-        return set(self.baselines.known)
+        return set(self.baselines.drafters)
 
     def probe(self, level: LadderLevel, baselines: object) -> Future[ProbeReport]:
         self.probed.append(level)
@@ -170,12 +170,12 @@ class FakeProbeRunner:
 
     def learn(self, level: LadderLevel) -> Future[ProbeReport]:
         if self.teaches and level.drafter is not None:
-            self.baselines.known[level.drafter] = AT_BEST
+            self.baselines.drafters[level.drafter] = AT_BEST
         self.learnt.append(level)
         return self._begun(ProbeReport(level, Verdict.GOOD, "as set", 0.7, 1.5, 0.1))
 
     def unlearn(self) -> None:
-        self.baselines.known = {}
+        self.baselines.drafters = {}
 
     def canaries(self) -> Future[CanaryReport]:
         self.tested += 1

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from draftd.canaries.prompts import FrozenPrompt
-from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
+from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
 from draftd.fallback.baselines import ProbeBaselines
 from draftd.fallback.drift import Baseline
 from draftd.fallback.probes import Verdict
@@ -21,43 +21,18 @@ PROMPTS = (FrozenPrompt("p", WorkloadClass.CHAT, (("user", "a question"),), 8),)
 OTHERS = (FrozenPrompt("p", WorkloadClass.CHAT, (("user", "another"),), 8),)
 
 
-def learnt() -> dict[str, object]:
-    baselines = ProbeBaselines(PROMPTS)
-    baselines.known[DRAFT] = Baseline(0.9, 0.01)
-    baselines.known[LOOKUP] = Baseline(0.3, 0.2)
-    return json.loads(json.dumps(baselines.document()))  # type: ignore[no-any-return]
-
-
 def test_what_was_learnt_is_recalled_for_the_same_prompts_alone() -> None:
-    same, others = ProbeBaselines(PROMPTS), ProbeBaselines(OTHERS)
+    same, others, earlier = (ProbeBaselines.of(prompts) for prompts in (PROMPTS, OTHERS, PROMPTS))
+    earlier.drafters = {DRAFT: Baseline(0.9, 0.01), LOOKUP: Baseline(0.3, 0.2)}
     for one in (same, others):
-        one.recall(learnt())
-    assert (same.known.get(DRAFT), same.known.get(LOOKUP)) == (Baseline(0.9, 0.01), Baseline(0.3, 0.2))
-    assert same.known.get(LIGHT_DRAFT_MODEL) is None
-    assert (others.known.get(DRAFT), others.known.get(LOOKUP)) == (None, None)
-
-
-@pytest.mark.parametrize(
-    ("changed", "named"),
-    [
-        ({"prompts": None}, r"probe_baselines\.prompts: got None"),
-        (
-            {"drafters": {"draft_model": {"mean": 7, "spread": 0}}},
-            r"probe_baselines\.drafters\.draft_model\.mean: got 7",
-        ),
-    ],
-)
-def test_what_cannot_be_read_is_named_and_recalls_nothing(changed: dict[str, object], named: str) -> None:
-    baselines = ProbeBaselines(PROMPTS)
-    with pytest.raises(ValueError, match=named):
-        baselines.recall({**learnt(), **changed})
-    assert baselines.known.get(DRAFT) is None
+        one.recall(ProbeBaselines.model_validate_json(earlier.model_dump_json()))
+    assert (same.drafters, others.drafters) == (earlier.drafters, {})
 
 
 def test_a_probe_after_a_restart_is_compared_with_what_was_learnt_before_it() -> None:
     with probe_runner(Answering(counts=counted(accepted=90, rollbacks=10))) as (runner, _):
         assert runner.learn(FULL).result(SOON).verdict is Verdict.GOOD
-        kept = runner.baselines.document()
+        kept = runner.baselines.model_copy()
     weaker = counted(accepted=60, rollbacks=40)
     for prompted, verdict in ((3, Verdict.BAD), (4, Verdict.GOOD)):  # with four they are other prompts
         with probe_runner(Answering(counts=weaker), prompts=prompts(prompted)) as (runner, _):
@@ -74,15 +49,25 @@ def test_lessons_are_saved_and_restored_with_the_rest_and_not_for_other_models()
     assert Controlled(store, pair="others").runner.known == set(BUILT_IN_DRAFTERS)  # as it was made
 
 
-def test_a_baseline_that_cannot_be_read_leaves_the_rest_as_it_was(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"prompts": None}, "probe_baselines.prompts: got None"),
+        ({"drafters": {"draft_model": {"mean": 7, "spread": 0}}}, "probe_baselines.drafters.draft_model.mean: got 7"),
+    ],
+)
+def test_a_baseline_that_cannot_be_read_is_named_and_leaves_the_rest(
+    changed: dict[str, object], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
     store = MemoryStore()
-    first = Controlled(store)
-    first.traffic(1200, 0.8)
-    store.text = json.dumps({**store.document, "probe_baselines": {}})
+    Controlled(store).traffic(1200, 0.8)
+    probed = store.document["probe_baselines"]
+    store.text = json.dumps({**store.document, "probe_baselines": {**probed, **changed}})
     with caplog.at_level(logging.WARNING):
         again = Controlled(store)
     assert "learnt anew" in caplog.text
-    assert (again.position, store.aside) == (TOP, 0)
+    assert said in caplog.text
+    assert (again.position, store.aside, again.runner.known) == (TOP, 0, set(BUILT_IN_DRAFTERS))
     assert again.controller.state().drift == {"code": 0.0}
     store.text = json.dumps({**store.document, "probe_baselines": None})
     assert Controlled(store).runner.known == set(BUILT_IN_DRAFTERS)

@@ -106,8 +106,8 @@ def test_a_probe_is_not_compared_with_what_was_forgotten() -> None:
         engine.counts = counted(accepted=60, rollbacks=40)
         assert runner.probe(FULL).result(SOON).verdict is Verdict.BAD
         runner.baselines.forget()
-        assert not runner.baselines.known.get(FULL.drafter)
-        assert runner.baselines.known.get(LIGHT.drafter)  # which drafts from the text alone
+        assert not runner.baselines.drafters.get(FULL.drafter)
+        assert runner.baselines.drafters.get(LIGHT.drafter)  # which drafts from the text alone
         assert runner.probe(FULL).result(SOON).verdict is Verdict.GOOD
 
 
@@ -126,4 +126,4 @@ def test_a_lesson_that_was_under_way_meanwhile_teaches_nothing() -> None:
         runner.baselines.forget()
         go.set()
         assert lesson.result(SOON).verdict is Verdict.GOOD
-        assert not runner.baselines.known.get(FULL.drafter)
+        assert not runner.baselines.drafters.get(FULL.drafter)

@@ -147,10 +147,10 @@ def test_what_was_learnt_while_all_was_well_is_what_later_probes_are_compared_wi
     engine = Answering(counts=counted(accepted=90, rollbacks=10))
     with probe_runner(engine) as (runner, _):
         assert runner.probe(FULL).result(SOON).verdict is Verdict.GOOD
-        assert not runner.baselines.known.get(FULL.drafter)
+        assert not runner.baselines.drafters.get(FULL.drafter)
         assert runner.learn(FULL).result(SOON).verdict is Verdict.GOOD
-        assert runner.baselines.known.get(SHORT.drafter)
-        assert not runner.baselines.known.get(LIGHT.drafter)
+        assert runner.baselines.drafters.get(SHORT.drafter)
+        assert not runner.baselines.drafters.get(LIGHT.drafter)
         engine.counts = counted(accepted=50, rollbacks=50)
         report = runner.probe(SHORT).result(SOON)
         assert (report.verdict, report.acceptance) == (Verdict.BAD, 0.5)
@@ -163,7 +163,7 @@ def test_nothing_is_learnt_of_a_probe_that_was_not_good() -> None:
     engine = Answering(counts=counted(accepted=5, rollbacks=10))
     with probe_runner(engine) as (runner, _):
         assert runner.learn(FULL).result(SOON).verdict is Verdict.BAD
-        assert not runner.baselines.known.get(FULL.drafter)
+        assert not runner.baselines.drafters.get(FULL.drafter)
 
 
 def test_baselines_of_clients_texts_are_reported_and_judge_nothing() -> None:

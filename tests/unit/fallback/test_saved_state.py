@@ -15,7 +15,7 @@ from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, FallbackL
 from draftd.fallback.drift import Baseline
 from draftd.fallback.ladder import Cause, Hold, LadderState, Signal, ladder_levels
 from draftd.fallback.leases import Lease, Leases, Notice
-from draftd.fallback.saved_state import Saved, document, parse, safer
+from draftd.fallback.saved_state import Saved, parse, safer
 
 DRAFT, LIGHT, LOOKUP = DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP
 LADDER = ladder_levels(6, (4, 3, 2), DRAFT, (LIGHT, LOOKUP))
@@ -28,17 +28,18 @@ FIRES = Signal(Cause.ALERT, FallbackLevel.LIGHT_DRAFT, "it fires", hard=True)
 
 def state(position: int = 2, hold: Hold | None = None) -> Saved:
     notice = Notice("DraftdSwapRising", "a1", True, NOW - 50, FallbackLevel.LIGHT_DRAFT, hard=True)
-    return Saved(
+    return Saved.of(
         NOW,
+        LADDER,
         LadderState(position, NOW - 100, FIRES, 3, NOW - 200, hold, NOW - 300),
-        Leases({"a1": Lease(notice, NOW + 900, polled=True)}, {"b2": NOW - 70}),
-        {(DRAFT, WorkloadClass.CODE): Baseline(0.8, 0.2), (LOOKUP, WorkloadClass.CHAT): Baseline(0.2, 0.1)},
-        "17 of 20 canaries passed",
+        leases=Leases({"a1": Lease(notice, NOW + 900, polled=True)}, {"b2": NOW - 70}),
+        baselines={(DRAFT, WorkloadClass.CODE): Baseline(0.8, 0.2), (LOOKUP, WorkloadClass.CHAT): Baseline(0.2, 0.1)},
+        quality="17 of 20 canaries passed",
     )
 
 
 def written(saved: Saved) -> dict[str, Any]:
-    found = json.loads(document(saved, LADDER))
+    found = json.loads(saved.model_dump_json())
     assert isinstance(found, dict)
     return found
 
@@ -46,7 +47,7 @@ def written(saved: Saved) -> dict[str, Any]:
 @pytest.mark.parametrize("hold", [None, Hold(4), Hold(0, NOW + 60)])
 @pytest.mark.parametrize("position", range(len(LADDER)))
 def test_what_was_saved_is_what_is_read(position: int, hold: Hold | None) -> None:
-    assert parse(document(state(position, hold), LADDER), LADDER) == state(position, hold)
+    assert parse(state(position, hold).model_dump_json(), LADDER) == state(position, hold)
 
 
 def test_time_that_passed_has_passed() -> None:
@@ -77,7 +78,7 @@ def test_a_clock_that_went_back_counts_as_no_time_having_passed() -> None:
 def test_another_ladders_level_becomes_the_nearest_lower_one(
     position: int, ladder: tuple[Any, ...], found: int
 ) -> None:
-    assert parse(document(state(position), LADDER), ladder).ladder.position == found
+    assert parse(state(position).model_dump_json(), ladder).ladder.position == found
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ def test_a_broken_document_leads_to_the_last_short_block(broken: object) -> None
     with pytest.raises(ValueError, match="allowed|missing"):
         parse(text, LADDER)
     signal = Signal(Cause.UNREADABLE_STATE, FallbackLevel.SHORT_BLOCK, "the saved state could not be read")
-    assert safer(text, LADDER, NOW) == Saved(NOW, LadderState(LAST_SHORT, NOW, signal))
+    assert safer(text, LADDER, NOW) == Saved.of(NOW, LADDER, LadderState(LAST_SHORT, NOW, signal))
     assert safer(None, LADDER, NOW) == safer("{", LADDER, NOW) == safer(text, LADDER, NOW)
 
 
