@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from draftd.errors import ClientStalled, InvalidRequest, NotServing, QueueFull
@@ -17,41 +16,6 @@ MOST_WATCHERS = 32
 MOST_LISTED, LISTED = 1000, 100  # transitions in one answer: at most, and where no limit is given
 
 T = TypeVar("T")
-
-
-class Feed:
-    """What one watcher has yet to read: the journal keeps it. `wake` is called on any thread and never blocks; the rest
-    is the loop's."""
-
-    def __init__(self, journal: Journal, after: int) -> None:
-        """`after` is the number of the transition that the watcher has seen last."""
-        self._journal, self._last = journal, after
-        self._loop = asyncio.get_running_loop()
-        self._woken = asyncio.Event()
-        self._unread = deque(self._later())  # some of those that are long past may be gone, which is no hole
-
-    def wake(self, transition: Transition) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and the watcher gone with it
-            self._loop.call_soon_threadsafe(self._woken.set)
-
-    async def take(self) -> Transition:
-        """The next one. Raises ClientStalled where the journal no longer keeps it."""
-        while not self._unread:
-            self._woken.clear()
-            self._unread.extend(self._later())
-            if not self._unread:
-                await self._woken.wait()
-            elif self._unread[0].number > self._last + 1:
-                raise ClientStalled(
-                    f"after_number: the watcher fell more than {MOST_LISTED} transitions behind; "
-                    f"watch again with after_number {self._last}"
-                )
-        found = self._unread.popleft()
-        self._last = found.number
-        return found
-
-    def _later(self) -> list[Transition]:
-        return [one for one in self._journal.latest(MOST_LISTED) if one.number > self._last]
 
 
 class Transitions:
@@ -74,8 +38,7 @@ class Transitions:
         if not 0 <= limit <= MOST_LISTED:
             raise InvalidRequest("limit", limit, f"1 to {MOST_LISTED}; 0 is {LISTED}")
         self._check(after)
-        later = [one for one in self._journal.latest(MOST_LISTED) if one.number > after]
-        return later[-(limit or LISTED) :]
+        return self._later(after)[-(limit or LISTED) :]
 
     async def watch(
         self, after: int | None, begun: Callable[[], Awaitable[None]], send: Callable[[Transition], Awaitable[None]]
@@ -89,23 +52,50 @@ class Transitions:
             async with StallGuard(self._stall) as guard:
                 await guard.write(begun())
                 while True:
-                    transition = await unless_set(self._stopping, feed.take())
+                    transition = await unless_set(self._stopping, anext(feed))
                     await guard.write(send(transition))
 
     @contextlib.contextmanager
-    def feed(self, after: int | None) -> Iterator[Feed]:
+    def feed(self, after: int | None) -> Iterator[AsyncIterator[Transition]]:
+        """What one watcher has yet to read, as `watch` says; the journal keeps it."""
         if after is not None:
             self._check(after)
         if self.watchers >= self._limit:
             raise QueueFull(f"{self._limit} watch already, and no more may", retry_after=10.0)
         self.watchers += 1
-        feed = Feed(self._journal, self._last if after is None else after)
-        end = self._journal.listen(feed.wake)
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake(transition: Transition) -> None:  # on any thread
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and the watcher gone with it
+                loop.call_soon_threadsafe(woken.set)
+
+        last = self._last if after is None else after
+        unread = self._later(last)  # some of those that are long past may be gone, which is no hole
+        end = self._journal.listen(wake)
         try:
-            yield feed
+            yield self._read(last, unread, woken)
         finally:
             end()
             self.watchers -= 1
+
+    async def _read(self, last: int, unread: list[Transition], woken: asyncio.Event) -> AsyncIterator[Transition]:
+        """Raises ClientStalled where the journal no longer keeps the next one."""
+        while True:
+            for one in unread:
+                last = one.number
+                yield one
+            woken.clear()
+            unread = self._later(last)
+            if not unread:
+                await woken.wait()
+            elif unread[0].number > last + 1:
+                raise ClientStalled(
+                    f"after_number: the watcher fell more than {MOST_LISTED} transitions behind; "
+                    f"watch again with after_number {last}"
+                )
+
+    def _later(self, last: int) -> list[Transition]:
+        return [one for one in self._journal.latest(MOST_LISTED) if one.number > last]
 
     def _check(self, after: int) -> None:
         """A number that is yet to come is refused: it was counted elsewhere, and nothing after it would be missed."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 
 from draftd.errors import ClientStalled, InvalidRequest, NotServing, QueueFull
 from draftd.fallback.journal import Journal, Subject, Transition
-from draftd.service.watching import Feed, Transitions
+from draftd.service.watching import Transitions
 
 
 def record(journal: Journal, count: int = 1) -> None:
@@ -22,9 +24,9 @@ def transitions_of(journal: Journal, **options: Any) -> Transitions:
     return Transitions(journal, asyncio.Event(), **options)
 
 
-async def read(feed: Feed, count: int) -> list[int]:
+async def read(feed: AsyncIterator[Transition], count: int) -> list[int]:
     async with asyncio.timeout(20):
-        return [(await feed.take()).number for _ in range(count)]
+        return [(await anext(feed)).number for _ in range(count)]
 
 
 def test_what_is_kept_comes_first_then_what_happens() -> None:
@@ -141,13 +143,15 @@ def test_no_more_may_watch_than_the_limit_and_who_goes_makes_room() -> None:
 def test_a_journal_that_outlives_the_loop_is_not_disturbed() -> None:
     journal = Journal()
 
-    async def leave() -> Feed:
-        return Feed(journal, 0)
+    async def leave() -> AbstractContextManager[object]:
+        feed = transitions_of(journal).feed(0)
+        feed.__enter__()
+        return feed
 
     feed = asyncio.run(leave())
-    journal.listen(feed.wake)
     record(journal)
     assert journal.latest(1)[-1].number == 1
+    feed.__exit__(None, None, None)
 
 
 def test_a_watch_sends_each_transition_until_the_daemon_stops() -> None:

@@ -1,13 +1,12 @@
 """What Grafana and Alertmanager send: notifications to a webhook, and the answers of their alerts API.
 
 Alertmanager's notifications have version "4", Grafana's "1" with more fields; what is not needed here is not looked at.
-The API is Alertmanager's v2, which Grafana has as well. All three become `Alert`s."""
+The API is Alertmanager's v2, which Grafana has as well."""
 
 from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal
@@ -40,17 +39,6 @@ ACCEPTED_ALERTS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Alert:
-    """One alert. `starts_at`: seconds since 1970; `where` names it in what it came in."""
-
-    labels: Mapping[str, str]
-    fingerprint: str
-    starts_at: float
-    firing: bool
-    where: str
-
-
 class Malformed(InvalidRequest):
     """What came is no JSON."""
 
@@ -69,31 +57,46 @@ class _Part(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
 
-class _Alert(_Part):
+class Alert(_Part):
+    """What all three tell of an alert. `starts_at`: seconds since 1970."""
+
     labels: dict[str, str]
     fingerprint: str = Field(pattern=r"^[0-9A-Za-z]{1,64}$")
     starts_at: Annotated[float, PlainValidator(_seconds)] = Field(alias="startsAt")
 
 
-class _Notified(_Alert):
+class Notified(Alert):
+    """One of a notification."""
+
     status: Literal["firing", "resolved"]
+
+    @property
+    def firing(self) -> bool:
+        return self.status == "firing"
 
 
 class _State(_Part):
     state: Literal["unprocessed", "active", "suppressed"]
 
 
-class _Listed(_Alert):
+class Listed(Alert):
+    """One that the API lists."""
+
     status: _State
+
+    @property
+    def firing(self) -> bool:
+        """Not where it is silenced or inhibited."""
+        return self.status.state != "suppressed"
 
 
 class _Notification(_Part):
     version: Literal["4", "1"]
     status: Literal["firing", "resolved"]
-    alerts: list[_Notified] = Field(min_length=1, max_length=MOST_ALERTS)
+    alerts: list[Notified] = Field(min_length=1, max_length=MOST_ALERTS)
 
 
-_ANSWER = TypeAdapter(Annotated[list[_Listed], Field(max_length=MOST_POLLED)])
+_ANSWER = TypeAdapter(Annotated[list[Listed], Field(max_length=MOST_POLLED)])
 _ALLOWED = {
     "version": '"4" (Alertmanager) or "1" (Grafana)',
     "alerts": f"a list of 1 to {MOST_ALERTS} alerts",
@@ -106,29 +109,20 @@ _ALLOWED = {
 }
 
 
-def parse_notification(body: bytes) -> tuple[Alert, ...]:
+def parse_notification(body: bytes) -> list[Notified]:
     """Raises Malformed where it is no JSON, InvalidRequest where it is no notification."""
     try:
-        found = _Notification.model_validate_json(body)
+        return _Notification.model_validate_json(body).alerts
     except ValidationError as error:
         raise _explained(error, body, "") from None
-    return tuple(
-        Alert(one.labels, one.fingerprint, one.starts_at, one.status == "firing", f"alerts[{i}]")
-        for i, one in enumerate(found.alerts)
-    )
 
 
-def parse_alerts(body: bytes) -> tuple[Alert, ...]:
-    """The alerts of the API's answer that fire and are not silenced or inhibited. Raises as `parse_notification`."""
+def parse_alerts(body: bytes) -> list[Listed]:
+    """The alerts of the API's answer. Raises as `parse_notification`."""
     try:
-        found = _ANSWER.validate_json(body)
+        return _ANSWER.validate_json(body)
     except ValidationError as error:
         raise _explained(error, body, "alerts") from None
-    return tuple(
-        Alert(one.labels, one.fingerprint, one.starts_at, True, f"alerts[{i}]")
-        for i, one in enumerate(found)
-        if one.status.state != "suppressed"
-    )
 
 
 def _explained(error: ValidationError, body: bytes, root: str) -> InvalidRequest:
@@ -230,17 +224,17 @@ class BadLevel(InvalidRequest):
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """An alert that asks nothing of this daemon."""
+    """An alert that asks nothing of this daemon. `where` names it in what it came in."""
 
-    alert: Alert
+    where: str
+    name: str
     result: Result
 
     def __str__(self) -> str:
-        name = self.alert.labels.get("alertname", "")
-        return f"{self.alert.where}: {self.result} ({_shown(name)})"
+        return f"{self.where}: {self.result} ({_shown(self.name)})"
 
 
-def notice_of(alert: Alert, instance: str, now: float) -> Notice | Ignored:
+def notice_of(alert: Notified | Listed, where: str, instance: str, now: float) -> Notice | Ignored:
     """`instance` is this daemon's own name; while it has none, alerts of any instance are taken for its own.
 
     A level is a ceiling: nothing in here can raise one. Raises BadLevel for any other, and InvalidRequest
@@ -249,25 +243,19 @@ def notice_of(alert: Alert, instance: str, now: float) -> Notice | Ignored:
     labels = alert.labels
     name = labels.get("alertname", "")
     if name not in ACCEPTED_ALERTS:
-        return Ignored(alert, Result.UNKNOWN_ALERT)
+        return Ignored(where, name, Result.UNKNOWN_ALERT)
     if instance and labels.get("instance") and labels["instance"] != instance:
-        return Ignored(alert, Result.OTHER_INSTANCE)
+        return Ignored(where, name, Result.OTHER_INSTANCE)
     if not (asks := labels.get("fallback_level")):
-        return Ignored(alert, Result.NO_LEVEL)
+        return Ignored(where, name, Result.NO_LEVEL)
     if asks not in _LEVELS:
         allowed = ", ".join(sorted(_LEVELS)) + ": an alert can lower the level, and not raise it"
-        raise BadLevel(f"{alert.where}.labels.fallback_level", asks, allowed)
+        raise BadLevel(f"{where}.labels.fallback_level", asks, allowed)
     if alert.starts_at > now + AHEAD_SECONDS:
         allowed = "a time that is not more than a day ahead of this machine's"
-        raise InvalidRequest(f"{alert.where}.startsAt", alert.starts_at, allowed)
-    return Notice(
-        name=name,
-        fingerprint=alert.fingerprint,
-        firing=alert.firing,
-        starts_at=alert.starts_at,
-        level=_LEVELS[asks],
-        hard=labels.get("severity") == "critical",
-    )
+        raise InvalidRequest(f"{where}.startsAt", alert.starts_at, allowed)
+    hard = labels.get("severity") == "critical"
+    return Notice(name, alert.fingerprint, alert.firing, alert.starts_at, _LEVELS[asks], hard)
 
 
 def _shown(name: str) -> str:

@@ -138,9 +138,11 @@ class Poller:
             raise PollFailed(PollResult.INVALID, error.message) from None
         instance, now = self._instance(), self._wall()
         notices = []
-        for alert in alerts:
+        for i, alert in enumerate(alerts):
+            if not alert.firing:
+                continue
             try:
-                found = notice_of(alert, instance, now)
+                found = notice_of(alert, f"alerts[{i}]", instance, now)
             except InvalidRequest as error:  # a rule of another's: no reason to miss the others
                 self._log.write(logging.WARNING, "ignored", f"polled alert ignored: {error.message}")
                 continue

@@ -273,7 +273,8 @@ class WebhookListener:
         """Raises Refused where it is no notification, or asks for what there is not."""
         instance, now = self._instance(), self._wall()
         try:
-            return [notice_of(alert, instance, now) for alert in parse_notification(body)]
+            alerts = enumerate(parse_notification(body))
+            return [notice_of(alert, f"alerts[{i}]", instance, now) for i, alert in alerts]
         except Malformed as error:
             raise Refused(400, Result.MALFORMED, error.message) from None
         except BadLevel as error:

@@ -11,7 +11,7 @@ from dashboards.settings import Alerting
 from draftd.core import FallbackLevel
 from draftd.errors import InvalidRequest
 from draftd.fallback.alerts.authentication import ReplayGuard
-from draftd.fallback.alerts.payload import ACCEPTED_ALERTS, Alert, BadLevel, Ignored, Result, notice_of
+from draftd.fallback.alerts.payload import ACCEPTED_ALERTS, BadLevel, Ignored, Notified, Result, notice_of
 from draftd.fallback.alerts.webhook import Rate
 from draftd.fallback.leases import Notice
 from draftd.fallback.logs import RateLimitedLog
@@ -27,13 +27,19 @@ class Clock:
         return self.now
 
 
+def noticed(labels: dict[str, str], at: float = NOW, where: str = "a") -> Notice | Ignored:
+    """What an alert that fires since then asks for."""
+    alert = Notified.model_construct(labels=labels, fingerprint="f", starts_at=at, status="firing")
+    return notice_of(alert, where, "", NOW)
+
+
 def test_the_alerts_it_knows_are_those_that_the_rules_make() -> None:
     assert {rule.name for rule in alert_rules(Alerting())} == ACCEPTED_ALERTS
 
 
 def test_every_level_that_the_rules_ask_for_is_taken() -> None:
     for rule in alert_rules(Alerting()):
-        found = notice_of(Alert({"alertname": rule.name, **rule.labels}, "f", NOW, True, "alerts[0]"), "", NOW)
+        found = noticed({"alertname": rule.name, **rule.labels})
         if rule.fallback_level is None:
             assert isinstance(found, Ignored)
             assert found.result is Result.NO_LEVEL
@@ -46,22 +52,22 @@ def test_every_level_that_the_rules_ask_for_is_taken() -> None:
 def test_no_other_level_is_taken_and_least_of_all_full(level: str) -> None:
     labels = {"alertname": "DraftdSwapRising", "fallback_level": level}
     with pytest.raises(BadLevel, match="autoregressive, light_draft, short_block") as refused:
-        notice_of(Alert(labels, "f", NOW, True, "alerts[4]"), "", NOW)
+        noticed(labels, where="alerts[4]")
     assert refused.value.field == "alerts[4].labels.fallback_level"
 
 
 def test_no_notice_ever_asks_for_the_top() -> None:
     levels = {level.label for level in FallbackLevel} - {"full"}
     labels = [{"alertname": "DraftdSwapRising", "fallback_level": level} for level in levels]
-    found = [notice_of(Alert(one, "f", NOW, True, "a"), "", NOW) for one in labels]
+    found = [noticed(one) for one in labels]
     assert all(isinstance(one, Notice) and one.level < FallbackLevel.FULL for one in found)
 
 
 def test_an_alert_that_begins_days_ahead_would_make_true_ones_look_old() -> None:
     labels = {"alertname": "DraftdSwapRising", "fallback_level": "light_draft"}
-    assert isinstance(notice_of(Alert(labels, "f", NOW + 86_000, True, "a"), "", NOW), Notice)
+    assert isinstance(noticed(labels, NOW + 86_000), Notice)
     with pytest.raises(InvalidRequest, match="a.startsAt"):
-        notice_of(Alert(labels, "f", NOW + 87_000, True, "a"), "", NOW)
+        noticed(labels, NOW + 87_000)
 
 
 def test_a_rate_lets_a_second_through_at_once_and_fills_with_time() -> None:
