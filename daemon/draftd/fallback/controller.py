@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from draftd.core import DrafterName, FallbackLevel
-from draftd.engine.observer import EngineObserver
 from draftd.errors import NotServing, QueueFull
 from draftd.fallback.baselines import frozen_baselines
 from draftd.fallback.journal import Journal, Subject
 from draftd.fallback.ladder import Hold, LadderLevel, LadderSettings, LevelInForce, Signal, highest, move, released
 from draftd.fallback.leases import Applied, Lease, Notice
-from draftd.fallback.loaded_drafters import LoadedDrafters, StepUp, Weights, missing_drafters
+from draftd.fallback.loaded_drafters import LoadedDrafters, StepUp, missing_drafters
 from draftd.fallback.logs import OutageLog
 from draftd.fallback.probe_schedule import ProbeRuns, ProbeSchedule
 from draftd.fallback.probes import CanaryReport, ProbeReport
@@ -126,11 +125,6 @@ class Controller:
         self._outage = OutageLog(log)
         self._thread = threading.Thread(target=self._run, name="draftd-fallback", daemon=True)
 
-    @property
-    def observer(self) -> EngineObserver:
-        """What the engine is to report to."""
-        return self._requests
-
     def start(self) -> None:
         """Begins to move."""
         self._thread.start()
@@ -201,7 +195,7 @@ class Controller:
     def probe(self) -> Future[ProbeReport]:
         """Tries the level above. Ends in NotNow where there is none, or while something is tried out. Raises QueueFull
         or NotServing."""
-        return self._begin(lambda now: self._schedule.probe_now(self._ladder, self._feed.guard.learnt(), now))
+        return self._begin(lambda now: self._schedule.probe_now(self._ladder, now))
 
     def canaries(self) -> Future[CanaryReport]:
         """Runs the canaries. Ends in NotNow while something is tried out. Raises QueueFull or NotServing."""
@@ -290,7 +284,7 @@ class Controller:
         self._leases = self._leases.expire(now)
         self._signals = (*self._feed.signals(now), *self._leases.signals())
         self._move(now)
-        self._schedule.consider(self._ladder, self._signals, self._feed.guard.learnt(), now)
+        self._schedule.consider(self._ladder, self._signals, now)
         self._save(now)
 
     def _move(self, now: float) -> None:
@@ -304,11 +298,8 @@ class Controller:
             self._step_up.give_up(position)
             return
         down = position > before.position
-        if not down and (weights := self._step_up.weights(position, now)) is not Weights.THERE:
-            # The ladder is as it was: the next move is the same, unless a signal speaks against it.
-            if weights is Weights.MISSING:
-                self._drafters.hold(self._levels[before.position])
-            return
+        if not down and not self._step_up.ready(before.position, position, now):
+            return  # the ladder is as it was: the next move is the same, unless a signal speaks against it
         self._ladder = after
         self._feed.anew(position, now)
         self._schedule.stepped(now)

@@ -4,7 +4,6 @@ probe has borrowed. All others are released."""
 from __future__ import annotations
 
 import contextlib
-import enum
 import logging
 import threading
 import time
@@ -119,12 +118,6 @@ class LoadedDrafters:
             log.warning("weights of %s cannot be held: %s", ", ".join(sorted(self._own)) or "no drafter", error)
 
 
-class Weights(enum.Enum):
-    THERE = "there"
-    COMING = "coming"
-    MISSING = "missing"
-
-
 class StepUp:
     """The weights that a step up waits for. One thread's. Times are the ladder's clock. After a failure nothing is
     tried again for `again_seconds`."""
@@ -142,24 +135,24 @@ class StepUp:
         self._loading: tuple[int, Future[int], float] | None = None  # for which position, and until when
         self._not_before = float("-inf")
 
-    def weights(self, target: int, now: float) -> Weights:
-        """Of the level at that position; loading begins when they are first asked for."""
+    def ready(self, position: int, target: int, now: float) -> bool:
+        """Whether the target's weights are there; loading begins when they are first asked for. Where they cannot be
+        had, what was loaded for them beside those of `position` is released."""
         if now < self._not_before:
-            return Weights.COMING
+            return False
         if self._loading is None or self._loading[0] != target:
             self._loading = target, self._drafters.prepare(self._ladder[target]), now + self._seconds
         _, answer, deadline = self._loading
         if not answer.done() and now < deadline:
-            return Weights.COMING
-        self._loading = None
+            return False
         error = answer.exception() if answer.done() else TimeoutError("they took too long")
-        if error is None:
-            return Weights.THERE
-        if isinstance(error, (NotServing, QueueFull)):  # the engine has no time: that says nothing of the draft
-            return Weights.COMING
+        if error is None or isinstance(error, (NotServing, QueueFull)):
+            self._loading = None
+            return error is None  # else the engine has no time: that says nothing of the draft
         log.warning("no step up to %s: its drafter cannot be loaded: %s", self._ladder[target].label, error)
         self._not_before = now + self._again
-        return Weights.MISSING
+        self.give_up(position)
+        return False
 
     def give_up(self, position: int) -> None:
         """There is no step up any more: releases what was loaded for it."""

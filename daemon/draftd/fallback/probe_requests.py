@@ -111,9 +111,9 @@ class ProbeRequests:
 
         `seconds`: all that it may take; `patience`: of them, how many it may spend on waiting for a queue to become
         empty before it gives way. Raises Unanswered, or DraftdError where the engine does not serve."""
-        limits = _Limits(self._engine, self.stopping, seconds, patience, self._clock)
+        reached = self._limits(seconds, patience)
         for prompt in prompts:
-            if ended := limits.reached():
+            if ended := reached():
                 return [], ended
             self._reference(prompt, origin)
         found: list[Compared] = []
@@ -124,11 +124,34 @@ class ProbeRequests:
                 why = str(error) or type(error).__name__
                 raise Unanswered(f"the weights of {level.drafter} cannot be had: {why}") from error
             for prompt in prompts:
-                if ended := limits.reached():
+                if ended := reached():
                     return found, ended
                 reference, drafted = self._reference(prompt, origin), self._drafted(prompt, level, origin)
                 found.append(Compared(reference, drafted, self._divergence(reference, drafted)))
         return found, ""
+
+    def _limits(self, seconds: float, patience: float) -> Callable[[], str]:
+        """Asked between two prompts, when the run itself has nothing in the queue: why it must end now; empty where it
+        may go on. Waits where there is patience left."""
+        until = self._clock() + seconds
+
+        def reached() -> str:
+            nonlocal patience
+            while True:
+                if self.stopping.is_set():
+                    return STOPPING
+                if self._clock() >= until:
+                    return f"it took longer than {seconds:g} s"
+                if not self._engine.status().queued:
+                    return ""
+                looked = self._clock()
+                self.stopping.wait(_LOOK_AGAIN_SECONDS)
+                waiting = self._engine.status().queued
+                if waiting and patience <= 0:
+                    return f"it gave way to {waiting} waiting request{'s' if waiting > 1 else ''}"
+                patience -= self._clock() - looked
+
+        return reached
 
     def _reference(self, prompt: FrozenPrompt, origin: Origin) -> Answer:
         """The autoregressive answer: asked once, and kept for as long as the target stays."""
@@ -230,33 +253,3 @@ class _Sink:
     def on_finish(self, outcome: Outcome) -> None:
         self.outcome = outcome
         self.ended.set()
-
-
-@dataclass
-class _Limits:
-    """Of one run; asked between two prompts, when the run itself has nothing in the queue."""
-
-    engine: EngineControl
-    stopping: threading.Event
-    seconds: float
-    patience: float
-    clock: Callable[[], float]
-
-    def __post_init__(self) -> None:
-        self._until = self.clock() + self.seconds
-
-    def reached(self) -> str:
-        """Why the run must end now; empty where it may go on. Waits where there is patience left."""
-        while True:
-            if self.stopping.is_set():
-                return STOPPING
-            if self.clock() >= self._until:
-                return f"it took longer than {self.seconds:g} s"
-            if not self.engine.status().queued:
-                return ""
-            looked = self.clock()
-            self.stopping.wait(_LOOK_AGAIN_SECONDS)
-            waiting = self.engine.status().queued
-            if waiting and self.patience <= 0:
-                return f"it gave way to {waiting} waiting request{'s' if waiting > 1 else ''}"
-            self.patience -= self.clock() - looked

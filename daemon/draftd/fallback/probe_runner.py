@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,7 +18,6 @@ from draftd.canaries.prompts import Canary, FrozenPrompts
 from draftd.core import Origin
 from draftd.errors import DraftdError, NotNow
 from draftd.fallback.baselines import ProbeBaselines, learnt
-from draftd.fallback.drift import Baseline, StreamKey
 from draftd.fallback.ladder import LadderLevel, LevelInForce
 from draftd.fallback.loaded_drafters import why_missing
 from draftd.fallback.probe_requests import STOPPING, Borrow, Compared, ProbeRequests, Unanswered
@@ -94,18 +93,16 @@ class ProbeRunner:
     def busy(self) -> bool:
         return self._thread is not None
 
-    def probe(self, level: LadderLevel, baselines: Mapping[StreamKey, Baseline] | None = None) -> Future[ProbeReport]:
-        """Tries `level` out. `baselines`, of clients' texts, are named beside the figures and judge nothing: other
-        texts are drafted otherwise. Raises NotNow while a run is under way, and where the level drafts nothing, or its
-        drafter cannot be had."""
-        known = [one.mean for (drafter, _), one in (baselines or {}).items() if drafter == level.drafter]
-        beside = f"; clients' texts had {sum(known) / len(known):.2f} while all was well" if known else ""
-        return self._begin_probe(level, lambda: self._probe(level, beside))
-
-    def learn(self, level: LadderLevel) -> Future[ProbeReport]:
-        """A probe while all is well: where it is good, what it showed is what later ones of the same drafter are
-        compared with. Raises NotNow as `probe` does."""
-        return self._begin_probe(level, lambda: self._probe(level, learn=True))
+    def probe(self, level: LadderLevel, *, learn: bool = False) -> Future[ProbeReport]:
+        """Tries `level` out. With `learn`, while all is well: where it is good, later ones of the same drafter are
+        compared with it. Raises NotNow while a run is under way, and where the level drafts nothing, or its drafter
+        cannot be had."""
+        self._check(level)
+        return self._begin(
+            lambda: self._probe(level, learn),
+            lambda why: ProbeReport(level, Verdict.FAILED, why),
+            self._telemetry.probe,
+        )
 
     def canaries(self) -> Future[CanaryReport]:
         """Raises NotNow while a run is under way, and where nothing can be drafted."""
@@ -121,10 +118,6 @@ class ProbeRunner:
             lambda why: CanaryReport(Verdict.FAILED, why),
             lambda report: self._telemetry.canaries(level.kind, report),
         )
-
-    def _begin_probe(self, level: LadderLevel, work: Callable[[], ProbeReport]) -> Future[ProbeReport]:
-        self._check(level)
-        return self._begin(work, lambda why: ProbeReport(level, Verdict.FAILED, why), self._telemetry.probe)
 
     def _check(self, level: LadderLevel) -> None:
         if level.drafter is None:
@@ -174,7 +167,7 @@ class ProbeRunner:
             report = failed(f"{type(error).__name__}: {error}")
         return replace(report, seconds=self._clock() - began)
 
-    def _probe(self, level: LadderLevel, beside: str = "", learn: bool = False) -> ProbeReport:
+    def _probe(self, level: LadderLevel, learn: bool) -> ProbeReport:
         assert level.drafter is not None
         known, prompts = self.baselines.drafters, self._prompts.probe
         compared, ended = self._requests.compare(prompts, level, Origin.PROBE, self._limits.probe)
@@ -186,7 +179,7 @@ class ProbeRunner:
         report = judge_probe(level, probed, ended, baseline, self._tolerated, floor)
         if learn and not ended and report.verdict is Verdict.GOOD and (showed := learnt(probed)) is not None:
             known[level.drafter] = showed
-        return replace(report, reason=report.reason + beside)
+        return report
 
     def _canaries(self, level: LadderLevel) -> CanaryReport:
         canaries, limits = self._prompts.canaries, self._limits

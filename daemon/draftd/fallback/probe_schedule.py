@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Protocol, TypeVar
 
 from draftd.core import PROMPT_LOOKUP
 from draftd.errors import DraftdError, NotNow
 from draftd.fallback.baselines import ProbeBaselines
-from draftd.fallback.drift import Baseline, StreamKey
 from draftd.fallback.ladder import Cause, LadderLevel, LadderSettings, LadderState, Permit, Signal, lowest, to_probe
 from draftd.fallback.loaded_drafters import why_missing
 from draftd.fallback.probes import CanaryReport, ProbeReport, Verdict, permits
@@ -33,9 +32,7 @@ class ProbeRuns(Protocol):
     @property
     def busy(self) -> bool: ...
 
-    def probe(self, level: LadderLevel, baselines: Mapping[StreamKey, Baseline]) -> Future[ProbeReport]: ...
-
-    def learn(self, level: LadderLevel) -> Future[ProbeReport]: ...
+    def probe(self, level: LadderLevel, *, learn: bool = False) -> Future[ProbeReport]: ...
 
     def canaries(self) -> Future[CanaryReport]: ...
 
@@ -108,20 +105,18 @@ class ProbeSchedule:
             self._probed(report, now)
         return report
 
-    def probe_now(self, state: LadderState, baselines: Mapping[StreamKey, Baseline], now: float) -> Future[ProbeReport]:
+    def probe_now(self, state: LadderState, now: float) -> Future[ProbeReport]:
         """Raises NotNow where there is no level above, or something is being tried out."""
         target = to_probe(self._ladder, state.position, self._vain)
         if target is None:
             raise NotNow("there is no level above the one in force")
-        return self._begun(self._runner.probe(self._ladder[target], baselines), now)
+        return self._begun(self._runner.probe(self._ladder[target]), now)
 
     def canaries_now(self, now: float) -> Future[CanaryReport]:
         """Raises NotNow while something is being tried out."""
         return self._begun(self._runner.canaries(), now)
 
-    def consider(
-        self, state: LadderState, signals: Sequence[Signal], baselines: Mapping[StreamKey, Baseline], now: float
-    ) -> None:
+    def consider(self, state: LadderState, signals: Sequence[Signal], now: float) -> None:
         """Begins what is due, where it can be afforded."""
         if self._running is not None or self._runner.busy:
             return
@@ -133,9 +128,9 @@ class ProbeSchedule:
             if not self._affordable(now, urgent=self._at_once and target is not None):
                 return
             if target is not None:
-                self._begun(self._runner.probe(self._ladder[target], baselines), now)
+                self._begun(self._runner.probe(self._ladder[target]), now)
             elif learns:
-                self._begun(self._runner.learn(self._ladder[0]), now)
+                self._begun(self._runner.probe(self._ladder[0], learn=True), now)
                 wait = min(self._limits.cooldown * 2.0 ** min(self._learns, 30), self._limits.longest_wait)
                 self._learn_at, self._learns = now + wait, self._learns + 1
             else:

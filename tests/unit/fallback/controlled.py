@@ -164,15 +164,12 @@ class FakeProbeRunner:
     def known(self) -> set[DrafterName]:
         return set(self.baselines.drafters)
 
-    def probe(self, level: LadderLevel, baselines: object) -> Future[ProbeReport]:
-        self.probed.append(level)
-        return self._begun(ProbeReport(level, self.verdicts.get(level, self.verdict), "as set", 0.7, 1.5, 0.1))
-
-    def learn(self, level: LadderLevel) -> Future[ProbeReport]:
-        if self.teaches and level.drafter is not None:
+    def probe(self, level: LadderLevel, *, learn: bool = False) -> Future[ProbeReport]:
+        (self.learnt if learn else self.probed).append(level)
+        if learn and self.teaches and level.drafter is not None:
             self.baselines.drafters[level.drafter] = AT_BEST
-        self.learnt.append(level)
-        return self._begun(ProbeReport(level, Verdict.GOOD, "as set", 0.7, 1.5, 0.1))
+        verdict = Verdict.GOOD if learn else self.verdicts.get(level, self.verdict)
+        return self._begun(ProbeReport(level, verdict, "as set", 0.7, 1.5, 0.1))
 
     def unlearn(self) -> None:
         self.baselines.drafters = {}

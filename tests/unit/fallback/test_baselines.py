@@ -31,7 +31,7 @@ def test_what_was_learnt_is_recalled_for_the_same_prompts_alone() -> None:
 
 def test_a_probe_after_a_restart_is_compared_with_what_was_learnt_before_it() -> None:
     with probe_runner(Answering(counts=counted(accepted=90, rollbacks=10))) as (runner, _):
-        assert runner.learn(FULL).result(SOON).verdict is Verdict.GOOD
+        assert runner.probe(FULL, learn=True).result(SOON).verdict is Verdict.GOOD
         kept = runner.baselines.model_copy()
     weaker = counted(accepted=60, rollbacks=40)
     for prompted, verdict in ((3, Verdict.BAD), (4, Verdict.GOOD)):  # with four they are other prompts

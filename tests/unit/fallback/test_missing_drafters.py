@@ -29,7 +29,7 @@ def without_draft(*drafters: DrafterName, **settings: object) -> Controlled:
 
 def test_what_cannot_be_drafted_is_not_tried_and_the_model_says_why() -> None:
     with probe_runner(Answering(info=LOOKUP_ALONE)) as (runner, told):
-        for ask in (lambda: runner.probe(FULL), lambda: runner.learn(FULL), runner.canaries):
+        for ask in (lambda: runner.probe(FULL), lambda: runner.probe(FULL, learn=True), runner.canaries):
             with pytest.raises(NotNow, match=f"nothing is drafted at full: {WHY}"):
                 ask()
         assert runner.probe(LOOKUP).result(SOON).verdict is not Verdict.FAILED

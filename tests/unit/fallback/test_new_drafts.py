@@ -102,7 +102,7 @@ def test_a_probe_is_not_compared_with_what_was_forgotten() -> None:
     engine = Answering(counts=counted(accepted=90, rollbacks=10))
     with probe_runner(engine) as (runner, _):
         for level in (FULL, LIGHT):
-            assert runner.learn(level).result(SOON).verdict is Verdict.GOOD
+            assert runner.probe(level, learn=True).result(SOON).verdict is Verdict.GOOD
         engine.counts = counted(accepted=60, rollbacks=40)
         assert runner.probe(FULL).result(SOON).verdict is Verdict.BAD
         runner.baselines.forget()
@@ -121,7 +121,7 @@ def test_a_lesson_that_was_under_way_meanwhile_teaches_nothing() -> None:
 
     engine.says = wait
     with probe_runner(engine) as (runner, _):
-        lesson = runner.learn(FULL)
+        lesson = runner.probe(FULL, learn=True)
         assert under_way.wait(SOON)
         runner.baselines.forget()
         go.set()

@@ -25,7 +25,6 @@ from draftd.core import (
     WorkloadClass,
 )
 from draftd.errors import ModelLoadError, NotNow, NotServing, QueueFull
-from draftd.fallback.drift import Baseline
 from draftd.fallback.ladder import LadderLevel
 from draftd.fallback.probe_runner import ProbeLimits, ProbeRunner
 from draftd.fallback.probes import CanaryOutcome, Divergence, ProbeReport, Verdict
@@ -148,7 +147,7 @@ def test_what_was_learnt_while_all_was_well_is_what_later_probes_are_compared_wi
     with probe_runner(engine) as (runner, _):
         assert runner.probe(FULL).result(SOON).verdict is Verdict.GOOD
         assert not runner.baselines.drafters.get(FULL.drafter)
-        assert runner.learn(FULL).result(SOON).verdict is Verdict.GOOD
+        assert runner.probe(FULL, learn=True).result(SOON).verdict is Verdict.GOOD
         assert runner.baselines.drafters.get(SHORT.drafter)
         assert not runner.baselines.drafters.get(LIGHT.drafter)
         engine.counts = counted(accepted=50, rollbacks=50)
@@ -162,21 +161,8 @@ def test_what_was_learnt_while_all_was_well_is_what_later_probes_are_compared_wi
 def test_nothing_is_learnt_of_a_probe_that_was_not_good() -> None:
     engine = Answering(counts=counted(accepted=5, rollbacks=10))
     with probe_runner(engine) as (runner, _):
-        assert runner.learn(FULL).result(SOON).verdict is Verdict.BAD
+        assert runner.probe(FULL, learn=True).result(SOON).verdict is Verdict.BAD
         assert not runner.baselines.drafters.get(FULL.drafter)
-
-
-def test_baselines_of_clients_texts_are_reported_and_judge_nothing() -> None:
-    best = {
-        (DRAFT_MODEL, WorkloadClass.CODE): Baseline(0.99, 0.0),
-        (DRAFT_MODEL, WorkloadClass.CHAT): Baseline(0.97, 0.0),
-        (PROMPT_LOOKUP, WorkloadClass.CODE): Baseline(0.1, 0.0),
-    }
-    engine = Answering(counts=counted(accepted=50, rollbacks=50))
-    with probe_runner(engine) as (runner, _):
-        report = runner.probe(FULL, best).result(SOON)
-    assert report.verdict is Verdict.GOOD
-    assert report.reason.endswith("; clients' texts had 0.98 while all was well")
 
 
 # canaries
@@ -353,7 +339,7 @@ def test_while_one_thing_is_tried_out_nothing_else_is() -> None:
         assert not runner.busy
         first = runner.probe(FULL)
         assert runner.busy
-        for other in (runner.canaries, lambda: runner.probe(SHORT), lambda: runner.learn(FULL)):
+        for other in (runner.canaries, lambda: runner.probe(SHORT), lambda: runner.probe(FULL, learn=True)):
             with pytest.raises(NotNow, match="is under way"):
                 other()
         engine.go.set()
