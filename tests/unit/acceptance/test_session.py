@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from draftd.acceptance import session as module
-from draftd.acceptance.report.data import name
+from draftd.acceptance.report.figures import name
 from draftd.acceptance.session import Capture, NotMeasurable, ask_for, capture, departure, held
 from draftd.acceptance.sweep.result import parse
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Chunk, Granted, Place, Served, Stage, Tick

@@ -6,7 +6,6 @@ import io
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from types import MappingProxyType
 from typing import Any
 
@@ -16,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from draftd.acceptance.report.data import Chart, figure
+from draftd.acceptance.report.figures import figure
 from draftd.acceptance.statistics import Interval
 
 PALETTE: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -81,6 +80,18 @@ _DASHES: Mapping[str, Any] = {"dashed": (0, (4, 3)), "dotted": (0, (1, 2.5)), "b
 
 
 @dataclass(frozen=True, slots=True)
+class Chart:
+    """`drawing` is what is inside of an SVG element with this `viewbox`, `told` the same in words, for a reader who
+    cannot see it."""
+
+    id: str
+    told: str
+    viewbox: str
+    drawing: str
+    series: Sequence[Line] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Line:
     """One series. `marks`: line has a point for each value, plain none; dashed, dotted, broken; dot and ring have
     points alone."""
@@ -102,9 +113,7 @@ class Line:
 
 def lines(
     id_: str,
-    title: str,
     series: Sequence[Line],
-    reading: str,
     *,
     across: str,
     up: str,
@@ -138,15 +147,13 @@ def lines(
         axes.set_ylim(low, high + (high - low) * 0.04)
 
     words = told or "; ".join(_told(one) for one in series if len(one.ys))
-    return _drawn(id_, title, reading, f"{up} by {across}. {words}", paint, across=across, up=up)
+    return _drawn(id_, f"{up} by {across}. {words}", paint, across=across, up=up, series=series)
 
 
 def ranges(
     id_: str,
-    title: str,
     rows: Mapping[str, Mapping[str, Interval]],
     inks: Mapping[str, str],
-    reading: str,
     *,
     unit: str,
     level: tuple[float, str] | None = None,
@@ -173,12 +180,10 @@ def ranges(
         name: [f"{series} {one.estimate:.3g} ({one.low:.3g} to {one.high:.3g})" for series, one in found.items()]
         for name, found in rows.items()
     }
-    return _drawn(id_, title, reading, _listed(told), paint, across=unit, height=116 + 30 * len(rows))
+    return _drawn(id_, _listed(told), paint, across=unit, height=116 + 30 * len(rows))
 
 
-def parts(
-    id_: str, title: str, rows: Mapping[str, Mapping[str, float]], inks: Mapping[str, str], reading: str
-) -> Chart:
+def parts(id_: str, rows: Mapping[str, Mapping[str, float]], inks: Mapping[str, str]) -> Chart:
     """By the name of a row, its parts in seconds, drawn end to end."""
 
     def paint(axes: Axes) -> None:
@@ -196,7 +201,7 @@ def parts(
         axes.set_xlim(0, longest * 1.2)
 
     told = {name: [f"{part} {seconds:.3g} s" for part, seconds in values.items()] for name, values in rows.items()}
-    return _drawn(id_, title, reading, _listed(told), paint, across="seconds", height=108 + 44 * len(rows))
+    return _drawn(id_, _listed(told), paint, across="seconds", height=108 + 44 * len(rows))
 
 
 def _line(axes: Axes, one: Line) -> None:
@@ -241,14 +246,13 @@ def _ink(name: str) -> str:
 
 def _drawn(
     id_: str,
-    title: str,
-    reading: str,
     told: str,
     paint: Callable[[Axes], None],
     *,
     across: str,
     up: str = "",
     height: int = _HEIGHT,
+    series: Sequence[Line] = (),
 ) -> Chart:
     style: dict[Any, Any] = {**_STYLE, **{key: _ink(ink) for key, ink in _COLOURS.items()}, "svg.hashsalt": id_}
     with matplotlib.rc_context(style), io.StringIO() as out:
@@ -260,13 +264,13 @@ def _drawn(
         paint(axes)
         drawing.legend(loc="outside upper left", ncols=2, borderpad=0, columnspacing=1.2)
         drawing.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-        description = f"{told}. {reading}"
-        return Chart(id_, title, reading, description, _fit(out.getvalue(), id_, title, description))
+        return Chart(id_, told, f"0 0 {_WIDTH} {height}", _fit(out.getvalue()), series)
 
 
-def _fit(svg: str, id_: str, title: str, description: str) -> str:
-    """Made fit to be part of a page: named for readers who cannot see it, with the page's type and colours."""
-    svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+def _fit(svg: str) -> str:
+    """What is inside of the SVG, fit to be part of a page, with the page's type and colours."""
+    svg = svg[svg.index(">", svg.index("<svg")) + 1 : svg.rindex("</svg>")]
+    svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
     svg = svg.replace("xlink:href", "href")
     referred = set(re.findall(r'(?:url\(|href=")#([\w.-]+)', svg))
     svg = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in referred else "", svg)
@@ -274,8 +278,4 @@ def _fit(svg: str, id_: str, title: str, description: str) -> str:
     svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\d+\.\d{2})\d+", r"\1", tag[0]), svg)  # of a pixel; never of text
     names = {pair[0]: name for name, pair in PALETTE.items()}
     svg = re.sub(r"#[0-9a-f]{6}\b", lambda found: f"var(--{names[found[0]]})" if found[0] in names else found[0], svg)
-    view = re.search(r'viewBox="[^"]*"', svg)
-    assert view is not None
-    head = f'<svg role="img" aria-labelledby="{id_}-title {id_}-desc" class="chart" {view[0]}>'
-    head += f'<title id="{id_}-title">{escape(title)}</title><desc id="{id_}-desc">{escape(description)}</desc>'
-    return re.sub(r"\n\s*", "\n", head + svg[svg.index(">") + 1 :]).strip()
+    return re.sub(r"\n\s*", "\n", svg).strip()

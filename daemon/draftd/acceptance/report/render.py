@@ -1,65 +1,62 @@
-"""A run's report, put together and written: everything derived from its folder, the verdict at the top."""
+"""A run's report, put together and written: everything derived from its folder, the verdict at the top.
+
+What it says is in sections.j2, the frames of the two pages in report.html.j2 and report.md.j2.
+"""
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from importlib import resources
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from draftd import __version__
-from draftd.acceptance.cost import CostRates
+from draftd.acceptance.cost import CostRates, break_even, expected_tokens, per_answer, speedup
 from draftd.acceptance.folder import RunFolder
+from draftd.acceptance.gate import output as gate
 from draftd.acceptance.gate.judge import Decision, Outcome, Verdict
-from draftd.acceptance.manifest import Manifest
-from draftd.acceptance.quality import quality_result
-from draftd.acceptance.report import soak, speed, stages, worth
-from draftd.acceptance.report.charts import PALETTE
-from draftd.acceptance.report.data import (
-    Cell,
-    Section,
-    Tone,
-    capitalised,
-    figure,
-    measured,
-    memory,
-    spread,
-)
+from draftd.acceptance.manifest import Manifest, differences
+from draftd.acceptance.quality import TOLERANCE, quality_result
+from draftd.acceptance.report import figures, sweep
+from draftd.acceptance.report.charts import PALETTE, Chart
+from draftd.acceptance.report.soak import LEAST_ACCEPTED, ends, soak_charts
 from draftd.acceptance.soak import soak_result
+from draftd.acceptance.summary import METRICS
 from draftd.acceptance.sweep.result import Sweep, parse
-from draftd.acceptance.ticks import Arm, Stage
+from draftd.acceptance.ticks import Arm, Stage, usable
 
-_DECISIONS: Mapping[Decision, tuple[Tone, str]] = {
+_WORDS = {
     Decision.PROMOTED: ("good", "Promoted"),
     Decision.NOT_PROMOTED: ("bad", "Not promoted"),
     Decision.NOT_JUDGED: ("absent", "Not judged"),
+}
+_TONES = {
+    Outcome.PASSED: "good",
+    Outcome.FAILED: "bad",
+    Outcome.TOO_FEW_SAMPLES: "unproven",
+    Outcome.NOT_MEASURED: "absent",
+    Outcome.EXCUSED: "excused",
 }
 _SUMMARISED = (
     *("decode_tokens_per_second", "time_to_first_token", "inter_token_p95"),
     *("acceptance", "acceptance_at_position_0", "mean_accepted_length"),
 )
 """What is shown of every arm; the other metrics only of some."""
-_SIGNS: Mapping[Tone, str] = {"good": "✓ ", "bad": "✗ ", "unproven": "? ", "absent": "– ", "excused": "○ "}
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What the templates are given. `about` are the pair, the machine, when; `word` is the shortest way to say the
-    verdict, `sentence` the whole, `tally` how many criteria had which outcome, `tiles` the few figures at the top."""
-
-    title: str
-    about: tuple[str, ...]
-    tone: Tone
-    word: str
-    sentence: str
-    tally: tuple[Cell, ...]
-    tiles: Mapping[str, Cell]
-    sections: tuple[Section, ...]
-    made_by: str
+_SIGNS = {"good": "✓ ", "bad": "✗ ", "unproven": "? ", "absent": "– ", "excused": "○ "}
+_FORMS = (
+    *(figures.Cell, figures.capitalised, figures.count, figures.days, figures.figure, figures.fixed, figures.grew),
+    *(figures.integer, figures.listed, figures.measured, figures.memory, figures.money, figures.name, figures.named),
+    *(figures.share, figures.signed, figures.size, figures.span, figures.spread, sweep.median_chunk, sweep.same_texts),
+    *(break_even, expected_tokens, per_answer, speedup, ends),
+)
+"""What the templates call, by its own name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +73,11 @@ def write_report(
     """Writes report.html and report.md into the run, which `verdict` is of. `against` is a run to set beside it;
     `prices` count where the run's manifest names none. Raises RunError."""
     folder = RunFolder.open(run)
-    other = None if against is None else RunFolder.open(against)
-    made = report(folder, verdict, other=other, prices=prices)
+    made = report(folder, verdict, other=None if against is None else RunFolder.open(against), prices=prices)
     return Written(folder.write("report.html", html(made)), folder.write("report.md", markdown(made)))
 
 
-def html(made: Report) -> str:
+def html(made: Mapping[str, Any]) -> str:
     """One file: no script, nothing fetched."""
     light = "".join(f"--{name}:{pair[0]};" for name, pair in PALETTE.items())
     either = "".join(f"--{name}:light-dark({pair[0]},{pair[1]});" for name, pair in PALETTE.items())
@@ -89,16 +85,27 @@ def html(made: Report) -> str:
     return _rendered("report.html.j2", made, autoescape=True, colours=colours)
 
 
-def markdown(made: Report) -> str:
+def markdown(made: Mapping[str, Any]) -> str:
     """For a terminal, a pull request or an archive: sentences and tables, the charts by their descriptions."""
-    return _rendered("report.md.j2", made, autoescape=False, signs=_SIGNS)
+    text = _rendered("report.md.j2", made, autoescape=False, signs=_SIGNS)
+    return re.sub(r"\n{3,}", "\n\n", text)
 
 
-def _rendered(template: str, made: Report, *, autoescape: bool, **more: object) -> str:
-    environment = Environment(autoescape=autoescape, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["plain"] = _plain
-    text = (resources.files("draftd.acceptance.report") / template).read_text(encoding="utf-8")
-    return environment.from_string(text).render(report=made, **more) + "\n"
+def _rendered(template: str, made: Mapping[str, Any], *, autoescape: bool, **more: object) -> str:
+    environment = Environment(
+        loader=PackageLoader("draftd.acceptance", "report"),
+        extensions=["jinja2.ext.do"],
+        autoescape=autoescape,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["plain"], environment.tests["usable"] = _plain, usable
+    environment.globals |= {form.__name__: form for form in _FORMS}
+    environment.globals |= {"columns_of": figures.columns, "empty": figures.Cell(""), "infinity": math.inf}
+    environment.globals |= {"gate": gate, "METRICS": METRICS, "tones": _TONES}
+    environment.globals |= {"least_accepted": LEAST_ACCEPTED, "tolerance": TOLERANCE}
+    return environment.get_template(template).render(made, **more) + "\n"
 
 
 def _plain(text: str) -> str:
@@ -110,65 +117,80 @@ def _plain(text: str) -> str:
 
 def report(
     folder: RunFolder, verdict: Verdict, *, other: RunFolder | None = None, prices: CostRates | None = None
-) -> Report:
-    """Raises RunError where a file cannot be read."""
-    manifests = folder.manifests()
-    last = manifests[max(manifests)] if manifests else None
-    swept = Sweep.read(folder, _SUMMARISED)
-    chosen = _candidate(verdict, swept)
-    ticks = {stage: folder.ticks(stage) for stage in Stage}
-    sections = [stages.criteria(verdict), *_of_the_sweep(swept, chosen, last, prices)]
-    sections.append(soak.soak(soak_result(folder), ticks[Stage.SOAK], folder.samples(Stage.SOAK)))
-    sections.append(stages.quality(quality_result(folder)))
-    if other is not None:
-        theirs = other.manifests()
-        left = theirs[max(theirs)] if theirs else None
-        sections.append(stages.comparison(swept, Sweep.read(other, _SUMMARISED), left, last, other.name))
-    sections.append(stages.left_out(ticks, swept.left_out if swept is not None else {}))
-    sections.append(stages.manifest(manifests))
+) -> dict[str, Any]:
+    """What the templates are given. Raises RunError where a file cannot be read."""
+    manifests, ticks = folder.manifests(), {stage: folder.ticks(stage) for stage in Stage}
+    last = _last(folder)
+    swept, soak, samples = Sweep.read(folder, _SUMMARISED), soak_result(folder), folder.samples(Stage.SOAK)
+    candidate = _candidate(verdict, swept)
     outcomes = Counter(one.outcome for one in verdict.judgements)
-    tone, word = _DECISIONS[verdict.decision]
+    tone, word = _WORDS[verdict.decision]
     if verdict.decision is Decision.NOT_PROMOTED and not outcomes[Outcome.FAILED]:
         tone = "unproven"  # nothing was disproven
-    return Report(
-        title=_title(folder, last),
-        about=_about(folder, last),
-        tone=tone,
-        word=word,
-        sentence=capitalised(verdict.sentence.partition(": ")[2] + "."),  # the word before it is shown large
-        tally=tuple(
-            Cell(f"{outcomes[one]} {str(one).replace('_', ' ')}", tone=stages.TONES[one])
-            for one in Outcome
-            if outcomes[one]
-        ),
-        tiles=_tiles(swept, chosen) if swept is not None and chosen is not None else {},
-        sections=tuple(sections),
-        made_by=f"Made by draftd {__version__} from the raw ticks of the run “{folder.name}”. "
+    made: dict[str, Any] = {
+        "verdict": verdict,
+        "title": _title(folder, last),
+        "about": _about(folder, last),
+        "tone": tone,
+        "word": word,
+        "sentence": figures.capitalised(verdict.sentence.partition(": ")[2] + "."),  # the word before it is shown large
+        "outcomes": {one: outcomes[one] for one in Outcome if outcomes[one]},
+        "made_by": f"Made by draftd {__version__} from the raw ticks of the run “{folder.name}”. "
         "Nothing here is fetched or runs.",
-    )
+        "sweep": swept,
+        "candidate": candidate,
+        "soak": soak,
+        "thermal": sorted({one.thermal for one in samples if one.thermal}),
+        "quality": quality_result(folder),
+        "ticks": ticks,
+        "errors": _errors(ticks),
+        "manifest": last,
+        "sessions": len(manifests),
+        "differ": _differ(last, manifests),
+        "other": None,
+    }
+    charts = [soak_charts(ticks[Stage.SOAK], samples, soak.windows)] if soak is not None else []
+    if swept is not None:
+        rates = (CostRates.from_settings(last.settings) if last is not None else None) or prices
+        if rates is not None:
+            rates = rates.measuring(None if candidate is None else swept.summaries[candidate].watts)
+        made |= {"rates": rates, "load": last.load_seconds if last is not None else None}
+        made |= _of_the_sweep(swept, candidate)
+        charts.append(_sweep_charts(swept, candidate, made))
+    if other is not None:
+        theirs, before = Sweep.read(other, _SUMMARISED), _last(other)
+        ratios = sweep.ratios(swept, theirs) if swept is not None and theirs is not None else {}
+        both = last is not None and before is not None
+        changes = differences(before, last) if last is not None and before is not None else ()
+        made |= {"other": other.name, "both_manifests": both, "changes": changes, "ratios": ratios}
+        charts.append(sweep.change_charts(ratios, other.name))
+    made["drawn"] = {chart.id: chart for chart in chain.from_iterable(charts)}
+    return made
 
 
-def _of_the_sweep(
-    swept: Sweep | None, chosen: Arm | None, last: Manifest | None, prices: CostRates | None
-) -> Iterator[Section]:
-    if swept is None:
-        yield Section("approaches", "Every approach", "Not measured: this run has no sweep. draftd sweep adds one.")
-        return
-    rates = (CostRates.from_settings(last.settings) if last is not None else None) or prices
-    if rates is not None:
-        rates = rates.measuring(None if chosen is None else swept.summaries[chosen].watts)
-    found = swept.knee
-    yield speed.approaches(swept, chosen, None if found is None else found.block_length, rates)
-    yield worth.lengths(swept, found)
-    if chosen is not None and chosen.baseline in swept.arms:
-        yield speed.latency(swept, chosen)
-        yield speed.prompts(swept, chosen)
-    if (several := speed.concurrency(swept)) is not None:
-        yield several
-    if (gained := worth.calculator(swept, chosen)) is not None:
-        yield gained
-    if chosen is not None:
-        yield worth.cost(swept, chosen, rates, None if last is None else last.load_seconds)
+def _of_the_sweep(swept: Sweep, candidate: Arm | None) -> dict[str, Any]:
+    return {
+        "knee": swept.knee,
+        "worth": sweep.worth(swept),
+        "together": sweep.together(swept),
+        "kinds": None if candidate is None else sweep.kinds(swept, candidate),
+        "waits": None if candidate is None else sweep.waits(swept, candidate),
+    }
+
+
+def _sweep_charts(swept: Sweep, candidate: Arm | None, made: Mapping[str, Any]) -> Iterator[Chart]:
+    yield from sweep.length_charts(swept, made["knee"])
+    if candidate is not None:
+        yield from sweep.latency_charts(swept, candidate)
+        yield from sweep.kind_charts(made["kinds"], candidate)
+        if made["waits"].parts:
+            yield sweep.answer_chart(made["waits"])
+    if made["together"][0]:
+        total, first = made["together"]
+        yield sweep.together_chart("together", total, "tokens/s")
+        yield sweep.together_chart("together-first", first, "ms", 1000)
+    if made["worth"] is not None:
+        yield sweep.worth_chart(swept, made["worth"])
 
 
 def _candidate(verdict: Verdict, swept: Sweep | None) -> Arm | None:
@@ -182,6 +204,11 @@ def _candidate(verdict: Verdict, swept: Sweep | None) -> Arm | None:
     return max(gains, key=lambda pair: pair[0])[1] if gains else None
 
 
+def _last(folder: RunFolder) -> Manifest | None:
+    manifests = folder.manifests()
+    return manifests[max(manifests)] if manifests else None
+
+
 def _title(folder: RunFolder, last: Manifest | None) -> str:
     if last is None or "target" not in last.models:
         return folder.name
@@ -193,23 +220,17 @@ def _about(folder: RunFolder, last: Manifest | None) -> tuple[str, ...]:
     if last is None:
         return (f"Run {folder.name}",)
     day = datetime.fromisoformat(last.created)
-    machine = f"{last.device}, {memory(last.memory_bytes)}"
+    machine = f"{last.device}, {figures.memory(last.memory_bytes)}"
     return machine, last.backend, f"{day.day} {day:%B %Y}", f"draftd {last.draftd}", f"Run {folder.name}"
 
 
-def _tiles(sweep: Sweep, candidate: Arm) -> Mapping[str, Cell]:
-    tiles: dict[str, Cell] = {}
-    gain = sweep.gains.get(candidate)
-    ours, plain = (sweep.figure(arm, "decode_tokens_per_second") for arm in (candidate, candidate.baseline))
-    if gain is not None and ours is not None and plain is not None:
-        tiles["Decode throughput"] = Cell(f"{gain.estimate:.2f}×", f"{spread(gain)} × autoregressive")
-        tiles["Tokens a second"] = Cell(measured(ours).text, f"autoregressive {figure(plain.estimate)}")
-    for label, metric in (("Time to first token", "time_to_first_token"), ("Between tokens, p95", "inter_token_p95")):
-        if (one := sweep.figure(candidate, metric)) is not None:
-            ratio = sweep.ratio(candidate, metric)
-            detail = "" if ratio is None else f"{figure(ratio.estimate)} × autoregressive"
-            tiles[label] = Cell(f"{figure(one.estimate * 1000)} ms", detail)
-    if (accepted := sweep.figure(candidate, "acceptance")) is not None:
-        detail = f"{accepted.low * 100:.0f}–{accepted.high * 100:.0f} %, blocks of {candidate.block_length}"
-        tiles["Accepted of drafted"] = Cell(f"{accepted.estimate * 100:.0f} %", detail)
-    return tiles
+def _errors(ticks: Mapping[Stage, Any]) -> list[Any]:
+    """The commonest, each with its stage and arm and how often it came."""
+    everything = chain.from_iterable(ticks.values())
+    return Counter((tick.place.stage, tick.place.arm, tick.error) for tick in everything if tick.error).most_common(12)
+
+
+def _differ(last: Manifest | None, manifests: Mapping[int, Manifest]) -> list[str]:
+    """In what that matters the sessions differ."""
+    found = (differences(last, other) for other in manifests.values() if last is not None)
+    return list(dict.fromkeys(one.field for one in chain.from_iterable(found) if one.matters))

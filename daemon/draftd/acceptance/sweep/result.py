@@ -129,6 +129,11 @@ class Sweep:
         first = DRAFT_MODEL if DRAFT_MODEL in drafters else next(iter(drafters), None)
         return tuple(arm for arm in alone if arm.drafter in (None, first))
 
+    @property
+    def by_length(self) -> dict[int, Arm]:
+        """The same by block length."""
+        return {arm.block_length: arm for arm in self.lengths}
+
     def figure(self, arm: Arm, metric: str) -> Interval | None:
         """One of summary.METRICS; None where the arm was not measured."""
         if arm not in self.summaries:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import Element, TreeBuilder
 
 import pytest
 
 from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.gate.judge import judge_run
 from draftd.acceptance.gate.spec import load_spec
-from draftd.acceptance.report.data import Section, Table
-from draftd.acceptance.report.render import Report, html, report
+from draftd.acceptance.report.render import html, markdown, report
 from tests.acceptance import ARMS, Truth, manifest, synthetic_run
 
 GROUPS = ("short_control", "long_context", "code")
@@ -19,8 +22,94 @@ PRICED = manifest(settings={"cost.currency": "€", "cost.per_hour": "0.36"})
 TRUTH = Truth(alpha=0.85)
 
 
-def drawn(folder: RunFolder, other: RunFolder | None = None) -> Report:
-    return report(folder, judge_run(folder.path, load_spec()), other=other)
+@dataclass
+class Table:
+    caption: str
+    columns: list[tuple[str, str]]  # title and unit; of two with one title `row` has the last
+    rows: list[list[Element]]
+
+    def row(self, *words: str) -> dict[str, str]:
+        """The texts of the row that begins so, by column."""
+        return {title: text(cell) for title, cell in self.cells(*words).items()}
+
+    def cells(self, *words: str) -> dict[str, Element]:
+        found = next(one for one in self.rows if [text(one[0]), detail(one[0])][: len(words)] == list(words))
+        return dict(zip((title for title, _ in self.columns), found, strict=True))
+
+
+class Page(HTMLParser):
+    """A page as a reader finds it: what a section says, and in which order."""
+
+    def __init__(self, written: str) -> None:
+        super().__init__()
+        self.html, self._builder = written, TreeBuilder()
+        self.feed(written)
+        self.root = self._builder.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._builder.start(tag, {name: value or "" for name, value in attrs})
+        if tag in ("meta", "input"):
+            self._builder.end(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._builder.end(tag)
+
+    def handle_data(self, data: str) -> None:
+        self._builder.data(data)
+
+    @property
+    def tone(self) -> str:
+        """The verdict's."""
+        return tone(next(one for one in self.root.iter("div") if one.get("id") == "verdict"))
+
+    def said(self, class_: str) -> str:
+        return words(next(one for one in self.root.iter() if one.get("class") == class_))
+
+    def section(self, id_: str) -> Element:
+        return next(one for one in self.root.iter("section") if one.get("aria-labelledby") == id_)
+
+    def lead(self, id_: str) -> str:
+        return words(next(one for one in self.section(id_).iter("p") if one.get("class") == "lead"))
+
+    def tables(self, id_: str) -> list[Table]:
+        return [_table(one) for one in self.section(id_).iter("table")]
+
+
+def charts(section: Element) -> list[str]:
+    """Their titles."""
+    return [words(one.find("h3")) for one in section.iter("figure")]
+
+
+def _table(one: Element) -> Table:
+    heads = [(text(head), unit(head)) for head in one.findall("thead/tr/th")]
+    return Table(words(one.find("caption")), heads, [list(row) for row in one.findall("tbody/tr")])
+
+
+def words(one: Element | None) -> str:
+    assert one is not None
+    return " ".join(" ".join(one.itertext()).split())
+
+
+def detail(cell: Element) -> str:
+    return "".join(words(one) for one in cell.iter("span") if one.get("class") == "detail")
+
+
+def unit(head: Element) -> str:
+    return "".join(words(one) for one in head.iter("span") if one.get("class") == "unit")
+
+
+def text(cell: Element) -> str:
+    """Without what is printed small."""
+    return words(cell).removesuffix(detail(cell) or unit(cell)).strip()
+
+
+def tone(cell: Element) -> str:
+    found = [one.get("class", "") for one in cell.iter() if "tone-" in one.get("class", "")]
+    return found[0].partition("tone-")[2] if found else "plain"
+
+
+def drawn(folder: RunFolder, other: RunFolder | None = None) -> Page:
+    return Page(html(report(folder, judge_run(folder.path, load_spec()), other=other)))
 
 
 @pytest.fixture(scope="session")
@@ -40,13 +129,23 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 
 @pytest.fixture(scope="session")
-def full_page(full: RunFolder) -> Report:
-    return drawn(full)
+def full_report(full: RunFolder) -> dict[str, Any]:
+    return report(full, judge_run(full.path, load_spec()))
 
 
 @pytest.fixture(scope="session")
-def full_html(full_page: Report) -> str:
-    return html(full_page)
+def full_html(full_report: dict[str, Any]) -> str:
+    return html(full_report)
+
+
+@pytest.fixture(scope="session")
+def full_page(full_html: str) -> Page:
+    return Page(full_html)
+
+
+@pytest.fixture(scope="session")
+def full_markdown(full_report: dict[str, Any]) -> str:
+    return markdown(full_report)
 
 
 @pytest.fixture
@@ -55,25 +154,3 @@ def run(tmp_path: Path) -> Path:
 
 
 SMALL = {"groups": ("short_control", "code"), "arms": FEW[:3], "prompts": 3, "repetitions": 2, "tokens": 24}
-
-
-def section(made: Report, id_: str) -> Section:
-    return next(one for one in made.sections if one.id == id_)
-
-
-def column(table: Table, title: str, unit: str | None = None) -> int:
-    return next(at for at, one in enumerate(table.columns) if one.title == title and unit in (None, one.unit))
-
-
-def row(table: Table, *words: str) -> dict[str, str]:
-    found = next(r for r in table.rows if [r[0].text, r[0].detail][: len(words)] == list(words))
-    return {column.title: cell.text for column, cell in zip(table.columns, found, strict=True)}
-
-
-def words(one: Section) -> str:
-    said = [one.lead, *(note.text for note in one.notes)]
-    said += [f"{chart.title} {chart.reading} {chart.description}" for chart in one.charts]
-    said += [f"{cell.text} {cell.detail}" for table in one.tables for cells in table.rows for cell in cells]
-    for name, value in one.facts.items():
-        said.append(f"{name} {value}" if isinstance(value, str) else f"{name} {value.text} {value.detail}")
-    return "\n".join(said)

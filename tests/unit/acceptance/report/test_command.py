@@ -23,11 +23,13 @@ def swept(run: Path) -> Path:
     ).path
 
 
-def test_it_writes_both_files_into_the_run_and_says_where(swept: Path) -> None:
+def test_it_writes_both_files_with_prices_from_the_settings(swept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAFTD_COST__PER_HOUR", "0.36")
     said = CliRunner().invoke(build_app(), ["report", "--run", str(swept)], catch_exceptions=False)
     assert said.exit_code == 0
     assert (swept / "report.html").read_text().startswith("<!doctype html>")
     assert (swept / "report.md").read_text().startswith("# Larch-8B-4bit with")
+    assert "$0.00200" in (swept / "report.md").read_text()
     assert str(swept / "report.html") in said.output
     assert "not promoted" in said.output
 
@@ -37,12 +39,6 @@ def test_a_program_is_told_the_verdict_and_the_files(swept: Path) -> None:
     told = json.loads(said.output)
     assert told["html"] == str(swept / "report.html")
     assert told["verdict"]["decision"] == "not_promoted"
-
-
-def test_prices_come_from_the_settings_where_the_run_has_none(swept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DRAFTD_COST__PER_HOUR", "0.36")
-    CliRunner().invoke(build_app(), ["report", "--run", str(swept)], catch_exceptions=False)
-    assert "$0.00200" in (swept / "report.md").read_text()
 
 
 def test_it_says_what_is_missing_or_no_run(tmp_path: Path) -> None:

@@ -6,12 +6,19 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
 
 import pytest
+from markupsafe import escape
 
+from draftd.acceptance.gate.judge import not_judged
+from draftd.acceptance.manifest import ModelFile, ModelManifest
 from draftd.acceptance.report.charts import PALETTE, SERIES, Line, lines
-from draftd.acceptance.report.data import Cell, Section, Table
-from draftd.acceptance.report.render import Report, html
+from draftd.acceptance.report.render import html, report
+from draftd.acceptance.ticks import Stage
+from tests.acceptance import manifest, synthetic_run
+from tests.unit.acceptance.report.conftest import SMALL
 
 _VOID = {"meta", "input", "br", "hr", "img", "link"}
 
@@ -123,23 +130,31 @@ def test_the_page_is_light_enough_to_send(full_html: str) -> None:
     assert len(full_html.encode()) < 1_500_000
 
 
-def test_what_others_named_is_text_and_never_markup() -> None:
+def test_what_others_named_is_text_and_never_markup(tmp_path: Path) -> None:
     evil = '<script>alert("&")</script>'
-    table = Table.of(evil, [{evil: Cell(evil, evil, "bad")}])
-    chart = lines("one", evil, [Line(evil, "second", [0, 1], [0, 1])], evil, across=evil, up=evil)
-    section = Section("s", evil, evil, [Cell(evil)], [chart], {evil: evil}, [table], [table])
-    tree = parsed(html(Report(evil, (evil,), "bad", evil, evil, (), {}, (section,), evil)))
+    one = manifest(device=evil, os=evil, draftd=evil, python=evil, settings={evil: evil}, models=_models(evil))
+    stages = (Stage.SWEEP, Stage.SOAK)
+    folder = synthetic_run(
+        tmp_path / "evil", name=evil, stages=stages, manifests=(one,), left_out={evil: evil}, **SMALL, soak_seconds=60
+    )
+    page = html(report(folder, not_judged(evil, spec=evil, run=evil), other=folder))
+    tree = parsed(page)
+    assert page.count(escape(evil)) >= 20
     assert not tree.all("script")
     assert not tree.wrong
 
 
-def test_the_page_is_the_same_each_time_it_is_drawn(full_page: Report, full_html: str) -> None:
-    assert html(full_page) == full_html
+def _models(name: str) -> dict[str, ModelManifest]:
+    return {"target": ModelManifest(name, name, 1, (ModelFile(name, name, 1, name),), changed_since_load=True)}
+
+
+def test_the_page_is_the_same_each_time_it_is_drawn(full_report: dict[str, Any], full_html: str) -> None:
+    assert html(full_report) == full_html
 
 
 def test_a_charts_words_and_figures_are_left_as_they_are() -> None:
-    found = lines("one", "t", [Line("0.01234 & $5 < $6", "second", [0, 1], [0.0123456, 1])], "r", across="x", up="y")
-    assert ">0.01234 &amp; $5 &lt; $6</text>" in found.svg
+    found = lines("one", [Line("0.01234 & $5 < $6", "second", [0, 1], [0.0123456, 1])], across="x", up="y")
+    assert ">0.01234 &amp; $5 &lt; $6</text>" in found.drawing
 
 
 # colours

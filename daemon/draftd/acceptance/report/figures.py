@@ -1,108 +1,40 @@
-"""What the report's template is given: sections of notes, charts and tables, and how figures are written in them."""
+"""How the report writes figures: numbers, intervals, amounts, ways of decoding."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from draftd.acceptance.cost import CostRates, per_thousand_tokens
-from draftd.acceptance.statistics import Interval
+from draftd.acceptance.statistics import Growth, Interval
 from draftd.acceptance.sweep.result import parse
 from draftd.acceptance.ticks import Arm
 from draftd.core import DRAFT_MODEL
 
 NOTHING = "–"
-Tone = Literal["plain", "good", "bad", "unproven", "absent", "excused"]
-"""How a value is to be taken: told by a word and a sign everywhere, by colour only in addition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A value, or a note. `detail` is printed small below: an interval, a reason."""
+    """A value. `detail` is printed small below: an interval, a reason. `tone` is how it is to be taken: plain, good,
+    bad, unproven, absent or excused; told by a word and a sign everywhere, by colour only in addition."""
 
     text: str
     detail: str = ""
-    tone: Tone = "plain"
+    tone: str = "plain"
 
 
-Row = Mapping[str, Cell | str]
-"""Cells by column: "Decode | tokens/s", where a unit is shown below the title."""
+def columns(rows: Sequence[Mapping[str, Cell | str]]) -> list[tuple[str, str, str]]:
+    """Of a table with cells by column: "Decode | tokens/s" is its title and the unit below. The key, title and unit of
+    each; a column but the first in which no row has a value is left out."""
 
+    def known(value: Cell | str) -> bool:
+        return value not in ("", NOTHING) if isinstance(value, str) else known(value.text) or bool(value.detail)
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """`figures` are set flush right, digit below digit."""
-
-    title: str
-    unit: str = ""
-    figures: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """The first cell of a row names it. `stacked`: on a narrow page each row is a card of its own; without, a table
-    that is too wide is scrolled. `strong` are the numbers of the rows that are highlighted."""
-
-    caption: str
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    stacked: bool = False
-    strong: frozenset[int] = frozenset()
-
-    @classmethod
-    def of(cls, caption: str, rows: Iterable[Row], *, words: Iterable[str] = (), strong: Iterable[int] = ()) -> Table:
-        """Of figures, but for the columns that are `words`. A column in which no row has a value is left out."""
-        filled = [{key: _cell(value) for key, value in row.items()} for row in rows]
-        keys = list(filled[0]) if filled else []
-        names = [*keys[:1], *(key for key in keys[1:] if any(_known(row[key]) for row in filled))]
-        columns = [(*key.partition(" | ")[::2], key not in words) for key in names]
-        cells = tuple(tuple(row[key] for key in names) for row in filled)
-        return cls(caption, tuple(Column(*one) for one in columns), cells, strong=frozenset(strong))
-
-    @classmethod
-    def of_words(cls, caption: str, rows: Sequence[Row]) -> Table:
-        """Of text, in all columns."""
-        return replace(cls.of(caption, rows, words=rows[0] if rows else ()), stacked=True)
-
-
-def _cell(value: Cell | str) -> Cell:
-    return Cell(value) if isinstance(value, str) else value
-
-
-def _known(cell: Cell) -> bool:
-    return cell.text not in ("", NOTHING) or bool(cell.detail)
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """`title` says what is shown, `reading` what to conclude from it, `description` both, for a reader who cannot see
-    it."""
-
-    id: str
-    title: str
-    reading: str
-    description: str
-    svg: str
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """`lead` is what the section comes to, in a sentence or two. `facts` are names with values. `folded` is what most
-    readers pass over: opened by a click, always open in print."""
-
-    id: str
-    title: str
-    lead: str
-    notes: Sequence[Cell] = ()
-    charts: Sequence[Chart] = ()
-    facts: Mapping[str, Cell | str] = field(default_factory=dict)
-    tables: Sequence[Table] = ()
-    folded: Sequence[Table] = ()
-
-
-# figures, as text
+    first, *others = rows[0]
+    kept = [first, *(key for key in others if any(known(row[key]) for row in rows))]
+    return [(key, *key.partition(" | ")[::2]) for key in kept]
 
 
 def figure(value: float | None, digits: int = 3) -> str:
@@ -204,3 +136,27 @@ def named(arm: Arm, candidate: bool = False) -> Cell:
     """How it decodes; below, in what it differs."""
     way, *rest = name(arm).split(", ")
     return Cell(way, ", ".join([*rest, *(["the candidate"] if candidate else [])]))
+
+
+def listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
+
+
+def signed(value: float, places: int) -> str:
+    return "0" if abs(value) < 0.005 else f"{value:+.{places}f}".replace("-", "−")
+
+
+def days(number: float) -> str:
+    if math.isinf(number):
+        return "without end"
+    return f"{figure(number)} days" if number >= 2 else span(number * 86400)
+
+
+def grew(growth: Growth | None) -> Cell:
+    """In megabytes an hour."""
+    if growth is None:
+        return Cell(NOTHING, "too few readings", "unproven")
+    low, middle, high = (
+        figure(rate * 3600 / 1e6) for rate in (growth.slope.low, growth.slope.estimate, growth.slope.high)
+    )
+    return Cell(f"{middle} MB an hour", f"{low} to {high}; " + ("certain" if growth.certain else "none is certain"))

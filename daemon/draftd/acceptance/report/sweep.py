@@ -1,0 +1,298 @@
+"""The report's charts of a sweep, and the figures that are worked out for it alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import numpy as np
+
+from draftd.acceptance.cost import Costs, alpha_of, measured_costs, speedup
+from draftd.acceptance.report.charts import SERIES, Chart, Line, lines, parts, ranges
+from draftd.acceptance.report.figures import figure, name, share
+from draftd.acceptance.statistics import Interval, quantile
+from draftd.acceptance.summary import against, measure, select
+from draftd.acceptance.sweep.result import Knee, Sweep
+from draftd.acceptance.ticks import Arm, Tick, inter_chunk, inter_token
+
+Curves = Mapping[Arm, Mapping[int, Interval]]
+
+_INTERVAL = "median, with 95 % interval"
+_STEP = "tokens drafted a step"
+_COMPARED = (
+    *("decode_tokens_per_second", "time_to_first_token", "inter_token_p95"),
+    *("acceptance", "end_to_end"),
+)
+_PARTS = {"queue": "fourth", "prefill": "third", "decode": "speculative", "network": "second"}
+
+
+# block length
+
+
+def length_charts(sweep: Sweep, knee: Knee | None) -> Iterator[Chart]:
+    """None where no block length was measured."""
+    accepted = sweep.curve("acceptance")
+    if not accepted:
+        return
+    yield _throughput(sweep, knee)
+    first = Line.of("the first of a block", "third", sweep.curve("acceptance_at_position_0"), 100)
+    series, ticks = [Line.of("accepted / drafted", "speculative", accepted, 100), first], sorted(accepted)
+    yield lines("acceptance", series, across=_STEP, up="% of drafted tokens", ticks=ticks, top=100)
+    curve = sweep.curve("mean_accepted_length")
+    at = sorted(curve)
+    all_accepted = Line("all accepted", "quiet", at, [k + 1 for k in at], marks="dashed")
+    series = [Line.of(_INTERVAL, "speculative", curve), all_accepted]
+    yield lines("yielded", series, across=_STEP, up="tokens", ticks=at)
+    yield _positions(sweep)
+
+
+def _throughput(sweep: Sweep, knee: Knee | None) -> Chart:
+    curve = sweep.curve("decode_tokens_per_second")
+    plain, series = curve.get(0), [Line.of(_INTERVAL, "speculative", curve)]
+    if knee is not None and (at := curve.get(knee.block_length)) is not None:
+        label = f"the knee: {knee.block_length}"
+        series.append(Line(label, "second", [knee.block_length], [at.estimate], marks="ring"))
+    return lines(
+        "throughput",
+        series,
+        across=_STEP,
+        up="tokens/s",
+        ticks=sorted(curve),
+        top=max(one.high for one in curve.values()) * 1.08,
+        level=None if plain is None else (plain.estimate, "autoregressive", "autoregressive"),
+        band=plain,
+    )
+
+
+def _inks(sweep: Sweep) -> dict[int, str]:
+    """A block length has one colour and shape on the whole page; the fifth and later ones have none."""
+    return dict(zip((k for k in sweep.by_length if k), SERIES[1:], strict=False))
+
+
+def _positions(sweep: Sweep) -> Chart:
+    shares = {k: sweep.summaries[arm].acceptance_per_position for k, arm in sweep.by_length.items()}
+    series = []
+    for k, ink in _inks(sweep).items():
+        known = [(at, value * 100) for at, value in enumerate(shares[k], 1) if value is not None]
+        series.append(Line(f"blocks of {k}", ink, [at for at, _ in known], [value for _, value in known]))
+    ticks = range(1, max(len(shares[k]) for k in _inks(sweep)) + 1)
+    return lines("positions", series, across="position in the block", up="% of drafted tokens", ticks=ticks, top=100)
+
+
+# what speculation is worth
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """By block length: the arm, its acceptance α, and where it was measured the α, speed-up and expected speed-up."""
+
+    costs: Costs
+    arms: Mapping[int, Arm]
+    alphas: Mapping[int, float | None]
+    points: Mapping[int, tuple[float, float, float]]
+
+    @property
+    def apart(self) -> float:
+        """By what share a measured speed-up is off the formula, at most."""
+        return max(abs(gain / formula - 1) for _, gain, formula in self.points.values())
+
+
+def worth(sweep: Sweep) -> Worth | None:
+    """None where no draft model's steps were measured beside autoregressive ones."""
+    costs = measured_costs(sweep.ticks)
+    if costs is None:
+        return None
+    arms = {k: arm for k, arm in sweep.by_length.items() if k in costs.verify_seconds}
+    alphas, points = {}, {}
+    for k, arm in arms.items():
+        counts, gain = [tick.counts for tick in sweep.of(arm)], sweep.gains.get(arm)
+        alpha = alphas[k] = alpha_of(sum(one.accepted for one in counts), sum(one.rollbacks for one in counts))
+        if alpha is not None and gain is not None:
+            points[k] = alpha, gain.estimate, speedup(alpha, k, costs.step_cost(k))
+    return Worth(costs, arms, alphas, points)
+
+
+def worth_chart(sweep: Sweep, found: Worth) -> Chart:
+    """Leviathan's formula with this machine's costs, and where the run lies."""
+    grid = np.linspace(0, 1, 81).tolist()
+    series, told = [], []
+    for k, ink in _inks(sweep).items():
+        if k not in found.arms:
+            continue
+        cost, label = found.costs.step_cost(k), f"blocks of {k}"
+        series.append(Line(label, ink, [a * 100 for a in grid], [speedup(a, k, cost) for a in grid], marks="plain"))
+        if k in found.points:
+            alpha, gain, formula = found.points[k]
+            series.append(Line(f"_measured {k}", ink, [alpha * 100], [gain], marks="dot"))
+            said = f"measured {gain:.2f} times autoregressive, expected {formula:.2f}"
+            told.append(f"{label}: accepted {share(alpha)}, {said}")
+    return lines(
+        "expected",
+        series,
+        across="% accepted, each token given those before it",
+        up="× autoregressive",
+        told="; ".join(told),
+        xlim=(0, 100),
+        level=(1.0, "no gain", "quiet"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """For an answer of so many `tokens`: by arm the seconds of its parts, where all of them were timed."""
+
+    tokens: float
+    parts: Mapping[Arm, Mapping[str, float]]
+
+
+def waits(sweep: Sweep, candidate: Arm) -> Waits:
+    arms = [arm for arm in (candidate.baseline, candidate) if arm in sweep.arms]
+    tokens = quantile([tick.output_tokens for arm in arms for tick in sweep.of(arm)], 0.5) or 0.0
+    found: dict[Arm, dict[str, float]] = {}
+    for arm in arms:
+        rate = sweep.figure(arm, "decode_tokens_per_second")
+        timed = {part: sweep.figure(arm, part) for part in ("queue", "prefill", "network")}
+        if rate is not None and timed["prefill"] is not None:
+            known = {part: max(0.0, one.estimate) if one is not None else 0.0 for part, one in timed.items()}
+            found[arm] = {part: known.get(part, tokens / rate.estimate) for part in _PARTS}
+    return Waits(tokens, found)
+
+
+def answer_chart(found: Waits) -> Chart:
+    return parts("answer", {name(arm): seconds for arm, seconds in found.parts.items()}, _PARTS)
+
+
+# every approach
+
+
+def same_texts(sweep: Sweep, arm: Arm) -> tuple[int, int]:
+    """How many of its texts are those of its autoregressive arm, and how many can be compared."""
+    said: dict[tuple[str, str], set[str]] = {}
+    for tick in sweep.of(arm.baseline):
+        said.setdefault(tick.place.key, set()).add(tick.digest)
+    both = [tick for tick in sweep.of(arm) if tick.place.key in said]
+    return sum(tick.digest in said[tick.place.key] for tick in both), len(both)
+
+
+# latency
+
+
+def latency_charts(sweep: Sweep, candidate: Arm) -> Iterator[Chart]:
+    """The whole distribution over all tokens, since a median hides what a reader feels."""
+    for what, gaps in (("tokens", inter_token), ("chunks", inter_chunk)):
+        arms = (candidate, candidate.baseline)
+        times = {arm: list(chain.from_iterable(gaps(tick) for tick in sweep.of(arm))) for arm in arms}
+        if all(times.values()):
+            yield _distribution(what, times)
+
+
+def _distribution(id_: str, times: Mapping[Arm, Sequence[float]]) -> Chart:
+    shares = np.linspace(0, 1, 300)
+    series, told = [], []
+    for arm, found in times.items():
+        ink, marks = ("speculative", "plain") if arm.speculative else ("autoregressive", "broken")
+        at = (np.quantile(found, shares) * 1000).tolist()
+        series.append(Line(name(arm), ink, at, (shares * 100).tolist(), marks=marks))
+        within = (f"{share(q)} within {figure(float(np.quantile(found, q)) * 1000)} ms" for q in (0.5, 0.95, 0.99))
+        told.append(f"{name(arm)}: {', '.join(within)}")
+    return lines(
+        id_,
+        series,
+        across="ms",
+        up="% that take no longer",
+        told="; ".join(told),
+        yticks=(0, 25, 50, 75, 95),
+        top=100,
+        # What lies beyond is left to the table.
+        xlim=(0, max(float(np.quantile(found, 0.995)) for found in times.values()) * 1030),
+        level=(95, "95 %", "quiet"),
+    )
+
+
+def median_chunk(ticks: Sequence[Tick]) -> float | None:
+    """Tokens of a chunk after the first."""
+    return quantile([chunk.tokens for tick in ticks for chunk in tick.chunks[1:]], 0.5)
+
+
+# kinds of prompt, and several at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """By kind of prompt, the one with the highest gain first: decode throughput over autoregressive; and for each arm
+    the time to the first token."""
+
+    gains: Mapping[str, Interval]
+    waits: Mapping[str, Mapping[Arm, Interval]]
+
+
+def kinds(sweep: Sweep, candidate: Arm) -> Kinds:
+    gains: dict[str, Interval] = {}
+    first: dict[str, dict[Arm, Interval]] = {}
+    for group in sorted({tick.place.group for tick in sweep.ticks if not tick.place.warm_up}):
+        ticks, title = select(sweep.ticks, group=group), group.replace("_", " ")
+        gain = against(ticks, candidate.id, candidate.baseline.id, "decode_tokens_per_second")
+        if gain is not None:
+            gains[title] = gain
+        for arm in (candidate, candidate.baseline):
+            if (wait := measure(select(ticks, arm=arm.id), "time_to_first_token")) is not None:
+                first.setdefault(title, {})[arm] = wait
+    return Kinds(dict(sorted(gains.items(), key=lambda one: -one[1].estimate)), first)
+
+
+def kind_charts(found: Kinds, candidate: Arm) -> Iterator[Chart]:
+    if not found.gains:
+        return
+    ours, plain = name(candidate), name(candidate.baseline)
+    rows = {kind: {ours: gain} for kind, gain in found.gains.items()}
+    yield ranges("gains", rows, {ours: "speculative"}, unit="× autoregressive", level=(1.0, "no gain"))
+    rows = {kind: {name(arm): one.scaled(1000) for arm, one in by.items()} for kind, by in found.waits.items()}
+    yield ranges("waits", rows, {ours: "speculative", plain: "autoregressive"}, unit="ms")
+
+
+def together(sweep: Sweep) -> tuple[Curves, Curves]:
+    """Of what ran several at a time, by how many: tokens a second of all together, and the time to the first token."""
+    total: dict[Arm, dict[int, Interval]] = {}
+    first: dict[Arm, dict[int, Interval]] = {}
+    greedy = [arm for arm in sweep.arms if not arm.temperature]
+    several = {replace(arm, concurrency=1) for arm in greedy if arm.concurrency > 1}
+    for arm in greedy:
+        one, summary = replace(arm, concurrency=1), sweep.summaries[arm]
+        if one in several and summary.total_tokens_per_second is not None:
+            total.setdefault(one, {})[arm.concurrency] = summary.total_tokens_per_second
+        if one in several and (wait := summary.figures["time_to_first_token"]) is not None:
+            first.setdefault(one, {})[arm.concurrency] = wait
+    return total, first
+
+
+def together_chart(id_: str, curves: Curves, unit: str, scale: float = 1.0) -> Chart:
+    series = [
+        Line.of(name(arm), "speculative" if arm.speculative else "autoregressive", curve, scale)
+        for arm, curve in curves.items()
+    ]
+    ticks = sorted({c for curve in curves.values() for c in curve})
+    return lines(id_, series, across="requests at a time", up=unit, ticks=ticks)
+
+
+# beside another run
+
+
+def ratios(ours: Sweep, theirs: Sweep) -> Mapping[Arm, Mapping[str, Interval]]:
+    """Of the approaches that both have, paired by prompt."""
+    found: dict[Arm, dict[str, Interval]] = {}
+    for arm in ours.arms:
+        if arm in theirs.arms:
+            mine, other = ours.of(arm), theirs.of(arm)
+            known = {metric: against(mine, arm.id, arm.id, metric, other) for metric in _COMPARED}
+            if kept := {metric: one for metric, one in known.items() if one is not None}:
+                found[arm] = kept
+    return found
+
+
+def change_charts(found: Mapping[Arm, Mapping[str, Interval]], other: str) -> Iterator[Chart]:
+    for metric in _COMPARED[:2]:
+        rows = {name(arm): {"this run": one[metric]} for arm, one in found.items() if metric in one}
+        if rows:
+            unit, level = f"× {other}", (1.0, "no change")
+            yield ranges(f"against-{metric}", rows, {"this run": "speculative"}, unit=unit, level=level)
