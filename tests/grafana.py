@@ -2,8 +2,7 @@
 
 It is a model, not a Grafana. What it models, and from where:
 
-- `/api/health`, `/api/frontend/settings`, `/api/datasources`, `/api/search`: Grafana 12.4's HTTP API reference
-  ("Other", "Data source", "Folder/Dashboard Search": `limit` at most 5000, `page`, `tag`, `folderUIDs`).
+- `/api/health`, `/api/datasources`: Grafana 12.4's HTTP API reference ("Other", "Data source").
 - `/api/folders`, `/api/dashboards`: the same reference ("Folder", "Dashboard"). A save whose version is not the stored
   one is 412 with status `version-mismatch` unless `overwrite`; each save counts the version up and gives an id; what
   comes from a provisioning file cannot be saved (400); an unknown uid is 404.
@@ -108,14 +107,8 @@ class Grafana:
 
     # What follows answers one route each.
 
-    def _settings(self, request: Request) -> Answer:
-        return 200, {"buildInfo": {"version": self.version, "commit": "0" * 40}}
-
     def _list_datasources(self, request: Request) -> Answer:
         return 200, self.datasources
-
-    def _list_folders(self, request: Request) -> Answer:
-        return 200, _page([folder for folder in self.folders.values() if not folder.get("parentUid")], request)
 
     def _get_folder(self, request: Request, uid: str) -> Answer:
         return 200, _found(self.folders, uid, "folder not found")
@@ -126,18 +119,6 @@ class Grafana:
             raise Refused(409, "a folder with this uid already exists")
         self.folders[uid] = {"id": self._next_id(), "uid": uid, "title": title, "version": 1, "canSave": True}
         return 200, self.folders[uid]
-
-    def _search(self, request: Request) -> Answer:
-        hits = []
-        for uid, stored in self.dashboards.items():
-            model, meta = stored["dashboard"], stored["meta"]
-            if not set(request.query.get("tag", [])) <= set(model.get("tags") or []):
-                continue
-            if "folderUIDs" in request.query and meta["folderUid"] not in request.query["folderUIDs"]:
-                continue
-            hit = {"id": model["id"], "uid": uid, "title": model["title"], "tags": model.get("tags") or []}
-            hits.append({**hit, "type": "dash-db", "folderUid": meta["folderUid"]})
-        return 200, _page(hits, request)
 
     def _get_dashboard(self, request: Request, uid: str) -> Answer:
         return 200, _found(self.dashboards, uid, "Dashboard not found")
@@ -158,12 +139,6 @@ class Grafana:
         meta = {"folderUid": folder, "version": now + 1, "provisioned": False, "canSave": True}
         self.dashboards[model["uid"]] = {"dashboard": model, "meta": meta}
         return 200, {"id": model["id"], "uid": model["uid"], "status": "success", "version": now + 1}
-
-    def _delete_dashboard(self, request: Request, uid: str) -> Answer:
-        if _found(self.dashboards, uid, "Dashboard not found")["meta"].get("provisioned"):
-            raise Refused(400, "provisioned dashboard cannot be deleted")
-        title = self.dashboards.pop(uid)["dashboard"]["title"]
-        return 200, {"title": title, "message": f"Dashboard {title} deleted"}
 
     def _list_rules(self, request: Request) -> Answer:
         return 200, list(self.rules.values())
@@ -200,13 +175,6 @@ class Grafana:
                 self.rules[uid]["provenance"] = wanted
         self.intervals[f"{folder}/{group}"] = body["interval"]
         return 200, body
-
-    def _delete_rule(self, request: Request, uid: str) -> Answer:
-        before = self.rules.get(uid, {}).get("provenance", "")
-        if before not in ("", _provenance(request)):
-            raise Refused(409, f"cannot delete with provided provenance, stored is '{before}'")
-        self.rules.pop(uid, None)
-        return 204, None
 
     def _list_contact_points(self, request: Request) -> Answer:
         shown = []
@@ -276,17 +244,12 @@ class Grafana:
 _PROVISIONING = r"/api/v1/provisioning"
 _READ, _WRITE = "alert.provisioning:read", "alert.provisioning:write"
 _ROUTES = (
-    ("GET", r"/api/frontend/settings", "", "_settings"),
     ("GET", r"/api/datasources", "datasources:read", "_list_datasources"),
-    ("GET", r"/api/folders", "folders:read", "_list_folders"),
     ("GET", r"/api/folders/([^/]+)", "folders:read", "_get_folder"),
     ("POST", r"/api/folders", "folders:create", "_post_folder"),
-    ("GET", r"/api/search", "dashboards:read", "_search"),
     ("GET", r"/api/dashboards/uid/([^/]+)", "dashboards:read", "_get_dashboard"),
     ("POST", r"/api/dashboards/db", "dashboards:write", "_post_dashboard"),
-    ("DELETE", r"/api/dashboards/uid/([^/]+)", "dashboards:delete", "_delete_dashboard"),
     ("GET", rf"{_PROVISIONING}/alert-rules", _READ, "_list_rules"),
-    ("DELETE", rf"{_PROVISIONING}/alert-rules/([^/]+)", _WRITE, "_delete_rule"),
     ("GET", rf"{_PROVISIONING}/folder/([^/]+)/rule-groups/([^/]+)", _READ, "_get_group"),
     ("PUT", rf"{_PROVISIONING}/folder/([^/]+)/rule-groups/([^/]+)", _WRITE, "_put_group"),
     ("GET", rf"{_PROVISIONING}/contact-points", _READ, "_list_contact_points"),
@@ -301,12 +264,6 @@ def _found(things: dict[str, Json], uid: str, otherwise: str) -> Json:
     if uid not in things:
         raise Refused(404, otherwise)
     return things[uid]
-
-
-def _page(things: list[Json], request: Request) -> list[Json]:
-    limit = min(int(request.query.get("limit", ["1000"])[0]), 5000)
-    page = int(request.query.get("page", ["1"])[0])
-    return things[(page - 1) * limit : page * limit]
 
 
 def _provenance(request: Request) -> str:

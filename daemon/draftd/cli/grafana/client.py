@@ -20,7 +20,6 @@ from draftd.errors import ConfigError, DraftdError, FieldError
 from draftd.settings import is_loopback
 
 _OLDEST = (12, 0)  # signs webhooks with HMAC
-_MOST = 5000  # that Grafana lists at a time
 _LONGEST_TEXT = 300
 _MEANING = {
     400: "Grafana finds fault with it ({})",
@@ -28,7 +27,7 @@ _MEANING = {
     403: "it is not allowed ({}): give the account that permission, or the role Admin",
     404: "there is no such thing ({})",
     406: "it was saved in Grafana's newer format ({}): delete it there, and run this again",
-    409: "it was changed meanwhile ({}): run this again",
+    409: "another one is in its place, or it was changed meanwhile ({}): look there, and run this again",
     412: "it was changed meanwhile ({}): run this again",
     429: "too many requests ({}): wait a little, and run this again",
 }
@@ -127,50 +126,36 @@ class Grafana:
         )
         self._http.s.max_redirects = 0  # a redirect could carry the credentials elsewhere, or to a login page
 
-    def version(self) -> str:
-        """What it says it is; GrafanaError when it is not a Grafana, or one too old. Some keep their version secret."""
+    def check(self) -> None:
+        """GrafanaError when it is not a Grafana, or one too old. Some keep their version secret."""
         health = self.find("see whether it is a Grafana", "/health")
         if not isinstance(health, dict) or "database" not in health:
             raise self._no_grafana()
-        version = health.get("version")
-        if not version:
-            settings = self.find("ask for the version", "/frontend/settings")
-            version = settings.get("buildInfo", {}).get("version") if isinstance(settings, dict) else None
-        numbers = re.match(r"(\d+)\.(\d+)", str(version or ""))
+        numbers = re.match(r"(\d+)\.(\d+)", version := str(health.get("version") or ""))
         if numbers and tuple(map(int, numbers.groups())) < _OLDEST:
             oldest = f"the oldest that signs alerts for the daemon is {_OLDEST[0]}.{_OLDEST[1]}: upgrade it"
             raise GrafanaError(f"{self.access.url} is Grafana {version}; {oldest}")
-        return str(version or "of unknown version")
 
-    def get_list(self, what: str, path: str, **parameters: Any) -> list[Any]:
-        found = self.send("GET", what, path, params={"limit": _MOST, **parameters})
+    def get_list(self, what: str, path: str) -> list[Any]:
+        found = self.send("GET", what, path)
         if not isinstance(found, list):
             raise self._no_grafana()
         return found
 
-    def find(self, what: str, path: str, method: str = "GET") -> Any:
+    def find(self, what: str, path: str) -> Any:
         """None where there is no such thing."""
         try:
-            return self.send(method, what, path)
+            return self.send("GET", what, path)
         except GrafanaError as error:
             if error.code == 404:
                 return None
             raise
 
-    def send(
-        self,
-        method: str,
-        what: str,
-        path: str,
-        body: Any = None,
-        *,
-        locked: bool = True,
-        params: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def send(self, method: str, what: str, path: str, body: Any = None, *, locked: bool = True) -> Any:
         """What it answers, parsed. Alerting objects that are written `locked` cannot be edited in Grafana's pages."""
         headers = {} if locked else {"X-Disable-Provenance": "true"}
         try:
-            return getattr(self._http, method)(path, json=body, params=params, headers=headers, accept_empty_json=True)
+            return getattr(self._http, method)(path, json=body, headers=headers, accept_empty_json=True)
         except (GrafanaException, exceptions.RequestException) as error:
             problem = self._explained(error, what)
         raise problem  # not from within the handler: what it was made from may hold the credentials

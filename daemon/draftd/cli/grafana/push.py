@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import difflib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -71,45 +71,42 @@ class Change:
     kind: str
     name: str
     before: list[str] | None  # nothing is there
-    after: list[str] | None  # it is to go
+    after: list[str]
     make: Callable[[], object] = field(repr=False)
 
     @property
-    def action(self) -> str:
-        return "create" if self.before is None else "remove" if self.after is None else "update"
+    def done(self) -> str:
+        return "created" if self.before is None else "updated"
 
     @property
     def diff(self) -> list[str]:
         """Unified, from what the Grafana has to what it will have."""
         name = f"{self.kind}/{self.name}".replace(" ", "-")
-        before, after = self.before or [], self.after or []
-        return list(difflib.unified_diff(before, after, f"grafana/{name}", f"draftd/{name}", lineterm="", n=1))
+        sides = f"grafana/{name}", f"draftd/{name}"
+        return list(difflib.unified_diff(self.before or [], self.after, *sides, lineterm="", n=1))
 
 
 class Push:
-    """One look at a Grafana, and what follows: `changes` in the order in which they can be made, `obsolete` is our own
-    that is no longer shipped and not asked to go, `refusals` what is in the way. Kinds and names are for people."""
+    """One look at a Grafana, and what follows: `changes` in the order in which they can be made, `refusals` is what is
+    in the way, `unchanged` the number of things that are as shipped. Kinds and names are for people."""
 
-    def __init__(
-        self, grafana: Grafana, content: Content, webhook: Webhook, *, route: bool | None = None, prune: bool = False
-    ) -> None:
-        """`route`: True wants ours in the notification policies, False wants it gone, None leaves them alone."""
+    def __init__(self, grafana: Grafana, content: Content, webhook: Webhook, *, route: bool = False) -> None:
+        """`route`: add ours to the notification policies, which are left alone otherwise."""
         self.changes: list[Change] = []
-        self.unchanged: list[tuple[str, str]] = []
+        self.unchanged = 0
         self.refusals: list[str] = []
         self.notes: list[str] = []
-        self._grafana, self._content, self._webhook, self._prune = grafana, content, webhook, prune
-        self._gone: list[Change] = []
-        found = grafana.get_list("list the contact points", f"{_ALERTING}/contact-points")
-        self._points = {str(point.get("uid")): point for point in found}
+        self._grafana, self._webhook = grafana, webhook
         there = self._folder()
-        self._dashboards(there)
-        self._contact_point()
-        self._rules(there)
-        if route is not None:
-            self._route(wanted=route)
-        self.obsolete = [] if prune else [(change.kind, change.name) for change in self._gone]
-        self.changes += self._gone if prune else []
+        for model in content.dashboards:
+            self._dashboard(model)
+        points = grafana.get_list("list the contact points", f"{_ALERTING}/contact-points")
+        contact_point = self._contact_point({str(point.get("uid")): point for point in points})
+        rules = grafana.get_list("list the alert rules", f"{_ALERTING}/alert-rules")
+        for group in content.groups:
+            self._group(group, rules, there=there)
+        if route:
+            self._route(contact_point)
 
     def carry_out(self, done: Callable[[Change], None]) -> None:
         """`done` hears of each change that was made. An error says how many were; the next push makes the rest."""
@@ -125,76 +122,50 @@ class Push:
         """Notes a change where there is one."""
         change = Change(kind, name, None if before is None else lines(before), lines(after), make)
         if change.before == change.after:
-            self.unchanged.append((kind, name))
+            self.unchanged += 1
             return False
         self.changes.append(change)
         return True
 
-    def _write(self, method: str, what: str, path: str, body: Any, *, locked: bool = True) -> Callable[[], object]:
-        """To alerting, for later."""
-        return partial(self._grafana.send, method, what, f"{_ALERTING}/{path}", body, locked=locked)
-
-    def _refuse_place(
-        self, kind: str, shipped: Json, there: Json | None, from_file: bool, mark: str, neighbours: Sequence[Json]
-    ) -> None:
-        """Where a dashboard or rule of others' has the uid, or the title within our folder."""
-        uid, title = shipped["uid"], shipped["title"]
+    def _refuse(self, thing: str, there: Json | None, from_file: bool, mark: str) -> None:
+        """Where one of others' has the uid."""
         if from_file:
-            self.refusals.append(f"{kind} {uid}: {_FROM_FILE}")
+            self.refusals.append(f"{thing}: {_FROM_FILE}")
         elif there is not None and not ours(there):
             advice = f"delete it, or give it the {mark.split()[0]} if it may be overwritten"
-            why = f"one is there without the {mark}, so it was not made by this command; {advice}"
-            self.refusals.append(f"{kind} {uid}: {why}")
-        for other in neighbours:
-            if other.get("title") == title and other.get("uid") != uid and not ours(other):
-                advice = "rename it or move it elsewhere"
-                why = f"another one in the folder is called {title!r} (uid {other.get('uid')}); {advice}"
-                self.refusals.append(f"{kind} {uid}: {why}")
+            made = f"one is there without the {mark}, so it was not made by this command"
+            self.refusals.append(f"{thing}: {made}; {advice}")
 
     def _folder(self) -> bool:
         """Whether it is there. It is only ever created: its title and place are then its owner's business."""
-        grafana, made = self._grafana, {"uid": FOLDER, "title": FOLDER}
-        there = grafana.find("read the folder", f"/folders/{FOLDER}") is not None
-        if self._content.dashboards or self._content.groups:
-            folders = [] if there else grafana.get_list("list the folders", "/folders")
-            if same := [folder["uid"] for folder in folders if folder.get("title") == FOLDER]:
-                told = f"another one has this title (uid {', '.join(same)}); rename it"
-                self.refusals.append(f"folder {FOLDER}: {told}")
-            create = partial(grafana.send, "POST", "create the folder", "/folders", made)
-            self._compare("folder", FOLDER, made if there else None, made, create)
+        there = self._grafana.find("read the folder", f"/folders/{FOLDER}") is not None
+        made = {"uid": FOLDER, "title": FOLDER}
+        create = partial(self._grafana.send, "POST", "create the folder", "/folders", made)
+        self._compare("folder", FOLDER, made if there else None, made, create)
         return there
 
-    def _dashboards(self, folder: bool) -> None:
-        grafana, shipped = self._grafana, self._content.dashboards
-        search = partial(grafana.get_list, "search dashboards", "/search", type="dash-db")
-        neighbours = search(folderUIDs=FOLDER) if folder else []
-        marked = [hit["uid"] for hit in search(tag=TAG) if ours(hit)]
-        for uid in dict.fromkeys([*shipped, *marked]):
-            path = f"/dashboards/uid/{quote(uid, safe='')}"
-            found = grafana.find(f"read dashboard {uid}", path) or {}
-            there, meta = found.get("dashboard"), found.get("meta") or {}
-            from_file = bool(meta.get("provisioned"))
-            before = None if there is None else _plain_dashboard(there, str(meta.get("folderUid") or ""))
-            if uid in shipped:
-                self._refuse_place("dashboard", shipped[uid], there, from_file, f"tag {TAG}", neighbours)
-                # Another version there than the one that was read is an error.
-                model = {"id": None, **shipped[uid], "version": int((there or {}).get("version") or 0)}
-                body = {"dashboard": model, "folderUid": FOLDER, "message": "draftd dashboards push"}
-                save = partial(grafana.send, "POST", f"save dashboard {uid}", "/dashboards/db", body)
-                self._compare("dashboard", uid, before, _plain_dashboard(shipped[uid], FOLDER), save)
-            elif there is not None and ours(there) and not from_file:
-                delete = partial(grafana.find, f"delete dashboard {uid}", path, "DELETE")
-                self._gone.append(Change("dashboard", uid, lines(before), None, delete))
+    def _dashboard(self, shipped: Json) -> None:
+        uid, grafana = shipped["uid"], self._grafana
+        found = grafana.find(f"read dashboard {uid}", f"/dashboards/uid/{quote(uid, safe='')}") or {}
+        there, meta = found.get("dashboard"), found.get("meta") or {}
+        self._refuse(f"dashboard {uid}", there, bool(meta.get("provisioned")), f"tag {TAG}")
+        # Another version there than the one that was read is an error.
+        model = {"id": None, **shipped, "version": int((there or {}).get("version") or 0)}
+        body = {"dashboard": model, "folderUid": FOLDER, "message": "draftd dashboards push"}
+        before = None if there is None else _plain_dashboard(there, str(meta.get("folderUid") or ""))
+        save = partial(grafana.send, "POST", f"save dashboard {uid}", "/dashboards/db", body)
+        self._compare("dashboard", uid, before, _plain_dashboard(shipped, FOLDER), save)
 
-    def _contact_point(self) -> None:
-        webhook, there = self._webhook, self._points.get(CONTACT_POINT)
+    def _contact_point(self, points: dict[str, Json]) -> bool:
+        """Whether there will be one."""
+        webhook, there = self._webhook, points.get(CONTACT_POINT)
         if webhook.secret is None:
             left = f"the contact point is left {'as it is' if there else 'out'}: DRAFTD_WEBHOOK_SECRET is not set"
             self.notes.append(f"{left}, and alerts go to the daemon signed or not at all")
-            return
+            return there is not None
         why = ""
         if there is None:
-            if same := [uid for uid, point in self._points.items() if point.get("name") == CONTACT_POINT]:
+            if same := [uid for uid, point in points.items() if point.get("name") == CONTACT_POINT]:
                 why = f"another one has this name (uid {same[0]}); rename it"
         elif _from_file(there):
             why = _FROM_FILE
@@ -214,102 +185,73 @@ class Push:
         before, after = None if there is None else plain_contact_point(there), plain_contact_point(body)
         if before is not None and webhook.renew:
             before["secret"], after["secret"] = "as it is", "sent anew"
-        make = self._write("POST", "create the contact point", "contact-points", body)
+        path = f"{_ALERTING}/contact-points"
+        make = partial(self._grafana.send, "POST", "create the contact point", path, body)
         if there is not None:
-            make = self._write("PUT", "save the contact point", f"contact-points/{CONTACT_POINT}", body)
+            make = partial(self._grafana.send, "PUT", "save the contact point", f"{path}/{CONTACT_POINT}", body)
         self._compare("contact point", CONTACT_POINT, before, after, make)
+        return True
 
-    def _rules(self, folder: bool) -> None:
-        found = self._grafana.get_list("list the alert rules", f"{_ALERTING}/alert-rules")
-        by_uid, shipped = {rule.get("uid"): rule for rule in found}, self._content.rules
-        neighbours = [rule for rule in found if rule.get("folderUID") == FOLDER]
-        for uid, rule in shipped.items():
-            there = by_uid.get(uid)
-            from_file, mark = there is not None and _from_file(there), f"label {LABEL}={LABEL_VALUE}"
-            self._refuse_place("rule", rule, there, from_file, mark, neighbours)
-        for group in self._content.groups:
-            self._group(group, found, there=folder)
-        for rule in found:
-            uid = str(rule.get("uid"))
-            if ours(rule) and uid not in shipped and not _from_file(rule):
-                path = f"{_ALERTING}/alert-rules/{quote(uid, safe='')}"
-                delete = partial(self._grafana.find, f"delete rule {uid}", path, "DELETE")
-                before = _plain_group(str(rule.get("ruleGroup")), 0, [rule])
-                self._gone.append(Change("rule", uid, lines(before), None, delete))
-
-    def _group(self, group: Group, found: Sequence[Json], *, there: bool) -> None:
-        """A group is written whole: what is ours in it and not to be removed stays in the body, as it was found. Its
-        PUT has no version to check, and deletes the rules that it does not name."""
-        name, shipped = group.name, self._content.rules
-        path = f"folder/{FOLDER}/rule-groups/{quote(name, safe='')}"
-
-        def read() -> Json:
-            return self._grafana.find(f"read rule group {name}", f"{_ALERTING}/{path}") or {}
-
-        interval = int((read() if there else {}).get("interval") or 0)
-        members = [rule for rule in found if (rule.get("folderUID"), rule.get("ruleGroup")) == (FOLDER, name)]
-        kept = [rule for rule in members if ours(rule) and rule["uid"] not in shipped and not self._prune]
-        own = {rule["uid"] for rule in group.rules}
-        present = [*(rule for rule in found if rule.get("uid") in own), *kept]
-        wanted = [{**rule, "folderUID": FOLDER, "ruleGroup": name} for rule in [*group.rules, *kept]]
-        before = _plain_group(name, interval, present) if present else None
-        seen = _plain_group(name, interval, members)
+    def _group(self, group: Group, rules: Sequence[Json], *, there: bool) -> None:
+        """A group is written whole, and what it no longer names goes. Its PUT has no version to check. `rules`: all
+        that the Grafana has; `there`: the folder is."""
+        name, by_uid, own = group.name, {rule.get("uid"): rule for rule in rules}, [rule["uid"] for rule in group.rules]
+        for uid in own:
+            found = by_uid.get(uid)
+            from_file = found is not None and _from_file(found)
+            self._refuse(f"rule {uid}", found, from_file, f"label {LABEL}={LABEL_VALUE}")
+        path = f"{_ALERTING}/folder/{FOLDER}/rule-groups/{quote(name, safe='')}"
+        read = partial(self._grafana.find, f"read rule group {name}", path)
+        was: Json = (read() if there else None) or {}
+        members = was.get("rules") or []
+        present = {rule["uid"]: rule for rule in [*members, *rules] if rule.get("uid") in own}
+        present |= {rule["uid"]: rule for rule in members if ours(rule)}
+        before = _plain_group(name, int(was.get("interval") or 0), present.values()) if present else None
+        wanted = [{**rule, "folderUID": FOLDER, "ruleGroup": name} for rule in group.rules]
+        body = {"title": name, "folderUid": FOLDER, "interval": group.interval, "rules": wanted}
 
         def save() -> None:
-            now = read()
-            if _plain_group(name, int(now.get("interval") or 0), now.get("rules") or []) != seen:
+            if (read() or {}) != was:
                 raise GrafanaError(f"rule group {name} was changed meanwhile: run this again")
-            body = {"title": name, "folderUid": FOLDER, "interval": group.interval, "rules": wanted}
-            self._write("PUT", f"save rule group {name}", path, body)()
+            self._grafana.send("PUT", f"save rule group {name}", path, body)
 
         if self._compare("rule group", name, before, _plain_group(name, group.interval, wanted), save):
             for other in members:
-                if not ours(other):
+                if not ours(other) and other.get("uid") not in own:
                     held = f"it also holds {other.get('title')!r} (uid {other.get('uid')}), which was not made by this"
-                    advice = "command and would be rewritten with the group; move it to a group of its own"
+                    advice = "command and would be deleted with the group's writing; move it to a group of its own"
                     self.refusals.append(f"rule group {name}: {held} {advice}")
 
-    def _route(self, *, wanted: bool) -> None:
+    def _route(self, contact_point: bool) -> None:
         """All else in the tree stays, its lock too, which any write would change for the whole tree."""
-        read = partial(self._grafana.send, "GET", "read the notification policies", f"{_ALERTING}/policies")
+        path = f"{_ALERTING}/policies"
+        read = partial(self._grafana.send, "GET", "read the notification policies", path)
         tree: Json = read()
-        places = our_routes(tree)
         if _from_file(tree):
             why = f"the tree of notification policies: {_FROM_FILE}; without --route it is left alone"
             self.refusals.append(f"policy route: {why}")
-        if wanted and self._webhook.secret is None and CONTACT_POINT not in self._points:
+        if not contact_point:
             self.refusals.append(f"policy route: it needs the contact point {CONTACT_POINT}; set DRAFTD_WEBHOOK_SECRET")
-        made, locked = with_route(tree, wanted=wanted), bool(tree.get("provenance"))
+        routes, place = list(tree.get("routes") or []), our_route(tree)
+        before = None if place is None else {"routes": [routes.pop(place)]}
+        routes.insert(place or 0, OUR_ROUTE)
 
         def save() -> None:
             if read() != tree:
                 raise GrafanaError("the notification policies were changed meanwhile: run this again")
-            self._write("PUT", "save the notification policies", "policies", made, locked=locked)()
+            made, locked = {**tree, "routes": routes}, bool(tree.get("provenance"))
+            self._grafana.send("PUT", "save the notification policies", path, made, locked=locked)
 
-        before = {"routes": [tree["routes"][i] for i in places]} if places else None
-        if wanted:
-            self._compare("policy route", CONTACT_POINT, before, {"routes": [OUR_ROUTE]}, save)
-        elif before is not None:
-            self.changes.append(Change("policy route", CONTACT_POINT, lines(before), None, save))
+        self._compare("policy route", CONTACT_POINT, before, {"routes": [OUR_ROUTE]}, save)
 
 
-def our_routes(tree: Json) -> list[int]:
+def our_route(tree: Json) -> int | None:
     """Where among the root's children our route is: it is told by its matcher and by its receiver."""
-    return [
-        i
-        for i, child in enumerate(tree.get("routes") or [])
-        if _OURS in (child.get("object_matchers") or [])
-        and any(inner.get("receiver") == CONTACT_POINT for inner in child.get("routes") or [])
-    ]
-
-
-def with_route(tree: Json, *, wanted: bool) -> Json:
-    """The tree with our route as it shall be, where it was or else first; or without it. All else stays."""
-    made, places = copy.deepcopy(tree), our_routes(tree)
-    routes = [child for i, child in enumerate(made.pop("routes", None) or []) if i not in places]
-    if wanted:
-        routes.insert(places[0] if places else 0, copy.deepcopy(OUR_ROUTE))
-    return {**made, "routes": routes} if routes else made
+    for place, child in enumerate(tree.get("routes") or []):
+        receivers = [inner.get("receiver") for inner in child.get("routes") or []]
+        if _OURS in (child.get("object_matchers") or []) and CONTACT_POINT in receivers:
+            return place
+    return None
 
 
 def lines(value: Any) -> list[str]:
@@ -351,7 +293,7 @@ def _plain_dashboard(model: Json, folder: str) -> Json:
     return {"folder": folder} | {key: value for key, value in model.items() if key not in counted}
 
 
-def _plain_group(name: str, interval: int, rules: Sequence[Json]) -> Json:
+def _plain_group(name: str, interval: int, rules: Iterable[Json]) -> Json:
     return {"interval": interval, "rules": {str(rule["uid"]): _plain_rule(rule, name) for rule in rules}}
 
 

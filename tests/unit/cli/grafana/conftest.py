@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -13,6 +14,8 @@ from urllib.parse import quote
 import pytest
 import yaml
 
+from draftd.cli.commands import dashboards
+from draftd.cli.grafana.content import read_content
 from tests.grafana import Grafana
 from tests.http_server import serving
 from tests.unit.cli.conftest import Ran, in_process
@@ -77,14 +80,15 @@ def draftd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.fixture
-def push(site: Site, draftd: Push) -> Push:
-    """`draftd dashboards push` of the site's folder to its Grafana, as one who may do anything. The log of requests
-    begins anew with each."""
+def push(site: Site, draftd: Push, monkeypatch: pytest.MonkeyPatch) -> Push:
+    """`draftd dashboards push` of the site's folder, which stands for what is shipped, to its Grafana, as one who may
+    do anything. The log of requests begins anew with each."""
+    monkeypatch.setattr(dashboards, "read_content", partial(read_content, folder=site.folder))
 
     def run(*arguments: str, **environ: str | None) -> Ran:
         site.grafana.requests.clear()
         known = {"GRAFANA_URL": site.url, "GRAFANA_TOKEN": site.grafana.token, "DRAFTD_WEBHOOK_SECRET": SECRET}
-        return draftd("push", "--from", str(site.folder), *arguments, **(known | environ))
+        return draftd("push", *arguments, **(known | environ))
 
     return run
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from draftd.cli.figures import seconds_of as seconds
-from draftd.cli.grafana.content import Content, choose_sources
-from draftd.cli.grafana.push import lines, our_routes, plain_contact_point, with_route
+from draftd.cli.grafana.content import choose_sources, with_sources
+from draftd.cli.grafana.push import OUR_ROUTE, lines, our_route, plain_contact_point
 
 
 def test_items_of_a_list_are_named_by_what_names_them_or_counted() -> None:
@@ -52,7 +52,7 @@ def test_no_durations(text: str) -> None:
 
 def test_a_shipped_uid_is_replaced_wherever_it_is_alone() -> None:
     def read(value: str, **sources: str) -> object:
-        return Content({"x": {"a": [value, 1]}}, ()).reading(sources).dashboards["x"]["a"][0]
+        return with_sources({"x": {"a": [value, 1]}}, sources)["x"]["a"][0]
 
     assert read("draftd-prometheus", prometheus="p", loki="l") == "p"
     assert read('x="draftd-loki"&draftd-tempo', prometheus="p", loki="l") == 'x="l"&draftd-tempo'
@@ -80,9 +80,6 @@ def test_a_redacted_secret_is_no_difference_however_it_is_written() -> None:
 
 def test_our_route_is_told_by_matcher_and_receiver() -> None:
     theirs = {"receiver": "draftd-daemon", "object_matchers": [["managed_by", "=", "draftd"]]}
-    tree = {"receiver": "x", "routes": [theirs]}
-    assert our_routes(tree) == []
-    made = with_route(tree, wanted=True)
-    assert our_routes(made) == [0]
-    assert with_route(made, wanted=True) == made
-    assert with_route(made, wanted=False) == tree
+    assert our_route({"receiver": "x"}) is None
+    assert our_route({"receiver": "x", "routes": [theirs]}) is None
+    assert our_route({"receiver": "x", "routes": [theirs, OUR_ROUTE]}) == 1
