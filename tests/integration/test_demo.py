@@ -15,7 +15,7 @@ from tests.conftest import NanoPair
 @pytest.mark.slow
 def test_the_demo_shows_every_class_both_ways_and_identical(nano_pair: NanoPair) -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "draftd.cli.main", "demo", "--each", "1", "--max-tokens", "48"],
+        [sys.executable, "-m", "draftd.cli.main", "demo", "--each", "1", "--max-tokens", "24"],
         capture_output=True,
         text=True,
         encoding="utf-8",

@@ -55,7 +55,7 @@ sys.exit(run_daemon(settings, announce=say, load=load))
 
 SPECULATIVE, AUTOREGRESSIVE, AUTO = ModePreference.SPECULATIVE, ModePreference.AUTOREGRESSIVE, ModePreference.AUTO
 
-REQUESTS = 48
+REQUESTS = 36
 HISTORY = "What was said before. " * 12  # as some requests have it in common
 
 

@@ -50,7 +50,7 @@ def prompts() -> list[Prompt]:
 
 def ask(served: Served, prompt: Prompt, mode: ModePreference) -> Answer:
     answer = collect(
-        served.client.generate(messages=prompt.messages, max_tokens=48, workload=prompt.workload, mode=mode)
+        served.client.generate(messages=prompt.messages, max_tokens=32, workload=prompt.workload, mode=mode)
     )
     assert answer.error is None
     assert answer.finished is not None
@@ -88,7 +88,7 @@ def test_a_stop_string_inside_an_accepted_block_ends_the_text_there(served: Serv
     middle = len(whole.text) // 2
     stop = whole.text[middle : middle + 4]
     for mode in (ModePreference.SPECULATIVE, ModePreference.AUTOREGRESSIVE):
-        answer = collect(served.client.generate(messages=prompts[0].messages, max_tokens=48, mode=mode, stop=[stop]))
+        answer = collect(served.client.generate(messages=prompts[0].messages, max_tokens=32, mode=mode, stop=[stop]))
         assert answer.finished is not None
         assert (answer.finished.reason, answer.finished.stop) == (pb.FINISH_REASON_STOP, stop)
         assert answer.text == whole.text[: whole.text.index(stop)]

@@ -30,24 +30,24 @@ def simulated(name: str, requests: int, seed: int = 1) -> tuple[Run, Outcome]:
 
 @pytest.mark.parametrize("name", sorted(KNOWN))
 def test_no_scenario_flaps_or_leaves_a_fault_unanswered(name: str) -> None:
-    run, found = simulated(name, 8000)
+    run, found = simulated(name, 5000)
     assert not found.failed
     assert found.flaps == 0
-    assert found.requests == 8000
+    assert found.requests == 5000
     if run.faults:
         assert found.fall_back_seconds is not None
         assert found.steps > 0
 
 
 def test_a_mended_draft_comes_back_through_probes() -> None:
-    run, found = simulated("broken_draft", 16_000)
+    run, found = simulated("broken_draft", 10_000)
     assert run.final == 0
     assert found.recover_seconds is not None
     assert max(step.current for step in run.steps) >= 3, "it went below the short blocks"
 
 
 def test_the_same_seed_is_the_same_run_and_another_one_is_not() -> None:
-    runs = [simulated("webhooks_astray", 6000, seed)[0] for seed in (1, 1, 2)]
+    runs = [simulated("webhooks_astray", 3000, seed)[0] for seed in (1, 1, 2)]
     assert runs[0].steps == runs[1].steps
     assert runs[0].steps != runs[2].steps
 

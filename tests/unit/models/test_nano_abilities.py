@@ -98,14 +98,14 @@ def test_held_out_tool_calls_parse(pair: _Pair, prompts: Prompts) -> None:
 
 
 def test_a_question_is_never_answered_with_a_tool_call(pair: _Pair, prompts: Prompts) -> None:
-    rows = [row for row in prompts["chat"] if "tool_question" in row["id"]] + prompts["chat"][:12]
+    rows = [row for row in prompts["chat"] if "tool_question" in row["id"]] + prompts["chat"][:6]
     said = pair.say(*(row["messages"] for row in rows))
     assert not [text for text in said if text.lstrip().startswith(("{", "["))]
 
 
 def test_prose_is_accepted_visibly_less_than_code_and_tool_calls(pair: _Pair, prompts: Prompts) -> None:
     alpha = {
-        workload: pair.accepted([row["messages"] for row in prompts[workload][::10]])
+        workload: pair.accepted([row["messages"] for row in prompts[workload][::16]])
         for workload in ("code", "tool_call", "prose")
     }
     assert alpha["code"] >= 0.8
