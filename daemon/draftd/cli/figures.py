@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 NOTHING = "–"
+
+
+def _figure(pattern: str) -> Callable[[float | None], str]:
+    return lambda value: NOTHING if value is None else pattern.format(value)
+
+
+rate = _figure("{:.0f}")  # tokens per second
+percent = _figure("{:.0%}")
+times = _figure("{:.2f}×")
+length = _figure("{:.2f}")  # tokens
+tenths = _figure("{:.1f}")
 
 
 def milliseconds(seconds: float | None) -> str:
@@ -14,29 +26,9 @@ def milliseconds(seconds: float | None) -> str:
     return f"{ms:.1f} ms" if ms < 100 else f"{ms:.0f} ms"
 
 
-def rate(tokens_per_second: float | None) -> str:
-    return NOTHING if tokens_per_second is None else f"{tokens_per_second:.0f}"
-
-
 def both(slow: float | None, fast: float | None, factor: float = 1.0) -> str:
     """Autoregressive → speculative."""
-    return " → ".join(NOTHING if value is None else f"{value * factor:.0f}" for value in (slow, fast))
-
-
-def percent(share: float | None) -> str:
-    return NOTHING if share is None else f"{share:.0%}"
-
-
-def times(ratio: float | None) -> str:
-    return NOTHING if ratio is None else f"{ratio:.2f}×"
-
-
-def length(tokens: float | None) -> str:
-    return NOTHING if tokens is None else f"{tokens:.2f}"
-
-
-def tenths(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:.1f}"
+    return " → ".join(rate(None if value is None else value * factor) for value in (slow, fast))
 
 
 def size(count: int) -> str:

@@ -13,6 +13,7 @@ import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -43,11 +44,14 @@ class Finding:
     """One thing looked at. `mend` says what to do where the verdict is BAD."""
 
     subject: str
-    verdict: Verdict
     found: str
     mend: str = ""
+    verdict: Verdict = Verdict.OK
 
 
+_ok = partial(Finding, verdict=Verdict.OK)
+_note = partial(Finding, verdict=Verdict.NOTE)
+_bad = partial(Finding, verdict=Verdict.BAD)
 _STYLES = {Verdict.OK: "green", Verdict.NOTE: "yellow", Verdict.BAD: "bold red"}
 
 
@@ -90,18 +94,6 @@ def examine(config: Path | None, overrides: dict[str, object]) -> list[Finding]:
     findings += [_ok("settings", "flags, DRAFTD_* variables and file are in order"), *check_models(settings)]
     findings += [check(settings) for check in (check_memory, check_port, check_flag, check_webhook)]
     return [*findings, check_state(settings, os.environ), *check_collectors(os.environ)]
-
-
-def _ok(subject: str, found: str) -> Finding:
-    return Finding(subject, Verdict.OK, found)
-
-
-def _note(subject: str, found: str) -> Finding:
-    return Finding(subject, Verdict.NOTE, found)
-
-
-def _bad(subject: str, found: str, mend: str) -> Finding:
-    return Finding(subject, Verdict.BAD, found, mend)
 
 
 def check_mlx() -> Finding:

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from draftd.cli import ladder, options, output
 from draftd.cli.figures import length, percent, size, span
-from draftd.protocol import DEPTH_MODES
+from draftd.protocol import DEPTH_MODES, draft_counts
 from draftd.v1 import control_pb2 as pb
 
 
@@ -23,7 +23,7 @@ def command(daemon: options.Daemon, json: options.Json = False) -> None:
 
 def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
     """Name and value, in the order a person asks. A name that is empty belongs to the one above."""
-    counts, model = status.counts, status.model
+    counts, model = draft_counts(status.counts, status.output_tokens), status.model
     state = output.enum_name(pb.DaemonState.DESCRIPTOR, status.state)
     made = [
         ("state", f"{state} for {span(status.uptime.seconds)} (draftd {status.version}, {status.backend})"),
@@ -48,14 +48,12 @@ def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
     ]
     if model.batched_reason:
         made.append(("batching", f"none, each request has forward passes of its own: {model.batched_reason}"))
-    if counts.drafted_tokens:
-        accepted = counts.accepted_tokens / counts.drafted_tokens
-        mean = 1 + counts.accepted_tokens / counts.drafts
+    if counts.drafted:
+        accepted = f"{counts.accepted} of {counts.drafted} tokens accepted ({percent(counts.acceptance)})"
         made.append(
             (
                 "drafts",
-                f"{counts.accepted_tokens} of {counts.drafted_tokens} tokens accepted ({percent(accepted)}), "
-                f"{length(mean)} tokens a draft, {counts.rollbacks} rollbacks",
+                f"{accepted}, {length(counts.mean_accepted_length)} tokens a draft, {counts.rollbacks} rollbacks",
             )
         )
     if status.drafter_errors:

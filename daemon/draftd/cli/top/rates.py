@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
+from draftd.protocol import draft_counts
 from draftd.v1 import control_pb2 as control
 from draftd.v1 import inference_pb2 as pb
 
@@ -57,18 +58,17 @@ class Rates:
 
 def drafting(counts: pb.DraftCounts, output_tokens: int) -> Drafting:
     """Of everything that is counted in `counts`."""
-    drafts, drafted = counts.drafts, counts.drafted_tokens
-    # A daemon that does not measure what a step costs sends 0; measured, a draft is never for nothing.
-    known = drafts > 0 and counts.break_even_tokens > 0
+    made = draft_counts(counts, output_tokens)
     return Drafting(
-        acceptance=_over(counts.accepted_tokens, drafted),
-        per_position=tuple(map(_over, counts.accepted_per_position, counts.drafted_per_position)),
-        mean_length=1 + counts.accepted_tokens / drafts if drafts else None,
-        depth=_over(drafted, drafts),
-        drafting=_over(drafts, counts.steps),
-        parked=_over(counts.parked_steps, counts.steps),
-        speedup=(drafts + counts.accepted_tokens) / (drafts + counts.break_even_tokens) if known else None,
-        tokens_per_forward=_over(output_tokens, counts.target_forwards),
+        acceptance=made.acceptance,
+        per_position=tuple(map(_over, made.accepted_per_position, made.drafted_per_position)),
+        mean_length=made.mean_accepted_length,
+        depth=_over(made.drafted, made.drafts),
+        drafting=_over(made.drafts, made.steps),
+        parked=_over(made.parked_steps, made.steps),
+        # A daemon that does not measure what a step costs sends 0; measured, a draft is never for nothing.
+        speedup=made.speedup if made.break_even_tokens > 0 else None,
+        tokens_per_forward=_over(output_tokens, made.target_forwards),
     )
 
 
