@@ -228,7 +228,8 @@ def move(
 
     `permit` is of the level above, or of one above it where those between were probed in vain: a drafter that is no
     good on this text must not bar the way to one that is. A clock that jumped back counts as no time having passed."""
-    state = replace(state, since=min(state.since, now))
+    if now < state.since:
+        state = replace(state, since=now)
     if (hold := state.hold) is not None:
         if not hold.over(now):
             return _to(state, hold.position, Signal(Cause.HOLD, ladder[hold.position].kind, hold.evidence), now)

@@ -6,23 +6,22 @@ import time
 from collections.abc import Callable, Mapping
 
 from opentelemetry.context import Context
-from opentelemetry.trace import Tracer
 
 from draftd.core import FallbackLevel, Origin
 from draftd.fallback.controller import FallbackState
 from draftd.fallback.probes import CanaryReport, ProbeReport
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
-from draftd.telemetry.attributes import Metric
-from draftd.telemetry.metrics import Metrics, Observe, Values, observed
-from draftd.telemetry.recording import Guard, Naming, named
+from draftd.telemetry.attributes import Attribute, Metric
+from draftd.telemetry.metrics import Observe, Recording, Values, observed
+from draftd.telemetry.recording import Naming, named
 
 
 class FallbackRecorder:
     """Any thread; never raises, never blocks."""
 
-    def __init__(self, metrics: Metrics, naming: Naming, tracer: Tracer, guard: Guard) -> None:
-        self._metrics, self._naming, self._tracer, self._guarded = metrics, naming, tracer, guard.part("control")
+    def __init__(self, on: Recording) -> None:
+        self._on, self._guarded = on, on.guard.part("control")
 
     def transition(self, previous: FallbackLevel, current: FallbackLevel, signal: str) -> None:
         """One step of the ladder; `signal` is what asked for it."""
@@ -45,44 +44,38 @@ class FallbackRecorder:
         """One probe, which has just ended."""
         level = report.level.kind
         self._count(catalog.PROBES, level.label, report.verdict)
-        self._span(Origin.PROBE, level, report.verdict, report.seconds, report.acceptance, report.speedup)
+        figures = {a.ACCEPTANCE: report.acceptance, a.SPEEDUP: report.speedup}
+        self._span(Origin.PROBE, level, report, figures)
 
     def canaries(self, level: FallbackLevel, report: CanaryReport) -> None:
         """One run of the quality canaries, which has just ended."""
         self._count(catalog.CANARIES, report.verdict)
         for _ in range(report.divergences):
             self._count(catalog.CANARY_DIVERGENCES)
-        self._span(Origin.CANARY, level, report.verdict, report.seconds)
+        self._span(Origin.CANARY, level, report, {})
 
     def _count(self, metric: Metric, *labels: str) -> None:
         """`labels` are the metric's attributes in the catalog's order, after the model."""
         with self._guarded:
-            values = zip(metric.attributes, (self._naming.model(), *labels), strict=True)
-            self._metrics.count(metric, {attribute.name: value for attribute, value in values})
+            values = zip(metric.attributes, (self._on.naming.model(), *labels), strict=True)
+            self._on.metrics.count(metric, {attribute.name: value for attribute, value in values})
 
     def _span(
         self,
         origin: Origin,
         level: FallbackLevel,
-        verdict: str,
-        seconds: float,
-        acceptance: float | None = None,
-        speedup: float | None = None,
+        report: ProbeReport | CanaryReport,
+        figures: Mapping[Attribute, float | None],
     ) -> None:
         with self._guarded:
             now = time.time_ns()
-            found = {
-                a.ORIGIN: origin.value,
-                a.PLAN_LEVEL: level.label,
-                a.RESULT: verdict,
-                a.ACCEPTANCE: acceptance,
-                a.SPEEDUP: speedup,
-            }
-            self._tracer.start_span(
+            self._on.tracer.start_span(
                 catalog.PROBE_SPAN.name.replace("{draftd.plan.level}", level.label),
                 context=Context(),
-                start_time=now - round(seconds * 1e9),
-                attributes=named(found),
+                start_time=now - round(report.seconds * 1e9),
+                attributes=named(
+                    {a.ORIGIN: origin.value, a.PLAN_LEVEL: level.label, a.RESULT: report.verdict, **figures}
+                ),
             ).end(now)
 
 

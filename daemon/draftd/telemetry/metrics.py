@@ -10,9 +10,11 @@ from typing import Any, TypeVar
 
 from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, Observation
+from opentelemetry.trace import Tracer
 
 from draftd.core import DecodeRequest, DraftCounts, Outcome, StepCounts
 from draftd.engine.observer import EngineObserver, EngineStatus
+from draftd.hardware.state import HardwareView
 from draftd.telemetry import catalog
 from draftd.telemetry.attributes import Kind, Metric
 from draftd.telemetry.recording import Guard, Labels, Naming
@@ -92,6 +94,19 @@ class Metrics:
             return []
 
         return callback
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What is recorded on, and under which names. Where nothing is exported requests and calls are not followed."""
+
+    tracer: Tracer
+    metrics: Metrics
+    naming: Naming
+    hardware: HardwareView
+    guard: Guard
+    exporting: bool = True
+    capture_content: bool = False
 
 
 @dataclass(slots=True)

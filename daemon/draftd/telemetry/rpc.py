@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import grpc
 from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import TextMapPropagator
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_context
 
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
-from draftd.telemetry.metrics import Metrics
-from draftd.telemetry.recording import Guard, GuardedPart
+from draftd.telemetry.metrics import Metrics, Recording
+from draftd.telemetry.recording import GuardedPart
 from draftd.telemetry.spans import call_context
 
 if TYPE_CHECKING:  # generic in the stubs only
@@ -37,17 +37,13 @@ class RpcInterceptor(Interceptor):
     """Must be the server's first interceptor, so that it sees what later ones refuse. Where nothing is exported,
     calls pass it untouched."""
 
-    def __init__(
-        self, tracer: Tracer, metrics: Metrics, propagator: TextMapPropagator, guard: Guard, *, exporting: bool
-    ) -> None:
-        self._tracer, self._metrics, self._propagator = tracer, metrics, propagator
-        self._guarded = guard.part("rpc")
-        self._exporting = exporting
+    def __init__(self, on: Recording, propagator: TextMapPropagator) -> None:
+        self._on, self._propagator, self._guarded = on, propagator, on.guard.part("rpc")
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
         arrival = time.time_ns()
         handler = await continuation(handler_call_details)
-        if self._exporting:
+        if self._on.exporting:
             with self._guarded:
                 return self._wrap(handler, handler_call_details, arrival)
         return handler
@@ -86,14 +82,14 @@ class RpcInterceptor(Interceptor):
             if isinstance(value, str):
                 carrier.setdefault(key.lower(), []).append(value)
         parent = self._propagator.extract(carrier, Context())
-        span = self._tracer.start_span(
+        span = self._on.tracer.start_span(
             method if method != "_OTHER" else "grpc",
             context=parent,
             kind=SpanKind.SERVER,
             attributes={a.RPC_SYSTEM.name: "grpc", a.RPC_METHOD.name: method},
             start_time=arrival,
         )
-        return Call(method, arrival, span, set_span_in_context(span, parent), self._metrics, self._guarded)
+        return Call(method, arrival, span, set_span_in_context(span, parent), self._on.metrics, self._guarded)
 
 
 class Call:

@@ -15,7 +15,7 @@ from draftd.telemetry import catalog
 from draftd.telemetry.events import FlagHook, TransitionLog
 from draftd.telemetry.fallback import FallbackRecorder, observed_decisions
 from draftd.telemetry.hardware import observed_hardware
-from draftd.telemetry.metrics import Ledger, Metrics, MetricsObserver, observed_engine
+from draftd.telemetry.metrics import Ledger, Metrics, MetricsObserver, Recording, observed_engine
 from draftd.telemetry.pipeline import Pipeline, build
 from draftd.telemetry.recording import Guard, Naming
 from draftd.telemetry.rpc import Interceptor, RpcInterceptor
@@ -51,21 +51,20 @@ class Telemetry:
         capture_content: bool = False,
     ) -> None:
         self._pipeline, sources = pipeline or Pipeline(), sources or Sources()
-        self._guard, self._naming, self._hardware = guard or Guard(), Naming(sources.info), sources.hardware
-        self.capture_content = capture_content and self.exporting
-        ledger = Ledger(self._naming)
+        guard, naming = guard or Guard(), Naming(sources.info)
+        ledger = Ledger(naming)
         observed = {
-            **observed_engine(ledger, self._naming, sources.status, self._guard),
-            **observed_decisions(sources.fallback, sources.flag_enabled, self._naming),
-            **observed_hardware(self._hardware),
+            **observed_engine(ledger, naming, sources.status, guard),
+            **observed_decisions(sources.fallback, sources.flag_enabled, naming),
+            **observed_hardware(sources.hardware),
         }
         scope = (catalog.SCOPE, service_version)
-        self._metrics = Metrics(self._pipeline.meters.get_meter(*scope), observed, self._guard)
-        self._tracer = self._pipeline.tracers.get_tracer(*scope)
-        self._logger = self._pipeline.loggers.get_logger(*scope)
-        self.observer: EngineObserver = EngineObserver()
-        if self.exporting:
-            self.observer = MetricsObserver(ledger, self._metrics, self._guard)
+        metrics = Metrics(self._pipeline.meters.get_meter(*scope), observed, guard)
+        tracer, self._logger = self._pipeline.tracers.get_tracer(*scope), self._pipeline.loggers.get_logger(*scope)
+        self._on = Recording(
+            tracer, metrics, naming, sources.hardware, guard, self.exporting, capture_content and self.exporting
+        )
+        self.observer = MetricsObserver(ledger, metrics, guard) if self.exporting else EngineObserver()
 
     @classmethod
     def start(
@@ -92,7 +91,7 @@ class Telemetry:
     @property
     def errors(self) -> Mapping[str, int]:
         """Failures of telemetry itself so far, by part."""
-        return self._guard.counts()
+        return self._on.guard.counts()
 
     @property
     def instance(self) -> str:
@@ -101,37 +100,26 @@ class Telemetry:
 
     def rpc_interceptor(self) -> Interceptor:
         """The server's first interceptor."""
-        return RpcInterceptor(
-            self._tracer, self._metrics, self._pipeline.propagator, self._guard, exporting=self.exporting
-        )
+        return RpcInterceptor(self._on, self._pipeline.propagator)
 
     def begin_inference(self, start: InferenceStart) -> InferenceSpan:
         """Begins to follow one request, under the RPC of the task that calls."""
-        return InferenceSpan(
-            start,
-            self._tracer,
-            self._metrics,
-            self._naming,
-            self._hardware,
-            self._guard,
-            exporting=self.exporting,
-            capture_content=self.capture_content,
-        )
+        return InferenceSpan(start, self._on)
 
     def flag_hook(self) -> FlagHook:
         """Emits `feature_flag.evaluation` for each evaluation that it is hooked to."""
-        return FlagHook(self._logger, self._guard)
+        return FlagHook(self._logger, self._on.guard)
 
     def transition_log(self) -> TransitionLog:
         """Emits `draftd.transition` for each transition that it is called with."""
-        return TransitionLog(self._logger, self._guard)
+        return TransitionLog(self._logger, self._on.guard)
 
     def fallback_recorder(self) -> FallbackRecorder:
         """Counts what the fallback does."""
-        return FallbackRecorder(self._metrics, self._naming, self._tracer, self._guard)
+        return FallbackRecorder(self._on)
 
     def shutdown(self, seconds: float) -> bool:
         """Flushes and stops within `seconds`, whatever the collector does. True when all that was queued arrived."""
-        with self._guard.part("shutdown"):
+        with self._on.guard.part("shutdown"):
             return self._pipeline.shutdown(seconds)
         return False

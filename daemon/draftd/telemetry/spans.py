@@ -12,18 +12,17 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from opentelemetry.context import Context
-from opentelemetry.trace import INVALID_SPAN, Span, Status, StatusCode, Tracer, set_span_in_context
+from opentelemetry.trace import INVALID_SPAN, Span, Status, StatusCode, set_span_in_context
 from opentelemetry.util.types import AttributeValue
 
 from draftd.core import ContextTier, DecodePlan, FinishReason, Outcome, RequestStats, SamplingParams, WorkloadClass
 from draftd.errors import DraftdError
-from draftd.hardware.state import HardwareView
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry.attributes import Attribute, Metric
 from draftd.telemetry.hardware import hardware_attributes
-from draftd.telemetry.metrics import COUNTS, POSITIONS, Metrics
-from draftd.telemetry.recording import Guard, Labels, Naming, draft_label, named
+from draftd.telemetry.metrics import COUNTS, POSITIONS, Recording
+from draftd.telemetry.recording import Labels, draft_label, named
 
 # What this task works for: the call, and within it the request. A call has a task to itself, so neither is ever reset.
 call_context: ContextVar[Context | None] = ContextVar("draftd_call", default=None)
@@ -63,33 +62,20 @@ class InferenceSpan:
     Exactly one of `finished` and `refused` ends it; a second is ignored.
     """
 
-    def __init__(
-        self,
-        start: InferenceStart,
-        tracer: Tracer,
-        metrics: Metrics,
-        naming: Naming,
-        hardware: HardwareView,
-        guard: Guard,
-        *,
-        exporting: bool = True,
-        capture_content: bool = False,
-    ) -> None:
-        self._start, self._tracer, self._metrics = start, tracer, metrics
-        self._naming, self._hardware, self._guarded = naming, hardware, guard.part("span")
-        self._capture = capture_content
+    def __init__(self, start: InferenceStart, on: Recording) -> None:
+        self._start, self._on, self._guarded = start, on, on.guard.part("span")
         self._plan: DecodePlan | None = None
         self._tier: ContextTier | None = None
         self._answer: str | None = None
-        self._ended = not exporting  # then the rest is a few comparisons
+        self._ended = not on.exporting  # then the rest is a few comparisons
         # Monotonic to epoch, once for the whole request: its spans cannot be torn apart by a clock that is set.
         self._epoch = time.time() - time.monotonic()
         self._span: Span = INVALID_SPAN
-        if not exporting:
+        if not on.exporting:
             return
         parent = call_context.get() or Context()
         with self._guarded:
-            self._span = tracer.start_span(
+            self._span = on.tracer.start_span(
                 f"{start.operation} {start.model}".rstrip(),
                 context=parent,
                 attributes=_request_attributes(start),
@@ -107,7 +93,7 @@ class InferenceSpan:
 
     def captured(self, text: str) -> None:
         """The whole answer; kept only when content capture was opted in. Before `finished`."""
-        if self._capture:
+        if self._on.capture_content:
             self._answer = text
 
     def finished(self, outcome: Outcome) -> None:
@@ -141,13 +127,13 @@ class InferenceSpan:
         if message is not None:
             self._span.set_status(Status(StatusCode.ERROR, message[:_MESSAGE_LIMIT]))
         self._content(outcome)
-        self._span.set_attributes(hardware_attributes(self._hardware.state))
+        self._span.set_attributes(hardware_attributes(self._on.hardware.state))
         self._span.end(self._nanos(end))
         self._count(outcome, kind, end - self._start.arrival)
 
     def _count(self, outcome: str, kind: str | None, seconds: float) -> None:
         labels = self._labels() if kind is None else {**self._labels(), a.ERROR_TYPE.name: kind}
-        self._metrics.count(catalog.REQUESTS, {**labels, a.OUTCOME.name: outcome}, self._context)
+        self._on.metrics.count(catalog.REQUESTS, {**labels, a.OUTCOME.name: outcome}, self._context)
         self._record(catalog.REQUEST_DURATION, seconds, {**labels, **self._gen_ai()})
 
     def _times(self, stats: RequestStats, *, success: bool) -> None:
@@ -161,10 +147,10 @@ class InferenceSpan:
 
     def _record(self, metric: Metric, seconds: float | None, labels: Labels) -> None:
         if seconds is not None:
-            self._metrics.record(metric, max(0.0, seconds), labels, self._context)
+            self._on.metrics.record(metric, max(0.0, seconds), labels, self._context)
 
     def _labels(self) -> Labels:
-        return self._naming.labels(self._plan, self._start.workload, self._tier)
+        return self._on.naming.labels(self._plan, self._start.workload, self._tier)
 
     def _gen_ai(self) -> Labels:
         return {a.OPERATION.name: self._start.operation, a.PROVIDER.name: catalog.PROVIDER_NAME}
@@ -181,12 +167,12 @@ class InferenceSpan:
             self._child(catalog.DECODE_SPAN, prefilled, end, {a.USAGE_OUTPUT: counts.emitted, a.STEPS: counts.steps})
 
     def _child(self, kind: catalog.Span, start: float, end: float, attributes: Mapping[Attribute, int]) -> None:
-        self._tracer.start_span(
+        self._on.tracer.start_span(
             kind.name, context=self._context, attributes=named(attributes), start_time=self._nanos(start)
         ).end(self._nanos(max(start, end)))
 
     def _content(self, finish: str) -> None:
-        if not self._capture:
+        if not self._on.capture_content:
             return
         if self._start.messages:
             left, said = CONTENT_LIMIT, []

@@ -41,7 +41,7 @@ class Course:
 
     def requests(self, count: int, seconds: float = 3.0) -> None:
         for _ in range(count):
-            self.wait(seconds)
+            self.now += seconds
             level = LADDER[self.daemon.position]
             if level.drafter is not None:
                 accepted = round(40 * self.acceptance)
@@ -54,7 +54,7 @@ class Course:
         """Ticks as it passes."""
         end = self.now + seconds
         while self.now < end:
-            self.now = min(end, self.now + 30.0)
+            self.now = min(end, self.now + 60.0)
             self.daemon.tick(self.now)
 
     def restart(self, down: float, back: float, lost: str | None = None) -> None:

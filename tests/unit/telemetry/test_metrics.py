@@ -79,7 +79,7 @@ def test_the_counters_are_the_engines_own_counts(scene: Scene, receiver: OtlpRec
 
 def test_every_metric_arrives_as_the_catalog_says(scene: Scene, receiver: OtlpReceiver) -> None:
     scene.serve()
-    scene.telemetry._guard.caught("test", ValueError("on purpose"))
+    scene.telemetry._on.guard.caught("test", ValueError("on purpose"))
     fall_back(scene)
     scene.telemetry.shutdown(30.0)
     rpc = {catalog.RPC_DURATION.name}  # needs a server: shown with one

@@ -17,7 +17,7 @@ from tests.unit.telemetry.scene import Scene
 
 FAULTS = ["dead", "slow", "unavailable", "exhausted", "invalid"]
 QUEUE = {"OTEL_BSP_MAX_QUEUE_SIZE": "64", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "32", "OTEL_BSP_SCHEDULE_DELAY": "20"}
-LIMIT = 1.0
+LIMIT = 0.5
 SLACK = 15.0  # for a machine that is busy; the SDK by itself takes thirty seconds for each signal
 
 
@@ -35,25 +35,33 @@ def faulty(fault: str, protocol: str = "grpc") -> Iterator[OtlpReceiver]:
         yield receiver
 
 
+@pytest.fixture
+def new_objects_only() -> Iterator[None]:
+    """The collector passes over what there is already, which is a lot and takes it long."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 def spans_in_memory() -> int:
     gc.collect()
     return sum(issubclass(type(thing), ReadableSpan) for thing in gc.get_objects())  # isinstance asks dead proxies
 
 
+@pytest.mark.usefixtures("new_objects_only")
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_broken_collector_costs_neither_time_nor_memory(
     open_scene: Callable[..., Scene], fault: str, protocol: str
 ) -> None:
     with faulty(fault, protocol) as broken:
-        before = spans_in_memory()
         scene = open_scene(broken.environ(**QUEUE))
         began = time.monotonic()
-        for _ in range(400):  # of four spans each
+        for _ in range(150):  # of four spans each
             scene.serve(steps=5)
-        # Some fifty batches. An exporter tries each for a second at the least, and for ten by default.
-        assert time.monotonic() - began < 40
-        assert spans_in_memory() - before < 300, "the queue's 64 and the batches on their way, of 1,600"
+        # Some twenty batches. An exporter tries each for a second at the least, and for ten by default.
+        assert time.monotonic() - began < 15
+        assert 0 < spans_in_memory() < 300, "the queue's 64 and the batches on their way, of 600"
         assert scene.telemetry.errors == {}
         if fault != "dead":
             assert broken.wait_for(lambda: broken.calls > 0, 60)

@@ -227,7 +227,6 @@ def test_text_is_exported_only_when_opted_in(
     open_scene: Callable[..., Scene], receiver: OtlpReceiver, opted_in: bool
 ) -> None:
     scene = open_scene(receiver.environ(), capture_content=opted_in)
-    assert scene.telemetry.capture_content is opted_in
     span = scene.telemetry.begin_inference(scene.start(messages=(("user", "the secret word"),)))
     span.captured("the secret answer")
     span.refused(QueueFull("full"))
