@@ -106,7 +106,7 @@ class LayerCache(Protocol):
     @property
     def allocation(self) -> Allocation: ...
 
-    def rollback(self, held: Sequence[int], wanted: Sequence[int]) -> list[int]:
+    def rollback(self, held: list[int], wanted: list[int]) -> list[int]:
         """Takes tokens back, from `held` to `wanted` for each sequence. Returns the lengths that it reached, none of
         them longer than wanted: a memory that cannot stop there stops earlier, and the rest is fed again."""
         ...

@@ -58,6 +58,7 @@ class BatchedCaches:
         self._runs: list[Run] = []  # rows that this forward's attention takes together; none where it takes all
         self._expected: list[int] = []  # lengths of rows that will join
         self.allocation = Allocation(0, 0)  # what arrays are made for; those of some layers may lag behind
+        self._even = False  # none lags behind
         self.offset: int | mx.array = 0
         self.lengths: list[int] = []
 
@@ -118,7 +119,7 @@ class BatchedCaches:
             for mine, theirs in zip(self._layers, joining._layers, strict=True):
                 mine.join(rows, theirs, len(joining.lengths), longest)
         else:
-            self.allocation = joining.allocation
+            self.allocation, self._even = joining.allocation, False
             for mine, theirs in zip(self._layers, joining._layers, strict=True):
                 mine.adopt(theirs)
         self.lengths = self.lengths + joining.lengths
@@ -128,7 +129,7 @@ class BatchedCaches:
         moved = [(place, row) for place, row in enumerate(rows) if place != row]
         self.lengths = [self.lengths[i] for i in rows]
         if not rows:
-            self.allocation = Allocation(0, 0)
+            self.allocation, self._even = Allocation(0, 0), False
             for layer in self._layers:
                 layer.clear()
         elif moved:
@@ -176,19 +177,22 @@ class BatchedCaches:
         self._allocate(expected, longest)
         need = Allocation(slots(expected, self._most_rows), stepped(longest))
         if self.allocation.slots * self.allocation.capacity > _WASTE * need.slots * need.capacity:
-            self.allocation = need
-        for layer in self._layers:
+            self.allocation, self._even = need, False
+        if self._even:
+            return
+        lagging = [layer for layer in self._layers if layer.arrays() and layer.allocation != self.allocation]
+        for layer in lagging:
             has = layer.allocation
-            if layer.arrays() and has != self.allocation:
-                short = has.slots < rows or has.capacity < end
-                if short or few:
-                    layer.resize(self.allocation)
-                few -= not short and few > 0
+            short = has.slots < rows or has.capacity < end
+            if short or few:
+                layer.resize(self.allocation)
+            few -= not short and few > 0
+        self._even = not lagging
 
     def _allocate(self, rows: int, positions: int) -> None:
         """Where there is too little, exactly as much as is needed: all is copied anyway."""
         if rows > self.allocation.slots or positions > self.allocation.capacity:
-            self.allocation = Allocation(slots(rows, self._most_rows), stepped(positions))
+            self.allocation, self._even = Allocation(slots(rows, self._most_rows), stepped(positions)), False
 
 
 class BatchedAttention:
@@ -242,8 +246,8 @@ class BatchedAttention:
             mask = mask & (keys > positions[:, :, None] - window_size)
         return mask[:, None]
 
-    def rollback(self, held: Sequence[int], wanted: Sequence[int]) -> list[int]:
-        return list(wanted)  # what lies beyond a sequence's length is masked, and overwritten later
+    def rollback(self, held: list[int], wanted: list[int]) -> list[int]:
+        return wanted  # what lies beyond a sequence's length is masked, and overwritten later
 
     def adopt(self, other: LayerCache) -> None:
         assert isinstance(other, BatchedAttention)
