@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from draftd.core import DRAFT_MODEL, DrafterName
-from draftd.engine.commands import Command, Keep, LogitGap, Lower, Reload, refuse
 from draftd.engine.drafters.loaded import Drafters
 from draftd.engine.drafters.source import weight_bytes
+from draftd.engine.inbox import Command, Keep, LogitGap, Lower, Reload
 from draftd.engine.scheduler import Scheduler
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.targets.local import logit_gap
@@ -83,10 +83,8 @@ class BackgroundJobs:
             self._job.work.close()
             if self._job.done is not None:
                 self._job.done.set_exception(error)
-        for done in self._keeping:
+        for done in [*self._keeping, *(command.done for command in self._commands)]:
             done.set_exception(error)
-        for command in self._commands:
-            refuse(command, error)
         self._job, self._keeping = None, []
         self._commands.clear()
         self.busy = False

@@ -14,8 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from draftd.core import DecodeRequest, DrafterName, FinishReason, ModelInfo, Outcome, RequestStats, TokenSink
-from draftd.engine.commands import Keep, LogitGap, Lower, Reload
-from draftd.engine.inbox import Inbox, Taken
+from draftd.engine.inbox import Arrival, Inbox, Keep, LogitGap, Lower, Reload, Taken
 from draftd.engine.limits import Limits
 from draftd.engine.observer import EngineObserver, EngineStatus, FanOut, Totals
 from draftd.engine.pair import LoadedModels
@@ -65,11 +64,11 @@ class EngineWorker:
         self._inbox = Inbox(self._limits.queue_capacity, self._limits.max_batch)
         self._settled = threading.Event()
         # What follows the engine thread writes, whole, and any thread reads.
-        self._state = EngineState.LOADING
-        self._progress, self._error = "", ""
+        self.state = EngineState.LOADING
+        self.progress = self.error = ""
+        self.load_seconds: float | None = None  # from the thread's start until requests were taken; None until then
         self._engine: Engine | None = None
         self._kv_bytes = self._held_back = 0
-        self._load_seconds: float | None = None
 
     # any thread
 
@@ -86,25 +85,8 @@ class EngineWorker:
         return self.info
 
     @property
-    def state(self) -> EngineState:
-        return self._state
-
-    @property
-    def progress(self) -> str:
-        return self._progress
-
-    @property
-    def error(self) -> str:
-        return self._error
-
-    @property
     def info(self) -> ModelInfo:
         return self._loaded().models.info
-
-    @property
-    def load_seconds(self) -> float | None:
-        """From the thread's start until requests were taken; None until then."""
-        return self._load_seconds
 
     @property
     def files(self) -> PairFiles:
@@ -146,8 +128,7 @@ class EngineWorker:
         QueueFull, and all futures end with NotServing when the engine ends.
         """
         self._loaded()
-        command = Keep(drafters)
-        self._inbox.command(command)
+        self._inbox.command(command := Keep(drafters))
         return command.done
 
     def reload_draft(self) -> Future[int]:
@@ -158,8 +139,7 @@ class EngineWorker:
         ModelLoadError where the new ones cannot be had or do not fit: then the old ones stay.
         """
         self._loaded()
-        command = Reload()
-        self._inbox.command(command)
+        self._inbox.command(command := Reload())
         return command.done
 
     def lower(self, max_draft_tokens: int, drafters: frozenset[DrafterName], reason: str) -> None:
@@ -168,15 +148,14 @@ class EngineWorker:
         self._loaded()
         if max_draft_tokens < 0:
             raise InvalidRequest("max_draft_tokens", max_draft_tokens, "0 or more")
-        self._inbox.lower(max_draft_tokens=max_draft_tokens, drafters=drafters, reason=reason)
+        self._inbox.command(Lower(max_draft_tokens, drafters, reason))
 
     def logit_gap(self, tokens: tuple[int, ...], chosen: int, other: int) -> Future[float]:
         """The target's logit of `chosen` less that of `other` after `tokens`, by a forward of its own."""
         _check_tokens("tokens", tokens, self.info)
         _check_tokens("chosen", (chosen,), self.info)
         _check_tokens("other", (other,), self.info)
-        command = LogitGap(tokens, chosen, other)
-        self._inbox.command(command)
+        self._inbox.command(command := LogitGap(tokens, chosen, other))
         return command.done
 
     def status(self) -> EngineStatus:
@@ -222,7 +201,7 @@ class EngineWorker:
     def _loaded(self) -> Engine:
         engine = self._engine
         if engine is None:
-            raise NotServing(self._error or f"the model is still loading ({self._progress})", retry_after=1.0)
+            raise NotServing(self.error or f"the model is still loading ({self.progress})", retry_after=1.0)
         return engine
 
     # the engine thread
@@ -232,24 +211,24 @@ class EngineWorker:
         try:
             engine = self._engine = self._assembled()
         except Exception as error:
-            self._error = error.message if isinstance(error, DraftdError) else f"{type(error).__name__}: {error}"
-            self._state = EngineState.FAILED
+            self.error = error.message if isinstance(error, DraftdError) else f"{type(error).__name__}: {error}"
+            self.state = EngineState.FAILED
             self._settled.set()
             return
-        self._progress, self._load_seconds = "ready", time.monotonic() - began
+        self.progress, self.load_seconds = "ready", time.monotonic() - began
         self._inbox.open()
-        self._state = EngineState.READY
+        self.state = EngineState.READY
         self._settled.set()
         try:
             self._serve(engine)
         except BaseException as error:
-            self._error = f"the engine stopped: {type(error).__name__}: {error}"
-            engine.scheduler.abort(FinishReason.ERROR, self._error)
-            engine.jobs.close(NotServing(self._error))
-            self._refuse(FinishReason.ERROR, self._error)
-            self._state = EngineState.FAILED
+            self.error = f"the engine stopped: {type(error).__name__}: {error}"
+            engine.scheduler.abort(FinishReason.ERROR, self.error)
+            engine.jobs.close(NotServing(self.error))
+            self._refuse(FinishReason.ERROR, self.error)
+            self.state = EngineState.FAILED
             return
-        self._state = EngineState.STOPPED
+        self.state = EngineState.STOPPED
 
     def _serve(self, engine: Engine) -> None:
         scheduler, jobs, context_length = engine.scheduler, engine.jobs, engine.models.info.context_length
@@ -294,7 +273,7 @@ class EngineWorker:
             sink.on_finish(outcome)
 
     def _report(self, line: str) -> None:
-        self._progress = line
+        self.progress = line
 
     def _assembled(self) -> Engine:
         models = self._load(self._report)
@@ -311,23 +290,16 @@ class EngineWorker:
 
 
 def _hand_over(taken: Taken, scheduler: Scheduler, jobs: BackgroundJobs, context_length: int) -> None:
-    """Requests and commands in the order in which they came, then who leaves."""
-    admitted = 0
-    for command in taken.commands:
-        if isinstance(command, Lower):
-            _admit(taken, admitted, command.arrivals, scheduler, context_length)
-            admitted = command.arrivals
-        jobs.take(command)
-    _admit(taken, admitted, len(taken.arrivals), scheduler, context_length)
+    """Requests and commands in the order in which they came, then requests that end."""
+    for one in taken.gathered:
+        if isinstance(one, Arrival):
+            scheduler.add(DecodeSequence.of(one.request, one.sink, context_length))
+        else:
+            jobs.take(one)
     if taken.endings:
         scheduler.end(taken.endings)
     if taken.closing:
         jobs.close(NotServing(_ENDED))
-
-
-def _admit(taken: Taken, first: int, end: int, scheduler: Scheduler, context_length: int) -> None:
-    for request, sink in taken.arrivals[first:end]:
-        scheduler.add(DecodeSequence.of(request, sink, context_length))
 
 
 def _check(request: DecodeRequest, info: ModelInfo) -> None:

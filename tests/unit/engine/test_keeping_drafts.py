@@ -152,13 +152,11 @@ def test_commands_end_when_the_engine_fails(running):
 
 def test_commands_are_bounded(running):
     engine = running(slow)
-    inbox = engine.worker._inbox
-    with inbox._lock:  # the engine cannot take any meanwhile
+    with engine.worker._inbox._wake:  # the engine cannot take any meanwhile
         for _ in range(64):
-            inbox._put(object())
+            engine.worker.lower(1, NONE, "test")
         with pytest.raises(QueueFull, match="64 commands"):
-            inbox._put(object())
-        inbox._commands.clear()
+            engine.worker.lower(1, NONE, "test")
 
 
 def test_before_anything_is_loaded_there_is_nothing_to_keep():

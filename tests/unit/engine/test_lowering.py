@@ -95,15 +95,10 @@ def test_rows_wherever_they_are_are_bound_and_later_ones_are_not(running):
     engine.begun(runs)
     waits = engine.ask(replace(request(PROMPT, speculative(6), max_tokens=20), origin=Origin.PROBE))
     inbox = engine.worker._inbox
-    with inbox._lock:  # one that no step has taken yet, and one that comes after the word
-        here, late = (request(PROMPT, speculative(6), max_tokens=20) for _ in range(2))
-        from draftd.engine.commands import Lower
-        from tests.rig import Collected
-
-        early_sink, late_sink = Collected(), Collected()
-        inbox._arrivals.append((here, early_sink))
-        inbox._put(Lower(0, frozenset(), "thermal", len(inbox._arrivals)))
-        inbox._arrivals.append((late, late_sink))
+    with inbox._wake:  # one that no step has taken yet, and one that comes after the command
+        early_sink = engine.ask(request(PROMPT, speculative(6), max_tokens=20))
+        engine.worker.lower(0, frozenset(), "thermal")
+        late_sink = engine.ask(request(PROMPT, speculative(6), max_tokens=20))
     engine.ended(runs, waits, early_sink, late_sink)
     assert [s.done.degraded for s in (runs, waits, early_sink, late_sink)] == ["thermal", "thermal", "thermal", ""]
     assert waits.tokens == early_sink.tokens == late_sink.tokens == runs.tokens[:20]
