@@ -16,7 +16,7 @@ import mlx.nn as nn
 from mlx_lm.models.cache import KVCache
 
 from draftd.core import LIGHT_DRAFT_MODEL, DrafterName
-from draftd.engine.drafters.source import DraftSource, HeldDraft
+from draftd.engine.drafters.loaded import DraftSource, HeldDraft
 from draftd.engine.pair import LoadedModels, assemble
 from draftd.models.tokenizer import Detokenizer
 

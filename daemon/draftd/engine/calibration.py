@@ -7,28 +7,19 @@ measured in the time that there is comes in the order of its use; the rest is in
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import mlx.core as mx
 
-from draftd.core import (
-    PROMPT_LOOKUP,
-    DecodeMode,
-    DecodePlan,
-    DecodeRequest,
-    DrafterName,
-    Emission,
-    FallbackLevel,
-    Outcome,
-    SamplingParams,
-)
+from draftd.core import PROMPT_LOOKUP, DrafterName, FinishReason, SamplingParams
 from draftd.engine.depth.costs import Prices
 from draftd.engine.drafters.base import Drafter
 from draftd.engine.sampling.transforms import Sampling
-from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import Entry, StepPlan
 from draftd.engine.targets.base import SequenceOptions, Steps
 from draftd.engine.targets.local import LocalTarget
@@ -38,7 +29,6 @@ _WARM_UP, _STEPS = 2, 6
 _DRAFTED_STEPS = 3
 _LONG = 512  # tokens of context to compare the short one with
 _LONG_BATCH = 4
-_PLAN = DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, FallbackLevel.FULL, "", "calibration")
 
 
 def measure(
@@ -63,6 +53,19 @@ def plain_seconds(model: Any, vocabulary: int) -> float:
     return _Calibration(model, vocabulary, {}, 0, 1 << 30).run(1, 0.0).plain[1]
 
 
+@dataclass(slots=True, eq=False)
+class _Text:
+    """What drafters see of a sequence."""
+
+    tokens: list[int]
+    guesses: int = 0
+    emitted: int = 0
+    generator: random.Random = field(default_factory=random.Random)
+    shares: bool = False
+    degraded: str = ""
+    finish: FinishReason | None = None
+
+
 class _Calibration:
     def __init__(
         self, model: Any, vocabulary: int, drafters: Mapping[DrafterName, Drafter], deepest: int, context_length: int
@@ -71,7 +74,7 @@ class _Calibration:
         self._steps = Steps(self._target)
         self._drafters = {kind: d for kind, d in drafters.items() if kind != PROMPT_LOOKUP}
         self._depths = [d for d in (1, 2, 4, 8, 16) if d < deepest] + [deepest] * (deepest > 0)
-        self._sequences: list[DecodeSequence] = []
+        self._sequences: list[_Text] = []
         self._context_length = context_length
         self._plain: dict[int, float] = {}
         self._drafted: dict[DrafterName, dict[tuple[int, int], float]] = {}
@@ -100,13 +103,10 @@ class _Calibration:
     def _join(self) -> None:
         index = len(self._sequences)
         prompt = tuple((7 * i + index) % self._vocabulary for i in range(_PROMPT))
-        request = DecodeRequest(f"calibration-{index}", prompt, 1 << 20, _PLAN, 0.0)
-        one = DecodeSequence.of(request, _NoSink(), 1 << 30)
-        one.id = index
         self._target.open(index, SequenceOptions(prompt=len(prompt), length=len(prompt)))
         (result,) = self._steps.result(self._steps.submit([Entry(index, 0, prompt)])).entries
         assert result.following is not None
-        one.tokens.append(result.following)
+        one = _Text([*prompt, result.following])
         for kind, drafter in self._drafters.items():
             began = time.perf_counter()
             while not drafter.prefill(one, _PROMPT):
@@ -183,11 +183,3 @@ class _Calibration:
             seconds = min(again, default=0.0) or self._plain_steps(_DRAFTED_STEPS)
             self._growth[depth] = max(0.0, seconds - short[depth]) / (size * (long - _PROMPT))
         self._target.pretend(held)
-
-
-class _NoSink:
-    def on_tokens(self, emission: Emission) -> None:
-        return None
-
-    def on_finish(self, outcome: Outcome) -> None:
-        return None

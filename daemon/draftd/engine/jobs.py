@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from draftd.core import DRAFT_MODEL, DrafterName
-from draftd.engine.drafters.loaded import Drafters
-from draftd.engine.drafters.source import weight_bytes
+from draftd.engine.drafters.loaded import Drafters, weight_bytes
 from draftd.engine.inbox import Command, Keep, LogitGap, Lower, Reload
 from draftd.engine.scheduler import Scheduler
 from draftd.engine.sequence import DecodeSequence

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, ModelInfo
+from draftd.engine.drafters.loaded import DraftFolder, DraftSource, HeldDraft, Unfit, parameters, weight_bytes
 from draftd.engine.drafters.registry import DrafterRegistry, Needs, built_in_drafters
-from draftd.engine.drafters.source import DraftFolder, DraftSource, HeldDraft, Unfit, parameters, weight_bytes
 from draftd.models.blas import load_blas
 from draftd.models.folder import ModelFiles, ModelFolder, PairFiles, read
 from draftd.models.tokenizer import MlxTokenizer, Tokenizer
@@ -112,10 +112,10 @@ def assemble(
 ) -> LoadedModels:
     """Checks what models already in memory can do together. `refused`: why drafts were turned away. A draft without a
     source in `sources` stays in memory; a light draft is what has one."""
-    from draftd.engine.cache.layouts import cannot_trim, layout_of, rollback_limit
+    from draftd.engine.cache.layouts import cannot_trim, rollback_limit, why_not_batched
 
     registry, refused, found = registry or built_in_drafters(), dict(refused or {}), dict(sources or {})
-    layout, drafters = layout_of(target), list[DrafterName]()
+    not_batched, drafters = why_not_batched(target), list[DrafterName]()
     if fixed := cannot_trim(target):
         refused[DRAFT_MODEL] = f"the model's cache cannot be rolled back ({fixed})"
     else:
@@ -146,8 +146,8 @@ def assemble(
         weight_bytes=weight_bytes(target),
         draft_weight_bytes=0 if draft is None else weight_bytes(draft),
         backend=backend,
-        batched=layout.batched,
-        batched_reason=layout.reason,
+        batched=not not_batched,
+        batched_reason=not_batched,
         rollback_limit=min(limits) if limits else None,
         light_draft_model=light_draft_model,
         light_draft_reason=refused.get(LIGHT_DRAFT_MODEL, ""),

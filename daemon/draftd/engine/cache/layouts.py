@@ -9,7 +9,6 @@ and the reason is told.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -32,18 +31,11 @@ _TOLERANCE, _TOLERANCE_OF_HALVES = 1e-3, 0.1
 _PREFILLS, _WIDTHS, _ROLLED_BACK, _THEN = (5, 2), (4, 2), (3, 0), (2, 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """`batched`: one forward serves all sequences; where it is not, `reason` says why."""
-
-    batched: bool
-    reason: str = ""
-
-
-def layout_of(model: Any) -> Layout:
-    """Tried once for each model, and remembered on the model itself, with which it goes."""
-    known = getattr(model, "_draftd_cache_layout", None)
-    if isinstance(known, Layout):
+def why_not_batched(model: Any) -> str:
+    """Why one forward cannot serve all sequences of this model; empty where it can. Tried once for each model, and
+    remembered on the model itself, with which it goes."""
+    known: str | None = getattr(model, "_draftd_not_batched", None)
+    if known is not None:
         return known
     try:
         batched_layers(model)
@@ -53,8 +45,8 @@ def layout_of(model: Any) -> Layout:
         reason = ragged_trial(model)
     if reason:
         _log.warning("%s decodes its sequences one by one: %s", type(model).__module__, reason)
-    model._draftd_cache_layout = found = Layout(not reason, reason)
-    return found
+    model._draftd_not_batched = reason
+    return reason
 
 
 def ragged_trial(model: Any) -> str:
@@ -115,9 +107,9 @@ def _difference(expected: list[mx.array], found: list[mx.array]) -> float:
 
 def make_caches(model: Any, most_rows: int | None = None) -> Caches:
     """The best layout that the model allows, holding no sequences, of which there will be at most `most_rows`."""
-    if layout_of(model).batched:
-        return BatchedCaches(model, most_rows, apart=installed(model))
-    return PerSequenceCaches(model)
+    if why_not_batched(model):
+        return PerSequenceCaches(model)
+    return BatchedCaches(model, most_rows, apart=installed(model))
 
 
 def rollback_limit(model: Any) -> int | None:

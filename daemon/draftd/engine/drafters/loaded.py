@@ -1,20 +1,113 @@
-"""The drafters whose weights are held now, and how to hold others. Engine thread only, but for `held`."""
+"""Draft weights: where they come from, so that they can be let go and had again, and which are held now.
+
+Imports no MLX: models are opened here before anything else needs it."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from draftd.core import DRAFT_MODEL, DrafterName
-from draftd.engine.cache.prefix_store import PrefixCache
-from draftd.engine.drafters.base import Drafter
 from draftd.engine.drafters.registry import Needs, Provided
-from draftd.engine.drafters.source import DraftSource, parameters, weight_bytes
 from draftd.engine.memory import give_back
-from draftd.engine.pair import LoadedModels
 from draftd.errors import ModelLoadError
-from draftd.models.folder import ModelFiles, read
+from draftd.models.folder import ModelFiles, ModelFolder, read
+
+if TYPE_CHECKING:
+    from draftd.engine.cache.prefix_store import PrefixCache
+    from draftd.engine.drafters.base import Drafter
+    from draftd.engine.pair import LoadedModels
+
+
+class Unfit(ModelLoadError):
+    """A draft that can be loaded, and does not go with the target."""
+
+
+class DraftSource(Protocol):
+    """Called on the engine thread."""
+
+    @property
+    def name(self) -> str:
+        """As errors call it."""
+        ...
+
+    def files(self) -> ModelFiles | None:
+        """As they are now; None where there are none."""
+        ...
+
+    def open(self) -> Any:
+        """A model whose weights may not have been read yet. Raises ModelLoadError, or Unfit."""
+        ...
+
+
+class DraftFolder:
+    """A folder or hub id. What opens fits the target: the same tokens by id, and a cache that can be rolled back."""
+
+    def __init__(self, path: str, role: str, target_tokenizer: Any) -> None:
+        """`role` is how errors call it; the tokenizer is mlx-lm's."""
+        self._folder, self._target = ModelFolder(path, role), target_tokenizer
+        self._checked = ""  # digest of the tokenizer that was last found to be the target's
+        self._limit: int | None = None
+        self.name = f"{role}: {path}"
+        self.label = self._folder.name
+
+    def files(self, *, noted: bool = True) -> ModelFiles:
+        """As they are now, or only where they lie."""
+        return self._folder.files(noted=noted)
+
+    def open(self) -> Any:
+        from draftd.engine.cache.layouts import cannot_trim, rollback_limit
+
+        model, config = self._folder.open()
+        digest = self._folder.tokenizer_digest()
+        if digest != self._checked:
+            if complaint := mismatch(self._target, self._folder.tokenizer(config)):
+                raise Unfit(complaint)
+            first, self._checked = not self._checked, digest
+            if first:
+                self._limit = rollback_limit(model)
+        if fixed := cannot_trim(model):
+            raise Unfit(f"the draft model's cache cannot be rolled back ({fixed})")
+        if rollback_limit(model) != self._limit:  # plans are made by what it was at start
+            raise Unfit("the draft's cache is of another size than it was at start")
+        return model
+
+
+class HeldDraft:
+    """A model made in memory: there is nowhere else to have it from, and letting it go frees nothing."""
+
+    name = "draft model"
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def files(self) -> None:
+        return None
+
+    def open(self) -> Any:
+        return self._model
+
+
+def parameters(model: Any) -> list[Any]:
+    """A model's arrays, in the order in which it uses them, last first: `folder.read` takes them from the end."""
+    from mlx.utils import tree_flatten
+
+    return [array for _, array in reversed(tree_flatten(model.parameters()))]
+
+
+def weight_bytes(model: Any) -> int:
+    return sum(array.nbytes for array in parameters(model))
+
+
+def mismatch(target: Any, draft: Any) -> str:
+    """Compares two tokenizers by id. Empty when every token that both have means the same, and neither has more."""
+    ours, theirs = target.get_vocab(), draft.get_vocab()
+    if ours == theirs:
+        return ""
+    differing = sum(1 for token, i in ours.items() if theirs.get(token) != i)
+    differing += sum(1 for token in theirs if token not in ours)
+    return f"the draft's tokenizer is not the target's ({differing} of {max(len(ours), len(theirs))} tokens differ)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +122,8 @@ class Held:
 
 
 class Drafters:
-    """Owns the draft models. What it lets go of is gone: it must be the only one that refers to them."""
+    """Owns the draft models, on the engine thread; `held` may be read on any. What it lets go of is gone: it must be the
+    only one that refers to them."""
 
     def __init__(self, models: LoadedModels, most_rows: int | None = None, prefix: PrefixCache | None = None) -> None:
         """Drafts for at most `most_rows` sequences at a time; what they leave is kept in `prefix`."""
