@@ -162,7 +162,6 @@ class StopMatcher(Protocol):
 
     def feed(self, tokens: Sequence[int]) -> int | None:
         """How many of `tokens` belong to the text when a stop string is complete within them; None while it is not."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +349,6 @@ class TokenSink(Protocol):
 
     def on_finish(self, outcome: Outcome) -> None:
         """Called exactly once for each accepted request, last."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

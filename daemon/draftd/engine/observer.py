@@ -52,18 +52,17 @@ class FanOut(EngineObserver):
                 self._failed(error)
 
     def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
-        if request.origin is Origin.CLIENT:
-            self._tell(lambda observer: observer.on_drafter_error(request, message))
+        self._tell(request, lambda observer: observer.on_drafter_error(request, message))
 
     def on_verifier_error(self, request: DecodeRequest, message: str) -> None:
-        if request.origin is Origin.CLIENT:
-            self._tell(lambda observer: observer.on_verifier_error(request, message))
+        self._tell(request, lambda observer: observer.on_verifier_error(request, message))
 
     def on_finish(self, request: DecodeRequest, outcome: Outcome) -> None:
-        if request.origin is Origin.CLIENT:
-            self._tell(lambda observer: observer.on_finish(request, outcome))
+        self._tell(request, lambda observer: observer.on_finish(request, outcome))
 
-    def _tell(self, what: Callable[[EngineObserver], None]) -> None:
+    def _tell(self, request: DecodeRequest, what: Callable[[EngineObserver], None]) -> None:
+        if request.origin is not Origin.CLIENT:
+            return
         for observer in self._observers:
             try:
                 what(observer)

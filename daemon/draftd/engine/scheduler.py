@@ -78,7 +78,7 @@ class Scheduler:
         self._caught_up = False  # a drafter, in the last step
         self._step_seconds = 0.0  # of late, without what prefill took
         self._step_ended: float | None = None  # the last step's end, where the next follows at once
-        self._own = 0  # of the daemon's own requests in hand
+        self.own = 0  # of the daemon's own requests, running and waiting
         self._opened = 0  # sequences that were numbered
 
     @property
@@ -94,17 +94,12 @@ class Scheduler:
         return len(self._prefilling.waiting)
 
     @property
-    def own(self) -> int:
-        """The daemon's own requests, running and waiting."""
-        return self._own
-
-    @property
     def clients(self) -> tuple[int, int]:
         """Clients' requests, running and waiting."""
-        if not self._own:
+        if not self.own:
             return self.active, self.waiting
         waiting = sum(one.request.origin is Origin.CLIENT for one in self._prefilling.waiting)
-        return self.active + self.waiting - self._own - waiting, waiting
+        return self.active + self.waiting - self.own - waiting, waiting
 
     @property
     def kv_cache_bytes(self) -> int:
@@ -118,7 +113,7 @@ class Scheduler:
     def add(self, sequence: DecodeSequence) -> None:
         self._opened += 1
         sequence.id = self._opened
-        self._own += sequence.request.origin is not Origin.CLIENT
+        self.own += sequence.request.origin is not Origin.CLIENT
         self._prefilling.add(sequence)
 
     def end(self, ids: Mapping[str, FinishReason]) -> None:
@@ -288,8 +283,8 @@ class Scheduler:
             self._finish(sequence)
 
     def _finish(self, sequence: DecodeSequence) -> None:
-        self.depth.finished(sequence)
-        self._own -= sequence.request.origin is not Origin.CLIENT
+        self.depth.lengths.finished(sequence)
+        self.own -= sequence.request.origin is not Origin.CLIENT
         if sequence.own_drafter is not None:
             sequence.draft_with(sequence.own_drafter)
         self._delivery.end(sequence, self._clock())

@@ -109,101 +109,77 @@ class LayerCache(Protocol):
     def rollback(self, held: list[int], wanted: list[int]) -> list[int]:
         """Takes tokens back, from `held` to `wanted` for each sequence. Returns the lengths that it reached, none of
         them longer than wanted: a memory that cannot stop there stops earlier, and the rest is fed again."""
-        ...
 
     def adopt(self, other: LayerCache) -> None:
         """Takes over what another of its kind holds, holding nothing itself."""
-        ...
 
     def join(self, place: int, other: LayerCache, count: int, length: int) -> None:
         """Copies the first `length` positions of another's first `count` sequences to the slots from `place` on."""
-        ...
 
     def move(self, places: Sequence[tuple[int, int]]) -> None:
         """Copies slots: (to, from)."""
-        ...
 
     def resize(self, allocation: Allocation) -> None:
         """Keeps what fits. One copy."""
-        ...
 
     def restore(self, pieces: Sequence[Sequence[mx.array]], capacity: int) -> None:
         """Holds one sequence, given as its `arrays` for successive positions."""
-        ...
 
     def clear(self) -> None:
         """Frees its arrays."""
-        ...
 
     def arrays(self) -> list[mx.array]:
         """Each slots × heads × capacity × dim; none while nothing is held."""
-        ...
 
 
 class Caches(Protocol):
     """The caches of one model, all layers, for a list of sequences: its rows."""
 
     lengths: list[int]  # tokens held, by row
+    segmented: bool  # whether any positions of a row can be kept by themselves
 
     def forward(self, tokens: mx.array, widths: Sequence[int]) -> mx.array:
         """Runs the model on `tokens` (rows × width). Row i's first `widths[i]` are real, the rest is padding.
 
         Returns logits, rows × width × vocabulary, lazily; those of padding mean nothing.
         """
-        ...
 
     def rollback(self, lengths: Sequence[int]) -> list[int]:
         """Rolls each row back to `lengths[i]`, or further where a layer cannot stop there: all layers go to the least
         of what each reached, which is returned; the rest has to be fed again. Raises RollbackFailed where a cache does
         not comply."""
-        ...
 
     def refusal(self, row: int, width: int) -> str:
         """Why a forward of `width` could not be rolled back for this row; empty when it could."""
-        ...
 
     def fresh(self, length: int = 0) -> Caches:
         """New caches of the same model, with one empty row that will come to hold `length` tokens."""
-        ...
 
     def expect(self, lengths: Sequence[int]) -> None:
         """Rows of these lengths will join: memory may be allocated beforehand. Replaces what was said before."""
-        ...
 
     def join(self, joining: Caches) -> None:
         """Appends the rows of another of the same layout; that one is used up."""
-        ...
 
     def select(self, rows: Sequence[int]) -> None:
         """Keeps these rows, in this order. One that stays in its place costs nothing."""
-        ...
 
     def clear(self) -> None:
         """Lets go of all rows and of the model."""
-        ...
 
     def extract(self, row: int, start: int, end: int) -> CachedPrefix | None:
         """A copy of positions `start` to `end` of a row, in memory of its own; None where they are not to be had.
         `start` is 0 unless `segmented`."""
-        ...
 
     def restore(self, kept: Sequence[CachedPrefix]) -> None:
         """Puts what was extracted into the one empty row of fresh caches, in order, from position 0 on."""
-        ...
-
-    @property
-    def segmented(self) -> bool:
-        """Whether any positions of a row can be kept by themselves."""
-        ...
 
     @property
     def position_bytes(self) -> int:
         """Bytes that one position of one row takes; 0 while nothing is held, or where that is not a number."""
-        ...
 
     def arrays(self) -> list[Any]:
         """What must be evaluated for the caches to be up to date."""
-        ...
 
     @property
     def nbytes(self) -> int: ...

@@ -34,7 +34,9 @@ _WASTE = 2  # times what is needed may be held before it is given back
 
 
 class BatchedCaches:
-    """All rows of a plain-KV-cache model, right-padded, each at its own length."""
+    """`Caches` of a model that batched layers are for."""
+
+    segmented = True
 
     def __init__(
         self,
@@ -152,10 +154,6 @@ class BatchedCaches:
         for i, layer in enumerate(self._layers):
             layer.restore([piece.layers[i] for piece in pieces], self.allocation.capacity)
         self.lengths = [length]
-
-    @property
-    def segmented(self) -> bool:
-        return True
 
     @property
     def position_bytes(self) -> int:

@@ -18,7 +18,10 @@ def flat(caches: Sequence[Any]) -> list[Any]:
 
 
 class PerSequenceCaches:
-    """mlx-lm's own caches, one list per row: for every architecture that the ragged layout does not cover."""
+    """`Caches` of any model."""
+
+    segmented = False
+    position_bytes = 0
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -90,14 +93,6 @@ class PerSequenceCaches:
         assert self.lengths == [0]
         assert isinstance(whole, Snapshot)
         self._rows, self.lengths = [whole.caches], [whole.length]
-
-    @property
-    def segmented(self) -> bool:
-        return False
-
-    @property
-    def position_bytes(self) -> int:
-        return 0
 
     def arrays(self) -> list[Any]:
         return [cache.state for row in self._rows for cache in row if not cache.empty()]

@@ -25,21 +25,12 @@ class PrefixCache:
 
     def __init__(self, limit_bytes: int = 0) -> None:
         """`limit_bytes` 0 keeps nothing."""
-        self._limit = self._bound = limit_bytes
-        self._bytes = 0
+        self._limit = limit_bytes
+        self.bound = limit_bytes  # that may be held now: less than the limit while the machine's memory is short
+        self.bytes = 0  # held now
         # The least recently used first. A child comes before its parent, which is used whenever it is.
         self._order: OrderedDict[Node[Any], PrefixStore] = OrderedDict()
         self._stores: list[PrefixStore] = []
-
-    @property
-    def bytes(self) -> int:
-        """Held now."""
-        return self._bytes
-
-    @property
-    def bound(self) -> int:
-        """Bytes that may be held now: fewer than the limit while the machine's memory is short."""
-        return self._bound
 
     @property
     def texts(self) -> int:
@@ -60,25 +51,25 @@ class PrefixCache:
 
     def allow(self, share: float) -> None:
         """From now on this share of the limit may be held; what is more goes, back to the system."""
-        self._bound = int(self._limit * share)
-        self.shed(self._bound)
+        self.bound = int(self._limit * share)
+        self.shed(self.bound)
 
     def shed(self, to_bytes: int) -> int:
         """Lets go of what was not used for longest until at most `to_bytes` are held; returns how many bytes that
         gave back to the system."""
-        before = self._bytes
+        before = self.bytes
         self._evict(to_bytes)
-        if self._bytes < before:
+        if self.bytes < before:
             give_back()
-        return before - self._bytes
+        return before - self.bytes
 
     # what stores ask
 
     def fits(self, nbytes: int) -> bool:
         """Makes room for so many bytes more; whether they fit."""
-        if nbytes > self._bound:
+        if nbytes > self.bound:
             return False
-        self._evict(self._bound - nbytes)
+        self._evict(self.bound - nbytes)
         return True
 
     def used(self, store: PrefixStore, nodes: Iterable[Node[Any]]) -> None:
@@ -89,16 +80,16 @@ class PrefixCache:
 
     def held(self, nbytes: int) -> None:
         """So many bytes more are held."""
-        self._bytes += nbytes
+        self.bytes += nbytes
 
     def forget(self, node: Node[Any]) -> None:
         """Its value is no longer held."""
         assert node.value is not None
-        self._bytes -= node.value.nbytes
+        self.bytes -= node.value.nbytes
         self._order.pop(node, None)
 
     def _evict(self, to_bytes: int) -> None:
-        while self._bytes > max(0, to_bytes):
+        while self.bytes > max(0, to_bytes):
             node, store = next(iter(self._order.items()))
             store.drop(node)
 

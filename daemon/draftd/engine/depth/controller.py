@@ -51,8 +51,8 @@ class DepthControl:
         self.acceptance = acceptance or Acceptance(self._deepest + 1)
         self._explorer = Explorer(costs, self.acceptance, ExplorationBudget())
         self._measurement = measurement or PlainMeasurement()
-        self._lengths = AnswerLengths()
-        self._catching_up: list[DecodeSequence] = []
+        self.lengths = AnswerLengths()
+        self.catching_up: list[DecodeSequence] = []  # running ones whose text their drafter should take in now
         self._trial: Trial | None = None  # of the step that was planned last
         self._started = self._measuring = False  # likewise
         self._regime_changes, self._steps = costs.regime_changes, 0
@@ -76,7 +76,7 @@ class DepthControl:
         estimate = self._estimate(sequences, drafters)
         best = None if estimate is None else estimate.best()
         trial = self._explorer.choose(estimate, best)
-        self._catching_up = self._worth_catching_up(estimate, best)
+        self.catching_up = self._worth_catching_up(estimate, best)
         drafts = [_as_planned(one) for one in sequences]
         if estimate is not None and best is not None:
             for c in estimate.candidates:
@@ -225,22 +225,17 @@ class DepthControl:
         """Whether the time that the drafter takes for these texts is won back with the tokens that are left to them."""
         if then.rate < now.rate * WORTH:
             return False
-        tokens = size * max(min(_HORIZON, self._lengths.left(c.sequence)) for c in waiting)
+        tokens = size * max(min(_HORIZON, self.lengths.left(c.sequence)) for c in waiting)
         return tokens / now.rate - tokens / then.rate > sum(c.prefill_seconds for c in waiting)
 
-    @property
-    def catching_up(self) -> list[DecodeSequence]:
-        """Running sequences whose text their drafter should take in now."""
-        return self._catching_up
-
     def catch_up(self, drafters: Mapping[DrafterName, Drafter], chunk: int) -> None:
-        """A slice of that, which takes about as long as a plain step."""
-        kind = _draft_model(self._catching_up[0])
+        """A slice of the texts of those that are catching up, which takes about as long as a plain step."""
+        kind = _draft_model(self.catching_up[0])
         if kind is None or kind not in drafters:
             return
         if kind in self.costs.prices.prefill:
             chunk = min(chunk, max(_LAG, int(self.costs.plain(1) / self._prefill_seconds(kind))))
-        drafters[kind].follow([one for one in self._catching_up if _draft_model(one) == kind], chunk)
+        drafters[kind].follow([one for one in self.catching_up if _draft_model(one) == kind], chunk)
 
     # after a step
 
@@ -268,7 +263,7 @@ class DepthControl:
         self._explorer.passed(self._trial, done, seconds or 0.0, self.costs.plain(size, context, sampled))
         if self.costs.regime_changes != self._regime_changes:
             self._regime_changes = self.costs.regime_changes
-            self._explorer.reset_waits()
+            self._explorer.budget.reset_waits()
         self._steps += 1
         if not drafting and self._steps % _FADE_STEPS == 0:
             for one in sequences:
@@ -280,10 +275,6 @@ class DepthControl:
         if costed is not None:
             took = self.costs.without_stall(costed, size, width, took, context, sampled)
         return self.costs.break_even(size, took, context, sampled)
-
-    def finished(self, sequence: DecodeSequence) -> None:
-        """A request is over."""
-        self._lengths.finished(sequence)
 
     def learnt(self) -> Learnt:
         """To be saved."""

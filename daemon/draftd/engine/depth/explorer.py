@@ -138,7 +138,7 @@ class Explorer:
     """Engine thread only."""
 
     def __init__(self, costs: StepCosts, acceptance: Acceptance, budget: ExplorationBudget) -> None:
-        self._costs, self._acceptance, self._budget = costs, acceptance, budget
+        self._costs, self._acceptance, self.budget = costs, acceptance, budget
         self._prepared: Trial | None = None  # its drafter takes its sequences' texts in, or has done so
         self._over: Trial | None = None  # whether it paid shows when the next step is planned
         self._surpassed = False  # that one's drafts did better than was expected
@@ -152,7 +152,7 @@ class Explorer:
             return None
         trial, self._over = self._over, None
         if trial is not None:
-            self._budget.tried(trial.keys, paid=self._surpassed or best.depth >= trial.paid_from)
+            self.budget.tried(trial.keys, paid=self._surpassed or best.depth >= trial.paid_from)
         if best.depth or best.lookup:
             self._prepared = None
             return None if best.lookup else self._neighbour(estimate, best)
@@ -183,7 +183,7 @@ class Explorer:
         depth = self._cheapest_hope(estimate, best, chosen)
         loss = max(0.0, estimate.seconds(depth) - estimate.tokens(chosen, depth) / best.rate) + prefill
         keys = tuple({("draft", c.key): None for c in chosen})
-        if not any(self._budget.due(key, loss) for key in keys):
+        if not any(self.budget.due(key, loss) for key in keys):
             return None
         trial = _trial(keys, estimate, chosen, depth, 1, best, prefill)
         if not ready:
@@ -244,30 +244,26 @@ class Explorer:
             uncertainty = self._costs.depth_uncertainty(first.drafter, estimate.size, depth, estimate.sampled)
             if hope < best.rate * seconds * math.exp(-uncertainty):
                 continue
-            if self._budget.due(what, max(0.0, seconds - tokens / best.rate)):
+            if self.budget.due(what, max(0.0, seconds - tokens / best.rate)):
                 return _trial((what,), estimate, drafting, depth, depth, best)
         return None
 
     def passed(self, trial: Trial | None, done: DecodeStep, seconds: float, plain: float) -> None:
         """A step is over, in which `trial` was made: what that lost or gained, and what may be lost from here on."""
-        self._budget.passed(seconds, plain, self._idle if trial is None else ())
+        self.budget.passed(seconds, plain, self._idle if trial is None else ())
         if trial is None:
             return
         tokens = sum(len(result.accepted) + 1 for result in done.sequences)
-        self._budget.lose(seconds - tokens * trial.pace + trial.prefill_seconds, plain)
+        self.budget.lose(seconds - tokens * trial.pace + trial.prefill_seconds, plain)
         self._prepared, self._over = None, trial
         self._surpassed = tokens > trial.expected
-        if self._budget.wait(trial.keys[0]) >= _OLD:
+        if self.budget.wait(trial.keys[0]) >= _OLD:
             for one in trial.sequences:
                 self._acceptance.fade(key_of(trial.kind, one.request), 0.5)
 
-    def reset_waits(self) -> None:
-        """What did not pay may pay now."""
-        self._budget.reset_waits()
-
     def drafter_replaced(self) -> None:
         """Whatever is being tried says nothing any more."""
-        self._budget.reset_waits()
+        self.budget.reset_waits()
         self._prepared = self._over = None
 
 

@@ -40,7 +40,6 @@ class DraftSequence(Protocol):
     @property
     def tokens(self) -> list[int]:
         """Prompt and output. All but the last `guesses` are final."""
-        ...
 
     @property
     def guesses(self) -> int: ...
@@ -48,22 +47,18 @@ class DraftSequence(Protocol):
     @property
     def emitted(self) -> int:
         """Tokens after the prompt: the position of the next one in seeded noise."""
-        ...
 
     @property
     def generator(self) -> random.Random:
         """What unseeded sampling draws from."""
-        ...
 
     @property
     def shares(self) -> bool:
         """Whether cached prefixes may be used for it, and its own be kept."""
-        ...
 
     @property
     def degraded(self) -> str:
         """Why it drafts no more; its drafter may have failed in the middle of a forward."""
-        ...
 
     @property
     def finish(self) -> FinishReason | None: ...

@@ -1,4 +1,4 @@
-"""A draft model: a small one with the target's tokenizer, whose caches follow the sequences' texts."""
+"""A draft model: a small one with the target's tokenizer."""
 
 from __future__ import annotations
 

@@ -30,15 +30,12 @@ class DraftSource(Protocol):
     @property
     def name(self) -> str:
         """As errors call it."""
-        ...
 
     def files(self) -> ModelFiles | None:
         """As they are now; None where there are none."""
-        ...
 
     def open(self) -> Any:
         """A model whose weights may not have been read yet. Raises ModelLoadError, or Unfit."""
-        ...
 
 
 class DraftFolder:
@@ -122,8 +119,8 @@ class Held:
 
 
 class Drafters:
-    """Owns the draft models, on the engine thread; `held` may be read on any. What it lets go of is gone: it must be the
-    only one that refers to them."""
+    """Owns the draft models, on the engine thread; `held` may be read on any. What it lets go of is gone: it must be
+    the only one that refers to them."""
 
     def __init__(self, models: LoadedModels, most_rows: int | None = None, prefix: PrefixCache | None = None) -> None:
         """Drafts for at most `most_rows` sequences at a time; what they leave is kept in `prefix`."""

@@ -42,7 +42,6 @@ class Target(Protocol):
     def open(self, sequence: int, options: SequenceOptions) -> int | None:
         """Begins a sequence. Returns how many of its first tokens the prefix store had, which plans need not take in;
         None where none were looked up."""
-        ...
 
     def submit(self, plan: StepPlan) -> None:
         """Begins a step. Entries that continue must name all running sequences: those that continued in the plan
@@ -51,34 +50,27 @@ class Target(Protocol):
         Plans may be submitted before earlier ones are read, but for drafts and for sequences that begin to run: these
         continue what was read.
         """
-        ...
 
     def results(self) -> Iterator[StepResult]:
         """What has finished, in the order of submission; waits for it. Sequences that were closed meanwhile are left
         out; a step of nothing else has no result."""
-        ...
 
     def refusal(self, sequence: int, width: int) -> str:
         """Why a draft of width - 1 tokens could not be rolled back for a running sequence; empty when it could."""
-        ...
 
     def keep(self, sequence: int, length: int, *, last: bool = False) -> None:
         """Keeps what is held of the first `length` tokens of its text in the prefix store: all of it at its `last`, and
         before that what can be kept by pieces."""
-        ...
 
     def close(self, sequences: Sequence[int]) -> None:
         """Forgets sequences; unknown ones are no error. The last running one takes the place of one that leaves."""
-        ...
 
     def reset(self) -> None:
         """Forgets all sequences, and what was kept of them."""
-        ...
 
     @property
     def nbytes(self) -> int:
         """Of key-value caches."""
-        ...
 
 
 class Steps:
