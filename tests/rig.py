@@ -137,7 +137,7 @@ class Rig:
         def made() -> dict[DrafterName, Drafter]:
             if drafters is not None:
                 return drafters
-            out: dict[DrafterName, Drafter] = {PROMPT_LOOKUP: PromptLookup(info.vocab_size)}
+            out: dict[DrafterName, Drafter] = {PROMPT_LOOKUP: PromptLookup()}
             if models.draft is not None:
                 out[DRAFT_MODEL] = DraftModel(models.draft, info.vocab_size, prefix=self.prefix)
             return out

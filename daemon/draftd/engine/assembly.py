@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from draftd.core import FinishReason, ModelInfo
 from draftd.engine.admission import Admission, Layout, derived
 from draftd.engine.cache.layouts import position_bytes
@@ -19,7 +21,6 @@ from draftd.engine.depth.controller import DepthControl
 from draftd.engine.depth.costs import StepCosts
 from draftd.engine.drafters.loaded import Drafters
 from draftd.engine.jobs import BackgroundJobs
-from draftd.engine.memory import machine_memory
 from draftd.engine.observer import EngineObserver
 from draftd.engine.pair import LoadedModels
 from draftd.engine.sampling.noise import compile_ahead
@@ -113,7 +114,7 @@ def _admission(models: LoadedModels, limits: Limits, prefix: PrefixCache) -> Adm
     layout = Layout(each, models.info.batched, limits.max_batch, models.info.context_length)
     limit = limits.kv_cache_bytes
     if limit is None:
-        limit = derived(layout, limits.headroom(), machine_memory())
+        limit = derived(layout, limits.headroom(), psutil.virtual_memory().total)
     return Admission(
         layout,
         limit,

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, runtime_checkable
-
-import mlx.core as mx
 
 from draftd.core import DrafterName
 from draftd.engine.drafters.base import Draft, Drafter, merge
@@ -14,13 +11,7 @@ from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import SequenceDraft
 from draftd.engine.targets.base import Target
-
-
-@runtime_checkable
-class Lender(Protocol):
-    """A target on this machine takes what drafters know besides ids (see `LocalTarget.lend`)."""
-
-    def lend(self, sampling: Sampling, q: mx.array | None) -> None: ...
+from draftd.engine.targets.local import LocalTarget
 
 
 class Drafting:
@@ -35,7 +26,7 @@ class Drafting:
         replaced: Callable[[DrafterName], None] = lambda kind: None,
     ) -> None:
         """`replaced` is told when another drafter stands behind a name."""
-        self._target, self._local = target, target if isinstance(target, Lender) else None
+        self._target, self._local = target, target if isinstance(target, LocalTarget) else None
         self._make, self._vocabulary, self._observer, self._replaced = make, vocabulary, observer, replaced
         self._sampling = Sampling([])
         self._sampled: list[int] = []  # the sequences that `_sampling` is of

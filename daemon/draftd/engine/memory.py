@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 from dataclasses import dataclass
 
@@ -29,15 +28,6 @@ def mlx_memory() -> MlxMemory:
         peak=mx.get_peak_memory(),
         working_set=mx.device_info().get("max_recommended_working_set_size"),
     )
-
-
-def machine_memory() -> int | None:
-    """Bytes that the machine has; None where the system does not say."""
-    try:
-        found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return None
-    return found if found > 0 else None
 
 
 def give_back() -> None:

@@ -39,17 +39,11 @@ class Slices:
     """How long slices of one prompt may be, for one model. The rate is of slices, not of whole chunks: a forward has a
     cost of its own, which weighs more the fewer tokens there are."""
 
-    def __init__(self, chunk: int, seconds: float) -> None:
-        """Never more than `chunk` tokens; `seconds` is the longest that a slice may take while sequences run."""
-        self._chunk, self._seconds = chunk, seconds
-        self._rate: float | None = None  # tokens a second
-        self.taken = 0  # slices that were learnt from
-
-    def begun(self) -> Slices:
-        """Of another prompt, which begins with what is known here."""
-        another = Slices(self._chunk, self._seconds)
-        another._rate = self._rate
-        return another
+    def __init__(self, chunk: int, seconds: float, first: Slices | None = None) -> None:
+        """Never more than `chunk` tokens; `seconds` is the longest that a slice may take while sequences run. `first`:
+        what is known of prompts' first slices, with which a prompt begins, and which its own first one adds to."""
+        self._chunk, self._seconds, self._first = chunk, seconds, first
+        self._rate: float | None = None if first is None else first._rate  # tokens a second
 
     def tokens(self, step_seconds: float | None) -> int:
         """The next slice, where the running sequences' steps take so long of late; None where none runs."""
@@ -71,7 +65,9 @@ class Slices:
         """Learns what a slice between two steps took."""
         if seconds <= 0:
             return
-        self.taken += 1
+        if self._first is not None:
+            self._first.took(tokens, seconds)
+            self._first = None
         measured = tokens / seconds
         if self._rate is None:
             self._rate = measured
@@ -275,7 +271,7 @@ class Prefilling:
         worked = not chosen.done
         if worked:
             try:
-                self._slice(chosen, step_seconds)
+                self._timed(chosen, None, step_seconds, lambda size: self._prefill(chosen, size))
             except Exception as error:
                 sequence.end(FinishReason.ERROR, f"prefill failed: {error}")
             if sequence.finish is not None or not chosen.done:
@@ -287,36 +283,32 @@ class Prefilling:
                 return
         self._ready.append(sequence)
 
-    def _slice(self, prompt: _Prompt, step_seconds: float | None) -> None:
-        size = self._slices_of(prompt, None).tokens(step_seconds)
-        began = self._timer()
-        if not self._prefill(prompt, size) and step_seconds is not None:
-            self._took(prompt, None, size, self._timer() - began)
-
     def _drafter_ready(self, prompt: _Prompt, kind: DrafterName, step_seconds: float | None) -> bool:
         """One slice for the drafter; True where there is none left, or where it fails."""
-        size, began = self._slices_of(prompt, kind).tokens(step_seconds), self._timer()
+        drafters, sequence = self._drafting.drafters, prompt.sequence
         try:
-            done = self._drafting.drafters[kind].prefill(prompt.sequence, size)
+            return self._timed(prompt, kind, step_seconds, lambda size: drafters[kind].prefill(sequence, size))
         except Exception as error:
-            self._drafting.failed(prompt.sequence, str(error))
+            self._drafting.failed(sequence, str(error))
             return True
+
+    def _timed(
+        self, prompt: _Prompt, kind: DrafterName | None, step_seconds: float | None, prefill: Callable[[int], bool]
+    ) -> bool:
+        """A slice for this model; whether it was the last."""
+        slices = self._slices_of(prompt, kind)
+        size, began = slices.tokens(step_seconds), self._timer()
+        done = prefill(size)
         if not done and step_seconds is not None:
-            self._took(prompt, kind, size, self._timer() - began)
+            slices.took(size, self._timer() - began)
         return done
 
     def _slices_of(self, prompt: _Prompt, kind: DrafterName | None) -> Slices:
         """A prompt's own: the more of it is taken in, the more a token of the rest takes."""
         if kind not in prompt.slices:
             first = self._first.setdefault(kind, Slices(self._chunk, self._slice_seconds))
-            prompt.slices[kind] = first.begun()
+            prompt.slices[kind] = Slices(self._chunk, self._slice_seconds, first)
         return prompt.slices[kind]
-
-    def _took(self, prompt: _Prompt, kind: DrafterName | None, tokens: int, seconds: float) -> None:
-        slices = prompt.slices[kind]
-        if slices.taken == 0:
-            self._first[kind].took(tokens, seconds)
-        slices.took(tokens, seconds)
 
     def _prefill(self, prompt: _Prompt, size: int) -> bool:
         """Up to `size` tokens, by the target; True once the text is prefilled, and the token that follows is sent."""

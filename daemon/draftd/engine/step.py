@@ -18,16 +18,6 @@ class Ids(Protocol):
     def tolist(self) -> Any: ...
 
 
-@dataclass(frozen=True, slots=True)
-class ReadIds:
-    """Token ids that are known."""
-
-    rows: list[list[int]]
-
-    def tolist(self) -> list[list[int]]:
-        return self.rows
-
-
 class Entry(NamedTuple):
     """What one sequence does in a step: it takes `tokens` in, or with none of these continues from its own last token,
     which may still be under way. `position`: of the first token that is taken in, in the sequence's text. `drafted`:
@@ -43,22 +33,22 @@ class Entry(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """What a target is to do in a step. `drafts`: a row for each entry that continues, of which the first `drafted` ids
-    are real; None where nothing is drafted."""
+    are real, known or still being computed; None where nothing is drafted."""
 
     step: int
     entries: Sequence[Entry]
-    drafts: Ids | None = None
+    drafts: Ids | list[list[int]] | None = None
 
     def to_bytes(self) -> bytes:
         """Reads drafts that are still being computed."""
-        drafts = None if self.drafts is None else self.drafts.tolist()
+        drafts = self.drafts if self.drafts is None or isinstance(self.drafts, list) else self.drafts.tolist()
         return json.dumps([self.step, self.entries, drafts], separators=(",", ":")).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> StepPlan:
         step, entries, drafts = json.loads(data)
         made = [Entry(sequence, position, tuple(tokens), *rest) for sequence, position, tokens, *rest in entries]
-        return cls(step, made, None if drafts is None else ReadIds(drafts))
+        return cls(step, made, drafts)
 
 
 class EntryResult(NamedTuple):

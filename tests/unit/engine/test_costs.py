@@ -141,7 +141,7 @@ def test_calibration_measures_the_targets_own_steps() -> None:
 def test_calibration_measures_drafts_of_each_depth_and_leaves_no_row_behind() -> None:
     models = scripted_models(0.5, step_seconds=0.004, draft_step_seconds=0.004)
     draft = DraftModel(models.draft, models.info.vocab_size)
-    lookup = PromptLookup(models.info.vocab_size)
+    lookup = PromptLookup()
     found = measure(models.target, models.info.vocab_size, 2, 60.0, drafters={MODEL: draft, LOOKUP: lookup}, deepest=3)
     assert set(found.drafted[MODEL]) == {(b, k) for b in (1, 2) for k in (1, 2, 3)}
     assert all(found.drafted[MODEL][1, k] >= found.drafted[LOOKUP][1, k] + 0.004 * k for k in (1, 2, 3))

@@ -299,7 +299,7 @@ def test_prompt_lookup_takes_the_drafts_place_where_the_text_recurs_and_is_count
             return [0.95] if kind == PROMPT_LOOKUP else super().accepts(sequence)
 
     simulation = started(where, observer=heard, target=Echo)
-    simulation.scheduler.drafting.drafters[PROMPT_LOOKUP] = PromptLookup(8)
+    simulation.scheduler.drafting.drafters[PROMPT_LOOKUP] = PromptLookup()
     _, (sink,) = simulation.run([ask(400, automatic(4, DRAFT, PROMPT_LOOKUP))])
     by = {
         kind: sum(r.drafted for r, k in zip(heard.steps, heard.kinds, strict=True) if k == kind)

@@ -61,7 +61,7 @@ def models_with(registry: DrafterRegistry, draft: object = None) -> LoadedModels
 
 def test_a_drafter_registered_by_name_serves_a_request(running):
     registry = built_in_drafters()
-    registry.register("repeat", lambda provided: Repeat(provided.vocabulary))
+    registry.register("repeat", lambda provided: Repeat())
     engine = running(lambda: models_with(registry))
     info = engine.worker.info
     assert info.drafters == (PROMPT_LOOKUP, "repeat")
@@ -77,8 +77,8 @@ def test_a_drafter_registered_by_name_serves_a_request(running):
 
 def test_a_drafter_is_refused_where_its_need_is_not_met():
     registry = built_in_drafters()
-    registry.register("eagle", lambda provided: Repeat(provided.vocabulary), Needs.HIDDEN_STATES)
-    registry.register("medusa", lambda provided: Repeat(provided.vocabulary), Needs.MODEL)
+    registry.register("eagle", lambda provided: Repeat(), Needs.HIDDEN_STATES)
+    registry.register("medusa", lambda provided: Repeat(), Needs.MODEL)
     info = models_with(registry).info
     assert info.drafters == (PROMPT_LOOKUP,)
     assert info.registered_drafters == (*BUILT_IN_DRAFTERS, "eagle", "medusa")
@@ -91,9 +91,9 @@ def test_an_unknown_or_taken_name_lists_those_registered():
     with pytest.raises(ConfigError, match="model.drafter: got 'eagle'; allowed: draft_model, light_draft_model, prom"):
         registry.get("eagle", "model.drafter")
     with pytest.raises(ConfigError, match="registered: draft_model, light_draft_model, prompt_lookup"):
-        registry.register(PROMPT_LOOKUP, lambda provided: Repeat(provided.vocabulary))
+        registry.register(PROMPT_LOOKUP, lambda provided: Repeat())
     with pytest.raises(ConfigError, match="lower-case letters"):
-        registry.register("Eagle 3", lambda provided: Repeat(provided.vocabulary))
+        registry.register("Eagle 3", lambda provided: Repeat())
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -129,7 +129,7 @@ def naive(tokens: list[int], depth: int) -> list[int]:
 @examples(deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(1, 6), st.data())
 def test_lookup_finds_the_latest_match_of_the_longest_n_gram(tokens, depth, data):
-    lookup, text, at = PromptLookup(VOCAB), Text([]), 1
+    lookup, text, at = PromptLookup(), Text([]), 1
     while True:
         text.tokens, text.guesses = tokens[:at], 0
         assert lookup.continuation(text, depth) == naive(tokens[:at], depth)
@@ -139,7 +139,7 @@ def test_lookup_finds_the_latest_match_of_the_longest_n_gram(tokens, depth, data
 
 
 def test_lookup_forgets_guesses_that_were_taken_back():
-    lookup, text = PromptLookup(VOCAB), Text([1, 2, 3, 9, 9, 1, 2], guesses=2)
+    lookup, text = PromptLookup(), Text([1, 2, 3, 9, 9, 1, 2], guesses=2)
     assert lookup.continuation(text, 2) == [3, 9]
     text.tokens, text.guesses = [1, 2, 3, 9, 9, 5, 1, 2, 6, 1, 2], 0
     assert lookup.continuation(text, 2) == [6, 1]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from draftd.core import PROMPT_LOOKUP, SamplingParams
-from draftd.engine.step import Entry, EntryResult, ReadIds, StepPlan, StepResult
+from draftd.engine.step import Entry, EntryResult, StepPlan, StepResult
 from draftd.engine.targets.base import SequenceOptions, Target
 from tests.rig import Rig, automatic, autoregressive, pair, request, speculative, tiny_llama
 from tests.scripted import scripted_models
@@ -131,7 +131,7 @@ def test_without_a_seed_nothing_is_drafted_through_bytes(models: Any) -> None:
 def test_values_survive_bytes() -> None:
     options = SequenceOptions(7, 9, replace(SEEDED, seed=2**64 - 1), (1, 2, 3))
     assert SequenceOptions.from_bytes(options.to_bytes()) == options
-    plan = StepPlan(3, [Entry(1, 0, (5, 6), wanted=False), Entry(2, 8, (), 2)], ReadIds([[4, 4]]))
+    plan = StepPlan(3, [Entry(1, 0, (5, 6), wanted=False), Entry(2, 8, (), 2)], [[4, 4]])
     assert StepPlan.from_bytes(plan.to_bytes()) == plan
     result = StepResult(3, [EntryResult(1, [], None), EntryResult(2, [4], 9)], 3)
     assert StepResult.from_bytes(result.to_bytes()) == result

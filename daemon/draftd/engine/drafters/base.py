@@ -22,9 +22,9 @@ from draftd.engine.sampling.transforms import Sampling, one_hot
 class Draft:
     """Proposals for a list of sequences. `tokens`: sequences × k, uint32; sequence i's first `depths[i]` are real.
 
-    `q`: sequences × k × vocabulary, the transformed distributions they were drawn from; None when all sequences are
-    deterministic. `forwards[i]`: forwards of a draft model spent on sequence i. `lag`: the most tokens of a sequence
-    that the first of them took in.
+    `q`: sequences × k × vocabulary, the transformed distributions they were drawn from; None where all mass was on
+    them, or all sequences are deterministic. `forwards[i]`: forwards of a draft model spent on sequence i. `lag`: the
+    most tokens of a sequence that the first of them took in.
     """
 
     tokens: mx.array
@@ -104,10 +104,8 @@ class Drafter(ABC):
 
 
 class TextDrafter(Drafter):
-    """A drafter that needs the text alone: `continuation` is all that one has to add."""
-
-    def __init__(self, vocabulary: int) -> None:
-        self._vocabulary = vocabulary
+    """A drafter that needs the text alone: `continuation` is all that one has to add. It is sure of its guesses: all
+    mass of its distributions is on them, and they need not be written out."""
 
     @abstractmethod
     def continuation(self, sequence: DraftSequence, depth: int) -> list[int]:
@@ -117,8 +115,7 @@ class TextDrafter(Drafter):
         found = [self.continuation(sequence, depth) for sequence, depth in zip(sequences, depths, strict=True)]
         k = max(map(len, found))
         tokens = mx.array([f + [0] * (k - len(f)) for f in found], dtype=mx.uint32).reshape(len(sequences), k)
-        q = None if sampling.deterministic else one_hot(tokens, self._vocabulary)
-        return Draft(tokens=tokens, depths=[len(f) for f in found], q=q, forwards=[0] * len(sequences))
+        return Draft(tokens=tokens, depths=[len(f) for f in found], q=None, forwards=[0] * len(sequences))
 
     def reach(self, sequence: DraftSequence, most: int) -> int:
         return len(self.continuation(sequence, most))

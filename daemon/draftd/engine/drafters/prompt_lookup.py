@@ -33,8 +33,7 @@ class _NgramIndex:
 class PromptLookup(TextDrafter):
     """Indexes each sequence when it first proposes for it."""
 
-    def __init__(self, vocabulary: int) -> None:
-        super().__init__(vocabulary)
+    def __init__(self) -> None:
         self._indexes: dict[int, _NgramIndex] = {}  # by a sequence's id()
 
     def continuation(self, sequence: DraftSequence, depth: int) -> list[int]:

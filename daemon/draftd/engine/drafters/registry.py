@@ -85,7 +85,7 @@ def built_in_drafters() -> DrafterRegistry:
     def prompt_lookup(provided: Provided) -> Drafter:
         from draftd.engine.drafters.prompt_lookup import PromptLookup
 
-        return PromptLookup(provided.vocabulary)
+        return PromptLookup()
 
     registry = DrafterRegistry()
     registry.register(DRAFT_MODEL, draft_model, Needs.MODEL)

@@ -228,7 +228,7 @@ class LocalTarget:
                 done.append(EntryResult(sequence, [], token))
         return done
 
-    def _verify(self, entries: list[Entry], ids: Ids) -> _Read:
+    def _verify(self, entries: list[Entry], ids: Ids | list[list[int]]) -> _Read:
         """One forward over each one's last token and its draft."""
         assert self._unread is None, "a draft continues the text that was read"
         drafts, (sampling, q) = _array(ids), self._lent or (None, None)
@@ -308,11 +308,11 @@ class LocalTarget:
         return draw(p, uniforms([one.dice for one in known], [1] * len(known)))
 
 
-def _array(ids: Ids) -> mx.array:
+def _array(ids: Ids | list[list[int]]) -> mx.array:
     """Rows × the most that one has."""
     if isinstance(ids, mx.array):
         return ids
-    rows = ids.tolist()
+    rows = ids if isinstance(ids, list) else ids.tolist()
     width = max(map(len, rows))
     return mx.array([row + [0] * (width - len(row)) for row in rows], dtype=mx.uint32)
 
