@@ -114,16 +114,13 @@ class _Calibration:
             self._prefill[kind] = (time.perf_counter() - began) / _PROMPT  # the last: the first warms up
         self._sequences.append(one)
 
-    def _sampling(self) -> Sampling:
-        return Sampling([SamplingParams()] * len(self._sequences))
-
     def _plain_steps(self, steps: int = _STEPS) -> float:
         """Pipelined as decoding is. The last is not, so that another can join after it, and is not measured."""
-        ticks, ahead = list[float](), self._plain_step()
+        ticks, ahead = list[float](), self._steps.submit(self._entries())
         for i in range(_WARM_UP + steps + 2):
             current = ahead
             if i < _WARM_UP + steps + 1:
-                ahead = self._plain_step()
+                ahead = self._steps.submit(self._entries())
             self._read(current)
             ticks.append(time.perf_counter())
         measured = ticks[_WARM_UP:-1]
@@ -145,7 +142,8 @@ class _Calibration:
     def _step(self, drafter: Drafter) -> float:
         """Seconds of one step of a draft model."""
         began, deepest = time.perf_counter(), self._depths[-1]
-        draft = drafter.propose(self._sequences, [deepest] * len(self._sequences), self._sampling())
+        sampling = Sampling([SamplingParams()] * len(self._sequences))
+        draft = drafter.propose(self._sequences, [deepest] * len(self._sequences), sampling)
         mx.eval(draft.tokens)
         return (time.perf_counter() - began) / deepest
 
@@ -155,9 +153,6 @@ class _Calibration:
         drafts = mx.full((size, depth), 1, dtype=mx.uint32)
         self._read(self._steps.submit(self._entries(depth), drafts))
         return time.perf_counter() - began
-
-    def _plain_step(self) -> StepPlan:
-        return self._steps.submit(self._entries())
 
     def _entries(self, depth: int = 0) -> list[Entry]:
         held = self._target.lengths

@@ -225,7 +225,7 @@ class EngineWorker:
             self.error = f"the engine stopped: {type(error).__name__}: {error}"
             engine.scheduler.abort(FinishReason.ERROR, self.error)
             engine.jobs.close(NotServing(self.error))
-            self._refuse(FinishReason.ERROR, self.error)
+            self._refuse()
             self.state = EngineState.FAILED
             return
         self.state = EngineState.STOPPED
@@ -265,10 +265,10 @@ class EngineWorker:
             self._learnt, self._learnt_at = scheduler.depth.learnt(), now
         self._inbox.report(*scheduler.clients, scheduler.own, self._totals.seconds_per_request)
 
-    def _refuse(self, reason: FinishReason, error: str) -> None:
-        for request, sink in self._inbox.shut(NotServing(error)):
+    def _refuse(self) -> None:
+        for request, sink in self._inbox.shut(NotServing(self.error)):
             stats = RequestStats(prompt_tokens=len(request.prompt), arrival=request.arrival, finished=time.monotonic())
-            outcome = Outcome(reason, stats, error=error)
+            outcome = Outcome(FinishReason.ERROR, stats, error=self.error)
             self._observer.on_finish(request, outcome)
             sink.on_finish(outcome)
 

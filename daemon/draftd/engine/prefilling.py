@@ -229,12 +229,9 @@ class Prefilling:
             self._overtaken = 0 if first else self._overtaken + bool(held_back)
             self._waiting.remove(sequence)
             self._begin(sequence)
-        self._hold_back(held_back)
-
-    def _hold_back(self, sequences: int) -> None:
-        if bool(sequences) != bool(self.held_back):
-            _log.info("requests wait for memory" if sequences else "no request waits for memory any more")
-        self.held_back = sequences
+        if bool(held_back) != bool(self.held_back):
+            _log.info("requests wait for memory" if held_back else "no request waits for memory any more")
+        self.held_back = held_back
 
     def _begin(self, sequence: DecodeSequence) -> None:
         sequence.stats.scheduled = self._clock()

@@ -22,6 +22,7 @@ class DecodeSequence:
     generator: random.Random  # what a sampled sequence without a seed draws from
     most: int  # tokens to draft in a step: the plan's, or fewer since it was lowered
     id: int = 0  # what the target calls it
+    guesses: int = 0  # of its tokens, those at the end that the target has not judged: none, all are its own
     degraded: str = ""
     lowered: str = ""
     finish: FinishReason | None = None
@@ -50,11 +51,6 @@ class DecodeSequence:
     @property
     def emitted(self) -> int:
         return self.stats.counts.emitted
-
-    @property
-    def guesses(self) -> int:
-        """Of its tokens, those at the end that the target has not judged: none, all are its own."""
-        return 0
 
     @property
     def remaining(self) -> int:

@@ -144,7 +144,5 @@ class DecodeStep:
 def continued(sequences: Sequence[DecodeSequence], depths: Sequence[int] = (), after: int = 0) -> list[Entry]:
     """Each sequence continues from its last token, with so many drafts; `after` tokens more are under way than are
     known."""
-    if not depths:
-        return [Entry(one.id, len(one.tokens) - 1 + after) for one in sequences]
-    drafted = zip(sequences, depths, strict=True)
+    drafted = zip(sequences, depths or [0] * len(sequences), strict=True)
     return [Entry(one.id, len(one.tokens) - 1 + after, (), depth) for one, depth in drafted]

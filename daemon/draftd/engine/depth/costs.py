@@ -19,7 +19,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from draftd.core import BUILT_IN_DRAFTERS, DrafterName
 
@@ -247,11 +247,8 @@ class StepCosts:
             growth = [max(0.0, _between(prices.growth, depth)) for depth in range(DEEPEST + 1)]
         if drafter is None:
             return _Curve([plain], growth[:1], _Offset(seen=self._seconds))
-        alike = [
-            drafter,
-            *(kind for kind in BUILT_IN_DRAFTERS if kind != drafter),
-        ]  # another's costs are better than none
-        known = next((kind for kind in alike if prices.drafted.get(kind)), None)
+        # another's costs are better than none
+        known = next((kind for kind in (drafter, *BUILT_IN_DRAFTERS) if prices.drafted.get(kind)), None)
         if known is None:
             base = [plain * (1 + _GUESS_STEP * depth) for depth in range(1, DEEPEST + 1)]
         else:
@@ -303,8 +300,7 @@ class Candidate:
         return max(self.draft[min(depth, self.most)], self.lookup[min(lookup, len(self.lookup) - 1)])
 
 
-@dataclass(frozen=True, slots=True)
-class Best:
+class Best(NamedTuple):
     """The depths with the most expected tokens a second: of the draft model, and of prompt lookup."""
 
     depth: int

@@ -41,13 +41,6 @@ class _Sequence:
     dice: random.Random
 
 
-@dataclass(frozen=True, slots=True)
-class _Submitted:
-    plan: StepPlan
-    parts: list[_Read]
-    width: int
-
-
 class LocalTarget:
     """A `Target`. The running sequences are the rows of the caches, in the order in which they began to run."""
 
@@ -73,7 +66,7 @@ class LocalTarget:
         self._sequences: dict[int, _Sequence] = {}
         self._running: list[int] = []
         self._sampling: Sampling | None = None  # of the running sequences; None when they have changed
-        self._submitted: deque[_Submitted] = deque()
+        self._submitted: deque[tuple[StepPlan, list[_Read], int]] = deque()  # and the width that is computed
         self._unread: mx.array | None = None  # rows × 1: what the latest plain step chose, until it is read
         self._plain = 0  # plain steps that are not read yet
         self._lent: tuple[Sampling, mx.array | None] | None = None
@@ -90,17 +83,17 @@ class LocalTarget:
         if running:
             width = max(width, 1 + max([entry.drafted for entry in running]))
             parts.append(self._advance(running) if plan.drafts is None else self._verify(running, plan.drafts))
-        self._submitted.append(_Submitted(plan, parts, width))
+        self._submitted.append((plan, parts, width))
 
     def results(self) -> Iterator[StepResult]:
         while self._submitted:
-            done = self._submitted.popleft()
-            entries = [entry for read in done.parts for entry in read()]
+            plan, parts, width = self._submitted.popleft()
+            entries = [entry for read in parts for entry in read()]
             self._tidied += 1
             if self._tidied == _TIDY_STEPS:
                 self._tidied = 0
                 mx.clear_cache()
-            yield StepResult(done.plan.step, entries, done.width)
+            yield StepResult(plan.step, entries, width)
 
     def refusal(self, sequence: int, width: int) -> str:
         if sequence in self._prefill:
@@ -133,7 +126,7 @@ class LocalTarget:
             self._unread = self._unread[mx.array(places)] if places else None
         if not places:
             self._plain = 0
-            left = [s for s in self._submitted if any(e.sequence in self._sequences for e in s.plan.entries)]
+            left = (one for one in self._submitted if any(e.sequence in self._sequences for e in one[0].entries))
             self._submitted = deque(left)
 
     def reset(self) -> None:
