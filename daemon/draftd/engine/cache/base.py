@@ -84,6 +84,12 @@ def slots(rows: int, most_rows: int | None) -> int:
     return doubled if most_rows is None else max(rows, min(doubled, most_rows))
 
 
+def padded(rows: Sequence[Sequence[int]]) -> mx.array:
+    """Token ids as an array, rows × the most that one has, with zeros on the right."""
+    width = max(map(len, rows))
+    return mx.array([[*row, *[0] * (width - len(row))] for row in rows], dtype=mx.uint32)
+
+
 class RollbackFailed(Exception):
     """A cache did not give back what it was asked to: its sequence's text can no longer be trusted."""
 

@@ -15,6 +15,7 @@ from typing import Protocol
 import mlx.core as mx
 
 from draftd.core import FinishReason
+from draftd.engine.cache.base import padded
 from draftd.engine.sampling.transforms import Sampling, one_hot
 
 
@@ -113,9 +114,7 @@ class TextDrafter(Drafter):
 
     def propose(self, sequences: Sequence[DraftSequence], depths: Sequence[int], sampling: Sampling) -> Draft:
         found = [self.continuation(sequence, depth) for sequence, depth in zip(sequences, depths, strict=True)]
-        k = max(map(len, found))
-        tokens = mx.array([f + [0] * (k - len(f)) for f in found], dtype=mx.uint32).reshape(len(sequences), k)
-        return Draft(tokens=tokens, depths=[len(f) for f in found], q=None, forwards=[0] * len(sequences))
+        return Draft(tokens=padded(found), depths=[len(f) for f in found], q=None, forwards=[0] * len(sequences))
 
     def reach(self, sequence: DraftSequence, most: int) -> int:
         return len(self.continuation(sequence, most))
@@ -138,9 +137,9 @@ def merge(
     depths, forwards = [0] * count, [0] * count
     for members, draft in parts:
         short = k - draft.tokens.shape[1]
-        padded = mx.pad(draft.tokens, [(0, 0), (0, short)]) if short else draft.tokens
+        wide = mx.pad(draft.tokens, [(0, 0), (0, short)]) if short else draft.tokens
         for i, row in enumerate(members):
-            tokens[row] = padded[i : i + 1]
+            tokens[row] = wide[i : i + 1]
             depths[row], forwards[row] = draft.depths[i], draft.forwards[i]
             if not deterministic:
                 own = draft.q[i : i + 1] if draft.q is not None else one_hot(draft.tokens[i : i + 1], vocabulary)

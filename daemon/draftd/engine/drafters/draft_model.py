@@ -7,7 +7,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from draftd.engine.cache.base import Caches
+from draftd.engine.cache.base import Caches, padded
 from draftd.engine.cache.layouts import make_caches
 from draftd.engine.cache.prefill import Prefill
 from draftd.engine.cache.prefix_store import PrefixCache
@@ -51,10 +51,8 @@ class DraftModel(Drafter):
         pieces: list[list[int]] = []
         for i, (sequence, n) in enumerate(zip(self._sequences, self._caches.lengths, strict=True)):
             pieces.append(sequence.tokens[n : min(n + chunk, len(sequence.tokens) - 1)] if i in wanted else [])
-        width = max(map(len, pieces))
-        if width:
-            padded = mx.array([p + [0] * (width - len(p)) for p in pieces], dtype=mx.uint32)
-            self._caches.forward(padded, [len(p) for p in pieces])
+        if any(pieces):
+            self._caches.forward(padded(pieces), [len(p) for p in pieces])
             mx.eval(self._caches.arrays())
 
     def prefill(self, sequence: DraftSequence, chunk: int) -> bool:
@@ -167,13 +165,11 @@ class DraftModel(Drafter):
         behind = zip(self._sequences, self._caches.lengths, asked, strict=True)
         pending = [sequence.tokens[n:] if wanted else [] for sequence, n, wanted in behind]
         widths = [len(p) for p in pending]
-        width = max(widths)
-        padded = mx.array([p + [0] * (width - len(p)) for p in pending], dtype=mx.uint32)
-        logits = self._caches.forward(padded, widths)
+        logits = self._caches.forward(padded(pending), widths)
         for sequence, wanted in zip(self._sequences, asked, strict=True):
             if wanted and sequence.guesses:
                 self._unsure[id(sequence)] = sequence.tokens[-sequence.guesses :]
-        if min(widths) == width:
+        if min(widths) == max(widths):
             return logits[:, -1]
         return logits[mx.arange(len(pending)), mx.array([max(w, 1) - 1 for w in widths])]
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from draftd.engine.cache.base import padded
 from draftd.engine.cache.batched import BatchedCaches
 from draftd.engine.cache.layouts import make_caches
 from draftd.engine.cache.prefill import Prefill
@@ -261,9 +262,7 @@ class LocalTarget:
         if reached != lengths:
             texts = [self._sequences[sequence].ids for sequence in self._running]
             missing = [text[start:end] for text, start, end in zip(texts, reached, lengths, strict=True)]
-            widest = max(map(len, missing))
-            padded = mx.array([tokens + [0] * (widest - len(tokens)) for tokens in missing], dtype=mx.uint32)
-            self._caches.forward(padded, [len(tokens) for tokens in missing])
+            self._caches.forward(padded(missing), [len(tokens) for tokens in missing])
 
     def _rows(self, entries: list[Entry]) -> list[int] | None:
         """Puts the entries into the order of the rows; which one each row's was, None where that was so before."""
@@ -305,9 +304,7 @@ def _array(ids: Ids | list[list[int]]) -> mx.array:
     """Rows × the most that one has."""
     if isinstance(ids, mx.array):
         return ids
-    rows = ids if isinstance(ids, list) else ids.tolist()
-    width = max(map(len, rows))
-    return mx.array([row + [0] * (width - len(row)) for row in rows], dtype=mx.uint32)
+    return padded(ids if isinstance(ids, list) else ids.tolist())
 
 
 def logit_gap(model: Any, tokens: Sequence[int], chosen: int, other: int, chunk: int) -> Generator[None, None, float]:
