@@ -61,7 +61,14 @@ def assemble_engine(
     `report` takes a line for people."""
     prefix = PrefixCache(limits.prefix_cache_bytes)
     drafters = Drafters(models, limits.max_batch, prefix)
-    admission = _admission(models, limits, prefix)
+    each = position_bytes(models.target) + (0 if models.draft is None else position_bytes(models.draft))
+    layout = Layout(each, models.info.batched, limits.max_batch, models.info.context_length)
+    limit = limits.kv_cache_bytes
+    if limit is None:
+        limit = derived(layout, limits.headroom(), psutil.virtual_memory().total)
+    admission = Admission(
+        layout, limit, headroom=limits.headroom, shed=lambda wanted: prefix.shed(max(0, prefix.bytes - wanted))
+    )
     models = replace(models, draft=None, sources={})
     target, info = models.target, models.info
     compile_ahead()
@@ -107,17 +114,3 @@ def _calibrated(
         context_length=info.context_length,
     )
     return DepthControl(StepCosts(prices), deepest)
-
-
-def _admission(models: LoadedModels, limits: Limits, prefix: PrefixCache) -> Admission:
-    each = position_bytes(models.target) + (0 if models.draft is None else position_bytes(models.draft))
-    layout = Layout(each, models.info.batched, limits.max_batch, models.info.context_length)
-    limit = limits.kv_cache_bytes
-    if limit is None:
-        limit = derived(layout, limits.headroom(), psutil.virtual_memory().total)
-    return Admission(
-        layout,
-        limit,
-        headroom=limits.headroom,
-        shed=lambda wanted: prefix.shed(max(0, prefix.bytes - wanted)),
-    )

@@ -22,7 +22,6 @@ from draftd.errors import DraftdError, EngineFailure, ModelLoadError
 
 _log = logging.getLogger(__name__)
 
-
 _LEAST_CHUNK = 64  # tokens: more than a sequence can grow by between two pieces, or taking it in would never end
 
 
@@ -171,20 +170,18 @@ class BackgroundJobs:
     def _exchange(self, kind: DrafterName, model: Any) -> Generator[None, None, None]:
         """The new draft takes the sequences in, one chunk at a time, while the old one goes on drafting for them."""
         drafter = self._drafters.drafter(kind, model)
-        known, inside = list[DecodeSequence](), set[DecodeSequence]()
+        known, inside = set[DecodeSequence](), set[DecodeSequence]()
         try:
             while True:
                 sequences = self._scheduler.drafting_with(kind)
-                for sequence in [sequence for sequence in known if sequence not in sequences]:
-                    known.remove(sequence)
-                    inside.discard(sequence)
-                    drafter.leave(sequence)
-                outside = [sequence for sequence in sequences if sequence not in inside]
-                if not outside:
+                for gone in known.difference(sequences):
+                    drafter.leave(gone)
+                known.intersection_update(sequences)
+                inside &= known
+                sequence = next((one for one in sequences if one not in inside), None)
+                if sequence is None:
                     break
-                sequence = outside[0]
-                if sequence not in known:
-                    known.append(sequence)
+                known.add(sequence)
                 if drafter.prefill(sequence, max(self._chunk, _LEAST_CHUNK)):
                     inside.add(sequence)
                 yield

@@ -71,7 +71,7 @@ class DepthControl:
         `may_run_ahead`: whether the forward of the step after it may be started early, where that drafts nothing."""
         self._started, self._trial, self._measuring = started, None, False
         ahead = may_run_ahead and any(one.remaining > 1 for one in sequences)  # or what follows would be in vain
-        if started and self._measurement.running:
+        if started and self._measurement.left:
             return self._measure(sequences, ahead)
         estimate = self._estimate(sequences, drafters)
         best = None if estimate is None else estimate.best()
@@ -99,7 +99,7 @@ class DepthControl:
     def _measure(self, sequences: Sequence[DecodeSequence], ahead: bool) -> DraftPlan:
         """Nothing drafts, in order to see what that costs."""
         self._measuring = True
-        mode = StepMode.PLAIN_AHEAD if ahead and self._measurement.ahead else StepMode.PLAIN
+        mode = StepMode.PLAIN_AHEAD if ahead and self._measurement.left > 1 else StepMode.PLAIN
         return DraftPlan(mode, [SequenceDraft()] * len(sequences))
 
     def _uncertain(self, estimate: Estimate | None, best: Best | None) -> bool:

@@ -78,22 +78,13 @@ class PlainMeasurement:
     def __init__(self, period_seconds: float = _PERIOD_SECONDS) -> None:
         self._period = period_seconds
         self._drafting = 0.0  # seconds since the last plain step
-        self._left = 0  # steps of the measurement under way
-
-    @property
-    def running(self) -> bool:
-        return self._left > 0
-
-    @property
-    def ahead(self) -> bool:
-        """Whether the step after the next one is plain as well."""
-        return self._left > 1
+        self.left = 0  # steps of the measurement under way
 
     def begins(self, sequences: Sequence[DecodeSequence], *, urgent: bool = False) -> bool:
         """Whether it begins with the next step. `urgent`: much depends on a cost that is uncertain."""
         due = self._drafting >= (self._period / _URGENT if urgent else self._period)
         begins = due and all(one.remaining > _PLAIN_STEPS + 1 for one in sequences)
-        self._left = _PLAIN_STEPS if begins else 0
+        self.left = _PLAIN_STEPS if begins else 0
         if begins:
             self._drafting = 0.0
         return begins
@@ -102,9 +93,9 @@ class PlainMeasurement:
         """A step is over. `drafting`: a sequence has something to draft; `pipelined`: the next one was started ahead. A
         measurement that cannot be pipelined is given up."""
         if not drafting:
-            self._drafting, self._left = 0.0, 0
-        elif self._left:
-            self._left = self._left - 1 if pipelined else 0
+            self._drafting, self.left = 0.0, 0
+        elif self.left:
+            self.left = self.left - 1 if pipelined else 0
         else:
             self._drafting += seconds
 
