@@ -145,7 +145,7 @@ class Failing(PromptLookup):
 
 
 def test_nor_on_a_drafter_that_fails(models, expected):
-    rig = Rig(models, drafters={PROMPT_LOOKUP: Failing(32)})
+    rig = Rig(models, drafters={PROMPT_LOOKUP: Failing()})
     (sink,) = rig.run([ask(WAYS["plain"], LOOKUP)])
     assert "planted" in sink.done.degraded
     assert sink.tokens == expected["plain"]
