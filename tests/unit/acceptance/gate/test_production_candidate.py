@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -90,17 +91,29 @@ NEAR: dict[str, dict[str, Any]] = {
 }
 
 
+def changed(good: Path, to: Path, name: str, how: dict[str, Any]) -> Path:
+    """The good run, but for the stage that the criterion is of."""
+    stage = Stage.SWEEP if name in OF_THE_SWEEP else Stage.SOAK if name in OF_THE_SOAK else Stage.QUALITY
+    path = shutil.copytree(good, to / "run")
+    other = synthetic_run(to / "other", **SMALL | how, stages=(stage,)).path
+    for file in (f"{stage}.json", f"{stage}.jsonl"):
+        shutil.copy(other / file, path / file)
+    if stage is Stage.SOAK:
+        shutil.copy(other / "machine.jsonl", path / "machine.jsonl")
+    return path
+
+
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_run_that_misses_one_criterion_fails_that_one_and_no_other(tmp_path: Path, name: str) -> None:
-    verdict = judge_run(synthetic_run(tmp_path / "run", **SMALL | FAULTS[name]).path, load_spec())
+def test_a_run_that_misses_one_criterion_fails_that_one_and_no_other(good: Path, tmp_path: Path, name: str) -> None:
+    verdict = judge_run(changed(good, tmp_path, name, FAULTS[name]), load_spec())
     assert outcomes(verdict) == {**dict.fromkeys(ALL, Outcome.PASSED), name: Outcome.FAILED}
     assert verdict.decision is Decision.NOT_PROMOTED
     assert [one.criterion.name for one in verdict.unproven] == [name]
 
 
 @pytest.mark.parametrize("name", NEAR)
-def test_a_run_that_comes_near_to_missing_one_is_promoted(tmp_path: Path, name: str) -> None:
-    verdict = judge_run(synthetic_run(tmp_path / "run", **SMALL | NEAR[name]).path, load_spec())
+def test_a_run_that_comes_near_to_missing_one_is_promoted(good: Path, tmp_path: Path, name: str) -> None:
+    verdict = judge_run(changed(good, tmp_path, name, NEAR[name]), load_spec())
     assert outcomes(verdict) == dict.fromkeys(ALL, Outcome.PASSED)
 
 
@@ -142,18 +155,20 @@ def test_too_few_samples_are_a_failure_to_prove(short: Verdict, name: str) -> No
         (Stage.QUALITY, OF_THE_SWEEP + OF_THE_SOAK),
     ],
 )
-def test_what_was_not_run_is_not_measured(tmp_path: Path, stage: Stage, missing: tuple[str, ...]) -> None:
-    verdict = judge_run(synthetic_run(tmp_path / "run", **SMALL, stages=(stage,)).path, load_spec())
+def test_what_was_not_run_is_not_measured(good: Path, tmp_path: Path, stage: Stage, missing: tuple[str, ...]) -> None:
+    path = shutil.copytree(good, tmp_path / "run")
+    for other in set(Stage) - {stage}:
+        (path / f"{other}.jsonl").unlink()
+    verdict = judge_run(path, load_spec())
     wanted = {name: Outcome.NOT_MEASURED if name in missing else Outcome.PASSED for name in ALL}
     assert outcomes(verdict) == wanted
     assert verdict.decision is Decision.NOT_PROMOTED
 
 
 @pytest.fixture(scope="module")
-def blind(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def blind(good: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A machine that can be asked for nothing."""
-    path = tmp_path_factory.mktemp("runs") / "blind"
-    synthetic_run(path, **SMALL)
+    path = shutil.copytree(good, tmp_path_factory.mktemp("runs") / "blind")
     kept = ("stage", "session", "arm", "elapsed", "at")
     rewritten(path / "machine.jsonl", lambda sample: {name: sample[name] for name in kept})
     return path
@@ -175,8 +190,8 @@ def test_what_a_machine_cannot_say_is_excused_where_the_spec_lets_that_pass(blin
     assert verdict.decision is Decision.PROMOTED
 
 
-def test_a_soak_without_readings_of_the_machine_is_not_excused(tmp_path: Path) -> None:
-    path = synthetic_run(tmp_path / "run", **SMALL).path
+def test_a_soak_without_readings_of_the_machine_is_not_excused(good: Path, tmp_path: Path) -> None:
+    path = shutil.copytree(good, tmp_path / "run")
     rewritten(path / "machine.jsonl", lambda sample: None if sample["stage"] == "soak" else sample)
     excusing = parse(shipped().replace("[[criterion]]", '[[criterion]]\nunreadable = "excuse"'), "ours.toml")
     found = outcomes(judge_run(path, excusing))
