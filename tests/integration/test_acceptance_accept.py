@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -15,21 +16,39 @@ import pytest
 from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.ticks import Stage
 from tests.scripted_daemon import scripted_daemon
+from tests.unit.cli.conftest import Ran, in_process
 from tests.waiting import until
 
 _COMMAND = [sys.executable, "-m", "draftd.cli.main"]
 _ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith(("DRAFTD_", "OTEL_"))}
-_SWEEP = ("--groups", "short_control", "--repeat", "2", "--blocks", "0,4", "--temperatures", "none")
+_SWEEP = (
+    "--groups",
+    "short_control",
+    "--repeat",
+    "2",
+    "--blocks",
+    "0,4",
+    "--temperatures",
+    "none",
+    "--max-tokens",
+    "32",
+)
 
 
-def _draftd(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*_COMMAND, *arguments], cwd=cwd, env=_ENVIRON, capture_output=True, text=True, timeout=200, check=False
-    )
+@pytest.fixture
+def draftd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., Ran]:
+    """Runs `draftd …` in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> Ran:
+        with monkeypatch.context() as patch:
+            return in_process(arguments, patch, capsys)
+
+    return run
 
 
 @pytest.mark.slow
-def test_a_run_that_was_stopped_is_gone_on_with_judged_and_reported(tmp_path: Path) -> None:
+def test_a_run_that_was_stopped_is_gone_on_with_judged_and_reported(draftd: Callable[..., Ran], tmp_path: Path) -> None:
     with scripted_daemon(tmp_path, step_seconds=0.002, context_length=16384) as daemon:
         which = ("--target", f"127.0.0.1:{daemon.port}", "--run", "run")
         begun = subprocess.Popen(
@@ -45,9 +64,9 @@ def test_a_run_that_was_stopped_is_gone_on_with_judged_and_reported(tmp_path: Pa
         assert b"continue with draftd sweep --run run" in said
         measured = (tmp_path / "run" / "sweep.jsonl").read_bytes()
 
-        accepted = _draftd("accept", "--run", "run", "--duration", "4", "--json", "--junit", "run.xml", cwd=tmp_path)
-        assert accepted.returncode == 1, accepted.stderr
-        verdict = json.loads(accepted.stdout)
+        accepted = draftd("accept", "--run", "run", "--duration", "4", "--json", "--junit", "run.xml")
+        assert accepted.code == 1, accepted.err
+        verdict = json.loads(accepted.out)
 
         folder = RunFolder.open(tmp_path / "run")
         assert list(folder.manifests()) == [1, 2]
@@ -66,15 +85,14 @@ def test_a_run_that_was_stopped_is_gone_on_with_judged_and_reported(tmp_path: Pa
         assert "<testsuite" in (tmp_path / "run.xml").read_text()
 
     # All of it is measured, so the daemon need not be there: the verdict is derived anew, and is the same.
-    again = _draftd("accept", "--run", "run", "--json", cwd=tmp_path)
-    assert again.returncode == 1, again.stderr
-    assert json.loads(again.stdout)["criteria"] == verdict["criteria"]
+    again = draftd("accept", "--run", "run", "--json")
+    assert again.code == 1, again.err
+    assert json.loads(again.out)["criteria"] == verdict["criteria"]
     assert (tmp_path / "run" / "sweep.jsonl").read_bytes() == kept
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
-def test_stopped_it_leaves_no_daemon_behind(tmp_path: Path, stop: signal.Signals) -> None:
+def test_stopped_it_leaves_no_daemon_behind(tmp_path: Path) -> None:
     running = subprocess.Popen(
         [*_COMMAND, "accept", "--run", "run"],
         cwd=tmp_path,
@@ -85,24 +103,26 @@ def test_stopped_it_leaves_no_daemon_behind(tmp_path: Path, stop: signal.Signals
     until(lambda: _lines(tmp_path / "run" / "sweep.jsonl") >= 1, 120)
     children = psutil.Process(running.pid).children(recursive=True)
     assert len(children) == 1
-    running.send_signal(stop)
+    running.send_signal(signal.SIGINT)
     assert running.wait(60) == 130
     until(lambda: not any(child.is_running() for child in children), 30)
 
 
-def test_what_is_wrong_with_the_spec_is_said_before_anything_is_measured(tmp_path: Path) -> None:
+def test_what_is_wrong_with_the_spec_is_said_before_anything_is_measured(
+    draftd: Callable[..., Ran], tmp_path: Path
+) -> None:
     (tmp_path / "spec.toml").write_text("name = 3")
-    said = _draftd("accept", "--spec", "spec.toml", "--run", "run", cwd=tmp_path)
-    assert said.returncode == 2
-    assert "spec.toml" in said.stderr
+    said = draftd("accept", "--spec", "spec.toml", "--run", "run")
+    assert said.code == 2
+    assert "spec.toml" in said.err
     assert not (tmp_path / "run").exists()
 
 
-def test_where_no_daemon_answers_nothing_is_judged(tmp_path: Path) -> None:
-    said = _draftd("accept", "--target", "127.0.0.1:9", "--run", "run", cwd=tmp_path)
-    assert said.returncode == 2
-    assert "not judged" in said.stderr
-    assert "127.0.0.1:9" in said.stderr
+def test_where_no_daemon_answers_nothing_is_judged(draftd: Callable[..., Ran]) -> None:
+    said = draftd("accept", "--target", "127.0.0.1:9", "--run", "run")
+    assert said.code == 2
+    assert "not judged" in said.err
+    assert "127.0.0.1:9" in said.err
 
 
 def _lines(path: Path) -> int:

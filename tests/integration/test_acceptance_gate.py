@@ -40,7 +40,7 @@ SWEEP = SweepOptions(
     temperatures=(),
     concurrency=(),
     groups=("short_control", "code"),
-    each=7,
+    each=8,  # one or two answers may come in a single message, which has no rate
     repetitions=2,
     max_tokens=10,
     cool_down=0.0,
@@ -122,7 +122,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_good_draft_passes_on_acceptance_and_on_throughput(runs: Path, tmp_path: Path, gate: Gate) -> None:
     ran, verdict = gate(runs / "good", only(tmp_path, PAYS, ACCEPTED))
     assert (ran.code, verdict["decision"]) == (0, "promoted"), verdict
-    assert [one["samples"] for one in verdict["criteria"]] == [30, 30]
+    assert all(one["samples"] >= 30 for one in verdict["criteria"])
 
 
 def test_a_damaged_draft_fails_on_both(runs: Path, tmp_path: Path, gate: Gate) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from draftd.acceptance import quality
 from draftd.acceptance.folder import RunError, RunFolder
 from draftd.acceptance.options import OptionError, QualityOptions
-from draftd.acceptance.quality import QualityResult, quality_complete, quality_result, run_quality
+from draftd.acceptance.quality import QualityResult, quality_complete, quality_prompts, quality_result, run_quality
 from draftd.acceptance.session import Advance, Session
 from draftd.acceptance.ticks import Stage, Tick
 from draftd.canaries import checkers
@@ -220,7 +221,11 @@ class TestOptions:
 def silent(advance: Advance) -> None: ...
 
 
-def test_a_daemon_is_asked_both_ways_and_only_for_what_is_missing(tmp_path: Path) -> None:
+def test_a_daemon_is_asked_both_ways_and_only_for_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = tuple(replace(one, max_tokens=12) for one in quality_prompts())
+    monkeypatch.setattr(quality, "quality_prompts", lambda: short)
     with serving(tmp_path, lambda: scripted_models(0.7)) as served:
         folder = RunFolder.create(tmp_path / "run")
         options = QualityOptions(block_length=3, temperature=6, repeats=2)

@@ -59,20 +59,28 @@ def whole(daemon: Served, options: SweepOptions = SMALL) -> SweepPlan:
     return plan_sweep(options, daemon.client.model(), 8)
 
 
-Swept = tuple[Session, list[Advance]]
+Swept = tuple[Session, list[Advance], list[str]]
 
 
 @pytest.fixture(scope="module")
 def swept(daemon: Served, begin: BEGUN, tmp_path_factory: pytest.TempPathFactory) -> Swept:
-    """A sweep from its beginning to its end, and what was said of its progress."""
-    session, said = begin(tmp_path_factory.mktemp("runs") / "run"), list[Advance]()
-    run_sweep(session, SMALL, daemon.client.model(), said.append)
-    return session, said
+    """A sweep from its beginning to its end, what was said of its progress, and with which arms samples were marked."""
+    session, said, marks = begin(tmp_path_factory.mktemp("runs") / "run"), list[Advance](), list[str]()
+    mark = Sampler.mark
+
+    def marked(sampler: Sampler, arm: str) -> None:
+        marks.append(arm)
+        mark(sampler, arm)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Sampler, "mark", marked)
+        run_sweep(session, SMALL, daemon.client.model(), said.append)
+    return session, said, marks
 
 
 class TestWhole:
     def test_every_arm_answers_every_prompt_as_it_was_asked_to(self, daemon: Served, swept: Swept) -> None:
-        session, said = swept
+        session, said, _ = swept
         plan = whole(daemon)
         ticks = counted(session.folder)
         assert Counter(map(key, ticks)) == Counter(k for step in schedule(plan) for k in step.keys)
@@ -109,13 +117,8 @@ class TestWhole:
         for group in (together[:3], together[3:]):
             assert max(t.elapsed for t in group) < min(t.elapsed + t.ended for t in group)
 
-    def test_samples_lie_beside_it_with_the_arm_that_was_in_hand(
-        self, daemon: Served, begin: BEGUN, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        marks = list[str]()
-        monkeypatch.setattr(Sampler, "mark", lambda _, arm: marks.append(arm))
-        session = begin(tmp_path / "run")
-        run_sweep(session, SMALL, daemon.client.model(), silent)
+    def test_samples_lie_beside_it_with_the_arm_that_was_in_hand(self, daemon: Served, swept: Swept) -> None:
+        session, _, marks = swept
         assert session.folder.samples(Stage.SWEEP)
         steps = [step.arm.id for step in schedule(whole(daemon))]
         assert marks[-2 * len(steps) :: 2] == steps
@@ -129,12 +132,11 @@ class TestWhole:
 
 
 class TestStopped:
-    @pytest.mark.parametrize("seed", range(2))
     def test_interrupted_at_any_moment_it_goes_on_with_exactly_what_is_missing(
-        self, daemon: Served, begin: BEGUN, tmp_path: Path, seed: int
+        self, daemon: Served, begin: BEGUN, tmp_path: Path
     ) -> None:
         path, file = tmp_path / "run", tmp_path / "run" / "sweep.jsonl"
-        drawn, model, plan = random.Random(seed), daemon.client.model(), whole(daemon)
+        drawn, model, plan = random.Random(0), daemon.client.model(), whole(daemon)
         stops = sorted(drawn.randrange(1, 60) for _ in range(3))
         for number, stop in enumerate(stops, 1):
             calls = iter(range(1, 10_000))
