@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -94,7 +93,6 @@ class Controller:
         store: StateStore,
         pair: str = "",
         clock: SteadyClock | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._in_force, self._engine, self._drafters, self._requests = in_force, engine, drafters, requests
         self._journal, self._telemetry, self._lease_seconds = journal, telemetry, lease_seconds
@@ -106,7 +104,7 @@ class Controller:
         frozen = frozen_baselines(settings.baseline)
         known = {**saved.baselines, **frozen}
         guard = Guard.new(settings, known, quality=saved.quality, position=saved.ladder.position)
-        machine = MachineFeed(hardware, monotonic)
+        machine = MachineFeed(hardware, self._clock.monotonic)
         self._feed = SignalFeed(
             requests, machine, guard, self._levels, self._clock, judge=settings.guard, frozen=frozen
         )

@@ -187,8 +187,8 @@ class CanaryReport:
         """By decode mode; empty where none ran."""
         if not self.outcomes:
             return {}
-        modes = (DecodeMode.AUTOREGRESSIVE.value, DecodeMode.SPECULATIVE.value)
-        return dict(zip(modes, (self.score_autoregressive, self.score_speculative), strict=True))
+        plain, drafted = DecodeMode.AUTOREGRESSIVE.value, DecodeMode.SPECULATIVE.value
+        return {plain: self.score_autoregressive, drafted: self.score_speculative}
 
     @property
     def divergences(self) -> int:

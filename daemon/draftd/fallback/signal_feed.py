@@ -35,11 +35,11 @@ class SteadyClock:
     meanwhile changes nothing. Any thread."""
 
     def __init__(self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._monotonic = monotonic
+        self.monotonic = monotonic
         self._offset = wall() - monotonic()
 
     def __call__(self) -> float:
-        return self._offset + self._monotonic()
+        return self._offset + self.monotonic()
 
     def of(self, monotonic: float) -> float:
         """What this clock showed at a time of `time.monotonic()`."""
@@ -144,7 +144,7 @@ class MachineFeed:
             return Machine(False, False, None)
         self._period = state.at - self._at if self._at is not None else 0.0
         self._at, self._stale = state.at, False
-        pressure, thermal = state.sample.memory_pressure, state.thermal_level
+        pressure, thermal = state.sample.memory_pressure, state.sample.thermal_level
         return Machine(
             None if pressure is None else pressure is MemoryPressure.CRITICAL,
             None if thermal is None else thermal >= ThermalLevel.HEAVY,

@@ -26,7 +26,6 @@ class HardwareState:
     floor: int | None = None  # bytes to leave available
     headroom: int | None = None  # bytes available beyond the floor; negative below it
     critical_seconds: float | None = None  # in critical memory pressure since the daemon started
-    thermal_level: ThermalLevel | None = None
     last_thermal_level: ThermalLevel | None = None  # the latest one that was known
     throttles: int | None = None  # changes into HEAVY or worse since the daemon started
     swap_in_start: int | None = None  # bytes swapped in when they were first read
@@ -84,7 +83,6 @@ def advance(before: HardwareState | None, sample: HardwareSample, now: float, fl
         floor=floor,
         headroom=available - floor if available is not None and floor is not None else None,
         critical_seconds=_critical_seconds(before, sample, now),
-        thermal_level=level,
         last_thermal_level=last if level is None else level,
         throttles=before.throttles if level is None else (before.throttles or 0) + throttled,
         swap_in_start=start,

@@ -26,7 +26,7 @@ _TABLE: Mapping[Metric, Callable[[HardwareState], Values]] = {
     catalog.MEMORY_FREE: lambda s: s.sample.memory_free_share,
     catalog.POWER_LOW_MODE: lambda s: s.sample.low_power,
     catalog.POWER_PLUGGED_IN: lambda s: s.sample.plugged_in,
-    catalog.THERMAL_LEVEL: lambda s: s.thermal_level,
+    catalog.THERMAL_LEVEL: lambda s: s.sample.thermal_level,
     catalog.THERMAL_THROTTLES: lambda s: s.throttles,
     catalog.SYSTEM_MEMORY_USAGE: lambda s: s.sample.memory_states or {},
     catalog.SYSTEM_MEMORY_LIMIT: lambda s: s.sample.memory_total,

@@ -291,7 +291,6 @@ class Controlled:
             store=store if store is not None else StateStore(None),
             pair=pair,
             clock=SteadyClock(lambda: start, lambda: self.now),
-            monotonic=lambda: self.now,
         )
 
     def at(self, seconds: float) -> int:
@@ -361,9 +360,7 @@ class Machine:
     errors: dict[str, int] = field(default_factory=dict)
 
     def reads(self, at: float, swap_ins: int | None = None, **sample: object) -> None:
-        thermal = sample.get("thermal_level")
-        found = HardwareSample(**sample)  # type: ignore[arg-type]
-        self.state = HardwareState(found, at, thermal_level=thermal, swap_ins=swap_ins)  # type: ignore[arg-type]
+        self.state = HardwareState(HardwareSample(**sample), at, swap_ins=swap_ins)  # type: ignore[arg-type]
 
 
 def notice(level: FallbackLevel, *, hard: bool = False, firing: bool = True, starts_at: float = START) -> Notice:

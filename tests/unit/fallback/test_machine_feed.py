@@ -17,7 +17,7 @@ class View:
 
 
 def reading(at: float, pressure: MemoryPressure | None = None, thermal: ThermalLevel | None = None) -> HardwareState:
-    return HardwareState(HardwareSample(memory_pressure=pressure), at, thermal_level=thermal, swap_ins=7)
+    return HardwareState(HardwareSample(memory_pressure=pressure, thermal_level=thermal), at, swap_ins=7)
 
 
 def test_a_reading_is_taken_once_and_what_is_not_known_is_not_made_up() -> None:

@@ -164,10 +164,11 @@ def test_everything_has_its_own_field() -> None:
         temperatures={"cpu": 40.0},
         fans={"fan0": 900.0},
         power={"gpu": 3.0},
+        thermal_level=ThermalLevel.HEAVY,
     )
     state = HardwareState(
         sample, 3.0, limit=1, available=2, floor=3, headroom=-1, critical_seconds=4.5,
-        thermal_level=ThermalLevel.HEAVY, throttles=6, swap_ins=8,
+        throttles=6, swap_ins=8,
     )  # fmt: skip
     found = hardware(FixedView(state, errors={"macmon": 2}), 3.5)
     expected = pb.Hardware(
@@ -201,7 +202,7 @@ def test_everything_has_its_own_field() -> None:
 
 @pytest.mark.parametrize("level", ThermalLevel)
 def test_every_thermal_level_has_the_same_name_in_the_contract(level: ThermalLevel) -> None:
-    found = hardware(FixedView(HardwareState(HardwareSample(), 3.0, thermal_level=level)), 5.0)
+    found = hardware(FixedView(HardwareState(HardwareSample(thermal_level=level), 3.0)), 5.0)
     assert found is not None
     assert pb.ThermalLevel.Name(found.thermal_level) == f"THERMAL_LEVEL_{level.name}"
 

@@ -112,7 +112,7 @@ def test_a_throttle_is_a_change_into_heavy(levels: list[int | None], throttles: 
 
 
 def test_a_level_no_longer_read_is_absent() -> None:
-    assert heated(0, 2, None).thermal_level is None
+    assert heated(0, 2, None).sample.thermal_level is None
 
 
 @pytest.mark.parametrize(

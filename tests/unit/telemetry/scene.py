@@ -82,7 +82,6 @@ HARDWARE = FixedView(
         floor=10_000,
         headroom=3_000,
         critical_seconds=2.5,
-        thermal_level=ThermalLevel.HEAVY,
         throttles=4,
         swap_ins=4_096,
     ),

@@ -277,10 +277,9 @@ class WebhookListener:
             return [notice_of(alert, f"alerts[{i}]", instance, now) for i, alert in alerts]
         except Malformed as error:
             raise Refused(400, Result.MALFORMED, error.message) from None
-        except BadLevel as error:
-            raise Refused(422, Result.BAD_LEVEL, error.message) from None
         except InvalidRequest as error:
-            raise Refused(422, Result.INVALID, error.message) from None
+            result = Result.BAD_LEVEL if isinstance(error, BadLevel) else Result.INVALID
+            raise Refused(422, result, error.message) from None
 
     async def _take(self, notices: list[Notice]) -> list[Applied]:
         try:

@@ -85,7 +85,7 @@ def hardware(view: HardwareView, now: float) -> control_pb2.Hardware | None:
         mlx_peak_bytes=sample.mlx_peak,
         mlx_working_set_bytes=sample.mlx_working_set,
         gpu_memory_bytes=sample.gpu_memory,
-        thermal_level=_number(control_pb2.ThermalLevel, "THERMAL_LEVEL", state.thermal_level),
+        thermal_level=_number(control_pb2.ThermalLevel, "THERMAL_LEVEL", sample.thermal_level),
         throttles=state.throttles,
         on_mains=sample.plugged_in,
         errors=view.errors,
