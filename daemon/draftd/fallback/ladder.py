@@ -180,9 +180,6 @@ class Hold:
     position: int
     until: float | None = None
 
-    def over(self, now: float) -> bool:
-        return self.until is not None and now >= self.until
-
     @property
     def evidence(self) -> str:
         if self.until is None:
@@ -231,7 +228,7 @@ def move(
     if now < state.since:
         state = replace(state, since=now)
     if (hold := state.hold) is not None:
-        if not hold.over(now):
+        if hold.until is None or now < hold.until:
             return _to(state, hold.position, Signal(Cause.HOLD, ladder[hold.position].kind, hold.evidence), now)
         state = released(state, now)
     wanted = [(lowest(ladder, signal.asks_for), signal) for signal in signals]

@@ -122,16 +122,8 @@ class StepUp:
     """The weights that a step up waits for. One thread's. Times are the ladder's clock. After a failure nothing is
     tried again for `again_seconds`."""
 
-    def __init__(
-        self,
-        drafters: LoadedDrafters,
-        ladder: Sequence[LadderLevel],
-        *,
-        again_seconds: float,
-        load_seconds: float = LOAD_SECONDS,
-    ) -> None:
-        self._drafters, self._ladder = drafters, tuple(ladder)
-        self._again, self._seconds = again_seconds, load_seconds
+    def __init__(self, drafters: LoadedDrafters, ladder: Sequence[LadderLevel], *, again_seconds: float) -> None:
+        self._drafters, self._ladder, self._again = drafters, tuple(ladder), again_seconds
         self._loading: tuple[int, Future[int], float] | None = None  # for which position, and until when
         self._not_before = float("-inf")
 
@@ -141,7 +133,7 @@ class StepUp:
         if now < self._not_before:
             return False
         if self._loading is None or self._loading[0] != target:
-            self._loading = target, self._drafters.prepare(self._ladder[target]), now + self._seconds
+            self._loading = target, self._drafters.prepare(self._ladder[target]), now + LOAD_SECONDS
         _, answer, deadline = self._loading
         if not answer.done() and now < deadline:
             return False
