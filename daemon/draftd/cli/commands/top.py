@@ -19,7 +19,6 @@ from draftd.cli.top.rates import History, Snapshot, View
 from draftd.client.client import DraftdClient
 
 _PICTURE = (112, 36)  # columns and lines of a picture that is taken without a screen
-_NAME = 17  # columns
 
 
 @options.with_options("draftd top", "draftd top --once --interval 5", "draftd top --json | jq .now.tokens_per_second")
@@ -47,8 +46,8 @@ def command(
         if json:
             output.print_json(document(view))
         else:
-            for line in lines(view, datetime.now().astimezone()):
-                out.print(line, soft_wrap=True)
+            out.print(rows.state(view), soft_wrap=True)
+            output.print_fields(fields(view, datetime.now().astimezone()), 16)
         picture = _drawn(history, daemon.target, interval) if save is not None else ""
     if save is not None:
         output.save_picture(save, picture)
@@ -79,20 +78,15 @@ def document(view: View) -> dict[str, Any]:
     }
 
 
-def lines(view: View, now: datetime) -> Iterator[Text]:
-    """The screen's words without its frames."""
+def fields(view: View, now: datetime) -> Iterator[tuple[str, str | Text]]:
+    """The screen's words without its frames: name and value."""
     rate = view.now.tokens_per_second if view.now is not None else None
-    yield rows.state(view)
-    yield _line("tokens/s", f"{figures.rate(rate)} over {rows.period(view)}")
+    yield "tokens/s", f"{figures.rate(rate)} over {rows.period(view)}"
     for compared in (*rows.speculation(view), *rows.positions(view)):
         name = f"position {compared.name}" if compared.share is not None else compared.name
-        yield _line(name, f"{compared.minute:<9}{compared.whole} in all")
+        yield name, f"{compared.minute:<9}{compared.whole} in all"
     for row in (*rows.serving(view, now), *rows.machine(view), *rows.transitions(view, now)):
-        yield _line(row.name, row.value)
-
-
-def _line(name: str, value: str | Text) -> Text:
-    return Text.assemble(f"{name:<{_NAME}}", value)
+        yield row.name, row.value
 
 
 def _watch(daemon: options.Daemon, interval: float) -> str:

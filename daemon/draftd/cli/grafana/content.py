@@ -60,8 +60,8 @@ def read_content(sources: Mapping[str, str], folder: Traversable | None = None) 
     """What is shipped, with its uids of data sources replaced by these, by kind. `folder` is one like the package's:
     `dashboards/*.json`, and `alerting/rules.yaml` in Grafana's format for provisioning files."""
     folder = files("draftd") / "grafana" if folder is None else folder
-    texts = [file.read_text(encoding="utf-8") for file in (folder / "dashboards").iterdir() if _is_json(file)]
-    models = with_sources([json.loads(text) for text in texts], sources)
+    boards = (file for file in (folder / "dashboards").iterdir() if file.name.endswith(".json"))
+    models = with_sources([json.loads(file.read_text(encoding="utf-8")) for file in boards], sources)
     rules = yaml.safe_load((folder / "alerting" / "rules.yaml").read_text(encoding="utf-8"))
     groups = with_sources(rules["groups"], sources)
     return Content(
@@ -104,10 +104,6 @@ def choose_sources(found: Sequence[Json], asked: Mapping[str, str | None]) -> tu
         else:
             notes.append(f"there is no {kind} source: links to it lead nowhere until there is, and this is run again")
     return chosen, notes
-
-
-def _is_json(file: Traversable) -> bool:
-    return file.name.endswith(".json")
 
 
 def _dashboard(model: Json) -> Json:

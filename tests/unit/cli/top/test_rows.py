@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.text import Text
 
-from draftd.cli.commands.top import lines
+from draftd.cli.commands.top import fields
 from draftd.cli.top import rows
 from draftd.cli.top.rates import View
 from draftd.core import FallbackLevel
@@ -26,13 +26,12 @@ SIGNALS = (
 
 
 def said(shown: View) -> dict[str, str]:
-    """Every line by its name; the first is the header."""
-    made = [line.plain for line in lines(shown, NOON)]
-    return {"": made[0]} | {line[:17].strip(): line[17:].strip() for line in made[1:]}
+    """Every line by its name, the header by none."""
+    return {"": rows.state(shown).plain} | {name: str(value) for name, value in fields(shown, NOON)}
 
 
-def stepped_down(**fields: Any) -> View:
-    state = reply.fallback(fallback_state(position=1, since=NOON.timestamp() - 60, **fields))
+def stepped_down(**more: Any) -> View:
+    state = reply.fallback(fallback_state(position=1, since=NOON.timestamp() - 60, **more))
     return view(status(level="short_block", level_cause="acceptance fell", fallback=state))
 
 
@@ -129,7 +128,8 @@ def test_at_the_top_the_ladder_takes_no_room() -> None:
 
 def style(shown: View, words: str) -> str:
     """How these words are drawn, wherever they are first."""
-    text: Text = next(line for line in lines(shown, NOON) if words in line.plain)
+    values = [rows.state(shown), *(value for _, value in fields(shown, NOON) if isinstance(value, Text))]
+    text = next(value for value in values if words in value.plain)
     at = text.plain.index(words)
     found = [str(span.style) for span in text.spans if span.start <= at and at + len(words) <= span.end]
     return found[-1] if found else ""
