@@ -120,7 +120,7 @@ def report(
 ) -> dict[str, Any]:
     """What the templates are given. Raises RunError where a file cannot be read."""
     manifests, ticks = folder.manifests(), {stage: folder.ticks(stage) for stage in Stage}
-    last = _last(folder)
+    last = _last(manifests)
     swept, soak, samples = Sweep.read(folder, _SUMMARISED), soak_result(folder), folder.samples(Stage.SOAK)
     candidate = _candidate(verdict, swept)
     outcomes = Counter(one.outcome for one in verdict.judgements)
@@ -158,7 +158,7 @@ def report(
         made |= _of_the_sweep(swept, candidate)
         charts.append(_sweep_charts(swept, candidate, made))
     if other is not None:
-        theirs, before = Sweep.read(other, _SUMMARISED), _last(other)
+        theirs, before = Sweep.read(other, _SUMMARISED), _last(other.manifests())
         ratios = sweep.ratios(swept, theirs) if swept is not None and theirs is not None else {}
         both = last is not None and before is not None
         changes = differences(before, last) if last is not None and before is not None else ()
@@ -204,8 +204,7 @@ def _candidate(verdict: Verdict, swept: Sweep | None) -> Arm | None:
     return max(gains, key=lambda pair: pair[0])[1] if gains else None
 
 
-def _last(folder: RunFolder) -> Manifest | None:
-    manifests = folder.manifests()
+def _last(manifests: Mapping[int, Manifest]) -> Manifest | None:
     return manifests[max(manifests)] if manifests else None
 
 

@@ -20,10 +20,7 @@ Curves = Mapping[Arm, Mapping[int, Interval]]
 
 _INTERVAL = "median, with 95 % interval"
 _STEP = "tokens drafted a step"
-_COMPARED = (
-    *("decode_tokens_per_second", "time_to_first_token", "inter_token_p95"),
-    *("acceptance", "end_to_end"),
-)
+_COMPARED = ("decode_tokens_per_second", "time_to_first_token", "inter_token_p95", "acceptance", "end_to_end")
 _PARTS = {"queue": "fourth", "prefill": "third", "decode": "speculative", "network": "second"}
 
 
@@ -31,7 +28,7 @@ _PARTS = {"queue": "fourth", "prefill": "third", "decode": "speculative", "netwo
 
 
 def length_charts(sweep: Sweep, knee: Knee | None) -> Iterator[Chart]:
-    """None where no block length was measured."""
+    """Nothing where no block length was measured."""
     accepted = sweep.curve("acceptance")
     if not accepted:
         return
@@ -147,6 +144,7 @@ class Waits:
 
 
 def waits(sweep: Sweep, candidate: Arm) -> Waits:
+    """Of the candidate and its autoregressive arm."""
     arms = [arm for arm in (candidate.baseline, candidate) if arm in sweep.arms]
     tokens = quantile([tick.output_tokens for arm in arms for tick in sweep.of(arm)], 0.5) or 0.0
     found: dict[Arm, dict[str, float]] = {}
