@@ -43,7 +43,7 @@ TOKEN, SECRET = "a-token-of-the-test", "a-secret-of-the-test"
 ALERTING = Alerting(window_seconds=4, min_requests=2, min_drafts=20, speedup_floor=0.7)
 #: The daemon's side of it, in seconds.
 SHORT = {
-    "DRAFTD_FALLBACK__WINDOW_SECONDS": "4",
+    "DRAFTD_FALLBACK__WINDOW_SECONDS": "3",
     "DRAFTD_FALLBACK__LEAST_REQUESTS": "3",  # more than the clients answer in a window where they are quiet
     "DRAFTD_FALLBACK__COOLDOWN_SECONDS": "1",
     "DRAFTD_FALLBACK__LONGEST_WAIT_SECONDS": "4",
