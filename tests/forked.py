@@ -24,7 +24,7 @@ _STOP_SECONDS = 60.0
 
 @dataclass
 class Child:
-    """What runs, with the names of subprocess.Popen. `stderr` is all that it writes, to stdout too."""
+    """What runs, with the names of subprocess.Popen. `stderr` is all that it writes."""
 
     process: Any
     stderr: TextIO
@@ -67,9 +67,9 @@ def start(main: Callable[..., object], *arguments: object, environ: Mapping[str,
 
 
 def _run(main: Callable[..., object], arguments: tuple[object, ...], environ: dict[str, str], out: Connection) -> None:
-    for number in (1, 2):
-        os.dup2(out.fileno(), number)
+    os.dup2(out.fileno(), 2)
     out.close()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 1)  # a daemon prints nothing: it fails where it does
     # Others than the server's: those believe to write what the server writes to.
     sys.stdout, sys.stderr = (open(n, "w", buffering=1, encoding="utf-8", closefd=False) for n in (1, 2))  # noqa: SIM115
     os.environ.clear()
