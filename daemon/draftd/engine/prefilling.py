@@ -9,7 +9,6 @@ which there is no memory waits (admission.py)."""
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -309,7 +308,7 @@ class Prefilling:
 
     def _prefill(self, prompt: _Prompt, size: int) -> bool:
         """Up to `size` tokens, by the target; True once the text is prefilled, and the token that follows is sent."""
-        started = time.perf_counter()
+        started = self._timer()
         sequence, text = prompt.sequence, prompt.sequence.tokens
         if prompt.position is None:
             prompt.position = self._open(sequence)
@@ -320,7 +319,7 @@ class Prefilling:
         (result,) = self._steps.result(plan).entries
         if result.following is None:
             return False
-        seconds = time.perf_counter() - started
+        seconds = self._timer() - started
         reason = self._cancelled().get(sequence.request.id)
         if reason is not None:
             sequence.end(reason)

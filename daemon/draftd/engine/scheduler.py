@@ -212,11 +212,11 @@ class Scheduler:
 
     def _decoded(self, plan: DraftPlan) -> DecodeStep:
         """At least one token for every running sequence; drafts as planned."""
-        started, errors = time.perf_counter(), list[tuple[DecodeSequence, str]]()
+        started, errors = self._timer(), list[tuple[DecodeSequence, str]]()
         draft = None
         if plan.mode is StepMode.SPECULATIVE:
             draft, errors = self.drafting.propose(self._running, plan.sequences)
-        drafted_at = time.perf_counter()
+        drafted_at = self._timer()
         if draft is None:
             submitted = self._ahead or self._steps.submit(continued(self._running))
             self._ahead = None
@@ -233,7 +233,7 @@ class Scheduler:
             _, accepted, following = found[sequence.id]
             assert following is not None
             decoded.append(SequenceStep(depth, accepted, following, steps, wanted.state))
-        return DecodeStep(decoded, drafted_at - started, time.perf_counter() - drafted_at, errors, lag)
+        return DecodeStep(decoded, drafted_at - started, self._timer() - drafted_at, errors, lag)
 
     def _keep_piece(self) -> None:
         """Keeps a running sequence's text in pieces, one in a step, so that there is little left to copy at its end."""

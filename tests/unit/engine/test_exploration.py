@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from draftd.core import StepCounts
@@ -28,16 +26,36 @@ class Steps(EngineObserver):
         return sum(not r.drafted for r in self.heard) - 1
 
 
-def run(measurement: PlainMeasurement, **more: object) -> tuple[list[int], Steps, Rig]:
+class Clock:
+    """Time that passes in the target's forwards alone."""
+
+    now = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("tests.scripted.time", clock)
+    return clock
+
+
+def run(clock: Clock, measurement: PlainMeasurement) -> tuple[list[int], Steps, Rig]:
     heard = Steps()
-    rig = Rig(scripted_models(0.6, step_seconds=STEP), observer=heard, measurement=measurement)
-    (sink,) = rig.run([replace(request([1, 2, 3], speculative(3), max_tokens=120), **more)])  # type: ignore[arg-type]
+    models = scripted_models(0.6, step_seconds=STEP)
+    rig = Rig(models, observer=heard, measurement=measurement, timer=clock.time)
+    (sink,) = rig.run([request([1, 2, 3], speculative(3), max_tokens=120)])
     return sink.tokens, heard, rig
 
 
-def test_a_few_steps_are_plain_each_time_that_much_was_drafted_and_the_text_is_the_same() -> None:
-    never, quiet, _ = run(PlainMeasurement(1e9))
-    often, heard, _ = run(PlainMeasurement(10 * STEP))
+def test_a_few_steps_are_plain_each_time_that_much_was_drafted_and_the_text_is_the_same(clock: Clock) -> None:
+    never, quiet, _ = run(clock, PlainMeasurement(1e9))
+    often, heard, _ = run(clock, PlainMeasurement(10 * STEP))
     assert often == never
     assert quiet.plain <= 1  # the last token is never drafted
     assert heard.plain >= 6
@@ -45,9 +63,9 @@ def test_a_few_steps_are_plain_each_time_that_much_was_drafted_and_the_text_is_t
     assert len(drafted) > heard.plain, "drafting is the rule"
 
 
-def test_what_the_target_turned_down_before_a_plain_step_does_not_stay_in_the_drafts_cache() -> None:
-    _, quiet, _ = run(PlainMeasurement(1e9))
-    _, heard, _ = run(PlainMeasurement(5 * STEP))
+def test_what_the_target_turned_down_before_a_plain_step_does_not_stay_in_the_drafts_cache(clock: Clock) -> None:
+    _, quiet, _ = run(clock, PlainMeasurement(1e9))
+    _, heard, _ = run(clock, PlainMeasurement(5 * STEP))
     assert heard.plain >= 12
 
     def acceptance(steps: Steps) -> float:
@@ -56,8 +74,8 @@ def test_what_the_target_turned_down_before_a_plain_step_does_not_stay_in_the_dr
     assert acceptance(heard) > 0.7 * acceptance(quiet)  # a stale entry makes all that it drafts from there on wrong
 
 
-def test_the_price_follows_a_machine_that_has_become_slower_while_all_draft() -> None:
-    _, _, rig = run(PlainMeasurement(1e9))
+def test_the_price_follows_a_machine_that_has_become_slower_while_all_draft(clock: Clock) -> None:
+    _, _, rig = run(clock, PlainMeasurement(1e9))
     costs = rig.scheduler.depth.costs
     for _ in range(60):
         costs.learn(None, 1, 0, STEP / 4)  # what it was before
