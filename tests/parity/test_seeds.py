@@ -13,7 +13,7 @@ from tests.rig import Rig, automatic, autoregressive, request, speculative
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow, pytest.mark.timeout(300)]
 
-EACH, TOKENS = 2, 32
+EACH, TOKENS = 1, 32
 
 
 def test_a_seeds_text_is_the_same_in_batches_that_draft(nano_pair):

@@ -42,6 +42,7 @@ SHORT = Alerting(
     ttft_floor_seconds=0.0,
 )
 TRAFFIC_SECONDS = 15.0
+(DRIFT,) = (rule for rule in alert_rules(SHORT) if rule.name == "DraftdAcceptanceDrift")
 PACKAGED = Path(__file__).parents[2] / "daemon" / "draftd" / "grafana" / "dashboards"
 
 # What a machine may lack: the figure is there if and only if the metric is.
@@ -143,10 +144,15 @@ def measured(folder: Path, short: Sequence[Dashboard]) -> Iterator[Run]:
                 60,
                 "every value of every variable is in Prometheus",
             )
+            until(lambda: source.over(DRIFT.value, under_traffic(shown())), 60, "a baseline that drift is held against")
             # The traffic goes on, but what is asked is of the time until now.
             then = shown()
             answers = [Asked(*one, one[0].ask(one[2], source, then)) for one in asked(short)]
             yield Run(running, source, then, answers)
+
+
+def under_traffic(shown: Shown) -> Shown:
+    return dataclasses.replace(shown, start=shown.end - TRAFFIC_SECONDS * 2 / 3)
 
 
 def offered(dashboard: Dashboard, source: Source, shown: Shown) -> dict[str, list[str]]:
@@ -235,10 +241,9 @@ def a_latency_leads_to_traces(run: Run, short: Sequence[Dashboard]) -> None:
 
 def every_alert_judges_by_what_there_is(run: Run) -> None:
     silent = set()
-    under_traffic = dataclasses.replace(run.shown, start=run.shown.end - TRAFFIC_SECONDS * 2 / 3)
     for rule in alert_rules(SHORT):
         run.source.at(rule.expr, run.shown.end)
-        found = run.source.over(rule.value, under_traffic)
+        found = run.source.over(rule.value, under_traffic(run.shown))
         if not found:
             silent.add(rule.name)
         for one in found:

@@ -94,7 +94,7 @@ def p_value(counts: np.ndarray, probabilities: np.ndarray) -> float:
     rare = expected < 5
     observed = np.append(counts[~rare], counts[rare].sum())
     expected = np.append(expected[~rare], expected[rare].sum())
-    if expected[-1] < 1e-6:
+    if expected[-1] < 1e-9:
         if observed[-1] > 0:
             return 0.0
         observed, expected = observed[:-1], expected[:-1]
@@ -138,8 +138,9 @@ def test_rows_with_a_seed_and_without_keep_it_side_by_side(models):
 
 def test_requests_that_come_one_by_one_have_the_targets_distribution(models):
     params = PARAMS["temperature"]
-    counts = sample(models, params, speculative(2), samples=200, answer=one_by_one)
-    assert p_value(counts, exact(models, params)) > 1e-3
+    counts = sample(models, params, speculative(2), samples=300, answer=one_by_one)
+    last_two = (counts.reshape(-1, VOCAB**2).sum(axis=0), exact(models, params).reshape(-1, VOCAB**2).sum(axis=0))
+    assert p_value(*last_two) > 1e-3  # all four would be too many cells
 
 
 def _always(p, q, u_accept, u_next, drafted, depths):

@@ -359,10 +359,10 @@ def test_a_draft_that_is_read_anew_takes_in_what_the_one_before_had_read(nano, p
     engine = running(nano, prefix_cache_bytes=PLENTY)
     plain = running(nano)
     texts = [list(prompt) for prompt in prompts[:2]]
-    for turn in range(4):
+    for turn in range(3):
         if turn == 1:
             engine.worker.reload_draft().result(60)
-        if turn == 3:
+        if turn == 2:
             engine.worker.keep(frozenset()).result(60)
         asked = [request(text, speculative(4), max_tokens=24) for text in texts]
         sinks = [engine.ask(one) for one in asked]

@@ -49,7 +49,7 @@ def test_running_rows_go_on_drafting_with_what_is_there_now(running, nano, nano_
     assert drafted_texts == texts
     change_weights(tmp_path / "draft", shuffled)
     assert drafted(engine, prompts)[0] == about(good)  # a file alone changes nothing
-    many = [engine.ask(request(p, speculative(3), max_tokens=200)) for p in prompts for _ in range(2)]
+    many = [engine.ask(request(p, speculative(3), max_tokens=120)) for p in prompts for _ in range(2)]
     engine.begun(*many)
     assert engine.worker.reload_draft().result(30) == engine.info.draft_weight_bytes
     running_still = [s for s in many if s.outcome is None]
