@@ -86,9 +86,8 @@ class Inbox:
         self._capacity, self._max_batch = capacity, max_batch
         self._wake = threading.Condition()
         self._gathered: list[Arrival | Command] = []
-        self._arrived = self._own_arrived = self._commands = (
-            0  # of these: clients' requests, the daemon's own, commands
-        )
+        # Of these: clients' requests, the daemon's own, commands.
+        self._arrived = self._own_arrived = self._commands = 0
         self._endings: dict[str, FinishReason] = {}
         self._ready = self._closing = False
         self._drain_until = 0.0
