@@ -79,7 +79,7 @@ class Sample:
 class Regret:
     name: str = "regret"
     title: str = "automatic depth over the best fixed depth, chosen on other answers than it is compared on"
-    repetitions: int = 8
+    repetitions: int = 6
     least_tokens: int = 160  # of a cell in a repetition, each way
     most_groups: int = 16
     max_tokens: int = 96
