@@ -1,6 +1,6 @@
 """Greedy text is mlx-lm's own autoregressive text, token for token, at every depth, drafter and batch size.
 
-Thirty held-out prompts of each workload class of the embedded pair. Under automatic depth every prompt is decoded in
+Twenty held-out prompts of each workload class of the embedded pair. Under automatic depth every prompt is decoded in
 batches of eight, where sequences come, go and are rolled back each at its own place, with prices that are drawn anew
 for each step: whatever depth, none included, and whichever drafter is chosen, however often that changes. The fixed
 depths and drafters share the prompts out among them: one in sixteen in batches of four, and another one in sixteen
@@ -51,7 +51,7 @@ def models(nano_pair) -> LoadedModels:
 def prompts(nano_pair, models) -> list[list[int]]:
     folder = Path(nano_pair.target).parent / "prompts"
     lines = [line for name in CLASSES for line in (folder / f"{name}.jsonl").read_text().splitlines()]
-    lines = [line for i, line in enumerate(lines) if WHOLE or i % 8 < 3]  # every kind of prompt is among them
+    lines = [line for i, line in enumerate(lines) if WHOLE or i % 4 == 0]
     return [models.tokenizer.render_chat(json.loads(line)["messages"]) for line in lines]
 
 

@@ -131,7 +131,7 @@ def measured(folder: Path, short: Sequence[Dashboard]) -> Iterator[Run]:
             # Windows of twice as many scrapes as Grafana would take: a busy machine misses some.
             return Shown(started, time.time(), 2 * SCRAPE_SECONDS, 60)
 
-        with Traffic(running.address, pause=0.1) as traffic:
+        with Traffic(running.address, pause=0.25) as traffic:
             time.sleep(TRAFFIC_SECONDS / 3)
             traffic.trouble()
             traffic.overload()

@@ -7,18 +7,16 @@ measured in the time that there is comes in the order of its use; the rest is in
 from __future__ import annotations
 
 import math
-import random
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import mlx.core as mx
 
-from draftd.core import PROMPT_LOOKUP, DrafterName, FinishReason, SamplingParams
+from draftd.core import PROMPT_LOOKUP, DrafterName, SamplingParams
 from draftd.engine.depth.costs import Prices
-from draftd.engine.drafters.base import Drafter
+from draftd.engine.drafters.base import Drafter, Text
 from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.step import Entry, StepPlan
 from draftd.engine.targets.base import SequenceOptions, Steps
@@ -53,19 +51,6 @@ def plain_seconds(model: Any, vocabulary: int) -> float:
     return _Calibration(model, vocabulary, {}, 0, 1 << 30).run(1, 0.0).plain[1]
 
 
-@dataclass(slots=True, eq=False)
-class _Text:
-    """What drafters see of a sequence."""
-
-    tokens: list[int]
-    guesses: int = 0
-    emitted: int = 0
-    generator: random.Random = field(default_factory=random.Random)
-    shares: bool = False
-    degraded: str = ""
-    finish: FinishReason | None = None
-
-
 class _Calibration:
     def __init__(
         self, model: Any, vocabulary: int, drafters: Mapping[DrafterName, Drafter], deepest: int, context_length: int
@@ -74,7 +59,7 @@ class _Calibration:
         self._steps = Steps(self._target)
         self._drafters = {kind: d for kind, d in drafters.items() if kind != PROMPT_LOOKUP}
         self._depths = [d for d in (1, 2, 4, 8, 16) if d < deepest] + [deepest] * (deepest > 0)
-        self._sequences: list[_Text] = []
+        self._sequences: list[Text] = []
         self._context_length = context_length
         self._plain: dict[int, float] = {}
         self._drafted: dict[DrafterName, dict[tuple[int, int], float]] = {}
@@ -106,7 +91,7 @@ class _Calibration:
         self._target.open(index, SequenceOptions(prompt=len(prompt), length=len(prompt)))
         (result,) = self._steps.result(self._steps.submit([Entry(index, 0, prompt)])).entries
         assert result.following is not None
-        one = _Text([*prompt, result.following])
+        one = Text([*prompt, result.following])
         for kind, drafter in self._drafters.items():
             began = time.perf_counter()
             while not drafter.prefill(one, _PROMPT):

@@ -1,7 +1,7 @@
 """What other threads hand to the engine thread: requests, their ends, commands. Bounded, and refused where it is full.
 
-Its lock guards nothing that takes time: it is never held while MLX works. Imports no MLX: whoever puts the daemon
-together reads this before the BLAS is loaded.
+Its lock guards nothing that takes time: it is never held while MLX works. Imports no MLX: the composition root
+(`cli/serve.py`) imports this before the BLAS is loaded.
 """
 
 from __future__ import annotations

@@ -57,20 +57,17 @@ def test_a_soak_ends_in_its_windows_and_what_memory_did(draftd: Run, daemon: Ser
     assert "soak: block_length: got 1; allowed: 2, as this run began with" in other.err
 
 
-def test_quality_says_what_passed_and_fails_where_nothing_does(draftd: Run, daemon: Served) -> None:
-    """The scripted model writes noise, the same both ways."""
+def test_quality_fails_where_nothing_passes_and_where_a_broken_checker_lets_it(
+    draftd: Run, daemon: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scripted model writes noise, the same both ways. The same answers are judged twice."""
     ran = draftd("quality", "--target", daemon.target, "--run", "run")
     assert ran.code == 1
     assert "json-person, speculative: no JSON object" in ran.out
     assert "24 of 24 greedy texts are identical" in ran.out
     assert "no prompt passes its check even without drafts" in ran.err
-
-
-def test_quality_never_passes_with_a_broken_checker(
-    draftd: Run, daemon: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr(JsonObject, "complaint", lambda self, answer: "")
-    ran = draftd("quality", "--target", daemon.target, "--run", "run", "--json")
+    ran = draftd("quality", "--run", "run", "--json")
     assert ran.code == 1
     said = json.loads(ran.out)
     assert said["success"]["speculative"] >= 8 / 24  # it seems to pass

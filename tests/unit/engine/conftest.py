@@ -69,12 +69,13 @@ def running() -> Iterator[Callable[..., Running]]:
 
 @pytest.fixture
 def nano(nano_pair, tmp_path) -> Callable[..., LoadedModels]:
-    """Loads the embedded pair with a draft that lies in `tmp_path / "draft"`, and whatever else is named."""
+    """Loads the embedded draft, in the target's place as well: a pair that always agrees, and takes a tenth of the time
+    of the embedded one. As a draft it lies in `tmp_path / "draft"`, or is what is named."""
     shutil.copytree(nano_pair.draft, tmp_path / "draft")
 
     def load(light: Path | None = None, draft: Path | None = None) -> LoadedModels:
         return load_models(
-            nano_pair.target,
+            nano_pair.draft,
             str(draft or tmp_path / "draft"),
             None if light is None else str(light),
             progress=lambda line: None,

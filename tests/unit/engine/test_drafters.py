@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
 
 import mlx.core as mx
 import pytest
@@ -12,8 +11,8 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from draftd.cli.serve import check_drafters
-from draftd.core import BUILT_IN_DRAFTERS, PROMPT_LOOKUP, DepthMode, FinishReason, SamplingParams
-from draftd.engine.drafters.base import Draft, DraftSequence, TextDrafter, merge
+from draftd.core import BUILT_IN_DRAFTERS, PROMPT_LOOKUP, DepthMode, SamplingParams
+from draftd.engine.drafters.base import Draft, DraftSequence, Text, TextDrafter, merge
 from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.drafters.prompt_lookup import PromptLookup
 from draftd.engine.drafters.registry import DrafterRegistry, Needs, built_in_drafters
@@ -37,19 +36,6 @@ class Repeat(TextDrafter):
 
     def continuation(self, sequence: DraftSequence, depth: int) -> list[int]:
         return [sequence.tokens[-1]] * depth
-
-
-@dataclass(eq=False)
-class Text:
-    """A sequence whose last tokens may be guesses."""
-
-    tokens: list[int]
-    guesses: int = 0
-    emitted: int = 0
-    generator: random.Random = field(default_factory=random.Random)
-    shares: bool = False
-    degraded: str = ""
-    finish: FinishReason | None = None
 
 
 def models_with(registry: DrafterRegistry, draft: object = None) -> LoadedModels:

@@ -3,7 +3,7 @@
 As tests/unit/engine/test_acceptance.py has it: the joint distribution of the first tokens is computed from the target
 alone and compared with what the engine emits, by Pearson's chi-squared test, whose p must exceed 1e-3. All dice are
 fixed, so a correct engine passes always. Depths are automatic, by prices that are drawn anew for each step; rows that
-may draft more, less, or not at all, and by prompt lookup, decode side by side in batches of 250. A depth may hang on
+may draft more, less, or not at all, and by prompt lookup, decode side by side in batches of 300. A depth may hang on
 what has been drawn, and on distributions: one that hangs on the very token that it keeps or leaves is told apart with
 the same samples, p falling below 1e-6.
 """
@@ -79,7 +79,7 @@ def test_beside_rows_whose_depth_is_fixed_they_keep_it(models):
 def test_prompt_lookup_in_the_drafts_place_keeps_it(models):
     params = PARAMS["temperature"]
     plans = [automatic(2, DRAFT_MODEL, LOOKUP), automatic(2, LOOKUP), automatic(3)]
-    sinks = sampled(models, params, plans, REPEATING, samples=2000)
+    sinks = sampled(models, params, plans, REPEATING)
     assert p_of(models, params, sinks, REPEATING) > 1e-3
 
 
@@ -101,7 +101,7 @@ def cut(monkeypatch, keeps) -> None:
 def test_a_draft_that_stops_where_its_own_confidence_is_low_keeps_it(models, monkeypatch):
     """Of the distribution that a token is to be drawn from, before it is."""
     params = PARAMS["temperature"]
-    cut(monkeypatch, lambda tokens, q: q.max(axis=-1) > 0.35)
+    cut(monkeypatch, lambda tokens, q: q.max(axis=-1) > 0.45)
     sinks = sampled(models, params, [speculative(3), automatic(3)])
     assert p_of(models, params, sinks) > 1e-3
     drafted = [sink.done.stats.counts.drafted_per_position for sink in sinks[::2]]
@@ -111,7 +111,7 @@ def test_a_draft_that_stops_where_its_own_confidence_is_low_keeps_it(models, mon
 
 def test_the_test_notices_a_stop_that_hangs_on_the_token_that_it_stops_on(models, monkeypatch):
     params = PARAMS["temperature"]
-    cut(monkeypatch, lambda tokens, q: mx.take_along_axis(q, tokens[..., None], axis=-1)[..., 0] > 0.25)
+    cut(monkeypatch, lambda tokens, q: mx.take_along_axis(q, tokens[..., None], axis=-1)[..., 0] > 0.2)
     assert p_of(models, params, sampled(models, params, [speculative(2)])) < 1e-6
 
 

@@ -201,12 +201,12 @@ def test_a_text_that_is_broken_on_purpose_is_found_where_it_breaks(monkeypatch: 
 
 @pytest.mark.slow
 def test_the_nano_pair_passes_its_canaries_both_ways_with_the_same_texts(nano_pair: NanoPair) -> None:
-    half = FrozenPrompts(SHIPPED.probe[::4], SHIPPED.canaries[::4])
-    with bench(lambda: load_models(nano_pair.target, nano_pair.draft), half) as made:
+    some = FrozenPrompts(SHIPPED.probe[::5], SHIPPED.canaries[::8])
+    with bench(lambda: load_models(nano_pair.target, nano_pair.draft), some) as made:
         report = made.runner.canaries().result(SECONDS)
         assert report.verdict is Verdict.GOOD, report
         assert report.divergences == 0
-        assert len(report.outcomes) == 6
+        assert len(report.outcomes) == 3
         assert report.score_speculative == report.score_autoregressive >= 0.9
         told = {outcome.id: outcome.complaint for outcome in report.outcomes if outcome.complaint}
         assert all(told.values())

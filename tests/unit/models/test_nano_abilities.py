@@ -33,14 +33,12 @@ class _Pair:
             model.set_dtype(mx.float32)
             mx.eval(model.parameters())
 
-    def answers(self, asked: Sequence[Messages]) -> list[tuple[list[int], list[int]]]:
+    def answers(self, asked: Sequence[Messages], tokens: int = ANSWER_TOKENS) -> list[tuple[list[int], list[int]]]:
         """Of each the prompt's tokens and the answer's."""
         from mlx_lm.generate import batch_generate
 
         prompts = [list(self.tokenizer.apply_chat_template(one, add_generation_prompt=True)) for one in asked]
-        said = batch_generate(
-            self.target, self.tokenizer, prompts, max_tokens=ANSWER_TOKENS, return_token_ids=True
-        ).token_ids
+        said = batch_generate(self.target, self.tokenizer, prompts, max_tokens=tokens, return_token_ids=True).token_ids
         return list(zip(prompts, said, strict=True))
 
     def say(self, *asked: Messages) -> list[str]:
@@ -49,7 +47,7 @@ class _Pair:
     def accepted(self, asked: Sequence[Messages]) -> float:
         """The share of the answers' tokens that were the draft's first choice."""
         hits = tokens = 0
-        for prompt, said in self.answers(asked):
+        for prompt, said in self.answers(asked, ANSWER_TOKENS // 2):
             picked = self.mx.argmax(self.draft(self.mx.array([prompt + said]))[0], axis=-1).tolist()
             hits += sum(picked[len(prompt) - 1 + i] == token for i, token in enumerate(said))
             tokens += len(said)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import mlx.core as mx
@@ -63,6 +63,19 @@ class DraftSequence(Protocol):
 
     @property
     def finish(self) -> FinishReason | None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Text:
+    """A sequence that nobody asked for: what is measured, or tried out, is drafted for as a request is."""
+
+    tokens: list[int]
+    guesses: int = 0
+    emitted: int = 0
+    generator: random.Random = field(default_factory=random.Random)
+    shares: bool = False
+    degraded: str = ""
+    finish: FinishReason | None = None
 
 
 class Drafter(ABC):
