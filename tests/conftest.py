@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 from dataclasses import dataclass
@@ -73,6 +74,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         ordered += quick[:share]
         del quick[:share]
     items[:] = ordered
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end: each full collection of garbage would look at all of it."""
+    gc.collect()
+    gc.freeze()
 
 
 def _patience(tests: list[pytest.Item]) -> float:

@@ -25,7 +25,7 @@ _SWEEP = (
     "--groups",
     "short_control",
     "--repeat",
-    "2",
+    "1",
     "--blocks",
     "0,4",
     "--temperatures",

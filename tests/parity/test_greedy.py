@@ -51,7 +51,7 @@ def models(nano_pair) -> LoadedModels:
 def prompts(nano_pair, models) -> list[list[int]]:
     folder = Path(nano_pair.target).parent / "prompts"
     lines = [line for name in CLASSES for line in (folder / f"{name}.jsonl").read_text().splitlines()]
-    lines = [line for i, line in enumerate(lines) if WHOLE or i % 4 == 0]
+    lines = [line for i, line in enumerate(lines) if WHOLE or i % 4 == 1]
     return [models.tokenizer.render_chat(json.loads(line)["messages"]) for line in lines]
 
 
