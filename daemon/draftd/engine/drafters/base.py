@@ -67,7 +67,7 @@ class DraftSequence(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Text:
-    """A sequence that nobody asked for: what is measured, or tried out, is drafted for as a request is."""
+    """A sequence without a request, as what is measured at load is drafted for."""
 
     tokens: list[int]
     guesses: int = 0
