@@ -239,7 +239,7 @@ def test_a_soak_in_two_sessions_is_drawn_as_one(run: Path) -> None:
     for one in first:
         folder.keep_sample(replace(one, session=2, elapsed=one.elapsed + 1000, headroom=GIB))
     folder.keep_sample(replace(first[0], session=2, elapsed=990.0, headroom=0))  # before anything was asked
-    free = next(one for one in drawn(folder).root.iter("figure") if one.get("id") == "chart-headroom")
+    free = next(one for one in drawn(folder, pictures=True).root.iter("figure") if one.get("id") == "chart-headroom")
     assert "At the least 1.07 GB were free" in words(free.find("figcaption"))
     minutes = [int(words(one)) for one in free.iter("text") if words(one).isdecimal()]
     assert max(minutes) == 5  # twice two and a half, and nothing of the time between
