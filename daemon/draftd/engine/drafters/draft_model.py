@@ -103,7 +103,7 @@ class DraftModel(Drafter):
             mx.async_eval(token)
             tokens.append(token)
         drafted = mx.stack(tokens, axis=1)
-        self._drafted = ([id(sequence) for sequence in sequences], drafted[:, :-1])  # the last ones were not fed
+        self._drafted = ([id(sequence) for sequence in sequences], drafted)
         return Draft(
             tokens=drafted,
             depths=list(depths),
@@ -142,9 +142,9 @@ class DraftModel(Drafter):
         """Rolls each sequence's cache back to the longest common prefix with its text. What is final of a text is not
         compared again."""
         if self._drafted is not None:
-            ids, fed = self._drafted
-            for key, tokens in zip(ids, fed.tolist(), strict=True):
-                self._unsure.setdefault(key, []).extend(tokens)
+            ids, drafted = self._drafted  # computed by now: an operation on them would be another wait
+            for key, tokens in zip(ids, drafted.tolist(), strict=True):
+                self._unsure.setdefault(key, []).extend(tokens[:-1])  # the last one was not fed
         lengths, unsure = list[int](), dict[int, list[int]]()
         for sequence, held in zip(self._sequences, self._caches.lengths, strict=True):
             fed_last = self._unsure.get(id(sequence), [])
