@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from draftd.core import ContextTier, DecodePlan, Outcome
+from draftd.core import ContextTier, DecodePlan, FinishReason, Outcome
 from draftd.errors import DraftdError
 from draftd.telemetry.setup import Telemetry
 from draftd.telemetry.spans import InferenceSpan, InferenceStart
@@ -17,6 +17,7 @@ class Heard(InferenceSpan):
     start: InferenceStart
     outcomes: list[Outcome] = field(default_factory=list)
     refusals: list[DraftdError] = field(default_factory=list)
+    departures: list[FinishReason] = field(default_factory=list)
     text: str | None = None
 
     def planned(self, plan: DecodePlan, tier: ContextTier) -> None:
@@ -31,6 +32,9 @@ class Heard(InferenceSpan):
 
     def refused(self, error: DraftdError) -> None:
         self.refusals.append(error)
+
+    def left(self, reason: FinishReason) -> None:
+        self.departures.append(reason)
 
 
 class ListeningTelemetry(Telemetry):

@@ -7,7 +7,7 @@ Values only, standard library only: every room may import this one, and it impor
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -164,9 +164,14 @@ class StopMatcher(Protocol):
         """How many of `tokens` belong to the text when a stop string is complete within them; None while it is not."""
 
 
+#: A client's own clock begins to run before the daemon's: who leaves so soon before a deadline leaves because of it.
+DEADLINE_SLACK_SECONDS = 0.05
+
+
 @dataclass(frozen=True, slots=True)
 class DecodeRequest:
-    """One request as the engine sees it. `deadline` is on the monotonic clock; None waits for ever."""
+    """One request as the engine sees it. `deadline` is on the monotonic clock; None waits for ever. `client`: whose
+    share of the queue it takes."""
 
     id: str
     prompt: tuple[int, ...]
@@ -178,6 +183,7 @@ class DecodeRequest:
     deadline: float | None = None
     workload: WorkloadClass = WorkloadClass.UNSPECIFIED
     origin: Origin = Origin.CLIENT
+    client: str = ""
 
     @property
     def tier(self) -> ContextTier:
@@ -351,6 +357,18 @@ class TokenSink(Protocol):
         """Called exactly once for each accepted request, last."""
 
 
+def speculation(drafters: Collection[DrafterName], no_draft_model: str, max_draft_tokens: int) -> str:
+    """Whether there will be speculation with these drafters, and if not, why. `no_draft_model`: why there is none."""
+    if not max_draft_tokens:
+        return "none: engine.max_draft_tokens is 0"
+    if not drafters:
+        return f"none: {no_draft_model or 'there is no drafter'}"
+    most = f"up to {max_draft_tokens} draft tokens at a time"
+    if DRAFT_MODEL in drafters:
+        return most
+    return f"{most} from {', '.join(drafters)}; {no_draft_model or 'no draft model is loaded'}"
+
+
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """What is served, and what can be had with it, loaded or not. `speculation_reason` says why there is no draft
@@ -381,6 +399,10 @@ class ModelInfo:
             return ""
         reasons = {DRAFT_MODEL: self.speculation_reason, LIGHT_DRAFT_MODEL: self.light_draft_reason}
         return reasons.get(drafter) or self.refused_drafters.get(drafter, "")
+
+    def speculation(self, max_draft_tokens: int) -> str:
+        """Whether it will speculate, and if not, why: for people."""
+        return speculation(self.drafters, self.speculation_reason, max_draft_tokens)
 
     @property
     def speculation_available(self) -> bool:

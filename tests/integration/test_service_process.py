@@ -124,4 +124,5 @@ def test_hundreds_of_deadlines_at_any_moment_are_all_counted_and_none_leaves_a_t
         assert 200 < status.finished_requests["deadline"] + status.refused_requests <= 300
         daemon.child.terminate()
         assert daemon.wait(20) == 0
-        assert daemon.lines[-1].startswith("draftd: serving"), daemon.lines
+        assert daemon.lines[-2].startswith("draftd: serving"), daemon.lines
+        assert daemon.lines[-1] == "draftd: stopping"

@@ -20,7 +20,7 @@ from draftd.errors import ConfigError
 from tests.scripted import scripted_models
 from tests.serving import Served, collect, serving
 
-TOKEN = "correct-horse"
+TOKEN = "correct-horse-battery-staple"
 
 
 def models() -> LoadedModels:

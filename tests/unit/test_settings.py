@@ -94,8 +94,8 @@ def test_an_unknown_variable_is_an_error_with_a_suggestion(name: str, suggestion
 
 def test_the_value_of_an_unknown_variable_is_hidden() -> None:
     with pytest.raises(ConfigError) as caught:
-        load_settings(None, {}, {"DRAFTD_SERVER__TOKEM": "hunter2"})
-    assert "hunter2" not in str(caught.value)
+        load_settings(None, {}, {"DRAFTD_SERVER__TOKEM": "hunter2-of-the-tests"})
+    assert "hunter2-of-the-tests" not in str(caught.value)
 
 
 def test_variables_of_commands_and_others_are_ignored() -> None:
@@ -144,7 +144,7 @@ def test_tls_and_a_token_allow_beyond_loopback(tmp_path: Path) -> None:
     overrides = {"server.host": "0.0.0.0", "server.tls_cert": pem, "server.tls_key": pem}
     with pytest.raises(ConfigError, match="set server.token too"):
         load_settings(None, overrides, {})
-    assert load_settings(None, overrides, {"DRAFTD_SERVER__TOKEN": "t"}).server.host == "0.0.0.0"
+    assert load_settings(None, overrides, {"DRAFTD_SERVER__TOKEN": "t" * 16}).server.host == "0.0.0.0"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost"])
@@ -162,12 +162,21 @@ def test_half_of_a_key_pair_is_an_error(tmp_path: Path) -> None:
 
 
 def test_the_token_is_never_shown() -> None:
-    settings = load_settings(None, {}, {"DRAFTD_SERVER__TOKEN": "hunter2"})
-    assert settings.server.token == SecretStr("hunter2")
-    assert "hunter2" not in repr(settings)
+    settings = load_settings(None, {}, {"DRAFTD_SERVER__TOKEN": "hunter2-of-the-tests"})
+    assert settings.server.token == SecretStr("hunter2-of-the-tests")
+    assert "hunter2-of-the-tests" not in repr(settings)
     with pytest.raises(ConfigError) as caught:
-        load_settings(None, {}, {"DRAFTD_SERVER__TOKEN": "hunter 2"})
+        load_settings(None, {}, {"DRAFTD_SERVER__TOKEN": "hunter2 of-the-tests"})
     assert "hunter" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["server.token", "webhook.token", "webhook.secret"])
+def test_a_credential_that_is_short_is_refused(name: str) -> None:
+    variable = "DRAFTD_" + name.replace(".", "__").upper()
+    with pytest.raises(ConfigError, match="at least 16 characters") as caught:
+        load_settings(None, {}, {variable: "fifteen-letters"})
+    assert name in caught.value.field
+    assert "fifteen" not in str(caught.value)
 
 
 def test_an_empty_variable_unsets_what_may_be_unset(tmp_path: Path) -> None:
@@ -270,8 +279,8 @@ def test_the_webhook_listens_once_a_token_is_set() -> None:
     empty = {"DRAFTD_WEBHOOK__TOKEN": "", "DRAFTD_WEBHOOK__SECRET": "", "DRAFTD_WEBHOOK__POLL_URL": ""}
     assert not load_settings(None, {}, empty).webhook.listens
     assert load_settings(None, {}, empty).webhook.poll_url is None
-    assert load_settings(None, {}, {"DRAFTD_WEBHOOK__SECRET": "s"}).webhook.listens
-    assert load_settings(None, {}, {"DRAFTD_WEBHOOK__TOKEN": "t"}).webhook.listens
+    assert load_settings(None, {}, {"DRAFTD_WEBHOOK__SECRET": "s" * 16}).webhook.listens
+    assert load_settings(None, {}, {"DRAFTD_WEBHOOK__TOKEN": "t" * 16}).webhook.listens
 
 
 def test_a_final_slash_of_an_address_is_dropped(tmp_path: Path) -> None:

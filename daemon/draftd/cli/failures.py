@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass
 
@@ -37,6 +38,7 @@ def explain(error: BaseException) -> Failure | None:
     return None
 
 
+_ENDED = re.compile(r"(socket closed|connection reset|recvmsg:|broken pipe|goaway|stream removed)", re.IGNORECASE)
 _OTHER_PROTOCOL = ("socket closed", "handshake", "certificate")
 _NO_CONNECTION = ("failed to connect", "connection refused", "resolution")
 
@@ -44,6 +46,10 @@ _NO_CONNECTION = ("failed to connect", "connection refused", "resolution")
 def _of_call(status: str, details: str) -> Failure:
     if status == "INVALID_ARGUMENT":
         return Failure(details, ASKED_WRONGLY)
+    if status == "UNAVAILABLE" and _ENDED.match(details):
+        return Failure(
+            f"the connection ended: the daemon has stopped, or was stopped; its log says why ({details})", FAILED
+        )
     if status == "UNAVAILABLE" and any(sign in details.lower() for sign in _OTHER_PROTOCOL):
         return Failure(f"it answers, but not like this: does the daemon want TLS, or none? ({details})", FAILED)
     if status == "UNAVAILABLE" and any(sign in details.lower() for sign in _NO_CONNECTION):

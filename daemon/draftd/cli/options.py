@@ -16,6 +16,7 @@ import typer
 
 from draftd.core import DepthMode, DrafterName, WorkloadClass
 from draftd.errors import ConfigError
+from draftd.settings import describe_settings
 
 if TYPE_CHECKING:
     from draftd.client.client import DraftdClient
@@ -27,6 +28,7 @@ decoding = partial(typer.Option, rich_help_panel="How to decode")
 
 PATIENCE = 600.0
 
+Wait = Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait while the model loads; 0 does not.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 Patience = Annotated[
     float,
@@ -67,9 +69,12 @@ class Daemon:
     tls_ca: TlsCa = None
 
     def connect(self) -> DraftdClient:
-        """A client; nothing is sent yet."""
+        """A client; nothing is sent yet. Raises ConfigError for a port that there is not."""
         from draftd.client.asking import connect
 
+        port = self.target.rpartition(":")[2]
+        if port.isdecimal() and not 0 < int(port) <= 65535:
+            raise ConfigError("--target", self.target, "host:port, with a port from 1 to 65535")
         return connect(self.target, self.token, self.tls_ca)
 
 
@@ -123,14 +128,19 @@ def given(group: object) -> dict[str, Any]:
 
 
 def parse_assignments(assignments: Iterable[str] | None) -> dict[str, str]:
-    """Settings by dotted name from `--set NAME=VALUE`. Raises ConfigError for one without an equals sign; names and
-    values are checked where settings are loaded."""
-    made = {}
+    """Settings by dotted name from `--set NAME=VALUE`. Raises ConfigError for one without an equals sign, and for a
+    secret, which every user of the machine could read in the list of processes; names and values are checked where
+    settings are loaded."""
+    made: dict[str, str] = {}
+    secrets = {one.name: one.variable for one in describe_settings() if one.secret} if assignments else {}
     for text in assignments or ():
         name, equals, value = text.partition("=")
         if not equals:
             raise ConfigError("--set", text, "NAME=VALUE, as in engine.max_batch=4")
-        made[name.strip()] = value.strip()
+        name = name.strip()
+        if name in secrets:
+            raise ConfigError(f"--set {name}", "***", f"the variable {secrets[name]}, or the TOML file: not a flag")
+        made[name] = value.strip()
     return made
 
 

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# What a terminal would obey is shown as a sign instead: U+2400 and on picture the codes below a space, but for tabs and
+# line breaks; the rest, to which single-byte escape sequences belong, have no picture.
+_OBEYED = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"} | {0x7F: 0x2421}
+_SHOWN = _OBEYED | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+
 DRAFTED = "#10240f on #a6d189"  # text that the draft proposed and the target accepted
 _PIPE_WIDTH = 240  # wide enough that no line of a table breaks in a file
 _REPORT_SECONDS = 30.0  # between two lines of progress where there is no terminal
@@ -41,6 +46,11 @@ def stderr() -> Console:
     return Console(stderr=True, width=None if sys.stderr.isatty() else _PIPE_WIDTH, highlight=False)
 
 
+def visible(text: str) -> str:
+    """Text of a model or of another program, with nothing in it that a terminal would obey."""
+    return text.translate(_SHOWN)
+
+
 def bracketed(pieces: Iterable[Piece]) -> str:
     """Into a pipe there is no colour: what was drafted and accepted lies between brackets."""
     return "".join(f"⟦{piece.text}⟧" if piece.from_draft else piece.text for piece in pieces)
@@ -48,12 +58,12 @@ def bracketed(pieces: Iterable[Piece]) -> str:
 
 def say(line: str, **style: Any) -> None:
     """One line on stdout, never wrapped."""
-    stdout().print(line, markup=False, soft_wrap=True, **style)
+    stdout().print(visible(line), markup=False, soft_wrap=True, **style)
 
 
 def complain(message: str) -> None:
     """One line on stderr."""
-    stderr().print(f"draftd: {message}", style="red", markup=False, soft_wrap=True)
+    stderr().print(f"draftd: {visible(message)}", style="red", markup=False, soft_wrap=True)
 
 
 def print_fields(fields: Iterable[tuple[str, str | Text]], width: int) -> None:
@@ -61,7 +71,7 @@ def print_fields(fields: Iterable[tuple[str, str | Text]], width: int) -> None:
     out = stdout()
     for name, value in fields:
         out.print(f"[bold]{name:<{width}}[/]", end=" ")
-        out.print(value, markup=False, soft_wrap=True)
+        out.print(visible(value) if isinstance(value, str) else value, markup=False, soft_wrap=True)
 
 
 def table(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]], *, words: bool = False) -> Table:
@@ -77,7 +87,7 @@ def table(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]
         heading, right = name if console.is_terminal else name.replace("\n", " "), i > 0 and not words
         made.add_column(heading, justify="right" if right else "left", no_wrap=i > 0 or words, overflow="ellipsis")
     for row in rows:
-        made.add_row(*row)
+        made.add_row(*map(visible, row))
     return made
 
 

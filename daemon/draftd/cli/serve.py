@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from draftd import __version__
 from draftd.cli import logs
-from draftd.cli.state import Kept, Learning, pair_of, paths_of
+from draftd.cli.state import Kept, Learning, paths_of
 from draftd.core import ModelInfo
 from draftd.engine.drafters.registry import DrafterRegistry, built_in_drafters
 from draftd.engine.loop import EngineState, EngineWorker
@@ -31,6 +31,7 @@ from draftd.fallback.probe_runner import ProbeRunner
 from draftd.fallback.signal_feed import RequestFeed
 from draftd.fronts.daemon import Daemon
 from draftd.fronts.grpc.control import DaemonParts
+from draftd.hardware.descriptors import raise_limit
 from draftd.hardware.monitor import HardwareMonitor
 from draftd.hardware.sample import HardwareSample
 from draftd.hardware.state import HardwareView, memory_share, takeable
@@ -65,6 +66,7 @@ def run_daemon(
     """
     logs.configure(settings.log, sys.stderr)
     environ = os.environ if environ is None else environ
+    raise_limit()
     drafters = built_in_drafters()
     check_drafters(settings, drafters)
     parts, requests, kept = _Parts(), RequestFeed(), Kept(settings, environ)
@@ -164,7 +166,6 @@ class Fallback:
             journal=kept.journal,
             telemetry=recorder,
             store=kept.store,
-            pair=pair_of(settings.model),
         )
         self._webhook = webhook = settings.webhook
         notices, polled, marks = self.controller.notices, self.controller.polled, settings.annotations
@@ -175,12 +176,22 @@ class Fallback:
         def marked_as() -> str:  # alerts know no host, but people do
             return telemetry.instance or socket.gethostname()
 
-        self._listener = WebhookListener(webhook, notices, recorder, known_as) if webhook.listens else None
+        self._listener = None
+        if webhook.listens:
+            self._listener = WebhookListener(webhook, notices, recorder, known_as, unsaved=self._unsaved)
         self._poller = Poller(webhook, polled, recorder, known_as) if webhook.poll_url else None
         self._annotator = Annotator(marks, kept.journal, recorder, marked_as) if marks.grafana_url else None
 
+    def _unsaved(self) -> str:
+        return self.controller.state().unsaved
+
     def start(self, announce: Callable[[str], None]) -> None:
         """Raises ConfigError where the webhook cannot listen; then nothing runs."""
+        state = self.controller.state()
+        if state.position or state.hold is not None:
+            held = f", held {state.hold.evidence}" if state.hold is not None else ""
+            why = f": {state.signal.text}" if state.signal is not None and state.hold is None else ""
+            announce(f"level {state.ladder[state.position].label}, as before the restart{held}{why}")
         if self._listener is not None:
             port = self._listener.start()
             announce(f"alerts are taken on port {port} of {self._webhook.host}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import logging
 from collections.abc import Callable, Mapping
 from importlib import resources
@@ -18,8 +20,9 @@ from draftd.models.blas import load_blas
 from draftd.models.folder import stamps
 from draftd.settings import ModelSettings, Settings, state_dir
 
-_LADDER, _HISTORY, _LEARNT = "ladder.json", "transitions.jsonl", "learnt.json"
+_HISTORY, _LEARNT = "transitions.jsonl", "learnt.json"
 _CLOSE_SECONDS = 2.0
+_DISK = (errno.ENOSPC, errno.EROFS, errno.EDQUOT)  # full, or read-only
 _PACKAGES = ("mlx", "mlx-cpu", "mlx-metal", "mlx-lm")
 
 log = logging.getLogger(__name__)
@@ -29,7 +32,8 @@ class Kept:
     """What outlives a run: the ladder's state and the transitions, or neither."""
 
     def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
-        """Raises ConfigError for a folder that is named and cannot be used. The user's own folder is done without."""
+        """Raises ConfigError for a folder that is named and cannot be used. The user's own folder is done without, and
+        any where the disk is full or read-only: requests are served, and it is said what is not kept."""
         self._folder: StateFolder | None = None
         self.path: Path | None = None  # where it lies; None where nothing is kept
         self.store = StateStore(None)
@@ -40,12 +44,12 @@ class Kept:
         try:
             self._folder = StateFolder.open(path or state_dir(environ) / str(settings.server.port))
         except ConfigError as error:
-            if path is not None:
+            if path is not None and getattr(error.__cause__, "errno", None) not in _DISK:
                 raise
             log.warning("the level is not kept over a restart: %s", error.message)
             return
         self.path = folder = self._folder.path
-        self.store = StateStore(folder / _LADDER)
+        self.store = StateStore(folder / f"ladder-{_digest(pair_of(settings.model))}.json")
         history = History(folder / _HISTORY)
         self.journal = Journal(restored=history.restore())
         self.journal.listen(history.append)
@@ -121,9 +125,13 @@ def _model(path: str | None) -> dict[str, Any] | None:
     return {"path": path, "files": {name: [one.bytes, one.modified_ns] for name, one in found.items()}}
 
 
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
 def pair_of(model: ModelSettings) -> str:
-    """Names what is learnt of. A part that is not set has no place in it: what was learnt by a daemon that did not know
-    it yet stays."""
+    """Names the models that a ladder is of. A part that is not set has no place in it: what a daemon kept that did not
+    know it yet stays."""
     named = [f"{model.path} {model.draft_path}"]
     if model.light_draft_path is not None:
         named.append(f"light_draft={model.light_draft_path}")

@@ -27,6 +27,8 @@ _MODES = {mode: pb.DecodeMode.Name(number) for number, mode in MODES.items()}
 _WORKLOADS = {workload: pb.WorkloadClass.Name(number) for number, workload in WORKLOADS.items()}
 _DEPTH_MODES = {mode: pb.DepthMode.Name(number) for number, mode in DEPTH_MODES.items()}
 
+_LOOK_SECONDS = 0.5  # between two looks at whether a model is loaded
+
 Message = tuple[str, str]  # role, content
 Handler = Callable[[int, FrameType | None], object]
 
@@ -99,6 +101,22 @@ class DraftdClient:
 
     def close(self) -> None:
         self._channel.close()
+
+    def loaded(self, seconds: float, progress: Callable[[str], None] = lambda line: None) -> pb.GetModelResponse:
+        """The model, once it is loaded: waits for that for so long, and tells `progress` what is being done. A daemon
+        that does not answer is not waited for."""
+        deadline, told = time.monotonic() + seconds, ""
+        while True:
+            try:
+                return self.model()
+            except CallError as error:
+                loading = error.code is grpc.StatusCode.UNAVAILABLE and error.retry_after is not None
+                if not loading or time.monotonic() >= deadline:
+                    raise
+                if error.details != told:
+                    told = error.details
+                    progress(told)
+                time.sleep(min(error.retry_after or 0.0, _LOOK_SECONDS, max(0.0, deadline - time.monotonic())))
 
     def generate(
         self,

@@ -7,6 +7,7 @@ Its lock guards nothing that takes time: it is never held while MLX works. Impor
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -17,6 +18,8 @@ from draftd.errors import NotServing, QueueFull
 _IDLE_SECONDS = 0.5  # how long an idle engine sleeps when nothing wakes it
 _MOST_COMMANDS = 64  # waiting to be taken: they are taken every step
 _MOST_OWN = 16  # of the daemon's own requests in hand
+_MOST_GATHERED = 4096  # taken every step: requests that were ended before a step took them, for the most part
+_SHARE = 7  # a client may have so many waiting for each one that may wait besides
 
 
 def _promise() -> Future[Any]:
@@ -86,18 +89,22 @@ class Inbox:
         self._capacity, self._max_batch = capacity, max_batch
         self._wake = threading.Condition()
         self._gathered: list[Arrival | Command] = []
-        # Of these: clients' requests, the daemon's own, commands.
-        self._arrived = self._own_arrived = self._commands = 0
+        self._own_arrived = self._commands = 0  # of these: the daemon's own requests, commands
+        # Clients' requests that wait, and whose each is: not yet taken, and in the engine's hand. One that is ended
+        # gives its place up at once.
+        self._arrived: dict[str, str] = {}
+        self._waiting: dict[str, str] = {}
         self._endings: dict[str, FinishReason] = {}
         self._ready = self._closing = False
         self._drain_until = 0.0
-        self._active = self._waiting = self._own = 0  # in the engine's hand
+        self._active = self._own = 0  # in the engine's hand
         self._seconds_per_request = 1.0  # moving average, for the retry delay
 
     # any thread
 
     def submit(self, request: DecodeRequest, sink: TokenSink) -> None:
-        """Raises NotServing, or QueueFull with a retry delay."""
+        """Raises NotServing, or QueueFull with a retry delay: where the queue is full, or so much of it is this
+        client's that others would soon find no place."""
         own = request.origin is not Origin.CLIENT
         with self._wake:
             self._check_open()
@@ -105,15 +112,11 @@ class Inbox:
                 raise QueueFull(
                     f"{_MOST_OWN} requests of the daemon's own are in hand; no more may be", retry_after=1.0
                 )
-            queued = self._waiting + self._arrived
-            if not own and queued >= self._capacity:
-                wait = self._seconds_per_request * (queued + self._active) / self._max_batch
-                raise QueueFull(
-                    f"{queued} requests are waiting; at most {self._capacity} may",
-                    retry_after=min(max(wait, 0.1), 30.0),
-                )
-            self._arrived += not own
-            self._own_arrived += own
+            if own:
+                self._own_arrived += 1
+            else:
+                self._check_room(request.client)
+                self._arrived[request.id] = request.client
             self._gathered.append(Arrival(request, sink))
             self._wake.notify()
 
@@ -131,6 +134,8 @@ class Inbox:
         with self._wake:
             if self._ready:
                 self._endings.setdefault(request_id, reason)
+                self._arrived.pop(request_id, None)
+                self._waiting.pop(request_id, None)
                 self._wake.notify()
 
     def close(self, drain_until: float) -> None:
@@ -143,7 +148,22 @@ class Inbox:
     def counts(self) -> tuple[int, int]:
         """Clients' requests: running, waiting."""
         with self._wake:
-            return self._active, self._waiting + self._arrived
+            return self._active, len(self._waiting) + len(self._arrived)
+
+    def _check_room(self, client: str) -> None:
+        queued = len(self._waiting) + len(self._arrived)
+        free = self._capacity - queued
+        wait = min(max(self._seconds_per_request * (queued + self._active) / self._max_batch, 0.1), 30.0)
+        if free < 1 or len(self._gathered) >= _MOST_GATHERED:
+            raise QueueFull(f"{queued} requests are waiting; at most {self._capacity} may", retry_after=wait)
+        if queued < free * _SHARE:
+            return
+        theirs = sum(one == client for places in (self._waiting, self._arrived) for one in places.values())
+        if theirs >= free * _SHARE:
+            raise QueueFull(
+                f"{theirs} requests of this connection are waiting; the last {free} places are for others",
+                retry_after=wait,
+            )
 
     def _check_open(self) -> None:
         if self._closing or not self._ready:
@@ -163,7 +183,7 @@ class Inbox:
             if not (self._gathered or self._endings or self._closing):
                 return None
             taken = Taken(self._gathered, self._endings, self._closing, self._drain_until)
-            self._waiting += self._arrived
+            self._waiting |= self._arrived
             self._own += self._own_arrived
             self._empty()
             return taken
@@ -173,10 +193,11 @@ class Inbox:
         with self._wake:
             return dict(self._endings)
 
-    def report(self, active: int, waiting: int, own: int, seconds_per_request: float) -> None:
+    def report(self, active: int, waiting: Sequence[DecodeRequest], own: int, seconds_per_request: float) -> None:
         """What is in hand: clients' requests running and waiting, the daemon's own in either state."""
         with self._wake:
-            self._active, self._waiting, self._own = active, waiting, own
+            self._waiting = {one.id: one.client for one in waiting if one.id not in self._endings}
+            self._active, self._own = active, own
             self._seconds_per_request = seconds_per_request
 
     def shut(self, error: Exception) -> list[Arrival]:
@@ -191,5 +212,5 @@ class Inbox:
         return [arrival for arrival in left if isinstance(arrival, Arrival)]
 
     def _empty(self) -> None:
-        self._gathered, self._endings = [], {}
-        self._arrived = self._own_arrived = self._commands = 0
+        self._gathered, self._endings, self._arrived = [], {}, {}
+        self._own_arrived = self._commands = 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from draftd.core import DrafterName, FinishReason, Origin
+from draftd.core import DecodeRequest, DrafterName, FinishReason, Origin
 from draftd.engine.admission import Admission
 from draftd.engine.delivery import Delivery
 from draftd.engine.depth.controller import DepthControl, automatic
@@ -94,12 +94,15 @@ class Scheduler:
         return len(self._prefilling.waiting)
 
     @property
-    def clients(self) -> tuple[int, int]:
-        """Clients' requests, running and waiting."""
-        if not self.own:
-            return self.active, self.waiting
-        waiting = sum(one.request.origin is Origin.CLIENT for one in self._prefilling.waiting)
-        return self.active + self.waiting - self.own - waiting, waiting
+    def clients(self) -> tuple[int, list[DecodeRequest]]:
+        """Clients' requests: how many are running, and those that wait."""
+        waiting = [one.request for one in self._prefilling.waiting]
+        active = self.active
+        if self.own:
+            active += len(waiting) - self.own
+            waiting = [one for one in waiting if one.origin is Origin.CLIENT]
+            active -= len(waiting)
+        return active, waiting
 
     @property
     def kv_cache_bytes(self) -> int:

@@ -17,6 +17,7 @@ from draftd.fallback.journal import Journal, Subject, Transition
 from draftd.fallback.logs import OutageLog
 from draftd.fallback.seams import FallbackTelemetry
 from draftd.settings import AnnotationSettings
+from draftd.threads import lasting
 
 log = logging.getLogger(__name__)
 
@@ -52,9 +53,10 @@ class Annotator:
         self._changed = threading.Condition()  # guards the queue and what closes it
         self._waiting: deque[Transition] = deque()
         self._until: float | None = None  # set: it closes, and has until then
+        self._closing = threading.Event()
         self._deaf: Callable[[], None] = lambda: None
         self._outage = OutageLog(log)
-        self._thread = threading.Thread(target=self._run, name="draftd-annotations", daemon=True)
+        self._thread = lasting("draftd-annotations", self._run, self._closing)
 
     def start(self) -> None:
         self._thread.start()
@@ -66,6 +68,7 @@ class Annotator:
         self._deaf()
         with self._changed:
             self._until = time.monotonic() + seconds
+            self._closing.set()
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join(seconds)

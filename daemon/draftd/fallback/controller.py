@@ -20,7 +20,7 @@ from draftd.core import DrafterName, FallbackLevel
 from draftd.errors import NotServing, QueueFull
 from draftd.fallback.baselines import frozen_baselines
 from draftd.fallback.journal import Journal, Subject
-from draftd.fallback.ladder import Hold, LadderLevel, LadderSettings, LevelInForce, Signal, highest, move, released
+from draftd.fallback.ladder import Hold, LadderLevel, LadderSettings, LevelInForce, Signal, highest, move
 from draftd.fallback.leases import Applied, Lease, Notice
 from draftd.fallback.loaded_drafters import LoadedDrafters, StepUp, missing_drafters
 from draftd.fallback.logs import OutageLog
@@ -33,6 +33,7 @@ from draftd.fallback.signals import Guard
 from draftd.fallback.store import StateStore
 from draftd.hardware.state import HardwareView
 from draftd.settings import FallbackSettings
+from draftd.threads import lasting
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +50,9 @@ _OTHER_DRAFT = "it is another draft: what was learnt of the old one is forgotten
 @dataclass(frozen=True, slots=True)
 class FallbackState:
     """Times are seconds since 1970; `wait` is how long this level must have been in force before a step up.
-    `state_file` None: nothing is kept over a restart. `missing`: drafters of the ladder that cannot be had here, and
-    why. `drift`: by workload class, the CUSUM over its limit. `probe` and `canaries` are the last ones."""
+    `state_file` None: nothing is kept over a restart; `unsaved`: why the file has not what is here. `missing`: drafters
+    of the ladder that cannot be had here, and why. `drift`: by workload class, the CUSUM over its limit. `probe` and
+    `canaries` are the last ones."""
 
     ladder: tuple[LadderLevel, ...]
     position: int
@@ -64,6 +66,7 @@ class FallbackState:
     loaded_drafters: frozenset[DrafterName]
     draft_weight_bytes: int
     state_file: Path | None
+    unsaved: str = ""
     missing: Mapping[DrafterName, str] = field(default_factory=dict)
     drift: Mapping[str, float] = field(default_factory=dict)
     probe: ProbeReport | None = None
@@ -73,8 +76,8 @@ class FallbackState:
 class Controller:
     """Takes up the level of the last run as soon as it is made, and moves from `start` to `close`. Any thread.
 
-    `drafters` is what `runner` borrows from, `requests` what the engine reports to. `pair` names the models: what was
-    learnt of others is forgotten. Raises ConfigError for a file of baselines that cannot be read.
+    `drafters` is what `runner` borrows from, `requests` what the engine reports to; `store` is of these models alone.
+    Raises ConfigError for a file of baselines that cannot be read.
     """
 
     def __init__(
@@ -91,7 +94,6 @@ class Controller:
         journal: Journal,
         telemetry: FallbackTelemetry,
         store: StateStore,
-        pair: str = "",
         clock: SteadyClock | None = None,
     ) -> None:
         self._in_force, self._engine, self._drafters, self._requests = in_force, engine, drafters, requests
@@ -99,7 +101,7 @@ class Controller:
         self._clock = clock if clock is not None else SteadyClock()
         self._levels, now = in_force.ladder, self._clock()
         self._limits = LadderSettings.of(settings)
-        self._saved_state = SavedState(store, self._levels, telemetry, runner.baselines, pair)
+        self._saved_state = SavedState(store, self._levels, telemetry, runner.baselines)
         saved = self._saved_state.restore(now)
         frozen = frozen_baselines(settings.baseline)
         known = {**saved.baselines, **frozen}
@@ -119,9 +121,9 @@ class Controller:
         self._sleep = min(_LONGEST_SLEEP, settings.window_seconds / 10, settings.cooldown_seconds / 4)
         self._lock = threading.Lock()  # guards what waits
         self._waiting: list[tuple[Callable[[float], Any], Future[Any]]] = []
-        self._closed = False
+        self._closing = threading.Event()
         self._outage = OutageLog(log)
-        self._thread = threading.Thread(target=self._run, name="draftd-fallback", daemon=True)
+        self._thread = lasting("draftd-fallback", self._run, self._closing)
 
     def start(self) -> None:
         """Begins to move."""
@@ -130,7 +132,7 @@ class Controller:
     def close(self, seconds: float) -> bool:
         """Moves no more, and saves what is. False where the thread did not end in time: it is left behind."""
         with self._lock:
-            self._closed = True
+            self._closing.set()
         self._requests.woken.set()
         if self._thread.ident is not None:
             self._thread.join(seconds)
@@ -143,8 +145,8 @@ class Controller:
     # What is asked for from outside; the inner functions run on the controller's thread.
 
     def notices(self, notices: Sequence[Notice]) -> list[Applied]:
-        """What became of each; it is on the disk then, and obeyed. Raises QueueFull where that cannot be done soon,
-        NotServing when the controller ends."""
+        """What became of each; it is obeyed then, and on the disk unless the state says why not. Raises QueueFull where
+        that cannot be done soon, NotServing when the controller ends."""
         taken = tuple(notices)
 
         def apply(now: float) -> list[Applied]:
@@ -171,7 +173,9 @@ class Controller:
         until it is released. Raises QueueFull or NotServing."""
 
         def begin(now: float) -> None:
-            hold = Hold(highest(self._levels, level), None if expires_in is None else now + expires_in)
+            held, until = self._ladder.hold, None if expires_in is None else now + expires_in
+            before = self._ladder.position if held is None else held.before
+            hold = Hold(highest(self._levels, level), until, before)
             self._ladder = replace(self._ladder, hold=hold)
             if hold.position == self._ladder.position:
                 self._note("hold", hold.evidence)
@@ -182,10 +186,10 @@ class Controller:
         """Whether there was a hold. Raises QueueFull or NotServing."""
 
         def end(now: float) -> bool:
-            if self._ladder.hold is None:
+            hold = self._ladder.hold
+            if hold is None or hold.released:
                 return False
-            self._ladder = released(self._ladder, now)
-            self._note("release", "by an operator")
+            self._ladder = replace(self._ladder, hold=replace(hold, until=now, released=True))
             return True
 
         return self._answer(end)
@@ -223,7 +227,7 @@ class Controller:
         does. Raises NotServing once it is closed, QueueFull when too much waits."""
         future: Future[Any] = Future()
         with self._lock:
-            if self._closed:
+            if self._closing.is_set():
                 raise NotServing("the daemon is stopping")
             if len(self._waiting) >= _CAPACITY:
                 raise QueueFull(f"{_CAPACITY} wait for the fallback already", retry_after=_RETRY_SECONDS)
@@ -248,7 +252,7 @@ class Controller:
     # The controller's thread. Times are the ladder's clock; `now` never goes back. Nothing waits for the engine.
 
     def _run(self) -> None:
-        while not self._closed:
+        while not self._closing.is_set():
             self._requests.woken.wait(self._sleep)
             self._requests.woken.clear()
             self.tick()
@@ -264,11 +268,11 @@ class Controller:
             _end(answer, partial(what, now))
         try:
             self._look(now)
+            self._state = self._shown()
             self._outage.ended()
         except Exception as error:
             text = "the fallback could not look; it goes on, and further failures are not logged"
             self._outage.began(text, level=logging.ERROR, error=error)
-        self._state = self._shown()
         for answer, (_, future) in zip(answers, waiting, strict=True):
             _end_as(future, answer)
 
@@ -288,17 +292,16 @@ class Controller:
     def _move(self, now: float) -> None:
         permit = self._schedule.permit(self._ladder, now)
         before, after = self._ladder, move(self._ladder, self._levels, self._signals, permit, self._limits, now)
-        if before.hold is not None and after.hold is None:
-            self._note("release", "the hold's time is over")
         position, signal = after.position, after.signal
-        if position == before.position or signal is None:
-            self._ladder = after
-            self._step_up.give_up(position)
-            return
         down = position > before.position
-        if not down and not self._step_up.ready(before.position, position, now):
+        if position < before.position and not self._step_up.ready(before.position, position, now):
             return  # the ladder is as it was: the next move is the same, unless a signal speaks against it
         self._ladder = after
+        if before.hold is not None and after.hold is None:
+            self._note("release", "by an operator" if before.hold.released else "the hold's time is over")
+        if position == before.position or signal is None:
+            self._step_up.give_up(position)
+            return
         self._feed.anew(position, now)
         self._schedule.stepped(now)
         if down:
@@ -358,6 +361,7 @@ class Controller:
             loaded_drafters=engine.loaded,
             draft_weight_bytes=engine.draft_weight_bytes,
             state_file=self._saved_state.path,
+            unsaved=self._saved_state.unsaved,
             missing=missing_drafters(self._levels, self._engine),
             drift=self._feed.guard.drift(),
             probe=self._schedule.probed,

@@ -133,11 +133,11 @@ class History:
 def _lines(path: Path) -> list[bytes]:
     """A file's, without a torn last one, which is cut off so that the next one is whole."""
     try:
-        with path.open("r+b") as file:
-            raw = file.read()
-            whole = raw.rfind(b"\n") + 1
-            if whole != len(raw):
-                file.truncate(whole)
+        raw = path.read_bytes()
+        whole = raw.rfind(b"\n") + 1
+        if whole != len(raw):
+            with suppress(OSError):  # nothing can be written after it either
+                os.truncate(path, whole)
     except FileNotFoundError:
         return []
     except OSError as error:

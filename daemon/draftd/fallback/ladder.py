@@ -175,10 +175,13 @@ class LadderSettings:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """An operator holds the ladder at `position`. `until` None is until it is released."""
+    """An operator holds the ladder at `position`. `until` None is until it is released. `before`: where the ladder was,
+    and returns to when the hold ends; `released`: by the operator."""
 
     position: int
     until: float | None = None
+    before: int = 0
+    released: bool = False
 
     @property
     def evidence(self) -> str:
@@ -230,7 +233,7 @@ def move(
     if (hold := state.hold) is not None:
         if hold.until is None or now < hold.until:
             return _to(state, hold.position, Signal(Cause.HOLD, ladder[hold.position].kind, hold.evidence), now)
-        state = released(state, now)
+        return _unheld(state, hold, ladder, signals, now)
     wanted = [(lowest(ladder, signal.asks_for), signal) for signal in signals]
     below = [(position, signal) for position, signal in wanted if position > state.position]
     waited = now - state.since
@@ -256,11 +259,6 @@ def move(
     return replace(_to(state, above, signal, now), stepped_up=now)
 
 
-def released(state: LadderState, now: float) -> LadderState:
-    """The hold is over: signals count again, and a step is at least a cooldown away."""
-    return replace(state, hold=None, since=now)
-
-
 def to_probe(ladder: Sequence[LadderLevel], position: int, tried: Collection[int]) -> int | None:
     """What to probe next from `position`, with those levels probed in vain since the last step: the nearest one above
     whose drafter was not among them, or the level above again once all drafters were. None at the top."""
@@ -280,6 +278,17 @@ def lowest(ladder: Sequence[LadderLevel], kind: FallbackLevel) -> int:
 def highest(ladder: Sequence[LadderLevel], kind: FallbackLevel) -> int:
     """Where an operator who names `kind` wants to be: its first level, or the first one below it."""
     return next((i for i, level in enumerate(ladder) if level.kind <= kind), len(ladder) - 1)
+
+
+def _unheld(
+    state: LadderState, hold: Hold, ladder: Sequence[LadderLevel], signals: Iterable[Signal], now: float
+) -> LadderState:
+    """The hold is over: back at once to where the ladder was before it, or lower where a signal asks for that. A ladder
+    that was held higher stays there until one does. The next step is at least a cooldown away."""
+    back = Signal(Cause.HOLD, ladder[hold.before].kind, "the hold is over")
+    found = [(min(hold.before, state.position), back), *((lowest(ladder, one.asks_for), one) for one in signals)]
+    position, signal = max(found, key=lambda one: one[0])
+    return _to(replace(state, hold=None, since=now), position, signal, now)
 
 
 def _down(state: LadderState, position: int, signal: Signal, settings: LadderSettings, now: float) -> LadderState:

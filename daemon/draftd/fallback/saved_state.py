@@ -47,18 +47,18 @@ def _readable(found: object, read: ValidatorFunctionWrapHandler) -> ProbeBaselin
 
 
 class Saved(Document):
-    """`at` is when it was saved; `level` and `hold_level` are what the ladder's positions stood for; `quality` as Guard
-    has it. `pair` names the models."""
+    """`at` is when it was saved; `level`, `hold_level` and `unheld_level` are what the ladder's positions stood for;
+    `quality` as Guard has it."""
 
     version: Literal[2] = 2
     at: float
     level: LadderLevel
     hold_level: LadderLevel | None
+    unheld_level: LadderLevel | None = None
     ladder: LadderState
     leases: Annotated[Leases, AfterValidator(_dated)]
     baselines: Baselines
     quality: str
-    pair: str = ""
     probe_baselines: Annotated[ProbeBaselines | None, WrapValidator(_readable)] = None
 
     @classmethod
@@ -66,9 +66,8 @@ class Saved(Document):
         """Of a ladder with these levels; `more` are the other fields. Raises ValueError where one cannot be saved."""
         level, hold = levels[ladder.position], ladder.hold
         found = {"leases": Leases(), "baselines": {}, "quality": "", **more}
-        return cls(
-            at=at, level=level, hold_level=None if hold is None else levels[hold.position], ladder=ladder, **found
-        )
+        held, unheld = (None, None) if hold is None else (levels[hold.position], levels[hold.before])
+        return cls(at=at, level=level, hold_level=held, unheld_level=unheld, ladder=ladder, **found)
 
     def resumed(self, now: float) -> Saved:
         """As of `now`, after a restart. Where the clock has gone back no time has passed: everything moves with it."""
@@ -96,24 +95,26 @@ def parse(text: str, levels: Sequence[LadderLevel]) -> Saved:
         raise explained(error) from None
     hold = found.ladder.hold
     if hold is not None and found.hold_level is not None:
-        hold = replace(hold, position=_position(found.hold_level, levels))
+        before = _position(found.unheld_level or found.hold_level, levels)
+        hold = replace(hold, position=_position(found.hold_level, levels), before=before)
     ladder = replace(found.ladder, position=_position(found.level, levels), hold=hold)
     return found.model_copy(update={"ladder": ladder})
 
 
 def safer(text: str | None, levels: Sequence[LadderLevel], now: float) -> Saved:
-    """What to begin with where `parse` raises: the level, if that can be read; else the last one of SHORT_BLOCK."""
+    """What to begin with where `parse` raises: the level, if that can be read; else no drafts, until a probe of a
+    higher level is good: what was held there is not known any more."""
     try:
         level = TypeAdapter(LadderLevel).validate_python(from_json(text or "")["level"])
         position = _position(level, levels)
     except (ValueError, TypeError, LookupError):
-        position = lowest(levels, FallbackLevel.SHORT_BLOCK)
+        position = lowest(levels, FallbackLevel.AUTOREGRESSIVE)
     signal = Signal(Cause.UNREADABLE_STATE, levels[position].kind, "the saved state could not be read")
     return Saved.of(now, levels, LadderState(position, since=now, signal=signal))
 
 
 class SavedState:
-    """Reads and keeps it. One thread's. `pair` names the models: what was learnt of others is not theirs."""
+    """Reads and keeps it. One thread's. The store is of these models alone."""
 
     def __init__(
         self,
@@ -121,11 +122,11 @@ class SavedState:
         levels: Sequence[LadderLevel],
         telemetry: FallbackTelemetry,
         probe_baselines: ProbeBaselines,
-        pair: str = "",
     ) -> None:
-        self._store, self._levels, self._telemetry, self._pair = store, tuple(levels), telemetry, pair
+        self._store, self._levels, self._telemetry = store, tuple(levels), telemetry
         self._probe_baselines = probe_baselines
         self._kept: Saved | None = None  # as it is on the disk, but for its time
+        self.unsaved = ""  # why it is not, where it could not be saved
         self._outage = OutageLog(log)
 
     @property
@@ -144,28 +145,36 @@ class SavedState:
             log.warning("%s cannot be used: %s", self.path, error)
             self._store.set_aside()
             return safer(text, self._levels, now)
-        if found.pair != self._pair:
-            log.info("%s is of other models: its level is kept, what was learnt of them is not", self.path)
-            found = found.model_copy(update={"baselines": {}, "quality": ""})
-        elif found.probe_baselines is not None:
+        if found.probe_baselines is not None:
             self._probe_baselines.recall(found.probe_baselines)
-        return found.resumed(now)
+        found = found.resumed(now)
+        self._kept = _timeless(found)  # nothing is written before something changes
+        return found
 
     def keep(self, at: float, ladder: LadderState, **more: Any) -> None:
         """As `Saved.of`. What cannot be saved is counted, and logged once until it can be again."""
-        probed = self._probe_baselines.model_copy(update={"drafters": dict(self._probe_baselines.drafters)})
         try:
-            saved = Saved.of(at, self._levels, ladder, pair=self._pair, probe_baselines=probed, **more)
-            timeless = saved.model_copy(update={"at": 0.0})
+            saved = Saved.of(at, self._levels, ladder, probe_baselines=self._probe_baselines, **more)
+            timeless = _timeless(saved)
             if timeless == self._kept:
+                self.unsaved = ""
                 return
             self._store.save(saved.model_dump_json(indent=1))
         except (OSError, ValueError) as error:
             self._telemetry.save_failed()
-            self._outage.began(f"{self.path} cannot be saved: {error}; a restart would not find the level of now")
+            self.unsaved = f"{self.path} cannot be saved: {getattr(error, 'strerror', None) or error}"
+            self._outage.began(f"{self.unsaved}; a restart would not find the level of now")
             return
+        self.unsaved = ""
         self._outage.ended(f"{self.path} can be saved again")
         self._kept = timeless
+
+
+def _timeless(saved: Saved) -> Saved:
+    """As it is whenever it is saved."""
+    probed = saved.probe_baselines
+    copied = None if probed is None else probed.model_copy(update={"drafters": dict(probed.drafters)})
+    return saved.model_copy(update={"at": 0.0, "probe_baselines": copied})
 
 
 def _position(was: LadderLevel, levels: Sequence[LadderLevel]) -> int:

@@ -9,6 +9,7 @@ import logging
 import os
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -35,6 +36,15 @@ def explained(error: ValidationError, prefix: str = "") -> ValueError:
     """The first thing that is wrong with a document: the field, its value, and what is allowed."""
     path, value, allowed = wrong_field(error, prefix)
     return ValueError(FieldError(path or "the document", value, allowed).message)
+
+
+def remove_leftovers(path: Path, older_than: float = 0.0) -> None:
+    """Removes what processes that were killed in `replace_file` have left of `path`, where it has not changed for so
+    many seconds."""
+    for left in path.parent.glob(f".{path.name}.*"):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime >= older_than:
+                left.unlink()
 
 
 def replace_file(path: Path, text: str, finish: Callable[[str], None] = lambda name: None) -> None:
@@ -71,9 +81,7 @@ class StateStore:
         with what is wrong with it."""
         if self.path is None:
             return None
-        for left in self.path.parent.glob(f".{self.path.name}.*"):
-            with contextlib.suppress(OSError):
-                left.unlink()
+        remove_leftovers(self.path)
         try:
             with self.path.open("rb") as file:
                 raw = file.read(_MOST_BYTES + 1)
@@ -115,18 +123,23 @@ class StateFolder:
 
     @classmethod
     def open(cls, path: Path) -> StateFolder:
-        """Makes it where it is missing. Raises ConfigError where it cannot be used, or another daemon uses it."""
+        """Makes it where it is missing; one that cannot be written is there to be read. Raises ConfigError where it
+        cannot be had, or another daemon uses it."""
         lock = -1
         try:
             allowed = "a folder that can be written"
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except OSError as error:
+                lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                log.warning("%s cannot be written (%s): a restart finds what is there now", path, error.strerror)
             allowed = "a folder that can be locked, and that no other daemon uses"
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if lock >= 0:
                 os.close(lock)
-            raise ConfigError("fallback.state_dir", str(path), f"{allowed} ({error.strerror})") from None
+            raise ConfigError("fallback.state_dir", str(path), f"{allowed} ({error.strerror})") from error
         return cls(path, lock)
 
     def close(self) -> None:

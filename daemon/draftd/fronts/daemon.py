@@ -1,8 +1,8 @@
 """The daemon: how it comes up, and how it goes down.
 
 Up: listening at once, NOT_SERVING until the model is loaded. Down, on SIGTERM or SIGINT: NOT_SERVING, no new requests,
-running ones go on for `drain_seconds`, the rest are ended with a status, telemetry is flushed, all within limits. A
-second signal stops at once.
+running ones go on for `drain_seconds`, the rest are ended with a status, telemetry is flushed: all of it within
+`drain_seconds` and twelve more. A second signal stops at once.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -28,6 +29,7 @@ _LOAD_POLL_SECONDS = 0.05  # while loading: how soon progress and the end of it 
 _WATCH_POLL_SECONDS = 0.5  # afterwards: how soon a dead engine is noticed
 _DELIVERY_SECONDS = 5.0  # after the engine has ended the last request: for its end to reach the client
 _SPARE_CALLS = 256  # requests that the engine does not hold: being tokenised, or done and not yet read
+_CLOSE_SECONDS = 12.0  # after `drain_seconds`: for all of this together
 _HURRY_SECONDS = 2.0  # on a second signal: for the engine to end its step
 _GRACE_SECONDS = 0.5  # for calls that never end by themselves, such as health watches
 
@@ -134,15 +136,20 @@ class Daemon:
         if self._server is not None:
             await self._server.draining()
         seconds = self._settings.server.drain_seconds
+        self._announce("stopping")
         if self.service.in_hand:
             self._announce(f"draining: {self.service.in_hand} requests in hand, at most {seconds:g} s")
-        await asyncio.to_thread(self._on_drain)
+        deadline = time.monotonic() + seconds + _CLOSE_SECONDS
+        draining = asyncio.create_task(asyncio.to_thread(self._on_drain))
         # A load cannot be interrupted, and is not waited for: that thread ends with the process.
         loading = self._worker.state is EngineState.LOADING
         ended = loading or await asyncio.to_thread(self._worker.close, seconds)
-        delivered = await self.service.wait_idle(_DELIVERY_SECONDS)
+        await draining
+        delivered = await self.service.wait_idle(min(_DELIVERY_SECONDS, deadline - time.monotonic()))
         await self._close_listener(_GRACE_SECONDS)
-        flushed = await asyncio.to_thread(self._parts.telemetry.shutdown, self._settings.telemetry.shutdown_seconds)
+        left = max(_GRACE_SECONDS, deadline - time.monotonic())
+        flush = min(self._settings.telemetry.shutdown_seconds, left)
+        flushed = await asyncio.to_thread(self._parts.telemetry.shutdown, flush)
         self._parts.flags.close()
         for what, well in (("the engine", ended), ("delivery to a client", delivered), ("telemetry", flushed)):
             if not well:
@@ -185,6 +192,9 @@ class Daemon:
                 if not self._ready.is_set():
                     await server.serving()
                     self._ready.set()
+                    self._announce(
+                        f"speculation: {self._worker.info.speculation(self._parts.planner.max_draft_tokens)}"
+                    )
                     self._announce(f"serving {self._worker.info.model} on {self.address}")
                 await asyncio.sleep(_WATCH_POLL_SECONDS)
             else:

@@ -122,7 +122,8 @@ class ModelFolder:
         On Linux, floating-point weights become fp32: other types do not go through BLAS there.
         """
         import mlx.core as mx
-        from mlx_lm.utils import load_model
+
+        from draftd.models.mlx_lm import load_model
 
         try:
             model, config = load_model(self._folder, lazy=True)
@@ -135,7 +136,7 @@ class ModelFolder:
 
     def tokenizer(self, config: dict[str, Any] | None = None) -> Any:
         """mlx-lm's tokenizer. `config`: the model's, which may name more tokens that end a text."""
-        from mlx_lm.utils import load_tokenizer
+        from draftd.models.mlx_lm import load_tokenizer
 
         try:
             return load_tokenizer(self._folder, eos_token_ids=(config or {}).get("eos_token_id"))
@@ -168,7 +169,8 @@ class ModelFolder:
 
     def _downloaded(self, path: str) -> Path:
         from huggingface_hub import snapshot_download
-        from mlx_lm.utils import DEFAULT_ALLOW_PATTERNS
+
+        from draftd.models.mlx_lm import DEFAULT_ALLOW_PATTERNS
 
         try:
             return Path(snapshot_download(path, allow_patterns=DEFAULT_ALLOW_PATTERNS))

@@ -23,7 +23,7 @@ from openfeature.hook import Hook
 from openfeature.provider import ProviderStatus
 from openfeature.provider.no_op_provider import NoOpProvider
 
-from draftd.errors import DeadlineExceeded, FlagReadOnly
+from draftd.errors import ConfigError, DeadlineExceeded, FlagReadOnly
 from draftd.fallback.journal import Journal, Subject
 from draftd.planning import flag_file
 from draftd.planning.flag_file import FLAG_KEY, VARIANTS, FlagFile, FlagResolution
@@ -80,13 +80,14 @@ class FlagService:
 
     @classmethod
     def open(cls, settings: FlagSettings, *, hook: Hook | None = None, journal: Journal | None = None) -> FlagService:
-        """Writes the file when it is missing. A broken file, or a server that is away, is logged and waited for.
-
-        Raises ConfigError where the file cannot be written.
-        """
+        """Writes the file when it is missing; where that cannot be done, the configured default is in force until there
+        is one. A broken file, or a server that is away, is logged and waited for."""
         service = cls(settings, journal if journal is not None else Journal())
-        if service._file is not None and service._file.create_if_missing(settings.default_variant):
-            log.info("wrote the flag file %s", settings.file)
+        try:
+            if service._file is not None and service._file.create_if_missing(settings.default_variant):
+                log.info("wrote the flag file %s", settings.file)
+        except ConfigError as error:
+            log.warning("%s; the flag is %s until there is one", error.message, settings.default_variant)
         service._begin([] if hook is None else [hook])
         return service
 

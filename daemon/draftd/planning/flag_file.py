@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from draftd.errors import ConfigError, FlagReadOnly, InvalidRequest
-from draftd.fallback.store import replace_file
+from draftd.fallback.store import remove_leftovers, replace_file
 
 FLAG_KEY = "speculative-decoding"
 VARIANTS: Mapping[str, bool] = {"on": True, "off": False}
+_LEFT_SECONDS = 60.0  # another daemon may have the same file, and be about to replace it
 _SCHEMA = "https://flagd.dev/schema/v0/flags.json"
 
 Document = dict[str, Any]
@@ -90,6 +91,7 @@ class FlagFile:
 
     def create_if_missing(self, variant: str) -> bool:
         """Whether it was written. Raises ConfigError where it cannot be."""
+        remove_leftovers(self.path, _LEFT_SECONDS)
         if self.path.exists():
             return False
         try:
@@ -120,8 +122,11 @@ class FlagFile:
         """
         if not self.writable:
             raise FlagReadOnly(f"{self.path} cannot be rewritten by the daemon: edit it by hand")
-        if self.create_if_missing(variant):
-            return ""
+        try:
+            if self.create_if_missing(variant):
+                return ""
+        except ConfigError as error:
+            raise FlagReadOnly(error.message) from None
         try:
             document = self.read()
         except ValueError as error:

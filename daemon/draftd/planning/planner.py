@@ -98,15 +98,20 @@ def decide(
     if ceiling.max_draft_tokens == 0:
         return _lowered(wish, flag, ceiling, "configuration: max_draft_tokens is 0")
     drafter = _drafter(wish, ceiling)
+    mode, notes = wish.depth_mode or depth_mode, [said]
     if drafter not in model.drafters:
-        return _lowered(wish, flag, ceiling, _missing(drafter, wish, model))
+        missing = _missing(drafter, wish, model)
+        if wish.drafter is not None or mode is DepthMode.FIXED or PROMPT_LOOKUP not in model.drafters:
+            return _lowered(wish, flag, ceiling, missing)
+        # It costs next to nothing, and automatic depth finds out in which texts it pays.
+        drafter = PROMPT_LOOKUP
+        notes.append(f"{missing}: {drafter} in its place")
     limit = model.rollback_limit
     if limit is not None and prompt_tokens + 1 >= limit:
         # The engine would find the same in its first step; here a demand can still be refused.
         reason = f"model: its rotating cache of {limit} tokens is full after a prompt of {prompt_tokens}"
         return _lowered(wish, flag, ceiling, reason)
 
-    notes = [said]
     depth = ceiling.max_draft_tokens
     if ceiling.kind < FallbackLevel.FULL:
         notes.append(f"ladder: {ceiling.kind.label}")
@@ -114,14 +119,13 @@ def decide(
         notes.append(f"request: max_draft_tokens {wish.max_draft_tokens} lowered to the daemon's {depth}")
     elif wish.max_draft_tokens is not None:
         depth = wish.max_draft_tokens
-    mode = wish.depth_mode or depth_mode
     others = _alternatives(wish, drafter, model) if mode is DepthMode.AUTOMATIC else frozenset()
     reason = "; ".join(notes)
     return DecodePlan(DecodeMode.SPECULATIVE, depth, drafter, ceiling.kind, flag.variant, reason, mode, others)
 
 
 def _drafter(wish: Wish, ceiling: LadderLevel) -> DrafterName:
-    """The one drafter that the level and the client allow. Where it cannot be had, none takes its place."""
+    """The one drafter that the level and the client allow."""
     allowed = ceiling.drafter
     assert allowed is not None, ceiling
     if wish.drafter is None:

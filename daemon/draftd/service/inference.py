@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
-from draftd.core import ContextTier, DecodeRequest, Emission, FinishReason, Outcome
+from draftd.core import DEADLINE_SLACK_SECONDS, ContextTier, DecodeRequest, Emission, FinishReason, Outcome
 from draftd.engine.loop import EngineState, EngineWorker
 from draftd.errors import ClientStalled, DeadlineExceeded, DraftdError, EngineFailure, NotServing, QueueFull
 from draftd.models.tokenizer import Tokenizer
@@ -31,8 +31,6 @@ from draftd.service.stream import Mailbox, StallGuard, TokenStream
 from draftd.service.text import StopStrings, TextStream, tokenise
 from draftd.telemetry.spans import InferenceSpan, InferenceStart
 
-_DEADLINE_SLACK_SECONDS = 0.05
-
 log = logging.getLogger(__name__)
 
 
@@ -40,8 +38,9 @@ class InferenceService:
     """All requests of a daemon. Made and used on one event loop.
 
     `limit` bounds the requests in hand: those from their arrival until both their front and the engine are done with
-    them. The engine's queue bounds only those that wait for it; this bounds also those that are being tokenised, or
-    whose clients read slowly. `write_stall_seconds` None waits for ever for a client that does not read.
+    them, or the client has gone. The engine's queue bounds only those that wait for it; this bounds also those that are
+    being tokenised, or whose clients read slowly. `write_stall_seconds` None waits for ever for a client that does not
+    read.
     """
 
     def __init__(
@@ -58,8 +57,10 @@ class InferenceService:
         self._default_max_tokens, self._stall = default_max_tokens, write_stall_seconds
         self.limit = limit
         self.refused = 0
+        self.left: dict[FinishReason, int] = {}  # requests that ended before the engine had them
         self.draining = False
         self._open: set[str] = set()
+        self._abandoned: set[str] = set()  # of these: the engine has yet to learn that their clients have gone
         self._none_open = asyncio.Event()
         self._none_open.set()
         self._mailbox = Mailbox(asyncio.get_running_loop())
@@ -142,6 +143,7 @@ class InferenceService:
                 stop=StopStrings(tokenizer, valid.stop) if valid.stop else None,
                 deadline=valid.deadline,
                 workload=valid.workload,
+                client=valid.client,
             )
             stream = TokenStream(self._mailbox, partial(self._ended, request_id, span))
             self._worker.submit(decode, stream)
@@ -149,12 +151,17 @@ class InferenceService:
             self.refused += 1
             (span or self._begin_span(start)).refused(error)
             raise
+        except asyncio.CancelledError:
+            reason = _reason_to_leave(request)
+            self.left[reason] = self.left.get(reason, 0) + 1
+            (span or self._begin_span(start)).left(reason)
+            raise
         return _Call(valid, Started(request_id, model.info, len(ids), plan), tokenizer, span, stream)
 
     def _ready(self) -> ServedModel:
         if self.draining:
             raise NotServing("the daemon is draining and takes no new requests", retry_after=1.0)
-        if self.in_hand > self.limit:
+        if self.in_hand - len(self._abandoned) > self.limit:
             raise QueueFull(f"{self.limit} requests are in hand, and no more may be", retry_after=1.0)
         if self._worker.state is EngineState.FAILED:
             raise NotServing(f"the engine failed: {self._worker.error}")
@@ -186,14 +193,13 @@ class InferenceService:
 
     def _leave(self, call: _Call) -> None:
         """The front is done, perhaps before the engine has ended the request: then `_ended` is called later."""
-        request_id, outcome, deadline = call.started.request_id, call.stream.outcome, call.request.deadline
+        request_id, outcome = call.started.request_id, call.stream.outcome
         if outcome is not None:
             self._ended(request_id, call.span, outcome)
             return
         call.stream.abandon()
-        # A client whose time is up leaves too, a little before this clock says so: its own began to run earlier.
-        late = deadline is not None and time.monotonic() >= deadline - _DEADLINE_SLACK_SECONDS
-        self._worker.cancel(request_id, FinishReason.DEADLINE if late else FinishReason.CANCELLED)
+        self._abandoned.add(request_id)
+        self._worker.cancel(request_id, _reason_to_leave(call.request))
 
     def _ended(self, request_id: str, span: InferenceSpan, outcome: Outcome) -> None:
         span.finished(outcome)  # a second time is ignored
@@ -201,6 +207,7 @@ class InferenceService:
 
     def _forget(self, request_id: str) -> None:
         self._open.discard(request_id)
+        self._abandoned.discard(request_id)
         if not self._open:
             self._none_open.set()
 
@@ -214,6 +221,12 @@ class _Call:
     tokenizer: Tokenizer
     span: InferenceSpan
     stream: TokenStream
+
+
+def _reason_to_leave(request: Request) -> FinishReason:
+    """A client whose time is up leaves too, a little before this clock says so: its own began to run earlier."""
+    late = request.deadline is not None and time.monotonic() >= request.deadline - DEADLINE_SLACK_SECONDS
+    return FinishReason.DEADLINE if late else FinishReason.CANCELLED
 
 
 def _error_of(outcome: Outcome) -> DraftdError | None:

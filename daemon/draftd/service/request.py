@@ -61,7 +61,8 @@ Prompt = RawText | Chat | TokenIds
 @dataclass(frozen=True, slots=True)
 class Request:
     """One request as its front read it. `max_tokens` None is the daemon's default; `deadline` is on the monotonic
-    clock. `problem`: what the front could not express here; the request is refused with it."""
+    clock; `client` is the connection that it came by. `problem`: what the front could not express here; the request is
+    refused with it."""
 
     prompt: Prompt
     max_tokens: int | None = None
@@ -71,6 +72,7 @@ class Request:
     workload: WorkloadClass = WorkloadClass.UNSPECIFIED
     caller: str = ""
     deadline: float | None = None
+    client: str = ""
     problem: InvalidRequest | None = None
 
 

@@ -8,7 +8,9 @@ answer itself: no more tokens than the request may emit.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
+import logging
 import os
 import threading
 from collections import deque
@@ -18,6 +20,8 @@ from typing import Self
 
 from draftd.core import Emission, Outcome
 from draftd.errors import ClientStalled
+
+log = logging.getLogger(__name__)
 
 _MERGE_TOKENS = 4096  # most tokens in one message: far below what clients take
 
@@ -58,7 +62,8 @@ class Mailbox:
             self._queue.append((stream, item))
             if not self._awake:
                 self._awake = True
-                self._write(self._in, b"\0", 1)
+                if self._write(self._in, b"\0", 1) != 1:  # the wake-up that cannot fail, if a slower one
+                    self._loop.call_soon_threadsafe(self._deliver)
 
     def close(self) -> None:
         """Event loop. What was not delivered is dropped."""
@@ -71,11 +76,16 @@ class Mailbox:
                 self._queue.clear()
 
     def _deliver(self) -> None:
-        os.read(self._out, 1)
+        if not self._closed:
+            with contextlib.suppress(BlockingIOError):  # woken without it
+                os.read(self._out, 1)
         self._awake = False  # first: what is posted from here on wakes the loop again
         while self._queue:
             stream, item = self._queue.popleft()
-            stream.receive(item)
+            try:
+                stream.receive(item)
+            except Exception:  # the other streams are not held up by it
+                log.exception("what the engine said was not delivered to one stream")
 
 
 class TokenStream:

@@ -10,6 +10,7 @@ from draftd.core import LIGHT_DRAFT_MODEL, PROMPT_LOOKUP
 from draftd.settings.kinds import (
     Address,
     BlockLengths,
+    Credential,
     Drafters,
     ExistingFile,
     HeaderName,
@@ -92,8 +93,8 @@ class WebhookSettings(Section):
 
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on. Beyond loopback needs TLS.")
     port: int = Field(default=50552, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
-    token: Token | None = Field(default=None, description="Bearer token of the sender (Alertmanager, Grafana).")
-    secret: Token | None = Field(default=None, description="Key of the sender's HMAC-SHA256 signature (Grafana).")
+    token: Credential | None = Field(default=None, description="Bearer token of the sender (Alertmanager, Grafana).")
+    secret: Credential | None = Field(default=None, description="Key of the sender's HMAC-SHA256 signature (Grafana).")
     timestamp_header: HeaderName = Field(
         default=TIMESTAMP_HEADER,
         description="Header with the signature's time, in seconds since 1970; a signature without it is refused.",

@@ -28,6 +28,8 @@ from pydantic_settings import NoDecode
 from draftd.core import DrafterName
 from draftd.errors import ConfigError
 
+_SHORTEST = 16  # characters of a credential
+
 
 class Section(BaseModel):
     """A table of the TOML file."""
@@ -89,6 +91,12 @@ def _token(value: SecretStr) -> SecretStr:
     return value
 
 
+def _long(value: SecretStr) -> SecretStr:
+    if len(value.get_secret_value()) < _SHORTEST:
+        raise ValueError("it could be guessed")
+    return value
+
+
 def _address(value: str) -> str:
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
@@ -117,6 +125,13 @@ ExistingFile = Annotated[FilePath, BeforeValidator(_home)]
 HomePath = Annotated[Path, BeforeValidator(_home)]
 ModelName = Annotated[str, BeforeValidator(_home), _allowed("a folder or a hub id")]
 Token = Annotated[SecretStr, AfterValidator(_token), _allowed("printable ASCII without spaces")]
+#: What others prove themselves with to this daemon.
+Credential = Annotated[
+    SecretStr,
+    AfterValidator(_token),
+    AfterValidator(_long),
+    _allowed(f"at least {_SHORTEST} characters of printable ASCII, without spaces"),
+]
 Address = Annotated[
     str, AfterValidator(_address), _allowed("http:// or https://, a host, a path; a token has a setting of its own")
 ]

@@ -11,7 +11,16 @@ from pydantic import Field, FiniteFloat, model_validator
 from draftd.core import DepthMode, DrafterName
 from draftd.engine.limits import Limits
 from draftd.errors import ConfigError
-from draftd.settings.kinds import ExistingFile, HomePath, ModelName, Seconds, Section, Token, check_listener, state_dir
+from draftd.settings.kinds import (
+    Credential,
+    ExistingFile,
+    HomePath,
+    ModelName,
+    Seconds,
+    Section,
+    check_listener,
+    state_dir,
+)
 
 
 class ModelSettings(Section):
@@ -51,7 +60,7 @@ class ServerSettings(Section):
         default="127.0.0.1", min_length=1, description="Address to listen on. Beyond loopback needs TLS and a token."
     )
     port: int = Field(default=50551, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
-    token: Token | None = Field(default=None, description="Bearer token that every call must carry.")
+    token: Credential | None = Field(default=None, description="Bearer token that every call must carry.")
     tls_cert: ExistingFile | None = Field(default=None, description="Certificate chain (PEM).")
     tls_key: ExistingFile | None = Field(default=None, description="Private key of the certificate (PEM).")
     tls_client_ca: ExistingFile | None = Field(

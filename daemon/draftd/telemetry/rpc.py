@@ -16,6 +16,7 @@ from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_context
 
+from draftd.core import DEADLINE_SLACK_SECONDS
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry.metrics import Metrics, Recording
@@ -116,7 +117,7 @@ class Call:
         if self._error is None and not context.done():
             # Cut off: no status was sent. `cancelled()` stays False here; the clock tells a deadline from a departure.
             left = context.time_remaining()
-            over = left is not None and left <= 0
+            over = left is not None and left <= DEADLINE_SLACK_SECONDS
             return grpc.StatusCode.DEADLINE_EXCEEDED if over else grpc.StatusCode.CANCELLED
         code = context.code()
         if isinstance(code, grpc.StatusCode) and code is not grpc.StatusCode.OK:

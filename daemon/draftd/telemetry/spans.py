@@ -59,7 +59,7 @@ class InferenceStart:
 class InferenceSpan:
     """One request, as a span with children and on the request metrics. Never raises.
 
-    Exactly one of `finished` and `refused` ends it; a second is ignored.
+    Exactly one of `finished`, `refused` and `left` ends it; a second is ignored.
     """
 
     def __init__(self, start: InferenceStart, on: Recording) -> None:
@@ -111,6 +111,17 @@ class InferenceSpan:
                 kind = type(error).__name__
                 self._span.set_attributes({a.ERROR_TYPE.name: kind, a.OUTCOME.name: REFUSED})
                 self._end(REFUSED, kind, error.message, time.monotonic())
+
+    def left(self, reason: FinishReason) -> None:
+        """Its client went, or its time was up, before it reached the engine."""
+        if not self._ended:
+            self._ended = True
+            with self._guarded:
+                kind = _ERRORS.get(reason)
+                self._span.set_attributes(named({a.ERROR_TYPE: kind, a.OUTCOME: reason.value}))
+                self._end(
+                    reason.value, kind, reason.value if reason is FinishReason.DEADLINE else None, time.monotonic()
+                )
 
     def _finish(self, outcome: Outcome) -> None:
         stats, reason = outcome.stats, outcome.reason

@@ -422,7 +422,7 @@ class Lease(_message.Message):
     def __init__(self, alert: _Optional[str] = ..., fingerprint: _Optional[str] = ..., level: _Optional[str] = ..., started: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class FallbackState(_message.Message):
-    __slots__ = ("ladder", "position", "since", "cause", "hold", "demands", "leases", "wait", "relapses", "loaded_drafters", "draft_weight_bytes", "state_file", "absent_drafters")
+    __slots__ = ("ladder", "position", "since", "cause", "hold", "demands", "leases", "wait", "relapses", "loaded_drafters", "draft_weight_bytes", "state_file", "absent_drafters", "unsaved")
     class AbsentDraftersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -443,6 +443,7 @@ class FallbackState(_message.Message):
     DRAFT_WEIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
     STATE_FILE_FIELD_NUMBER: _ClassVar[int]
     ABSENT_DRAFTERS_FIELD_NUMBER: _ClassVar[int]
+    UNSAVED_FIELD_NUMBER: _ClassVar[int]
     ladder: _containers.RepeatedCompositeFieldContainer[LadderLevel]
     position: int
     since: _timestamp_pb2.Timestamp
@@ -456,7 +457,8 @@ class FallbackState(_message.Message):
     draft_weight_bytes: int
     state_file: str
     absent_drafters: _containers.ScalarMap[str, str]
-    def __init__(self, ladder: _Optional[_Iterable[_Union[LadderLevel, _Mapping]]] = ..., position: _Optional[int] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., cause: _Optional[str] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., demands: _Optional[_Iterable[_Union[Demand, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., relapses: _Optional[int] = ..., loaded_drafters: _Optional[_Iterable[str]] = ..., draft_weight_bytes: _Optional[int] = ..., state_file: _Optional[str] = ..., absent_drafters: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    unsaved: str
+    def __init__(self, ladder: _Optional[_Iterable[_Union[LadderLevel, _Mapping]]] = ..., position: _Optional[int] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., cause: _Optional[str] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., demands: _Optional[_Iterable[_Union[Demand, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., relapses: _Optional[int] = ..., loaded_drafters: _Optional[_Iterable[str]] = ..., draft_weight_bytes: _Optional[int] = ..., state_file: _Optional[str] = ..., absent_drafters: _Optional[_Mapping[str, str]] = ..., unsaved: _Optional[str] = ...) -> None: ...
 
 class GetLevelRequest(_message.Message):
     __slots__ = ()

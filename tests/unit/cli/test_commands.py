@@ -200,6 +200,10 @@ def test_serve_with_a_wrong_setting_names_it(draftd: Run) -> None:
     ran = draftd("serve", "--host", "0.0.0.0")
     assert ran.code == 2
     assert "server.token" in ran.err
+    ran = draftd("serve", "--set", "server.token=correct-horse-battery-staple")
+    assert ran.code == 2
+    assert "DRAFTD_SERVER__TOKEN" in ran.err
+    assert "horse" not in ran.err, "it stands in the list of processes, and not in a log as well"
 
 
 def test_serve_with_a_missing_model_says_so(draftd: Run, tmp_path: Path) -> None:

@@ -258,7 +258,6 @@ class Controlled:
         engine: FakeEngine | None = None,
         hardware: Any = None,
         start: float = START,
-        pair: str = "",
         journal: Journal | None = None,
         **settings: Any,
     ) -> None:
@@ -289,7 +288,6 @@ class Controlled:
             journal=self.journal,
             telemetry=self.telemetry,
             store=store if store is not None else StateStore(None),
-            pair=pair,
             clock=SteadyClock(lambda: start, lambda: self.now),
         )
 

@@ -40,13 +40,12 @@ def test_a_probe_after_a_restart_is_compared_with_what_was_learnt_before_it() ->
             assert runner.probe(FULL).result(SOON).verdict is verdict
 
 
-def test_lessons_are_saved_and_restored_with_the_rest_and_not_for_other_models() -> None:
+def test_baselines_of_probes_are_saved_and_restored_with_the_rest() -> None:
     store = MemoryStore()
     first = Controlled(store)
     first.runner.baselines.forget()
     first.at(1)
     assert Controlled(store).runner.known == {PROMPT_LOOKUP}
-    assert Controlled(store, pair="others").runner.known == set(BUILT_IN_DRAFTERS)  # as it was made
 
 
 @pytest.mark.parametrize(

@@ -136,22 +136,23 @@ def test_a_disk_that_hangs_keeps_a_sender_no_longer_than_a_few_seconds(monkeypat
         assert left.result(10) == "done"  # nobody is left waiting
 
 
+@pytest.mark.parametrize("part", ["_look", "_shown"])
 def test_a_look_that_fails_is_logged_once_and_the_next_one_is_made(
-    running: Running, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    part: str, running: Running, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks, look = 0, running.controller._look
+    looks, look = 0, getattr(running.controller, part)
 
-    def broken(now: float) -> None:
+    def broken(*_: object) -> None:
         nonlocal looks
         looks += 1
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(running.controller, "_look", broken)
+    monkeypatch.setattr(running.controller, part, broken)
     until(lambda: looks >= 3)
     assert len([record for record in caplog.records if "could not look" in record.message]) == 1
     assert running.controller.notices([notice()]) == [Applied.ACCEPTED]
-    monkeypatch.setattr(running.controller, "_look", look)
-    until(lambda: running.position == BOTTOM)
+    monkeypatch.setattr(running.controller, part, look)
+    until(lambda: running.controller.state().position == BOTTOM)
 
 
 def test_who_asks_after_the_end_is_told_so_and_nobody_is_left_waiting() -> None:

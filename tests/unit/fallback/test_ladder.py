@@ -24,7 +24,6 @@ from draftd.fallback.ladder import (
     ladder_levels,
     lowest,
     move,
-    released,
     to_probe,
 )
 
@@ -162,14 +161,31 @@ def test_relapses_double_the_wait_and_a_good_time_halves_it() -> None:
 def test_a_hold_outranks_everything_until_it_is_over() -> None:
     climb = Climb(LadderState(hold=Hold(2, until=1000.0)))
     assert climb.at(0, hard()) == 2
-    assert climb.at(999, probe=True) == 2
-    assert climb.at(1000, probe=True) == 2
-    assert climb.at(1199, probe=True) == 2
-    assert climb.at(1200, probe=True) == 1
+    assert climb.at(999) == 2
     climb = Climb(LadderState(hold=Hold(0)))
     assert climb.at(1e9, hard()) == 0
-    climb.state = released(climb.state, 1e9)
-    assert climb.at(1e9, hard()) == BOTTOM
+
+
+@pytest.mark.parametrize(
+    ("before", "held", "signals", "then"),
+    [
+        (0, 2, (), 0),  # back to where it was, without a probe
+        (1, BOTTOM, (), 1),
+        (0, BOTTOM, (soft(SHORT),), lowest(LADDER, SHORT)),  # as far as what goes on allows
+        (0, 0, (soft(SHORT),), lowest(LADDER, SHORT)),
+        (0, 2, (soft(SHORT), hard()), BOTTOM),
+        (3, 0, (), 0),  # it was held higher, and nothing speaks against it
+    ],
+)
+def test_the_end_of_a_hold_leads_at_once_to_what_signals_allow(
+    before: int, held: int, signals: tuple[Signal, ...], then: int
+) -> None:
+    climb = Climb(LadderState(before, hold=Hold(held, until=1000.0, before=before)))
+    assert climb.at(999, *signals) == held
+    assert climb.at(1000, *signals) == then
+    assert climb.state.hold is None
+    if then:
+        assert climb.at(1199, probe=True) == then, "the next step up has its usual wait"
 
 
 EVENTS = st.lists(

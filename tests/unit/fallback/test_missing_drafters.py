@@ -10,7 +10,17 @@ from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, PROMPT_LOOKUP, DrafterNa
 from draftd.errors import NotNow, NotServing
 from draftd.fallback.probes import Verdict
 from tests.answering import INFO, Answering
-from tests.unit.fallback.controlled import BOTTOM, COOLDOWN, LADDER, LIGHT, LIGHT_DRAFT, PLAIN, TOP, Controlled
+from tests.unit.fallback.controlled import (
+    BOTTOM,
+    COOLDOWN,
+    LADDER,
+    LIGHT,
+    LIGHT_DRAFT,
+    PLAIN,
+    TOP,
+    Controlled,
+    tell_and_resolve,
+)
 from tests.unit.fallback.probing import FULL, SOON, at, probe_runner
 from tests.unit.fallback.probing import LIGHT as LOOKUP
 from tests.unit.fallback.probing import PLAIN as NOTHING
@@ -60,7 +70,7 @@ def test_nothing_is_tried_unasked_where_nothing_is_drafted() -> None:
 @pytest.mark.parametrize("drafters", [(), (PROMPT_LOOKUP,)], ids=["none", "lookup alone"])
 def test_a_level_whose_drafter_is_missing_does_not_bar_the_way_up(drafters: tuple[DrafterName, ...]) -> None:
     controlled = without_draft(*drafters)
-    controlled.controller.hold(PLAIN, 10.0)
+    tell_and_resolve(controlled, PLAIN, hard=True)
     assert controlled.position == BOTTOM
     assert controlled.until(20 * COOLDOWN) == TOP
     assert controlled.runner.probed == [LADDER[LIGHT]] * len(drafters)
@@ -71,10 +81,10 @@ def test_a_level_whose_drafter_is_missing_does_not_bar_the_way_up(drafters: tupl
 
 def test_such_a_level_is_stepped_up_to_no_sooner() -> None:
     controlled = without_draft(PROMPT_LOOKUP)
-    controlled.controller.hold(LIGHT_DRAFT, 10.0)
+    tell_and_resolve(controlled, LIGHT_DRAFT, hard=True)
     assert controlled.position == LIGHT
-    assert controlled.until(2 * COOLDOWN) == LIGHT
-    assert controlled.until(2 * COOLDOWN + 15) == LIGHT - 1
+    assert controlled.until(2 * COOLDOWN - 5) == LIGHT
+    assert controlled.until(2 * COOLDOWN + 5) == LIGHT - 1
     assert controlled.runner.probed == []
 
 

@@ -19,7 +19,7 @@ from draftd.fallback.saved_state import Saved, parse, safer
 
 DRAFT, LIGHT, LOOKUP = DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP
 LADDER = ladder_levels(6, (4, 3, 2), DRAFT, (LIGHT, LOOKUP))
-LAST_SHORT, BOTTOM = 3, len(LADDER) - 1
+BOTTOM = len(LADDER) - 1
 NOW = 1_700_000_000.0
 
 
@@ -120,12 +120,12 @@ def test_what_is_wrong_is_named_with_what_is_allowed(path: tuple[str, ...], valu
 
 
 @pytest.mark.parametrize("broken", [None, [], 7, "x", {}, {"ladder": 1}, {"level": {"kind": 3}}])
-def test_a_broken_document_leads_to_the_last_short_block(broken: object) -> None:
+def test_a_broken_document_leads_to_no_drafts(broken: object) -> None:
     text = json.dumps(broken)
     with pytest.raises(ValueError, match="allowed|missing"):
         parse(text, LADDER)
-    signal = Signal(Cause.UNREADABLE_STATE, FallbackLevel.SHORT_BLOCK, "the saved state could not be read")
-    assert safer(text, LADDER, NOW) == Saved.of(NOW, LADDER, LadderState(LAST_SHORT, NOW, signal))
+    signal = Signal(Cause.UNREADABLE_STATE, FallbackLevel.AUTOREGRESSIVE, "the saved state could not be read")
+    assert safer(text, LADDER, NOW) == Saved.of(NOW, LADDER, LadderState(BOTTOM, NOW, signal))
     assert safer(None, LADDER, NOW) == safer("{", LADDER, NOW) == safer(text, LADDER, NOW)
 
 
@@ -157,7 +157,7 @@ def test_whatever_stands_in_its_place_is_read_or_refused_and_never_leads_higher(
         found = parse(json.dumps(broken), LADDER)
     except ValueError:
         found = safer(json.dumps(broken), LADDER, NOW)
-        assert found.ladder.position >= min(saved.ladder.position, LAST_SHORT)
+        assert found.ladder.position >= saved.ladder.position
     assert 0 <= found.ladder.position <= BOTTOM
     if "level" not in parts:
-        assert found.ladder.position >= min(saved.ladder.position, LAST_SHORT)
+        assert found.ladder.position >= saved.ladder.position

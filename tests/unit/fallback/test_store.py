@@ -12,7 +12,7 @@ import pytest
 from draftd.cli.state import Kept
 from draftd.errors import ConfigError
 from draftd.fallback.store import StateFolder, StateStore
-from draftd.settings import FallbackSettings, ServerSettings, Settings
+from draftd.settings import FallbackSettings, ModelSettings, ServerSettings, Settings
 
 
 def test_what_is_saved_is_found_again_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
@@ -103,6 +103,52 @@ def test_a_folder_that_cannot_be_made_is_a_configuration_error(tmp_path: Path) -
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"fallback\.state_dir.*can be written"):
         StateFolder.open(tmp_path / "file" / "folder")
+
+
+def test_a_folder_that_cannot_be_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Kept(settings(50551, tmp_path), {})
+    first.store.save('{"n": 1}')
+    first.close()
+    real = os.open
+
+    def read_only(path: object, flags: int, *more: int) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR):
+            raise OSError(30, "Read-only file system")
+        return real(path, flags, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", read_only)
+    second = Kept(settings(50551, tmp_path), {})
+    assert second.store.load() == '{"n": 1}'
+    with pytest.raises(OSError, match="Read-only"):
+        second.store.save('{"n": 2}')
+    second.close()
+
+
+@pytest.mark.parametrize("full", [28, 30])
+def test_a_disk_that_takes_nothing_keeps_nothing_and_ends_nothing(
+    full: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(full, os.strerror(full))
+
+    monkeypatch.setattr(Path, "mkdir", refused)
+    kept = Kept(settings(50551, tmp_path / "state"), {})
+    assert kept.store.path is None
+    assert os.strerror(full) in caplog.text
+
+
+def test_each_pair_of_models_has_a_state_of_its_own(tmp_path: Path) -> None:
+    def of(model: str) -> Kept:
+        return Kept(settings(50551, tmp_path).model_copy(update={"model": ModelSettings(path=model)}), {})
+
+    one = of("one")
+    one.store.save("of one")
+    one.close()
+    another = of("another")
+    assert another.store.load() is None
+    another.store.save("of another")
+    another.close()
+    assert of("one").store.load() == "of one"
 
 
 def settings(port: int, folder: Path | None = None) -> Settings:

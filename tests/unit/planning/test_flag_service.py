@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import queue
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import grpc
 import pytest
@@ -18,7 +20,7 @@ from openfeature.hook import Hook, HookContext, HookHints
 from openfeature.schemas.protobuf.flagd.sync.v1 import sync_pb2, sync_pb2_grpc
 
 from draftd.core import WorkloadClass
-from draftd.errors import ConfigError, FlagReadOnly, InvalidRequest
+from draftd.errors import FlagReadOnly, InvalidRequest
 from draftd.fallback.journal import Journal
 from draftd.planning.flag import FlagService
 from draftd.planning.flag_file import FLAG_KEY
@@ -160,10 +162,29 @@ def test_a_link_is_followed_and_stays(tmp_path: Path) -> None:
     assert real.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_path_that_cannot_be_written_is_a_configuration_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("variant", ["on", "off"])
+def test_a_path_that_cannot_be_written_leaves_the_default_in_force(
+    variant: Literal["on", "off"], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"flag\.file"):
-        FlagService.open(FlagSettings(file=tmp_path / "file" / "flags.json"))
+    service = FlagService.open(FlagSettings(file=tmp_path / "file" / "flags.json", default_variant=variant))
+    try:
+        assert service.evaluate(ANY).value is (variant == "on")
+        with pytest.raises(FlagReadOnly, match="can be written"):
+            service.set_variant("on")
+    finally:
+        service.close()
+    assert f"the flag is {variant} until there is one" in caplog.text
+
+
+def test_what_a_killed_daemon_left_of_the_file_is_removed(tmp_path: Path) -> None:
+    old, new = tmp_path / ".flags.json.abcdefgh", tmp_path / ".flags.json.ijklmnop"
+    old.touch()
+    new.touch()  # another daemon's, which is about to replace the file
+    os.utime(old, (time.time() - 120, time.time() - 120))
+    FlagService.open(FlagSettings(file=tmp_path / "flags.json")).close()
+    assert not old.exists()
+    assert new.exists()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # gRPC's own, when closed early

@@ -145,10 +145,20 @@ def test_a_drafter_that_is_missing_is_not_replaced_by_another() -> None:
     plan = decide(Wish(drafter=DRAFT_MODEL), ON, CEILING, only_lookup)
     assert plan.mode is DecodeMode.AUTOREGRESSIVE
     assert plan.reason == "request: drafter draft_model is not available (no draft model is loaded)"
-    assert decide(Wish(), ON, CEILING, only_lookup).reason == "model: no draft model is loaded"
+    plan = decide(Wish(), ON, CEILING, only_lookup, depth_mode=DepthMode.FIXED)
+    assert plan.reason == "model: no draft model is loaded"
     assert decide(lookup, ON, CEILING, only_lookup).drafter == PROMPT_LOOKUP
     with pytest.raises(SpeculationUnavailable, match="no draft model is loaded"):
-        decide(Wish(ModePreference.SPECULATIVE), ON, CEILING, only_lookup)
+        decide(Wish(ModePreference.SPECULATIVE), ON, CEILING, only_lookup, depth_mode=DepthMode.FIXED)
+
+
+def test_without_a_draft_model_prompt_lookup_drafts_where_depth_is_automatic() -> None:
+    only_lookup = replace(MODEL, drafters=(PROMPT_LOOKUP,), speculation_reason="no draft model is loaded")
+    for wish in (Wish(), Wish(ModePreference.SPECULATIVE)):
+        plan = decide(wish, ON, CEILING, only_lookup)
+        assert (plan.drafter, plan.depth_mode, plan.alternatives) == (LOOKUP, DepthMode.AUTOMATIC, frozenset())
+        assert "no draft model is loaded: prompt_lookup in its place" in plan.reason
+    assert decide(Wish(), ON, ceiling(4, FallbackLevel.AUTOREGRESSIVE), only_lookup).drafter is None
 
 
 def test_the_daemons_default_drafter_serves_those_who_name_none() -> None:

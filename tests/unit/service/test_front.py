@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -367,6 +368,30 @@ async def test_a_cancelled_task_cancels_its_request() -> None:
         assert front.outcomes == [FinishReason.CANCELLED]
         assert front.worker.status().active == 0
         assert await front.service.wait_idle(5)
+
+
+@pytest.mark.parametrize(("seconds", "reason"), [(60.0, FinishReason.CANCELLED), (0.01, FinishReason.DEADLINE)])
+async def test_a_task_that_is_cancelled_while_tokenising_is_counted(seconds: float, reason: FinishReason) -> None:
+    async with fronting() as front:
+        begun, go_on = threading.Event(), threading.Event()
+        encode = front.worker.tokenizer.encode
+
+        def slowly(text: str) -> list[int]:
+            begun.set()
+            assert go_on.wait(30)
+            return encode(text)
+
+        front.worker.tokenizer.encode = slowly  # type: ignore[method-assign]
+        told, asking = front.begin("x" * 5000, 10, deadline=time.monotonic() + seconds)
+        assert await asyncio.to_thread(begun.wait, 30)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        go_on.set()
+        (heard,) = front.telemetry.heard
+        assert (heard.departures, heard.outcomes, heard.refusals) == ([reason], [], [])
+        assert front.service.left == {reason: 1}
+        assert (told.events, front.service.in_hand) == ([], 0)
 
 
 async def test_a_deadline_ends_waiting_and_running_requests() -> None:

@@ -66,6 +66,31 @@ async def test_a_step_wakes_the_loop_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert [await s.take() for s in streams] == [emission(1)] * 8
 
 
+async def test_a_wake_up_that_cannot_be_written_delays_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    mailbox = Mailbox(asyncio.get_running_loop())
+    monkeypatch.setattr(mailbox, "_write", lambda *_: -1)
+    streams = [TokenStream(mailbox, lambda outcome: None) for _ in range(2)]
+    for number in range(3):
+        for s in streams:
+            s.on_tokens(emission(number))
+        async with asyncio.timeout(30):
+            assert [await s.take() for s in streams] == [emission(number)] * 2
+
+
+async def test_a_stream_that_fails_delays_no_other() -> None:
+    mailbox = Mailbox(asyncio.get_running_loop())
+
+    def fails(outcome: Outcome) -> None:
+        raise RuntimeError("the span is broken")
+
+    gone, other = TokenStream(mailbox, fails), TokenStream(mailbox, lambda outcome: None)
+    gone.abandon()
+    gone.on_finish(outcome())
+    other.on_tokens(emission(1))
+    async with asyncio.timeout(30):
+        assert await other.take() == emission(1)
+
+
 async def test_the_engine_does_not_give_up_the_interpreter_lock_to_post() -> None:
     """The loop's thread, blocked in its selector, must not run between two posts of one step."""
     mailbox = Mailbox(asyncio.get_running_loop())

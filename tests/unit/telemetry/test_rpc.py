@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -181,6 +182,25 @@ async def test_a_client_that_leaves_is_cancelled_and_no_error(scene: Scene, rece
         assert span.attributes["rpc.response.status_code"] == "CANCELLED"
         assert span.status == "UNSET"
         assert "error.type" not in span.attributes
+
+
+@pytest.mark.parametrize(("left", "code"), [(None, "CANCELLED"), (0.4, "CANCELLED"), (0.03, "DEADLINE_EXCEEDED")])
+async def test_a_client_that_leaves_at_its_deadline_was_late(
+    left: float | None, code: str, scene: Scene, receiver: OtlpReceiver
+) -> None:
+    """Its own clock began to run before the daemon's; the inference span judges by the same slack."""
+
+    class Gone:
+        def done(self) -> bool:
+            return False
+
+        def time_remaining(self) -> float | None:
+            return left
+
+    call = scene.telemetry.rpc_interceptor()._begin("test.Service/patient", (), time.time_ns())  # type: ignore[attr-defined]
+    call.done(Gone())
+    await flushed(scene)
+    assert only(receiver, "test.Service/patient").attributes["rpc.response.status_code"] == code
 
 
 async def test_a_deadline_is_an_error(scene: Scene, receiver: OtlpReceiver) -> None:

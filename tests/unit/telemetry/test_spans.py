@@ -207,6 +207,17 @@ def test_a_refusal_is_an_error_with_its_kind(scene: Scene, receiver: OtlpReceive
         assert span.attributes["draftd.outcome"] == "refused"
 
 
+def test_a_client_that_left_early_is_on_the_span_and_counted(scene: Scene, receiver: OtlpReceiver) -> None:
+    reasons = {FinishReason.CANCELLED: "UNSET", FinishReason.DEADLINE: "ERROR"}
+    for reason in reasons:
+        scene.telemetry.begin_inference(scene.start()).left(reason)
+    scene.telemetry.shutdown(30.0)
+    found = {span.attributes["draftd.outcome"]: span.status for span in receiver.spans()}
+    assert found == {reason.value: status for reason, status in reasons.items()}
+    counted = {point.attributes["draftd.outcome"]: point.value for point in receiver.points("draftd.requests")}
+    assert counted == {reason.value: 1 for reason in reasons}
+
+
 def test_degradation_is_on_the_span(scene: Scene, receiver: OtlpReceiver) -> None:
     scene.serve(degraded="the ring cache is full")
     scene.telemetry.shutdown(30.0)

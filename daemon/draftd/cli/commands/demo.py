@@ -109,7 +109,9 @@ def _show_answer(out: Console, prompt: prompts.Prompt, pair: Pair) -> None:
         f" · {'identical' if pair.identical else 'DIFFERENT'}"
     )
     if out.is_terminal:
-        answer = Text.assemble(*((p.text, output.DRAFTED if p.from_draft else "") for p in pair.answer.pieces))
+        answer = Text.assemble(
+            *((output.visible(p.text), output.DRAFTED if p.from_draft else "") for p in pair.answer.pieces)
+        )
         answer.rstrip()
         body = Text.assemble((question, "bold"), "\n\n", answer)
         out.print(Panel(body, title=pair.group, subtitle=figures, title_align="left", subtitle_align="right"))

@@ -74,6 +74,8 @@ def hold(
     there = state.position == state.hold.position
     meanwhile = "" if there else f"; {ladder.current(state)} until its weights are loaded"
     print(f"{ladder.label(held)}, held {ladder.held(state, _now())}{meanwhile}")
+    if state.unsaved:
+        output.complain(f"a restart would not know: {state.unsaved}")
     if held.level != level:
         output.complain(f"the daemon's ladder has no {level}: this is the nearest level below it")
 
@@ -105,7 +107,8 @@ def lines(state: pb.FallbackState, now: datetime) -> list[tuple[str, str | Text]
     absent = sorted(state.absent_drafters.items())
     made += [("absent" if not i else "", f"{drafter}: {why}") for i, (drafter, why) in enumerate(absent)]
     made.append(("in memory", f"{', '.join(state.loaded_drafters) or 'no drafter'} ({size(state.draft_weight_bytes)})"))
-    made.append(("kept in", state.state_file or "nothing: a restart begins at the top"))
+    kept = state.state_file or "nothing: a restart begins at the top"
+    made.append(("kept in", f"nothing for now: {state.unsaved}" if state.unsaved else kept))
     for number, level in enumerate(state.ladder):  # from the top, with a mark at the current level
         here = number == state.position
         what = f"up to {level.max_draft_tokens} from {level.drafter}" if level.drafter else "no drafts"

@@ -50,12 +50,17 @@ def command(
     ] = ModePreference.AUTO,
     workload: options.Workload = WorkloadClass.UNSPECIFIED,
     caller: options.Caller = "",
+    wait: options.Wait = 300.0,
     json: options.Json = False,
 ) -> None:
     """Stream one answer to stdout, then one line of figures to stderr."""
     text = " ".join(prompt or []) or _stdin()
     with daemon.connect() as client:
-        chat = not raw and client.model().chat_template
+        model = client.loaded(wait, output.complain)
+        chat = not raw and model.chat_template
+        if system and not chat:
+            why = "with --raw there is none" if raw else f"{model.model} has none"
+            raise PromptError("--system", system, f"only with a chat template: {why}")
         asked = Ask(
             messages=_messages(system, text) if chat else None,
             prompt=None if chat else text,
@@ -99,17 +104,24 @@ def _messages(system: str | None, text: str) -> tuple[Message, ...]:
 
 
 def _plain(pieces: Sequence[Piece]) -> None:
-    print("".join(piece.text for piece in pieces), end="", flush=True)
+    _print("".join(piece.text for piece in pieces))
 
 
 def _bracketed(pieces: Sequence[Piece]) -> None:
-    print(output.bracketed(pieces), end="", flush=True)
+    _print(output.bracketed(pieces))
+
+
+def _print(text: str) -> None:
+    """Into a pipe goes what the model wrote; a terminal is not to obey it."""
+    print(output.visible(text) if sys.stdout.isatty() else text, end="", flush=True)
 
 
 def _highlighted(pieces: Sequence[Piece]) -> None:
     console = output.stdout()
     for piece in pieces:
-        console.print(Text(piece.text, output.DRAFTED if piece.from_draft else ""), end="", soft_wrap=True)
+        console.print(
+            Text(output.visible(piece.text), output.DRAFTED if piece.from_draft else ""), end="", soft_wrap=True
+        )
 
 
 def summary(answer: Answer) -> str:

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from draftd.cli import ladder, options, output
 from draftd.cli.figures import length, percent, size, span
+from draftd.core import speculation
 from draftd.protocol import DEPTH_MODES, draft_counts
 from draftd.v1 import control_pb2 as pb
 
@@ -70,9 +71,9 @@ def _prefix_cache(cache: pb.PrefixCache) -> str:
 
 
 def _speculation(status: pb.GetStatusResponse) -> str:
-    if not status.model.speculation_available:
-        return f"unavailable: {status.model.speculation_reason}"
-    depth = f"up to {status.model.max_draft_tokens} draft tokens at a time"
+    depth = speculation(status.model.drafters, status.model.speculation_reason, status.model.max_draft_tokens)
+    if not (status.model.speculation_available and status.model.max_draft_tokens):
+        return depth
     if mode := DEPTH_MODES.get(status.model.depth_mode):
         depth += f", depth {mode}"
     return f"flag {status.flag_variant}, level {status.level}, {depth}"

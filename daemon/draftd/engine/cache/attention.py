@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
-from mlx_lm.models import base
+
+from draftd.models.mlx_lm import base
 
 _NAME = "scaled_dot_product_attention"
 _CALL = 320  # positions that are read in the time that a call of its own takes, measured

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import KVCache, create_attention_mask, make_prompt_cache
 
 from draftd.engine.cache.attention import Run, runs
 from draftd.engine.cache.base import (
@@ -28,6 +27,7 @@ from draftd.engine.cache.base import (
     slots,
     stepped,
 )
+from draftd.models.mlx_lm import KVCache, create_attention_mask, make_prompt_cache
 
 _FORWARDS = 16  # over which they change their size, some layers in each: all at once would hold the rows up
 _WASTE = 2  # times what is needed may be held before it is given back

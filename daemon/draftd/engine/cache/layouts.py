@@ -12,12 +12,12 @@ import logging
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import make_prompt_cache
 
 from draftd.engine.cache.attention import installed
 from draftd.engine.cache.base import STEP, Caches
 from draftd.engine.cache.batched import BatchedCaches, batched_layers
 from draftd.engine.cache.per_sequence import PerSequenceCaches, flat
+from draftd.models.mlx_lm import make_prompt_cache
 
 _log = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import make_prompt_cache
 
 from draftd.engine.cache.base import CachedPrefix, Caches, RollbackFailed, Snapshot
+from draftd.models.mlx_lm import make_prompt_cache
 
 
 def flat(caches: Sequence[Any]) -> list[Any]:

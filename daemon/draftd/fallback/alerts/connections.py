@@ -16,7 +16,9 @@ from aiohttp import web
 
 from draftd.errors import ConfigError
 from draftd.fallback.alerts.payload import Result
+from draftd.fallback.logs import OutageLog
 from draftd.settings import WebhookSettings
+from draftd.threads import lasting
 
 log = logging.getLogger(__name__)
 
@@ -25,14 +27,15 @@ _GRACE_SECONDS = 1.0
 
 
 class LoopThread:
-    """Runs `main` until it ends or is told to: it is cancelled, and cleans up in its `finally`."""
+    """Runs `main` until it ends or is told to: it is cancelled, and cleans up in its `finally`. Where it raises it is
+    run again."""
 
     def __init__(self, name: str, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._main = main
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
-        self._begun = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._begun, self._closing = threading.Event(), threading.Event()
+        self._thread = lasting(name, self._run, self._closing)
 
     def start(self) -> None:
         self._thread.start()
@@ -40,10 +43,12 @@ class LoopThread:
 
     def close(self, seconds: float) -> bool:
         """True when the thread has ended within `seconds`. Harmless again, and before `start`."""
-        if self._loop is None or self._task is None:
+        self._closing.set()
+        if self._thread.ident is None:
             return True
-        with contextlib.suppress(RuntimeError):  # its loop has ended by itself
-            self._loop.call_soon_threadsafe(self._task.cancel)
+        if self._loop is not None and self._task is not None:
+            with contextlib.suppress(RuntimeError):  # its loop has ended by itself
+                self._loop.call_soon_threadsafe(self._task.cancel)
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
@@ -51,15 +56,14 @@ class LoopThread:
         try:
             with contextlib.suppress(asyncio.CancelledError):
                 asyncio.run(self._hold())
-        except Exception:
-            log.exception("%s ended by itself", self._thread.name)
         finally:
             self._begun.set()
 
     async def _hold(self) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         self._begun.set()
-        await self._main()
+        if not self._closing.is_set():  # told to end before it had begun again
+            await self._main()
 
 
 class Connection(web.RequestHandler):
@@ -125,6 +129,7 @@ class Connections:
         self._server = web.Server(handler)
         self._lost, self._tls, self._most, self._seconds = lost, tls, most, seconds
         self._open: dict[Connection, None] = {}  # the oldest first
+        self._outage = OutageLog(log)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -136,10 +141,12 @@ class Connections:
             while True:
                 try:
                     accepted, _ = await loop.sock_accept(listening)
-                except OSError:
+                    self._take(accepted)
+                except Exception as error:  # no more descriptors, for one: it goes on when there are some again
+                    self._outage.began("no connection can be accepted for now", error=error)
                     await asyncio.sleep(_ACCEPT_AGAIN_SECONDS)
-                    continue
-                self._take(accepted)
+                else:
+                    self._outage.ended("connections are accepted again")
         finally:
             listening.close()
             for one in [one for one in self._open if not one.proven]:

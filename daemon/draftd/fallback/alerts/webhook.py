@@ -81,7 +81,8 @@ class Rate:
 
 
 class WebhookListener:
-    """`notices` is where alerts go: it raises QueueFull or NotServing when it cannot take them soon.
+    """`notices` is where alerts go: it raises QueueFull or NotServing when it cannot take them soon. `unsaved`: why the
+    disk does not have what it took; empty where it has.
 
     `instance` is what alerts name this daemon by, empty while unknown."""
 
@@ -92,12 +93,13 @@ class WebhookListener:
         telemetry: FallbackTelemetry,
         instance: Callable[[], str],
         *,
+        unsaved: Callable[[], str] = str,
         wall: Callable[[], float] = time.time,
         body_seconds: float = _BODY_SECONDS,
         request_seconds: float = 2 * _BODY_SECONDS,
     ) -> None:
         self._settings, self._notices, self._telemetry = settings, notices, telemetry
-        self._instance, self._wall = instance, wall
+        self._instance, self._unsaved, self._wall = instance, unsaved, wall
         self._body_seconds, self._request_seconds = body_seconds, request_seconds
         token, secret = (None if one is None else one.get_secret_value() for one in (settings.token, settings.secret))
         self._authentication = Authentication(token, secret, settings.timestamp_header, settings.replay_seconds)
@@ -267,7 +269,8 @@ class WebhookListener:
             for one, became in zip(notices[:_MOST_SHOWN], applied, strict=False)
         )
         self._log.write(logging.WARNING if result is Result.FULL else logging.INFO, result, f"webhook: {said}")
-        return result, {"result": result, "applied": dict(counts), **listed}
+        kept = {"unsaved": f"a restart would not know: {why}"} if (why := self._unsaved()) else {}
+        return result, {"result": result, "applied": dict(counts), **kept, **listed}
 
     def _understood(self, body: bytes) -> list[Notice | Ignored]:
         """Raises Refused where it is no notification, or asks for what there is not."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -106,6 +107,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
         flag = await asyncio.to_thread(self._flags.state)
         engine, in_force = self._worker.status(), self._planner.in_force
+        finished = Counter(engine.finished) + Counter(self._service.left)
         try:
             model, backend = reply.model(self._service.model()), self._worker.info.backend
         except NotServing:
@@ -120,7 +122,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
             model=model,
             active_requests=engine.active,
             queued_requests=engine.queued,
-            finished_requests={reason.value: n for reason, n in engine.finished.items()},
+            finished_requests={reason.value: n for reason, n in finished.items()},
             counts=reply.counts(engine.counts),
             output_tokens=engine.counts.emitted,
             flag_variant=flag.default_variant,

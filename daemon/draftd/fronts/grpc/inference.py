@@ -41,11 +41,13 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         # handler returns instead.
         left = context.time_remaining()
         deadline = None if left is None else time.monotonic() + left
-        await self._service.generate(request_of(request, deadline), lambda event: context.write(message_of(event)))
+        asked = request_of(request, deadline, context.peer())
+        await self._service.generate(asked, lambda event: context.write(message_of(event)))
 
 
-def request_of(given: pb.GenerateRequest, deadline: float | None = None) -> Request:
-    """`deadline` is on the monotonic clock. What cannot be expressed is the request's `problem`, the first of them."""
+def request_of(given: pb.GenerateRequest, deadline: float | None = None, client: str = "") -> Request:
+    """`deadline` is on the monotonic clock, `client` names the connection. What cannot be expressed is the request's
+    `problem`, the first of them."""
     problems: list[InvalidRequest] = []
     if given.WhichOneof("input") is None:
         problems.append(InvalidRequest("input", "nothing", "one of prompt, chat, tokens"))
@@ -62,6 +64,7 @@ def request_of(given: pb.GenerateRequest, deadline: float | None = None) -> Requ
         workload=workload,
         caller=given.caller,
         deadline=deadline,
+        client=client,
         problem=problems[0] if problems else None,
     )
 

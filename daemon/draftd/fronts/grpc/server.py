@@ -12,6 +12,7 @@ from draftd.errors import ConfigError
 from draftd.fronts.grpc.control import ControlServicer
 from draftd.fronts.grpc.inference import InferenceServicer
 from draftd.fronts.grpc.interceptors import AuthInterceptor, ErrorInterceptor
+from draftd.hardware.descriptors import most_connections
 from draftd.settings import ServerSettings
 from draftd.telemetry.rpc import Interceptor
 from draftd.v1 import control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc
@@ -84,6 +85,8 @@ def _options(settings: ServerSettings) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", settings.max_message_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", settings.max_concurrent_streams),
+        ("grpc.max_allowed_incoming_connections", most_connections()),
+        ("grpc.server_handshake_timeout_ms", 20_000),  # for saying what it speaks
         ("grpc.so_reuseport", 0),  # two daemons on one port would share its connections at random
         # Ask silent clients for a sign of life, so that one whose machine is gone is noticed.
         ("grpc.keepalive_time_ms", 30_000),

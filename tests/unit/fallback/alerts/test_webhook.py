@@ -21,7 +21,7 @@ from draftd.fallback.alerts.webhook import WebhookListener
 from draftd.fallback.leases import Applied, Notice
 from draftd.settings import WebhookSettings
 from tests.waiting import until
-from tests.webhook import PAYLOADS, Answered, Counting, Webhook, alert, bearer, notification, payload, signed
+from tests.webhook import PAYLOADS, TOKEN, Answered, Counting, Webhook, alert, bearer, notification, payload, signed
 
 STARTS = 1769860800.157  # 2026-01-31T12:00:00.157Z
 
@@ -211,7 +211,7 @@ def test_a_port_that_is_taken_is_named() -> None:
 
 
 def test_an_address_that_is_not_this_machines_is_named(tmp_path: Path) -> None:
-    settings = WebhookSettings(token="t", port=0).model_copy(update={"host": "nowhere.invalid"})
+    settings = WebhookSettings(token=TOKEN, port=0).model_copy(update={"host": "nowhere.invalid"})
     with pytest.raises(ConfigError) as refused:
         WebhookListener(settings, list, Counting(), str).start()
     assert refused.value.field == "webhook.host"

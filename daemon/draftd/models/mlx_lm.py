@@ -1,0 +1,40 @@
+"""What draftd uses of mlx-lm: the only place that imports it.
+
+mlx-lm's import sets the process's limit of open files to 2,048 and lowers what that may ever be raised to, which
+nothing can undo; where less is allowed it fails. So the call is switched off for the time of the import: how many files
+a daemon may open is for its own start to say (`draftd.hardware.descriptors`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def limits_kept() -> Iterator[None]:
+    """`resource.setrlimit` does nothing meanwhile."""
+    real = resource.setrlimit
+    resource.setrlimit = lambda *_: None
+    try:
+        yield
+    finally:
+        resource.setrlimit = real
+
+
+with limits_kept():
+    from mlx_lm.models import base
+    from mlx_lm.models.cache import KVCache, create_attention_mask, make_prompt_cache
+    from mlx_lm.utils import DEFAULT_ALLOW_PATTERNS, load_model, load_tokenizer
+
+__all__ = [
+    "DEFAULT_ALLOW_PATTERNS",
+    "KVCache",
+    "base",
+    "create_attention_mask",
+    "limits_kept",
+    "load_model",
+    "load_tokenizer",
+    "make_prompt_cache",
+]

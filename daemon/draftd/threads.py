@@ -1,0 +1,37 @@
+"""Background threads that last: work that raises is logged and begun again, so that nothing stops in silence."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+log = logging.getLogger(__name__)
+
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
+_WELL_SECONDS = 60.0  # work that ran for so long failed for another reason than before
+
+
+def run_again(name: str, work: Callable[[], None], closing: threading.Event) -> None:
+    """Calls `work` until it returns. Where it raises, it is called again after a pause, which doubles from failure to
+    failure and ends early when `closing` is set; work that begins after that is not repeated."""
+    pause = _FIRST_PAUSE_SECONDS
+    while True:
+        last, began = closing.is_set(), time.monotonic()
+        try:
+            work()
+            return
+        except Exception:
+            if time.monotonic() - began >= _WELL_SECONDS:
+                pause = _FIRST_PAUSE_SECONDS
+            log.exception("%s failed%s", name, "" if last else f"; it is begun again in {pause:g} s")
+        if last:
+            return
+        closing.wait(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+
+def lasting(name: str, work: Callable[[], None], closing: threading.Event) -> threading.Thread:
+    """A daemon thread, not yet started, that runs `work` as `run_again` does."""
+    return threading.Thread(target=run_again, args=(name, work, closing), name=name, daemon=True)

@@ -1,0 +1,30 @@
+"""How many files may be open, and how many of them clients may hold."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+_ASK = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
+from draftd.hardware.descriptors import most_connections, raise_limit
+raise_limit()
+print(*resource.getrlimit(resource.RLIMIT_NOFILE), most_connections())
+"""
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "raised", "connections"),
+    [
+        (256, 600, 600, 344),  # the daemon's own files always find some left
+        (100, 100, 100, 50),
+        (256, 20_000, 10_240, 9_984),
+    ],
+)
+def test_the_limit_is_raised_and_connections_stay_below_it(soft: int, hard: int, raised: int, connections: int) -> None:
+    code = _ASK.format(soft=soft, hard=hard)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.stdout.split() == [str(raised), str(hard), str(connections)], ran.stderr

@@ -1,0 +1,47 @@
+"""Background threads begin again where their work raises, and end when they are told to."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from draftd import threads
+from draftd.threads import lasting
+
+
+@pytest.fixture(autouse=True)
+def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "_FIRST_PAUSE_SECONDS", 0.001)
+
+
+def test_work_that_raises_is_begun_again(caplog: pytest.LogCaptureFixture) -> None:
+    calls: list[int] = []
+
+    def work() -> None:
+        calls.append(len(calls))
+        if len(calls) < 4:
+            raise RuntimeError("not yet")
+
+    thread = lasting("draftd-something", work, threading.Event())
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert len(calls) == 4
+    assert sum("draftd-something failed" in line for line in caplog.messages) == 3
+
+
+def test_work_that_fails_for_good_ends_when_it_is_told_to() -> None:
+    closing, calls = threading.Event(), threading.Semaphore(0)
+
+    def work() -> None:
+        calls.release()
+        raise RuntimeError("for good")
+
+    thread = lasting("draftd-something", work, closing)
+    thread.start()
+    for _ in range(3):
+        assert calls.acquire(timeout=30)
+    closing.set()
+    thread.join(30)
+    assert not thread.is_alive()
