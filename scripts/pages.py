@@ -69,8 +69,8 @@ _CONFIGURATION = """\
 
 Every setting has a default. Four places can change one; the first of these that has a value wins:
 
-1. a flag of `draftd serve`: `--set engine.max_batch=4` for any setting that is no secret, and flags of their own for the common ones
-   (`draftd serve --help`);
+1. a flag of `draftd serve`: `--set engine.max_batch=4` for any setting that is no secret, and flags of
+   their own for the common ones (`draftd serve --help`);
 2. an environment variable: `DRAFTD_ENGINE__MAX_BATCH=4`, the section and the name with two underscores between them;
 3. the TOML file that `--config` or `DRAFTD_CONFIG` names;
 4. the default.
