@@ -66,25 +66,30 @@ def acceptance_per_token(selector: str, window: str, by: Sequence[str] = (), *, 
 
 
 def mean_accepted_length(selector: str, window: str, by: Sequence[str] = (), *, offset: str = "") -> str:
-    """Tokens that a drafted step emits: 1 + accepted / drafts, the bonus token counted."""
+    """Tokens that a drafted step gives, those cut at a text's end among them: 1 + accepted / drafts, the bonus token
+    counted."""
     accepted = summed(catalog.ACCEPTED_TOKENS, selector, window, by, offset=offset)
     drafts = summed(catalog.DRAFTS, selector, window, by, offset=offset)
     return f"1 + {accepted} / ({drafts} > 0)"
 
 
 def break_even_acceptance(selector: str, window: str, by: Sequence[str] = (), *, offset: str = "") -> str:
-    """The accepted/drafted at which the same steps would have been just as fast as autoregressive ones."""
+    """The accepted/drafted at which the same steps would have been just as fast as autoregressive ones: what is cut at
+    a text's end has to be accepted in addition."""
     tokens = summed(catalog.BREAK_EVEN_TOKENS, selector, window, by, offset=offset)
+    cut = summed(catalog.CUT_TOKENS, selector, window, by, offset=offset)
     drafted = summed(catalog.DRAFT_TOKENS, selector, window, by, offset=offset)
-    return f"{tokens} / ({drafted} > 0)"
+    return f"({tokens} + {cut}) / ({drafted} > 0)"
 
 
 def speedup(selector: str, window: str, by: Sequence[str] = (), *, offset: str = "") -> str:
-    """Measured speed of the drafted steps against autoregressive steps of the same batch; above 1 they pay."""
+    """Measured speed of the drafted steps against autoregressive steps of the same batch; above 1 they pay. What is cut
+    at a text's end is no gain."""
     drafts = summed(catalog.DRAFTS, selector, window, by, offset=offset)
     accepted = summed(catalog.ACCEPTED_TOKENS, selector, window, by, offset=offset)
+    cut = summed(catalog.CUT_TOKENS, selector, window, by, offset=offset)
     needed = summed(catalog.BREAK_EVEN_TOKENS, selector, window, by, offset=offset)
-    return f"({drafts} + {accepted}) / (({drafts} + {needed}) > 0)"
+    return f"({drafts} + {accepted} - {cut}) / (({drafts} + {needed}) > 0)"
 
 
 def forwards_per_token(forwards: Metric, selector: str, window: str, by: Sequence[str] = ()) -> str:

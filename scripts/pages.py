@@ -53,13 +53,16 @@ With vLLM's definitions, over the same labels and the same time:
 - acceptance at position *i*: `accepted_tokens_per_pos / draft_tokens_per_pos` at `draftd.position` *i*; at 0 it does
   not depend on the block's length;
 - per-token acceptance: `accepted_tokens / (accepted_tokens + rollbacks)`, which does not either;
-- break-even acceptance: `break_even_tokens / draft_tokens`. Above it speculation pays, below it costs;
-- measured speed-up: `(drafts + accepted_tokens) / (drafts + break_even_tokens)`;
+- break-even acceptance: `(break_even_tokens + cut_tokens) / draft_tokens`. Above it speculation pays, below it costs;
+- measured speed-up: `(drafts + accepted_tokens - cut_tokens) / (drafts + break_even_tokens)`;
 - parked share: `parked_steps / target_forwards` at `draftd.mode` `speculative`: how often drafting did not pay;
 - mean depth: `draft_tokens / drafts`.
 
-Always: `draft_tokens = accepted_tokens + rolled_back_tokens` and `drafts + parked_steps <= target_forwards`, in every
-single export.
+`accepted_tokens` counts what the target accepts, before the text is cut at its end; `cut_tokens` counts what lies
+beyond. A step is a rollback where the target rejected a token, never because the text ended.
+
+Always, in every single export and in every request's span: `draft_tokens = accepted_tokens + rolled_back_tokens`; the
+output tokens are `accepted_tokens + target_forwards - cut_tokens`; and `drafts + parked_steps <= target_forwards`.
 """
 
 _CONFIGURATION = """\

@@ -83,7 +83,7 @@ def request(
         prefill *= truth.first_token_factor
     at = queue + prefill + truth.network_seconds
     chunks, counts, made = [Chunk(at, 1, 0)], DraftCounts(), 1
-    counts.add(StepCounts(0, 0, 1, False, 0, 0.0, time(truth.token_seconds)))
+    counts.add(StepCounts(0, 0, 1, 0, 0.0, time(truth.token_seconds)))
     while made < tokens:
         drafting, verifying = (time(seconds) for seconds in truth.step_seconds(arm))
         accepted = 0
@@ -95,8 +95,7 @@ def request(
         chunks.append(Chunk(at, emitted, min(accepted, emitted)))
         forwards = 0 if arm.drafter in (None, PROMPT_LOOKUP) else arm.block_length
         even = (drafting + verifying) / truth.token_seconds - 1 if arm.speculative else 0.0
-        rejected = accepted < arm.block_length
-        counts.add(StepCounts(arm.block_length, accepted, emitted, rejected, forwards, drafting, verifying, even))
+        counts.add(StepCounts(arm.block_length, accepted, emitted, forwards, drafting, verifying, even))
     mode = DecodeMode.SPECULATIVE if arm.speculative else DecodeMode.AUTOREGRESSIVE
     return Tick(
         place=place,

@@ -161,7 +161,8 @@ class StopMatcher(Protocol):
     """
 
     def feed(self, tokens: Sequence[int]) -> int | None:
-        """How many of `tokens` belong to the text when a stop string is complete within them; None while it is not."""
+        """How many of `tokens`, at least one, belong to the text when a stop string is complete within them; None while
+        it is not."""
 
 
 #: A client's own clock begins to run before the daemon's: who leaves so soon before a deadline leaves because of it.
@@ -194,8 +195,8 @@ class StepCounts(NamedTuple):
     """What one decode step did for one row. A tuple: one is made for each row of each step, and a frozen dataclass
     costs five times as much.
 
-    `accepted` of `drafted` tokens are in the text; `emitted` counts those and the bonus (or correction) when the text
-    did not end before it. `rejected`: the target rejected a drafted token within the text, which is a rollback.
+    The target accepted `accepted` of `drafted` tokens, wherever the text ends; fewer than all is a rollback. `emitted`
+    counts those and the bonus (or correction), as far as they lie within the text: the rest of them was cut.
     `draft_seconds` and `verify_seconds` are the whole step's wall time, shared by its rows. `break_even` is how many
     accepted tokens would have made a drafted step just as fast as autoregressive decoding. `parked`: nothing was
     drafted, although a drafter was to be had, because it did not pay; `capped`: the plan did not allow for more.
@@ -204,7 +205,6 @@ class StepCounts(NamedTuple):
     drafted: int
     accepted: int
     emitted: int
-    rejected: bool
     draft_forwards: int
     draft_seconds: float
     verify_seconds: float
@@ -215,7 +215,8 @@ class StepCounts(NamedTuple):
 
 @dataclass(slots=True)
 class DraftCounts:
-    """Sums over steps. `drafted = accepted + rolled_back`; `emitted = accepted + steps - bonus tokens past the end`.
+    """Sums over steps. `drafted = accepted + rolled_back`; `emitted = accepted + steps - cut`, `cut` the tokens of a
+    last step that lie beyond the end of the text. A step without a draft has one token, so that only drafts are cut.
 
     Forward passes are those a request took part in and whose result was used. Of prefill only the one that ends the
     prompt is among them: it gives the first token, and is a step without a draft. Seconds are those of the steps it
@@ -227,6 +228,7 @@ class DraftCounts:
     drafted: int = 0
     accepted: int = 0
     emitted: int = 0
+    cut: int = 0
     rollbacks: int = 0
     rolled_back: int = 0
     draft_forwards: int = 0
@@ -249,21 +251,23 @@ class DraftCounts:
         self.verify_seconds += r.verify_seconds
         self.parked_steps += r.parked
         self.capped_steps += r.capped
-        if not r.drafted:
+        drafted, accepted = r.drafted, r.accepted
+        if not drafted:
             return
         self.drafts += 1
-        self.drafted += r.drafted
-        self.accepted += r.accepted
-        self.rolled_back += r.drafted - r.accepted
-        self.rollbacks += r.rejected
+        self.drafted += drafted
+        self.accepted += accepted
+        self.cut += accepted + 1 - r.emitted
+        self.rolled_back += drafted - accepted
+        self.rollbacks += accepted < drafted
         self.break_even_tokens += r.break_even
-        grow = r.drafted - len(self.drafted_per_position)
+        grow = drafted - len(self.drafted_per_position)
         if grow > 0:
             self.drafted_per_position += [0] * grow
             self.accepted_per_position += [0] * grow
-        for i in range(r.drafted):
+        for i in range(drafted):
             self.drafted_per_position[i] += 1
-        for i in range(r.accepted):
+        for i in range(accepted):
             self.accepted_per_position[i] += 1
 
     @property
@@ -278,8 +282,10 @@ class DraftCounts:
 
     @property
     def speedup(self) -> float | None:
-        """Tokens per second of the drafted steps over those of autoregressive decoding, measured; None without any."""
-        return (self.drafts + self.accepted) / (self.drafts + self.break_even_tokens) if self.drafts else None
+        """Tokens per second of the drafted steps over those of autoregressive decoding, measured; None without any.
+        What was cut is no gain."""
+        gained = self.drafts + self.accepted - self.cut
+        return gained / (self.drafts + self.break_even_tokens) if self.drafts else None
 
 
 @dataclass(slots=True)

@@ -67,6 +67,7 @@ def draft_counts(counts: pb.DraftCounts, emitted: int) -> DraftCounts:
         drafted=counts.drafted_tokens,
         accepted=counts.accepted_tokens,
         emitted=emitted,
+        cut=counts.cut_tokens,
         rollbacks=counts.rollbacks,
         rolled_back=counts.rolled_back_tokens,
         draft_forwards=counts.draft_forwards,

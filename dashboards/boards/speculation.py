@@ -54,8 +54,8 @@ def _figures(alerting: Alerting) -> tuple[Panel, ...]:
             steps=((None, BAD), (floor, GOOD)),
         ),
         single(
-            tile("Mean accepted length", "Tokens that a drafted step emits: the accepted ones and the target's own.",
-                 "suffix: tokens", no_value=none, decimals=2),
+            tile("Mean accepted length", "Tokens that a drafted step gives: the accepted ones and the target's own, "
+                 "those beyond the end of a text among them.", "suffix: tokens", no_value=none, decimals=2),
             ask.MEAN_LENGTH_NOW,
         ),
         single(
@@ -238,7 +238,7 @@ def _fallback() -> tuple[Panel, ...]:
             "Requests planned below full",
         ),
         lines(
-            Text("Mean accepted length by workload", "Tokens that a drafted step emits, by kind of text.",
+            Text("Mean accepted length by workload", "Tokens that a drafted step gives, by kind of text.",
                  "suffix: tokens", low=1, decimals=2),
             ask.MEAN_LENGTH,
         ),

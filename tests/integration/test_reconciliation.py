@@ -45,7 +45,7 @@ class Slow(ScriptedModel):
         time.sleep({STEP} * (1 + {FURTHER} * (width - 1)) if width <= {WIDEST} else 0)
         return super().__call__(inputs, cache)
 def load(progress):
-    models = scripted_models(0.7, eos_after=24)
+    models = scripted_models(0.7, eos_after=21)
     models.target.__class__ = Slow
     models.target.fail_on_token = 1
     return models
@@ -71,12 +71,12 @@ class Received:
         leaves = number % 5 == 4
         kind = number % 4
         mode = (SPECULATIVE, AUTOREGRESSIVE, AUTO, SPECULATIVE)[kind]
-        tokens = drafted = chunks = read = 0
+        tokens = drafted = chunks = read = cut = 0
         ended = "none"
         stream = client.generate(
             # Byte 1 is the one that the model fails on; some texts also come upon it by themselves.
             "poison \x01!" if number % 9 == 8 else HISTORY * (number % 3 == 0) + f"prompt number {number}",
-            max_tokens=6 + number % 5,
+            max_tokens=8 + number % 5,
             mode=mode,
             drafter=PROMPT_LOOKUP if number % 8 == 3 else None,
             depth_mode=DepthMode.FIXED if number < REQUESTS // 2 and number % 3 else DepthMode.AUTOMATIC,
@@ -98,14 +98,21 @@ class Received:
                         break
                 elif response.HasField("finished"):
                     ended = pb.FinishReason.Name(response.finished.reason)
+                    counts = response.finished.counts
                     assert response.finished.usage.output_tokens == tokens
-                    assert response.finished.counts.accepted_tokens == drafted
-                    read = response.finished.usage.cache_read_tokens
+                    assert tokens == counts.accepted_tokens + counts.steps - counts.cut_tokens
+                    assert drafted == counts.accepted_tokens - drafted_beyond(counts.cut_tokens)
+                    read, cut = response.finished.usage.cache_read_tokens, counts.cut_tokens
         except CallError as error:
             ended = error.code.name
         with self.lock:
-            self.sums.update(tokens=tokens, accepted=drafted, read=read)
+            self.sums.update(tokens=tokens, accepted=drafted, read=read, cut=cut)
             self.ended[ended] += 1
+
+
+def drafted_beyond(cut: int) -> int:
+    """Of the tokens that one text's end cut, those that were drafted: the last of a step is the target's own."""
+    return max(0, cut - 1)
 
 
 def test_four_places_say_the_same_number(tmp_path: Path) -> None:
@@ -133,6 +140,7 @@ def test_four_places_say_the_same_number(tmp_path: Path) -> None:
         "drafts": engine.drafts,
         "draft_tokens": engine.drafted_tokens,
         "accepted_tokens": engine.accepted_tokens,
+        "cut_tokens": engine.cut_tokens,
         "rollbacks": engine.rollbacks,
         "rolled_back_tokens": engine.rolled_back_tokens,
         "draft_forwards": engine.draft_forwards,
@@ -152,7 +160,9 @@ def test_four_places_say_the_same_number(tmp_path: Path) -> None:
     assert received.sums["tokens"] == status.output_tokens > 0
     assert sum(s["gen_ai.usage.output_tokens"] for s in spans) == status.output_tokens
     assert receiver.total("draftd.tokens", {"gen_ai.token.type": "output"}) == status.output_tokens
-    assert received.sums["accepted"] == engine.accepted_tokens
+    beyond = sum(drafted_beyond(s["draftd.spec_decode.cut_tokens"]) for s in spans)
+    assert received.sums["accepted"] == engine.accepted_tokens - beyond
+    assert received.sums["cut"] == engine.cut_tokens, "a text that its client left was not cut"
     assert engine.drafted_tokens == engine.accepted_tokens + engine.rolled_back_tokens
 
     # What was read of kept prompts: a client that leaves is told no usage, so of all requests only the spans know.
@@ -163,6 +173,8 @@ def test_four_places_say_the_same_number(tmp_path: Path) -> None:
     assert receiver.total("draftd.prefix_cache.read_tokens") == kept.read_tokens
     assert receiver.total("draftd.prefix_cache.hits") == kept.hits <= kept.lookups <= REQUESTS
 
-    past_the_end = engine.accepted_tokens + engine.steps - status.output_tokens
-    assert 0 <= past_the_end <= REQUESTS
+    assert status.output_tokens == engine.accepted_tokens + engine.steps - engine.cut_tokens
+    for s in spans:
+        accepted, cut = s["draftd.spec_decode.accepted_tokens"], s["draftd.spec_decode.cut_tokens"]
+        assert s["gen_ai.usage.output_tokens"] == accepted + s["draftd.steps"] - cut, s
     assert receiver.total("draftd.requests") == REQUESTS

@@ -16,7 +16,8 @@ def check_counts(answer: Answer) -> None:
     counts = answer.finished.counts
     drafted = [flag for chunk in answer.chunks for flag in chunk.from_draft]
     assert len(drafted) == len(answer.tokens) == answer.finished.usage.output_tokens
-    assert sum(drafted) == counts.accepted_tokens
+    assert len(drafted) == counts.accepted_tokens + counts.steps - counts.cut_tokens
+    assert sum(drafted) == counts.accepted_tokens - max(0, counts.cut_tokens - 1)
     assert counts.drafted_tokens == counts.accepted_tokens + counts.rolled_back_tokens
     assert counts.accepted_tokens == sum(counts.accepted_per_position)
     for chunk in answer.chunks:

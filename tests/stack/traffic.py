@@ -157,7 +157,8 @@ class Counting:
                         messages=messages, mode=mode, workload=WorkloadClass(name), max_tokens=24, timeout=60
                     ):
                         sums["tokens"] += len(event.chunk.token_ids)
-                        sums["accepted"] += sum(event.chunk.from_draft)
+                        sums["accepted"] += event.finished.counts.accepted_tokens
+                        sums["cut"] += event.finished.counts.cut_tokens
                         sums["input"] += event.finished.usage.input_tokens
                         sums["drafted"] += event.finished.counts.drafted_tokens
                         sums["target_forwards"] += event.finished.counts.target_forwards
@@ -174,6 +175,7 @@ def counted(of: Prometheus, mode: str) -> Counter[str]:
         tokens=total(catalog.TOKENS, ', gen_ai_token_type="output"'),
         input=total(catalog.TOKENS, ', gen_ai_token_type="input"'),
         accepted=total(catalog.ACCEPTED_TOKENS),
+        cut=total(catalog.CUT_TOKENS),
         drafted=total(catalog.DRAFT_TOKENS),
         target_forwards=total(catalog.TARGET_FORWARDS),
     )
@@ -186,6 +188,7 @@ def counts_equal_what_clients_receive(of: Prometheus, address: str) -> None:
     for mode, received in clients.received.items():
         assert received["requests"] == 2 * len(CLASSES)
         assert received["tokens"] > 100
+        assert received["tokens"] == received["accepted"] + received["target_forwards"] - received["cut"]
         until(
             lambda m=mode, r=received: counted(of, m) == +r,  # type: ignore[misc]
             20,

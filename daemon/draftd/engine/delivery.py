@@ -21,16 +21,15 @@ class Delivery:
     def tokens(
         self, sequence: DecodeSequence, result: SequenceStep, done: DecodeStep, now: float, break_even: float = 0.0
     ) -> None:
-        """Cuts the step's tokens where the text ends, counts what was really emitted, and sends it."""
+        """Cuts the step's tokens where the text ends, counts them, and sends those that are left."""
         tokens = [*result.accepted, result.following]
         kept, reason = self._cut(sequence, tokens)
         emitted = tuple(tokens[:kept])
-        stood = len(result.accepted)
+        accepted = len(result.accepted)
         counted = StepCounts(
             drafted=result.drafted,
-            accepted=min(stood, kept),
+            accepted=accepted,
             emitted=kept,
-            rejected=stood < result.drafted and kept > stood,
             draft_forwards=result.draft_forwards,
             draft_seconds=done.draft_seconds,
             verify_seconds=done.verify_seconds,
@@ -49,7 +48,7 @@ class Delivery:
         stats.last_token = now
         self._observer.on_step(sequence.request, counted, gap)
         try:
-            sequence.sink.on_tokens(Emission(emitted, ((True,) * stood + (False,))[:kept]))
+            sequence.sink.on_tokens(Emission(emitted, ((True,) * accepted + (False,))[:kept]))
         except Exception as error:
             sequence.end(FinishReason.ERROR, f"the receiver failed: {error}")
         if reason is not None:

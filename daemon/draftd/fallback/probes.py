@@ -114,7 +114,8 @@ def _figures(
         return ProbeReport(level, Verdict.TOO_FEW_SAMPLES, few)
     # The price of a draft is the median over prompts: a stall in one of them is no price.
     price = statistics.median(counts.break_even_tokens / counts.drafts for counts in drafting)
-    speedup = (drafts + whole.accepted) / (drafts + drafts * price)
+    gained = drafts + whole.accepted - sum(counts.cut for counts in drafting)
+    speedup = gained / (drafts + drafts * price)
     bad = [] if level.drafter == PROMPT_LOOKUP else _acceptance(whole, baseline, floor)
     if speedup < 1.0:
         bad.append(f"speed-up {speedup:.2f}, least 1")

@@ -147,7 +147,9 @@ class Guard:
             guard,
             streams=self.streams if stream is before else {**self.streams, kind: stream},
             floor=floor,
-            speed=guard.speed.add(counts.drafts + counts.accepted, counts.drafts + counts.break_even_tokens),
+            speed=guard.speed.add(
+                counts.drafts + counts.accepted - counts.cut, counts.drafts + counts.break_even_tokens
+            ),
         )
 
     def failed(self, cause: Cause, at: float) -> Guard:

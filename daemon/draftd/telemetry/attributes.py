@@ -177,8 +177,8 @@ MEAN_ACCEPTED = _double(
 )
 SPEEDUP = _double(
     "draftd.spec_decode.speedup",
-    "(drafts + accepted) / (drafts + break-even tokens): its speculative steps against autoregressive ones, measured; "
-    "absent where nothing was drafted",
+    "(drafts + accepted - cut) / (drafts + break-even tokens): its speculative steps against autoregressive ones, "
+    "measured; absent where nothing was drafted",
 )
 
 # The times, on the inference span.

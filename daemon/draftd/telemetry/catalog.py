@@ -69,7 +69,14 @@ TIME_PER_OUTPUT_TOKEN = _histogram(
 )
 DRAFTS = _sum("draftd.spec_decode.drafts", "{draft}", "Steps with at least one drafted token")
 DRAFT_TOKENS = _sum("draftd.spec_decode.draft_tokens", "{token}", "Drafted tokens")
-ACCEPTED_TOKENS = _sum("draftd.spec_decode.accepted_tokens", "{token}", "Accepted draft tokens")
+ACCEPTED_TOKENS = _sum(
+    "draftd.spec_decode.accepted_tokens", "{token}", "Accepted draft tokens, those that were cut among them"
+)
+CUT_TOKENS = _sum(
+    "draftd.spec_decode.cut_tokens",
+    "{token}",
+    "Tokens, accepted or sampled, of speculative steps beyond the end of the text: they are not emitted",
+)
 ACCEPTED_PER_POS = _sum(
     "draftd.spec_decode.accepted_tokens_per_pos",
     "{token}",
@@ -389,8 +396,8 @@ INFERENCE_SPAN = Span(
         a.PLAN_REASON, a.PLAN_LEVEL, a.PLAN_VARIANT, a.PLAN_DRAFTER, a.PLAN_MAX_DRAFT, a.PLAN_DEPTH_MODE,
         a.PLAN_ALTERNATIVES, a.DEGRADED, a.STEPS, a.ACCEPTANCE, a.MEAN_ACCEPTED, a.SPEEDUP, a.TOKENS_PER_SECOND, a.TTFT,
         *(metric.on_span() for metric in (
-            DRAFTS, DRAFT_TOKENS, ACCEPTED_TOKENS, ROLLBACKS, ROLLED_BACK_TOKENS, DRAFT_FORWARDS, TARGET_FORWARDS,
-            PARKED_STEPS, CAPPED_STEPS, MEMORY_PRESSURE, MEMORY_HEADROOM, THERMAL_LEVEL,
+            DRAFTS, DRAFT_TOKENS, ACCEPTED_TOKENS, CUT_TOKENS, ROLLBACKS, ROLLED_BACK_TOKENS, DRAFT_FORWARDS,
+            TARGET_FORWARDS, PARKED_STEPS, CAPPED_STEPS, MEMORY_PRESSURE, MEMORY_HEADROOM, THERMAL_LEVEL,
         )),
         *(metric.on_span("int[]") for metric in (ACCEPTED_PER_POS, DRAFTED_PER_POS)),
         *(metric.on_span("double") for metric in (

@@ -209,6 +209,7 @@ COUNTS: Mapping[Metric, Callable[[DraftCounts], float]] = {
     catalog.DRAFTS: lambda c: c.drafts,
     catalog.DRAFT_TOKENS: lambda c: c.drafted,
     catalog.ACCEPTED_TOKENS: lambda c: c.accepted,
+    catalog.CUT_TOKENS: lambda c: c.cut,
     catalog.ROLLBACKS: lambda c: c.rollbacks,
     catalog.ROLLED_BACK_TOKENS: lambda c: c.rolled_back,
     catalog.DRAFT_FORWARDS: lambda c: c.draft_forwards,

@@ -82,6 +82,7 @@ def finished(tokens: int, degraded: str = "") -> pb.GenerateResponse:
         drafts=2,
         drafted_tokens=8,
         accepted_tokens=3,
+        cut_tokens=1,
         accepted_per_position=[2, 1],
         drafted_per_position=[2, 2, 2, 2],
         rollbacks=2,
@@ -143,7 +144,8 @@ def test_a_whole_answer_is_kept_as_it_came(heard: Callable[..., Capture]) -> Non
     assert tick.degraded == "the cache is full"
     assert tick.served == Served(0.01, 0.02, 0.09, None)
     counts = tick.counts
-    assert (counts.steps, counts.drafts, counts.drafted, counts.accepted, counts.emitted) == (3, 2, 8, 3, 5)
+    assert (counts.steps, counts.drafts, counts.drafted, counts.accepted) == (3, 2, 8, 3)
+    assert counts.emitted == 5 == counts.accepted + counts.steps - counts.cut
     assert (counts.rollbacks, counts.rolled_back, counts.draft_forwards, counts.target_forwards) == (2, 5, 8, 3)
     assert (counts.draft_seconds, counts.verify_seconds, counts.break_even_tokens) == (0.004, 0.03, 1.5)
     assert (counts.drafted_per_position, counts.accepted_per_position) == ([2, 2, 2, 2], [2, 1])

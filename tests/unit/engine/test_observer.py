@@ -29,7 +29,7 @@ def test_an_observer_that_raises_silences_no_other_and_is_told_once(caplog: pyte
     observers = FanOut(Raises(), hears)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            observers.on_step(request([1], autoregressive()), StepCounts(0, 0, 1, False, 0, 0.0, 0.0), None)
+            observers.on_step(request([1], autoregressive()), StepCounts(0, 0, 1, 0, 0.0, 0.0), None)
     assert hears.steps == 3
     assert observers.errors == 3
     assert len(caplog.records) == 1

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FinishReason, SamplingParams
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FinishReason, SamplingParams, StepCounts
+from draftd.engine.depth.acceptance_rates import Acceptance, SequenceEvidence, key_of
 from draftd.engine.observer import EngineObserver
 from tests.rig import Rig, automatic, autoregressive, pair, request, speculative, tiny_llama
 from tests.scripted import ScriptedModel, scripted_models
@@ -59,12 +60,13 @@ def test_any_mix_of_rows_gives_the_targets_text_and_exact_counts(
         assert c.emitted == len(sink.tokens)
         assert c.steps == c.target_forwards == len(sink.chunks)
         assert c.drafted == c.accepted + c.rolled_back == sum(c.drafted_per_position)
-        assert c.accepted == sum(sink.from_draft) == sum(c.accepted_per_position)
+        assert c.accepted == sum(c.accepted_per_position)
+        assert sum(sink.from_draft) == c.accepted - max(0, c.cut - 1), "of what was cut, one was not drafted"
         assert c.rollbacks <= c.drafts <= c.steps
-        assert c.accepted + c.steps - 1 <= c.emitted <= c.accepted + c.steps
+        assert c.emitted == c.accepted + c.steps - c.cut
         assert c.draft_forwards == c.drafted
         if acceptance == 1.0:
-            assert c.rollbacks == 0
+            assert c.rollbacks == c.rolled_back == 0
         if depth and acceptance == 0.0 and eos_after is None and not chosen:
             assert c.accepted == 0
 
@@ -75,13 +77,40 @@ def test_acceptance_is_what_the_script_says():
     assert counts.acceptance == pytest.approx(0.7, abs=0.03)
 
 
-def test_end_of_text_inside_a_block_ends_the_count_there():
+def test_end_of_text_inside_an_accepted_block_cuts_it_and_is_no_rollback():
     models = scripted_models(1.0, eos_after=len(PROMPT) + 1)
     sink = Rig(models).run([request(PROMPT, speculative(6))])[0]
     c = sink.done.stats.counts
     assert sink.done.reason is FinishReason.STOP
     assert len(sink.tokens) == 3  # the token at position 5, and the end of text at 6, which follows two
-    assert (c.drafted, c.accepted, c.rolled_back, c.rollbacks, c.emitted) == (6, 2, 4, 0, 3)
+    assert (c.drafted, c.accepted, c.rolled_back, c.rollbacks, c.cut, c.emitted) == (6, 6, 0, 0, 5, 3)
+    assert c.speedup is not None
+    assert c.speedup * (c.drafts + c.break_even_tokens) == pytest.approx(2), "the tokens that the draft's step emitted"
+
+
+class Heard(EngineObserver):
+    def __init__(self) -> None:
+        self.steps: list[StepCounts] = []
+
+    def on_step(self, request, result, gap):
+        self.steps.append(result)
+
+
+def test_what_is_counted_of_drafts_is_what_depth_control_learns_of_them():
+    heard = Heard()
+    rig = Rig(scripted_models(0.7, eos_after=12), observer=heard)
+    asked = [request([7 * i, i], speculative(6)) for i in range(12)]
+    counts = [sink.done.stats.counts for sink in rig.run(asked)]
+    assert sum(c.cut for c in counts) > 0, "no text ended within a block: nothing was proven"
+    assert sum(c.rollbacks for c in counts) > 0
+    learnt = Acceptance()
+    for step in heard.steps:
+        if step.drafted:
+            learnt.learn(key_of(DRAFT_MODEL, asked[0]), SequenceEvidence(), step.drafted, step.accepted)
+    known = rig.scheduler.depth.acceptance.evidence
+    assert {key: (one.drafted, one.accepted) for key, one in known.items()} == {
+        key: (one.drafted, one.accepted) for key, one in learnt.evidence.items()
+    }
 
 
 def test_max_tokens_inside_a_block_drafts_no_further_than_it_may_emit():
@@ -100,7 +129,9 @@ def test_a_stop_sequence_across_steps_is_cut_where_it_completes():
         sink = Rig(models).run([request(PROMPT, speculative(3), stop=StopAfter(stop))])[0]
         assert sink.tokens == whole[:first]
         assert sink.done.reason is FinishReason.STOP
-        assert sink.done.stats.counts.emitted == first
+        c = sink.done.stats.counts
+        assert c.emitted == first == c.accepted + c.steps - c.cut
+        assert c.rollbacks == c.rolled_back == 0, "all was accepted, wherever the text was cut"
 
 
 def test_the_context_limit_ends_a_text():

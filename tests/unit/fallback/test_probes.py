@@ -39,8 +39,8 @@ def judged(
     return judge_probe(LadderLevel(FallbackLevel.FULL, 4, drafter), prompts, "", baseline, None, FLOOR)
 
 
-def probed(drafts: int, accepted: int, rollbacks: int, break_even: float = 0.0) -> ProbedPrompt:
-    counts = DraftCounts(drafts=drafts, accepted=accepted, rollbacks=rollbacks, break_even_tokens=break_even)
+def probed(drafts: int, accepted: int, rollbacks: int, break_even: float = 0.0, cut: int = 0) -> ProbedPrompt:
+    counts = DraftCounts(drafts=drafts, accepted=accepted, cut=cut, rollbacks=rollbacks, break_even_tokens=break_even)
     return ProbedPrompt("p", counts)
 
 
@@ -51,6 +51,15 @@ def test_a_draft_that_is_as_good_as_it_was_and_pays_is_good() -> None:
     assert found.speedup == pytest.approx((320 + 560) / (320 + 160))
     assert found.reason == "acceptance 0.70, speed-up 1.83 in 8 prompts"
     assert judged(0.9).verdict is Verdict.GOOD
+
+
+def test_what_is_cut_at_the_end_of_a_text_does_not_make_a_draft_pay() -> None:
+    level = LadderLevel(FallbackLevel.FULL, 4, DRAFT)
+    whole = judge_probe(level, [probed(40, 70, 30, 60.0)], "", None, None, FLOOR)
+    ended = judge_probe(level, [probed(40, 70, 30, 60.0, cut=20)], "", None, None, FLOOR)
+    assert (whole.verdict, whole.speedup) == (Verdict.GOOD, 110 / 100)
+    assert (ended.verdict, ended.reason) == (Verdict.BAD, "speed-up 0.90, least 1")
+    assert ended.acceptance == whole.acceptance == 0.7
 
 
 def test_what_the_guard_would_call_drift_again_does_not_pass() -> None:

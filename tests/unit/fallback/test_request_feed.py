@@ -44,7 +44,7 @@ def test_a_request_that_drafted_by_its_plan_is_heard_of() -> None:
 
 
 def drafted(accepted: int) -> StepCounts:
-    return StepCounts(4, accepted, accepted + 1, accepted < 4, 4, 0.001, 0.004, 1.5)
+    return StepCounts(4, accepted, accepted + 1, 4, 0.001, 0.004, 1.5)
 
 
 def test_each_drafter_is_heard_of_by_its_own_sums_where_several_served_a_request() -> None:
@@ -57,7 +57,7 @@ def test_each_drafter_is_heard_of_by_its_own_sums_where_several_served_a_request
     for request, accepted in ((by_draft, 3), (by_lookup, 0), (by_draft, 4), (by_lookup, 1)):
         intake.on_step(request, drafted(accepted), None)
         counts.add(drafted(accepted))
-    intake.on_step(by_lookup, StepCounts(0, 0, 1, False, 0, 0.0, 0.004, parked=True), None)
+    intake.on_step(by_lookup, StepCounts(0, 0, 1, 0, 0.0, 0.004, parked=True), None)
     intake.on_finish(by_lookup, ended(counts))
     told = requests(intake)
     found = {one.plan.drafter: one.counts for one in told}

@@ -23,8 +23,8 @@ KNOWN = {CODE: Baseline(0.8, 0.2), CHAT: Baseline(0.6, 0.2)}
 WINDOW = SETTINGS.window_seconds
 
 
-def counts(drafts: int, accepted: int, rollbacks: int, break_even: float = 0.0) -> DraftCounts:
-    return DraftCounts(drafts=drafts, accepted=accepted, rollbacks=rollbacks, break_even_tokens=break_even)
+def counts(drafts: int, accepted: int, rollbacks: int, break_even: float = 0.0, cut: int = 0) -> DraftCounts:
+    return DraftCounts(drafts=drafts, accepted=accepted, cut=cut, rollbacks=rollbacks, break_even_tokens=break_even)
 
 
 @dataclass
@@ -42,11 +42,12 @@ class Watched:
         *,
         seconds: float = 10.0,
         costs: float = 0.0,
+        cut: int = 0,
     ) -> Watched:
         for _ in range(count):
             self.now += seconds
             accepted = round(100 * acceptance)
-            self.guard = self.guard.finished(self.now, *kind, counts(40, accepted, 100 - accepted, costs))
+            self.guard = self.guard.finished(self.now, *kind, counts(40, accepted, 100 - accepted, costs, cut))
         return self
 
     def read(self, count: int, reading: Machine, *, seconds: float = 5.0) -> Watched:
@@ -130,6 +131,8 @@ def test_what_costs_more_than_it_brings_in_two_windows_asks_for_no_draft_at_all(
         "speed-up 0.92 over autoregressive decoding in 30 requests, least 1, in 2 windows of 300 s in a row"
     )
     assert watched.requests(35, 0.8, costs=70.0).asked() == {}, "120 tokens in the time of 110"
+    watched.requests(65, 0.8, costs=70.0, cut=20)
+    assert watched.asked() == {Cause.BREAK_EVEN: FallbackLevel.AUTOREGRESSIVE}, "100 that the texts had room for"
 
 
 def test_too_few_requests_in_a_window_move_nothing() -> None:

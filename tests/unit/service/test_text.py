@@ -129,6 +129,14 @@ def test_the_matcher_counts_the_token_that_completes_the_stop() -> None:
     assert matcher.feed(b"cdef") == 2
 
 
+def test_a_stop_string_that_shows_only_after_the_last_token_cuts_text_and_no_token() -> None:
+    tokenizer, stops, tokens = ByteTokenizer(257), ["\ufffd"], b"ab" + "é".encode()[:1]
+    assert StopStrings(tokenizer, stops).feed(tokens) is None
+    stream = TextStream(tokenizer, stops)
+    assert "".join(stream.add(tokens)) == "ab"
+    assert (stream.finish(), stream.stop) == ("", "\ufffd")
+
+
 MODEL = ServedModel(ModelInfo("m", None, 10_000, 257, (), "", 0, 0, "cpu"), 1, 4, DepthMode.FIXED, chat_template=True)
 
 

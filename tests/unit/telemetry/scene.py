@@ -48,10 +48,11 @@ STATUS = EngineStatus(DraftCounts(), {}, 3, 2, 64, 4096, 1200, prefix=PrefixStat
 SPECULATIVE = DecodePlan(DecodeMode.SPECULATIVE, 4, DRAFT_MODEL, FallbackLevel.FULL, "on", "flag: TARGETING_MATCH")
 AUTOMATIC = replace(SPECULATIVE, depth_mode=DepthMode.AUTOMATIC, alternatives=frozenset({PROMPT_LOOKUP}))
 AUTOREGRESSIVE = DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, FallbackLevel.FULL, "off", "request: autoregressive")
-SPECULATIVE_STEP = StepCounts(4, 2, 3, True, 4, 0.001, 0.002, 0.5)
-PARKED_STEP = StepCounts(0, 0, 1, False, 0, 0.0, 0.002, parked=True)
-CAPPED_STEP = StepCounts(4, 4, 5, False, 4, 0.001, 0.002, 0.5, capped=True)
-PLAIN_STEP = StepCounts(0, 0, 1, False, 0, 0.0, 0.002)
+SPECULATIVE_STEP = StepCounts(4, 2, 3, 4, 0.001, 0.002, 0.5)
+PARKED_STEP = StepCounts(0, 0, 1, 0, 0.0, 0.002, parked=True)
+CAPPED_STEP = StepCounts(4, 4, 5, 4, 0.001, 0.002, 0.5, capped=True)
+CUT_STEP = StepCounts(4, 4, 2, 4, 0.001, 0.002, 0.5)  # the text ended with the second of five tokens
+PLAIN_STEP = StepCounts(0, 0, 1, 0, 0.0, 0.002)
 # A machine that tells everything.
 HARDWARE = FixedView(
     HardwareState(

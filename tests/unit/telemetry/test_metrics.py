@@ -31,6 +31,7 @@ from tests.unit.telemetry.scene import (
     AUTOMATIC,
     AUTOREGRESSIVE,
     CAPPED_STEP,
+    CUT_STEP,
     INFO,
     LADDER_STATE,
     PARKED_STEP,
@@ -48,13 +49,15 @@ def test_the_counters_are_the_engines_own_counts(scene: Scene, receiver: OtlpRec
         scene.serve(workload=workload, steps=7)
         scene.serve(workload=workload, plan=AUTOREGRESSIVE, steps=5)
     scene.serve(reason=FinishReason.CANCELLED, steps=2)
-    scene.serve(plan=AUTOMATIC, steps=1, more=[PARKED_STEP, PARKED_STEP, CAPPED_STEP])
+    scene.serve(plan=AUTOMATIC, steps=1, more=[PARKED_STEP, PARKED_STEP, CAPPED_STEP, CUT_STEP])
     assert scene.telemetry.shutdown(30.0)
 
     counts = scene.engine
     assert receiver.total("draftd.spec_decode.drafts") == counts.drafts
     assert receiver.total("draftd.spec_decode.draft_tokens") == counts.drafted
     assert receiver.total("draftd.spec_decode.accepted_tokens") == counts.accepted
+    assert receiver.total("draftd.spec_decode.cut_tokens") == counts.cut == 3
+    assert counts.emitted == counts.accepted + counts.target_forwards - counts.cut
     assert receiver.total("draftd.spec_decode.rollbacks") == counts.rollbacks
     assert receiver.total("draftd.spec_decode.rolled_back_tokens") == counts.rolled_back
     assert receiver.total("draftd.spec_decode.draft_forwards") == counts.draft_forwards
@@ -244,6 +247,7 @@ def test_one_collection_reads_one_state() -> None:
     def steps() -> None:
         while not over.is_set():
             ledger.add_step(entry, SPECULATIVE_STEP)
+            ledger.add_step(entry, CUT_STEP)
 
     thread = threading.Thread(target=steps)
     thread.start()
@@ -253,7 +257,9 @@ def test_one_collection_reads_one_state() -> None:
             (drafted,) = ledger.read("drafted")
             (accepted,) = ledger.read("accepted")
             (rolled_back,) = ledger.read("rolled back")
+            (cut,), (output,) = ledger.read("cut"), ledger.read("output")
             assert drafted.counts.drafted == accepted.counts.accepted + rolled_back.counts.rolled_back
+            assert output.counts.emitted == accepted.counts.accepted + output.counts.steps - cut.counts.cut
             seen.append(drafted.counts.drafted)
     finally:
         over.set()

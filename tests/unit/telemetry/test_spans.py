@@ -11,7 +11,7 @@ from draftd.core import FinishReason, RequestStats, SamplingParams
 from draftd.errors import InvalidRequest, NotServing, QueueFull, SpeculationUnavailable
 from draftd.telemetry import catalog
 from tests.otlp import OtlpReceiver, SpanRecord
-from tests.unit.telemetry.scene import AUTOMATIC, AUTOREGRESSIVE, CAPPED_STEP, PARKED_STEP, Scene
+from tests.unit.telemetry.scene import AUTOMATIC, AUTOREGRESSIVE, CAPPED_STEP, CUT_STEP, PARKED_STEP, Scene
 
 
 def only(receiver: OtlpReceiver, name: str = "chat nano") -> SpanRecord:
@@ -88,6 +88,7 @@ def test_a_request_by_the_genai_conventions(scene: Scene, receiver: OtlpReceiver
         "draftd.spec_decode.drafts": 3,
         "draftd.spec_decode.draft_tokens": 12,
         "draftd.spec_decode.accepted_tokens": 6,
+        "draftd.spec_decode.cut_tokens": 0,
         "draftd.spec_decode.accepted_tokens_per_pos": [3, 3, 0, 0],
         "draftd.spec_decode.draft_tokens_per_pos": [3, 3, 3, 3],
         "draftd.spec_decode.rollbacks": 3,
@@ -116,6 +117,17 @@ def test_a_request_by_the_genai_conventions(scene: Scene, receiver: OtlpReceiver
         assert span.attributes[key] == pytest.approx(value)
     assert set(span.attributes) == set(wanted) | set(times)
     assert set(span.attributes) <= {attribute.name for attribute in catalog.INFERENCE_SPAN.attributes}
+
+
+def test_what_lies_beyond_the_end_of_a_text_is_neither_rolled_back_nor_gained(
+    scene: Scene, receiver: OtlpReceiver
+) -> None:
+    scene.serve(steps=0, more=[CUT_STEP])
+    scene.telemetry.shutdown(30.0)
+    told = only(receiver).attributes
+    names = ("accepted_tokens", "cut_tokens", "rollbacks", "rolled_back_tokens", "acceptance", "speedup")
+    assert [told[f"draftd.spec_decode.{name}"] for name in names] == [4, 3, 0, 0, 1.0, (1 + 4 - 3) / (1 + 0.5)]
+    assert told["gen_ai.usage.output_tokens"] == 4 + 1 - 3
 
 
 def test_both_modes_carry_the_same_attributes(scene: Scene, receiver: OtlpReceiver) -> None:

@@ -99,7 +99,8 @@ def failures(status: control.GetStatusResponse) -> int:
 
 
 _COUNTERS = (
-    "steps", "drafts", "parked_steps", "drafted_tokens", "accepted_tokens", "target_forwards", "break_even_tokens",
+    "steps", "drafts", "parked_steps", "drafted_tokens", "accepted_tokens", "cut_tokens", "target_forwards",
+    "break_even_tokens",
 )  # fmt: skip
 _BY_POSITION = ("drafted_per_position", "accepted_per_position")
 

@@ -43,6 +43,7 @@ def counts(c: DraftCounts) -> pb.DraftCounts:
         c,
         drafted_tokens=c.drafted,
         accepted_tokens=c.accepted,
+        cut_tokens=c.cut,
         rolled_back_tokens=c.rolled_back,
         draft_time=duration(c.draft_seconds),
         verify_time=duration(c.verify_seconds),

@@ -28,8 +28,8 @@ def test_an_idle_daemon_has_a_rate_of_zero_and_no_acceptance() -> None:
 
 
 def test_only_what_was_drafted_in_between_counts() -> None:
-    before = counts(100, 400, 100, per_position=[(80, 100), (20, 100)])
-    after = counts(110, 430, 124, plain=10, break_even=20.0, per_position=[(89, 110), (35, 120)])
+    before = counts(100, 400, 100, cut=50, per_position=[(80, 100), (20, 100)])
+    after = counts(110, 430, 124, plain=10, break_even=20.0, cut=54, per_position=[(89, 110), (35, 120)])
     found = between(Snapshot(1.0, status(200, before)), Snapshot(2.0, status(244, after)))
     assert found is not None
     d = found.drafting
@@ -38,7 +38,7 @@ def test_only_what_was_drafted_in_between_counts() -> None:
     assert d.mean_length == 1 + 24 / 10
     assert d.depth == 3.0
     assert d.drafting == 0.5
-    assert d.speedup == (10 + 24) / (10 + 20)
+    assert d.speedup == (10 + 24 - 4) / (10 + 20)
     assert d.tokens_per_forward == 44 / 20
 
 
