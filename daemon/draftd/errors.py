@@ -5,6 +5,7 @@ Whoever catches DraftdError catches all of it.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -50,6 +51,18 @@ def wrong_field(error: ValidationError, prefix: str = "") -> tuple[str, object, 
     return (prefix + path).rstrip(".: "), value, allowed
 
 
+_SENTENCE_END = re.compile(r"(?<=[.!?]) (?=[A-Z])")
+_LONGEST = 240  # characters of another library's message
+
+
+def in_one_line(error: BaseException) -> str:
+    """Another library's error: its kind and its first sentence, cut where that is long."""
+    sentence = _SENTENCE_END.split(" ".join(str(error).split()), maxsplit=1)[0].removesuffix(".")
+    if len(sentence) > _LONGEST:
+        sentence = sentence[: _LONGEST - 1] + "…"
+    return f"{type(error).__name__}: {sentence}" if sentence else type(error).__name__
+
+
 class ConfigError(FieldError):
     """A setting is wrong. Raised at start-up."""
 
@@ -63,9 +76,14 @@ class InvalidRequest(FieldError):
 
 
 class ModelLoadError(DraftdError):
-    """A model folder is missing, incomplete or of a kind that mlx-lm does not know."""
+    """A model folder is missing, incomplete or of a kind that mlx-lm does not know. The message is one line: `what` is
+    wrong, and its `cure` where one is known."""
 
     grpc_status, http_status = "FAILED_PRECONDITION", 400
+
+    def __init__(self, what: str, cure: str = "") -> None:
+        super().__init__(f"{what}: {cure}" if cure else what)
+        self.what, self.cure = what, cure
 
 
 class SpeculationUnavailable(DraftdError):

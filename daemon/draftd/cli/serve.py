@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from draftd import __version__
 from draftd.cli import logs
-from draftd.cli.state import Kept, Learning, paths_of
+from draftd.cli.state import Kept, Learning, paths_of, quiet_transformers
 from draftd.core import ModelInfo
 from draftd.engine.drafters.registry import DrafterRegistry, built_in_drafters
 from draftd.engine.loop import EngineState, EngineWorker
@@ -222,8 +222,7 @@ def check_drafters(settings: Settings, drafters: DrafterRegistry) -> None:
 def models_of(settings: ModelSettings, drafters: DrafterRegistry) -> Load:
     """How to load what the settings name; nothing named is the embedded pair."""
     model, draft = paths_of(settings)
-    # It warns of prompts beyond the context, which are refused with a status of their own.
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    quiet_transformers()
     light = settings.light_draft_path
     return lambda progress: load_models(
         model, draft, light, prompt_lookup=settings.prompt_lookup, registry=drafters, progress=progress

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import logging
+import os
 from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
@@ -97,6 +98,12 @@ def paths_of(model: ModelSettings) -> tuple[str, str | None]:
         return model.path, model.draft_path
     nano = Path(str(resources.files("draftd.models") / "nano"))
     return str(nano / "target"), str(nano / "draft")
+
+
+def quiet_transformers() -> None:
+    """Before it is imported. It warns of prompts beyond the context, which are refused with a status of their own, and
+    of folders, of which `draftd.models` tells in a line."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 
 def identity(settings: Settings) -> dict[str, Any]:

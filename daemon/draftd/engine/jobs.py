@@ -18,7 +18,7 @@ from draftd.engine.inbox import Command, Keep, LogitGap, Lower, Reload
 from draftd.engine.scheduler import Scheduler
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.targets.local import logit_gap
-from draftd.errors import DraftdError, EngineFailure, ModelLoadError
+from draftd.errors import DraftdError, EngineFailure, ModelLoadError, in_one_line
 
 _log = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class BackgroundJobs:
                 job.done.set_result(end.value)
         except Exception as error:
             self._job = None
-            told = error if isinstance(error, DraftdError) else job.failure(f"{type(error).__name__}: {error}")
+            told = error if isinstance(error, DraftdError) else job.failure(in_one_line(error))
             # Its traceback refers to frames that hold weights, and whoever is told may keep it.
             told.__traceback__ = told.__cause__ = told.__context__ = None
             if job.done is not None:

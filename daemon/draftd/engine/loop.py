@@ -6,6 +6,7 @@ Other threads talk to it through a bounded inbox and read its state; they never 
 from __future__ import annotations
 
 import enum
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from draftd.engine.limits import Limits
 from draftd.engine.observer import EngineObserver, EngineStatus, FanOut, Totals
 from draftd.engine.pair import LoadedModels
 from draftd.engine.sequence import DecodeSequence
-from draftd.errors import DraftdError, InvalidRequest, ModelLoadError, NotServing
+from draftd.errors import DraftdError, InvalidRequest, ModelLoadError, NotServing, in_one_line
 from draftd.models.folder import PairFiles
 from draftd.models.tokenizer import Tokenizer
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from draftd.engine.depth.saved import Learnt
     from draftd.engine.jobs import BackgroundJobs
     from draftd.engine.scheduler import Scheduler
+
+_log = logging.getLogger(__name__)
 
 _JOIN_SECONDS = 10.0  # a step, even a slow one, is over by then
 _MEASURE_STEPS = 32  # cache sizes are read this often
@@ -211,7 +214,11 @@ class EngineWorker:
         try:
             engine = self._engine = self._assembled()
         except Exception as error:
-            self.error = error.message if isinstance(error, DraftdError) else f"{type(error).__name__}: {error}"
+            _log.debug("the models could not be loaded", exc_info=error)
+            if isinstance(error, DraftdError):
+                self.error = error.message
+            else:
+                self.error = f"the models could not be loaded: {in_one_line(error)}: --log-level debug shows where"
             self.state = EngineState.FAILED
             self._settled.set()
             return

@@ -5,16 +5,27 @@ Runs on the engine thread: weights built lazily on another thread cannot be eval
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, ModelInfo
-from draftd.engine.drafters.loaded import DraftFolder, DraftSource, HeldDraft, Unfit, parameters, weight_bytes
+from draftd.engine.drafters.loaded import (
+    DraftFolder,
+    DraftSource,
+    HeldDraft,
+    Unfit,
+    no_rollback,
+    parameters,
+    weight_bytes,
+)
 from draftd.engine.drafters.registry import DrafterRegistry, Needs, built_in_drafters
 from draftd.models.blas import load_blas
-from draftd.models.folder import ModelFiles, ModelFolder, PairFiles, read
+from draftd.models.folder import UNREADABLE, ModelFiles, ModelFolder, PairFiles, read
 from draftd.models.tokenizer import MlxTokenizer, Tokenizer
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,24 +57,30 @@ def load_models(
     go through BLAS there.
     """
     backend = load_blas()
-    progress(f"loading {model}")
+    paths = {DRAFT_MODEL: draft_model, LIGHT_DRAFT_MODEL: light_draft_model}
+    progress(f"looking at {model}")
     folder = ModelFolder(model)
+    draft_folders = {
+        name: ModelFolder(path, name.replace("_", " ")) for name, path in paths.items() if path is not None
+    }
+    for one in (folder, *draft_folders.values()):  # all of them before the first is read, which may take minutes
+        one.check()
+    progress(f"loading {model}")
     target_files = folder.files()
     target, tokenizer, config = _load(folder)
     draft: Any | None = None
     drafts: dict[DrafterName, DraftFolder] = {}
     files: dict[DrafterName, ModelFiles] = {}
     refused: dict[DrafterName, str] = {}
-    for name, path in ((DRAFT_MODEL, draft_model), (LIGHT_DRAFT_MODEL, light_draft_model)):
-        if path is None:
-            continue
-        progress(f"loading {name.replace('_model', '').replace('_', ' ')} {path}")
-        source = drafts[name] = DraftFolder(path, name.replace("_", " "), tokenizer)
+    for name, draft_folder in draft_folders.items():
+        progress(f"loading {name.replace('_model', '').replace('_', ' ')} {paths[name]}")
+        source = drafts[name] = DraftFolder(draft_folder, tokenizer)
         noted, opened = source.files(), None
         try:
             opened = source.open()
         except Unfit as unfit:
-            refused[name] = unfit.message
+            refused[name] = unfit.what
+            _log.warning("%s: %s", source.name, unfit.message)
         held = opened is not None and name == DRAFT_MODEL
         if held:
             draft = opened
@@ -112,15 +129,15 @@ def assemble(
 ) -> LoadedModels:
     """Checks what models already in memory can do together. `refused`: why drafts were turned away. A draft without a
     source in `sources` stays in memory; a light draft is what has one."""
-    from draftd.engine.cache.layouts import cannot_trim, rollback_limit, why_not_batched
+    from draftd.engine.cache.layouts import rollback_limit, why_not_batched
 
     registry, refused, found = registry or built_in_drafters(), dict(refused or {}), dict(sources or {})
     not_batched, drafters = why_not_batched(target), list[DrafterName]()
-    if fixed := cannot_trim(target):
-        refused[DRAFT_MODEL] = f"the model's cache cannot be rolled back ({fixed})"
+    if why := no_rollback(target, "the model"):
+        refused[DRAFT_MODEL] = why
     else:
-        if draft is not None and (fixed := cannot_trim(draft)):
-            refused[DRAFT_MODEL] = f"the draft model's cache cannot be rolled back ({fixed})"
+        if draft is not None and (why := no_rollback(draft, "the draft model")):
+            refused[DRAFT_MODEL] = why
         elif draft is not None:
             drafters.append(DRAFT_MODEL)
             found.setdefault(DRAFT_MODEL, HeldDraft(draft))
@@ -178,11 +195,12 @@ def _load(folder: ModelFolder) -> tuple[Any, Any, dict[str, Any]]:
     import mlx.core as mx
 
     model, config = folder.open()
+    tokenizer = folder.tokenizer(config)  # before the weights, which may take minutes
     try:
         mx.eval(model.parameters())
     except Exception as error:
-        raise folder.failed(error) from error
-    return model, folder.tokenizer(config), config
+        raise folder.failed("its weights cannot be read", error, UNREADABLE) from error
+    return model, tokenizer, config
 
 
 def _context_length(config: Mapping[str, Any], tokenizer: Any) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from draftd.core import DrafterName
-from draftd.errors import ModelLoadError
+from draftd.errors import ModelLoadError, in_one_line
 
 TOKENIZER_FILES = ("tokenizer*", "vocab*", "merges*", "special_tokens_map.json", "added_tokens.json", "*.tiktoken")
 
@@ -91,7 +91,13 @@ def stamps(folder: Path) -> dict[str, Stamp]:
     return found
 
 
+UNREADABLE = "look at free memory and the disk, and run `draftd doctor`"  # what to do, where weights cannot be read
 _PIECE_BYTES = 8 << 20  # read at a time; an array that is larger is read whole
+
+
+def is_hub_id(path: str) -> bool:
+    """Whether it is taken for OWNER/NAME on the hub: it looks like that, and there is no such folder."""
+    return path.count("/") == 1 and not path.startswith((".", "/", "~")) and not Path(path).is_dir()
 
 
 class ModelFolder:
@@ -99,7 +105,8 @@ class ModelFolder:
 
     def __init__(self, path: str, role: str = "model") -> None:
         """`role` is how errors call it."""
-        self._path, self._role = path, role
+        self._path = path
+        self.called = f"{role}: {path}"
         self._folder = self._found(path)
 
     @property
@@ -116,6 +123,17 @@ class ModelFolder:
         """Its files as they are now, or only where they lie."""
         return ModelFiles.noted(self._folder) if noted else ModelFiles(self._folder)
 
+    def check(self) -> None:
+        """Looks at its files; reads no weights. Raises ModelLoadError with what is wrong, and what to do."""
+        from draftd.models.check import check_folder
+
+        try:
+            check_folder(self._folder, model_files(self._folder))
+        except ModelLoadError as found:
+            raise ModelLoadError(f"{self.called}: {found.what}", found.cure) from None
+        except Exception as error:
+            raise self.failed("cannot be read", error, "look at its permissions, and at the disk") from error
+
     def open(self) -> tuple[Any, dict[str, Any]]:
         """The model and its configuration; its weights are not read yet. Raises ModelLoadError.
 
@@ -125,10 +143,12 @@ class ModelFolder:
 
         from draftd.models.mlx_lm import load_model
 
+        self.check()
         try:
             model, config = load_model(self._folder, lazy=True)
         except Exception as error:
-            raise self.failed(error) from error
+            cure = "fetch the model again, or make it anew with `mlx_lm.convert`"
+            raise self.failed("mlx-lm cannot load it", error, cure) from error
         if mx.default_device() == mx.Device(mx.cpu):
             model.set_dtype(mx.float32)
         model.eval()
@@ -141,7 +161,7 @@ class ModelFolder:
         try:
             return load_tokenizer(self._folder, eos_token_ids=(config or {}).get("eos_token_id"))
         except Exception as error:
-            raise self.failed(error) from error
+            raise self.failed("its tokenizer cannot be loaded", error) from error
 
     def tokenizer_digest(self) -> str:
         """Differs when the tokenizer's files do: reading them is cheap, making a tokenizer of them is not."""
@@ -150,32 +170,37 @@ class ModelFolder:
             for file in sorted({file for pattern in TOKENIZER_FILES for file in self._folder.glob(pattern)}):
                 digest.update(file.name.encode() + b"\0" + file.read_bytes())
         except OSError as error:
-            raise self.failed(error) from error
+            raise self.failed("its tokenizer cannot be read", error) from error
         return digest.hexdigest()
 
-    def failed(self, error: Exception) -> ModelLoadError:
-        return ModelLoadError(f"{self._role}: {self._path}: {type(error).__name__}: {error}")
+    def failed(self, what: str, error: Exception, cure: str = "fetch the model again") -> ModelLoadError:
+        """What another library refused, in one line."""
+        return ModelLoadError(f"{self.called}: {what}: {in_one_line(error)}", cure)
 
     def _found(self, path: str) -> Path:
         folder = Path(path).expanduser()
         if folder.is_dir():
-            for pattern in ("config.json", "*.safetensors"):
-                if not list(folder.glob(pattern)):
-                    raise ModelLoadError(f"{self._role}: {path}: no {pattern} in this folder")
             return folder
-        if path.startswith((".", "/", "~")) or path.count("/") > 1:
-            raise ModelLoadError(f"{self._role}: {path}: no such folder")
+        if not is_hub_id(path):
+            raise ModelLoadError(
+                f"{self.called}: no such folder", "give a model's folder, or its OWNER/NAME on the hub"
+            )
         return self._downloaded(path)
 
     def _downloaded(self, path: str) -> Path:
         from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import RepositoryNotFoundError
 
         from draftd.models.mlx_lm import DEFAULT_ALLOW_PATTERNS
 
         try:
             return Path(snapshot_download(path, allow_patterns=DEFAULT_ALLOW_PATTERNS))
+        except RepositoryNotFoundError as error:
+            what = f"{self.called}: no such folder, and the hub shows no such model"
+            raise ModelLoadError(what, "mend the name, or log in to the hub if the model is not public") from error
         except Exception as error:
-            raise self.failed(error) from error
+            cure = "look at the connection, or give a folder"
+            raise self.failed("it cannot be fetched from the hub", error, cure) from error
 
 
 def read(arrays: list[Any], what: str) -> Iterator[None]:
@@ -195,7 +220,7 @@ def read(arrays: list[Any], what: str) -> Iterator[None]:
             mx.eval(piece, finite)
             sound = all(bool(one.item()) for one in finite)
         except Exception as error:
-            raise ModelLoadError(f"{what}: {type(error).__name__}: {error}") from error
+            raise ModelLoadError(f"{what}: its weights cannot be read: {in_one_line(error)}", UNREADABLE) from error
         if not sound:
-            raise ModelLoadError(f"{what}: some of its weights are not finite")
+            raise ModelLoadError(f"{what}: some of its weights are not finite", "fetch the model again")
         yield

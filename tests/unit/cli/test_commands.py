@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from draftd.cli.commands.generate import summary
 from draftd.cli.commands.status import lines
+from draftd.client.asking import Answer
 from draftd.v1 import control_pb2 as pb
+from draftd.v1 import inference_pb2 as inference
 from tests.unit.cli.conftest import Run
 from tests.waiting import until
 
@@ -21,6 +24,24 @@ def test_generate_prints_the_answer_and_one_line_of_figures(draftd: Run) -> None
     assert ran.err.count("\n") == 1
     assert "24 tokens (speculative, up to 4 at a time)" in ran.err
     assert "drafted accepted" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("mode", "reason", "drafted", "told"),
+    [
+        ("AUTOREGRESSIVE", "model: no draft model is loaded", 0, " · model: no draft model is loaded"),
+        ("SPECULATIVE", "flag: STATIC", 0, " · nothing was drafted"),
+        ("SPECULATIVE", "flag: STATIC", 4, " tokens a draft"),
+        ("SPECULATIVE", "flag: STATIC; model: it is unfit: prompt_lookup in its place", 4, "lookup in its place"),
+    ],
+)
+def test_generate_says_why_it_speculates_less_than_it_could(mode: str, reason: str, drafted: int, told: str) -> None:
+    mode = f"DECODE_MODE_{mode}"
+    started = inference.Started(plan=inference.DecodePlan(mode=mode, max_draft_tokens=4, reason=reason))
+    counts = inference.DraftCounts(drafts=1, drafted_tokens=drafted, accepted_tokens=drafted, steps=3)
+    line = summary(Answer("x", (1,), (), started, inference.Finished(mode=mode, counts=counts)))
+    assert line.endswith(told)
+    assert "STATIC" not in line
 
 
 def test_generate_reads_stdin(draftd: Run) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import shutil
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,66 +23,79 @@ from draftd.cli.commands.doctor import (
     check_webhook,
     examine,
 )
+from draftd.engine.pair import load_models
 from draftd.fallback.store import StateFolder
 from draftd.models import blas
 from draftd.settings import Settings, load_settings
+from tests.conftest import NanoPair
+from tests.unit.engine.drafts import change_tokenizer, mamba
 
 
 def settings(**overrides: object) -> Settings:
     return load_settings(None, {name.replace("__", "."): value for name, value in overrides.items()}, {})
 
 
-def model(folder: Path, vocab_size: int = 100) -> str:
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": vocab_size}))
-    (folder / "tokenizer.json").write_text("{}")
-    (folder / "model.safetensors").write_bytes(b"x" * 1000)
-    return str(folder)
+@pytest.fixture
+def model(nano_pair: NanoPair, tmp_path: Path) -> Callable[[str], Path]:
+    """Copies the embedded draft, to be a target as well."""
+    return lambda name: Path(shutil.copytree(nano_pair.draft, tmp_path / name))
 
 
 def verdicts(findings: list[Finding]) -> dict[str, Verdict]:
     return {finding.subject: finding.verdict for finding in findings}
 
 
-def test_a_pair_of_one_vocabulary_is_well(tmp_path: Path) -> None:
-    found = check_models(settings(model__path=model(tmp_path / "a"), model__draft_path=model(tmp_path / "b")))
+def pair(target: Path, draft: Path, **overrides: object) -> Settings:
+    return settings(model__path=str(target), model__draft_path=str(draft), **overrides)
+
+
+def test_a_pair_of_one_tokenizer_is_well(model: Callable[[str], Path]) -> None:
+    found = check_models(pair(model("a"), model("b")))
     assert verdicts(found) == {"model": Verdict.OK, "draft model": Verdict.OK, "pair": Verdict.OK}
+    assert "llama" in found[0].found
 
 
-def test_a_pair_of_two_vocabularies_is_not(tmp_path: Path) -> None:
-    paths = model(tmp_path / "a"), model(tmp_path / "b", 99)
-    found = check_models(settings(model__path=paths[0], model__draft_path=paths[1]))
-    assert verdicts(found)["pair"] is Verdict.BAD
-    assert "prompt_lookup" in found[-1].mend
+def test_a_pair_is_told_as_serve_tells_it(model: Callable[[str], Path], caplog: pytest.LogCaptureFixture) -> None:
+    target, draft = model("a"), model("b")
+    change_tokenizer(draft)  # as many tokens as before
+    found = check_models(pair(target, draft))
+    assert verdicts(found) == {"model": Verdict.OK, "draft model": Verdict.OK, "pair": Verdict.BAD}
+    info = load_models(str(target), str(draft), progress=lambda line: None).info
+    assert info.speculation_reason
+    assert found[-1].found == f"{info.speculation_reason}; it is served without this draft"
+    assert caplog.messages == [f"draft model: {draft}: {info.speculation_reason}: {found[-1].mend}"]
 
 
-def test_a_light_draft_is_looked_at_as_the_draft_is(tmp_path: Path) -> None:
-    paths = {name: model(tmp_path / name) for name in ("a", "b")}
-    for light, found in ((model(tmp_path / "c"), Verdict.OK), (model(tmp_path / "d", 99), Verdict.BAD)):
-        made = settings(model__path=paths["a"], model__draft_path=paths["b"], model__light_draft_path=light)
-        assert verdicts(check_models(made))["light pair"] is found
-    (tmp_path / "d" / "config.json").unlink()
-    found_now = verdicts(check_models(made))
-    assert (found_now["light draft"], found_now["pair"]) == (Verdict.BAD, Verdict.OK)
-    assert "light pair" not in found_now
+def test_what_cannot_be_rolled_back_takes_no_draft(model: Callable[[str], Path]) -> None:
+    target, draft = mamba(model("a")), model("b")
+    found = check_models(pair(target, draft))
+    assert verdicts(found) == {"model": Verdict.OK, "draft model": Verdict.OK, "pair": Verdict.BAD}
+    info = load_models(str(target), str(draft), progress=lambda line: None).info
+    assert found[-1].found == f"{info.speculation_reason}; it is served without drafts"
 
 
-def test_missing_files_are_named(tmp_path: Path) -> None:
-    path = model(tmp_path / "a")
-    (tmp_path / "a" / "model.safetensors").unlink()
-    (finding,) = check_models(settings(model__path=path))
-    assert finding.verdict is Verdict.BAD
-    assert "*.safetensors" in finding.found
+def test_a_light_draft_is_looked_at_as_the_draft_is(model: Callable[[str], Path]) -> None:
+    target, draft, light = model("a"), model("b"), model("c")
+    made = pair(target, draft, model__light_draft_path=str(light))
+    assert verdicts(check_models(made))["light pair"] is Verdict.OK
+    change_tokenizer(light)
+    assert verdicts(check_models(made))["light pair"] is Verdict.BAD
+    (light / "config.json").unlink()
+    found = verdicts(check_models(made))
+    assert (found["light draft"], found["pair"]) == (Verdict.BAD, Verdict.OK)
+    assert "light pair" not in found
+
+
+def test_a_bad_target_does_not_hide_a_bad_draft(model: Callable[[str], Path]) -> None:
+    target, draft = model("a"), model("b")
+    for folder in (target, draft):
+        (folder / "model.safetensors").unlink()
+    assert verdicts(check_models(pair(target, draft))) == {"model": Verdict.BAD, "draft model": Verdict.BAD}
 
 
 def test_a_hub_id_is_only_noted() -> None:
     (finding,) = check_models(settings(model__path="mlx-community/Qwen3-8B-4bit"))
     assert finding.verdict is Verdict.NOTE
-
-
-def test_a_folder_that_is_not_there_is_bad(tmp_path: Path) -> None:
-    (finding,) = check_models(settings(model__path=str(tmp_path / "none")))
-    assert finding.verdict is Verdict.BAD
 
 
 def test_a_port_in_use_is_bad_and_a_free_one_well() -> None:
@@ -95,10 +109,9 @@ def test_a_port_in_use_is_bad_and_a_free_one_well() -> None:
 
 
 def test_more_weights_than_memory_is_bad(tmp_path: Path) -> None:
-    path = model(tmp_path / "a")
-    with (tmp_path / "a" / "model.safetensors").open("r+b") as sparse:
+    with (tmp_path / "model.safetensors").open("wb") as sparse:
         sparse.truncate(1 << 43)  # eight terabytes that take no disk
-    assert check_memory(settings(model__path=path)).verdict is Verdict.BAD
+    assert check_memory(settings(model__path=str(tmp_path))).verdict is Verdict.BAD
     assert check_memory(settings()).verdict is Verdict.OK
 
 

@@ -56,3 +56,18 @@ def change_tokenizer(folder: Path) -> None:
     a, b = list(vocabulary)[500:502]
     vocabulary[a], vocabulary[b] = vocabulary[b], vocabulary[a]
     file.write_text(json.dumps(tokenizer))
+
+
+def mamba(folder: Path) -> Path:
+    """Puts a tiny Mamba with random weights beside the tokenizer that is there."""
+    import mlx.core as mx
+    from mlx.utils import tree_flatten
+    from mlx_lm.models.mamba import Model, ModelArgs
+
+    config = {"model_type": "mamba", "vocab_size": 4096, "hidden_size": 16, "intermediate_size": 32}
+    config |= {"state_size": 4, "num_hidden_layers": 1, "conv_kernel": 4, "time_step_rank": 2}
+    config |= {"use_bias": False, "use_conv_bias": True}
+    (folder / "config.json").write_text(json.dumps(config))
+    model = Model(ModelArgs.from_dict(config))
+    mx.save_safetensors(str(folder / "model.safetensors"), dict(tree_flatten(model.parameters())))
+    return folder

@@ -6,7 +6,6 @@ import dataclasses
 import enum
 import fcntl
 import importlib.metadata
-import json as jsonlib
 import os
 import platform
 import socket
@@ -15,17 +14,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import psutil
 import typer
 
 from draftd.cli import options, output
-from draftd.cli.state import paths_of
-from draftd.errors import ConfigError
+from draftd.cli.state import paths_of, quiet_transformers
+from draftd.engine.drafters.loaded import OTHER_DRAFT, mismatch, no_rollback
+from draftd.errors import ConfigError, ModelLoadError
 from draftd.fallback.alerts.connections import listening_socket
 from draftd.models import blas
+from draftd.models.folder import ModelFolder, is_hub_id
 from draftd.settings import Settings, load_settings, state_dir
 
 _CONNECT_SECONDS = 2.0
@@ -114,45 +115,41 @@ def check_blas() -> Finding:
 
 
 def check_models(settings: Settings) -> list[Finding]:
-    """The folders that would be loaded. A hub id is only named: looking it up would need the network."""
-    target, draft = paths_of(settings.model)
-    named = {"model": target, "draft model": draft, "light draft": settings.model.light_draft_path}
-    paths = {subject: path for subject, path in named.items() if path}
-    findings = {subject: _check_model(subject, path) for subject, path in paths.items()}
-    sizes = {name: _vocabulary(paths[name]) for name, found in findings.items() if found.verdict is Verdict.OK}
-    for subject, name in (("pair", "draft model"), ("light pair", "light draft")):
-        if "model" in sizes and name in sizes:
-            findings[subject] = _check_pair(subject, sizes["model"], sizes[name])
-    return list(findings.values())
+    """The folders that would be loaded, opened as `serve` opens them, but for their weights. A hub id is only named:
+    looking it up would need the network."""
+    blas.load_blas()  # before MLX is imported
+    quiet_transformers()
+    path, draft = paths_of(settings.model)
+    light = settings.model.light_draft_path
+    found, target, tokenizer = _open("model", path)
+    findings = [found]
+    for subject, pair, named in (("draft model", "pair", draft), ("light draft", "light pair", light)):
+        if named is None:
+            continue
+        found, model, own = _open(subject, named)
+        findings.append(found)
+        if target is None or model is None:
+            continue
+        if why := no_rollback(target, "the model"):
+            findings.append(_bad(pair, f"{why}; it is served without drafts", "serve another model, or this one alone"))
+        elif why := mismatch(tokenizer, own) or no_rollback(model, "the draft model"):
+            findings.append(_bad(pair, f"{why}; it is served without this draft", OTHER_DRAFT))
+        else:
+            findings.append(_ok(pair, "the draft's tokenizer is the target's"))
+    return findings
 
 
-def _check_model(subject: str, path: str) -> Finding:
-    folder = Path(path).expanduser()
-    if not folder.is_dir():
-        if path.count("/") == 1 and not path.startswith((".", "/", "~")):
-            return _note(subject, f"{path}: a hub id, fetched when it is served")
-        mend = "give a folder that mlx-lm can load; the embedded pair comes with the package"
-        return _bad(subject, f"{path}: no such folder", mend)
-    needed = ("config.json", "tokenizer.json", "*.safetensors")
-    if missing := [pattern for pattern in needed if not list(folder.glob(pattern))]:
-        return _bad(subject, f"{path}: no {', '.join(missing)}", "fetch the whole model again")
+def _open(subject: str, path: str) -> tuple[Finding, Any, Any]:
+    """What is found, and mlx-lm's model and tokenizer; None where something is wrong, or where it is not here."""
+    if is_hub_id(path):
+        return _note(subject, f"{path}: no such folder, so a hub id: it is fetched when it is served"), None, None
     try:
-        kind = jsonlib.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"]
-    except (ValueError, KeyError, OSError) as error:
-        return _bad(subject, f"{path}/config.json: {error!r}", "fetch the whole model again")
-    return _ok(subject, f"{path} ({kind}, {_weight_bytes(path) / 1e6:.0f} MB)")
-
-
-def _check_pair(subject: str, target: object, draft: object) -> Finding:
-    if target != draft:
-        found = f"vocabularies of {target} and {draft} tokens: drafts of the one mean nothing to the other"
-        return _bad(subject, found, "use a draft of the same family, or --drafter prompt_lookup")
-    return _ok(subject, f"one vocabulary of {target} tokens")
-
-
-def _vocabulary(path: str) -> object:
-    config = jsonlib.loads((Path(path).expanduser() / "config.json").read_text(encoding="utf-8"))
-    return config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
+        folder = ModelFolder(path, subject)
+        model, config = folder.open()
+        tokenizer = folder.tokenizer(config)
+    except ModelLoadError as error:
+        return _bad(subject, error.what.removeprefix(f"{subject}: "), error.cure), None, None
+    return _ok(subject, f"{path} ({config['model_type']}, {_weight_bytes(path) / 1e6:.0f} MB)"), model, tokenizer
 
 
 def _weight_bytes(path: str | None) -> int:

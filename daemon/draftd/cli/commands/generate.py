@@ -16,6 +16,7 @@ from draftd.client.asking import Answer, Ask, Piece, gather, send
 from draftd.client.client import Message
 from draftd.client.prompts import PromptError
 from draftd.core import DecodeMode, ModePreference, SamplingParams, WorkloadClass
+from draftd.v1 import inference_pb2 as pb
 
 
 @options.with_options(
@@ -127,6 +128,7 @@ def _highlighted(pieces: Sequence[Piece]) -> None:
 def summary(answer: Answer) -> str:
     """One line of figures of a whole answer."""
     plan, counts = answer.started.plan, answer.counts
+    planned = plan.mode == pb.DECODE_MODE_SPECULATIVE
     how = answer.mode.value
     if answer.mode is DecodeMode.SPECULATIVE:
         how += f", up to {plan.max_draft_tokens} at a time"
@@ -138,10 +140,13 @@ def summary(answer: Answer) -> str:
     if counts.drafted:
         parts.append(f"{counts.accepted} of {counts.drafted} drafted accepted ({percent(counts.acceptance)})")
         parts.append(f"{length(counts.mean_accepted_length)} tokens a draft")
-    elif plan.reason and not counts.parked_steps:
-        parts.append(plan.reason)
+    elif planned and not counts.parked_steps:
+        parts.append("nothing was drafted")
     if counts.parked_steps:
         parts.append(f"{counts.parked_steps} of {counts.steps} steps parked: drafting did not pay")
     if answer.finished.degraded:
         parts.append(f"went on autoregressively: {answer.finished.degraded}")
+    # A speculative plan's reason begins with the flag that allows it; what follows is why it is less than it could be.
+    if why := plan.reason.partition("; ")[2] if planned else plan.reason:
+        parts.append(why)
     return " · ".join(parts)

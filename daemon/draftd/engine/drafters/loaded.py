@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from draftd.engine.pair import LoadedModels
 
 
+OTHER_DRAFT = "use a draft of the same family, or --drafter prompt_lookup"
+
+
 class Unfit(ModelLoadError):
     """A draft that can be loaded, and does not go with the target."""
 
@@ -41,33 +44,32 @@ class DraftSource(Protocol):
 class DraftFolder:
     """A folder or hub id. What opens fits the target: the same tokens by id, and a cache that can be rolled back."""
 
-    def __init__(self, path: str, role: str, target_tokenizer: Any) -> None:
-        """`role` is how errors call it; the tokenizer is mlx-lm's."""
-        self._folder, self._target = ModelFolder(path, role), target_tokenizer
+    def __init__(self, folder: ModelFolder, target_tokenizer: Any) -> None:
+        """The tokenizer is mlx-lm's."""
+        self._folder, self._target = folder, target_tokenizer
         self._checked = ""  # digest of the tokenizer that was last found to be the target's
         self._limit: int | None = None
-        self.name = f"{role}: {path}"
-        self.label = self._folder.name
+        self.name, self.label = folder.called, folder.name
 
     def files(self, *, noted: bool = True) -> ModelFiles:
         """As they are now, or only where they lie."""
         return self._folder.files(noted=noted)
 
     def open(self) -> Any:
-        from draftd.engine.cache.layouts import cannot_trim, rollback_limit
+        from draftd.engine.cache.layouts import rollback_limit
 
         model, config = self._folder.open()
         digest = self._folder.tokenizer_digest()
         if digest != self._checked:
             if complaint := mismatch(self._target, self._folder.tokenizer(config)):
-                raise Unfit(complaint)
+                raise Unfit(complaint, OTHER_DRAFT)
             first, self._checked = not self._checked, digest
             if first:
                 self._limit = rollback_limit(model)
-        if fixed := cannot_trim(model):
-            raise Unfit(f"the draft model's cache cannot be rolled back ({fixed})")
+        if complaint := no_rollback(model, "the draft model"):
+            raise Unfit(complaint, OTHER_DRAFT)
         if rollback_limit(model) != self._limit:  # plans are made by what it was at start
-            raise Unfit("the draft's cache is of another size than it was at start")
+            raise Unfit("the draft's cache is of another size than it was at start", "restart the daemon to serve it")
         return model
 
 
@@ -105,6 +107,14 @@ def mismatch(target: Any, draft: Any) -> str:
     differing = sum(1 for token, i in ours.items() if theirs.get(token) != i)
     differing += sum(1 for token in theirs if token not in ours)
     return f"the draft's tokenizer is not the target's ({differing} of {max(len(ours), len(theirs))} tokens differ)"
+
+
+def no_rollback(model: Any, called: str) -> str:
+    """Why this model can have no part in speculation; empty where it can."""
+    from draftd.engine.cache.layouts import cannot_trim
+
+    fixed = cannot_trim(model)
+    return f"{called}'s cache cannot be rolled back ({fixed})" if fixed else ""
 
 
 @dataclass(frozen=True, slots=True)

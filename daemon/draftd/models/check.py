@@ -1,0 +1,115 @@
+"""What is wrong with a model's folder, by the names, sizes and headers of its files: no weights are read.
+
+`serve` looks before it loads, a reload before it reads, and `doctor` instead. It knows what happens to downloads and
+clones; whether configuration and weights go together, mlx-lm finds when it opens them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NoReturn
+
+from draftd.errors import ModelLoadError
+
+FETCH = "fetch the model again"
+_FORMAT = "give a folder in mlx-lm's format, such as `mlx_lm.convert` makes"
+_ANOTHER = "serve a model of an architecture that mlx-lm has, or install a newer mlx-lm that has this one"
+
+_POINTER = b"version https://git-lfs.github.com/spec/"
+_INDEX, _WEIGHTS = "model.safetensors.index.json", "model*.safetensors"
+_HEADER_BYTES = 100_000_000  # the longest that safetensors allows
+_TOKENIZERS = ("tokenizer.json", "*.model", "*.tiktoken", "vocab*", "tekken.json")  # each is one, or most of one
+
+
+def check_folder(folder: Path, files: Sequence[tuple[Path, str]]) -> None:
+    """`files`: those that the model is read from, with their kinds, as `draftd.models.folder` lists them.
+
+    Raises ModelLoadError for the first that is wrong: which file, in what way, and what to do; OSError for one that
+    cannot be read. Imports mlx-lm: the BLAS is to be loaded before.
+    """
+    for file, _ in files:
+        if _begins_with(file, _POINTER):
+            raise ModelLoadError(f"{file.name} is a Git LFS pointer, not the file", f"run `git lfs pull` in {folder}")
+    _check_config(folder / "config.json")
+    weights = [file for file, kind in files if kind == "weights"]
+    _check_shards(folder, weights)
+    for file in weights:
+        _check_weights(file)
+    if not any(True for pattern in _TOKENIZERS for _ in folder.glob(pattern)):
+        raise ModelLoadError("no tokenizer (tokenizer.json or the like) in this folder", FETCH)
+
+
+def _begins_with(file: Path, start: bytes) -> bool:
+    with file.open("rb") as source:
+        return source.read(len(start)) == start
+
+
+def _check_config(file: Path) -> None:
+    from draftd.models.mlx_lm import model_classes
+
+    if not file.is_file():
+        raise ModelLoadError("no config.json in this folder", _FORMAT)
+    try:
+        config = json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ModelLoadError(f"config.json is not JSON ({error})", FETCH) from None
+    kind = config.get("model_type") if isinstance(config, dict) else None
+    if not isinstance(kind, str):
+        raise ModelLoadError("config.json names no model_type", FETCH)
+    if own := config.get("model_file"):
+        raise ModelLoadError(f"config.json wants code from the folder ({own}), and none is ever run", _ANOTHER)
+    try:
+        model_classes(config)
+    except (ValueError, AttributeError):  # no such module, or one that is no model's
+        what = f"config.json: mlx-lm {version('mlx-lm')} has no architecture {kind!r}"
+        raise ModelLoadError(what, _ANOTHER) from None
+
+
+def _check_shards(folder: Path, weights: Sequence[Path]) -> None:
+    """What the index names is there, of what mlx-lm reads. It does not read the index: one that names none of the files
+    belongs to others, from which they were converted."""
+    named: set[str] = set()
+    with contextlib.suppress(OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        named = set(map(str, json.loads((folder / _INDEX).read_bytes())["weight_map"].values()))
+    named = {name for name in named if fnmatchcase(name, _WEIGHTS)}
+    missing = sorted(named - {file.name for file in weights})
+    if missing and (len(missing) < len(named) or not weights):
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise ModelLoadError(f"{missing[0]}{more} of {len(named)} files that {_INDEX} names: not here", FETCH)
+    if not weights:
+        raise ModelLoadError(f"no {_WEIGHTS} in this folder", _FORMAT)
+
+
+def _check_weights(file: Path) -> None:
+    """Header and size. The header's length lies in the first eight bytes, and ends of arrays count from its own end:
+    https://github.com/huggingface/safetensors#format."""
+
+    def refuse(what: str) -> NoReturn:
+        raise ModelLoadError(f"{file.name} {what}", FETCH) from None
+
+    size = file.stat().st_size
+    with file.open("rb") as source:
+        length = int.from_bytes(source.read(8), "little")
+        if length > _HEADER_BYTES:
+            refuse("is no safetensors file")
+        if size < 8 + length:
+            refuse(f"is cut off after {size:,} bytes, within its header")
+        try:
+            header = json.loads(source.read(length))
+            expected = 8 + length + _data_bytes(header)
+        except (ValueError, RecursionError, KeyError, TypeError, AttributeError, IndexError):
+            refuse("is no safetensors file: its header cannot be read")
+    if size < expected:
+        refuse(f"is cut off: it has {size:,} of {expected:,} bytes")
+    if size > expected:
+        refuse(f"is too long: it has {size:,} bytes, and {expected:,} by its header")
+
+
+def _data_bytes(header: dict[str, Any]) -> int:
+    """How far the arrays reach, in bytes after the header."""
+    return max((int(one["data_offsets"][1]) for name, one in header.items() if name != "__metadata__"), default=0)

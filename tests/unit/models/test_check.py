@@ -1,0 +1,240 @@
+"""Each damage that happens to a model's folder is told in one line, which names the file and what to do; by `doctor`
+and by `serve` in the same words."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
+
+from draftd.cli.commands.doctor import Verdict, check_models
+from draftd.core import DRAFT_MODEL
+from draftd.engine.loop import EngineWorker
+from draftd.engine.observer import EngineObserver
+from draftd.engine.pair import LoadedModels, load_models
+from draftd.errors import ModelLoadError, in_one_line
+from draftd.models.folder import ModelFolder
+from draftd.settings import load_settings
+from tests.conftest import NanoPair
+from tests.unit.cli.conftest import in_process, logging_as_it_was
+
+__all__ = ["logging_as_it_was"]
+
+WEIGHTS, INDEX, TOKENIZER, CONFIG = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "tokenizer.json",
+    "config.json",
+)
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 21389528\n"
+SHARDS = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+
+
+def rewritten(name: str, text: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_text(text)
+
+
+def without(name: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).unlink()
+
+
+def cut(length: int) -> Callable[[Path], object]:
+    return lambda folder: os.truncate(folder / WEIGHTS, length)
+
+
+def configured(**values: object) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        config = json.loads((folder / CONFIG).read_text()) | values
+        (folder / CONFIG).write_text(json.dumps(config))
+
+    return change
+
+
+def lengthened(folder: Path) -> None:
+    with (folder / WEIGHTS).open("ab") as file:
+        file.write(b"\n")
+
+
+def without_a_shard(folder: Path) -> None:
+    (folder / WEIGHTS).rename(folder / SHARDS[0])
+    (folder / INDEX).write_text(json.dumps({"weight_map": {"a": SHARDS[0], "b": SHARDS[1]}}))
+
+
+def with_the_index_alone(folder: Path) -> None:
+    (folder / WEIGHTS).unlink()
+    (folder / INDEX).write_text(json.dumps({"weight_map": {"a": SHARDS[0], "b": SHARDS[1]}}))
+
+
+DAMAGE = {
+    "pointer": (rewritten(WEIGHTS, POINTER), "model.safetensors is a Git LFS pointer", "git lfs pull"),
+    "tokenizer's pointer": (rewritten(TOKENIZER, POINTER), "tokenizer.json is a Git LFS pointer", "git lfs pull"),
+    "no configuration": (without(CONFIG), "no config.json in this folder", "mlx_lm.convert"),
+    "broken configuration": (rewritten(CONFIG, "{"), "config.json is not JSON (Expecting", "fetch"),
+    "no kind": (rewritten(CONFIG, "[]"), "config.json names no model_type", "fetch"),
+    "code of its own": (configured(model_file="x.py"), "config.json wants code from the folder (x.py)", "architecture"),
+    "unknown architecture": (configured(model_type="zzz"), "has no architecture 'zzz'", "newer mlx-lm"),
+    "no architecture": (configured(model_type="cache"), "has no architecture 'cache'", "newer mlx-lm"),
+    "no weights": (without(WEIGHTS), "no model*.safetensors in this folder", "mlx_lm.convert"),
+    "no shard": (without_a_shard, f"{SHARDS[1]} of 2 files that {INDEX} names: not here", "fetch"),
+    "no shards": (with_the_index_alone, f"{SHARDS[0]} and 1 more of 2 files that {INDEX} names: not here", "fetch"),
+    "cut off": (cut(400_000), "model.safetensors is cut off: it has 400,000 of 1,427,360 bytes", "fetch"),
+    "cut off in the header": (cut(100), "model.safetensors is cut off after 100 bytes", "fetch"),
+    "empty": (cut(0), "model.safetensors is cut off after 0 bytes", "fetch"),
+    "a page": (rewritten(WEIGHTS, "<!DOCTYPE html><html>"), "model.safetensors is no safetensors file", "fetch"),
+    "no header": (rewritten(WEIGHTS, "\2" + "\0" * 7 + "[]"), "its header cannot be read", "fetch"),
+    "too long": (lengthened, "model.safetensors is too long: it has 1,427,361 bytes", "fetch"),
+    "no tokenizer": (without(TOKENIZER), "no tokenizer (tokenizer.json or the like)", "fetch"),
+    "broken tokenizer": (rewritten(TOKENIZER, '{"model": {}}'), "its tokenizer cannot be loaded", "fetch"),
+    "another model's weights": (configured(hidden_size=64), "mlx-lm cannot load it: ValueError: ", "fetch"),
+    "too few weights": (configured(num_hidden_layers=2), "mlx-lm cannot load it: ValueError: Missing", "fetch"),
+    "nothing": (shutil.rmtree, "no such folder", "give"),
+}
+
+
+@pytest.fixture
+def folder(nano_pair: NanoPair, tmp_path: Path) -> Path:
+    """A whole model."""
+    return Path(shutil.copytree(nano_pair.draft, tmp_path / "model"))
+
+
+def refused(path: Path | str) -> ModelLoadError:
+    """As `serve` hears it."""
+    with pytest.raises(ModelLoadError) as caught:
+        load_models(str(path), progress=lambda line: None)
+    return caught.value
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_one_line_and_the_same_for_serve_and_doctor(folder: Path, damage: str) -> None:
+    change, what, cure = DAMAGE[damage]
+    change(folder)
+    message = refused(folder).message
+    (finding,) = check_models(load_settings(None, {"model.path": str(folder)}, {}))
+    assert finding.verdict is Verdict.BAD
+    assert message == f"model: {finding.found}: {finding.mend}"
+    assert message.startswith(f"model: {folder}: ")
+    assert what in finding.found
+    assert cure in finding.mend
+    assert "\n" not in message
+    assert len(message) < len(str(folder)) * 2 + 400
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        configured(model_type="mistral"),  # decoded as a Llama
+        rewritten(INDEX, json.dumps({"weight_map": {"a": SHARDS[0]}})),  # of the files that it was converted from
+        rewritten(INDEX, json.dumps({"weight_map": {"a": WEIGHTS, "b": "mtp.safetensors"}})),  # which mlx-lm leaves
+        rewritten(INDEX, "{"),
+        rewritten("notes.json", POINTER),  # nothing is read from it
+    ],
+)
+def test_what_mlx_lm_can_load_passes(folder: Path, change: Callable[[Path], object]) -> None:
+    change(folder)
+    ModelFolder(str(folder)).open()
+
+
+def test_links_are_followed(nano_pair: NanoPair, tmp_path: Path) -> None:
+    for file in Path(nano_pair.draft).iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    ModelFolder(str(tmp_path)).open()
+    (tmp_path / WEIGHTS).unlink()
+    (tmp_path / WEIGHTS).symlink_to(tmp_path / "gone")
+    assert "no model*.safetensors" in refused(tmp_path).message
+
+
+def test_a_bad_draft_is_found_before_the_target_is_read(folder: Path, nano_pair: NanoPair) -> None:
+    cut(100)(folder)
+    told: list[str] = []
+    with pytest.raises(ModelLoadError, match="draft model: .* is cut off"):
+        load_models(nano_pair.target, str(folder), progress=told.append)
+    assert not [line for line in told if line.startswith("loading")]
+
+
+def test_serve_ends_with_that_line_and_doctor_prints_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rewritten(WEIGHTS, POINTER)(folder)
+    own = ("--port", "0", "--set", f"flag.file={tmp_path / 'flags.json'}")
+    served = in_process(("serve", "--model", str(folder), *own), monkeypatch, capsys)
+    assert served.code == 1
+    what = f"{folder}: model.safetensors is a Git LFS pointer, not the file"
+    cure = f"run `git lfs pull` in {folder}"
+    assert served.err.splitlines()[-1] == f"draftd: model: {what}: {cure}"
+    assert all(line.startswith("draftd: ") for line in served.err.splitlines())
+    looked = in_process(("doctor", "--model", str(folder), *own), monkeypatch, capsys)
+    assert looked.code == 1
+    assert f"model        {what}\n" in looked.out
+    assert f"to do: {cure}\n" in looked.out
+
+
+@pytest.mark.parametrize(
+    ("error", "what", "cure"),
+    [
+        (
+            LocalEntryNotFoundError("It is not in the cache.\n\nPlease look.\n"),
+            "LocalEntryNotFoundError: It is",
+            "give",
+        ),
+        (
+            RepositoryNotFoundError.__new__(RepositoryNotFoundError, "404\n\nNot found"),  # made of a response
+            "no such folder, and the hub shows no such model",
+            "mend the name",
+        ),
+    ],
+)
+def test_what_the_hub_refuses_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, what: str, cure: str
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    message = refused("owner/name").message
+    assert message.startswith("model: owner/name: ")
+    assert what in message
+    assert cure in message
+    assert "\n" not in message
+
+
+def test_a_name_that_no_hub_has_is_no_folder() -> None:
+    assert "no such folder" in refused("Qwen3-8B-4bit").message
+
+
+def test_of_another_librarys_error_the_first_sentence_is_told() -> None:
+    error = ValueError("Missing 2 parameters:\n  a.weight,\n  b.weight.\nPlease convert it.\n")
+    assert in_one_line(error) == "ValueError: Missing 2 parameters: a.weight, b.weight"
+    assert in_one_line(KeyError()) == "KeyError"
+    assert len(in_one_line(RuntimeError("x " * 1000))) < 300
+
+
+@pytest.mark.parametrize("level", [logging.INFO, logging.DEBUG])
+def test_a_traceback_is_for_the_debug_level(level: int, caplog: pytest.LogCaptureFixture) -> None:
+    def load(_: object) -> LoadedModels:
+        raise RuntimeError("out of memory\nat 0x1\nat 0x2")
+
+    with caplog.at_level(level, "draftd"):
+        worker = EngineWorker(load, observer=EngineObserver())
+        worker.start()
+        with pytest.raises(ModelLoadError) as caught:
+            worker.wait_ready(30)
+    assert caught.value.message.startswith("the models could not be loaded: RuntimeError: out of memory at 0x1")
+    assert "\n" not in caught.value.message
+    assert [bool(record.exc_info) for record in caplog.records] == [True] * (level == logging.DEBUG)
+
+
+def test_the_reason_of_a_refused_draft_is_without_its_cure(folder: Path, nano_pair: NanoPair) -> None:
+    from tests.unit.engine.drafts import change_tokenizer
+
+    change_tokenizer(folder)
+    info = load_models(nano_pair.draft, str(folder), progress=lambda line: None).info
+    assert DRAFT_MODEL not in info.drafters
+    assert info.speculation_reason == "the draft's tokenizer is not the target's (2 of 4096 tokens differ)"
+    assert info.speculation(4) == f"up to 4 draft tokens at a time from prompt_lookup; {info.speculation_reason}"
