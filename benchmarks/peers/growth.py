@@ -132,7 +132,7 @@ class Growth:
         codec = Codec(context.pair.model)
         settings: dict[str, object] = {
             "engine.max_batch": max(BATCHES),
-            "engine.queue_capacity": max(BATCHES),
+            "engine.queue_capacity": 2 * max(BATCHES),  # one connection may not take all of it
             "hardware.period_seconds": _PERIOD_SECONDS,
         }
         with stretched(context.pair, max(CONTEXTS), endless=True) as pair:
