@@ -113,12 +113,15 @@ def test_every_row_gives_what_it_gives_alone(target, lengths: tuple[int, ...], w
     assert np.allclose(np.array(apart), np.array(whole), atol=2e-4)
 
 
-def test_other_caches_are_attended_as_before(target) -> None:
-    module = sys.modules[type(target.target.layers[0].self_attn).__module__]
+def test_nothing_but_the_models_own_layers_is_changed(target) -> None:
     assert attention.installed(target.target)
-    assert module.scaled_dot_product_attention.__wrapped__ is base.scaled_dot_product_attention
     assert attention.installed(target.target), "a second time changes nothing"
-    assert module.scaled_dot_product_attention.__wrapped__ is base.scaled_dot_product_attention
+    own = type(target.target.layers[0].self_attn)
+    theirs = own.__base__
+    assert own.__name__ == theirs.__name__
+    assert own.__call__.__globals__["scaled_dot_product_attention"].__wrapped__ is base.scaled_dot_product_attention
+    assert theirs.__call__.__globals__["scaled_dot_product_attention"] is base.scaled_dot_product_attention
+    assert vars(sys.modules[own.__module__])["scaled_dot_product_attention"] is base.scaled_dot_product_attention
 
 
 def test_a_model_that_asks_mlx_itself_is_left_as_it_is(tmp_path: Path) -> None:

@@ -1,16 +1,17 @@
 """Attention over rows of unlike length: rows beside each other that are about as long share a call, others do not.
 
 One call for all rows reads each as far as the longest goes, and masks what lies beyond its own end: beside one long row
-four short ones cost as much as long ones. mlx-lm's models call a function of their own module for it; that is what
-`installed` replaces. It asks the cache where rows are to be kept apart, and calls what it replaces for each run of
-them.
+four short ones cost as much as long ones. The layers of mlx-lm's models call a function of their own module for it.
+`installed` gives the layers of one model another: it asks the cache where rows are to be kept apart, and calls
+mlx-lm's for each run of them. Other models of the process, and mlx-lm itself, are left as they are.
 """
 
 from __future__ import annotations
 
 import functools
-import sys
+import inspect
 from collections.abc import Sequence
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -18,6 +19,7 @@ import mlx.core as mx
 from draftd.models.mlx_lm import base
 
 _NAME = "scaled_dot_product_attention"
+_MARK = "_draftd_keeps_rows_apart"
 _CALL = 320  # positions that are read in the time that a call of its own takes, measured
 _MOST = 31
 
@@ -52,15 +54,40 @@ def runs(lengths: Sequence[int], call_cost: int | None = None) -> list[Run]:
 
 
 def installed(model: Any) -> bool:
-    """Replaces it in the modules that the model's layers come from, for good; whether there is one. Models that call
-    MLX's own directly have none: their rows share a call."""
+    """Has the model's own layers call it, for good; whether there is one that does. Models that call MLX's directly
+    have none: their rows share a call."""
     found = False
-    for name in {type(layer).__module__ for layer in model.modules()}:
-        module = sys.modules[name]
-        if getattr(module, _NAME, None) is base.scaled_dot_product_attention:
-            setattr(module, _NAME, _apart)
-        found = found or getattr(module, _NAME, None) is _apart
+    kinds: dict[type, type] = {}
+    for layer in model.modules():
+        kind = type(layer)
+        if kind not in kinds:
+            kinds[kind] = _keeping_apart(kind)
+        if kinds[kind] is not kind:
+            layer.__class__ = kinds[kind]
+        found = found or hasattr(kinds[kind], _MARK)
     return found
+
+
+def _keeping_apart(kind: type) -> type:
+    """The same class with the same methods, but that those which call mlx-lm's attention call `_apart`; `kind` itself
+    where none does, or where all do already."""
+    if hasattr(kind, _MARK):
+        return kind
+    methods = {
+        name: _calling_apart(method)
+        for name in dir(kind)
+        if isinstance(method := inspect.getattr_static(kind, name), FunctionType)
+        and _NAME in method.__code__.co_names
+        and method.__globals__.get(_NAME) is base.scaled_dot_product_attention
+    }
+    return type(kind.__name__, (kind,), {**methods, "__module__": kind.__module__, _MARK: True}) if methods else kind
+
+
+def _calling_apart(method: FunctionType) -> FunctionType:
+    there = {**method.__globals__, _NAME: _apart}
+    own = FunctionType(method.__code__, there, method.__name__, method.__defaults__, method.__closure__)
+    own.__kwdefaults__ = method.__kwdefaults__
+    return own
 
 
 @functools.wraps(base.scaled_dot_product_attention)
