@@ -98,6 +98,7 @@ class Daemon:
         self._tried: set[int] = set()
         self._running: tuple[float, ProbeReport] | None = None
         self._good: tuple[float, ProbeReport] | None = None
+        self._check: tuple[float, ProbeReport] | None = None  # of the level in force, whose requests show drift
         self._asked = -1e18  # when the last probe began
         self.steps: list[Step] = []
         self.applied: dict[Applied, int] = dict.fromkeys(Applied, 0)
@@ -148,8 +149,8 @@ class Daemon:
     def tick(self, now: float) -> Step | None:
         """Decides. The step, if there is one, is saved."""
         own = now + self._offset
-        signals = self.signals(now)
-        permit = self._probe(now, own, signals)
+        signals = self._borne_out(self.signals(now), now)
+        permit = self._probe(now, own, signals) if self._check is None else None
         before, self._ladder = (
             self._ladder,
             move(self._ladder, self._levels, signals, permit, self._settings.ladder, own),
@@ -158,7 +159,7 @@ class Daemon:
         if step is None:
             return None
         self._guard = self._guard.stepped(own, self.position)
-        self._tried, self._running, self._good = set(), None, None
+        self._tried, self._running, self._good, self._check = set(), None, None, None
         self.steps.append(step)
         self.on_disk = self._document(own)
         return step
@@ -182,6 +183,7 @@ class Daemon:
             cusum=self._settings.cusum,
         )
         self._tried, self._running, self._good, self._asked = set(), None, None, -1e18
+        self._check = None
 
     def _document(self, own: float) -> str:
         guard = self._guard
@@ -189,6 +191,21 @@ class Daemon:
             own, self._levels, self._ladder, leases=self._leases, baselines=guard.learnt(), quality=guard.quality
         )
         return saved.model_dump_json(indent=1)
+
+    def _borne_out(self, signals: Sequence[Signal], now: float) -> Sequence[Signal]:
+        """Without drift, where no probe has said yet that the draft is worse than it was."""
+        kind = self._guard.drifted(now + self._offset)
+        if kind is None:
+            self._check = None
+            return signals
+        if self._check is None:
+            self._check = now + PROBE_SECONDS, self._judged(replace(self._levels[self.position], drafter=kind[0]), now)
+        ended, report = self._check
+        if now >= ended and kind[0] != PROMPT_LOOKUP and not report.as_ever:
+            return signals
+        if now >= ended or kind[0] == PROMPT_LOOKUP:
+            self._guard, self._check = self._guard.relearn(kind), None
+        return [one for one in signals if one.cause is not Cause.ACCEPTANCE_DRIFT]
 
     def _probe(self, now: float, own: float, signals: Sequence[Signal]) -> Permit | None:
         """What allows a step up, if anything does. Begins probes, and takes in their ends."""

@@ -45,6 +45,7 @@ class Scenario:
     mix_seconds: float = 2 * HOUR
     post: Post = field(default_factory=Post)
     restart_at_steps: bool = False
+    later: float = 1.0  # what the texts' acceptance is multiplied by in the second half, with the draft as good as ever
     jump_every: float = 0.0  # seconds between restarts with another wall clock
     settles: float = 900.0
     recovers: float | None = 10 * HOUR
@@ -70,6 +71,7 @@ def scenarios() -> tuple[Scenario, ...]:
             lambda rng, span: every(span, 3 * HOUR, 1.5 * HOUR, Cause.DRAFT, factor=0.05),
         ),
         Scenario("mix_shift", "from code to prose and back, nothing wrong", mixes=(EVERYDAY, CODING, WRITING)),
+        Scenario("harder_texts", "half-way the texts of every kind become harder to draft, nothing wrong", later=0.8),
         Scenario(
             "sparse", "a request every five minutes",
             lambda rng, span: every(span, 96 * HOUR, 48 * HOUR, Cause.DRAFT, first=300 * 300, factor=5 / 7),

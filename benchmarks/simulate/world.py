@@ -144,6 +144,7 @@ class World:
     def _shown(self, rng: np.random.Generator) -> list[tuple[list[int], list[int]]]:
         """By level, what each request would show there."""
         good = quality(self.faults, self._times)
+        good = np.where(self._times < self.span / 2, good, good * self._scenario.later)
         means = np.array([MEANS[kind] for kind in self._kinds])[self._of] * good
         lookup = np.array([LOOKUP_MEANS[kind] for kind in self._kinds])[self._of]
         depths = sorted({level.max_draft_tokens for level in LADDER if level.drafter})

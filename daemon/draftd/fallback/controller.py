@@ -20,7 +20,7 @@ from draftd.core import DrafterName, FallbackLevel
 from draftd.errors import NotServing, QueueFull
 from draftd.fallback.baselines import frozen_baselines
 from draftd.fallback.journal import Journal, Subject
-from draftd.fallback.ladder import Hold, LadderLevel, LadderSettings, LevelInForce, Signal, highest, move
+from draftd.fallback.ladder import Cause, Hold, LadderLevel, LadderSettings, LevelInForce, Signal, highest, move
 from draftd.fallback.leases import Applied, Lease, Notice
 from draftd.fallback.loaded_drafters import LoadedDrafters, StepUp, missing_drafters
 from draftd.fallback.logs import OutageLog
@@ -284,10 +284,25 @@ class Controller:
         if isinstance(report, CanaryReport):
             self._feed.canaries(report)
         self._leases = self._leases.expire(now)
-        self._signals = (*self._feed.signals(now), *self._leases.signals())
+        self._signals = (*self._borne_out(self._feed.signals(now), now), *self._leases.signals())
         self._move(now)
         self._schedule.consider(self._ladder, self._signals, now)
         self._save(now)
+
+    def _borne_out(self, signals: Sequence[Signal], now: float) -> Sequence[Signal]:
+        """Drift asks for nothing until a probe of the level in force was made. Where frozen prompts are accepted as
+        ever, the traffic has changed: its baseline is learnt anew."""
+        drift = next((signal for signal in signals if signal.cause is Cause.ACCEPTANCE_DRIFT), None)
+        kind = None if drift is None else self._feed.guard.drifted(now)
+        if drift is None or kind is None:
+            self._schedule.traffic_changed(None, now)
+            return signals
+        changed = self._schedule.traffic_changed(replace(self._in_force.level, drafter=kind[0]), now)
+        if changed:
+            self._feed.guard = self._feed.guard.relearn(kind)
+            why = "frozen prompts are accepted as ever: the traffic has changed, its baseline is learnt anew"
+            self._note("traffic_changed", f"{drift.evidence}; {why}")
+        return signals if changed is False else [one for one in signals if one is not drift]
 
     def _move(self, now: float) -> None:
         permit = self._schedule.permit(self._ladder, now)

@@ -61,12 +61,18 @@ class ProbeSchedule:
         self._probed_at: float | None = None  # the last one that still counts
         self._canaries_at = now
         self._learn_at, self._learns = now + limits.cooldown, 0  # not while a daemon that has just started is tried out
+        self._suspect: LadderLevel | None = None  # the level in force, with the drafter whose requests show drift
+        self._suspected_at = now
+        self._innocent: bool | None = None  # what a probe said of it
+        self._checks = False  # whether the run is that probe
         self.probed: ProbeReport | None = None
         self.tested: CanaryReport | None = None
 
     def permit(self, state: LadderState, now: float) -> Permit | None:
         """What lets the ladder up: the last probe; a level whose drafter cannot be had needs none: nothing is drafted
         there, and it must not bar the way."""
+        if self._suspect is not None:
+            return None
         report, made = self.probed, self._probed_at
         if report is not None and made is not None and permits(report, made, state, self._ladder, self._limits, now):
             return Permit(self._ladder.index(report.level), f"probe of {report.level.label}: {report.reason}")
@@ -79,6 +85,22 @@ class ProbeSchedule:
         """Another level is in force: what was found is of no use any more."""
         self._probed_at, self._void, self._at_once = None, True, False
         self._not_before, self._vain = now, set()
+        self._suspect = None
+
+    def traffic_changed(self, level: LadderLevel | None, now: float) -> bool | None:
+        """Of a drafter whose requests show drift: True where a probe finds frozen prompts accepted as they were while
+        all was well. None until that is known, for one cooldown at most; False where it cannot be. `level`: the one in
+        force, with that drafter; None where no requests show drift."""
+        if level != self._suspect:
+            self._suspect, self._suspected_at, self._innocent = level, now, None
+        if level is None or level.drafter is None or self._innocent is not None:
+            return self._innocent
+        if level.drafter == PROMPT_LOOKUP:
+            return True  # it has no weights: what changes is what it reads
+        comparable = level.drafter in self._runner.baselines.drafters and not why_missing(level.drafter, self._engine)
+        if not comparable or now - self._suspected_at > self._limits.cooldown:
+            self._innocent = False
+        return self._innocent
 
     def reloaded(self, now: float) -> None:
         """The draft's weights are others: what drafts with them is tried first, and now."""
@@ -101,6 +123,10 @@ class ProbeSchedule:
         report = running.result()
         if isinstance(report, CanaryReport):
             self.tested, self._canaries_at = report, now
+        elif self._checks:
+            self._show(report)
+            if not self._void and report.level == self._suspect:
+                self._innocent = report.as_ever
         else:
             self._probed(report, now)
         return report
@@ -120,14 +146,19 @@ class ProbeSchedule:
         """Begins what is due, where it can be afforded."""
         if self._running is not None or self._runner.busy:
             return
+        check = self._suspect if self._innocent is None and state.hold is None else None
         target = self._probe_due(state, signals, now)
         learns = target is None and self._learning_due(state, signals, now)
-        if target is None and not learns and not self._canaries_due(state, signals, now):
+        if check is None and target is None and not learns and not self._canaries_due(state, signals, now):
             return
         try:
-            if not self._affordable(now, urgent=self._at_once and target is not None):
+            doubted = check is not None and self._settings.probe_share > 0
+            if not self._affordable(now, urgent=doubted or (self._at_once and target is not None)):
                 return
-            if target is not None:
+            if check is not None:
+                self._begun(self._runner.probe(check), now)
+                self._checks = True
+            elif target is not None:
                 self._begun(self._runner.probe(self._ladder[target]), now)
             elif learns:
                 self._begun(self._runner.probe(self._ladder[0], learn=True), now)
@@ -139,12 +170,15 @@ class ProbeSchedule:
             log.debug("nothing can be tried out now: %s", error)
 
     def _begun(self, future: Future[Report], now: float) -> Future[Report]:
-        self._running, self._began, self._void = future, now, False
+        self._running, self._began, self._void, self._checks = future, now, False, False
         return future
 
-    def _probed(self, report: ProbeReport, now: float) -> None:
+    def _show(self, report: ProbeReport) -> None:
         self.probed = report
         log.info("probe of %s: %s: %s", report.level.label, report.verdict, report.reason)
+
+    def _probed(self, report: ProbeReport, now: float) -> None:
+        self._show(report)
         if self._void:
             return
         self._at_once, self._probed_at = False, now

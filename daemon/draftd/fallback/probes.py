@@ -36,7 +36,8 @@ class Verdict(enum.StrEnum):
 @dataclass(frozen=True, slots=True)
 class ProbeReport:
     """One probe of `level`. `acceptance` is accepted / (accepted + rollbacks), `speedup` over autoregressive decoding;
-    None where nothing was drafted. `reason` says what the verdict rests on. Seconds are wall time."""
+    None where nothing was drafted. `reason` says what the verdict rests on. `as_ever`: it is good, and as much is
+    accepted as while all was well, but for chance. Seconds are wall time."""
 
     level: LadderLevel
     verdict: Verdict
@@ -44,6 +45,7 @@ class ProbeReport:
     acceptance: float | None = None
     speedup: float | None = None
     seconds: float = 0.0
+    as_ever: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,8 @@ def judge_probe(
     report = _figures(level, prompts, baseline, floor)
     for one in prompts:
         if one.divergence is not None and one.divergence.broken(tolerated):
-            return replace(report, verdict=Verdict.BAD, reason=f"{one.id} {one.divergence}; {report.reason}")
+            reason = f"{one.id} {one.divergence}; {report.reason}"
+            return replace(report, verdict=Verdict.BAD, reason=reason, as_ever=False)
     return replace(report, reason=f"{report.reason}; {ended}") if ended else report
 
 
@@ -121,7 +124,8 @@ def _figures(
         bad.append(f"speed-up {speedup:.2f}, least 1")
     figures = f"acceptance {whole.acceptance:.2f}, speed-up {speedup:.2f} in {len(prompts)} prompts"
     verdict = Verdict.BAD if bad else Verdict.GOOD
-    return ProbeReport(level, verdict, "; ".join(bad) or figures, whole.acceptance, speedup)
+    as_ever = not bad and baseline is not None and baseline.mean - whole.acceptance <= _chance(baseline, whole)
+    return ProbeReport(level, verdict, "; ".join(bad) or figures, whole.acceptance, speedup, as_ever=as_ever)
 
 
 def permits(
@@ -147,11 +151,15 @@ def _acceptance(whole: Sample, baseline: Baseline | None, floor: float) -> list[
         return [f"acceptance {whole.acceptance:.2f}, floor {floor:.2f}"]
     if baseline is None:
         return []
-    chance = math.sqrt(baseline.mean * (1 - baseline.mean) / whole.reached)
-    most = _FALL * baseline.spread + 2 * chance
+    most = _FALL * baseline.spread + 2 * _chance(baseline, whole)
     if baseline.mean - whole.acceptance <= most:
         return []
     return [f"acceptance {whole.acceptance:.2f}, baseline {baseline.mean:.2f}, at most {most:.2f} less"]
+
+
+def _chance(baseline: Baseline, whole: Sample) -> float:
+    """The standard error of a share, counted over what was reached."""
+    return math.sqrt(baseline.mean * (1 - baseline.mean) / whole.reached)
 
 
 @dataclass(frozen=True, slots=True)

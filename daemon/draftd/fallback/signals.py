@@ -217,6 +217,19 @@ class Guard:
                 found[workload.value] = max(found.get(workload.value, 0.0), share)
         return found
 
+    def drifted(self, now: float) -> StreamKey | None:
+        """The one that has drifted furthest from its baseline, and is seen still."""
+        seen = {
+            kind: stream.level
+            for kind, stream in self.streams.items()
+            if stream.drifted(self.cusum) and now - stream.last <= self.stale_after
+        }
+        return max(seen, key=lambda kind: seen[kind], default=None)
+
+    def relearn(self, kind: StreamKey) -> Guard:
+        """The traffic has changed: its baseline is learnt anew."""
+        return replace(self, streams={**self.streams, kind: Cusum()})
+
     def learnt(self) -> dict[StreamKey, Baseline]:
         """The baselines, for saving."""
         return {kind: stream.baseline for kind, stream in self.streams.items() if stream.baseline is not None}
@@ -240,15 +253,11 @@ class Guard:
         )
 
     def _drifted(self, now: float) -> str:
-        drifted = [
-            (stream.level, kind, stream)
-            for kind, stream in self.streams.items()
-            if stream.drifted(self.cusum) and now - stream.last <= self.stale_after
-        ]
-        if not drifted:
+        kind = self.drifted(now)
+        if kind is None:
             return ""
-        _, (drafter, workload), stream = max(drifted, key=lambda found: found[0])
-        return f"{workload.value} by {drafter}: {stream.evidence(self.cusum)}"
+        drafter, workload = kind
+        return f"{workload.value} by {drafter}: {self.streams[kind].evidence(self.cusum)}"
 
     def _swapped(self, now: float) -> str:
         window, most = self.settings.window_seconds, self.settings.swap_bytes

@@ -30,13 +30,18 @@ def simulated(name: str, requests: int, seed: int = 1) -> tuple[Run, Outcome]:
 
 @pytest.mark.parametrize("name", sorted(KNOWN))
 def test_no_scenario_flaps_or_leaves_a_fault_unanswered(name: str) -> None:
-    run, found = simulated(name, 5000)
+    requests = 7000 if name == "slow_drift" else 5000  # frozen prompts show a slow fall later than the traffic does
+    run, found = simulated(name, requests)
     assert not found.failed
     assert found.flaps == 0
-    assert found.requests == 5000
+    assert found.requests == requests
     if run.faults:
         assert found.fall_back_seconds is not None
         assert found.steps > 0
+
+
+def test_harder_texts_lead_down_no_level_where_the_draft_is_as_good_as_ever() -> None:
+    assert simulated("harder_texts", 5000)[0].steps == ()
 
 
 def test_a_mended_draft_comes_back_through_probes() -> None:
@@ -47,7 +52,7 @@ def test_a_mended_draft_comes_back_through_probes() -> None:
 
 
 def test_the_same_seed_is_the_same_run_and_another_one_is_not() -> None:
-    runs = [simulated("webhooks_astray", 3000, seed)[0] for seed in (1, 1, 2)]
+    runs = [simulated("webhooks_astray", 4000, seed)[0] for seed in (1, 1, 2)]
     assert runs[0].steps == runs[1].steps
     assert runs[0].steps != runs[2].steps
 

@@ -169,7 +169,7 @@ class FakeProbeRunner:
         if learn and self.teaches and level.drafter is not None:
             self.baselines.drafters[level.drafter] = AT_BEST
         verdict = Verdict.GOOD if learn else self.verdicts.get(level, self.verdict)
-        return self._begun(ProbeReport(level, verdict, "as set", 0.7, 1.5, 0.1))
+        return self._begun(ProbeReport(level, verdict, "as set", 0.7, 1.5, 0.1, verdict is Verdict.GOOD))
 
     def unlearn(self) -> None:
         self.baselines.drafters = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from draftd.core import FallbackLevel
 from draftd.errors import ModelLoadError, NotNow
 from draftd.fallback.probes import Verdict
 from tests.unit.fallback.controlled import (
@@ -25,6 +26,8 @@ from tests.unit.fallback.controlled import (
     tell_and_resolve,
     wait_for,
 )
+
+FALLEN = 0.55  # well below what was learnt, above the floor
 
 
 def test_a_probe_that_is_not_good_leaves_the_ladder_and_is_made_again_after_a_cooldown() -> None:
@@ -134,6 +137,8 @@ def test_a_probe_that_teaches_nothing_is_repeated_more_rarely() -> None:
 def test_a_new_draft_is_probed_at_once_and_what_was_seen_of_the_old_one_is_forgotten() -> None:
     controlled = Controlled()
     controlled.traffic(10 * COOLDOWN, GOOD)
+    controlled.runner.verdict = Verdict.BAD
+    controlled.traffic(controlled.now + WINDOW / 5, POOR)
     controlled.traffic(controlled.now + WINDOW / 5, POOR)
     controlled.traffic(controlled.now + WINDOW / 5, POOR)
     controlled.traffic(controlled.now + WINDOW / 5, POOR)
@@ -199,3 +204,79 @@ def test_a_probe_on_demand_says_what_it_found_and_there_is_none_above_the_top() 
     controlled.runner.end()
     controlled.at(4)
     assert first.result(0).verdict is Verdict.GOOD
+
+
+def drifting(controlled: Controlled) -> None:
+    """What a draft model is worth is learnt; then acceptance falls, to above the floor."""
+    controlled.traffic(10 * COOLDOWN, GOOD)
+    controlled.traffic(controlled.now + 2 * WINDOW, FALLEN)
+
+
+def test_drift_with_a_good_probe_is_other_traffic_and_its_baseline_is_learnt_anew() -> None:
+    controlled = Controlled()
+    drifting(controlled)
+    assert controlled.position == TOP
+    assert controlled.runner.probed == [LADDER[TOP]]
+    controlled.traffic(controlled.now + 20 * COOLDOWN, FALLEN)  # 100 requests teach the baseline
+    assert controlled.runner.probed == [LADDER[TOP]]
+    assert controlled.told == [("full", "full", "traffic_changed")]
+    said = controlled.journal.latest(1)[0].evidence
+    assert said.startswith("code by draft_model: acceptance 0.55 in ")
+    assert said.endswith("frozen prompts are accepted as ever: the traffic has changed, its baseline is learnt anew")
+    assert controlled.controller.state().drift == {"code": 0.0}
+
+
+@pytest.mark.parametrize("verdict", [Verdict.BAD, Verdict.FAILED, Verdict.TOO_FEW_SAMPLES])
+def test_drift_that_a_probe_does_not_speak_against_leads_down(verdict: Verdict) -> None:
+    controlled = Controlled()
+    controlled.runner.verdict = verdict
+    drifting(controlled)
+    assert controlled.position == SHORT
+    assert controlled.told[-1] == ("full", "short_block 3", "acceptance_drift")
+    assert controlled.runner.probed[0] == LADDER[TOP]
+
+
+def test_drift_leads_down_after_a_cooldown_where_no_probe_says_anything() -> None:
+    controlled = Controlled()
+    controlled.traffic(10 * COOLDOWN, GOOD)
+    controlled.runner.slow = True
+    while not controlled.runner.probed:
+        controlled.traffic(controlled.now + WINDOW / 5, FALLEN)
+    asked = controlled.now
+    while controlled.position == TOP:
+        controlled.traffic(controlled.now + WINDOW / 5, FALLEN)
+    assert COOLDOWN < controlled.now - asked <= COOLDOWN + 2 * WINDOW
+    controlled.runner.end()  # good, too late
+    controlled.traffic(controlled.now + WINDOW / 5, FALLEN)
+    assert controlled.position == SHORT
+
+
+def test_drift_leads_down_at_once_where_nothing_is_known_to_compare_a_probe_with() -> None:
+    controlled = Controlled()
+    controlled.runner.unlearn()
+    controlled.runner.teaches = False
+    drifting(controlled)
+    assert controlled.position == SHORT
+    assert controlled.runner.probed == []
+
+
+def test_a_held_level_is_not_probed_for_drift_and_a_share_of_none_means_none() -> None:
+    held = Controlled()
+    held.traffic(10 * COOLDOWN, GOOD)
+    held.controller.hold(FULL, None)
+    held.traffic(held.now + 2 * WINDOW, FALLEN)
+    assert held.runner.probed == []
+    never = Controlled(probe_share=0)
+    never.engine.active = 1
+    drifting(never)
+    assert never.runner.probed == []
+    assert never.traffic(never.now + COOLDOWN, FALLEN) == SHORT
+
+
+def test_drift_of_prompt_lookup_needs_no_probe_for_it_has_no_weights() -> None:
+    controlled = Controlled()
+    controlled.controller.hold(FallbackLevel.LIGHT_DRAFT, None)
+    controlled.traffic(10 * COOLDOWN, GOOD)
+    controlled.traffic(controlled.now + 2 * WINDOW, FALLEN)
+    assert controlled.runner.probed == []
+    assert controlled.told[-1] == ("light_draft prompt_lookup", "light_draft prompt_lookup", "traffic_changed")

@@ -234,6 +234,7 @@ def test_frozen_baselines_outrank_learnt_ones_and_a_broken_file_of_them_is_refus
     assert store.document is not None
     assert store.document["baselines"]["draft_model/code"]["mean"] < 0.9
     controlled = Controlled(store, baseline=path)
+    controlled.runner.verdict = Verdict.BAD
     controlled.at(0)
     assert store.document["baselines"]["draft_model/code"]["mean"] == 0.9
     assert controlled.controller.state().drift == {"code": 0.0}

@@ -30,6 +30,7 @@ def test_a_weaker_draft_stays_at_the_top_where_it_is_another_draft(forget: bool,
     controlled = Controlled()
     controlled.traffic(12 * COOLDOWN, GOOD)
     reload(controlled, forget=forget)
+    controlled.runner.verdict = Verdict.BAD  # it is weaker with the frozen prompts too
     assert controlled.traffic(controlled.now + COOLDOWN / 2, WEAK) == position
     if forget:
         assert controlled.traffic(controlled.now + 12 * COOLDOWN, WEAK) == TOP

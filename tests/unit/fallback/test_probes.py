@@ -69,6 +69,15 @@ def test_what_the_guard_would_call_drift_again_does_not_pass() -> None:
     assert judged(0.6, baseline=None).verdict is Verdict.GOOD, "nothing is known of these prompts"
 
 
+def test_as_ever_is_no_less_than_chance_explains_and_only_where_it_is_known_what_was() -> None:
+    assert judged(0.7).as_ever
+    assert judged(0.9).as_ever
+    assert not judged(0.66).as_ever
+    assert not judged(0.6).as_ever
+    assert not judged(0.7, baseline=None).as_ever
+    assert not judged(0.7, costs=2.0).as_ever
+
+
 def test_below_the_floor_is_bad_whatever_is_known_and_costing_more_than_it_brings_too() -> None:
     assert judged(0.3, baseline=None).reason == "acceptance 0.30, floor 0.40"
     assert judged(0.7, costs=2.0).reason == "speed-up 0.92, least 1"
