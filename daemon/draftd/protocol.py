@@ -16,6 +16,10 @@ from draftd.core import (
 )
 from draftd.v1 import inference_pb2 as pb
 
+MESSAGE_SLACK = 4
+"""How many times `server.max_message_bytes` gRPC lets through: of such a message the daemon can still say what is wrong
+with it; what is larger gRPC refuses, as RESOURCE_EXHAUSTED."""
+
 DETAILS_KEY = "grpc-status-details-bin"
 """Where gRPC carries a google.rpc.Status."""
 

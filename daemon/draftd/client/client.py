@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import threading
 import time
@@ -19,7 +20,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from draftd.core import DepthMode, DrafterName, FallbackLevel, ModePreference, SamplingParams, WorkloadClass
 from draftd.errors import DraftdError
-from draftd.protocol import DEPTH_MODES, DETAILS_KEY, MODES, WORKLOADS, duration
+from draftd.protocol import DEPTH_MODES, DETAILS_KEY, MESSAGE_SLACK, MODES, WORKLOADS, duration
 from draftd.v1 import control_pb2, control_pb2_grpc, inference_pb2_grpc
 from draftd.v1 import inference_pb2 as pb
 
@@ -33,6 +34,9 @@ Message = tuple[str, str]  # role, content
 Handler = Callable[[int, FrameType | None], object]
 
 
+_TOO_LARGE = re.compile(r"SERVER: Received message larger than max \((\d+) vs\. (\d+)\)")  # gRPC's own words
+
+
 class CallError(DraftdError):
     """A call that the daemon refused, or that never reached it. `code` is the status; `fields` names what is wrong."""
 
@@ -41,6 +45,11 @@ class CallError(DraftdError):
         trailing: Sequence[Any] = ()
         if isinstance(error, grpc.Call):
             code, message, trailing = error.code(), error.details() or "", error.trailing_metadata() or ()
+        if too_large := _TOO_LARGE.search(message):
+            size, most = map(int, too_large.groups())
+            code = grpc.StatusCode.INVALID_ARGUMENT
+            allowed = f"at most {most // MESSAGE_SLACK} bytes (server.max_message_bytes)"
+            message = f"message: got {size} bytes; allowed: {allowed}"
         rich = status_pb2.Status()
         for key, value in trailing:
             if key == DETAILS_KEY:

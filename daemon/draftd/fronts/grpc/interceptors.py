@@ -69,7 +69,8 @@ class ErrorInterceptor(Interceptor):
     itself, gRPC would answer INTERNAL and say nothing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_message_bytes: int) -> None:
+        self._most = max_message_bytes
         self._messages = {
             f"/{service.full_name}/{method.name}": method.input_type
             for file in (inference_pb2.DESCRIPTOR, control_pb2.DESCRIPTOR)
@@ -85,6 +86,9 @@ class ErrorInterceptor(Interceptor):
         inner = inner_of(handler)
 
         def parse(data: bytes) -> Any:
+            if len(data) > self._most:
+                allowed = f"at most {self._most} bytes (server.max_message_bytes)"
+                return InvalidRequest("message", f"{len(data)} bytes", allowed)
             try:
                 return handler.request_deserializer(data)
             except DecodeError:

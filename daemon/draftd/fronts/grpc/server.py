@@ -13,6 +13,7 @@ from draftd.fronts.grpc.control import ControlServicer
 from draftd.fronts.grpc.inference import InferenceServicer
 from draftd.fronts.grpc.interceptors import AuthInterceptor, ErrorInterceptor
 from draftd.hardware.descriptors import most_connections
+from draftd.protocol import MESSAGE_SLACK
 from draftd.settings import ServerSettings
 from draftd.telemetry.rpc import Interceptor
 from draftd.v1 import control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc
@@ -32,7 +33,8 @@ class GrpcServer:
         interceptors = [telemetry]
         if settings.token is not None:
             interceptors.append(AuthInterceptor(settings.token.get_secret_value()))
-        self._server = grpc.aio.server(interceptors=[*interceptors, ErrorInterceptor()], options=_options(settings))
+        interceptors.append(ErrorInterceptor(settings.max_message_bytes))
+        self._server = grpc.aio.server(interceptors=interceptors, options=_options(settings))
         self.port = _bind(self._server, settings)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(inference, self._server)  # type: ignore[no-untyped-call]
@@ -82,7 +84,7 @@ def _bind(server: grpc.aio.Server, settings: ServerSettings) -> int:
 
 def _options(settings: ServerSettings) -> list[tuple[str, int]]:
     return [
-        ("grpc.max_receive_message_length", settings.max_message_bytes),
+        ("grpc.max_receive_message_length", MESSAGE_SLACK * settings.max_message_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", settings.max_concurrent_streams),
         ("grpc.max_allowed_incoming_connections", most_connections()),
