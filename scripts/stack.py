@@ -171,7 +171,7 @@ def parts(
     telemetry = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4317", "OTEL_METRIC_EXPORT_INTERVAL": "5000"}
     # What was missed while one of them was away is asked for.
     alerts = {WEBHOOK_TOKEN: environ.get(WEBHOOK_TOKEN) or told.token, POLL_URL: environ.get(POLL_URL) or ALERTMANAGER}
-    daemon = [sys.executable, "-m", "draftd.cli.main", "serve", *arguments]
+    daemon = [sys.executable, "-m", "draftd", "serve", *arguments]
     return [
         Part("collector", collector, {**environ, "OTELCOL_LOG_LEVEL": "error"}, ready="http://127.0.0.1:13133"),
         Part("alertmanager", alertmanager, environ, ready=f"{ALERTMANAGER}/-/ready"),

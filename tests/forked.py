@@ -115,7 +115,7 @@ def daemon(
         lines: list[str] = []
         for line in child.stderr:
             lines.append(line.rstrip("\n"))
-            if found := re.match(rf"draftd: {until}.* on (\S+:\d+)$", line):
+            if found := re.match(rf"(?:\S+ )?draftd: {until}.* on (\S+:\d+)$", line):
                 break
         else:
             raise AssertionError(f"it ended with {child.wait()}: {lines}")

@@ -20,7 +20,7 @@ from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.options import WINDOW_SECONDS, SoakOptions, SweepOptions
 from draftd.acceptance.samples import Sample
 from draftd.acceptance.session import STOP_SECONDS, Advance, MeasurementStopped, Progress, Session
-from draftd.acceptance.statistics import Curve, Growth, growth, quantile
+from draftd.acceptance.statistics import Curve, Growth, after_warm_up, growth, quantile
 from draftd.acceptance.summary import total
 from draftd.acceptance.sweep.plan import chosen_prompts
 from draftd.acceptance.ticks import Stage, Tick
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from draftd.v1 import inference_pb2 as pb
 
 FEWEST_DRAFTS = 50  # of a window, below which it says nothing of acceptance
+FEWEST_READINGS = 60  # of memory after the warm-up, below which its growth is not extrapolated to hours and days
+LEAST_SECONDS = 60.0  # that they span; likewise
 DAYS = 7.0  # what grows so fast that memory is gone within these grows without bound
 _DAY = 86_400.0
 _EXAMPLES = 5
@@ -244,7 +246,9 @@ class SoakResult:
     """Bytes and seconds. `seconds` is how long was soaked, over all its sessions, of `wanted_seconds`.
 
     `swap_in` and `throttles` are what came in addition while it ran. `days_to_exhaustion` is the headroom at the end
-    over the least that memory grows by; inf where no growth is certain, None where memory cannot be read.
+    over the least that memory grows by; inf where no growth is certain, None where it is not told. Where readings of
+    memory are too few to tell growth from, `too_few_samples` says how many there are and how many it takes; it is empty
+    where they suffice, and where memory cannot be read.
     """
 
     seconds: float
@@ -257,6 +261,7 @@ class SoakResult:
     peak_resident: int | None
     resident: Growth | None
     mlx: Growth | None  # MLX's active memory and its cache together
+    too_few_samples: str
     days_to_exhaustion: float | None
     least_available: int | None
     least_headroom: int | None
@@ -313,7 +318,8 @@ def soak_result(folder: RunFolder) -> SoakResult | None:
     parts = soak_parts(ticks, samples)
     failed = [tick for tick in ticks if tick.error]
     common = Counter(tick.error for tick in failed).most_common(_EXAMPLES)
-    resident, mlx = (growth(_curves(parts, what)) for what in ("resident", "mlx"))
+    curves = [_curves(parts, what) for what in ("resident", "mlx")]
+    resident, mlx = (None if _too_few(found) else growth(found) for found in curves)
     return SoakResult(
         seconds=sum(part.seconds for part in parts),
         wanted_seconds=plan.get("duration"),
@@ -325,6 +331,7 @@ def soak_result(folder: RunFolder) -> SoakResult | None:
         peak_resident=max(_known(samples, "resident"), default=None),
         resident=resident,
         mlx=mlx,
+        too_few_samples="" if resident or mlx else max(map(_too_few, curves)),
         days_to_exhaustion=_days([one for one in (resident, mlx) if one is not None], parts),
         least_available=min(_known(samples, "available"), default=None),
         least_headroom=min(_known(samples, "headroom"), default=None),
@@ -358,6 +365,14 @@ def _curves(parts: Sequence[Part], what: str) -> list[Curve]:
         [(one.elapsed, value) for one in part.samples if (value := getattr(one, what)) is not None] for part in parts
     ]
     return [Curve([at for at, _ in found], [float(value) for _, value in found]) for found in read]
+
+
+def _too_few(curves: Sequence[Curve]) -> str:
+    """Empty where they suffice, and where there are none."""
+    readings, seconds = after_warm_up(curves)
+    if not readings or (readings >= FEWEST_READINGS and seconds >= LEAST_SECONDS):
+        return ""
+    return f"{readings} in {int(seconds)} s after the warm-up, at least {FEWEST_READINGS} in {LEAST_SECONDS:.0f} s"
 
 
 def _days(growths: Sequence[Growth], parts: Sequence[Part]) -> float | None:

@@ -194,6 +194,12 @@ class Growth:
         return low if low > 0 and low * self.seconds > _RESOLUTION else 0.0
 
 
+def after_warm_up(curves: Sequence[Curve]) -> tuple[int, float]:
+    """How many readings of all sessions growth is told from, and the seconds that they span."""
+    judged = [part for part in map(_settled, curves) if part is not None]
+    return sum(len(times) for times, _ in judged), sum(float(np.ptp(times)) for times, _ in judged)
+
+
 def growth(curves: Sequence[Curve], *, confidence: float = 0.95, seed: int = 0) -> Growth | None:
     """Does memory grow without bound? One slope for all sessions, each with a level of its own; None where there is
     too little to tell.
@@ -221,7 +227,7 @@ def growth(curves: Sequence[Curve], *, confidence: float = 0.95, seed: int = 0) 
 def _settled(curve: Curve) -> tuple[_Floats, _Floats] | None:
     """What comes after the warm-up."""
     times, values = np.asarray(curve.times, float), np.asarray(curve.values, float)
-    if len(times) < _FEWEST:
+    if not len(times):
         return None
     kept = times >= times[0] + WARM_UP * np.ptp(times)
     return times[kept], values[kept]

@@ -1,4 +1,4 @@
-"""Where log records go: stderr, a line each, as text or JSON."""
+"""Where log records go: stderr, a line each, as text or JSON, with the time in ISO 8601."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ def configure(settings: LogSettings, stream: TextIO) -> None:
 
 
 class _Text(logging.Formatter):
-    """draftd: warning: what happened. Information goes without its level, as announcements do."""
+    """2026-11-23T06:15:07.123+01:00 draftd: warning: what happened. The time is local. Information goes without its
+    level, as announcements do."""
 
     def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds")
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
-        text = f"draftd: {level}{record.getMessage()}"
+        text = f"{at} draftd: {level}{record.getMessage()}"
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 

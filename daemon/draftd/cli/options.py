@@ -72,9 +72,6 @@ class Daemon:
         """A client; nothing is sent yet. Raises ConfigError for a port that there is not."""
         from draftd.client.asking import connect
 
-        port = self.target.rpartition(":")[2]
-        if port.isdecimal() and not 0 < int(port) <= 65535:
-            raise ConfigError("--target", self.target, "host:port, with a port from 1 to 65535")
         return connect(self.target, self.token, self.tls_ca)
 
 

@@ -60,9 +60,8 @@ def run_daemon(
     """Serves until SIGTERM or SIGINT, and returns the exit code: 0 when everything ended in order.
 
     `announce` takes one line for people at a time, such as "listening on HOST:PORT" and "serving MODEL on HOST:PORT";
-    `draftd serve` puts "draftd: " before them. `ready` is called with the port once requests are taken. `load` replaces
-    the models of the settings. Raises ConfigError where it cannot listen, ModelLoadError where the model cannot be
-    loaded.
+    `draftd serve` logs them. `ready` is called with the port once requests are taken. `load` replaces the models of the
+    settings. Raises ConfigError where it cannot listen, ModelLoadError where the model cannot be loaded.
     """
     logs.configure(settings.log, sys.stderr)
     environ = os.environ if environ is None else environ

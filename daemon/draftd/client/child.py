@@ -15,7 +15,8 @@ from typing import IO
 
 from draftd.errors import DraftdError
 
-_SERVING = re.compile(r"^draftd: serving (?P<model>.+) on (?P<address>\S+:\d+)$")
+_LINE = re.compile(r"^(?:\S+ )?draftd: (?:error: )?")  # the time and the program's name, before what it says
+_SERVING = re.compile(r"^serving (?P<model>.+) on (?P<address>\S+:\d+)$")
 _STOP_SECONDS = 40.0
 
 
@@ -56,7 +57,7 @@ def serving(
 
 def serve_command(*arguments: str) -> list[str]:
     """`draftd serve` in this interpreter."""
-    return [sys.executable, "-m", "draftd.cli.main", "serve", *arguments]
+    return [sys.executable, "-m", "draftd", "serve", *arguments]
 
 
 def _read(stream: IO[str], lines: queue.SimpleQueue[str | None]) -> None:
@@ -80,9 +81,9 @@ def _wait(
             raise DraftdError(f"the daemon said nothing for {timeout:.0f} s: {last}") from None
         if line is None:
             raise DraftdError(f"the daemon ended with exit code {process.wait()}: {last}")
-        if found := _SERVING.match(line):
+        last = _LINE.sub("", line)
+        if found := _SERVING.match(last):
             return Serving(found["model"], found["address"], lambda: process.poll() is None)
-        last = line.removeprefix("draftd: ")
         on_line(last)
 
 

@@ -60,4 +60,6 @@ class LogSettings(Section):
     """What is written to stderr."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least severity logged.")
-    format: Literal["text", "json"] = Field(default="text", description="One line of text, or of JSON, per event.")
+    format: Literal["text", "json"] = Field(
+        default="text", description="A line per event, with its time: text (local time) or JSON (UTC)."
+    )

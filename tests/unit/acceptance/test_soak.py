@@ -121,6 +121,30 @@ class TestResult:
         assert (result.peak_resident, result.resident, result.mlx, result.days_to_exhaustion) == (None,) * 4
         assert (result.least_available, result.least_headroom, result.floor) == (None,) * 3
         assert (result.swap_in, result.longest_critical, result.throttles) == (None,) * 3
+        assert result.too_few_samples == ""
+
+    @pytest.mark.parametrize(
+        ("count", "every", "told"),
+        [
+            (45, 1.0, "34 in 33 s after the warm-up, at least 60 in 60 s"),
+            (440, 0.1, "330 in 32 s after the warm-up, at least 60 in 60 s"),  # often, but not for long
+            (20, 10.0, "15 in 140 s after the warm-up, at least 60 in 60 s"),  # for long, but seldom
+            (2, 1.0, "1 in 0 s after the warm-up, at least 60 in 60 s"),
+            (81, 1.0, ""),
+        ],
+    )
+    def test_growth_is_not_extrapolated_from_too_few_samples(
+        self, tmp_path: Path, count: int, every: float, told: str
+    ) -> None:
+        leaking = [
+            sample(at * every, resident=GIB + at * 10**7, mlx_active=GIB, mlx_cache=at, headroom=GIB)
+            for at in range(count)
+        ]
+        result = judged(written(tmp_path, [tick(0, count * every)], leaking))
+        assert result.too_few_samples == told
+        assert (result.resident is None, result.mlx is None, result.days_to_exhaustion is None) == (bool(told),) * 3
+        assert result.grows_without_bound is not bool(told)
+        assert (result.complaints == ()) is bool(told)
 
     def test_counters_begin_anew_with_a_daemon_that_does_and_count_only_what_came_in_between(
         self, tmp_path: Path

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from draftd.acceptance.ticks import Stage
 from draftd.canaries.checkers import JsonObject
+from tests.acceptance import synthetic_run
 from tests.scripted import scripted_models
 from tests.serving import Served, serving
 from tests.unit.cli.conftest import Ran, in_process
@@ -55,6 +57,23 @@ def test_a_soak_ends_in_its_windows_and_what_memory_did(draftd: Run, daemon: Ser
     other = draftd("soak", "--run", "run", "--block", "1")
     assert other.code == 2
     assert "soak: block_length: got 1; allowed: 2, as this run began with" in other.err
+
+
+def test_a_soak_that_leaks_fails_and_one_too_short_to_tell_says_so(draftd: Run, tmp_path: Path) -> None:
+    for name, seconds in (("long", 600.0), ("short", 44.0)):
+        synthetic_run(tmp_path / name, stages=[Stage.SOAK], soak_seconds=seconds, leak=200_000)
+    ran = draftd("soak", "--run", "long", "--json")
+    assert (ran.code, "memory grows without bound" in ran.err) == (1, True)
+    ran = draftd("soak", "--run", "short")
+    assert (ran.code, ran.err) == (0, "")
+    said = dict(line.split(maxsplit=1) for line in ran.out.splitlines() if line[:1].isalpha())
+    few = "too few samples: 34 in 33 s after the warm-up, at least 60 in 60 s"
+    assert said["exhausted"] == few
+    assert said["resident"].endswith(f"at most, growth: {few}")
+    assert "an hour" not in ran.out
+    found = json.loads(draftd("soak", "--run", "short", "--json").out)
+    assert (found["resident"], found["mlx"], found["days_to_exhaustion"]) == (None, None, None)
+    assert found["too_few_samples"] == few.removeprefix("too few samples: ")
 
 
 def test_quality_fails_where_nothing_passes_and_where_a_broken_checker_lets_it(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,9 +14,12 @@ import pytest
 from draftd.cli.commands.generate import summary
 from draftd.cli.commands.status import lines
 from draftd.client.asking import Answer
+from draftd.engine.pair import LoadedModels
 from draftd.v1 import control_pb2 as pb
 from draftd.v1 import inference_pb2 as inference
-from tests.unit.cli.conftest import Run
+from tests.scripted import scripted_models
+from tests.serving import serving
+from tests.unit.cli.conftest import Ran, Run, in_process
 from tests.waiting import until
 
 
@@ -56,6 +62,50 @@ def test_generate_with_nothing_to_say_is_asked_wrongly(draftd: Run) -> None:
     assert ran.code == 2
     assert "stdin" in ran.err
     assert "Traceback" not in ran.err
+
+
+def test_generate_waits_while_the_model_loads_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gate, said = threading.Event(), io.StringIO()
+
+    def loaded() -> LoadedModels:
+        assert gate.wait(30)
+        made = scripted_models(0.7)
+        made.tokenizer.has_chat_template = False
+        return made
+
+    def open_when_told() -> None:
+        until(lambda: "still loading" in said.getvalue(), 20)
+        gate.set()
+
+    with serving(tmp_path, loaded, wait=False) as served:
+
+        def generate(*arguments: str) -> Ran:
+            return in_process(
+                ["generate", "--target", served.target, "-n", "8", *arguments, "hello"], monkeypatch, capsys
+            )
+
+        ran = generate("--wait", "0")
+        assert (ran.code, "still loading" in ran.err) == (1, True)
+        opening = threading.Thread(target=open_when_told)
+        opening.start()
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stderr", said)
+            ran = generate("--wait", "30")
+        opening.join()
+        assert ran.code == 0, said.getvalue()
+        assert "8 tokens" in said.getvalue().splitlines()[-1]
+        # There is a model now, and it has no template.
+        ran = generate("--system", "be brief")
+        assert ran.code == 2
+        assert "--system: got 'be brief'; allowed: only with a chat template: scripted has none" in ran.err
+
+
+def test_a_system_message_is_refused_with_a_raw_prompt(draftd: Run) -> None:
+    ran = draftd("generate", "--raw", "--system", "be brief", "hello")
+    assert (ran.code, ran.out) == (2, "")
+    assert "--system: got 'be brief'; allowed: only with a chat template: with --raw there is none" in ran.err
 
 
 def test_json_adds_up(draftd: Run) -> None:
@@ -230,7 +280,9 @@ def test_serve_with_a_wrong_setting_names_it(draftd: Run) -> None:
 def test_serve_with_a_missing_model_says_so(draftd: Run, tmp_path: Path) -> None:
     ran = draftd("serve", "--port", "0", "--model", str(tmp_path / "none"), XDG_STATE_HOME=str(tmp_path))
     assert ran.code == 1
-    assert "none" in ran.err.splitlines()[-1]
+    at, _, said = ran.err.splitlines()[-1].partition(" draftd: error: ")
+    assert "none" in said
+    assert datetime.fromisoformat(at).utcoffset() is not None, "an error that ends the daemon belongs to its log"
     assert "Traceback" not in ran.err
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 
@@ -23,15 +24,19 @@ def restored() -> Iterator[None]:
     own.setLevel(own_level)
 
 
-def test_text_is_a_line_with_the_level_where_it_matters() -> None:
-    out = io.StringIO()
+def test_text_is_a_line_with_the_time_and_the_level_where_it_matters() -> None:
+    out, began = io.StringIO(), datetime.now(UTC).replace(microsecond=0)
     logs.configure(LogSettings(), out)
     log = logging.getLogger("draftd.x")
     log.debug("unseen")
     log.info("seen")
     log.warning("took %d s", 3)
     logging.getLogger("other").info("unseen")
-    assert out.getvalue() == "draftd: seen\ndraftd: warning: took 3 s\n"
+    lines = [line.split(" ", 1) for line in out.getvalue().splitlines()]
+    assert [said for _, said in lines] == ["draftd: seen", "draftd: warning: took 3 s"]
+    for at in (datetime.fromisoformat(at) for at, _ in lines):
+        assert at.utcoffset() is not None
+        assert began <= at <= datetime.now(UTC)
 
 
 def test_json_is_an_object_a_line_with_the_exception() -> None:

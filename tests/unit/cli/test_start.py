@@ -53,6 +53,21 @@ def test_a_listed_command_begins_its_help_alike(name: str) -> None:
     assert whole.startswith(line.rstrip(".?"))
 
 
+@pytest.mark.parametrize("start", ["from draftd.cli import main; main()", "import draftd.__main__"])
+@pytest.mark.parametrize("module", ["draftd.cli.main", "typer", "draftd.cli.commands.status"])
+def test_interrupted_while_it_imports_it_ends_without_a_word(start: str, module: str) -> None:
+    program = (
+        "import sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}: raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        f"sys.argv = ['draftd', 'status']; {start}"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
 def test_no_arguments_show_the_commands() -> None:
     result = CliRunner().invoke(build_app(), [])
     assert "serve" in result.output
@@ -64,4 +79,4 @@ def test_announcements_are_written_at_any_log_level() -> None:
     announce = announcer()
     configure(LogSettings(level="error"), stream)
     announce("serving a model on 127.0.0.1:1")
-    assert stream.getvalue() == "draftd: serving a model on 127.0.0.1:1\n"
+    assert stream.getvalue().endswith(" draftd: serving a model on 127.0.0.1:1\n")

@@ -20,8 +20,9 @@ def python(program: str) -> list[str]:
 
 def test_the_address_is_heard_and_the_child_stopped() -> None:
     program = (
-        "import sys, time; print('draftd: loading', file=sys.stderr);"
-        "print('draftd: serving a model on 127.0.0.1:1234', file=sys.stderr, flush=True); time.sleep(60)"
+        "import sys, time; print('2026-11-23T06:15:07.123+01:00 draftd: loading', file=sys.stderr);"
+        "print('2026-11-23T06:15:08.456+01:00 draftd: serving a model on 127.0.0.1:1234', file=sys.stderr, flush=True);"
+        "time.sleep(60)"
     )
     heard: list[str] = []
     began = time.monotonic()
@@ -31,8 +32,9 @@ def test_the_address_is_heard_and_the_child_stopped() -> None:
     assert time.monotonic() - began < 20
 
 
-def test_a_child_that_fails_is_explained_by_its_last_line() -> None:
-    program = "import sys; print('draftd: no such model', file=sys.stderr); sys.exit(3)"
+@pytest.mark.parametrize("before", ["draftd: ", "2026-11-23T06:15:07.123+01:00 draftd: error: ", ""])
+def test_a_child_that_fails_is_explained_by_its_last_line(before: str) -> None:
+    program = f"import sys; print('{before}no such model', file=sys.stderr); sys.exit(3)"
     with pytest.raises(DraftdError, match="exit code 3: no such model"), serving(python(program), ENVIRON, timeout=20):
         pass
 

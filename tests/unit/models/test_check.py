@@ -167,8 +167,9 @@ def test_serve_ends_with_that_line_and_doctor_prints_it(
     assert served.code == 1
     what = f"{folder}: model.safetensors is a Git LFS pointer, not the file"
     cure = f"run `git lfs pull` in {folder}"
-    assert served.err.splitlines()[-1] == f"draftd: model: {what}: {cure}"
-    assert all(line.startswith("draftd: ") for line in served.err.splitlines())
+    said = [line.partition(" ")[2] for line in served.err.splitlines()]  # each begins with its time
+    assert said[-1] == f"draftd: error: model: {what}: {cure}"
+    assert all(line.startswith("draftd: ") for line in said)
     looked = in_process(("doctor", "--model", str(folder), *own), monkeypatch, capsys)
     assert looked.code == 1
     assert f"model        {what}\n" in looked.out

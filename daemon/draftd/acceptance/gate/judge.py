@@ -196,7 +196,8 @@ def weigh(criterion: Criterion, reading: Reading, metric: Metric) -> tuple[Outco
     few = f"{reading.samples} of at least {criterion.min_samples} {metric.counted}"
     if reading.value is None:
         if reading.lack is Lack.TOO_FEW:
-            return Outcome.TOO_FEW_SAMPLES, f"{few}: {reading.reason}"
+            short = reading.samples < criterion.min_samples
+            return Outcome.TOO_FEW_SAMPLES, f"{few}: {reading.reason}" if short else reading.reason
         excused = reading.lack is Lack.UNREADABLE and criterion.unreadable is Unreadable.EXCUSE
         return (Outcome.EXCUSED if excused else Outcome.NOT_MEASURED), reading.reason
     holds = criterion.comparison.holds(_decides(criterion, reading, reading.value), criterion.threshold)

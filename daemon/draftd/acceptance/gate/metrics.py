@@ -199,7 +199,8 @@ def _machine(unit: str, what: str, figure: str, readings: Iterable[str], **more:
             growing = soak.complaints[0] if figure == "days_to_exhaustion" and soak.grows_without_bound else ""
             return Reading(value, samples=counted, reason=growing)
         if counted:
-            return Reading.none(f"{counted} readings are too few to tell", Lack.TOO_FEW, counted)
+            few = soak.too_few_samples or f"{counted} readings are too few to tell"
+            return Reading.none(few, Lack.TOO_FEW, counted)
         if not soak.readings.get("at"):
             return Reading.none("the machine was not asked while it was soaked")
         return Reading.none(f"{what} cannot be read on this machine", Lack.UNREADABLE)

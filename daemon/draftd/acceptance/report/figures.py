@@ -152,10 +152,8 @@ def days(number: float) -> str:
     return f"{figure(number)} days" if number >= 2 else span(number * 86400)
 
 
-def grew(growth: Growth | None) -> Cell:
+def grew(growth: Growth) -> Cell:
     """In megabytes an hour."""
-    if growth is None:
-        return Cell(NOTHING, "too few readings", "unproven")
     low, middle, high = (
         figure(rate * 3600 / 1e6) for rate in (growth.slope.low, growth.slope.estimate, growth.slope.high)
     )

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from draftd.cli import options
+from draftd.cli.failures import explain
 from draftd.settings import load_settings
 
 _model = partial(typer.Option, rich_help_panel="What to serve")
@@ -59,7 +60,17 @@ def command(
 
     from draftd.cli.serve import run_daemon  # brings MLX and all that serves in, which help does without
 
-    raise typer.Exit(run_daemon(settings, announce=announcer()))
+    announce = announcer()
+    try:
+        code = run_daemon(settings, announce=announce)
+    except Exception as error:
+        failure = explain(error)
+        if failure is None:
+            raise
+        # Into the log, with its time and in its format: a supervisor keeps nothing else.
+        logging.getLogger("draftd.daemon").error("%s", failure.message)
+        code = failure.code
+    raise typer.Exit(code)
 
 
 def announcer() -> Callable[[str], None]:

@@ -51,8 +51,8 @@ def command(asked: Asked, which: runs.Which, run: runs.Run = None, json: options
     Exits 1 where memory grows so surely and so fast that it is exhausted within a week, where a request failed, or
     where it was stopped before its time. Ctrl-C loses nothing: the run is continued, and what was soaked counts.
 
-    Growth is told with a 95 % interval after the first quarter of each session, in which caches fill; a window's
-    accepted share counts from 50 drafts on.
+    Growth is told with a 95 % interval after the first quarter of each session, in which caches fill, and from 60
+    readings in 60 s on: with fewer it says "too few samples". A window's accepted share counts from 50 drafts on.
     """
     given = options.given(asked)
     SoakOptions.resumed(None, **given)  # what is asked wrongly leaves no folder behind
@@ -106,11 +106,12 @@ def _cells(window: Window) -> tuple[str, ...]:
 def _lines(result: SoakResult) -> list[tuple[str, str]]:
     wanted = "" if result.complete or result.wanted_seconds is None else f" of {result.wanted_seconds:.0f}"
     sessions = f", {result.sessions} sessions" if result.sessions > 1 else ""
+    few = result.too_few_samples and f"too few samples: {result.too_few_samples}"
     made = [
         ("soaked", f"{result.seconds:.0f} s{wanted}{sessions}, {result.requests} requests, {result.errors} failed"),
-        ("resident set", f"{_size(result.peak_resident)} at most, {_growth(result.resident)}"),
-        ("MLX's memory", _growth(result.mlx)),
-        ("exhausted", _days(result.days_to_exhaustion)),
+        ("resident set", f"{_size(result.peak_resident)} at most, {_growth(result.resident, few)}"),
+        ("MLX's memory", _growth(result.mlx, few)),
+        ("exhausted", few or _days(result.days_to_exhaustion)),
         ("headroom", f"{_size(result.least_headroom)} at least, over a floor of {_size(result.floor)}"),
         ("swapped in", _size(result.swap_in)),
         ("critical", _UNREADABLE if result.longest_critical is None else f"{result.longest_critical:.0f} s"),
@@ -119,9 +120,9 @@ def _lines(result: SoakResult) -> list[tuple[str, str]]:
     return [*made, *(("failed", example) for example in result.error_examples)]
 
 
-def _growth(found: Growth | None) -> str:
+def _growth(found: Growth | None, few: str) -> str:
     if found is None:
-        return "growth cannot be told"
+        return f"growth: {few or 'cannot be told'}"
     low, high = (value * 3600 / 2**20 for value in (found.slope.low, found.slope.high))
     return f"grows by {low:+.0f} to {high:+.0f} MiB an hour (95 %, over {found.seconds:.0f} s)"
 

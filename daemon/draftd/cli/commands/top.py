@@ -33,7 +33,8 @@ def command(
 ) -> None:
     """Watch a running daemon: throughput, acceptance, depth, level, queue, memory, heat. It needs no collector.
 
-    [bold]Keys[/]  f turns the flag on or off, p pauses, q quits, ↑ and ↓ scroll. Into a pipe it is --once.
+    [bold]Keys[/]  f turns the flag on or off, once y confirms; p pauses, q quits, ↑ and ↓ scroll.
+    Into a pipe it is --once.
     """
     out = output.stdout()
     screen = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)) and not out.is_dumb_terminal

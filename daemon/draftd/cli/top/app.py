@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from datetime import datetime
 from typing import ClassVar
 
 from rich.bar import Bar
-from rich.console import RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 from textual.app import App, ComposeResult
@@ -30,6 +31,8 @@ from draftd.client.client import DraftdClient
 
 LEAST = (60, 20)  # columns and lines
 _WIDE = 120  # columns from which three panels are side by side
+_BESIDE = 80  # from which two are
+_WHOLE = {False: 42, True: 24}  # lines that all of it takes, by whether panels are side by side
 _SIDE = 18  # columns for the figures beside a curve
 _STATUS_SECONDS = 5.0  # a daemon that takes longer does not answer
 _LONGEST_PAUSE = 10.0
@@ -37,6 +40,8 @@ _NOTICE_SECONDS = 8.0
 _DRAW_SECONDS = 1.0  # how often the time that the daemon has been away is drawn anew
 _ACCENT = "cyan"
 _UP = " ▁▂▃▄▅▆▇█"
+_EFFECT = {"on": "may be decoded with drafts", "off": "is decoded without drafts"}
+_LOOSE = re.compile(r"(\s+([−\d.,]+|[·+→])|,)+$")  # at the end of what is cut: a figure without its unit, a sign alone
 
 
 def pause(failures: int, interval: float) -> float:
@@ -45,7 +50,16 @@ def pause(failures: int, interval: float) -> float:
 
 
 class Curve(Static):
-    """A curve that fills its panel, a column for each two snapshots, with two figures beside it."""
+    """A curve that fills its panel, a column for each two snapshots, with two figures beside it. `resized` is called
+    when its size has changed."""
+
+    def __init__(self, id: str, resized: Callable[[], None]) -> None:
+        super().__init__(id=id, classes="panel")
+        self.resized = resized
+
+    def on_resize(self) -> None:
+        """As the scrollbar comes and goes, too."""
+        self.call_after_refresh(self.resized)
 
     def show(self, values: Sequence[float | None], beside: Sequence[Text], interval: float, top: float | None) -> float:
         """Draws the latest; `top` is the value that fills the height, None the highest seen. Returns that value."""
@@ -62,6 +76,28 @@ class Curve(Static):
         return most
 
 
+class Line:
+    """Text that is cut between words where it takes more than `most` lines: half a number would be another number, and
+    so would one without its unit."""
+
+    def __init__(self, text: Text, most: int = 1) -> None:
+        self.text, self.most = text, most
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width, rest = max(options.max_width, 2), self.text
+        for _ in range(self.most - 1):
+            first, *others = rest.wrap(console, width)
+            if not others:
+                break
+            yield first
+            rest = rest[len(first) :]
+            rest = rest[len(rest) - len(rest.plain.lstrip()) :]
+        if len(rest.wrap(console, width)) > 1:
+            whole = rest.wrap(console, width - 1)[0].plain.rstrip()
+            rest = rest[: len(_LOOSE.sub("", whole))].append("…")
+        yield rest
+
+
 class TopApp(App[None]):
     """`picture` is the screen as SVG when it was quit. Without a client the history is drawn as it is.
 
@@ -72,15 +108,21 @@ class TopApp(App[None]):
     TITLE = "draftd top"
     BINDINGS: ClassVar[list[BindingType]] = [
         ("f", "flag", "flag"),
+        ("y", "answer(True)", "yes"),
+        ("n,escape", "answer(False)", "no"),
         ("p", "pause", "pause"),
         ("q", "quit", "quit"),
         ("ctrl+c", "quit", "quit"),
     ]
     CSS = """
+    Screen { layers: base above; }
     #header, #footer { height: 1; }
+    #told { display: none; layer: above; dock: bottom; margin-bottom: 1; height: auto; max-height: 6; padding: 0 1; }
+    .-told #told { display: block; background: $surface-lighten-2; }
+    .-asked #told { background: $warning; color: $background; }
     #small { display: none; height: 1fr; content-align: center middle; }
     .-small #small { display: block; }
-    .-small #header, .-small #body, .-small #footer { display: none; }
+    .-small #header, .-small #body, .-small #footer, .-small #told { display: none; }
     #body { height: 1fr; scrollbar-size-vertical: 1; }
     .panel { border: round $foreground 35%; height: auto; padding: 0 1; border-title-color: $foreground; }
     .-lost .panel { border: round $error; }
@@ -89,10 +131,12 @@ class TopApp(App[None]):
     #panels { height: auto; }
     #left { width: 43fr; height: auto; }
     #right { width: 57fr; height: auto; }
-    #acceptance, #below { display: none; }
+    #acceptance, #below, #essential { display: none; }
     .-narrow #panels { layout: vertical; }
     .-narrow #left, .-narrow #right { width: 1fr; }
     .-narrow #curves { height: 6; }
+    .-compact #curves { height: 4; }
+    .-compact #essential { display: block; }
     .-wide #acceptance, .-wide #below { display: block; }
     .-wide #beside { display: none; }
     .-wide #left { width: 3fr; }
@@ -112,7 +156,7 @@ class TopApp(App[None]):
     ) -> None:
         """`history` has the first snapshot, or more; `clock` is monotonic."""
         super().__init__()
-        self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (80, "-normal"), (_WIDE, "-wide")]
+        self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (_BESIDE, "-normal"), (_WIDE, "-wide")]
         self.picture = ""
         self._client, self._history, self._clock = client, history, clock
         self._target, self._interval = target, interval
@@ -122,14 +166,16 @@ class TopApp(App[None]):
         self._next = history.latest.at + interval
         self._why, self._failures = "", 0
         self._notice, self._notice_until = "", 0.0
+        self._question = ""  # the variant that the flag is to have, once that is confirmed
 
     def compose(self) -> ComposeResult:
         yield Static(id="small")
         yield Static(id="header")
         with VerticalScroll(id="body"):
             with Horizontal(id="curves"):
-                yield Curve(id="throughput", classes="panel")
-                yield Curve(id="acceptance", classes="panel")
+                yield Curve("throughput", self.draw)
+                yield Curve("acceptance", self.draw)
+            yield Static(id="essential", classes="panel")
             with Horizontal(id="panels"):
                 with Vertical(id="left"):
                     yield Static(id="speculation", classes="panel")
@@ -139,6 +185,7 @@ class TopApp(App[None]):
                     yield Static(id="machine", classes="panel")
             yield Static(id="below", classes="panel transitions")
         yield Static(id="footer")
+        yield Static(id="told")
 
     def on_mount(self) -> None:
         if not self.is_headless:
@@ -146,6 +193,7 @@ class TopApp(App[None]):
                 asyncio.get_running_loop().add_signal_handler(number, self.exit, None, 128 + number)
         for panel in ("speculation", "serving", "machine"):
             self.query_one(f"#{panel}").border_title = panel
+        self.query_one("#essential").border_title = "at a glance"
         self.query_one("#acceptance").border_title = "acceptance, of 100%"
         for widget in self.query(".transitions"):
             widget.border_title = "transitions"
@@ -158,9 +206,13 @@ class TopApp(App[None]):
             self._client.close()
 
     def on_resize(self, event: Resize) -> None:
-        small = event.size.width < LEAST[0] or event.size.height < LEAST[1]
+        width, height = event.size
+        small = width < LEAST[0] or height < LEAST[1]
+        if small:
+            self._question = ""  # it can no longer be seen
         self.screen.set_class(small, "-small")
-        told = "this terminal has {} × {} characters;\ndraftd top needs {} × {}".format(*event.size, *LEAST)
+        self.screen.set_class(height < _WHOLE[width >= _BESIDE], "-compact")
+        told = f"this terminal is {width} × {height}; draftd top needs {LEAST[0]} × {LEAST[1]}"
         self.query_one("#small", Static).update(Text(told, justify="center"))
         self.call_after_refresh(self.draw)  # when the panels have their new sizes
 
@@ -201,24 +253,41 @@ class TopApp(App[None]):
         self.draw()
 
     def action_flag(self) -> None:
+        """Asks first: it changes what a daemon in production does."""
         now = self.view().status.flag_variant
-        variant = {"on": "off", "off": "on"}.get(now)
-        if variant is None:
+        if self._client is None or self._setting or self.screen.has_class("-small"):
+            return
+        if self._failures:
+            self._say("the flag cannot be turned while the daemon does not answer")
+        elif now not in _EFFECT:
             self._say(f"the flag is neither on nor off, but {now or 'unknown'}")
-        elif self._client is not None and not self._setting:
+        else:
+            self._question = "off" if now == "on" else "on"
+        self.draw()
+
+    def action_answer(self, yes: bool) -> None:
+        variant, self._question = self._question, ""
+        if not variant or self._client is None:
+            return
+        if yes:
             self._say(f"turning the flag {variant} …")
             self._setting = True
             self.run_worker(self._set_flag(self._client, variant))
+        else:
+            self._say("the flag was left as it is")
         self.draw()
 
     async def _set_flag(self, client: DraftdClient, variant: str) -> None:
         try:
             reply = await asyncio.to_thread(client.set_flag, variant)
         except Exception as error:
-            self._say(f"the flag stays as it is: {_message(error)}")
+            self._say(f"the flag could not be turned {variant}: {_message(error)}")
         else:
             now, before = reply.flag.default_variant, reply.previous_variant
-            self._say(f"flag {now} (was {before})" if now != before else f"flag {now} already")
+            if now == before:
+                self._say(f"flag {now} already")
+            else:
+                self._say(f"flag {now} (was {before}), from the next request on")
         self._setting, self._next = False, self._clock()
         self._wake.set()
         self.draw()
@@ -238,11 +307,14 @@ class TopApp(App[None]):
             return
         view, now = self.view(), datetime.now().astimezone()
         self.screen.set_class(bool(self._failures), "-lost")
-        self._fill("header", _cut(self._lost() if self._failures else rows.state(view)))
+        self._fill("header", Line(self._lost() if self._failures else rows.state(view)))
         self._fill("footer", self._footer(view.status.flag_variant))
+        self._draw_told()
         self._draw_curves(view)
+        self._fill("essential", _grid(rows.essential(view, now)))
         self._fill("speculation", _speculation(view))
-        self._fill("serving", _grid(rows.serving(view, now)))
+        # In three columns it is the narrowest, and has room below.
+        self._fill("serving", _grid(rows.serving(view, now), 2 if self.screen.has_class("-wide") else 1))
         self._fill("machine", _grid(rows.machine(view)))
         for name, short in (("beside", True), ("below", False)):
             made = rows.transitions(view, now, short=short)
@@ -253,15 +325,26 @@ class TopApp(App[None]):
         return rows.lost(self._why, now - self._history.latest.at, None if self._asking else self._next - now)
 
     def _footer(self, variant: str) -> Text:
-        turn = {"on": "turn the flag off", "off": "turn the flag on"}.get(variant, "flag")
         paused = not self._unpaused.is_set()
-        notice = self._notice if self._clock() < self._notice_until else ""
-        return _cut(
-            Text.assemble(
-                (" f ", "reverse"), f" {turn}  ", (" p ", "reverse"), f" {'continue' if paused else 'pause'}  ",
-                (" q ", "reverse"), " quit  ", ("paused  " if paused else "", "yellow"), (notice, "bold"),
+        if self._question:
+            keys = [("y", f"yes, turn it {self._question}"), ("n", "no")]
+        else:
+            turn = {"on": "turn the flag off", "off": "turn the flag on"}.get(variant, "flag")
+            keys = [("f", turn), ("p", "continue" if paused else "pause"), ("q", "quit")]
+        parts = [part for key, what in keys for part in ((f" {key} ", "reverse"), (f" {what}  ", ""))]
+        return _cut(Text.assemble(*parts, ("paused" if paused else "", "yellow")))
+
+    def _draw_told(self) -> None:
+        """The question, or what came of the last one; over the panels, which it does not move."""
+        told = self._notice if self._clock() < self._notice_until else ""
+        if self._question:
+            told = (
+                f"Turn the flag {self._question} at {self._target}? "
+                f"Unless a targeting rule says otherwise, the next request {_EFFECT[self._question]}."
             )
-        )  # fmt: skip
+        self.screen.set_class(bool(told), "-told")
+        self.screen.set_class(bool(self._question), "-asked")
+        self._fill("told", Text(told))
 
     def _draw_curves(self, view: View) -> None:
         seen = (view.now, view.minute, *view.past)
@@ -291,12 +374,13 @@ def _cut(line: Text) -> Text:
     return line
 
 
-def _grid(made: Sequence[Row]) -> Table:
+def _grid(made: Sequence[Row], most: int = 1) -> Table:
+    """`most` lines a row."""
     grid = Table.grid(padding=(0, 1), expand=True)
     grid.add_column(no_wrap=True, style=DIM, min_width=max(len(row.name) for row in made))
-    grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+    grid.add_column(ratio=1)
     for row in made:
-        grid.add_row(row.name, row.value)
+        grid.add_row(row.name, Line(row.value, most))
     return grid
 
 

@@ -19,6 +19,9 @@ GOOD, WARN, BAD, DIM = "green", "yellow", "bold red", "dim"
 
 _DAY = timedelta(days=1)
 _ABOUT_A_MINUTE = 55.0
+_ESSENTIAL = frozenset(
+    ("flag", "level", "held", "asked", "next", "requests", "failed", "refused", "headroom", "pressure", "thermal")
+)
 _PRESSURE_STYLES = {pb.MEMORY_PRESSURE_NORMAL: GOOD, pb.MEMORY_PRESSURE_WARN: WARN, pb.MEMORY_PRESSURE_CRITICAL: BAD}
 
 
@@ -98,6 +101,16 @@ def serving(view: View, now: datetime) -> list[Row]:
         Row("refused", _counted(status.refused_requests, lately.refused if lately else None, view, bad=True)),
         Row("telemetry", Text("exporting", GOOD) if status.telemetry_exporting else Text("not exporting", DIM)),
     ]
+
+
+def essential(view: View, now: datetime) -> list[Row]:
+    """What comes first where there is no room for all."""
+    drafted = [
+        Row(one.name, Text.assemble((one.minute, one.style), (f" in {period(view)}, {one.whole} in all", DIM)))
+        for one in speculation(view)
+        if one.name in ("accepted", "speed-up")
+    ]
+    return [*drafted, *(row for row in (*serving(view, now), *machine(view)) if row.name in _ESSENTIAL)]
 
 
 def transitions(view: View, now: datetime, *, short: bool = False) -> list[Row]:

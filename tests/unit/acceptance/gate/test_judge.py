@@ -187,6 +187,8 @@ def test_what_is_there_and_too_little_to_tell_is_too_few_samples() -> None:
     wanted = criterion("soak.days_to_exhaustion", ">=", 7, min_samples=60, unreadable="excuse")
     found = weigh(wanted, Reading.none("nothing to tell", Lack.TOO_FEW, 5), METRICS["soak.days_to_exhaustion"])
     assert found == (Outcome.TOO_FEW_SAMPLES, "5 of at least 60 readings: nothing to tell")
+    found = weigh(wanted, Reading.none("330 in 32 s", Lack.TOO_FEW, 440), METRICS["soak.days_to_exhaustion"])
+    assert found == (Outcome.TOO_FEW_SAMPLES, "330 in 32 s"), "440 readings are not fewer than 60"
 
 
 @pytest.mark.parametrize(

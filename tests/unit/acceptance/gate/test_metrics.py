@@ -127,7 +127,9 @@ def test_over_a_run_that_lacks_the_stage_nothing_is_measured(run: Evidence) -> N
 
 def test_a_machine_that_is_blind_is_told_from_a_soak_that_is_short(tmp_path: Path, run: Evidence) -> None:
     short = synthetic_run(tmp_path / "short", stages=(Stage.SOAK,), soak_seconds=4.0, groups=("code",))
-    assert read("soak.days_to_exhaustion", Evidence.read(short)).lack is Lack.TOO_FEW
+    few = "4 in 3 s after the warm-up, at least 60 in 60 s"
+    for name in ("soak.days_to_exhaustion", "soak.resident_growth", "soak.mlx_growth"):
+        assert read(name, Evidence.read(short)) == Reading.none(few, Lack.TOO_FEW, 5)
     assert read("soak.acceptance_held", Evidence.read(short)).lack is Lack.TOO_FEW
     assert run.soak is not None
     blind = replace(run, soak=replace(run.soak, throttles=None, readings={**run.soak.readings, "throttles": 0}))

@@ -219,6 +219,16 @@ def test_what_the_machine_does_not_tell_is_not_told_as_nought(run: Path) -> None
     assert "Memory could not be read" in made.lead("soak")
 
 
+def test_a_soak_too_short_to_tell_growth_says_how_many_samples_it_takes(run: Path) -> None:
+    made = drawn(synthetic_run(run, stages=(Stage.SOAK,), groups=("code",), soak_seconds=44, tokens=16, leak=10**7))
+    few = "oo few samples: 34 in 33 s after the warm-up, at least 60 in 60 s"
+    assert few in made.lead("soak")
+    said = words(made.section("soak"))
+    assert said.count(few) == 4  # of the process, of MLX, and how long memory lasts
+    assert "an hour" not in said
+    assert "without bound" not in said
+
+
 def test_a_run_that_holds_nothing_says_so(run: Path) -> None:
     made = drawn(RunFolder.create(run))
     assert made.said("word") == "Not judged"

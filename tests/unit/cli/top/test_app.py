@@ -11,12 +11,18 @@ from html import unescape
 from typing import Any, cast
 
 import pytest
+from rich.console import Console
+from rich.text import Text
 from textual.pilot import Pilot
 
-from draftd.cli.top.app import TopApp, pause, spark
+from draftd.cli.top.app import Line, TopApp, pause, spark
 from draftd.client.client import DraftdClient
-from draftd.errors import NotServing
+from draftd.core import FallbackLevel
+from draftd.errors import FlagReadOnly, NotServing
+from draftd.fallback.ladder import Cause, Signal
+from draftd.fronts.grpc import reply
 from draftd.v1 import control_pb2 as pb
+from tests.fallback import fallback_state
 from tests.unit.cli.top.snapshots import NOON, counts, history, status, transition
 
 _CELL = 12.2  # width of a character in Textual's pictures
@@ -28,6 +34,7 @@ class FakeClient:
     def __init__(self, *answers: pb.GetStatusResponse | Exception) -> None:
         self.answers, self.variants, self.asked = list(answers), list[str](), 0
         self.closed, self.hang = threading.Event(), False
+        self.refusal: Exception | None = None
 
     def status(self, *, timeout: float) -> pb.GetStatusResponse:
         self.asked += 1
@@ -39,6 +46,8 @@ class FakeClient:
         return answer
 
     def set_flag(self, variant: str) -> pb.SetFlagResponse:
+        if self.refusal is not None:
+            raise self.refusal
         self.variants.append(variant)
         self.answers = [status(flag_variant=variant)]
         return pb.SetFlagResponse(flag=pb.FlagState(default_variant=variant), previous_variant="on")
@@ -104,6 +113,7 @@ MAC = pb.Hardware(
     temperatures={"cpu": 61.2, "gpu": 71.6},
     power={"cpu": 3.0, "system": 22.4},
 )
+SIGNAL = Signal(Cause.MEMORY, FallbackLevel.AUTOREGRESSIVE, "critical", hard=True)
 BEFORE = counts(100, 400, 200, break_even=150.0, per_position=[(90, 100), (60, 100), (30, 100), (20, 100)])
 AFTER = counts(
     200, 760, 440, plain=25, parked=20, break_even=250.0, per_position=[(180, 200), (130, 200), (80, 180), (50, 180)]
@@ -167,6 +177,47 @@ async def test_every_figure_is_on_every_screen(size: tuple[int, int]) -> None:
     assert bars == sorted(bars, reverse=True)
 
 
+ESSENTIAL = (
+    "100 tokens/s", "67% in 10 s, 58% in all", "1.70×", "short block", "3 active, 5 of 64 queued", "2, 2 in 10 s",
+    "7, 7 in 10 s", "−1.5 GB, floor 10.0 GB of 24.0 GB", "warn, swapped in 12 MB", "heavy, 2 throttles, 72 °C",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [(60, 20), (79, 41), (80, 20), (119, 23)])
+async def test_where_not_all_of_it_has_room_the_essential_comes_first(size: tuple[int, int]) -> None:
+    state = reply.fallback(fallback_state(position=1, since=NOON.timestamp() - 60, signals=[SIGNAL]))
+    screen = await drawn(*busy(fallback=state), size=size)
+    assert "at a glance" in screen
+    assert [figure for figure in (*ESSENTIAL, "asked", "next") if figure not in screen] == []
+
+
+@pytest.mark.parametrize("size", [(60, 20), (60, 50), (80, 24), (87, 24), (120, 36)])
+async def test_no_figure_is_cut(size: tuple[int, int]) -> None:
+    large = pb.Hardware(
+        memory_headroom_bytes=98_200_000_000,
+        memory_floor_bytes=101_300_000_000,
+        memory_limit_bytes=512_000_000_000,
+        mlx_active_bytes=123_400_000_000,
+        mlx_cache_bytes=123_400_000_000,
+        mlx_peak_bytes=123_400_000_000,
+    )
+    cause = "acceptance at position 0 was 0.312 of 0.624 in 12345 drafts of 1234567 tokens in the last 3600 seconds"
+    screen = await drawn(*busy(hardware=large, level_cause=cause, drafter_errors=123456, verifier_errors=7), size=size)
+    assert "98.2 GB, floor 101.3 GB" in screen
+    assert re.findall(r".*[\d.,−×%]…", screen) == []
+
+
+def test_a_line_is_cut_between_words_and_never_before_a_unit() -> None:
+    whole = "98.2 GB, floor 101.3 GB of 512.0 GB"
+    for width in range(8, len(whole) + 1):
+        console = Console(width=width)
+        with console.capture() as captured:
+            console.print(Line(Text(whole)))
+        shown = captured.get().rstrip("\n")
+        assert len(shown) <= width
+        assert shown == whole or (shown[-1] == "…" and shown[:-1].endswith(("floor", "GB", "of"))) or width == 8
+
+
 async def test_the_least_terminal_scrolls_to_every_figure() -> None:
     app = live(None, *busy())
     async with app.run_test(size=(60, 20)) as pilot:
@@ -181,9 +232,10 @@ async def test_the_least_terminal_scrolls_to_every_figure() -> None:
 
 @pytest.mark.parametrize("size", [(59, 30), (100, 19), (30, 8)])
 async def test_a_terminal_too_small_says_so(size: tuple[int, int]) -> None:
-    screen = await drawn(*busy(), size=size)
-    assert "60 × 20" in screen
-    assert "speculation" not in screen
+    lines = [line for line in (await drawn(*busy(), size=size)).splitlines() if line]
+    said = " ".join(line.strip() for line in lines)
+    assert said == f"this terminal is {size[0]} × {size[1]}; draftd top needs 60 × 20"
+    assert len(lines) == (1 if size[0] > 50 else 2)
 
 
 async def test_a_terminal_that_grows_is_filled() -> None:
@@ -202,18 +254,68 @@ async def test_the_curve_rises_with_throughput() -> None:
     assert "█" in lines[2]
 
 
-async def test_f_turns_the_flag_and_says_so() -> None:
+@pytest.mark.parametrize("size", [(60, 20), (100, 30)])
+async def test_f_asks_then_turns_the_flag_and_says_so(size: tuple[int, int]) -> None:
     client = FakeClient(status(flag_variant="on"))
-    async with live(client, status()).run_test(size=(100, 30)) as pilot:
-        await until(pilot, "flag      on", "turn the flag off")
+    async with live(client, status(), interval=30.0).run_test(size=size) as pilot:
+        await pilot.press("y")  # nothing was asked
+        await until(pilot, " on", "turn the flag off")
         await pilot.press("f")
-        await until(pilot, "flag      off", "flag off (was on)", "turn the flag on")
+        await until(pilot, "Turn the flag off at 127.0.0.1:50551?", "the next request", "without", "yes, turn it off")
+        assert client.variants == []
+        await pilot.press("y")
+        await until(pilot, "flag      off" if size[0] > 60 else "flag     off", "flag off (was on)", "turn the flag on")
+        await pilot.press("y", "f")
+        await until(pilot, "Turn the flag on at 127.0.0.1:50551?", "the next request may", "yes, turn it on")
     assert client.variants == ["off"]
+
+
+@pytest.mark.parametrize("key", ["n", "escape"])
+async def test_a_flag_that_is_not_to_be_turned_is_left(key: str) -> None:
+    client = FakeClient(status())
+    async with live(client, status(), interval=30.0).run_test(size=(100, 30)) as pilot:
+        await pilot.press("f", key)
+        await until(pilot, "the flag was left as it is", "turn the flag off")
+        await pilot.press("y")
+        await pilot.pause(0.1)
+    assert client.variants == []
+
+
+async def test_a_question_that_can_no_longer_be_seen_is_not_answered() -> None:
+    client = FakeClient(status())
+    async with live(client, status(), interval=30.0).run_test(size=(100, 30)) as pilot:
+        await pilot.press("f")
+        await until(pilot, "Turn the flag off")
+        await pilot.resize_terminal(50, 15)
+        await until(pilot, "60 × 20")
+        await pilot.press("y", "f", "y")
+        await pilot.resize_terminal(100, 30)
+        await until(pilot, "turn the flag off")
+    assert client.variants == []
+
+
+async def test_a_flag_that_cannot_be_turned_says_why() -> None:
+    client = FakeClient(status())
+    client.refusal = FlagReadOnly("flags.yaml cannot be rewritten")
+    async with live(client, status(), interval=30.0).run_test(size=(100, 30)) as pilot:
+        await pilot.press("f", "y")
+        await until(pilot, "the flag could not be turned off: flags.yaml cannot be rewritten")
+
+
+async def test_while_the_daemon_is_away_nothing_is_asked() -> None:
+    client = FakeClient(NotServing("no daemon answers"))
+    async with live(client, status(1), status(2)).run_test(size=(100, 30)) as pilot:
+        await until(pilot, "no answer for")
+        await pilot.press("f")
+        await until(pilot, "the flag cannot be turned while the daemon does not answer")
+        await pilot.press("y")
+        await pilot.pause(0.1)
+    assert client.variants == []
 
 
 async def test_a_flag_that_is_neither_on_nor_off_is_left() -> None:
     client = FakeClient(status(flag_variant="half"))
-    async with live(client, status(flag_variant="half")).run_test(size=(100, 30)) as pilot:
+    async with live(client, status(flag_variant="half"), interval=30.0).run_test(size=(100, 30)) as pilot:
         await pilot.press("f")
         await until(pilot, "neither on nor off, but half")
     assert client.variants == []
