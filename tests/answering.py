@@ -43,11 +43,15 @@ class Letters:
     """A token a letter."""
 
     has_chat_template = False
+    template = None
 
     def encode(self, text: str) -> list[int]:
         return [ord(sign) % 256 for sign in text]
 
     def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        raise AssertionError("there is no template")
+
+    def encode_rendered(self, text: str) -> list[int]:
         raise AssertionError("there is no template")
 
     def decode(self, tokens: Sequence[int]) -> str:

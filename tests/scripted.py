@@ -18,7 +18,7 @@ from mlx_lm.models.cache import KVCache
 from draftd.core import LIGHT_DRAFT_MODEL, DrafterName
 from draftd.engine.drafters.loaded import DraftSource, HeldDraft
 from draftd.engine.pair import LoadedModels, assemble
-from draftd.models.tokenizer import Detokenizer
+from draftd.models.tokenizer import ChatTemplate, Detokenizer
 
 _PEAK = 12.0  # logit of the chosen token over all others
 
@@ -82,12 +82,16 @@ class ByteTokenizer:
         self.vocab_size = vocab_size
         self.eos_ids = frozenset({vocab_size - 1})
         self.has_chat_template = True
+        self.template: ChatTemplate | None = None
 
     def encode(self, text: str) -> list[int]:
         return [b % self.vocab_size for b in text.encode()]
 
     def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         return self.encode("".join(f"<{m['role']}>{m['content']}\n" for m in messages) + "<assistant>")
+
+    def encode_rendered(self, text: str) -> list[int]:
+        return self.encode(text)
 
     def decode(self, tokens: Sequence[int]) -> str:
         return bytes(token % 256 for token in tokens if token not in self.eos_ids).decode(errors="replace")

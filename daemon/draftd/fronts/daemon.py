@@ -190,6 +190,7 @@ class Daemon:
                 await asyncio.sleep(_LOAD_POLL_SECONDS)
             elif state is EngineState.READY:
                 if not self._ready.is_set():
+                    self.service.prepare()
                     await server.serving()
                     self._ready.set()
                     self._announce(

@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
+
+from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTemplate:
+    """A Jinja template from a model's folder, and the variables that it sees beside the messages: values that JSON
+    has."""
+
+    source: str
+    variables: Mapping[str, Any]
 
 
 class Detokenizer(Protocol):
@@ -24,13 +37,20 @@ class Tokenizer(Protocol):
     vocab_size: int
     eos_ids: frozenset[int]
     has_chat_template: bool
+    template: ChatTemplate | None
+    """None where there is none, or where code renders the messages that is not the model folder's."""
 
     def encode(self, text: str) -> list[int]:
         """Ids of raw text, with the beginning-of-text token where the model wants one and the text has none."""
         ...
 
     def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Ids of messages (role, content) in the model's chat template, ready for the answer."""
+        """Ids of messages (role, content) in the model's chat template, ready for the answer. Renders here and now,
+        however long the template takes."""
+        ...
+
+    def encode_rendered(self, text: str) -> list[int]:
+        """Ids of a chat that `template` rendered elsewhere."""
         ...
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -48,6 +68,7 @@ class MlxTokenizer:
         self.vocab_size = len(wrapper.get_vocab())
         self.eos_ids = frozenset(int(i) for i in wrapper.eos_token_ids)
         self.has_chat_template = bool(wrapper.has_chat_template)
+        self.template = _template(wrapper) if self.has_chat_template else None
 
     def encode(self, text: str) -> list[int]:
         bos = self._wrapper.bos_token
@@ -59,11 +80,25 @@ class MlxTokenizer:
         )
         return list(rendered)
 
+    def encode_rendered(self, text: str) -> list[int]:
+        return list(self._wrapper.encode(text, add_special_tokens=False))
+
     def decode(self, tokens: Sequence[int]) -> str:
         return str(self._wrapper.decode([token for token in tokens if token not in self.eos_ids]))
 
     def detokenizer(self) -> Detokenizer:
         return _MlxDetokenizer(self._wrapper.detokenizer)
+
+
+def _template(wrapper: Any) -> ChatTemplate | None:
+    """As mlx-lm and transformers would render it."""
+    inner = wrapper._tokenizer
+    if wrapper._chat_template is not None or not hasattr(type(inner), "apply_chat_template"):
+        return None  # mlx-lm's own code renders it
+    if type(inner).apply_chat_template is not PreTrainedTokenizerBase.apply_chat_template:
+        return None  # that of the tokenizer's class does
+    variables = {**inner.special_tokens_map, wrapper._thinking_kwarg: wrapper.has_thinking}
+    return ChatTemplate(inner.get_chat_template(None, None), json.loads(json.dumps(variables, default=str)))
 
 
 class _MlxDetokenizer:

@@ -26,6 +26,7 @@ from draftd.engine.loop import EngineState, EngineWorker
 from draftd.errors import ClientStalled, DeadlineExceeded, DraftdError, EngineFailure, NotServing, QueueFull
 from draftd.models.tokenizer import Tokenizer
 from draftd.planning.planner import FlagContext, Planner
+from draftd.service.chat import ChatRenderer
 from draftd.service.request import Chat, Chunk, Finished, Prompt, RawText, Request, Send, ServedModel, Started, checked
 from draftd.service.stream import Mailbox, StallGuard, TokenStream
 from draftd.service.text import StopStrings, TextStream, tokenise
@@ -65,10 +66,16 @@ class InferenceService:
         self._none_open.set()
         self._mailbox = Mailbox(asyncio.get_running_loop())
         self._tokenising = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-tokenise")
+        self._chats = ChatRenderer()
 
     @property
     def in_hand(self) -> int:
         return len(self._open)
+
+    def prepare(self) -> None:
+        """The model is loaded: has ready what the first chat would wait for."""
+        if (template := self._worker.tokenizer.template) is not None:
+            self._chats.prepare(template)
 
     async def wait_idle(self, seconds: float) -> bool:
         """Waits until no request is in hand. False when some still were after so long."""
@@ -82,6 +89,7 @@ class InferenceService:
     def close(self) -> None:
         """What the engine still says is dropped."""
         self._mailbox.close()
+        self._chats.close()
         self._tokenising.shutdown(wait=False, cancel_futures=True)
 
     def model(self) -> ServedModel:
@@ -125,7 +133,7 @@ class InferenceService:
             valid = checked(request, model)
             told = _messages(valid.prompt)
             start = replace(start, sampling=valid.sampling, max_tokens=valid.max_tokens, stop=valid.stop, messages=told)
-            ids = await tokenise(valid.prompt, tokenizer, model, self._tokenising)
+            ids = await tokenise(valid.prompt, tokenizer, model, self._tokenising, self._chats, valid.client)
             span = self._begin_span(replace(start, prompt_tokens=len(ids)))
             context = FlagContext(model.info.model, valid.workload, valid.caller)
             plan = self._planner.plan(valid.wish, context, model.info, len(ids))

@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
+from functools import partial
 
 from draftd.errors import InvalidRequest
 from draftd.models.tokenizer import Tokenizer
+from draftd.service.chat import ChatRenderer
 from draftd.service.request import Chat, Prompt, RawText, ServedModel, TokenIds, check_length
 
 # Longer texts are tokenised on another thread: a megabyte takes about a second.
@@ -21,20 +23,29 @@ _USUAL_TOKEN = 16  # few texts have more characters per token
 _MARGIN = 64
 
 
-async def tokenise(prompt: Prompt, tokenizer: Tokenizer, model: ServedModel, executor: Executor) -> tuple[int, ...]:
+async def tokenise(
+    prompt: Prompt, tokenizer: Tokenizer, model: ServedModel, executor: Executor, renderer: ChatRenderer, client: str
+) -> tuple[int, ...]:
     """Raises InvalidRequest where the prompt is empty or too long, or the template turns the messages down."""
     if isinstance(prompt, TokenIds):
         ids: Sequence[int] = prompt.ids
     else:
         text = prompt.text if isinstance(prompt, RawText) else "".join(message.content for message in prompt.messages)
+        run, context_length = asyncio.get_running_loop().run_in_executor, model.info.context_length
+        encode = partial(_encode, prompt, tokenizer)
+        if isinstance(prompt, Chat) and tokenizer.template is not None:
+            most = context_length * _LONGEST_TOKEN
+            if len(text) <= most:
+                rendered = await renderer.render(tokenizer.template, prompt.messages, most, client)
+                encode = partial(tokenizer.encode_rendered, rendered)
+                text = rendered
         if len(text) <= _INLINE_CHARACTERS:
-            ids = _encode(prompt, tokenizer)
+            ids = encode()
         else:
-            run, context_length = asyncio.get_running_loop().run_in_executor, model.info.context_length
             if await run(executor, _hopeless, text, tokenizer, context_length):
                 field = "prompt" if isinstance(prompt, RawText) else "chat"
                 raise InvalidRequest(field, f"{len(text)} characters", f"1 to {context_length - 1} tokens")
-            ids = await run(executor, _encode, prompt, tokenizer)
+            ids = await run(executor, encode)
     check_length(ids, prompt, model)
     return tuple(ids)
 

@@ -18,6 +18,7 @@ class Templates:
 
     def __init__(self, *takes: str) -> None:
         self.has_chat_template = bool(takes)
+        self.template = None
         self._takes = takes
 
     def encode(self, text: str) -> list[int]:
@@ -27,6 +28,9 @@ class Templates:
         if not {message["role"] for message in messages} <= set(self._takes):
             raise ValueError("Conversation roles must be known")
         return self.encode("".join(f"<{message['role']}>{message['content']}" for message in messages))
+
+    def encode_rendered(self, text: str) -> list[int]:
+        raise NotImplementedError
 
     def decode(self, tokens: Sequence[int]) -> str:
         return "".join(map(chr, tokens))

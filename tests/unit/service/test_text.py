@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from draftd.core import DepthMode, ModelInfo
 from draftd.errors import InvalidRequest
+from draftd.service.chat import ChatRenderer
 from draftd.service.request import Chat, Message, Prompt, RawText, ServedModel, TokenIds
 from draftd.service.text import StopScanner, StopStrings, TextStream, tokenise
 from tests.scripted import ByteTokenizer
@@ -164,16 +165,16 @@ def executor() -> Iterator[Executor]:
 
 async def test_each_kind_of_prompt_becomes_token_ids(executor: Executor) -> None:
     tokenizer = ByteTokenizer(257)
-    assert await tokenise(RawText("hi"), tokenizer, MODEL, executor) == (104, 105)
-    assert await tokenise(TokenIds((1, 2)), tokenizer, MODEL, executor) == (1, 2)
+    assert await tokenise(RawText("hi"), tokenizer, MODEL, executor, ChatRenderer(), "") == (104, 105)
+    assert await tokenise(TokenIds((1, 2)), tokenizer, MODEL, executor, ChatRenderer(), "") == (1, 2)
     rendered = tuple(tokenizer.encode("<user>hi\n<assistant>"))
-    assert await tokenise(Chat((Message("user", "hi"),)), tokenizer, MODEL, executor) == rendered
+    assert await tokenise(Chat((Message("user", "hi"),)), tokenizer, MODEL, executor, ChatRenderer(), "") == rendered
 
 
 async def test_a_long_prompt_leaves_the_event_loop_free(executor: Executor) -> None:
     tokenizer = Noting()
     tokenizer.gate.clear()
-    task = asyncio.create_task(tokenise(RawText("x" * 9000), tokenizer, MODEL, executor))
+    task = asyncio.create_task(tokenise(RawText("x" * 9000), tokenizer, MODEL, executor, ChatRenderer(), ""))
     for _ in range(10):
         await asyncio.sleep(0)
     assert not task.done()
@@ -186,10 +187,10 @@ async def test_a_long_prompt_leaves_the_event_loop_free(executor: Executor) -> N
 async def test_a_far_too_long_prompt_is_refused_by_its_beginning(prompt: Prompt, executor: Executor) -> None:
     tokenizer = Noting()
     with pytest.raises(InvalidRequest, match="1000000 characters"):
-        await tokenise(prompt, tokenizer, MODEL, executor)
+        await tokenise(prompt, tokenizer, MODEL, executor, ChatRenderer(), "")
     assert tokenizer.encoded == [(160_000, False)]
 
 
 async def test_a_prompt_without_any_tokens_is_refused(executor: Executor) -> None:
     with pytest.raises(InvalidRequest, match="0 tokens"):
-        await tokenise(RawText(""), ByteTokenizer(257), MODEL, executor)
+        await tokenise(RawText(""), ByteTokenizer(257), MODEL, executor, ChatRenderer(), "")

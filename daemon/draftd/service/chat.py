@@ -1,0 +1,173 @@
+"""Chat messages to text, by the model's template, in a process of its own: one that loops or fills the memory ends that
+process, and blocks no other request."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from weakref import WeakValueDictionary
+
+from draftd.errors import EngineFailure, InvalidRequest
+from draftd.models.tokenizer import ChatTemplate
+from draftd.service.request import Message
+
+log = logging.getLogger(__name__)
+
+_LIMIT_SECONDS = 2.0  # of processor time, for one text
+_START_SECONDS = 60.0  # for its imports, on a machine that is busy
+_ANSWER_SECONDS = 30.0  # by the clock on the wall, where the process gets no processor
+
+
+class _Ended(Exception):
+    """The process is no more, or said nothing in time."""
+
+
+class ChatRenderer:
+    """One text at a time, in the order in which they were asked for; of one connection only one waits in that order, so
+    that a connection whose every text takes the limit delays another by one of them."""
+
+    def __init__(self, limit_seconds: float = _LIMIT_SECONDS) -> None:
+        self._limit = limit_seconds
+        self._worker: _Worker | None = None
+        self._lock = threading.Lock()  # guards the worker against being made while it is closed
+        self._closed = False
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-chat")
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def prepare(self, template: ChatTemplate) -> None:
+        """Has the process ready before the first request. Event loop; does not wait."""
+        self._executor.submit(self._prepare, template)
+
+    async def render(self, template: ChatTemplate, messages: Sequence[Message], most: int, client: str) -> str:
+        """Raises InvalidRequest where the template turns the messages down, where it takes longer than the limit, and
+        where the text is longer than `most` characters; EngineFailure where there is no process to render it."""
+        turn = self._turns.setdefault(client, asyncio.Lock())
+        async with turn:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._executor, self._render, template, messages, most)
+
+    def close(self) -> None:
+        """Ends the process. What is being rendered ends in an error."""
+        with self._lock:
+            self._closed = True
+            worker = self._worker
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        if worker is not None:
+            worker.kill()
+
+    # the executor's thread
+
+    def _prepare(self, template: ChatTemplate) -> None:
+        try:
+            self._ready(template)
+        except (_Ended, OSError) as error:
+            log.warning("chat templates cannot be rendered yet: %s", error)
+
+    def _render(self, template: ChatTemplate, messages: Sequence[Message], most: int) -> str:
+        roles = ", ".join(message.role for message in messages)
+        try:
+            worker = self._ready(template)
+        except (_Ended, OSError) as error:
+            raise EngineFailure(f"the chat template cannot be rendered: {error}") from None
+        try:
+            said = worker.ask({"messages": [message._asdict() for message in messages], "most": most}, _ANSWER_SECONDS)
+        except _Ended:
+            worker.kill()
+            allowed = f"what the model's template renders within {self._limit:g} s; it was ended"
+            raise InvalidRequest("chat.messages", roles, allowed) from None
+        if "error" in said:
+            # Templates raise on what they do not take, each in its own way: roles out of order, no system message, …
+            raise InvalidRequest("chat.messages", roles, f"what the model's template takes ({said['error']})")
+        if "characters" in said:
+            raise InvalidRequest("chat.messages", f"{said['characters']} characters when rendered", f"at most {most}")
+        return str(said["text"])
+
+    def _ready(self, template: ChatTemplate) -> _Worker:
+        """The process, told of this template; a new one where there is none, or it has ended."""
+        worker = self._worker
+        if worker is None or not worker.running:
+            if worker is not None:
+                worker.kill()
+            with self._lock:
+                if self._closed:
+                    raise _Ended("the daemon is stopping")
+                self._worker = worker = _Worker()
+        if worker.template != template:
+            worker.begin(template, self._limit)
+        return worker
+
+
+class _Worker:
+    """The process, seen from the daemon. One thread's, but for `kill`."""
+
+    def __init__(self) -> None:
+        """Raises OSError."""
+        self.template: ChatTemplate | None = None  # that it was told of
+        # -P: a folder in which the daemon was started must not be where its modules come from.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "draftd.service.template_worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        )
+
+    def begin(self, template: ChatTemplate, limit: float) -> None:
+        """Raises _Ended."""
+        told = {"source": template.source, "variables": dict(template.variables), "seconds": limit}
+        try:
+            self.ask(told, _START_SECONDS)
+        except _Ended as error:
+            self.kill()
+            raise _Ended(f"its process did not start ({error})") from None
+        self.template = template
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def ask(self, what: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """Raises _Ended."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        end, said = time.monotonic() + seconds, bytearray()
+        try:
+            self._process.stdin.write(json.dumps(what).encode() + b"\n")
+            self._process.stdin.flush()
+            descriptor = self._process.stdout.fileno()
+            while not said.endswith(b"\n"):
+                if not _readable(descriptor, end - time.monotonic()):
+                    raise _Ended(f"no answer in {seconds:g} s")
+                piece = os.read(descriptor, 1 << 16)
+                if not piece:
+                    raise _Ended("it has ended")
+                said += piece
+        except (OSError, ValueError) as error:  # its pipes are closed
+            raise _Ended(str(error)) from None
+        found: dict[str, Any] = json.loads(said)
+        return found
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+
+def _readable(descriptor: int, seconds: float) -> bool:
+    poll = select.poll()  # select has no descriptors above 1,023
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(max(0.0, seconds) * 1000))

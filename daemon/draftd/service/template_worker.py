@@ -1,0 +1,70 @@
+"""The process that renders chat templates: `python -P -m draftd.service.template_worker`.
+
+A template comes with a model, and may take for ever, or make a text that fills the memory. Here it can only end this
+process. It is asked on the standard input and answers on the standard output, JSON, one a line: a template with its
+variables and the seconds that a text may take, which is answered when it is ready, or messages, which are answered with
+their text or with what is wrong. It ends with its input, so it never outlives the daemon.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import sys
+from typing import Any
+
+_MEMORY = 1 << 30  # bytes beyond what the process has when it is ready
+
+
+def main() -> None:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    # Ctrl-C is the daemon's to obey.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _bound_memory()
+    template: dict[str, Any] = {}
+    for line in sys.stdin.buffer:
+        asked = json.loads(line)
+        if "source" in asked:
+            template = asked
+            _say({"ready": True})
+            continue
+        # The signal's default ends the process, whatever the template is at. It is of processor time: on a busy machine
+        # a text has as long as on an idle one.
+        signal.setitimer(signal.ITIMER_PROF, template["seconds"])
+        try:
+            rendered: Any = render_jinja_template(
+                conversations=[asked["messages"]],
+                chat_template=template["source"],
+                add_generation_prompt=True,
+                **template["variables"],
+            )
+            text = rendered[0][0]  # of the first chat; the rest is for training
+            said = {"text": text} if len(text) <= asked["most"] else {"characters": len(text)}
+        except MemoryError:
+            said = {"error": "the text takes too much memory"}
+        except Exception as error:
+            said = {"error": str(error)}
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        _say(said)
+
+
+def _bound_memory() -> None:
+    """Where the system says what the process has; macOS does not."""
+    try:
+        with open("/proc/self/statm") as file:
+            pages = int(file.read().split()[0])
+    except OSError:
+        return
+    most = pages * resource.getpagesize() + _MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def _say(what: dict[str, Any]) -> None:
+    sys.stdout.buffer.write(json.dumps(what).encode() + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()
