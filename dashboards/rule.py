@@ -6,6 +6,7 @@ import enum
 import re
 from dataclasses import dataclass
 
+from draftd import DOCS_URL
 from draftd.core import FallbackLevel
 
 
@@ -77,7 +78,7 @@ class AlertRule:
         return {
             "summary": self.summary,
             "description": self.description.replace("{figure}", figure),
-            "runbook_url": f"docs/runbooks.md#{self.name.lower()}",
+            "runbook_url": f"{DOCS_URL}/runbooks.md#{self.name.lower()}",
             "dashboard_uid": self.dashboard,
         }
 

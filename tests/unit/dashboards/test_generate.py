@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from dashboards.generate import ROOT, generated, main
 from dashboards.settings import Alerting
+from draftd import DOCS_URL
 
 
 def test_what_is_committed_is_up_to_date() -> None:
@@ -39,3 +41,16 @@ def test_a_file_that_differs_is_named_and_written_anew(tmp_path: Path, capsys: p
 
 def test_writing_twice_gives_the_same(tmp_path: Path) -> None:
     assert generated(Alerting()) == generated(Alerting())
+
+
+def test_links_lead_to_a_copy_of_the_documents_where_there_is_one() -> None:
+    shipped, copied = generated(Alerting()), generated(Alerting(), "https://docs.example.org/draftd")
+    for path, text in shipped.items():
+        assert copied[path] == text.replace(DOCS_URL, "https://docs.example.org/draftd")
+        if "runbook_url" in text:
+            assert f"runbook_url: {DOCS_URL}/runbooks.md#draftdabsent" in text
+
+
+def test_the_package_tells_the_same_address_of_its_documents() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["urls"]["Documentation"] == DOCS_URL

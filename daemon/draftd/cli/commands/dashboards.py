@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from draftd import DOCS_URL
 from draftd.cli import options, output
 from draftd.cli.grafana.client import Grafana, checked_url, find_access
 from draftd.cli.grafana.content import choose_sources, read_content
@@ -46,6 +47,9 @@ def push(
     webhook_url: Annotated[
         str, _what("--webhook-url", envvar="DRAFTD_WEBHOOK_URL", help="The daemon's webhook, as Grafana reaches it.")
     ] = DEFAULT_WEBHOOK,
+    docs_url: Annotated[
+        str, _what("--docs-url", envvar="DRAFTD_DOCS_URL", help="Where the documents are that alerts link to.")
+    ] = DOCS_URL,
     renew_secret: Annotated[
         bool, _what("--renew-secret", help="Send DRAFTD_WEBHOOK_SECRET although nothing else changed.")
     ] = False,
@@ -66,7 +70,7 @@ def push(
     grafana.check()
     found = grafana.get_list("list the data sources", "/datasources")
     sources, notes = choose_sources(found, {"prometheus": prometheus, "tempo": tempo, "loki": loki})
-    plan = Push(grafana, read_content(sources), webhook, route=route)
+    plan = Push(grafana, read_content(sources, docs_url=checked_url("docs_url", docs_url)), webhook, route=route)
     for refusal in plan.refusals:
         output.complain(refusal)
     if plan.refusals:

@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from draftd import DOCS_URL
 from draftd.cli.figures import seconds_of
 from draftd.cli.grafana.client import GrafanaError
 from draftd.errors import ConfigError
@@ -56,13 +57,16 @@ class Content:
     groups: tuple[Group, ...]
 
 
-def read_content(sources: Mapping[str, str], folder: Traversable | None = None) -> Content:
-    """What is shipped, with its uids of data sources replaced by these, by kind. `folder` is one like the package's:
-    `dashboards/*.json`, and `alerting/rules.yaml` in Grafana's format for provisioning files."""
+def read_content(sources: Mapping[str, str], folder: Traversable | None = None, docs_url: str = DOCS_URL) -> Content:
+    """What is shipped, with its uids of data sources replaced by these, by kind, and links to the documents at
+    `docs_url`. `folder` is one like the package's: `dashboards/*.json`, and `alerting/rules.yaml` in Grafana's format
+    for provisioning files."""
     folder = files("draftd") / "grafana" if folder is None else folder
     boards = (file for file in (folder / "dashboards").iterdir() if file.name.endswith(".json"))
     models = with_sources([json.loads(file.read_text(encoding="utf-8")) for file in boards], sources)
-    rules = yaml.safe_load((folder / "alerting" / "rules.yaml").read_text(encoding="utf-8"))
+    rules = yaml.safe_load(
+        (folder / "alerting" / "rules.yaml").read_text(encoding="utf-8").replace(DOCS_URL, docs_url.rstrip("/"))
+    )
     groups = with_sources(rules["groups"], sources)
     return Content(
         tuple(sorted(map(_dashboard, models), key=lambda model: str(model["uid"]))),

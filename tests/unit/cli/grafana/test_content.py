@@ -24,3 +24,11 @@ def test_what_is_shipped_is_pushed_and_then_found_as_it_is(site: Site, draftd: P
     assert "draftd-prometheus" not in site.grafana.frozen()
     assert "draftd-tempo" not in site.grafana.frozen()
     assert "nothing to do" in draftd("push", "--route", **environ).out
+
+
+def test_alerts_link_to_the_documents_that_are_asked_for(site: Site, draftd: Push) -> None:
+    environ = {"GRAFANA_URL": site.url, "GRAFANA_TOKEN": site.grafana.token, "DRAFTD_DOCS_URL": "http://wiki.local/d/"}
+    assert draftd("push", **environ).code == 0
+    links = {rule["annotations"]["runbook_url"].partition("#")[0] for rule in site.grafana.rules.values()}
+    assert links == {"http://wiki.local/d/runbooks.md"}
+    assert "docs_url: got 'nowhere'" in draftd("push", "--docs-url", "nowhere", **environ).err
