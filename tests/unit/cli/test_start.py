@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import plistlib
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -13,7 +15,8 @@ from draftd.cli import main
 from draftd.cli.commands.serve import announcer
 from draftd.cli.logs import configure
 from draftd.cli.main import build_app
-from draftd.settings import LogSettings
+from draftd.fronts.daemon import _CLOSE_SECONDS
+from draftd.settings import LogSettings, ServerSettings
 
 GROUPS = {
     "flag": ("get", "set"),
@@ -80,3 +83,21 @@ def test_announcements_are_written_at_any_log_level() -> None:
     configure(LogSettings(level="error"), stream)
     announce("serving a model on 127.0.0.1:1")
     assert stream.getvalue().endswith(" draftd: serving a model on 127.0.0.1:1\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "completed"),
+    [("draftd gen", "generate"), ("draftd generate --max-t", "--max-tokens"), ("draftd flag s", "set")],
+)
+def test_tab_completes_commands_and_their_options(line: str, completed: str) -> None:
+    words = {"_DRAFTD_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+    assert completed in CliRunner().invoke(build_app(), [], prog_name="draftd", env=words).output.split()
+
+
+def test_the_launchd_recipe_starts_serve_and_leaves_it_the_time_to_drain() -> None:
+    path = Path(__file__).parents[3] / "docs" / "launchd" / "draftd.serve.plist"
+    recipe = plistlib.loads(path.read_bytes())
+    assert recipe["Label"] == path.stem
+    assert recipe["ProgramArguments"][1:3] == ["serve", "--config"]
+    assert recipe["ExitTimeOut"] > ServerSettings().drain_seconds + _CLOSE_SECONDS
+    assert recipe["Umask"] == 0o77
