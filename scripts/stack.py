@@ -13,8 +13,10 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.parse
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +29,15 @@ _READY_SECONDS = 120.0  # the daemon may have a large model to load
 _STOP_SECONDS = 45.0  # longer than the daemon takes to drain and to flush
 
 ALERTMANAGER = "http://127.0.0.1:9093"
+PROMETHEUS = "http://127.0.0.1:9090"
+_QUERY = urllib.parse.urlencode(
+    {"g0.expr": "rate(draftd_spec_decode_accepted_tokens_total[1m])", "g0.range_input": "5m", "g0.tab": "0"}
+)
+# Where each is depends on Prometheus's version and on whose package it is.
+PAGES = {
+    "accepted tokens": [f"{PROMETHEUS}/{page}?{_QUERY}" for page in ("classic/graph", "query", "graph")],
+    "alerts": [f"{PROMETHEUS}/{page}" for page in ("classic/alerts", "alerts")],
+}
 # Where alerts go instead, and what they carry there: as for Grafana.
 WEBHOOK_URL, WEBHOOK_SECRET = "DRAFTD_WEBHOOK_URL", "DRAFTD_WEBHOOK_SECRET"
 # The daemon's own settings.
@@ -98,6 +109,15 @@ class Running:
                 self._said.set()
 
 
+def first_page(links: Sequence[str]) -> str | None:
+    """The first that answers with a page; None where none does."""
+    for link in links:
+        with suppress(OSError), urllib.request.urlopen(link, timeout=5) as answer:
+            if answer.headers.get_content_type() == "text/html" and b"<script" in answer.read():
+                return link
+    return None
+
+
 def say(line: str) -> None:
     print(f"{'stack':<12} | {line}", flush=True)
 
@@ -157,8 +177,13 @@ def parts(
         "--cluster.listen-address=",  # one of a kind: it neither looks for peers nor listens for them
         "--log.level=warn",
     ]
+    server = program("scripts/unpacked.sh", "--pages", "prometheus", "prometheus")
+    unpacked = (
+        Path(server).parents[1] / "share" / "prometheus" / "web"
+    )  # Debian's looks for its pages where it is installed
     prometheus = [
-        program("scripts/unpacked.sh", "prometheus", "prometheus"),
+        server,
+        *([f"--web.local-assets={unpacked}"] if unpacked.is_relative_to(ROOT) else []),
         "--config.file=otel-collector/prometheus.yaml",
         "--storage.tsdb.path=build/prometheus",
         "--web.listen-address=127.0.0.1:9090",
@@ -175,7 +200,7 @@ def parts(
     return [
         Part("collector", collector, {**environ, "OTELCOL_LOG_LEVEL": "error"}, ready="http://127.0.0.1:13133"),
         Part("alertmanager", alertmanager, environ, ready=f"{ALERTMANAGER}/-/ready"),
-        Part("prometheus", prometheus, environ, ready="http://127.0.0.1:9090/-/ready"),
+        Part("prometheus", prometheus, environ, ready=f"{PROMETHEUS}/-/ready"),
         Part("draftd", daemon, {**environ, **telemetry, **alerts}, says=": serving "),
     ]
 
@@ -191,7 +216,10 @@ def main(arguments: list[str]) -> int:
             if not _until_ready(running[-1], stop):
                 break
         else:
-            say(f"ready: Prometheus on http://127.0.0.1:9090, alerts on {ALERTMANAGER}; Ctrl-C stops all")
+            say("ready; Ctrl-C stops all")
+            for what, links in PAGES.items():
+                if (link := first_page(links)) is not None:
+                    say(f"{what}: {link}")
         while not stop.is_set() and not any(one.ended() for one in running):
             stop.wait(0.2)
     finally:

@@ -1,17 +1,38 @@
 #!/bin/sh
 # unpacked.sh PROGRAM PACKAGE: prints where PROGRAM is: installed, or unpacked from Debian's PACKAGE into build/packages.
 # Unpacked and not installed: that needs no rights, and starts no service that listens where nobody asked for it.
-# With --find before them nothing is fetched. Fails, saying what to install, where there is none.
+# With --find before them nothing is fetched; with --pages also what its web pages are made of. Fails, saying what to
+# install, where there is none.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/common.sh
-fetch=yes
+fetch=yes pages=no
 if [ "$1" = --find ]; then fetch=no; shift; fi
+if [ "$1" = --pages ]; then pages=yes; shift; fi
 program=$1 package=$2
 folder=build/packages/$package
 
+found() {
+    if [ $pages = yes ] && [ ! -e "$folder/.pages" ]; then
+        # Debian has scripts and fonts of pages in packages of their own, and links to them in this one.
+        for one in $(apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks \
+            --no-replaces --no-enhances "$package" | grep -E '^(libjs|fonts)-' | sort -u); do
+            unpack "$one" || say "without $one some pages of $program are empty"
+        done
+        touch "$folder/.pages"
+    fi
+    echo "$PWD/$folder/usr/bin/$program"
+    exit 0
+}
+
+unpack() {
+    (cd "$folder" && apt-get download -q "$1" >/dev/null 2>&1) || return 1
+    dpkg -x "$folder/$1"_*.deb "$folder"
+    rm -f "$folder"/*.deb
+}
+
 if command -v "$program" 2>/dev/null; then exit 0; fi
-if [ -x "$folder/usr/bin/$program" ]; then echo "$PWD/$folder/usr/bin/$program"; exit 0; fi
+if [ -x "$folder/usr/bin/$program" ]; then found; fi
 if [ $fetch = no ]; then exit 1; fi
 if ! command -v apt-get >/dev/null 2>&1; then
     say "no $program: install it (macOS: brew install $program)"
@@ -20,11 +41,8 @@ fi
 
 say "fetching $package with apt-get (unpacked into $folder, not installed)"
 mkdir -p "$folder"
-download() { (cd "$folder" && apt-get download -q "$package" >/dev/null 2>&1); }
-download || { as_root apt-get update -q >/dev/null 2>&1 && download; } || {
+unpack "$package" || { as_root apt-get update -q >/dev/null 2>&1 && unpack "$package"; } || {
     say "no $program: apt-get install $package"
     exit 1
 }
-dpkg -x "$folder/$package"_*.deb "$folder"
-rm -f "$folder"/*.deb
-echo "$PWD/$folder/usr/bin/$program"
+found

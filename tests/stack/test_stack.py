@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import urllib.request
 import uuid
 from pathlib import Path
 from typing import Any, ClassVar
@@ -97,6 +98,9 @@ def test_the_pipeline_runs_in_one_log_and_stops_in_order() -> None:
             until(lambda: standing(client) == "autoregressive", 40, "the alert is obeyed")
         told = 'sum(draftd_alert_notifications_total{draftd_result="accepted"})'
         until(lambda: (Prometheus(9090).number(told) or 0) >= 1, 40, "the webhook has heard of it")
+        links = re.findall(r"^stack +\| [a-z ]+: (http\S+)$", "".join(lines), re.MULTILINE)
+        assert len(links) == 2, "both pages were found, with a query and with the alerts"
+        assert all(b"<script" in urllib.request.urlopen(link, timeout=10).read() for link in links)
         polled = 'sum(draftd_alert_polls_total{draftd_result="ok"})'
         assert Prometheus(9090).number(polled)
         process.send_signal(signal.SIGINT)
