@@ -64,7 +64,7 @@ collector-check: # where there is a collector
 proto: $(DEV) ## generate daemon/draftd/v1 from proto/
 	sh scripts/proto.sh
 
-docs: $(DEV) ## generate docs/telemetry.md, docs/configuration.md, dashboards and alert rules
+docs: $(DEV) ## generate docs/telemetry.md, docs/registry, docs/configuration.md, dashboards and alert rules
 	$(BIN)/python -m scripts.pages
 	$(BIN)/python -m dashboards.generate
 

@@ -1,4 +1,5 @@
-"""Writes docs/telemetry.md from the catalog and docs/configuration.md from the settings: `python -m scripts.pages`."""
+"""Writes docs/telemetry.md and docs/registry/ from the catalog, and docs/configuration.md from the settings:
+`python -m scripts.pages`."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from draftd.settings.load import COMMAND_VARIABLES
 from draftd.telemetry import catalog
 from draftd.telemetry.attributes import Attribute
 from draftd.telemetry.catalog import Event, Metric, Span
+from scripts import registry
 
 _TELEMETRY = """\
 # Telemetry
@@ -33,6 +35,9 @@ A collector that is dead, slow or refusing costs no request anything. Spans wait
 (`OTEL_BSP_MAX_QUEUE_SIZE`, 2,048) and the oldest are dropped when it is full; counters are cumulative and catch up by
 themselves. One warning tells when the collector is lost, one when it is back. At shutdown the daemon flushes for at
 most `telemetry.shutdown_seconds`.
+
+The resource names the service, its version and instance, the host, and the process by `process.pid` and
+`process.creation.time`. What `OTEL_RESOURCE_ATTRIBUTES` says wins.
 
 Metric labels have few values each; ids are on spans only. Counts are exact: what a client received, the attributes of
 its span, the counters here and the engine's own counts are the same numbers.
@@ -63,6 +68,33 @@ beyond. A step is a rollback where the target rejected a token, never because th
 
 Always, in every single export and in every request's span: `draft_tokens = accepted_tokens + rolled_back_tokens`; the
 output tokens are `accepted_tokens + target_forwards - cut_tokens`; and `drafts + parked_steps <= target_forwards`.
+"""
+
+_REGISTRY = f"""\
+## The registry
+
+[docs/registry](registry/manifest.yaml) says all of this in the format of
+[OpenTelemetry Weaver](https://github.com/open-telemetry/weaver), and builds on OpenTelemetry's conventions
+v{registry.CONVENTIONS}. With it a running daemon can be checked against both:
+
+```
+weaver registry live-check -r docs/registry --otlp-grpc-address 127.0.0.1 --otlp-grpc-port 24317
+OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:24317 draftd serve
+```
+
+What ran, and what it found:
+
+- Weaver {registry.CHECKED_WITH}, by hand. `registry check --future` finds nothing, also with OpenTelemetry's policies.
+  `registry live-check`, of a daemon that answered, refused, was cancelled, changed its level and ran its canaries,
+  finds one violation, which is the SDK's: `otel.sdk.processor.log.queue.size` has the unit `{{log}}`, and the
+  conventions want `{{log_record}}`.
+- `make check` compares the registry with the catalog, and says what Weaver would refuse.
+- `make test` applies the live check's rules, in `tests/live_check.py`, to what a daemon exports and to every metric
+  there is, those of other machines included. It has no Weaver, which is in no package registry.
+
+Weaver's milder remarks stay. Nearly everything in those conventions, and all of draftd's own, is not stable yet.
+`gen_ai.provider.name` knows no `draftd`, `error.type` and `system.memory.state` not all values. Attributes that are
+recommended but say nothing here, as `process.owner`, `host.id` or `system.device`, are left out.
 """
 
 _CONFIGURATION = """\
@@ -130,6 +162,7 @@ def telemetry() -> str:
             ("Attribute", "Type", "What it says"),
             ((f"`{a.name}`", a.type, a.brief) for _, a in sorted(attributes.items())),
         ),
+        _REGISTRY,
     ]
     return "\n".join(parts).rstrip("\n") + "\n"
 
@@ -178,14 +211,22 @@ def _code(default: str) -> str:
     return default if " " in default or default == "unset" else f"`{default}`"
 
 
-PAGES = {Path("docs/telemetry.md"): telemetry, Path("docs/configuration.md"): configuration}
+PAGES = {
+    Path("docs/telemetry.md"): telemetry,
+    Path("docs/configuration.md"): configuration,
+    **registry.PAGES,
+}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes the pages; with `--check` only compares, and returns 1 where one differs."""
+    """Writes the pages; with `--check` only compares, and returns 1 where one differs, or the registry is malformed."""
     status = 0
+    for problem in registry.problems():
+        print(f"{registry.FOLDER}: {problem}", file=sys.stderr)
+        status = 1
     for path, render in PAGES.items():
         if "--check" not in arguments:
+            path.parent.mkdir(exist_ok=True)
             path.write_text(render(), encoding="utf-8")
         elif not path.is_file() or path.read_text(encoding="utf-8") != render():
             print(f"{path} is out of date: run make docs", file=sys.stderr)

@@ -188,7 +188,7 @@ class OtlpReceiver:
     def spans(self, name: str | None = None) -> list[SpanRecord]:
         """Spans in order of arrival, each once, however often it was sent."""
         found: dict[str, SpanRecord] = {}
-        for resource, scope, span in self._items("traces"):
+        for resource, scope, span in self.items("traces"):
             if name is None or span.name == name:
                 found.setdefault(span.span_id.hex(), _span(span, resource, scope))
         return list(found.values())
@@ -201,10 +201,10 @@ class OtlpReceiver:
                 log.trace_id.hex(),
                 log.span_id.hex(),
                 log.severity_number,
-                _attributes(log.attributes),
+                attributes_of(log.attributes),
                 resource,
             )
-            for resource, _, log in self._items("logs")
+            for resource, _, log in self.items("logs")
             if name is None or log.event_name == name
         ]
 
@@ -212,7 +212,7 @@ class OtlpReceiver:
         """The latest state of each series of a metric whose attributes include `where`. Cumulative series of several
         processes stay apart; `total` adds them up."""
         latest: dict[tuple[str, str], Point] = {}
-        for resource, _, metric in self._items("metrics"):
+        for resource, _, metric in self.items("metrics"):
             for point in _points(metric) if metric.name == name else ():
                 if all(point.attributes.get(k) == v for k, v in (where or {}).items()):
                     latest[str(sorted(resource.items())), str(sorted(point.attributes.items()))] = point
@@ -235,16 +235,16 @@ class OtlpReceiver:
         return found
 
     def metric_names(self) -> set[str]:
-        return {metric.name for _, _, metric in self._items("metrics")}
+        return {metric.name for _, _, metric in self.items("metrics")}
 
-    def _items(self, kind: str) -> Iterator[tuple[Attributes, str, Any]]:
+    def items(self, kind: str) -> Iterator[tuple[Attributes, str, Any]]:
         """Each item of one signal, with its resource and the name of its scope."""
         resources, scopes, items = _SIGNALS[kind][3]
         with self.store.lock:
             requests = list(getattr(self.store, kind))
         for request in requests:
             for group in getattr(request, resources):
-                resource = _attributes(group.resource.attributes)
+                resource = attributes_of(group.resource.attributes)
                 for scoped in getattr(group, scopes):
                     for item in getattr(scoped, items):
                         yield resource, scoped.scope.name, item
@@ -315,11 +315,11 @@ def _value(value: AnyValue) -> Value:
     if which == "array_value":
         return [_value(item) for item in value.array_value.values]
     if which == "kvlist_value":
-        return _attributes(value.kvlist_value.values)
+        return attributes_of(value.kvlist_value.values)
     return getattr(value, which)
 
 
-def _attributes(pairs: Any) -> Attributes:
+def attributes_of(pairs: Any) -> Attributes:
     return {pair.key: _value(pair.value) for pair in pairs}
 
 
@@ -334,7 +334,7 @@ def _span(span: trace_pb2.Span, resource: Attributes, scope: str) -> SpanRecord:
         message=span.status.message,
         start=span.start_time_unix_nano,
         end=span.end_time_unix_nano,
-        attributes=_attributes(span.attributes),
+        attributes=attributes_of(span.attributes),
         resource=resource,
         scope=scope,
     )
@@ -347,7 +347,7 @@ def _points(metric: metrics_pb2.Metric) -> list[Point]:
         assert data.aggregation_temporality == metrics_pb2.AGGREGATION_TEMPORALITY_CUMULATIVE, metric.name
     found = []
     for point in data.data_points:
-        common = (metric.name, metric.unit, which, _attributes(point.attributes))
+        common = (metric.name, metric.unit, which, attributes_of(point.attributes))
         exemplars = len(point.exemplars)
         if which == "histogram":
             bounds, buckets = tuple(point.explicit_bounds), tuple(point.bucket_counts)

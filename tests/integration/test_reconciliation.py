@@ -19,6 +19,7 @@ from draftd.client.client import CallError, DraftdClient
 from draftd.core import PROMPT_LOOKUP, DepthMode, ModePreference, SamplingParams, WorkloadClass
 from draftd.v1 import inference_pb2 as pb
 from tests.composed import composed
+from tests.live_check import findings, violations
 from tests.otlp import OtlpReceiver
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -178,3 +179,7 @@ def test_four_places_say_the_same_number(tmp_path: Path) -> None:
         accepted, cut = s["draftd.spec_decode.accepted_tokens"], s["draftd.spec_decode.cut_tokens"]
         assert s["gen_ai.usage.output_tokens"] == accepted + s["draftd.steps"] - cut, s
     assert receiver.total("draftd.requests") == REQUESTS
+
+    assert violations(receiver) == [], "all of it is in the registries, and as they want it"
+    missing = {(one.of, one.name) for one in findings(receiver) if one.id == "recommended_attribute_not_present"}
+    assert not missing, "it knows its model and where it listens"

@@ -75,7 +75,7 @@ def run_daemon(
         period_seconds=settings.hardware.period_seconds,
         memory_floor=settings.hardware.memory_floor_bytes,
     )
-    sources = Sources(parts.info, parts.status, parts.decided, parts.flag_enabled, hardware)
+    sources = Sources(parts.info, parts.status, parts.decided, parts.flag_enabled, hardware, parts.address)
     telemetry = Telemetry.start(__version__, settings.telemetry, environ, sources)
     worker = EngineWorker(
         load or models_of(settings.model, drafters),
@@ -110,6 +110,7 @@ class _Parts:
     worker: EngineWorker | None = None
     flags: FlagService | None = None
     fallback: Fallback | None = None
+    daemon: Daemon | None = None
 
     def info(self) -> ModelInfo | None:
         try:
@@ -134,6 +135,9 @@ class _Parts:
 
     def flag_enabled(self) -> bool | None:
         return self.flags.default_value() if self.flags is not None else None
+
+    def address(self) -> tuple[str, int] | None:
+        return self.daemon.listens_on if self.daemon is not None else None
 
 
 class Fallback:
@@ -251,7 +255,7 @@ async def _serve(
         fallback = Fallback(settings, worker, in_force, requests, kept, telemetry, hardware)
         parts.flags, parts.fallback = flags, fallback
         made = DaemonParts(settings, worker, planner, flags, telemetry, journal, hardware, fallback.controller)
-        daemon = Daemon(made, announce=announce, on_drain=fallback.close)
+        parts.daemon = daemon = Daemon(made, announce=announce, on_drain=fallback.close)
         fallback.start(announce)
         undo.callback(fallback.close)
         await daemon.start(signals=signals)

@@ -96,6 +96,11 @@ class Daemon:
         host = self._settings.server.host
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
+    @property
+    def listens_on(self) -> tuple[str, int] | None:
+        """Host and port; None before it listens."""
+        return (self._settings.server.host, self.port) if self.port else None
+
     async def wait_ready(self) -> None:
         """Returns when requests are taken. Raises ModelLoadError when they never will be."""
         await _first(self._ready.wait(), self._stop.wait())

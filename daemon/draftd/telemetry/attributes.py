@@ -6,17 +6,27 @@ Names from the OpenTelemetry conventions are used as they stand; what those do n
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
+
+from draftd.core import ContextTier, DecodeMode, DepthMode, FallbackLevel, FinishReason, Origin, WorkloadClass
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # there is one of each: compared by identity, which is fast
 class Attribute:
-    """One attribute: its name, its type in OpenTelemetry's words, what it says."""
+    """One attribute: its name, its type in OpenTelemetry's words, what it says.
+
+    A text of draftd's own has `values`, where those are all there are, or else `examples` of them. `given` says when a
+    metric or an event has the attribute, where it has not always.
+    """
 
     name: str
     type: str
     brief: str
+    values: tuple[str, ...] = ()
+    examples: tuple[str, ...] = ()
+    given: str = ""
 
 
 class Kind(enum.StrEnum):
@@ -79,12 +89,17 @@ class Event:
     attributes: tuple[Attribute, ...] = ()
 
 
-def _typed(type: str) -> Callable[[str, str], Attribute]:
-    return lambda name, brief: Attribute(name, type, brief)
+def _attribute(
+    type: str, name: str, brief: str, *, values: Iterable[str] = (), examples: Iterable[str] = (), given: str = ""
+) -> Attribute:
+    return Attribute(name, type, brief, tuple(map(str, values)), tuple(examples), given)
 
 
-_string, _strings, _boolean = _typed("string"), _typed("string[]"), _typed("boolean")
-_int, _double = _typed("int"), _typed("double")
+_string, _strings, _boolean = (partial(_attribute, type) for type in ("string", "string[]", "boolean"))
+_int, _double = partial(_attribute, "int"), partial(_attribute, "double")
+_LEVELS = tuple(level.label for level in FallbackLevel)
+_PLANNED = "if it was not refused before its plan was made"
+_FAILED = "if something went wrong"
 
 # Common to the GenAI span and the metrics.
 OPERATION = _string("gen_ai.operation.name", "`chat`, or `text_completion` where the prompt is raw text or token ids")
@@ -94,27 +109,50 @@ ERROR_TYPE = _string(
     "error.type",
     "Class of what went wrong: `Cancelled`, `DeadlineExceeded`, `EngineFailure`, or that of the refusal, as "
     "`QueueFull`; absent on success. On an RPC, the status",
+    given=_FAILED,
 )
 DRAFT_MODEL = _string(
     "draftd.draft_model",
     "The draft model of the loaded pair, in both modes; `prompt_lookup` where the plan drafts without weights; "
     "`none` without either",
+    examples=("draftd-nano-draft", "prompt_lookup", "none"),
 )
-MODE = _string("draftd.mode", "`speculative` or `autoregressive`, as the request started; absent if refused before")
-WORKLOAD = _string("draftd.workload", "Workload class: `code`, `tool_call`, `chat`, `prose` or `unspecified`")
+MODE = _string(
+    "draftd.mode",
+    "`speculative` or `autoregressive`, as the request started; absent if refused before",
+    values=DecodeMode,
+    given=_PLANNED,
+)
+WORKLOAD = _string(
+    "draftd.workload", "Workload class: `code`, `tool_call`, `chat`, `prose` or `unspecified`", values=WorkloadClass
+)
 CONTEXT_TIER = _string(
-    "draftd.context_tier", "Prompt length: `short` below 512 tokens, `medium` below 4,096, `long` from there"
+    "draftd.context_tier",
+    "Prompt length: `short` below 512 tokens, `medium` below 4,096, `long` from there",
+    values=ContextTier,
+    given=_PLANNED,
 )
-OUTCOME = _string("draftd.outcome", "`stop`, `length`, `cancelled`, `deadline`, `error` or `refused`")
+OUTCOME = _string(
+    "draftd.outcome",
+    "`stop`, `length`, `cancelled`, `deadline`, `error` or `refused`",
+    values=(*FinishReason, "refused"),
+)
 
 # Metrics only.
 TOKEN_TYPE = _string("gen_ai.token.type", "`input` or `output`")
 POSITION = _int("draftd.position", "Position in the draft, counted from 0")
-TELEMETRY_PART = _string("draftd.telemetry.part", "Where telemetry itself failed, as `observer` or `span`")
-READING = _string("draftd.hardware.reading", "The reading that failed, as `gpu` or `macmon`")
+TELEMETRY_PART = _string(
+    "draftd.telemetry.part",
+    "Where telemetry itself failed, as `observer` or `span`",
+    examples=("observer", "span", "metrics"),
+)
+READING = _string(
+    "draftd.hardware.reading", "The reading that failed, as `gpu` or `macmon`", examples=("gpu", "macmon", "memory")
+)
 MLX_STATE = _string(
     "draftd.memory.mlx.state",
     "`active` (held by arrays), `cache` (freed and kept for reuse) or `peak` (the most that was active)",
+    values=("active", "cache", "peak"),
 )
 MEMORY_STATE = _string(
     "system.memory.state",
@@ -151,21 +189,35 @@ INPUT_MESSAGES = _string("gen_ai.input.messages", "The prompt as JSON, its first
 OUTPUT_MESSAGES = _string("gen_ai.output.messages", "The answer, likewise")
 
 # The plan, on the inference span.
-PLAN_REASON = _string("draftd.plan.reason", "Why the request was decoded the way it was")
-PLAN_LEVEL = _string("draftd.plan.level", "Fallback level in force, as `full`")
-PLAN_VARIANT = _string("draftd.plan.variant", "Variant of the feature flag")
-PLAN_DRAFTER = _string("draftd.plan.drafter", "`draft_model`, `prompt_lookup` or `none`")
+PLAN_REASON = _string(
+    "draftd.plan.reason",
+    "Why the request was decoded the way it was",
+    examples=("flag: STATIC", "request: autoregressive"),
+)
+PLAN_LEVEL = _string(
+    "draftd.plan.level", "Fallback level in force, as `full`", values=reversed(_LEVELS), given=_PLANNED
+)
+PLAN_VARIANT = _string("draftd.plan.variant", "Variant of the feature flag", examples=("on", "off"))
+PLAN_DRAFTER = _string(
+    "draftd.plan.drafter",
+    "`draft_model`, `prompt_lookup` or `none`",
+    examples=("draft_model", "light_draft_model", "prompt_lookup", "none"),
+)
 PLAN_MAX_DRAFT = _int("draftd.plan.max_draft_tokens", "Most tokens to draft in a step; 0 is none")
 PLAN_DEPTH_MODE = _string(
     "draftd.plan.depth_mode",
     "`automatic` (each step drafts as much as pays), `fixed` (as much as the plan allows) or `none`",
+    values=(*DepthMode, "none"),
 )
 PLAN_ALTERNATIVES = _strings(
     "draftd.plan.alternatives",
     "Drafters that might be used in place of the plan's in steps where they paid more; absent where there were none",
+    examples=("prompt_lookup",),
 )
 DEGRADED = _string(
-    "draftd.degraded_reason", "Why a speculative request went on autoregressively; absent where it did not"
+    "draftd.degraded_reason",
+    "Why a speculative request went on autoregressively; absent where it did not",
+    examples=("the draft failed: out of memory",),
 )
 
 # The counts, on the inference span; the rest of them are the metrics' own (`Metric.on_span`).
@@ -192,23 +244,38 @@ RPC_METHOD = _string(
 )
 RPC_STATUS = _string("rpc.response.status_code", "gRPC status by name, as `OK` or `CANCELLED`")
 
+# Who serves.
+SERVER_ADDRESS = _string(
+    "server.address",
+    "The host that the daemon listens on, as it is set; on the SDK's own metrics that of the collector",
+)
+SERVER_PORT = _int("server.port", "The port that the daemon listens on; on the SDK's own metrics that of the collector")
+
 # The SDK's own metrics.
 COMPONENT_TYPE = _string("otel.component.type", "The part of the SDK, as `batching_span_processor`")
 COMPONENT_NAME = _string("otel.component.name", "The same with its number, as `batching_span_processor/0`")
-SERVER_ADDRESS = _string("server.address", "Host of the collector")
-SERVER_PORT = _int("server.port", "Port of the collector")
 
 # What changed.
-TRANSITION_SUBJECT = _string("draftd.transition.subject", "`flag` or `level`")
-TRANSITION_FROM = _string("draftd.transition.from", "The variant or level before")
-TRANSITION_TO = _string("draftd.transition.to", "The variant or level from then on")
-TRANSITION_CAUSE = _string("draftd.transition.cause", "Why")
-TRANSITION_EVIDENCE = _string("draftd.transition.evidence", "The figures behind it, and their window")
+TRANSITION_SUBJECT = _string("draftd.transition.subject", "`flag` or `level`", values=("flag", "level"))
+TRANSITION_FROM = _string("draftd.transition.from", "The variant or level before", examples=(*_LEVELS, "on", "off"))
+TRANSITION_TO = _string("draftd.transition.to", "The variant or level from then on", examples=(*_LEVELS, "on", "off"))
+TRANSITION_CAUSE = _string("draftd.transition.cause", "Why", examples=("acceptance_drift", "recovered"))
+TRANSITION_EVIDENCE = _string(
+    "draftd.transition.evidence",
+    "The figures behind it, and their window",
+    examples=("acceptance 0.31 of 120 requests, expected 0.62",),
+)
 
 # The fallback.
-SIGNAL = _string("draftd.signal", "What asks for a level, as `acceptance_floor`, `memory` or `alert`")
-RESULT = _string("draftd.result", "The result")
-ORIGIN = _string("draftd.origin", "`probe` or `canary`: the daemon's own requests")
+SIGNAL = _string(
+    "draftd.signal",
+    "What asks for a level, as `acceptance_floor`, `memory` or `alert`",
+    examples=("acceptance_floor", "memory", "alert"),
+)
+RESULT = _string("draftd.result", "The result", examples=("good", "bad", "accepted", "ok"))
+ORIGIN = _string(
+    "draftd.origin", "`probe` or `canary`: the daemon's own requests", values=(Origin.PROBE, Origin.CANARY)
+)
 
 # The feature flag.
 FLAG_KEY = _string("feature_flag.key", "The flag's key")

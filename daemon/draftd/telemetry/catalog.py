@@ -18,7 +18,8 @@ SCOPE = "draftd"  # name of the instrumentation scope
 PROVIDER_NAME = "draftd"  # value of gen_ai.provider.name
 
 LABELS = (a.MODEL, a.DRAFT_MODEL, a.MODE, a.WORKLOAD, a.CONTEXT_TIER, a.PLAN_LEVEL)
-_GEN_AI = (a.OPERATION, a.PROVIDER, *LABELS)
+_SERVER = (a.SERVER_ADDRESS, a.SERVER_PORT)
+_GEN_AI = (a.OPERATION, a.PROVIDER, a.RESPONSE_MODEL, *_SERVER, *LABELS)
 
 _DURATION = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 _TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
@@ -336,7 +337,7 @@ TELEMETRY_ERRORS = _observed(
 # dashboards and the reference read their names. https://opentelemetry.io/docs/specs/semconv/otel/sdk-metrics/
 _QUEUE = (a.COMPONENT_TYPE, a.COMPONENT_NAME)
 _PROCESSED = (*_QUEUE, a.ERROR_TYPE)
-_EXPORTED = (*_PROCESSED, a.SERVER_ADDRESS, a.SERVER_PORT)
+_EXPORTED = (*_PROCESSED, *_SERVER)
 
 SPANS_PROCESSED = _counter(
     "otel.sdk.processor.span.processed",
@@ -381,7 +382,7 @@ RPC_SPAN = Span(
     "One call, a child of the caller's span where `traceparent` names one. Status is an error for UNKNOWN, "
     "DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE and DATA_LOSS, and unset for the rest: a caller that "
     "cancels or asks for nonsense is no fault of the server",
-    (a.RPC_SYSTEM, a.RPC_METHOD, a.RPC_STATUS, a.ERROR_TYPE),
+    (a.RPC_SYSTEM, a.RPC_METHOD, *_SERVER, a.RPC_STATUS, a.ERROR_TYPE),
 )
 INFERENCE_SPAN = Span(
     "{gen_ai.operation.name} {gen_ai.request.model}",

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, Observation
 from opentelemetry.trace import Tracer
+from opentelemetry.util.types import AttributeValue
 
 from draftd.core import DecodeRequest, DraftCounts, Outcome, StepCounts
 from draftd.engine.observer import EngineObserver, EngineStatus
@@ -78,7 +79,7 @@ class Metrics:
                 observable[metric.kind](name, [self._callback(observed[name])], unit, brief)
 
     def record(
-        self, metric: Metric, value: float, attributes: Mapping[str, str], context: Context | None = None
+        self, metric: Metric, value: float, attributes: Mapping[str, AttributeValue], context: Context | None = None
     ) -> None:
         """Records on a histogram. `context` links the exemplar to its span."""
         self._histograms[metric.name].record(value, attributes, context)

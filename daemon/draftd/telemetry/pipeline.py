@@ -16,9 +16,11 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from importlib.metadata import entry_points
 from typing import Any
 
+import psutil
 from opentelemetry._logs import LoggerProvider, NoOpLoggerProvider
 from opentelemetry.metrics import MeterProvider, NoOpMeterProvider
 from opentelemetry.propagators.composite import CompositePropagator
@@ -170,16 +172,28 @@ def _reader(made: Any, pipeline: Pipeline) -> MetricReader:
 def _resource(service_version: str) -> Resource:
     """The environment's resource, completed: it wins, also over our own service name."""
     found = Resource.create().attributes
-    ours = {
+    ours: dict[str, str | int] = {
         "service.name": "draftd",
         "service.version": service_version,
         "service.instance.id": str(uuid.uuid4()),
         "host.name": socket.gethostname(),  # else a collector in a container would name its own
+        # What `process.memory.usage` is of: the conventions tell a process by these two.
+        "process.pid": os.getpid(),
+        **_created(),
     }
     unnamed = str(found.get("service.name", "")).startswith("unknown_service")
     return Resource.create(
         {key: value for key, value in ours.items() if key not in found or (key == "service.name" and unnamed)}
     )
+
+
+def _created() -> dict[str, str]:
+    """When this process began, in UTC. A system that hides it costs no more than the attribute."""
+    try:
+        began = datetime.fromtimestamp(psutil.Process().create_time(), UTC)
+    except (psutil.Error, OSError):
+        return {}
+    return {"process.creation.time": began.isoformat(timespec="milliseconds").replace("+00:00", "Z")}
 
 
 class Signal(enum.StrEnum):

@@ -71,12 +71,15 @@ class GuardedPart:
 
 class Naming:
     """Knows which model is loaded, and from it the model and draft labels. Asks until there is an answer, then never.
+    `address`: the host and the port that the daemon listens on, once it does.
 
     Labels have few values each, and are never ids.
     """
 
-    def __init__(self, info: Callable[[], ModelInfo | None]) -> None:
-        self._ask = info
+    def __init__(
+        self, info: Callable[[], ModelInfo | None], address: Callable[[], tuple[str, int] | None] = lambda: None
+    ) -> None:
+        self._ask, self._address = info, address
         self._known: ModelInfo | None = None
 
     def info(self) -> ModelInfo | None:
@@ -104,6 +107,11 @@ class Naming:
             a.CONTEXT_TIER: None if tier is None else tier.value,
         }
         return {attribute.name: label for attribute, label in found.items() if label is not None}
+
+    def server(self) -> Mapping[Attribute, AttributeValue | None]:
+        """Where the daemon listens."""
+        host, port = self._address() or (None, None)
+        return {a.SERVER_ADDRESS: host, a.SERVER_PORT: port}
 
 
 def draft_label(draft_model: str | None, plan: DecodePlan | None) -> str:

@@ -20,7 +20,7 @@ from draftd.core import DEADLINE_SLACK_SECONDS
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry.metrics import Metrics, Recording
-from draftd.telemetry.recording import GuardedPart
+from draftd.telemetry.recording import GuardedPart, named
 from draftd.telemetry.spans import call_context
 
 if TYPE_CHECKING:  # generic in the stubs only
@@ -87,7 +87,7 @@ class RpcInterceptor(Interceptor):
             method if method != "_OTHER" else "grpc",
             context=parent,
             kind=SpanKind.SERVER,
-            attributes={a.RPC_SYSTEM.name: "grpc", a.RPC_METHOD.name: method},
+            attributes=named({a.RPC_SYSTEM: "grpc", a.RPC_METHOD: method, **self._on.naming.server()}),
             start_time=arrival,
         )
         return Call(method, arrival, span, set_span_in_context(span, parent), self._on.metrics, self._guarded)

@@ -33,6 +33,7 @@ class Sources:
     fallback: Callable[[], FallbackState | None] = lambda: None
     flag_enabled: Callable[[], bool | None] = lambda: None
     hardware: HardwareView = field(default_factory=FixedView)
+    address: Callable[[], tuple[str, int] | None] = lambda: None  # the host and the port that the daemon listens on
 
 
 class Telemetry:
@@ -51,7 +52,7 @@ class Telemetry:
         capture_content: bool = False,
     ) -> None:
         self._pipeline, sources = pipeline or Pipeline(), sources or Sources()
-        guard, naming = guard or Guard(), Naming(sources.info)
+        guard, naming = guard or Guard(), Naming(sources.info, sources.address)
         ledger = Ledger(naming)
         observed = {
             **observed_engine(ledger, naming, sources.status, guard),

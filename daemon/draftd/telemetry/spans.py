@@ -143,28 +143,36 @@ class InferenceSpan:
         self._count(outcome, kind, end - self._start.arrival)
 
     def _count(self, outcome: str, kind: str | None, seconds: float) -> None:
-        labels = self._labels() if kind is None else {**self._labels(), a.ERROR_TYPE.name: kind}
-        self._on.metrics.count(catalog.REQUESTS, {**labels, a.OUTCOME.name: outcome}, self._context)
-        self._record(catalog.REQUEST_DURATION, seconds, {**labels, **self._gen_ai()})
+        failed = {} if kind is None else {a.ERROR_TYPE.name: kind}
+        self._on.metrics.count(catalog.REQUESTS, {**self._labels(), **failed, a.OUTCOME.name: outcome}, self._context)
+        self._record(catalog.REQUEST_DURATION, seconds, {**self._gen_ai(), **failed})
 
     def _times(self, stats: RequestStats, *, success: bool) -> None:
         labels = self._labels()
         self._record(catalog.QUEUE_DURATION, stats.queue_seconds, labels)
         self._record(catalog.PREFILL_DURATION, stats.prefill_seconds, labels)
         if success:
-            labels |= self._gen_ai()
-            self._record(catalog.TIME_TO_FIRST_TOKEN, stats.time_to_first_token, labels)
-            self._record(catalog.TIME_PER_OUTPUT_TOKEN, stats.time_per_output_token, labels)
+            more = self._gen_ai()
+            self._record(catalog.TIME_TO_FIRST_TOKEN, stats.time_to_first_token, more)
+            self._record(catalog.TIME_PER_OUTPUT_TOKEN, stats.time_per_output_token, more)
 
-    def _record(self, metric: Metric, seconds: float | None, labels: Labels) -> None:
+    def _record(self, metric: Metric, seconds: float | None, labels: Mapping[str, AttributeValue]) -> None:
         if seconds is not None:
             self._on.metrics.record(metric, max(0.0, seconds), labels, self._context)
 
     def _labels(self) -> Labels:
         return self._on.naming.labels(self._plan, self._start.workload, self._tier)
 
-    def _gen_ai(self) -> Labels:
-        return {a.OPERATION.name: self._start.operation, a.PROVIDER.name: catalog.PROVIDER_NAME}
+    def _gen_ai(self) -> dict[str, AttributeValue]:
+        """The labels, and what the GenAI conventions want beside them."""
+        info = self._on.naming.info()
+        more = {
+            a.OPERATION: self._start.operation,
+            a.PROVIDER: catalog.PROVIDER_NAME,
+            a.RESPONSE_MODEL: None if info is None else info.model,
+            **self._on.naming.server(),
+        }
+        return {**self._labels(), **named(more)}
 
     def _children(self, stats: RequestStats, end: float) -> None:
         if not self._span.is_recording():

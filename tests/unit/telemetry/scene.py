@@ -35,6 +35,7 @@ from draftd.telemetry.spans import InferenceStart
 from tests.fallback import LADDER, LEASE, fallback_state
 
 INFO = ModelInfo("nano", "nano-draft", 2048, 2048, (DRAFT_MODEL,), "", 1000, 200, "cpu (openblas)")
+ADDRESS = ("127.0.0.1", 50551)
 LADDER_STATE = fallback_state(
     position=1,
     hold=Hold(1),
@@ -152,5 +153,5 @@ def telemetry(
     hardware: HardwareView = HARDWARE,
     status: EngineStatus = STATUS,
 ) -> Telemetry:
-    sources = Sources(lambda: INFO, lambda: status, lambda: LADDER_STATE, lambda: True, hardware)
+    sources = Sources(lambda: INFO, lambda: status, lambda: LADDER_STATE, lambda: True, hardware, lambda: ADDRESS)
     return Telemetry.start("1.2.3", TelemetrySettings(capture_content=capture_content), environ, sources)

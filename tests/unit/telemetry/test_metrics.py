@@ -26,8 +26,10 @@ from draftd.telemetry.fallback import observed_decisions
 from draftd.telemetry.metrics import Ledger
 from draftd.telemetry.recording import Naming
 from tests.fallback import LADDER
+from tests.live_check import findings, violations
 from tests.otlp import OtlpReceiver
 from tests.unit.telemetry.scene import (
+    ADDRESS,
     AUTOMATIC,
     AUTOREGRESSIVE,
     CAPPED_STEP,
@@ -94,6 +96,8 @@ def test_every_metric_arrives_as_the_catalog_says(scene: Scene, receiver: OtlpRe
             assert point.unit == metric.unit
             assert point.bounds == metric.buckets
             assert set(point.attributes) <= {attribute.name for attribute in metric.attributes}
+    assert violations(receiver) == []
+    assert not [one for one in findings(receiver) if one.id == "recommended_attribute_not_present"]
 
 
 def fall_back(scene: Scene) -> None:
@@ -188,6 +192,8 @@ def test_each_outcome_is_counted_and_timed(scene: Scene, receiver: OtlpReceiver)
         assert point.value == pytest.approx(0.1 * point.count)
         assert point.attributes["gen_ai.operation.name"] == "chat"
         assert point.attributes["gen_ai.provider.name"] == "draftd"
+        assert point.attributes["gen_ai.response.model"] == "nano"
+        assert (point.attributes["server.address"], point.attributes["server.port"]) == ADDRESS
     for name, times in (("time_to_first_token", 2), ("time_per_output_token", 2)):  # successes only
         assert receiver.count(f"gen_ai.server.{name}") == times
     assert receiver.count("draftd.queue.duration") == receiver.count("draftd.prefill.duration") == 5

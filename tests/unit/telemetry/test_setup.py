@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import opentelemetry.metrics
 import opentelemetry.trace
@@ -180,6 +180,11 @@ def test_resource(
     assert found["service.instance.id"] == scene.telemetry.instance
     assert len(found["service.instance.id"]) == 36 or "service.instance.id" in resource
     assert found["host.name"] == socket.gethostname()
+    assert found["process.pid"] == os.getpid()
+    created = found["process.creation.time"]
+    assert created.endswith("Z")
+    age = datetime.now(UTC) - datetime.fromisoformat(created)
+    assert timedelta(seconds=-2) < age < timedelta(days=1), "it is this process's, in UTC"
 
 
 @pytest.mark.parametrize(
