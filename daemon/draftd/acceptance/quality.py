@@ -190,18 +190,21 @@ class QualityResult:
         if self.faults:
             first = self.faults[0]
             said.append(
-                f"a checker is broken, so that nothing is shown: that of {first.prompt}: {first.what}, on"
-                f" {first.answer!r} ({len(self.faults)} faults in all)"
+                f"nothing is shown, because the checker of {first.prompt} is broken: {first.what}, on {first.answer!r}"
+                f" ({len(self.faults)} faults in all)"
             )
         if missing := self.greedy.missing:
-            said.append(f"{len(missing)} of {len(self.greedy.prompts)} prompts were not answered both ways")
+            asked = len(self.greedy.prompts)
+            said.append(f"{len(missing)} of {asked} prompts were not answered both with and without drafts")
         plain, drafted = self.greedy.autoregressive, self.greedy.speculative
         if plain is None or drafted is None:
             return tuple(said)
         if not plain:
-            said.append("no prompt passes its check even without drafts: there is nothing to compare with")
+            said.append("no prompt passes its check even without drafts, so that there is nothing to compare")
         if plain - drafted > TOLERANCE + _EXACT:
-            said.append(f"{drafted:.1%} pass with drafts, {plain:.1%} without; allowed: {TOLERANCE:.1%} fewer")
+            said.append(
+                f"{drafted:.1%} pass with drafts, and {plain:.1%} without; at most {TOLERANCE:.1%} less is allowed"
+            )
         return tuple(said)
 
 

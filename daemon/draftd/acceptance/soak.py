@@ -422,4 +422,4 @@ def _grown(result: SoakResult) -> str:
     low, high = (rate * 3600 / 2**20 for rate in (worst.slope.low, worst.slope.high))
     left = (result.days_to_exhaustion or 0.0) * _DAY
     span = f"{left / _DAY:.1f} days" if left >= _DAY else f"{left / 3600:.1f} hours"
-    return f"{name} by {low:.0f} to {high:.0f} MiB an hour, which leaves {span}"
+    return f"{name} by {low:.0f} to {high:.0f} MiB an hour, so that it lasts {span} at most"

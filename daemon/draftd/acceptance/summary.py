@@ -30,21 +30,25 @@ class MetricDef:
         return found if isinstance(found, Sequence) else () if found is None else (found,)
 
 
-_SHARED = "% of tokens take no longer; those of one chunk share its time."
+_SHARED = "% of tokens take no longer; the tokens of one chunk share its time."
 METRICS: Mapping[str, MetricDef] = MappingProxyType(
     {
         "decode_tokens_per_second": MetricDef(
-            "tokens/s", "Tokens after the first chunk, over the time since it.", figures.decode_tokens_per_second
+            "tokens/s",
+            "The tokens after the first chunk, divided by the time since that chunk.",
+            figures.decode_tokens_per_second,
         ),
         "output_tokens_per_second": MetricDef(
-            "tokens/s", "All tokens of an answer over the whole time that it took.", figures.output_tokens_per_second
+            "tokens/s",
+            "All tokens of an answer, divided by the time of the whole answer.",
+            figures.output_tokens_per_second,
         ),
-        "time_to_first_token": MetricDef("s", "From asking to the first token.", figures.time_to_first_token),
-        "queue": MetricDef("s", "In the daemon, from arrival until scheduled.", figures.queue),
-        "prefill": MetricDef("s", "In the daemon, until the prompt was in the cache.", figures.prefill),
-        "network": MetricDef("s", "What the network adds to the first token, there and back.", figures.network),
+        "time_to_first_token": MetricDef("s", "The time from asking to the first token.", figures.time_to_first_token),
+        "queue": MetricDef("s", "The time in the daemon from arrival until the request is scheduled.", figures.queue),
+        "prefill": MetricDef("s", "The time in the daemon until the whole prompt is in the cache.", figures.prefill),
+        "network": MetricDef("s", "The time that the network adds to the first token, both ways.", figures.network),
         "time_per_output_token": MetricDef(
-            "s", "The time after the first token, over the tokens after it.", figures.time_per_output_token
+            "s", "The time after the first token, divided by the tokens after it.", figures.time_per_output_token
         ),
         **{f"inter_token_p{q}": MetricDef("s", f"{q} {_SHARED}", figures.inter_token, q / 100) for q in (50, 95, 99)},
         **{
@@ -53,18 +57,18 @@ METRICS: Mapping[str, MetricDef] = MappingProxyType(
             )
             for q in (50, 95, 99)
         },
-        "end_to_end": MetricDef("s", "From asking to the end of the answer.", lambda tick: tick.ended),
+        "end_to_end": MetricDef("s", "The time from asking to the end of the answer.", lambda tick: tick.ended),
         "acceptance": MetricDef(
-            "1", "Drafted tokens that were accepted, by request.", lambda tick: tick.counts.acceptance
+            "1", "The share of drafted tokens that the target accepts, by request.", lambda tick: tick.counts.acceptance
         ),
         "acceptance_at_position_0": MetricDef(
             "1",
-            "Accepted of those drafted first in their block: comparable between block lengths.",
+            "The share of first tokens of a block that the target accepts; it can be compared between block lengths.",
             lambda tick: figures.acceptance_at(tick, 0),
         ),
         "mean_accepted_length": MetricDef(
             "tokens",
-            "Tokens that a draft yields, the target's own counted.",
+            "The tokens that a draft yields; the target's own token is one of them.",
             lambda tick: tick.counts.mean_accepted_length,
         ),
     }

@@ -73,7 +73,7 @@ class TestCheckers:
         result = judged(folder)
         assert result.faults
         first = next(canary.prompt.id for canary in CANARIES if isinstance(canary.check, kind))
-        assert f"a checker is broken, so that nothing is shown: that of {first}: {what}" in result.complaints[0]
+        assert f"nothing is shown, because the checker of {first} is broken: {what}" in result.complaints[0]
 
     @pytest.mark.parametrize(
         ("name", "broken"),
@@ -112,7 +112,7 @@ class TestResult:
         assert result.greedy.difference.estimate == pytest.approx(-3 / 24)
         assert result.greedy.difference.low < -3 / 24 < result.greedy.difference.high <= 0
         assert result.greedy.prompts[0].autoregressive.complaint == "no JSON object"
-        assert "79.2% pass with drafts, 91.7% without" in result.complaints[0]
+        assert "79.2% pass with drafts, and 91.7% without" in result.complaints[0]
 
     def test_it_passes_where_drafts_change_nothing_or_make_it_better(self, tmp_path: Path) -> None:
         for failing, drafted in ((0, 0), (3, 3), (4, 2)):
@@ -128,7 +128,7 @@ class TestResult:
         (folder.path / "quality.jsonl").write_text("\n".join(lines[:-3]) + "\n")
         result = judged(folder)
         assert len(result.greedy.missing) == 2
-        assert result.complaints == ("2 of 24 prompts were not answered both ways",)
+        assert result.complaints == ("2 of 24 prompts were not answered both with and without drafts",)
         assert result.greedy.difference is not None
         assert result.greedy.difference.samples == 22
 

@@ -91,7 +91,7 @@ def test_quality_fails_where_nothing_passes_and_where_a_broken_checker_lets_it(
     said = json.loads(ran.out)
     assert said["success"]["speculative"] >= 8 / 24  # it seems to pass
     assert said["checkers_sound"] is False
-    assert "a checker is broken, so that nothing is shown: that of json-person: accepts what is wrong" in ran.err
+    assert "nothing is shown, because the checker of json-person is broken: accepts what is wrong" in ran.err
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_promoted_ends_with_0_and_the_verdict_is_the_last_line(draftd: Draftd, m
     assert lines[1].startswith("speed [decode]")
     assert "≥ 1.160 × autoregressive" in lines[1]
     assert lines[1].rstrip().endswith("8  passed")
-    assert lines[-1] == "promoted: 1 of 1 criteria of 'ours' hold for k4"
+    assert lines[-1] == "promoted: k4 meets 1 of 1 criteria of 'ours'"
 
 
 def test_not_promoted_ends_with_1_and_says_for_want_of_what(draftd: Draftd, measured: Path, tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_not_promoted_ends_with_1_and_says_for_want_of_what(draftd: Draftd, meas
     assert ran.code == 1
     assert "too few samples" in ran.out
     assert "speed [decode]: 8 of at least 9 requests" in ran.out
-    assert ran.out.splitlines()[-1].startswith("not promoted: 0 of 1 criteria")
+    assert ran.out.splitlines()[-1].startswith("not promoted: k4 meets 0 of 1 criteria")
 
 
 def test_not_judged_ends_with_2_and_names_the_field(draftd: Draftd, measured: Path, tmp_path: Path) -> None:

@@ -79,16 +79,17 @@ class Verdict:
     def sentence(self) -> str:
         """The verdict in one line."""
         if self.decision is Decision.NOT_JUDGED:
-            return f"not judged: {self.reasons[0]}" + (f" (and {len(self.reasons) - 1} more)" * (len(self.reasons) > 1))
+            more = len(self.reasons) - 1
+            return f"not judged: {self.reasons[0]}" + (f" (and {more} more reason{'s' * (more > 1)})" if more else "")
         proven = len(self.judgements) - len(self.unproven)
-        counted = f"{proven} of {len(self.judgements)} criteria of {self.spec!r} hold"
-        counted += f" for {self.candidate}" if self.candidate else ""
+        counted = f"{self.candidate or 'the run'} meets {proven} of {len(self.judgements)} criteria of {self.spec!r}"
         if self.decision is Decision.PROMOTED:
             return f"promoted: {counted}"
-        missed: dict[str, list[str]] = {"failed": [], "not proven": []}
+        missed: dict[str, list[str]] = {"it fails": [], "it does not prove": []}
         for one in self.unproven:
-            missed["failed" if one.outcome is Outcome.FAILED else "not proven"].append(f"“{one.criterion.name}”")
-        return f"not promoted: {counted}; " + "; ".join(f"{how}: {', '.join(of)}" for how, of in missed.items() if of)
+            how = "it fails" if one.outcome is Outcome.FAILED else "it does not prove"
+            missed[how].append(f"“{one.criterion.name}”")
+        return f"not promoted: {counted}; " + "; ".join(f"{how} {', '.join(of)}" for how, of in missed.items() if of)
 
 
 def hindrances(run: Evidence, baseline: Evidence | None, may_differ: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -99,7 +100,7 @@ def hindrances(run: Evidence, baseline: Evidence | None, may_differ: Sequence[st
     if baseline is not None:
         refused += _within(baseline)
         for one, _, _ in _differing(product(_kept(baseline), _kept(run))):
-            line = f"{one.field} is {one.right}, and in the baseline ({baseline.name}) {one.left}"
+            line = f"{one.field} is {one.right} in this run, and {one.left} in the baseline {baseline.name}"
             (allowed if _is_below(one.field, may_differ) else refused).append(line)
     return refused, allowed
 
@@ -177,7 +178,8 @@ def choose(candidate: Candidate, run: Evidence) -> Chosen:
     if not drafting:
         return Chosen(None, candidate.drafter, found.sentence)
     best = max(drafting, key=lambda length: drafting[length])
-    return Chosen(best, candidate.drafter, f"{found.sentence} Judged are blocks of {best}, the fastest that draft.")
+    judged = f"Blocks of {best} are judged, because they are the fastest."
+    return Chosen(best, candidate.drafter, f"{found.sentence} {judged}")
 
 
 def judge(criterion: Criterion, chosen: Chosen, run: Evidence, baseline: Evidence | None) -> Judgement:
@@ -227,7 +229,7 @@ def judge_run(path: Path, spec: Spec, *, baseline: Path | None = None, may_diffe
     """
     needing = [one.name for one in spec.criterion if one.against is Against.BASELINE]
     if needing and baseline is None:
-        reason = f"{needing[0]!r} is against a baseline, and none is given"
+        reason = f"{needing[0]!r} needs a baseline, and none is given"
         return not_judged(reason, spec=spec.name, run=path.resolve().name)
     run, other = _read(path), _read(baseline) if baseline is not None else None
     if isinstance(run, str):
@@ -270,7 +272,7 @@ def _notes(run: Evidence, chosen: Chosen, allowed: Sequence[str]) -> Iterator[st
         # Where no arm is the candidate's, whatever its temperature and however many at a time.
         arms = run.arms.get(stage, ())
         if arms and chosen.id and not any(arm.split("-t")[0].split("-x")[0] == chosen.id for arm in arms):
-            yield f"The candidate is {chosen.id}; the {stage} was of {', '.join(arms)}."
+            yield f"The candidate is {chosen.id}, but the {stage} stage measured {', '.join(arms)}."
     yield from (f"allowed: {one}" for one in allowed)
 
 

@@ -121,7 +121,7 @@ class Scope:
         arm = "" if self.arm is None else self.arm.id
         if self.arm is not None and self.over_autoregressive:
             arm += f" and {self.arm.baseline.id}"
-        return ", ".join(part for part in (arm, self.group, self.workload) if part)
+        return " in ".join(part for part in (arm, self.group, self.workload) if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +176,8 @@ def _of_sweep(name: str, run: Evidence, scope: Scope, baseline: Evidence | None)
     else:
         found = summary.measure(summary.select(ticks, arm=arm.id), name)
     if found is None:
-        both = ", in both runs on the same prompts" if baseline is not None else ""
-        return Reading.none(f"no answer of {scope}{both}")
+        both = " in both runs" if baseline is not None else ""
+        return Reading.none(f"no prompt was answered{both} by {scope}")
     return Reading.of(found)
 
 
@@ -202,7 +202,7 @@ def _machine(unit: str, what: str, figure: str, readings: Iterable[str], **more:
             few = soak.too_few_samples or f"{counted} readings are too few to tell"
             return Reading.none(few, Lack.TOO_FEW, counted)
         if not soak.readings.get("at"):
-            return Reading.none("the machine was not asked while it was soaked")
+            return Reading.none("the machine was not read during the soak")
         return Reading.none(f"{what} cannot be read on this machine", Lack.UNREADABLE)
 
     return _soak(unit, "readings", read, **more)
@@ -211,13 +211,13 @@ def _machine(unit: str, what: str, figure: str, readings: Iterable[str], **more:
 def _sustained(soak: SoakResult) -> Reading:
     value, judged = soak.sustained_acceptance(), len(soak.judged_windows)
     if value is None:
-        return Reading.none(f"{judged} of {len(soak.windows)} windows had drafts enough", Lack.TOO_FEW, judged)
+        return Reading.none(f"only {judged} of {len(soak.windows)} windows had enough drafts", Lack.TOO_FEW, judged)
     return Reading(value, samples=judged)
 
 
 def _rate(soak: SoakResult) -> Reading:
     rate = soak.tokens_per_second
-    return Reading.none("nothing came of it") if rate is None else Reading(rate, samples=soak.requests)
+    return Reading.none("the soak took no time") if rate is None else Reading(rate, samples=soak.requests)
 
 
 def _errors(stage: SoakResult | QualityResult) -> Reading:
@@ -238,7 +238,7 @@ def _share(figure: Callable[[Comparison], float | Interval | None]) -> Callable[
 
     def read(found: QualityResult) -> Reading:
         if found.faults:
-            return Reading.none("a checker is broken, so that nothing is shown")
+            return Reading.none("nothing is shown, because a checker is broken")
         value, prompts = figure(found.greedy), found.greedy.prompts
         if value is None:
             return Reading.none(_ONE_WAY)
@@ -264,7 +264,7 @@ def _identical(found: QualityResult) -> Reading:
 
 
 def _sound(found: QualityResult) -> Reading:
-    broken = [f"that of {one.prompt} {one.what}" for one in found.faults[:1]]
+    broken = [f"the checker of {one.prompt}: {one.what}" for one in found.faults[:1]]
     return Reading(0.0 if broken else 1.0, samples=len(found.greedy.prompts), reason="".join(broken))
 
 
@@ -283,11 +283,11 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         "soak.requests": _soak("", "requests", lambda soak: Reading(soak.requests, samples=soak.requests), moves=_UP),
         "soak.errors": _soak("", "requests", _errors, moves=_UP),
         "soak.tokens_per_second": _soak("tokens/s", "requests", _rate),
-        "soak.peak_resident": _machine("By", "peak resident", "peak_resident", ["resident"], moves=_UP),
-        "soak.headroom": _machine("By", "headroom", "least_headroom", ["headroom"], moves=_DOWN),
-        "soak.critical_seconds": _machine("s", "critical seconds", "longest_critical", ["pressure"], moves=_UP),
-        "soak.swap_in": _machine("By", "swap in", "swap_in", ["swap_in"], moves=_UP),
-        "soak.throttles": _machine("", "throttles", "throttles", ["throttles"], moves=_UP),
+        "soak.peak_resident": _machine("By", "memory", "peak_resident", ["resident"], moves=_UP),
+        "soak.headroom": _machine("By", "free memory", "least_headroom", ["headroom"], moves=_DOWN),
+        "soak.critical_seconds": _machine("s", "memory pressure", "longest_critical", ["pressure"], moves=_UP),
+        "soak.swap_in": _machine("By", "swap-ins", "swap_in", ["swap_in"], moves=_UP),
+        "soak.throttles": _machine("", "throttle events", "throttles", ["throttles"], moves=_UP),
         "soak.resident_growth": _machine("By/s", "memory", "resident", ["resident"], **_ESTIMATED),
         "soak.mlx_growth": _machine("By/s", "memory", "mlx", ["mlx_active"], **_ESTIMATED),
         "soak.days_to_exhaustion": _machine("d", "memory", "days_to_exhaustion", _MEMORY, divisible=False),

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from draftd.acceptance.report.figures import figure
+from draftd.acceptance.report.figures import capitalised, figure
 from draftd.acceptance.statistics import Interval
 
 PALETTE: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -82,13 +82,14 @@ _DASHES: Mapping[str, Any] = {"dashed": (0, (4, 3)), "dotted": (0, (1, 2.5)), "b
 @dataclass(frozen=True, slots=True)
 class Chart:
     """`drawing` is what is inside of an SVG element with this `viewbox`, `told` the same in words, for a reader who
-    cannot see it."""
+    cannot see it. A `single` one would show one point or one row; it is not drawn, since a sentence says as much."""
 
     id: str
     told: str
     viewbox: str
     drawing: str
     series: Sequence[Line] = ()
+    single: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,8 @@ def lines(
         axes.set_ylim(low, high + (high - low) * 0.04)
 
     words = told or "; ".join(_told(one) for one in series if len(one.ys))
-    return _drawn(id_, f"{up} by {across}. {words}", paint, across=across, up=up, series=series)
+    single = all(len(set(one.xs)) < 2 for one in series)
+    return _drawn(id_, words, paint, across=across, up=up, series=series, single=single)
 
 
 def ranges(
@@ -174,13 +176,16 @@ def ranges(
         _rows(axes, rows)
         axes.margins(x=0.06)
         left, right = axes.get_xlim()
-        axes.set_xlim(left if level is not None else 0, right)
+        left = left if level is not None else 0.0
+        axes.set_xlim(left, max(right, left + (axes.dataLim.x1 - left) * 1.06))
 
     told = {
-        name: [f"{series} {one.estimate:.3g} ({one.low:.3g} to {one.high:.3g})" for series, one in found.items()]
-        for name, found in rows.items()
+        name: {
+            series: f"{figure(one.estimate)} ({figure(one.low)} to {figure(one.high)})" for series, one in all_.items()
+        }
+        for name, all_ in rows.items()
     }
-    return _drawn(id_, _listed(told), paint, across=unit, height=116 + 30 * len(rows))
+    return _drawn(id_, _listed(told), paint, across=unit, height=116 + 30 * len(rows), single=len(rows) == 1)
 
 
 def parts(id_: str, rows: Mapping[str, Mapping[str, float]], inks: Mapping[str, str]) -> Chart:
@@ -198,10 +203,10 @@ def parts(id_: str, rows: Mapping[str, Mapping[str, float]], inks: Mapping[str, 
         for row, total in enumerate(left):
             axes.text(total + longest * 0.015, row, f"{figure(float(total))} s", va="center")
         _rows(axes, rows)
-        axes.set_xlim(0, longest * 1.2)
+        axes.set_xlim(0, longest * 1.26)  # the total stands behind its bar
 
-    told = {name: [f"{part} {seconds:.3g} s" for part, seconds in values.items()] for name, values in rows.items()}
-    return _drawn(id_, _listed(told), paint, across="seconds", height=108 + 44 * len(rows))
+    told = {name: {part: f"{figure(value)} s" for part, value in values.items()} for name, values in rows.items()}
+    return _drawn(id_, _listed(told), paint, across="seconds", height=108 + 44 * len(rows), single=len(rows) == 1)
 
 
 def _line(axes: Axes, one: Line) -> None:
@@ -222,14 +227,22 @@ def _line(axes: Axes, one: Line) -> None:
 
 
 def _told(one: Line) -> str:
+    if one.marks == "ring":
+        return one.label
     if len(one.ys) > 12:
-        ends = f"from {one.ys[0]:.3g} to {one.ys[-1]:.3g}"
-        return f"{one.label}: {ends}, at least {min(one.ys):.3g}, at most {max(one.ys):.3g}"
-    return f"{one.label}: " + ", ".join(f"{y:.3g} at {x:.3g}" for x, y in zip(one.xs, one.ys, strict=True))
+        first, last, least, most = map(figure, (one.ys[0], one.ys[-1], min(one.ys), max(one.ys)))
+        return f"{one.label}: from {first} to {last}, at least {least}, at most {most}"
+    return f"{one.label}: " + ", ".join(f"{figure(y)} at {x:.3g}" for x, y in zip(one.xs, one.ys, strict=True))
 
 
-def _listed(told: Mapping[str, Sequence[str]]) -> str:
-    return "; ".join(f"{name}: {', '.join(values)}" for name, values in told.items())
+def _listed(told: Mapping[str, Mapping[str, str]]) -> str:
+    """By the name of a row; the name of a series only where there are several."""
+    if all(len(row) == 1 for row in told.values()):
+        return "; ".join(f"{name}: {value}" for name, row in told.items() for value in row.values())
+    return ". ".join(
+        f"{capitalised(name)} – " + "; ".join(f"{key}: {value}" for key, value in row.items())
+        for name, row in told.items()
+    )
 
 
 def _rows(axes: Axes, names: Collection[str]) -> None:
@@ -253,7 +266,11 @@ def _drawn(
     up: str = "",
     height: int = _HEIGHT,
     series: Sequence[Line] = (),
+    single: bool = False,
 ) -> Chart:
+    told = (f"Vertical axis: {up}. " if up else "") + f"Horizontal axis: {across}. {capitalised(told)}"
+    if single:
+        return Chart(id_, told, "", "", series, single)
     style: dict[Any, Any] = {**_STYLE, **{key: _ink(ink) for key, ink in _COLOURS.items()}, "svg.hashsalt": id_}
     with matplotlib.rc_context(style), io.StringIO() as out:
         layout = ConstrainedLayoutEngine(w_pad=6 / 72, h_pad=5 / 72)

@@ -62,6 +62,14 @@ def spread(interval: Interval, scale: float = 1.0, places: int = 2) -> str:
     return f"{low}–{high}" if not low.startswith("−") and not high.startswith("−") else f"{low} to {high}"
 
 
+def interval(found: Interval, scale: float = 1.0, places: int = 2) -> str:
+    """Within a sentence, in brackets: 95 % interval 1.62 to 1.96."""
+    if found.samples == 1:
+        return "from one answer"
+    low, high = (fixed(end * scale, places) for end in (found.low, found.high))
+    return f"95 % interval {low} to {high}"
+
+
 def measured(interval: Interval | None, scale: float = 1.0, unit: str = "") -> Cell:
     """An estimate, its interval below."""
     if interval is None:
@@ -85,8 +93,8 @@ def size(count: float) -> str:
     """Bytes, in the unit that reads best."""
     for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if abs(count) >= unit:
-            return f"{figure(count / unit)} {name}"
-    return f"{figure(count)} B"
+            return f"{figure(count / unit)}\N{NO-BREAK SPACE}{name}"
+    return f"{figure(count)}\N{NO-BREAK SPACE}B"
 
 
 def memory(count: float) -> str:
@@ -99,7 +107,7 @@ def span(seconds: float | None) -> str:
     if seconds is None:
         return NOTHING
     if seconds < 120:
-        return f"{figure(seconds)} s"
+        return f"{figure(seconds)}\N{NO-BREAK SPACE}s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min".removesuffix(" 0 min")
 
@@ -132,6 +140,25 @@ def name(arm: Arm | str) -> str:
     return ", ".join(parts)
 
 
+def spoken(arm: Arm | str) -> str:
+    """Within a sentence: autoregressive decoding; speculative decoding in blocks of 4; … at temperature 0.8."""
+    known = parse(arm) if isinstance(arm, str) else arm
+    if known is None:
+        return str(arm)
+    if known.drafter is None:
+        said = "autoregressive decoding"
+    else:
+        said = "speculative decoding"
+        said += "" if known.drafter == DRAFT_MODEL else f" with {known.drafter.replace('_', ' ')}"
+        said += (
+            f" at automatic depth up to {known.block_length}"
+            if known.automatic
+            else f" in blocks of {known.block_length}"
+        )
+    said += f" at temperature {known.temperature:g}" if known.temperature else ""
+    return said + (f" with {known.concurrency} requests at a time" if known.concurrency > 1 else "")
+
+
 def named(arm: Arm, candidate: bool = False) -> Cell:
     """How it decodes; below, in what it differs."""
     way, *rest = name(arm).split(", ")
@@ -157,4 +184,5 @@ def grew(growth: Growth) -> Cell:
     low, middle, high = (
         figure(rate * 3600 / 1e6) for rate in (growth.slope.low, growth.slope.estimate, growth.slope.high)
     )
-    return Cell(f"{middle} MB an hour", f"{low} to {high}; " + ("certain" if growth.certain else "none is certain"))
+    shown = "growth is certain" if growth.certain else "no growth is certain"
+    return Cell(f"{middle} MB an hour", f"{low} to {high}; {shown}")

@@ -52,9 +52,9 @@ _SUMMARISED = (
 _SIGNS = {"good": "✓ ", "bad": "✗ ", "unproven": "? ", "absent": "– ", "excused": "○ "}
 _FORMS = (
     *(figures.Cell, figures.capitalised, figures.count, figures.days, figures.figure, figures.fixed, figures.grew),
-    *(figures.integer, figures.listed, figures.measured, figures.memory, figures.money, figures.name, figures.named),
-    *(figures.share, figures.signed, figures.size, figures.span, figures.spread, sweep.median_chunk, sweep.same_texts),
-    *(break_even, expected_tokens, per_answer, speedup, ends),
+    *(figures.integer, figures.interval, figures.listed, figures.measured, figures.memory, figures.money, figures.name),
+    *(figures.named, figures.share, figures.signed, figures.size, figures.span, figures.spoken, figures.spread),
+    *(break_even, expected_tokens, per_answer, speedup, ends, sweep.median_chunk, sweep.same_texts),
 )
 """What the templates call, by its own name."""
 
@@ -100,7 +100,8 @@ def _rendered(template: str, made: Mapping[str, Any], *, autoescape: bool, **mor
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["plain"], environment.tests["usable"] = _plain, usable
+    environment.filters |= {"plain": _plain, "quoted": "“{}”".format}
+    environment.tests["usable"] = usable
     environment.globals |= {form.__name__: form for form in _FORMS}
     environment.globals |= {"columns_of": figures.columns, "empty": figures.Cell(""), "infinity": math.inf}
     environment.globals |= {"gate": gate, "METRICS": METRICS, "tones": _TONES}
@@ -133,10 +134,10 @@ def report(
         "about": _about(folder, last),
         "tone": tone,
         "word": word,
-        "sentence": figures.capitalised(verdict.sentence.partition(": ")[2] + "."),  # the word before it is shown large
+        "sentence": _sentence(verdict),
         "outcomes": {one: outcomes[one] for one in Outcome if outcomes[one]},
         "made_by": f"Made by draftd {__version__} from the raw ticks of the run “{folder.name}”. "
-        "Nothing here is fetched or runs.",
+        "It fetches nothing and runs no script.",
         "sweep": swept,
         "candidate": candidate,
         "soak": soak,
@@ -202,6 +203,14 @@ def _candidate(verdict: Verdict, swept: Sweep | None) -> Arm | None:
         return judged
     gains = [(gain.estimate, arm) for arm in swept.lengths if (gain := swept.gains.get(arm)) is not None]
     return max(gains, key=lambda pair: pair[0])[1] if gains else None
+
+
+def _sentence(verdict: Verdict) -> str:
+    """Without the word before it, which is shown large, and with the candidate's name for its id."""
+    said = verdict.sentence.partition(": ")[2] + "."
+    if verdict.candidate and said.startswith(verdict.candidate):
+        said = figures.spoken(verdict.candidate) + said.removeprefix(verdict.candidate)
+    return figures.capitalised(said)
 
 
 def _last(manifests: Mapping[int, Manifest]) -> Manifest | None:

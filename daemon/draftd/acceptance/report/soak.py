@@ -23,7 +23,7 @@ def soak_charts(ticks: Sequence[Tick], samples: Sequence[Sample], windows: Seque
 
     def read(label: str, ink: str, what: Callable[[Sample], float | None], scale: float = 1.0) -> list[Line]:
         known = [(at, value / scale) for at, one in readings if (value := what(one)) is not None]
-        return line(label, ink, known, "plain") if len(known) > 1 else []
+        return line(label, ink, known, "plain")
 
     def window(label: str, ink: str, what: Callable[[Window], float | None], scale: float = 1.0) -> list[Line]:
         found = [((one.start + one.seconds / 2) / 60, what(one)) for one in windows]
@@ -37,11 +37,11 @@ def soak_charts(ticks: Sequence[Tick], samples: Sequence[Sample], windows: Seque
             yield lines(id_, series, across="minutes of the soak", up=unit, xlim=(0, minutes), **more)
 
     used = read("the daemon’s process", "speculative", lambda one: one.resident, 1e9)
-    yield from chart("memory", used + read("of MLX, in use and kept", "second", lambda one: one.mlx, 1e9), "GB")
+    yield from chart("memory", used + read("MLX with its cache", "second", lambda one: one.mlx, 1e9), "GB")
     free = read("free above the floor", "speculative", lambda one: one.headroom, 1e9)
     yield from chart("headroom", free, "GB", level=(0.0, "the floor", "bad"))
     if accepted := window("accepted / drafted", "speculative", lambda one: one.acceptance if one.enough else None, 100):
-        accepted += window("α, each given the last", "third", lambda one: one.alpha if one.enough else None, 100)
+        accepted += window("α, accepted / reached", "third", lambda one: one.alpha if one.enough else None, 100)
     level = LEAST_ACCEPTED * 100, share(LEAST_ACCEPTED), "bad"
     yield from chart("soak-acceptance", accepted, "% of drafted tokens", level=level, top=100)
     rate = window("all streams together", "speculative", lambda one: one.tokens_per_second)

@@ -122,12 +122,11 @@ def worth_chart(sweep: Sweep, found: Worth) -> Chart:
         if k in found.points:
             alpha, gain, formula = found.points[k]
             series.append(Line(f"_measured {k}", ink, [alpha * 100], [gain], marks="dot"))
-            said = f"measured {gain:.2f} times autoregressive, expected {formula:.2f}"
-            told.append(f"{label}: accepted {share(alpha)}, {said}")
+            told.append(f"{label}: {share(alpha)} accepted, {gain:.2f} measured, {formula:.2f} expected")
     return lines(
         "expected",
         series,
-        across="% accepted, each token given those before it",
+        across="% accepted of the tokens that the target reached",
         up="× autoregressive",
         told="; ".join(told),
         xlim=(0, 100),
@@ -197,8 +196,8 @@ def _distribution(id_: str, times: Mapping[Arm, Sequence[float]]) -> Chart:
     return lines(
         id_,
         series,
-        across="ms",
-        up="% that take no longer",
+        across="ms, or less",
+        up=f"% of {id_}",
         told="; ".join(told),
         yticks=(0, 25, 50, 75, 95),
         top=100,

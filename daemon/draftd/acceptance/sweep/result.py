@@ -57,20 +57,20 @@ def knee(ticks: Iterable[Tick], drafter: DrafterName = DRAFT_MODEL) -> Knee | No
 def _sentence(at: int, best: int, curve: dict[int, Interval]) -> str:
     if best == 0:
         block = max((length for length in curve if length), key=lambda length: curve[length].estimate)
-        reached = f"of blocks the fastest, those of {block}, reach {_share(curve[block])} of autoregressive decoding"
-        if curve[block].high < 1:
-            return f"Speculation does not pay here: {reached}."
-        return f"Speculation is not shown to pay here: {reached}."
+        found = "does not pay" if curve[block].high < 1 else "is not shown to pay"
+        reached = _throughput(curve[block], "autoregressive decoding")
+        return f"Speculation {found} here: blocks of {block}, the fastest of all blocks, reach {reached}."
     if at == best:
-        return f"The knee is at {at}: blocks of {at} decode fastest, and no shorter ones come up to them."
-    reached = f"{_share(curve[at])} of the fastest, blocks of {best}"
+        return f"The knee is at {at}: blocks of {at} decode fastest, and anything shorter is slower."
+    reached = _throughput(curve[at], f"blocks of {best}, the fastest")
     if at == 0:
         return f"Speculation is not shown to pay here: autoregressive decoding reaches {reached}."
-    return f"The knee is at {at}: blocks of {at} reach {reached}; no shorter ones do."
+    return f"The knee is at {at}: blocks of {at} reach {reached}. Anything shorter is slower."
 
 
-def _share(ratio: Interval) -> str:
-    return f"{ratio.estimate:.2f}× ({ratio.low:.2f} to {ratio.high:.2f})"
+def _throughput(ratio: Interval, other: str) -> str:
+    interval = f"95 % interval {ratio.low:.2f} to {ratio.high:.2f}"
+    return f"{ratio.estimate:.2f} times the throughput of {other} ({interval})"
 
 
 @dataclass(frozen=True, slots=True)

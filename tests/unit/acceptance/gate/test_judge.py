@@ -397,14 +397,14 @@ def test_what_cannot_be_read_is_not_judged_and_named(tmp_path: Path, name: str, 
 
 def test_a_criterion_against_a_baseline_needs_one(tmp_path: Path) -> None:
     said = refused(judge_run(small(tmp_path / "run", manifest()), spec(AGAINST)))
-    assert said == "'acceptance' is against a baseline, and none is given"
+    assert said == "'acceptance' needs a baseline, and none is given"
 
 
 def test_a_baseline_of_another_thing_is_not_judged_against(tmp_path: Path) -> None:
     run, other = small(tmp_path / "run", manifest()), small(tmp_path / "other", with_draft("aa" * 32))
     verdict = judge_run(run, spec(AGAINST), baseline=other)
     field = "models.draft.files.model.safetensors.sha256"
-    assert refused(verdict) == f"{field} is {'5b' * 32}, and in the baseline (other) {'aa' * 32}"
+    assert refused(verdict) == f"{field} is {'5b' * 32} in this run, and {'aa' * 32} in the baseline other"
     assert verdict.baseline == "other"
 
 
@@ -425,8 +425,8 @@ def test_what_may_differ_is_said_field_by_field(tmp_path: Path, may_differ: str,
     assert (verdict.decision is not Decision.NOT_JUDGED) == judged
     if judged:
         assert verdict.notes == (
-            f"allowed: models.draft.files.model.safetensors.sha256 is {'5b' * 32}, "
-            f"and in the baseline (other) {'aa' * 32}",
+            f"allowed: models.draft.files.model.safetensors.sha256 is {'5b' * 32} in this run, "
+            f"and {'aa' * 32} in the baseline other",
         )
 
 

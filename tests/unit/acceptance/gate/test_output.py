@@ -122,7 +122,7 @@ def test_the_suite_says_what_was_judged_and_when() -> None:
     properties = {one.get("name"): one.get("value") for one in found.iter("property")}
     assert found.get("timestamp") == "2026-11-21T20:00:00"
     assert (properties["run"], properties["baseline"], properties["candidate"]) == ("tonight", "last week", "k4")
-    assert properties["verdict"] == "promoted: 1 of 1 criteria of 'ours v1.2' hold for k4"
+    assert properties["verdict"] == "promoted: k4 meets 1 of 1 criteria of 'ours v1.2'"
     assert found.findtext("system-out") == "The knee is at 4."
     # A dot in a spec's name would make a package of what stands before it.
     assert {case.get("classname") for case in found.iter("testcase")} == {"draftd.gate.ours v1 2"}
@@ -180,9 +180,9 @@ def test_exit_codes() -> None:
 
 
 def test_the_sentence_names_what_stands_in_the_way() -> None:
-    assert verdict(Outcome.PASSED, Outcome.EXCUSED).sentence == "promoted: 2 of 2 criteria of 'ours v1.2' hold for k4"
+    assert verdict(Outcome.PASSED, Outcome.EXCUSED).sentence == "promoted: k4 meets 2 of 2 criteria of 'ours v1.2'"
     said = verdict(Outcome.PASSED, Outcome.FAILED, Outcome.NOT_MEASURED).sentence
-    assert said.startswith("not promoted: 1 of 3 criteria")
-    assert said.endswith("; failed: “the one that failed”; not proven: “the one that not_measured”")
+    assert said.startswith("not promoted: k4 meets 1 of 3 criteria")
+    assert said.endswith("; it fails “the one that failed”; it does not prove “the one that not_measured”")
     two = Verdict(Decision.NOT_JUDGED, "ours", "tonight", reasons=("a", "b"))
-    assert two.sentence == "not judged: a (and 1 more)"
+    assert two.sentence == "not judged: a (and 1 more reason)"

@@ -58,8 +58,8 @@ def test_a_good_run_is_promoted(good: Path) -> None:
 def test_a_soak_of_another_block_length_than_the_candidates_is_said_to_be(good: Path) -> None:
     verdict = judge_run(good, parse(shipped().replace('"knee"', "2"), "ours.toml"))
     assert verdict.notes == (
-        "The candidate is k2; the soak was of k4-x4.",
-        "The candidate is k2; the quality was of ar, k4.",
+        "The candidate is k2, but the soak stage measured k4-x4.",
+        "The candidate is k2, but the quality stage measured ar, k4.",
     )
 
 

@@ -46,6 +46,14 @@ function look(frame) {
     if (box.width && (box.right > window_.innerWidth + 1 || one.scrollWidth > one.clientWidth + 2 && one.clientWidth))
       wrong.push("cut: " + one.textContent.trim().slice(0, 60));
   }
+  const inside = one => [...page.querySelectorAll(one)].some(found => found.getBoundingClientRect().height > 0);
+  seen.list = [inside("nav.contents .side"), inside("nav.contents details")];
+  for (const note of page.querySelectorAll(".note")) {
+    const box = note.getBoundingClientRect(), before = note.previousElementSibling.getBoundingClientRect();
+    const beside = note.parentElement.getBoundingClientRect();
+    if (box.top - before.bottom < 12 || box.left < 16 || box.right > beside.right)
+      wrong.push("a note without a margin: " + note.textContent.trim().slice(0, 60));
+  }
   seen.charts = page.querySelectorAll("svg.chart").length;
   seen.paper = window_.getComputedStyle(page.body).backgroundColor;
   const line = page.querySelector("#chart-throughput svg.chart path[style*=speculative]");
@@ -91,6 +99,7 @@ def test_nothing_is_cut_nothing_overlaps_and_nothing_is_fetched(full_html: str, 
     assert page["wrong"] == []
     assert page["charts"] >= 18
     assert page["asked"] == 0
+    assert page["list"] == [width == 1400, width == 400]
 
 
 def test_the_page_follows_the_readers_system_and_its_switch_overrules_it(full_html: str, tmp_path: Path) -> None:

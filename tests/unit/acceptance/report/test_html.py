@@ -18,7 +18,7 @@ from draftd.acceptance.report.charts import PALETTE, SERIES, Line, lines
 from draftd.acceptance.report.render import html, report
 from draftd.acceptance.ticks import Stage
 from tests.acceptance import manifest, synthetic_run
-from tests.unit.acceptance.report.conftest import SMALL
+from tests.unit.acceptance.report.conftest import SMALL, Page
 
 _VOID = {"meta", "input", "br", "hr", "img", "link"}
 
@@ -80,6 +80,24 @@ def test_nothing_is_fetched_and_nothing_runs(tree: Parsed, full_html: str) -> No
         assert attributes.get("href", "#").startswith("#"), (tag, attributes)
     assert not re.search(r"url\((?!#)", full_html)
     assert "@import" not in full_html
+
+
+def test_the_sections_are_listed_at_the_side_folded_on_a_telephone_and_printed(full_page: Page, full_html: str) -> None:
+    (nav,) = list(full_page.root.iter("nav"))
+    sections = [one.get("aria-labelledby") for one in full_page.root.iter("section")]
+    for part in (nav.find("details"), nav.find("div")):  # of the two one is shown
+        assert part is not None
+        assert [one.get("href") for one in part.iter("a")] == [f"#{id_}" for id_ in sections]
+    assert "open" not in nav.find("details").attrib  # type: ignore[union-attr]
+    style = full_html[full_html.index("<style>") : full_html.index("</style>")]
+    shown, folded = "nav.contents .side { display: block; }", "nav.contents details { display: none; }"
+    wide, printed = style[style.index("(min-width: 80rem)") :], style[style.index("@media print") :]
+    assert "nav.contents .side { display: none; }" in style[: style.index("@media")]
+    assert shown in wide[: wide.index("@media")]
+    assert folded in wide[: wide.index("@media")]
+    assert "position: sticky" in wide[: wide.index("@media")]
+    assert shown in printed
+    assert "nav.contents details { display: none; }" in printed
 
 
 def test_no_id_is_there_twice_and_every_reference_finds_its_own(tree: Parsed, full_html: str) -> None:

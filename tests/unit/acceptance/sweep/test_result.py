@@ -105,7 +105,9 @@ def test_what_it_says() -> None:
     unsure = knee(curve({0: 108, 2: 100}, noise=0.2, prompts=4))
     assert unsure is not None
     assert dict(unsure.curve)[2].high > 1
-    assert unsure.sentence.startswith("Speculation is not shown to pay here: of blocks the fastest, those of 2, reach")
+    assert unsure.sentence.startswith(
+        "Speculation is not shown to pay here: blocks of 2, the fastest of all blocks, reach"
+    )
 
 
 def test_other_arms_are_no_part_of_it() -> None:
