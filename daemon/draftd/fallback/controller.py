@@ -273,6 +273,7 @@ class Controller:
         except Exception as error:
             text = "the fallback could not look; it goes on, and further failures are not logged"
             self._outage.began(text, level=logging.ERROR, error=error)
+            answers = [_not_looked() for _ in waiting]  # nothing of it is in force yet, nor on the disk
         for answer, (_, future) in zip(answers, waiting, strict=True):
             _end_as(future, answer)
 
@@ -382,6 +383,12 @@ class Controller:
             probe=self._schedule.probed,
             canaries=self._schedule.tested,
         )
+
+
+def _not_looked() -> Future[Any]:
+    failed: Future[Any] = Future()
+    failed.set_exception(QueueFull("the fallback could not look; its log says why", retry_after=_RETRY_SECONDS))
+    return failed
 
 
 def _end(done: Future[T], made: Callable[[], T | Future[T]]) -> None:

@@ -100,6 +100,7 @@ class History:
         self._path, self._before = path, path.with_name(f"{path.name}.1")
         self._capacity = capacity
         self._count = 0
+        self._torn = False  # the last line may not be whole
         self._outage = OutageLog(log)
 
     def restore(self) -> tuple[Transition, ...]:
@@ -118,6 +119,8 @@ class History:
     def append(self, transition: Transition) -> None:
         """Adds one. What cannot be written is logged once, until it can be again; a listener must not raise."""
         try:
+            if self._torn:
+                self._count, self._torn = len(_lines(self._path)), False
             if self._count >= self._capacity:
                 os.replace(self._path, self._before)
                 self._count = 0
@@ -125,6 +128,7 @@ class History:
                 file.write(_LINE.dump_json(transition) + b"\n")
             self._count += 1
         except OSError as error:
+            self._torn = True
             self._outage.began(f"{self._path} cannot be written: {error.strerror}; events are lost in a restart")
         else:
             self._outage.ended()

@@ -102,12 +102,17 @@ class StateStore:
             replace_file(self.path, document)
 
     def set_aside(self) -> None:
-        """Puts a broken file where a person can look at it."""
+        """Keeps a broken file where a person can look at it. It also stays in its place until the next one is saved: a
+        process that is killed before finds it broken again, and not gone."""
         if self.path is None:
             return
         aside = self.path.with_name(f"{self.path.name}.broken")
         try:
-            os.replace(self.path, aside)
+            aside.unlink(missing_ok=True)
+            try:
+                os.link(self.path, aside)
+            except OSError:  # a file system without links, or a folder in the file's place
+                os.replace(self.path, aside)
         except OSError as error:
             log.warning("%s cannot be put aside: %s", self.path, error.strerror)
         else:

@@ -164,6 +164,10 @@ class InferenceService:
             self.left[reason] = self.left.get(reason, 0) + 1
             (span or self._begin_span(start)).left(reason)
             raise
+        except Exception as error:  # a bug: its request is counted as any other that is refused
+            self.refused += 1
+            (span or self._begin_span(start)).refused(EngineFailure(f"{type(error).__name__}: {error}"))
+            raise
         return _Call(valid, Started(request_id, model.info, len(ids), plan), tokenizer, span, stream)
 
     def _ready(self) -> ServedModel:

@@ -232,7 +232,6 @@ class MemoryStore(StateStore):
 
     def set_aside(self) -> None:
         self.aside += 1
-        self.text = None
 
 
 class SameThread(Controller):

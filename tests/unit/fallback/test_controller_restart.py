@@ -218,6 +218,13 @@ def test_an_unreadable_state_is_put_aside_and_nothing_is_drafted(
     assert Controlled(StateStore(path), start=START + controlled.now).position == TOP
 
 
+def test_a_daemon_killed_before_it_saves_begins_no_higher(tmp_path: Path) -> None:
+    path = tmp_path / "fallback.json"
+    path.write_text("{")
+    assert Controlled(StateStore(path)).position == BOTTOM  # and killed before its first look
+    assert Controlled(StateStore(path)).position == BOTTOM
+
+
 def test_a_state_of_another_version_keeps_the_level_that_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "fallback.json"
     tell(Controlled(StateStore(path)), notice(PLAIN, hard=True))

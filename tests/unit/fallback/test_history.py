@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import resource
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,21 @@ def test_a_line_torn_by_a_kill_is_forgiven_and_the_next_one_is_whole(tmp_path: P
     assert kept(journal) == [(1, "a"), (2, "b")]
     record(journal, "d")
     assert kept(opened(path)) == [(1, "a"), (2, "b"), (3, "d")]
+
+
+@pytest.mark.parametrize("room", [0, 1, 20, 60])
+def test_a_line_torn_by_a_full_disk_costs_no_other(tmp_path: Path, room: int) -> None:
+    path = tmp_path / "history.jsonl"
+    journal = opened(path)
+    record(journal, "a")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + room, limits[1]))
+    try:
+        record(journal, "b")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    record(journal, "c")
+    assert kept(opened(path)) == [(1, "a"), (3, "c")]
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,10 @@ def test_a_file_that_is_none_of_ours_says_what_is_wrong_with_it(tmp_path: Path, 
     with pytest.raises(ValueError, match=complaint):
         store.load()
     store.set_aside()
-    assert store.load() is None
+    assert (tmp_path / "state.json.broken").read_bytes() == path.read_bytes() == raw, "until another is saved"
+    store.save("{}")
     assert (tmp_path / "state.json.broken").read_bytes() == raw
+    assert store.load() == "{}"
 
 
 def test_a_folder_in_place_of_the_file_is_no_state(tmp_path: Path) -> None:

@@ -232,6 +232,18 @@ async def test_a_seed_repeats_a_sampled_text() -> None:
     assert first == second != other
 
 
+async def test_a_request_that_a_bug_refuses_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise LookupError("a bug")
+
+    async with fronting() as front:
+        monkeypatch.setattr(front.planner, "plan", broken)
+        with pytest.raises(LookupError):
+            await front.ask("x")
+        assert front.service.refused == 1
+        assert front.refusals == [EngineFailure]
+
+
 async def test_the_plan_says_how_the_wish_was_met() -> None:
     async with fronting() as front:
         plan = (await front.ask("x", 4, wish=Wish(max_draft_tokens=15))).started.plan

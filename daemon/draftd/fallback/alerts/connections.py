@@ -135,20 +135,24 @@ class Connections:
         return len(self._open)
 
     async def serve(self, listening: socket.socket) -> None:
-        """Until cancelled; then it takes no more, and lets what is in hand end for a while."""
+        """Until cancelled; then it takes no more, and lets what is in hand end for a while. `listening` stays open: it
+        may be served again."""
         loop = asyncio.get_running_loop()
         try:
             while True:
                 try:
                     accepted, _ = await loop.sock_accept(listening)
-                    self._take(accepted)
+                    try:
+                        self._take(accepted)
+                    except BaseException:
+                        accepted.close()  # or its sender would wait for an answer
+                        raise
                 except Exception as error:  # no more descriptors, for one: it goes on when there are some again
                     self._outage.began("no connection can be accepted for now", error=error)
                     await asyncio.sleep(_ACCEPT_AGAIN_SECONDS)
                 else:
                     self._outage.ended("connections are accepted again")
         finally:
-            listening.close()
             for one in [one for one in self._open if not one.proven]:
                 self._end(one, Result.CUT_SHORT)
             await self._server.shutdown(_GRACE_SECONDS)

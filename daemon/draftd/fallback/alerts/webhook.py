@@ -110,10 +110,12 @@ class WebhookListener:
         self._acting = ThreadPoolExecutor(1, thread_name_prefix="draftd-webhook-acting")
         self._connections: Connections | None = None
         self._thread: LoopThread | None = None
+        self._listening: socket.socket | None = None
 
     def start(self) -> int:
         """Listens; the port. Raises ConfigError where it cannot."""
-        tls, listening = server_context(self._settings), self._bind()
+        tls = server_context(self._settings)
+        self._listening = listening = self._bind()
         self._thread = LoopThread("draftd-webhook", lambda: self._serve(listening, tls))
         self._thread.start()
         return int(listening.getsockname()[1])
@@ -122,6 +124,8 @@ class WebhookListener:
         """True when nothing of it is left within `seconds`."""
         deadline = time.monotonic() + seconds
         ended = self._thread is None or self._thread.close(seconds)
+        if ended and self._listening is not None:  # only now: the thread may begin again, and needs it then
+            self._listening.close()
         try:
             with contextlib.suppress(RuntimeError):  # closed before
                 self._acting.submit(int).result(max(0.0, deadline - time.monotonic()))

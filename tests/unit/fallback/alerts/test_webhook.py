@@ -245,6 +245,24 @@ def test_closing_ends_its_threads_and_refuses_what_comes_then() -> None:
     until(lambda: not any(thread.name.startswith("draftd-webhook") for thread in threading.enumerate()))
 
 
+def test_it_listens_again_after_its_thread_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("whatever it is")
+
+    def answered() -> bool:
+        with contextlib.suppress(OSError):
+            return webhook.send().status == 200
+        return False
+
+    with Webhook() as webhook:
+        connections = webhook.listener._connections
+        assert connections is not None
+        monkeypatch.setattr(connections, "_take", fails)
+        monkeypatch.setattr(connections, "_outage", None)  # it cannot even say so
+        assert not answered()
+        until(answered, 30, "it is begun again")
+
+
 def test_what_hangs_behind_it_does_not_hang_its_closing() -> None:
     release = threading.Event()
 
