@@ -5,8 +5,8 @@ BIN := .venv/bin
 SETUP := scripts/setup.sh scripts/common.sh pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check lint types imports words proto-check docs-check collector-check components collector stack proto docs \
-	accept bench bench-harness bench-peers simulate train constraints clean
+.PHONY: help demo serve test faults check lint types imports words proto-check docs-check collector-check components collector stack proto \
+	docs accept bench bench-harness bench-peers simulate train constraints clean
 
 help: ## what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -22,6 +22,9 @@ serve: $(RUN) ## serve the embedded pair (or ARGS="--model PATH --draft-model PA
 test: $(DEV) components ## all tests (ARGS="-m 'not slow'" for the quick ones)
 	@$(BIN)/python -m compileall -q -j 0 daemon/draftd
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
+
+faults: $(DEV) ## kills, full disks, floods … under traffic, drawn from a seed (ten minutes; ARGS="--minutes 30", "--prove")
+	@$(BIN)/python -m tests.faults $(ARGS)
 
 components: # what the tests of the pipeline run; what cannot be had is said, and its tests are skipped
 	@sh scripts/components.sh

@@ -1,0 +1,171 @@
+"""The daemon broken on purpose, in the child that runs it: each of these must be seen as the invariant that it breaks.
+
+`python -m tests.faults --prove` shows that; `--break NAME` runs with one of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tests.faults.model import Invariant
+
+_EVERY = 25  # calls: often enough to be met soon, seldom enough to be missed by a careless look
+
+
+@dataclass(frozen=True)
+class Break:
+    """`invariant` is what it must be seen as; `faults` are those that bring it to light, beside traffic and alerts."""
+
+    invariant: Invariant
+    faults: tuple[str, ...]
+    apply: Callable[[], None]
+
+
+def _around(owner: Any, name: str, made: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    setattr(owner, name, made(getattr(owner, name)))
+
+
+def _sometimes(every: int = _EVERY) -> Callable[[], bool]:
+    numbers = itertools.count(1)
+    return lambda: next(numbers) % every == 0
+
+
+def _ends_twice() -> None:
+    from draftd.engine.delivery import Delivery
+
+    def twice(end: Callable[..., None]) -> Callable[..., None]:
+        return lambda *given: (end(*given), end(*given))[0]
+
+    _around(Delivery, "end", twice)
+
+
+def _hides_errors() -> None:
+    from draftd.service import inference
+
+    inference._error_of = lambda outcome: None
+
+
+def _changes_tokens() -> None:
+    from draftd.service.stream import TokenStream
+
+    now = _sometimes()
+
+    def changing(post: Callable[..., None]) -> Callable[..., None]:
+        def changed(stream: Any, emission: Any) -> None:
+            if now():
+                emission = emission._replace(tokens=(*emission.tokens[:-1], emission.tokens[-1] ^ 1))
+            post(stream, emission)
+
+        return changed
+
+    _around(TokenStream, "on_tokens", changing)
+
+
+def _skipped(owner: Any, name: str, every: int = _EVERY) -> None:
+    """Some calls of it do nothing."""
+    now = _sometimes(every)
+    _around(owner, name, lambda call: lambda *given: None if now() else call(*given))
+
+
+def _miscounts() -> None:
+    from draftd.engine.observer import Totals
+
+    _skipped(Totals, "on_step")
+
+
+def _miscounts_metrics() -> None:
+    from draftd.telemetry.metrics import Ledger
+
+    _skipped(Ledger, "add_step")
+
+
+def _saves_nothing() -> None:
+    from draftd.fallback.store import StateStore
+
+    StateStore.save = lambda store, document: None  # type: ignore[method-assign]
+
+
+def _stays_where_it_is() -> None:
+    from draftd.fallback.ladder import LevelInForce
+
+    LevelInForce.move = lambda *given: False  # type: ignore[method-assign]
+
+
+def _says_serving() -> None:
+    from grpc_health.v1 import health_pb2
+
+    from draftd.fronts.grpc.server import GrpcServer
+
+    serving = health_pb2.HealthCheckResponse.SERVING
+    _around(GrpcServer, "_set_inference", lambda set_to: lambda server, status: set_to(server, serving))
+
+
+def _never_says_serving() -> None:
+    from draftd.fronts.grpc.server import GrpcServer
+
+    async def silent(server: GrpcServer) -> None:
+        return None
+
+    GrpcServer.serving = silent  # type: ignore[method-assign]
+
+
+def _keeping(kept: Callable[[], object]) -> None:
+    """Each request leaves something behind."""
+    from draftd.service.stream import TokenStream
+
+    held = list[object]()
+
+    def making(init: Callable[..., None]) -> Callable[..., None]:
+        return lambda *given: (held.append(kept()), init(*given))[1]
+
+    _around(TokenStream, "__init__", making)
+
+
+def _keeps_thread() -> object:
+    thread = threading.Thread(target=time.sleep, args=(3600,), daemon=True)
+    thread.start()
+    return thread
+
+
+def _refuses_alerts() -> None:
+    from draftd.fallback.alerts.webhook import Rate
+
+    Rate.take = lambda rate: 1.0  # type: ignore[method-assign]
+
+
+def _forgets_events() -> None:
+    from draftd.fallback.journal import History
+
+    _skipped(History, "append", every=2)
+
+
+def _dies() -> None:
+    from draftd.hardware.monitor import HardwareProbe
+
+    now = _sometimes()
+    _around(HardwareProbe, "sample", lambda sample: lambda probe: os._exit(70) if now() else sample(probe))
+
+
+BREAKS: Mapping[str, Break] = {
+    "ends-twice": Break(Invariant.REQUESTS, (), _ends_twice),
+    "hides-errors": Break(Invariant.REQUESTS, ("forward fails for good",), _hides_errors),
+    "changes-tokens": Break(Invariant.TEXT, (), _changes_tokens),
+    "miscounts": Break(Invariant.COUNTERS, (), _miscounts),
+    "miscounts-metrics": Break(Invariant.COUNTERS, (), _miscounts_metrics),
+    "saves-nothing": Break(Invariant.LEVEL, ("kill", "Grafana is ill"), _saves_nothing),
+    "stays-where-it-is": Break(Invariant.LEVEL, ("hold",), _stays_where_it_is),
+    "says-serving": Break(Invariant.HEALTH, ("kill",), _says_serving),
+    "never-says-serving": Break(Invariant.HEALTH, (), _never_says_serving),
+    "keeps-descriptors": Break(Invariant.RESOURCES, (), lambda: _keeping(lambda: os.dup(0))),
+    "keeps-threads": Break(Invariant.RESOURCES, (), lambda: _keeping(_keeps_thread)),
+    "keeps-memory": Break(Invariant.RESOURCES, (), lambda: _keeping(lambda: b"\1" * 8_000_000)),
+    "refuses-alerts": Break(Invariant.ALERTS, (), _refuses_alerts),
+    "forgets-events": Break(Invariant.EVENTS, ("kill", "hold"), _forgets_events),
+    "dies": Break(Invariant.ALIVE, (), _dies),
+}

@@ -1,0 +1,309 @@
+"""The daemon that faults are put into: what `draftd serve` composes of the embedded pair, in a process of its own, with
+seams at which a test makes its parts fail. A thread obeys what the test sends through a pipe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import functools
+import os
+import resource
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+from draftd.core import DecodeRequest, Emission, Origin, Outcome, TokenSink
+
+_PROBE_PROMPTS = 4  # of the frozen ones: enough for a verdict, and soon over
+_LOOK_SECONDS = 0.05
+_WELL_SECONDS = 0.2  # a thread's failures have nothing to do with one another: here they come one a second
+
+
+class Injected(RuntimeError):
+    """What a part raises because a test wants it to."""
+
+
+@dataclass
+class Entry:
+    tokens: int = 0
+    ends: list[str] = field(default_factory=list)
+
+
+class Ledger:
+    """What goes through the engine's hands of clients' requests: counted at the sink, where it leaves."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._entries: dict[str, Entry] = {}
+        self._tokens, self._ends = 0, Counter[str]()
+
+    def counted(self, submit: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(submit)
+        def submitting(worker: Any, request: DecodeRequest, sink: TokenSink) -> None:
+            if request.origin is not Origin.CLIENT:
+                return submit(worker, request, sink)
+            with self._lock:
+                entry = self._entries[request.id] = Entry()
+            try:
+                return submit(worker, request, _Counted(sink, entry))
+            except BaseException:
+                with self._lock:
+                    del self._entries[request.id]
+                raise
+
+        return submitting
+
+    def taken(self) -> tuple[dict[str, tuple[int, list[str]]], int, dict[str, int]]:
+        """Those that were there since the last time; and since the start, tokens and ends by reason."""
+        with self._lock:
+            found, self._entries = self._entries, {}
+        for entry in found.values():
+            self._tokens += entry.tokens
+            self._ends.update(entry.ends)
+        return {name: (one.tokens, one.ends) for name, one in found.items()}, self._tokens, dict(self._ends)
+
+
+class _Counted:
+    def __init__(self, inner: TokenSink, entry: Entry) -> None:
+        self._inner, self._entry = inner, entry
+
+    def on_tokens(self, emission: Emission) -> None:
+        self._entry.tokens += len(emission.tokens)
+        self._inner.on_tokens(emission)
+
+    def on_finish(self, outcome: Outcome) -> None:
+        self._entry.ends.append(outcome.reason.value)
+        self._inner.on_finish(outcome)
+
+
+class Seams:
+    """Where faults are put in. What is public is what the test may ask for by name."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder  # whose disk can fail
+        self._armed: Counter[str] = Counter()  # how many times more a place raises
+        self._slow = self._ahead = 0.0
+        self._errno, self._pressed = 0, False
+        self._ledger = Ledger()
+        self._taken = list[int]()  # descriptors, so that there are no others
+        self._files: tuple[int, int] | None = None  # the limit to go back to
+        self._size = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    # asked for by the test
+
+    def arm(self, place: str, times: int) -> None:
+        """The next so many calls of a place (`_PLACES`) raise."""
+        self._armed[place] = times
+
+    def slow(self, seconds: float) -> None:
+        """The target's next forward takes so much longer."""
+        self._slow = seconds
+
+    def clock(self, seconds: float) -> None:
+        """The wall clock is so far ahead."""
+        self._ahead = seconds
+
+    def disk(self, errno: int) -> None:
+        """What writes to the state folder fails with; 0: nothing does."""
+        self._errno = errno
+
+    def pressure(self, critical: bool) -> None:
+        """Readings of the machine say that memory is critically short."""
+        self._pressed = critical
+
+    def files(self, spare: int | None) -> None:
+        """So many more descriptors may be opened; None: as many as before."""
+        while self._taken:
+            os.close(self._taken.pop())
+        if spare is None:
+            if self._files is not None:
+                resource.setrlimit(resource.RLIMIT_NOFILE, self._files)
+            self._files = None
+            return
+        self._files = self._files or resource.getrlimit(resource.RLIMIT_NOFILE)
+        highest = max(int(name) for name in os.listdir("/dev/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1 + spare, self._files[1]))
+        with suppress(OSError):
+            while True:
+                self._taken.append(os.dup(0))
+        for _ in range(min(spare, len(self._taken))):
+            os.close(self._taken.pop())
+
+    def quota(self, most: int | None) -> None:
+        """No file may grow beyond so many bytes; None: as far as before."""
+        soft, hard = self._size
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft if most is None else most, hard))
+
+    def ledger(self) -> tuple[dict[str, tuple[int, list[str]]], int, dict[str, int]]:
+        return self._ledger.taken()
+
+    def threads(self) -> list[str]:
+        return sorted(one.name for one in threading.enumerate())
+
+    # put in once, before the daemon starts
+
+    def install(self) -> None:
+        from draftd import threads
+        from draftd.canaries.prompts import FrozenPrompts
+        from draftd.engine.loop import EngineWorker
+        from draftd.engine.targets.local import LocalTarget
+        from draftd.fallback.alerts.connections import Connections
+        from draftd.hardware.monitor import HardwareProbe
+        from draftd.hardware.sample import HardwareSample, MemoryPressure
+
+        for place, (owner, name) in _places().items():
+            _before(owner, name, functools.partial(self._raise, place))
+        _before(LocalTarget, "submit", self._sleep)
+        serve = Connections.serve
+
+        async def serving(*given: Any) -> None:
+            async with asyncio.TaskGroup() as both:
+                both.create_task(serve(*given))
+                both.create_task(self._raise_when_armed("webhook"))
+
+        Connections.serve = serving  # type: ignore[method-assign]
+        EngineWorker.submit = self._ledger.counted(EngineWorker.submit)  # type: ignore[method-assign]
+        sample, shipped = HardwareProbe.sample, FrozenPrompts.shipped
+
+        def sampled(probe: HardwareProbe) -> HardwareSample:
+            found = sample(probe)
+            return replace(found, memory_pressure=MemoryPressure.CRITICAL) if self._pressed else found
+
+        def some() -> FrozenPrompts:
+            every = shipped()
+            return replace(every, probe=every.probe[:_PROBE_PROMPTS], canaries=every.canaries[:_PROBE_PROMPTS])
+
+        threads._WELL_SECONDS = _WELL_SECONDS
+        HardwareProbe.sample = sampled  # type: ignore[method-assign]
+        FrozenPrompts.shipped = some  # type: ignore[method-assign]
+        self._install_clock()
+        for name in ("open", "replace", "truncate", "unlink", "link"):
+            _before(os, name, self._check_disk if name == "open" else self._check_write)
+
+    def _install_clock(self) -> None:
+        """Where the fallback reads the wall clock. gRPC's library has its own, which is not set with it: what it makes
+        of deadlines must not be compared with another."""
+        from draftd.fallback import journal
+        from draftd.fallback.alerts.poller import Poller
+        from draftd.fallback.alerts.webhook import WebhookListener
+        from draftd.fallback.signal_feed import SteadyClock
+
+        real, seams = time.time, self
+
+        def ahead() -> float:
+            return real() + seams._ahead
+
+        class Ahead(datetime.datetime):
+            @classmethod
+            def now(cls, tz: Any = None) -> Any:
+                return datetime.datetime.fromtimestamp(ahead(), tz)
+
+        for kind in (WebhookListener, Poller):
+            assert kind.__init__.__kwdefaults__["wall"] is real
+            kind.__init__.__kwdefaults__["wall"] = ahead
+        SteadyClock.__init__.__defaults__ = (ahead, time.monotonic)
+        journal.datetime = Ahead  # type: ignore[misc]
+
+    def _raise(self, place: str, *arguments: Any, **named: Any) -> None:
+        if self._armed[place] > 0:
+            self._armed[place] -= 1
+            raise Injected(f"{place}: a test wants it to fail")
+
+    async def _raise_when_armed(self, place: str) -> None:
+        """In a loop that waits for what may not come."""
+        while True:
+            self._raise(place)
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def _sleep(self, *arguments: Any, **named: Any) -> None:
+        seconds, self._slow = self._slow, 0.0
+        time.sleep(seconds)
+
+    def _check_disk(self, path: Any, flags: int = 0, *more: Any, **named: Any) -> None:
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            self._check_write(path)
+
+    def _check_write(self, path: Any, *more: Any, **named: Any) -> None:
+        if self._errno and not isinstance(path, int) and os.fsdecode(path).startswith(self._folder):
+            raise OSError(self._errno, os.strerror(self._errno), os.fsdecode(path))
+
+
+def _places() -> dict[str, tuple[Any, str]]:
+    """What can be made to raise: a name, and the function that each thread, or each part, goes through."""
+    from draftd.engine.drafters.draft_model import DraftModel
+    from draftd.engine.scheduler import Scheduler
+    from draftd.engine.targets.local import LocalTarget
+    from draftd.fallback.alerts.connections import Connections
+    from draftd.fallback.alerts.poller import Poller
+    from draftd.fallback.annotations import Annotator
+    from draftd.fallback.controller import Controller
+    from draftd.fallback.probe_requests import ProbeRequests
+    from draftd.fallback.store import LearntFile
+    from draftd.hardware.monitor import HardwareProbe
+    from draftd.planning.planner import Planner
+    from draftd.telemetry.link import Watched
+
+    return {
+        "drafter": (DraftModel, "propose"),
+        "forward": (LocalTarget, "submit"),
+        "engine": (Scheduler, "step"),
+        "planning": (Planner, "plan"),
+        "fallback": (Controller, "tick"),
+        "look": (Controller, "_look"),
+        "notices": (Controller, "notices"),
+        "accept": (Connections, "_take"),
+        "poll": (Poller, "_wait"),
+        "annotations": (Annotator, "_next"),
+        "hardware": (HardwareProbe, "sample"),
+        "probe": (ProbeRequests, "compare"),
+        "learnt": (LearntFile, "save"),
+        "export": (Watched, "export"),
+    }
+
+
+def _before(owner: Any, name: str, act: Callable[..., None]) -> None:
+    """Calls `act` first, with the arguments of a function, or those of a method but itself."""
+    original, method = getattr(owner, name), isinstance(owner, type)
+
+    @functools.wraps(original)
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        act(*arguments[method:], **named)
+        return original(*arguments, **named)
+
+    setattr(owner, name, wrapped)
+
+
+def main(control: Connection, environ: Mapping[str, str], conditions: Mapping[str, Any], broken: str) -> int:
+    """Serves until it is told to stop. `conditions` are in force from the start, by their names in Seams; `broken`
+    names what is broken on purpose (tests.faults.breaking)."""
+    from draftd.cli.serve import run_daemon
+    from draftd.settings.load import load_settings
+    from tests.faults.breaking import BREAKS
+
+    seams = Seams(environ["DRAFTD_FALLBACK__STATE_DIR"])
+    seams.install()
+    if broken:
+        BREAKS[broken].apply()
+    for name, value in conditions.items():
+        getattr(seams, name)(value)
+    threading.Thread(target=_obey, args=(control, seams), name="test-control", daemon=True).start()
+    settings = load_settings(None, {"server.port": 0}, environ)
+    return run_daemon(settings, announce=lambda line: print(f"draftd: {line}", file=sys.stderr, flush=True))
+
+
+def _obey(control: Connection, seams: Seams) -> None:
+    """Number, name, arguments in; number and answer out where the number is not 0. It ends with its test."""
+    with suppress(EOFError, OSError):
+        while True:
+            number, name, arguments = control.recv()
+            found = getattr(seams, name)(*arguments)
+            if number:
+                control.send((number, found))
+    os._exit(3)

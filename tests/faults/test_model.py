@@ -1,0 +1,168 @@
+"""Each invariant is seen broken where it is: what a run compares, without a daemon."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from draftd.core import FallbackLevel
+from draftd.v1 import control_pb2
+from draftd.v1 import inference_pb2 as pb
+from tests.faults.model import Demand, Events, Invariant, Levels, Model, Reference, Request
+
+FULL, SHORT, LIGHT, PLAIN = sorted(FallbackLevel, reverse=True)
+
+
+def request(**fields: object) -> Request:
+    """One that was answered well between 1 s and 2 s of the clock, but for `fields`."""
+    finished = pb.Finished(reason=pb.FINISH_REASON_LENGTH, usage=pb.Usage(output_tokens=3))
+    found = {
+        "life": 1,
+        "reference": Reference((1, 2, 3), "abc"),
+        "began": 1.0,
+        "started": 1.1,
+        "ended": 2.0,
+        "id": "r",
+        "level": FULL,
+        "tokens": [1, 2, 3],
+        "text": "abc",
+        "finished": finished,
+        "code": "OK",
+    }
+    return Request(**{**found, **fields})  # type: ignore[arg-type]
+
+
+def seen(model: Model) -> list[Invariant]:
+    return [one.invariant for one in model.broken]
+
+
+UNFINISHED = {"finished": None, "tokens": [1], "text": "a"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "broken"),
+    [
+        ({}, []),
+        ({"code": "", **UNFINISHED}, []),
+        ({"code": "UNAVAILABLE", **UNFINISHED}, [Invariant.REQUESTS]),
+        ({"code": "DEADLINE_EXCEEDED", "own": frozenset({"DEADLINE_EXCEEDED"}), **UNFINISHED}, []),
+        ({"finished": None}, [Invariant.REQUESTS]),
+        ({"disorder": "chunk came after the end"}, [Invariant.REQUESTS]),
+        ({"tokens": [1, 2, 4]}, [Invariant.TEXT]),
+        ({"code": "", "tokens": [7], "text": "a", "finished": None}, [Invariant.TEXT]),
+        ({"text": "abd"}, [Invariant.TEXT]),
+        ({"finished": pb.Finished(reason=pb.FINISH_REASON_STOP)}, [Invariant.COUNTERS]),
+    ],
+)
+def test_a_request_is_judged_by_its_end_and_its_text(fields: dict[str, object], broken: list[Invariant]) -> None:
+    model = Model()
+    model.ended_request(request(**fields))
+    assert seen(model) == broken
+
+
+def test_a_status_is_excused_by_a_fault_that_it_met() -> None:
+    model, now = Model(), time.monotonic()
+    with model.excused({"UNAVAILABLE"}):
+        model.ended_request(request(code="UNAVAILABLE", began=now, ended=now + 0.1, **UNFINISHED))
+    assert not model.broken
+    model.ended_request(request(code="UNAVAILABLE", began=now - 9, ended=now - 8, **UNFINISHED))
+    assert seen(model) == [Invariant.REQUESTS]
+
+
+def test_no_level_is_above_an_alert_that_was_acknowledged() -> None:
+    levels = Levels()
+    alert = levels.alert(LIGHT, 1.0)
+    assert levels.highest(2.0, 3.0) is FULL
+    levels.acknowledged(alert, 4.0, saved=True)
+    assert levels.highest(3.9, 5.0) is FULL
+    assert levels.highest(4.0, 5.0) is LIGHT
+    levels.ending(alert, 6.0)
+    assert levels.highest(4.0, 6.1) is FULL
+
+
+def test_a_hold_outranks_alerts_also_one_that_may_be_in_force() -> None:
+    levels = Levels()
+    levels.acknowledged(levels.alert(PLAIN, 1.0), 1.0, saved=True)
+    hold = levels.hold(SHORT, 2.0)
+    assert levels.highest(3.0, 3.0) is SHORT
+    levels.acknowledged(hold, 4.0, saved=True)
+    other = levels.hold(LIGHT, 5.0)
+    levels.acknowledged(other, 6.0, saved=True)
+    assert levels.highest(7.0, 8.0) is LIGHT
+    levels.release(9.0)
+    assert levels.highest(8.0, 10.0) is LIGHT
+    levels.released(10.0)
+    assert levels.highest(11.0, 11.0) is PLAIN
+
+
+@pytest.mark.parametrize(("saved", "forgets", "most"), [(True, False, PLAIN), (False, False, FULL), (True, True, FULL)])
+def test_a_restart_may_lose_only_what_it_was_said_to_lose(saved: bool, forgets: bool, most: FallbackLevel) -> None:
+    levels = Levels()
+    levels.acknowledged(levels.alert(PLAIN, 1.0), 2.0, saved=saved)
+    levels.restarted(3.0, forgets=forgets)
+    assert levels.highest(4.0, 5.0) is most
+
+
+def test_a_level_that_is_too_high_is_seen_in_a_plan() -> None:
+    model = Model()
+    model.levels.acknowledged(Demand(PLAIN, 0.0), 0.5, saved=True)
+    model.ended_request(request())
+    assert not model.broken, "not one that was never asked for"
+    model.levels.acknowledged(model.levels.alert(PLAIN, 0.0), 0.5, saved=True)
+    model.ended_request(request())
+    assert seen(model) == [Invariant.LEVEL]
+
+
+def test_health_is_compared_with_what_becomes_of_requests() -> None:
+    refused = {"code": "UNAVAILABLE", "refusal": "NOT_SERVING", "started": None, "own": frozenset({"UNAVAILABLE"})}
+    model = Model()
+    model.ended_request(request(**refused, **UNFINISHED))
+    model.health(1, 0.1, 0.9, True)
+    assert not model.broken, "the one says what was before the other"
+    model.health(1, 0.1, 0.9, True)
+    model.ended_request(request(**refused, **UNFINISHED))
+    model.ended_request(request())
+    model.health(1, 3.0, 4.0, False)
+    assert seen(model) == [Invariant.HEALTH], "a little late"
+    model.health(1, 30.0, 31.0, False)
+    assert seen(model) == [Invariant.HEALTH] * 2
+
+
+def counted(tokens: int = 3, accepted: int = 2, finished: int = 1, refused: int = 0) -> control_pb2.GetStatusResponse:
+    counts = pb.DraftCounts(steps=1, drafted_tokens=4, accepted_tokens=accepted, rolled_back_tokens=2)
+    return control_pb2.GetStatusResponse(
+        output_tokens=tokens, counts=counts, finished_requests={"length": finished}, refused_requests=refused
+    )
+
+
+def test_counters_are_compared_with_what_clients_were_sent() -> None:
+    model = Model()
+    for _ in range(2):
+        model.ended_request(request())
+        model.reconcile(1, {"r": (3, ["length"])}, counted())
+    model.totals(3, {"length": 1}, counted())
+    assert not model.broken
+    model.totals(4, {"length": 1}, counted())
+    model.totals(3, {"length": 1}, counted(finished=2))
+    model.reconcile(1, {}, counted(accepted=3))
+    model.ended_request(request())
+    model.reconcile(1, {}, counted())
+    model.ended_request(request())
+    model.reconcile(1, {"r": (2, ["length"])}, counted())
+    assert set(seen(model)) == {Invariant.COUNTERS}
+    assert len(model.broken) == 5
+    model.reconcile(1, {"r": (2, ["length", "length"])}, counted())
+    assert seen(model)[-1] is Invariant.REQUESTS
+
+
+def transitions(*numbers: int) -> list[control_pb2.Transition]:
+    return [control_pb2.Transition(number=number, current=str(number)) for number in numbers]
+
+
+def test_an_event_that_was_written_may_not_be_lost() -> None:
+    events = Events()
+    assert not events.listed(transitions(1, 2), written=True)
+    assert not events.listed(transitions(1, 2, 3), written=False)
+    assert not events.listed(transitions(1, 2), written=True), "3 was not written"
+    assert "2 (" in events.listed(transitions(1, 3), written=True)
