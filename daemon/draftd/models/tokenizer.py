@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from transformers import PreTrainedTokenizerBase
-
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
@@ -92,6 +90,8 @@ class MlxTokenizer:
 
 def _template(wrapper: Any) -> ChatTemplate | None:
     """As mlx-lm and transformers would render it."""
+    from transformers import PreTrainedTokenizerBase  # the wrapper's own: takes a second, and no command needs it
+
     inner = wrapper._tokenizer
     if wrapper._chat_template is not None or not hasattr(type(inner), "apply_chat_template"):
         return None  # mlx-lm's own code renders it

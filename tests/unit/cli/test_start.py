@@ -29,7 +29,18 @@ COMMANDS = [
     *([name] for name in main.COMMANDS if name not in GROUPS or name == "level"),
     *([group, name] for group, names in GROUPS.items() for name in names),
 ]
-HEAVY = ("mlx", "mlx_lm", "grpc", "opentelemetry", "openfeature", "numpy", "scipy", "textual", "matplotlib")
+HEAVY = (
+    "mlx",
+    "mlx_lm",
+    "transformers",
+    "grpc",
+    "opentelemetry",
+    "openfeature",
+    "numpy",
+    "scipy",
+    "textual",
+    "matplotlib",
+)
 
 
 def test_building_the_commands_imports_nothing_heavy() -> None:

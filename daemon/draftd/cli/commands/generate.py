@@ -16,6 +16,7 @@ from draftd.client.asking import Answer, Ask, Piece, gather, send
 from draftd.client.client import Message
 from draftd.client.prompts import PromptError
 from draftd.core import DecodeMode, ModePreference, SamplingParams, WorkloadClass
+from draftd.errors import DraftdError
 from draftd.v1 import inference_pb2 as pb
 
 
@@ -78,7 +79,12 @@ def command(
             output.print_json(document(gather(stream)))
             return
         show = _highlighted if highlight and sys.stdout.isatty() else _bracketed if highlight else _plain
-        answer = gather(stream, show)
+        try:
+            answer = gather(stream, show)
+        except DraftdError:
+            if sys.stdout.isatty():
+                print()  # what is wrong is not a part of the answer
+            raise
     if not answer.text.endswith("\n"):
         print()
     output.stderr().print(summary(answer), style="dim", markup=False, soft_wrap=True)

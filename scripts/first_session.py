@@ -1,0 +1,187 @@
+"""docs/first-session.md: what a first-time user's terminal shows, from the installation to Ctrl-C.
+
+Recorded by `python -m scripts.first_session` in about three minutes: in a fresh clone, with a tool folder of its own,
+each command on a terminal of 100 columns. Needs uv, and the default ports. The machine's paths are written as `~`.
+"""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "first-session.md"
+_ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|[()][A-Z0-9]|[=>78])")
+_PATIENCE = 300.0
+_LONGEST = 40  # lines of one command that are kept: the first and the last ones
+_READY = "draftd: serving "
+
+HEAD = """# A first session
+
+What the terminal of a new user shows, from the installation to Ctrl-C. Every line is recorded
+(`python -m scripts.first_session`), on the Linux machine of [benchmarks.md](benchmarks.md), and not on a Mac. Colours,
+and what a progress bar overwrites, are left out.
+"""
+
+
+class Screen:
+    """One command on a terminal of its own."""
+
+    def __init__(self, command: Sequence[str], folder: Path, env: Mapping[str, str]) -> None:
+        self._master, slave = pty.openpty()
+        os.set_blocking(self._master, False)
+        subprocess.run(["stty", "rows", "40", "cols", "100"], stdin=slave, check=True)
+        self._child = subprocess.Popen(
+            command, cwd=folder, env=dict(env), stdin=slave, stdout=slave, stderr=slave, start_new_session=True
+        )
+        os.close(slave)
+        self._said = bytearray()
+
+    def until(self, wanted: str | None = None) -> None:
+        """Until it has said `wanted`, or has ended. Raises TimeoutError."""
+        end = time.monotonic() + _PATIENCE
+        while wanted is None or wanted not in self.text:
+            ended = self._child.poll() is not None
+            if select.select([self._master], [], [], 0.1)[0]:
+                try:
+                    self._said += os.read(self._master, 65536)
+                    continue
+                except OSError:  # its other side is closed
+                    self._child.wait(_PATIENCE)
+                    return
+            if ended:
+                return
+            if time.monotonic() > end:
+                raise TimeoutError(self.text)
+
+    def send(self, number: signal.Signals) -> None:
+        os.killpg(self._child.pid, number)
+
+    @property
+    def code(self) -> int | None:
+        return self._child.poll()
+
+    @property
+    def text(self) -> str:
+        """What is left to be read: of a line that was drawn anew, the last."""
+        plain = _ESCAPES.sub("", self._said.decode(errors="replace")).replace("\r\n", "\n")
+        return "\n".join(line.rsplit("\r", 1)[-1].rstrip() for line in plain.split("\n")).strip("\n")
+
+
+@dataclass
+class Session:
+    """Writes down what it runs."""
+
+    folder: Path
+    env: dict[str, str]
+    page: list[str]
+
+    def say(self, *text: str) -> None:
+        self.page.extend(text)
+
+    def run(self, command: str) -> None:
+        screen = Screen(["sh", "-c", command], self.folder, self.env)
+        screen.until()
+        self._write(command, screen.text, screen.code)
+
+    @contextmanager
+    def running(self, command: str, ready: str) -> Iterator[Screen]:
+        """It goes on beside others; what it says is written down when it has ended, which the block sees to."""
+        screen = Screen(["sh", "-c", f"exec {command}"], self.folder, self.env)
+        screen.until(ready)
+        yield screen
+        screen.until()
+        self._write(command, screen.text, screen.code)
+
+    def _write(self, command: str, text: str, code: int | None) -> None:
+        lines = self._scrubbed(text).split("\n")
+        if len(lines) > _LONGEST:
+            left = len(lines) - _LONGEST
+            lines = [*lines[: _LONGEST // 2], f"[{left} lines more]", *lines[-_LONGEST // 2 :]]
+        status = f"[ended with {code}]" if code else ""
+        self.page.extend(
+            ["", "```console", f"$ {command}", *(line for line in [*lines, status] if line or lines), "```"]
+        )
+
+    def _scrubbed(self, text: str) -> str:
+        for path, name in ((self.folder, "~/draftd"), (Path(self.env["HOME"]), "~")):
+            text = text.replace(str(path), name)
+        return text
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory(prefix="first-session-") as temporary:
+        home = Path(temporary)
+        clone = home / "draftd"
+        subprocess.run(["git", "clone", "-q", ROOT, clone], check=True)
+        page = record(Session(clone, _environment(home), [HEAD]))
+    PAGE.write_text("\n".join(page) + "\n", encoding="utf-8")
+    return 0
+
+
+def _environment(home: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DRAFTD_", "VIRTUAL_ENV"))}
+    tools = home / ".local" / "bin"
+    return {
+        **kept,
+        "HOME": str(home),
+        "UV_CACHE_DIR": kept.get("UV_CACHE_DIR", str(Path.home() / ".cache" / "uv")),
+        "UV_TOOL_DIR": str(home / ".local" / "share" / "uv" / "tools"),
+        "UV_TOOL_BIN_DIR": str(tools),
+        "PATH": f"{tools}:{kept['PATH']}:{home / 'draftd' / '.venv' / 'bin'}",  # the last has uv, where there is none
+        "TERM": "xterm",
+        "COLUMNS": "100",
+        "PS1": "$ ",
+    }
+
+
+def record(session: Session) -> list[str]:
+    session.say("", "## Install, and see it work")
+    session.run("make demo")
+    session.say("", "With `draftd` on the PATH:")
+    session.run("uv tool install --quiet . && draftd --version")
+    session.say("", "## Check, serve, ask")
+    session.run("draftd doctor")
+    with session.running("draftd serve", _READY) as daemon:
+        session.run('draftd generate "What is the capital of France?"')
+        session.run("draftd status")
+        session.run("draftd top --once")
+        session.say("", "A second daemon on the same port:")
+        session.run("draftd serve")
+        session.say("", "This is what the first daemon's terminal has shown, ended by Ctrl-C:")
+        daemon.send(signal.SIGINT)
+    session.say("", "## What goes wrong")
+    session.say("", "A model that is not there, one whose download broke off, and one that is no model:")
+    session.run("draftd serve --model ./Qwen3-8B-4bit")
+    broken = session.folder / "broken"
+    shutil.copytree(ROOT / "daemon" / "draftd" / "models" / "nano" / "target", broken)
+    weights = broken / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
+    session.run("draftd doctor --model ./broken")
+    session.run("draftd serve --model ./broken")
+    session.run("draftd serve --model ./docs")
+    session.say("", "A daemon that is not running, and one that is killed while it answers:")
+    session.run('draftd generate "Hello"')
+    with session.running("draftd serve", _READY) as daemon:
+        asking = Screen(["draftd", "generate", "--max-tokens", "400", "Once"], session.folder, session.env)
+        asking.until(" ")  # its first words
+        daemon.send(signal.SIGKILL)
+        asking.until()
+    session.page.extend(["", "```console", '$ draftd generate --max-tokens 400 "Once"', asking.text, "```"])
+    return session.page
+
+
+if __name__ == "__main__":
+    sys.exit(main())
