@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -35,20 +36,19 @@ def main(folder: Path, cancels: int, connections: int, seed: int) -> int:
         _settled(daemon)
         before = _held(daemon)
         began = time.monotonic()
-        with idle(int(daemon.address.rpartition(":")[2]), connections) as held, Second(daemon, prompts, seed) as second:
-            open_ones = len(held)
-            during = _held(daemon)
+        with idle(int(daemon.address.rpartition(":")[2]), connections), Second(daemon, prompts, seed) as second:
+            during = _until(daemon, lambda descriptors: descriptors >= before[0] + connections)
             ended = _cancelled(daemon, prompts, cancels, seed + 1)
         seconds = time.monotonic() - began
         _settled(daemon)
-        after = _back(daemon, before)
+        after = _until(daemon, lambda descriptors: descriptors <= before[0] + _MORE_DESCRIPTORS)
     finally:
         daemon.close()
-    print(f"{sum(ended.values())} streams cancelled in {seconds:.0f} s beside {open_ones} idle connections: {ended}")
+    print(f"{ended.total()} streams cancelled in {seconds:.0f} s beside {connections} idle connections: {dict(ended)}")
     print(f"second client: {dict(second.ended)}; {second.wrong} wrong texts; {second.latency}")
     print(f"descriptors, bytes: {before} before, {during} with the idle connections, {after} afterwards")
     faults = {
-        "idle connections were refused": open_ones < connections,
+        "idle connections were refused": during[0] < before[0] + connections,
         "a request of the second client did not end well": set(second.ended) != {"OK"},
         "a text was another one": second.wrong > 0,
         "descriptors did not return": after[0] > before[0] + _MORE_DESCRIPTORS,
@@ -116,9 +116,9 @@ def _held(daemon: Daemon) -> tuple[int, int]:
     return process.num_fds(), process.memory_info().rss
 
 
-def _back(daemon: Daemon, before: tuple[int, int]) -> tuple[int, int]:
-    """What is held once descriptors have returned; or after a while, where they have not."""
+def _until(daemon: Daemon, well: Callable[[int], bool]) -> tuple[int, int]:
+    """What is held once the number of descriptors is well; or after a while, where it is not."""
     deadline = time.monotonic() + HANG_SECONDS
-    while (found := _held(daemon))[0] > before[0] + _MORE_DESCRIPTORS and time.monotonic() < deadline:
-        time.sleep(0.2)
+    while not well((found := _held(daemon))[0]) and time.monotonic() < deadline:
+        time.sleep(0.1)
     return found

@@ -136,7 +136,7 @@ class Levels:
 
     def __str__(self) -> str:
         with self._lock:
-            return f"alerts {self._alerts}, holds {self._holds}"
+            return f"the last alerts {self._alerts[-3:]}, holds {self._holds[-3:]}"
 
     def held(self, now: float) -> bool:
         """Whether a hold may be in force: then alerts need not be obeyed."""

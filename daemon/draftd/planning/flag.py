@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from openfeature import api
 from openfeature.contrib.provider.flagd import FlagdProvider
@@ -29,6 +30,7 @@ from draftd.planning import flag_file
 from draftd.planning.flag_file import FLAG_KEY, VARIANTS, FlagFile, FlagResolution
 from draftd.planning.planner import FlagContext
 from draftd.settings import FlagSettings
+from draftd.threads import run_again
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +63,8 @@ class FlagService:
                 offline_flag_source_path=str(settings.file),
                 deadline_ms=round(_POLL_SECONDS * 1000),
             )
+            watcher = self._provider.resolver.connector  # type: ignore[attr-defined]  # its thread would end for good where it raises
+            watcher.refresh_file = partial(run_again, "the flag's watcher", watcher.refresh_file, threading.Event())
         else:
             self._name, self._source = "flagd (server)", f"{settings.host}:{settings.port}"
             self._provider = FlagdProvider(

@@ -36,6 +36,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import NoOpTracerProvider, TracerProvider
 
 from draftd.telemetry.link import Link, Watched
+from draftd.threads import run_again
 
 _log = logging.getLogger("draftd.telemetry")
 
@@ -166,7 +167,14 @@ def _reader(made: Any, pipeline: Pipeline) -> MetricReader:
         return made
     pipeline.exporters.append(made)
     watched: Any = Watched(made, "metrics", pipeline.link)
-    return PeriodicExportingMetricReader(watched)
+    return _LastingReader(watched)
+
+
+class _LastingReader(PeriodicExportingMetricReader):
+    """The SDK's thread ends for good, and says nothing, where a collection raises."""
+
+    def _ticker(self) -> None:
+        run_again("the collection of metrics", super()._ticker, self._shutdown_event)
 
 
 def _resource(service_version: str) -> Resource:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import grpc
 import pytest
+from openfeature.contrib.provider.flagd.resolvers.process.connector.file_watcher import FileWatcher
 from openfeature.flag_evaluation import FlagEvaluationDetails
 from openfeature.hook import Hook, HookContext, HookHints
 from openfeature.schemas.protobuf.flagd.sync.v1 import sync_pb2, sync_pb2_grpc
@@ -66,6 +67,23 @@ def test_a_flip_is_in_force_when_set_variant_returns_every_time(service: FlagSer
         service.set_variant(variant)
         assert service.evaluate(ANY).variant == variant
         assert service.state().default_variant == variant
+
+
+def test_a_watcher_that_raises_watches_on(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    look, failures = FileWatcher.safe_load_data, iter((True, True))
+
+    def failing(watcher: FileWatcher) -> None:
+        if next(failures, False):
+            raise RuntimeError("a bug")
+        look(watcher)
+
+    monkeypatch.setattr(FileWatcher, "safe_load_data", failing)
+    service = FlagService.open(FlagSettings(file=path))
+    try:
+        path.write_text(document("off"))
+        until(lambda: not service.evaluate(ANY).value, 30)
+    finally:
+        service.close()
 
 
 def test_targeting_by_workload_and_by_caller_decides_and_says_so(service: FlagService, path: Path) -> None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import grpc
 import pytest
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.trace import ReadableSpan
 
 from tests.otlp import OtlpReceiver
@@ -99,6 +100,22 @@ def test_counters_catch_up_when_the_collector_returns(
     assert receiver.total("draftd.spec_decode.draft_tokens") == scene.engine.drafted
     assert receiver.total("draftd.tokens", {"gen_ai.token.type": "output"}) == scene.engine.emitted
     assert len(receiver.spans("chat nano")) > 5, "spans flow again"
+
+
+def test_a_collection_that_raises_is_not_the_last(
+    open_scene: Callable[..., Scene], receiver: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collect, failures = PeriodicExportingMetricReader.collect, iter((True, True))
+
+    def failing(reader: PeriodicExportingMetricReader, timeout_millis: float = 10_000) -> None:
+        if next(failures, False):
+            raise RuntimeError("a bug")
+        collect(reader, timeout_millis)
+
+    monkeypatch.setattr(PeriodicExportingMetricReader, "collect", failing)
+    scene = open_scene(receiver.environ(OTEL_METRIC_EXPORT_INTERVAL="50"))
+    scene.serve()
+    assert receiver.wait_for(lambda: receiver.total("draftd.requests") == 1, 30)
 
 
 def test_an_outage_is_logged_once(
