@@ -49,7 +49,7 @@ def main() -> int:
     greedy: dict[str, tuple[int, ...]] = {}
     for repetition in range(args.repetitions):
         began = time.perf_counter()
-        with processes(args) as arms:
+        with processes(args, repetition) as arms:
             time.sleep(_SETTLE_SECONDS)
             measure(arms, prompts[: len(CLASSES)], repetition, greedy)  # the warm-up is not kept
             ticks += measure(arms, prompts, repetition, greedy)
@@ -67,8 +67,9 @@ def main() -> int:
 
 
 @contextlib.contextmanager
-def processes(args: argparse.Namespace) -> Iterator[dict[str, Draftd | MlxLm]]:
-    """The arms, each process of them new: two runs of one program differ by more than what is measured here."""
+def processes(args: argparse.Namespace, repetition: int) -> Iterator[dict[str, Draftd | MlxLm]]:
+    """The arms, each process of them new and started in an order drawn anew: two runs of one program differ by more
+    than what is measured here."""
     with contextlib.ExitStack() as stack:
         peer, _ = stack.enter_context(helper("benchmarks.mlx_lm_peer", args.model, args.draft_model))
         _, sink = stack.enter_context(helper("benchmarks.otlp_sink"))
@@ -77,9 +78,8 @@ def processes(args: argparse.Namespace) -> Iterator[dict[str, Draftd | MlxLm]]:
             "mlx_spec": MlxLm(peer, args.depth, 0.0, args.tokens),
             "mlx_spec_t08": MlxLm(peer, args.depth, 0.8, args.tokens),
         }
-        for suffix, checkout in {"": None, BEFORE: args.before}.items():
-            if suffix and checkout is None:
-                continue
+        checkouts = [("", None)] + ([(BEFORE, args.before)] if args.before else [])
+        for suffix, checkout in random.Random(repetition).sample(checkouts, len(checkouts)):
             on = stack.enter_context(daemon(args.model, args.draft_model, sink, checkout))
             off = stack.enter_context(daemon(args.model, args.draft_model, None, checkout))
             for name, client, mode, temperature in (
