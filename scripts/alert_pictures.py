@@ -31,7 +31,11 @@ _LIST = (0, 238, 1300, 730)  # of the page of alerts: what is above it names a f
 
 
 def main() -> int:
-    with tempfile.TemporaryDirectory() as folder, degrading(Path(folder), SETTINGS, acceptance=0.8) as running:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        degrading(Path(folder), SETTINGS, acceptance=0.8) as running,
+        running.served("draftd-1"),
+    ):
         began = time.monotonic()
         until(lambda: running.prometheus.number(ACCEPTANCE_BASELINE) is not None, _PATIENCE, "a baseline")
         time.sleep(_HISTORY_SECONDS)
