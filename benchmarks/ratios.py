@@ -5,6 +5,7 @@ Every figure is derived here from ticks alone, so that a stored run can be read 
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import numpy as np
 CLASSES = ("code", "tool_call", "chat", "prose")
 BEFORE = "_before"  # the end of an arm's name where it is another working copy's daemon
 
-_RESAMPLES = 10_000
+_RESAMPLES = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,8 @@ def changes(ticks: Sequence[Tick]) -> dict[str, Change]:
     """Of each arm that was measured with another working copy's daemon too; and by workload class, where it drafts.
 
     A pair is one prompt in one repetition, which both answered within seconds: a machine whose speed wanders parts them
-    less than whole repetitions. The interval is a bootstrap (percentiles over resampled pairs) with fixed dice.
+    less than whole repetitions. The interval is a bootstrap with fixed dice that draws whole repetitions: all pairs of
+    one share two processes, and one process of a program can be some per cent faster than another of the same one.
     """
     names = {t.arm for t in ticks}
     arms = sorted(name for name in names if name + BEFORE in names)
@@ -85,16 +87,17 @@ def changes(ticks: Sequence[Tick]) -> dict[str, Change]:
     answers = {(t.arm, t.repetition, t.prompt): t for t in ticks}
     out = {}
     for arm, workload in kinds:
-        values = [
-            (mine.tokens / mine.seconds) / (before.tokens / before.seconds)
-            for (name, repetition, prompt), mine in answers.items()
-            if name == arm
-            and workload in ("", mine.workload)
-            and (before := answers.get((arm + BEFORE, repetition, prompt))) is not None
-        ]
-        medians = np.median(np.random.default_rng(0).choice(values, (_RESAMPLES, len(values))), axis=1)
+        values: dict[int, list[float]] = {}
+        for (name, repetition, prompt), mine in answers.items():
+            before = answers.get((arm + BEFORE, repetition, prompt))
+            if name == arm and workload in ("", mine.workload) and before is not None:
+                ratio = (mine.tokens / mine.seconds) / (before.tokens / before.seconds)
+                values.setdefault(repetition, []).append(ratio)
+        drawn = np.random.default_rng(0).choice(sorted(values), (_RESAMPLES, len(values)))
+        medians = [np.median(np.concatenate([values[repetition] for repetition in one])) for one in drawn]
         low, high = np.quantile(medians, (0.025, 0.975)).tolist()
-        out[f"{arm}_{workload}" if workload else arm] = Change(statistics.median(values), low, high)
+        median = statistics.median(itertools.chain(*values.values()))
+        out[f"{arm}_{workload}" if workload else arm] = Change(median, low, high)
     return out
 
 

@@ -41,12 +41,12 @@ def main() -> int:
         time.sleep(_HISTORY_SECONDS)
         running.accept(0.15)
         until(lambda: _are(running, "firing"), _PATIENCE, "both fire")
-        _shoot(f"{running.prometheus.url}/classic/alerts", DOCS / "alerts-firing.png", 1100, _LIST)
+        shoot(f"{running.prometheus.url}/classic/alerts", DOCS / "alerts-firing.png", 1100, _LIST)
         time.sleep(SETTINGS.window_seconds)
         running.accept(0.8)
         until(lambda: _are(running, "inactive"), _PATIENCE, "both are resolved")
         time.sleep(SETTINGS.window_seconds)
-        _shoot(_graphs(running, time.monotonic() - began), DOCS / "alerts-graph.png", 1610)
+        shoot(_graphs(running, time.monotonic() - began), DOCS / "alerts-graph.png", 1610)
     return 0
 
 
@@ -67,9 +67,10 @@ def _graphs(running: Degrading, seconds: float) -> str:
     return f"{running.prometheus.url}/classic/graph?{urllib.parse.urlencode(asked)}"
 
 
-def _shoot(url: str, to: Path, height: int, box: tuple[int, int, int, int] | None = None) -> None:
+def shoot(url: str, to: Path, height: int, box: tuple[int, int, int, int] | None = None, width: int = 1300) -> None:
+    """What a browser's window of this size shows, in pixels; of that, `box`."""
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=10000"]
-    command = ["chromium", *options, f"--window-size=1300,{height}", f"--screenshot={to}", url]
+    command = ["chromium", *options, f"--window-size={width},{height}", f"--screenshot={to}", url]
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL, timeout=120)
     Image.open(to).convert("RGB").crop(box).quantize(64).save(to, optimize=True)
     print(to, to.stat().st_size)

@@ -66,6 +66,9 @@ class Screen:
             if time.monotonic() > end:
                 raise TimeoutError(self.text)
 
+    def type(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
     def send(self, number: signal.Signals) -> None:
         os.killpg(self._child.pid, number)
 
