@@ -131,6 +131,13 @@ def test_lookup_forgets_guesses_that_were_taken_back():
     assert lookup.continuation(text, 2) == [6, 1]
 
 
+def test_a_long_text_is_indexed_over_several_steps():
+    """All of 30,000 tokens at once would hold the other sequences up for 100 ms."""
+    text, lookup = Text([*range(2600), 2500, 2501, 2502]), PromptLookup()
+    found = [lookup.continuation(text, 2) for _ in range(3)]
+    assert found == [[], [], [2503, 2504]]
+
+
 def test_merging_keeps_each_sequences_own_draft():
     one = Draft(mx.array([[1, 2, 3]], dtype=mx.uint32), [3], None, [3])
     two = Draft(mx.array([[4], [0]], dtype=mx.uint32), [1, 0], None, [0, 0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from draftd.engine.drafters.base import DraftSequence, TextDrafter
 
 _SIZES = (3, 2)  # of n-grams, the longest first
+_MOST = 1024  # tokens indexed at a time, about 3 ms: the other sequences of a step wait for it
 
 
 class _NgramIndex:
@@ -15,9 +16,9 @@ class _NgramIndex:
         self._indexed = 0  # n-grams ending at or before this position are in the index
 
     def continuation(self, tokens: list[int], final: int, depth: int) -> list[int]:
-        """Up to `depth` tokens that followed; empty where no n-gram recurs. Only the first `final` tokens are indexed:
-        the others may be taken back."""
-        last = min(final, len(tokens) - 1)
+        """Up to `depth` tokens that followed; empty where no n-gram recurs. Only the first `final` tokens are indexed,
+        for the others may be taken back; and of a long text some more with each call."""
+        last = min(final, len(tokens) - 1, self._indexed + _MOST)
         for end in range(self._indexed + 1, last + 1):
             for size, ends in zip(_SIZES, self._ends, strict=True):
                 if end >= size:
