@@ -2,39 +2,45 @@
 
 from __future__ import annotations
 
+import random
+
 import mlx.core as mx
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from draftd.engine.cache import window
 from draftd.engine.cache.base import RollbackFailed
 from draftd.engine.cache.batched import BatchedCaches
-from draftd.engine.cache.layouts import cannot_trim, make_caches, rollback_limit
+from draftd.engine.cache.layouts import cannot_trim, make_caches
 from draftd.engine.cache.per_sequence import PerSequenceCaches
 from tests.rig import tiny_llama
 
 MODEL = tiny_llama(3)
+SLIDING = tiny_llama(5, sliding=4, layers=3)
 
 
-def reference(tokens: list[int]) -> np.ndarray:
+def reference(tokens: list[int], model=MODEL) -> np.ndarray:
     """Logits after `tokens`, from a forward with no cache at all."""
-    return np.array(MODEL(mx.array([tokens]))[0, -1])
+    return np.array(model(mx.array([tokens]))[0, -1])
 
 
-def check(caches, texts: list[list[int]]) -> None:
+def check(caches, texts: list[list[int]], model=MODEL) -> None:
     """One more token for every row gives what the whole text alone gives."""
     logits = caches.forward(mx.array([[7]] * len(texts)), [1] * len(texts))
     for i, text in enumerate(texts):
-        np.testing.assert_allclose(np.array(logits[i, -1]), reference([*text, 7]), atol=2e-5)
+        np.testing.assert_allclose(np.array(logits[i, -1]), reference([*text, 7], model), atol=2e-5)
     caches.rollback([len(text) for text in texts])
 
 
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-@pytest.mark.parametrize("layout", [BatchedCaches, PerSequenceCaches])
-def test_rows_stay_exact_through_any_history(layout, data):
-    caches = BatchedCaches(MODEL) if layout is BatchedCaches else PerSequenceCaches(MODEL)
+@pytest.mark.parametrize(
+    ("layout", "model"), [(BatchedCaches, MODEL), (PerSequenceCaches, MODEL), (BatchedCaches, SLIDING)]
+)
+def test_rows_stay_exact_through_any_history(layout, model, data):
+    caches = layout(model)
     texts: list[list[int]] = []
     token = st.integers(0, 31)
     for _ in range(data.draw(st.integers(1, 6))):
@@ -52,12 +58,43 @@ def test_rows_stay_exact_through_any_history(layout, data):
             for text, row, k in zip(texts, block, kept, strict=True):
                 text += row[:k]
             caches.rollback([len(text) for text in texts])
-        check(caches, texts)
+        check(caches, texts, model)
         if len(texts) > 1 and data.draw(st.booleans()):
             keep = data.draw(st.permutations(range(len(texts))).map(lambda p: sorted(p[: max(1, len(p) - 1)])))
             caches.select(keep)
             texts = [texts[i] for i in keep]
-            check(caches, texts)
+            check(caches, texts, model)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_windows_stay_exact_over_texts_of_many_windows_and_take_no_more_memory(monkeypatch, seed):
+    monkeypatch.setattr(window, "_LEAST_ROOM", 3)
+    monkeypatch.setattr(window, "_SPARE", seed % 2)
+    monkeypatch.setattr(window, "_GRAIN", 1)
+    dice, caches, texts, held = random.Random(seed), BatchedCaches(SLIDING), list[list[int]](), set[int]()
+    for step in range(60):
+        if len(texts) < 3 and step % 5 == 0:
+            prompt = [dice.randrange(32) for _ in range(dice.randint(1, 30))]
+            new = caches.fresh(len(prompt))
+            for start in range(0, len(prompt), 11):
+                part = prompt[start : start + 11]
+                new.forward(mx.array([part]), [len(part)])
+            caches.join(new)
+            texts.append(prompt)
+        widths = [dice.randint(1, 6) for _ in texts]
+        block = [[dice.randrange(32) for _ in range(max(widths))] for _ in texts]
+        caches.forward(mx.array(block), widths)
+        for text, row, width in zip(texts, block, widths, strict=True):
+            text += row[: dice.randint(1, width)]
+        caches.rollback([len(text) for text in texts])
+        if step % 4 == 0:
+            check(caches, texts, SLIDING)
+        if step == 40:
+            caches.select([2, 0])
+            texts = [texts[2], texts[0]]
+        held.add(caches._layers[1].allocation.capacity)
+    assert max(map(len, texts)) > 100
+    assert max(held) <= 4 + seed % 2 + 3 + 6, "window, spare, room, widest block"
 
 
 def test_capacity_grows_past_a_step():
@@ -82,9 +119,7 @@ def test_all_rows_leaving_frees_the_arrays():
 
 def test_a_rotating_cache_refuses_once_the_ring_would_be_full():
     model = tiny_llama(4, sliding=16)
-    assert rollback_limit(model) == 16
-    caches = make_caches(model).fresh()
-    assert isinstance(caches, PerSequenceCaches)
+    caches = PerSequenceCaches(model).fresh()
     caches.forward(mx.array([list(range(10))]), [10])
     assert caches.refusal(0, 5) == ""
     assert "rotating cache of 16 tokens is full" in caches.refusal(0, 6)

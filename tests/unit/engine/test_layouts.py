@@ -10,8 +10,9 @@ import mlx.core as mx
 import pytest
 from mlx_lm.generate import generate_step
 
-from draftd.engine.cache.batched import BatchedAttention, BatchedCaches
-from draftd.engine.cache.layouts import make_caches, why_not_batched
+from draftd.engine.cache.batched import BatchedCaches
+from draftd.engine.cache.layers import BatchedAttention
+from draftd.engine.cache.layouts import make_caches, rollback_limit, why_not_batched
 from draftd.engine.cache.per_sequence import PerSequenceCaches
 from draftd.engine.drafters import draft_model
 from draftd.engine.targets import local
@@ -81,8 +82,22 @@ def test_wrong_logits_without_an_error_are_caught():
     assert [sink.tokens for sink in sinks] == [own_loop(model, prompt, 16) for prompt in PROMPTS]
 
 
-def test_sliding_windows_say_that_no_batched_layout_is_for_them():
-    assert why_not_batched(tiny_llama(1, sliding=16)) == "there is no batched layout for RotatingKVCache"
+def test_sliding_windows_are_batched_and_can_be_rolled_back_however_long_the_text():
+    model = tiny_llama(1, sliding=16)
+    assert why_not_batched(model) == ""
+    assert rollback_limit(model) is None
+
+
+def test_a_sliding_window_speculates_to_the_end_of_a_text_of_ten_windows():
+    target = tiny_llama(1, sliding=24, scale=8.0)
+    prompts = [[5, 6, 7, 8], [9] * 30, [3, 1]]
+    expected = [own_loop(target, prompt, 240) for prompt in prompts]
+    for draft in (tiny_llama(2, scale=8.0), tiny_llama(1, sliding=24, scale=8.0)):
+        sinks = Rig(pair(target, draft)).run([request(prompt, speculative(3), max_tokens=240) for prompt in prompts])
+        assert [sink.tokens for sink in sinks] == expected
+        assert [sink.done.degraded for sink in sinks] == [""] * 3
+        counts = [sink.done.stats.counts for sink in sinks]
+        assert all(one.drafted >= 2 * (one.emitted - one.accepted) for one in counts), "every step drafted"
 
 
 @pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])

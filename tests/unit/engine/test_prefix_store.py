@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from draftd.engine.cache import window
 from draftd.engine.cache.base import CachedPrefix, KVSegment
 from draftd.engine.cache.batched import BatchedCaches
 from draftd.engine.cache.layouts import make_caches
@@ -226,8 +227,7 @@ def test_rows_go_on_exactly_from_what_another_row_left(layout):
 
 def test_a_ring_that_has_come_step_serves_only_texts_that_go_on_from_its_own():
     model = tiny_llama(4, sliding=32)
-    running = make_caches(model)
-    assert isinstance(running, PerSequenceCaches)
+    running = PerSequenceCaches(model)
     store = PrefixCache(1 << 20).store(running)
     base = [(i * 11) % 31 for i in range(60)]
     caches = running.fresh()
@@ -245,6 +245,30 @@ def test_a_ring_that_has_come_step_serves_only_texts_that_go_on_from_its_own():
         logits = again.forward(mx.array([text[known:]]), [len(text) - known])
         assert mx.allclose(logits[0, -1], model(mx.array([text]))[0, -1], atol=2e-5)
     assert len(store.find(base, 59)) == 1, "what was handed out was not written to"
+
+
+def test_windows_serve_texts_that_go_on_from_where_they_still_see_all_they_need(monkeypatch):
+    monkeypatch.setattr(window, "_LEAST_ROOM", 8)
+    model = tiny_llama(4, sliding=8)
+    running = make_caches(model)
+    store = PrefixCache(1 << 20).store(running)
+    base = [(i * 11) % 31 for i in range(90)]
+    caches = running.fresh(90)
+    for start in range(0, 80, 5):
+        caches.forward(mx.array([base[start : start + 5]]), [5])
+        if start in (15, 75):
+            store.keep(base, caches, 0, start + 5)
+    running.join(caches)
+    store.keep(base, running, 0, 40)
+    assert store.texts == 2, "the windows have gone on from there"
+    for text, known in ((base, 80), (base[:78], 77), (base[:50], 20), ([*base[:18], 3], 18), (base[:17], 16)):
+        again = running.fresh()
+        again.restore(store.find(text, len(text) - 1))
+        assert again.lengths == [known]
+        logits = again.forward(mx.array([text[known:]]), [len(text) - known])
+        assert mx.allclose(logits[0, -1], model(mx.array([text]))[0, -1], atol=2e-5)
+    logits = running.forward(mx.array([[base[80]]]), [1])
+    assert mx.allclose(logits[0, -1], model(mx.array([base[:81]]))[0, -1], atol=2e-5)
 
 
 def test_a_whole_that_can_be_cut_takes_the_place_of_its_beginnings():

@@ -5,7 +5,6 @@ After a forward of width w a sequence is w longer; `rollback` takes back what th
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -40,32 +39,23 @@ def copied(layers: Sequence[Sequence[mx.array]], row: int, start: int, end: int)
     return KVSegment(copies, end - start)
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """mlx-lm's own caches of one sequence, after its first `length` tokens."""
-
-    caches: list[Any]
-    length: int
+class Snapshot(Protocol):
+    """What the caches of one sequence hold after its first `length` tokens."""
 
     @property
-    def nbytes(self) -> int:
-        return sum(cache.nbytes for cache in self.caches)
+    def length(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def least(self) -> int:
+        """The fewest tokens that it can be cut to: 0 where it holds all of them still, `length` where it can give none
+        back, as a state cannot, or a ring that has come round."""
 
     def cut(self, length: int) -> Snapshot | None:
-        """One that holds the first `length` tokens only, and that can be written to; None where that is not to be had:
-        some caches do not give tokens back."""
-        surplus = self.length - length
-        if surplus and not self.can_be_cut:
-            return None
-        caches = copy.deepcopy(self.caches)  # the arrays are shared until one is written to
-        if surplus and not all(cache.trim(surplus) == surplus for cache in caches):
-            return None
-        return Snapshot(caches, length)
-
-    @property
-    def can_be_cut(self) -> bool:
-        """A ring that has come round, or a state, holds the whole text or nothing of it."""
-        return all(cache.is_trimmable() for cache in self.caches)
+        """One that holds the first `length` tokens only, and that can be written to; None where that is not to be
+        had."""
 
 
 CachedPrefix = KVSegment | Snapshot
@@ -112,6 +102,9 @@ class LayerCache(Protocol):
     @property
     def allocation(self) -> Allocation: ...
 
+    def sized(self, allocation: Allocation) -> Allocation:
+        """What it takes of this size: fewer positions where it does not keep all of a text."""
+
     def rollback(self, held: list[int], wanted: list[int]) -> list[int]:
         """Takes tokens back, from `held` to `wanted` for each sequence. Returns the lengths that it reached, none of
         them longer than wanted: a memory that cannot stop there stops earlier, and the rest is fed again."""
@@ -126,7 +119,7 @@ class LayerCache(Protocol):
         """Copies slots: (to, from)."""
 
     def resize(self, allocation: Allocation) -> None:
-        """Keeps what fits. One copy."""
+        """Keeps what fits of what it has, at its own size for `allocation`. One copy."""
 
     def restore(self, pieces: Sequence[Sequence[mx.array]], capacity: int) -> None:
         """Holds one sequence, given as its `arrays` for successive positions."""

@@ -1,9 +1,9 @@
 """Which cache layout a model gets, and what its caches can do.
 
-A layer is batched by what mlx-lm makes for it: today its plain KV cache alone. A short trial with sequences of unlike
-length, each compared with itself decoded alone, decides whether it is right for this model: some architectures ask the
-cache for what it lacks, others go wrong without an error. What fails keeps mlx-lm's own caches, one list per sequence,
-and the reason is told.
+A layer is batched by what mlx-lm makes for it: its plain KV cache, or a rotating one. A short trial with sequences of
+unlike length, each compared with itself decoded alone, decides whether it is right for this model: some architectures
+ask the cache for what it lacks, others go wrong without an error. What fails keeps mlx-lm's own caches, one list per
+sequence, and the reason is told.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import mlx.core as mx
 
 from draftd.engine.cache.attention import installed
-from draftd.engine.cache.base import STEP, Caches
+from draftd.engine.cache.base import STEP, Caches, padded
 from draftd.engine.cache.batched import BatchedCaches, batched_layers
 from draftd.engine.cache.per_sequence import PerSequenceCaches, flat
 from draftd.models.mlx_lm import make_prompt_cache
@@ -29,6 +29,7 @@ _TOLERANCE, _TOLERANCE_OF_HALVES = 1e-3, 0.1
 # The trial: for each of two sequences the widths of its prefill and of two forwards in a batch, and what of the first
 # of those is rolled back.
 _PREFILLS, _WIDTHS, _ROLLED_BACK, _THEN = (5, 2), (4, 2), (3, 0), (2, 1)
+_LONGEST = 16  # tokens of neither are more
 
 
 def why_not_batched(model: Any) -> str:
@@ -53,10 +54,13 @@ def ragged_trial(model: Any) -> str:
     """Why the batched layout is wrong for this model; empty where two sequences of unlike length get the logits that
     each gets alone, before and after a rollback, whether attention takes them together or apart."""
     apart = installed(model)
-    alone = _trial(PerSequenceCaches(model))
+    vocabulary = PerSequenceCaches(model).fresh().forward(mx.zeros((1, 1), dtype=mx.uint32), [1]).shape[-1]
+    texts = [[(5 * at + 3 * row) % vocabulary for at in range(_LONGEST)] for row in range(len(_PREFILLS))]
+    alone = _alone(model, texts)
     try:
         for call_cost in (None, 0) if apart else (None,):
-            worst = _difference(alone, _trial(BatchedCaches(model, apart=apart, call_cost=call_cost)))
+            found = _batched(BatchedCaches(model, apart=apart, call_cost=call_cost), texts)
+            worst = _difference(alone, found)
             halves = alone[0].dtype in (mx.float16, mx.bfloat16)
             if not worst <= (_TOLERANCE_OF_HALVES if halves else _TOLERANCE):  # NaN is wrong too
                 return f"in a batch of unlike lengths its logits differ from those of each sequence alone ({worst:.2g})"
@@ -65,32 +69,40 @@ def ragged_trial(model: Any) -> str:
     return ""
 
 
-def _trial(caches: Caches) -> list[mx.array]:
-    """The logits of all real positions: two sequences are prefilled, join, go on by unlike widths, are rolled back and
-    go on again."""
+def _alone(model: Any, texts: list[list[int]]) -> list[mx.array]:
+    """The logits of all real positions of the trial, of mlx-lm's own caches. None of these is rolled back: not all can
+    be."""
+    found: list[list[mx.array]] = [[], [], []]
+    for text, prefill, width, rolled_back, then in zip(texts, _PREFILLS, _WIDTHS, _ROLLED_BACK, _THEN, strict=True):
+        held = prefill + width - rolled_back
+        for after, parts in ((found[:2], (prefill, prefill + width)), ([[], found[2]], (held, held + then))):
+            caches, start = PerSequenceCaches(model).fresh(), 0
+            for logits, end in zip(after, parts, strict=True):
+                logits.append(caches.forward(_row(text[start:end]), [end - start])[0])
+                start = end
+    mx.eval(found)
+    return [logits for stage in found for logits in stage]
+
+
+def _batched(caches: Caches, texts: list[list[int]]) -> list[mx.array]:
+    """The same where the sequences are prefilled, join, go on by unlike widths, are rolled back and go on again."""
     found: list[mx.array] = []
-    fed, vocabulary = 0, 4  # until the first logits tell
-
-    def tokens(rows: int, width: int) -> mx.array:
-        nonlocal fed
-        fed += 1
-        ids = (mx.arange(rows * width).reshape(rows, width) * 5 + fed * 3) % vocabulary
-        return ids.astype(mx.uint32)
-
-    for width in _PREFILLS:
+    for text, width in zip(texts, _PREFILLS, strict=True):
         one = caches.fresh()
-        logits = one.forward(tokens(1, width), [width])
-        vocabulary = logits.shape[-1]
-        found.append(logits[0])
+        found.append(one.forward(_row(text[:width]), [width])[0])
         caches.join(one)
-    for widths in (_WIDTHS, _THEN):
-        logits = caches.forward(tokens(2, max(widths)), widths)
+    for widths, less in ((_WIDTHS, _ROLLED_BACK), (_THEN, (0, 0))):
+        fed = [text[n : n + width] for text, n, width in zip(texts, caches.lengths, widths, strict=True)]
+        logits = caches.forward(padded(fed), widths)
         found += [logits[i, :width] for i, width in enumerate(widths)]
         mx.eval(found, caches.arrays())
-        if widths is _WIDTHS:
-            caches.rollback([n - less for n, less in zip(caches.lengths, _ROLLED_BACK, strict=True)])
+        caches.rollback([n - back for n, back in zip(caches.lengths, less, strict=True)])
     caches.clear()
     return found
+
+
+def _row(tokens: list[int]) -> mx.array:
+    return mx.array([tokens], dtype=mx.uint32)
 
 
 def _difference(expected: list[mx.array], found: list[mx.array]) -> float:
@@ -114,6 +126,8 @@ def make_caches(model: Any, most_rows: int | None = None) -> Caches:
 
 def rollback_limit(model: Any) -> int | None:
     """Tokens after which a rotating cache of the model can no longer be rolled back; None where there is no limit."""
+    if not why_not_batched(model):
+        return None
     sizes = [s for c in flat(make_prompt_cache(model)) if (s := getattr(c, "max_size", None)) is not None]
     return min(sizes) if sizes else None
 

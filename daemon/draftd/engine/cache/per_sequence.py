@@ -3,18 +3,45 @@ rolled back says so."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 
-from draftd.engine.cache.base import CachedPrefix, Caches, RollbackFailed, Snapshot
+from draftd.engine.cache.base import CachedPrefix, Caches, RollbackFailed
 from draftd.models.mlx_lm import make_prompt_cache
 
 
 def flat(caches: Sequence[Any]) -> list[Any]:
     """Opens mlx-lm's CacheList, which bundles several caches of one layer."""
     return [leaf for c in caches for leaf in (flat(c.caches) if hasattr(c, "caches") else [c])]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnSnapshot:
+    """`Snapshot` of mlx-lm's own caches."""
+
+    caches: list[Any]
+    length: int
+
+    @property
+    def nbytes(self) -> int:
+        return sum(cache.nbytes for cache in self.caches)
+
+    @property
+    def least(self) -> int:
+        return 0 if all(cache.is_trimmable() for cache in self.caches) else self.length
+
+    def cut(self, length: int) -> OwnSnapshot | None:
+        surplus = self.length - length
+        if length < self.least:
+            return None
+        caches = copy.deepcopy(self.caches)  # the arrays are shared until one is written to
+        if surplus and not all(cache.trim(surplus) == surplus for cache in caches):
+            return None
+        return OwnSnapshot(caches, length)
 
 
 class PerSequenceCaches:
@@ -83,7 +110,7 @@ class PerSequenceCaches:
 
     def extract(self, row: int, start: int, end: int) -> CachedPrefix | None:
         assert start == 0
-        whole = Snapshot(self._rows[row], self.lengths[row]).cut(end)
+        whole = OwnSnapshot(self._rows[row], self.lengths[row]).cut(end)
         if whole is not None:
             mx.eval([cache.state for cache in whole.caches if not cache.empty()])
         return whole
@@ -91,7 +118,7 @@ class PerSequenceCaches:
     def restore(self, kept: Sequence[CachedPrefix]) -> None:
         (whole,) = kept
         assert self.lengths == [0]
-        assert isinstance(whole, Snapshot)
+        assert isinstance(whole, OwnSnapshot)
         self._rows, self.lengths = [whole.caches], [whole.length]
 
     def arrays(self) -> list[Any]:

@@ -221,10 +221,10 @@ class SnapshotStore(PrefixStore):
         value = caches.extract(row, 0, length)
         if value is None:
             return
-        assert isinstance(value, Snapshot)
+        assert not isinstance(value, KVSegment)
         before = [node for node, n in path if n == len(node.edge) and node.value is not None]
         for node in before:  # what this one can be cut back to needs not be kept besides
-            if value.can_be_cut:
+            if value.least <= node.end:
                 self._let_go(node)
         if self._cache.fits(value.nbytes):
             leaf = self._trie.grow(text)
@@ -242,7 +242,7 @@ class SnapshotStore(PrefixStore):
     def _serves(self, node: Node[Snapshot], length: int) -> Node[Snapshot] | None:
         """A node from this one on whose value holds the first `length` tokens, or can be cut back to them."""
         for other in self._trie.below(node):
-            if other.value is not None and (other.end == length or other.value.can_be_cut):
+            if other.value is not None and (other.end == length or other.value.least <= length):
                 return other
         return None
 

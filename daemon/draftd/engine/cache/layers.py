@@ -1,0 +1,242 @@
+"""The layers of a batched model: what mlx-lm's models write their keys and values to, and read them from."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import mlx.core as mx
+
+from draftd.engine.cache.attention import Run
+from draftd.engine.cache.base import Allocation, LayerCache
+from draftd.engine.cache.window import Window, moved
+from draftd.models.mlx_lm import KVCache, RotatingKVCache, create_attention_mask, make_prompt_cache
+
+if TYPE_CHECKING:
+    from draftd.engine.cache.batched import BatchedCaches
+
+
+class BatchedAttention:
+    """One layer's keys and values, slots × heads × capacity × dim. To mlx-lm's models it is a KV cache."""
+
+    def __init__(self, owner: BatchedCaches) -> None:
+        self._owner = owner
+        self.keys: mx.array | None = None
+        self.values: mx.array | None = None
+
+    @property
+    def offset(self) -> int | mx.array:
+        return self._owner.offset
+
+    @property
+    def runs(self) -> Sequence[Run]:
+        return self._owner._runs
+
+    @property
+    def allocation(self) -> Allocation:
+        return Allocation(0, 0) if self.keys is None else Allocation(self.keys.shape[0], self.keys.shape[2])
+
+    def sized(self, allocation: Allocation) -> Allocation:
+        return allocation
+
+    def _place(self, width: int) -> tuple[int, int, mx.array | None]:
+        """From where and to where this forward reads, and where it writes: rows × width, None at the end of it."""
+        return 0, max(self._owner.lengths) + width, self._owner._positions
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        rows, _, width, _ = keys.shape
+        first, end, positions = self._place(width)
+        if self.keys is None or self.values is None:
+            size = self.sized(self._owner.allocation)
+            self.keys, self.values = _zeros(keys, size), _zeros(values, size)
+        held_keys, held_values = self.keys, self.values
+        if positions is None:
+            held_keys[:rows, :, end - width : end] = keys
+            held_values[:rows, :, end - width : end] = values
+        else:
+            spare = held_keys.shape[0] - rows
+            if spare:  # what is written into slots without a row is never read
+                positions = mx.pad(positions, [(0, spare), (0, 0)])
+                keys, values = (mx.pad(new, [(0, spare), (0, 0), (0, 0), (0, 0)]) for new in (keys, values))
+            at = positions[:, None, :, None]
+            held_keys = mx.put_along_axis(held_keys, mx.broadcast_to(at, keys.shape), keys, axis=2)
+            held_values = mx.put_along_axis(held_values, mx.broadcast_to(at, values.shape), values, axis=2)
+        self.keys, self.values = held_keys, held_values
+        return held_keys[:rows, :, first:end], held_values[:rows, :, first:end]
+
+    def make_mask(self, n: int, return_array: bool = False, window_size: int | None = None) -> Any:
+        positions = self._owner._positions
+        if positions is None:
+            return create_attention_mask(n, self._owner.offset, return_array, window_size)
+        keys = mx.arange(max(self._owner.lengths) + n)
+        mask = keys <= positions[:, :, None]
+        if window_size is not None:
+            mask = mask & (keys > positions[:, :, None] - window_size)
+        return mask[:, None]
+
+    def rollback(self, held: list[int], wanted: list[int]) -> list[int]:
+        return wanted  # what lies beyond a sequence's length is masked, and overwritten later
+
+    def adopt(self, other: LayerCache) -> None:
+        assert isinstance(other, BatchedAttention)
+        self.keys, self.values = other.keys, other.values
+
+    def restore(self, pieces: Sequence[Sequence[mx.array]], capacity: int) -> None:
+        self.keys = _joined([keys for keys, _ in pieces], capacity)
+        self.values = _joined([values for _, values in pieces], capacity)
+
+    def clear(self) -> None:
+        self.keys = self.values = None
+
+    def arrays(self) -> list[mx.array]:
+        return [] if self.keys is None or self.values is None else [self.keys, self.values]
+
+    def resize(self, allocation: Allocation) -> None:
+        if self.keys is not None and self.values is not None:
+            size = self.sized(allocation)
+            self.keys, self.values = _resized(self.keys, size), _resized(self.values, size)
+
+    def join(self, place: int, other: LayerCache, count: int, length: int) -> None:
+        assert isinstance(other, BatchedAttention)
+        like_keys, like_values = self.keys, self.values
+        if like_keys is None:
+            like_keys, like_values = other.keys, other.values
+        if like_keys is None or like_values is None:
+            return
+        have, need = self.allocation, self.sized(self._owner.allocation)
+        if self.keys is None or self.values is None:
+            self.keys, self.values = _zeros(like_keys, need), _zeros(like_values, need)
+        elif have.slots < place + count or have.capacity < length:
+            self.resize(need)
+        if other.keys is not None and other.values is not None and length:
+            self.keys[place : place + count, :, :length] = other.keys[:count, :, :length]
+            self.values[place : place + count, :, :length] = other.values[:count, :, :length]
+
+    def move(self, places: Sequence[tuple[int, int]]) -> None:
+        if self.keys is None or self.values is None:
+            return
+        source = mx.array([row for _, row in places])
+        keys, values = self.keys[source], self.values[source]
+        mx.eval(keys, values)  # or these would still refer to the arrays that are written next
+        for i, (place, _) in enumerate(places):
+            self.keys[place : place + 1] = keys[i : i + 1]
+            self.values[place : place + 1] = values[i : i + 1]
+
+    # mlx-lm's models ask no more of a cache than the above; some check these.
+    def is_trimmable(self) -> bool:
+        return True
+
+    def empty(self) -> bool:
+        return self.keys is None
+
+
+class WindowAttention(BatchedAttention):
+    """A layer with a sliding window. To mlx-lm's models it is a rotating KV cache."""
+
+    def __init__(self, owner: BatchedCaches, size: int) -> None:
+        super().__init__(owner)
+        self.max_size = size
+        self.window = owner.windows.setdefault(size, Window(size))
+
+    @property
+    def runs(self) -> Sequence[Run]:
+        return ()  # no row's window is so much longer than another's that a call of its own would pay
+
+    def sized(self, allocation: Allocation) -> Allocation:
+        return self.window.sized(allocation)
+
+    def _place(self, width: int) -> tuple[int, int, mx.array | None]:
+        return self.window.first, self.window.end, self.window.written
+
+    def make_mask(self, n: int, return_array: bool = False, window_size: int | None = None) -> Any:
+        return self.window.mask(n, return_array, window_size)
+
+    def join(self, place: int, other: LayerCache, count: int, length: int) -> None:
+        assert isinstance(other, WindowAttention)
+        super().join(place, other, count, other.window.longest(other._owner.lengths))
+
+    def shift(self, moves: Sequence[int]) -> None:
+        """Each row's positions so many nearer to the front."""
+        if self.keys is not None and self.values is not None:
+            self.keys, self.values = moved(self.keys, moves), moved(self.values, moves)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowedSnapshot:
+    """`Snapshot` of one row: of each layer the positions that it held, of a window's from `starts[size]` on."""
+
+    layers: list[list[mx.array]]
+    sizes: list[int]  # of each layer's window; 0 for one that keeps all
+    starts: dict[int, int]
+    length: int
+
+    @classmethod
+    def of(cls, layers: Sequence[LayerCache], row: int, length: int) -> WindowedSnapshot | None:
+        """The row's first `length` tokens, in memory of their own; None where a window has gone on from there."""
+        windows = {one.max_size: one.window for one in layers if isinstance(one, WindowAttention)}
+        starts = {size: window.starts[row] for size, window in windows.items()}
+        if any(start > max(0, length - size + 1) for size, start in starts.items()):
+            return None
+        sizes = [one.max_size if isinstance(one, WindowAttention) else 0 for one in layers]
+        ends = [length - starts.get(size, 0) for size in sizes]
+        pairs = zip(layers, ends, strict=True)
+        held = [[mx.contiguous(a[row : row + 1, :, :end]) for a in one.arrays()] for one, end in pairs]
+        mx.eval(held)
+        return cls(held, sizes, starts, length)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(a.nbytes for arrays in self.layers for a in arrays)
+
+    @property
+    def least(self) -> int:
+        return max((start + size - 1 for size, start in self.starts.items() if start), default=0)
+
+    def cut(self, length: int) -> WindowedSnapshot | None:
+        if length < self.least:
+            return None
+        ends = [length - self.starts.get(size, 0) for size in self.sizes]
+        layers = [[a[:, :, :end] for a in arrays] for arrays, end in zip(self.layers, ends, strict=True)]
+        return WindowedSnapshot(layers, self.sizes, self.starts, length)
+
+
+LayerFactory = Callable[["BatchedCaches"], LayerCache]
+
+
+def _factory(made: Any) -> LayerFactory | None:
+    """For a layer that mlx-lm makes this cache for; None where no batched layout is for it."""
+    if type(made) is KVCache:
+        return BatchedAttention
+    if type(made) is RotatingKVCache and not made.keep:
+        return functools.partial(WindowAttention, size=made.max_size)
+    return None
+
+
+def batched_layers(model: Any) -> list[LayerFactory]:
+    """One for each layer. Raises KeyError, with a name, for a layer that no batched layout is for."""
+    made = make_prompt_cache(model)
+    found = [_factory(cache) for cache in made]
+    missing = sorted({type(cache).__name__ for cache, factory in zip(made, found, strict=True) if factory is None})
+    if missing:
+        raise KeyError(", ".join(missing))
+    return [factory for factory in found if factory is not None]
+
+
+def _joined(pieces: Sequence[mx.array], capacity: int) -> mx.array:
+    """One array of successive segments, with room to grow."""
+    rows, heads, _, dim = pieces[0].shape
+    spare = mx.zeros((rows, heads, capacity - sum(piece.shape[2] for piece in pieces), dim), pieces[0].dtype)
+    return mx.concatenate([*pieces, spare], axis=2)
+
+
+def _zeros(like: mx.array, size: Allocation) -> mx.array:
+    return mx.zeros((size.slots, like.shape[1], size.capacity, like.shape[3]), like.dtype)
+
+
+def _resized(held: mx.array, size: Allocation) -> mx.array:
+    rows, capacity = min(held.shape[0], size.slots), min(held.shape[2], size.capacity)
+    new = _zeros(held, size)  # in any case: a part of the old would hold all of its memory
+    new[:rows, :, :capacity] = held[:rows, :, :capacity]
+    return new
