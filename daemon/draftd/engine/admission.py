@@ -26,20 +26,22 @@ class Layout:
     batched: bool
     most_rows: int
     context_length: int
+    window_bytes: int = 0  # of one sequence, however long: of layers that keep a window of it
 
     def held(self, lengths: Sequence[int]) -> int:
         """Bytes at most, for running sequences of these lengths."""
         wide = [stepped(length + MARGIN) for length in lengths]
-        positions = slots(len(wide), self.most_rows) * max(wide, default=0) if self.batched else sum(wide)
-        return positions * self.position_bytes
+        rows = slots(len(wide), self.most_rows) if self.batched else len(wide)
+        positions = rows * max(wide, default=0) if self.batched else sum(wide)
+        return positions * self.position_bytes + rows * self.window_bytes
 
     def prefilling(self, prompt: int) -> int:
         """Bytes besides, while a prompt of so many tokens is prefilled."""
-        return stepped(prompt + MARGIN) * self.position_bytes
+        return stepped(prompt + MARGIN) * self.position_bytes + self.window_bytes
 
     def largest(self, limit: int, prompt: int | None = None) -> int:
         """Tokens of the longest text that fits, alone, of a prompt of so many; of the longest prompt for None."""
-        steps = limit // max(1, self.position_bytes) // STEP
+        steps = max(0, limit - 2 * self.window_bytes) // max(1, self.position_bytes) // STEP
         rest = steps // 2 if prompt is None else steps - stepped(prompt + MARGIN) // STEP
         return rest * STEP - MARGIN - (prompt is None)
 

@@ -14,7 +14,7 @@ import psutil
 
 from draftd.core import FinishReason, ModelInfo
 from draftd.engine.admission import Admission, Layout, derived
-from draftd.engine.cache.layouts import position_bytes
+from draftd.engine.cache.layouts import cache_bytes
 from draftd.engine.cache.prefix_store import PrefixCache
 from draftd.engine.calibration import measure, plain_seconds
 from draftd.engine.depth.controller import DepthControl
@@ -61,8 +61,9 @@ def assemble_engine(
     `report` takes a line for people."""
     prefix = PrefixCache(limits.prefix_cache_bytes)
     drafters = Drafters(models, limits.max_batch, prefix)
-    each = position_bytes(models.target) + (0 if models.draft is None else position_bytes(models.draft))
-    layout = Layout(each, models.info.batched, limits.max_batch, models.info.context_length)
+    each = [cache_bytes(model) for model in (models.target, models.draft) if model is not None]
+    position, window = (sum(some) for some in zip(*each, strict=True))
+    layout = Layout(position, models.info.batched, limits.max_batch, models.info.context_length, window)
     limit = limits.kv_cache_bytes
     if limit is None:
         limit = derived(layout, limits.headroom(), psutil.virtual_memory().total)

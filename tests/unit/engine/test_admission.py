@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 
 from draftd.core import FinishReason
 from draftd.engine.admission import Admission, Layout, derived
-from draftd.engine.cache.layouts import position_bytes
+from draftd.engine.cache.base import MARGIN
+from draftd.engine.cache.layouts import cache_bytes
 from draftd.engine.prefilling import _OVERTAKEN
 from draftd.errors import InvalidRequest
 from tests.rig import Rig, autoregressive, pair, request, speculative, tiny_llama
 from tests.scripted import scripted_models
 
 MODELS = pair(tiny_llama(1), tiny_llama(2))
-EACH = position_bytes(MODELS.target) + position_bytes(MODELS.draft)
+EACH = cache_bytes(MODELS.target).position + cache_bytes(MODELS.draft).position
 
 
 def layout(batched: bool = True, each: int = EACH, rows: int = 8, context: int = 4096) -> Layout:
@@ -35,7 +36,8 @@ def positions(n: int) -> int:
 
 def test_what_a_position_takes_is_measured():
     assert EACH == 2 * (2 * 2 * 2 * 8 * 4)  # models of layers, keys and values, heads, dim, fp32
-    assert position_bytes(tiny_llama(4, sliding=16)) > 0
+    of_a_layer = 2 * 2 * 8 * 4
+    assert cache_bytes(tiny_llama(4, sliding=16)) == (of_a_layer, (15 + 16 + 64) * of_a_layer), "one layer of each kind"
 
 
 def test_rows_reserve_what_they_can_come_to_need_as_wide_as_the_longest():
@@ -43,6 +45,9 @@ def test_rows_reserve_what_they_can_come_to_need_as_wide_as_the_longest():
     assert layout(each=1, rows=3).held([100, 100, 600]) == 3 * 768
     assert layout(False, each=1).held([100, 100, 600]) == 256 + 256 + 768
     assert layout(each=1).held([]) == 0
+    windows = Layout(1, True, 8, 4096, window_bytes=1000)
+    assert windows.held([100, 100, 600]) == 4 * 768 + 4 * 1000
+    assert windows.largest(2 * 768 + 2 * 1000) == 768 - MARGIN - 1
 
 
 def test_who_does_not_fit_waits_until_another_has_left_and_is_seen_to(caplog):

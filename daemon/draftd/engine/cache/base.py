@@ -175,7 +175,12 @@ class Caches(Protocol):
 
     @property
     def position_bytes(self) -> int:
-        """Bytes that one position of one row takes; 0 while nothing is held, or where that is not a number."""
+        """Bytes that one position of one row takes, in layers that keep all of a text; 0 while nothing is held, or
+        where that is not a number."""
+
+    @property
+    def window_bytes(self) -> int:
+        """Bytes that one row takes at most in layers that keep a window of a text; 0 while nothing is held."""
 
     def arrays(self) -> list[Any]:
         """What must be evaluated for the caches to be up to date."""

@@ -181,7 +181,17 @@ class BatchedCaches:
 
     @property
     def position_bytes(self) -> int:
-        return sum(a.shape[1] * a.shape[3] * a.itemsize for a in self.arrays())
+        whole = (one for one in self._layers if not isinstance(one, WindowAttention))
+        return sum(a.shape[1] * a.shape[3] * a.itemsize for one in whole for a in one.arrays())
+
+    @property
+    def window_bytes(self) -> int:
+        return sum(
+            one.window.most * a.shape[1] * a.shape[3] * a.itemsize
+            for one in self._layers
+            if isinstance(one, WindowAttention)
+            for a in one.arrays()
+        )
 
     def arrays(self) -> list[Any]:
         return [a for layer in self._layers for a in layer.arrays()]

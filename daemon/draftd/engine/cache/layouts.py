@@ -9,13 +9,14 @@ sequence, and the reason is told.
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 
 from draftd.engine.cache.attention import installed
 from draftd.engine.cache.base import STEP, Caches, padded
-from draftd.engine.cache.batched import BatchedCaches, batched_layers
+from draftd.engine.cache.batched import BatchedCaches
+from draftd.engine.cache.layers import batched_layers
 from draftd.engine.cache.per_sequence import PerSequenceCaches, flat
 from draftd.models.mlx_lm import make_prompt_cache
 
@@ -137,13 +138,21 @@ def cannot_trim(model: Any) -> str:
     return ", ".join(sorted({type(c).__name__ for c in make_prompt_cache(model) if not c.is_trimmable()}))
 
 
-def position_bytes(model: Any) -> int:
-    """Bytes that a cache of the model takes for one position of one sequence, measured: one forward, on this thread.
-    An estimate where layers differ in what they keep."""
+class CacheBytes(NamedTuple):
+    """What the caches of a model take: for one `position` of one sequence, and at most for all of its `window`s."""
+
+    position: int
+    window: int
+
+
+def cache_bytes(model: Any) -> CacheBytes:
+    """Measured: one forward, on this thread. An estimate where mlx-lm's own caches differ in what they keep."""
     caches = make_caches(model)
     one = caches.fresh()
     mx.eval(one.forward(mx.array([[0]], dtype=mx.uint32), [1]), one.arrays())
-    found = one.position_bytes or -(-one.nbytes // STEP)
+    found = CacheBytes(one.position_bytes, one.window_bytes)
+    if not any(found):
+        found = CacheBytes(-(-one.nbytes // STEP), 0)
     one.clear()
     caches.clear()  # or it would keep the weights until the collector
     return found

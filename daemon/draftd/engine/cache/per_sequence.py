@@ -49,6 +49,7 @@ class PerSequenceCaches:
 
     segmented = False
     position_bytes = 0
+    window_bytes = 0
 
     def __init__(self, model: Any) -> None:
         self._model = model
