@@ -80,6 +80,11 @@ def padded(rows: Sequence[Sequence[int]]) -> mx.array:
     return mx.array([[*row, *[0] * (width - len(row))] for row in rows], dtype=mx.uint32)
 
 
+def flat(caches: Sequence[Any]) -> list[Any]:
+    """Opens mlx-lm's CacheList, which bundles several caches of one layer."""
+    return [leaf for c in caches for leaf in (flat(c.caches) if hasattr(c, "caches") else [c])]
+
+
 class RollbackFailed(Exception):
     """A cache did not give back what it was asked to: its sequence's text can no longer be trusted."""
 

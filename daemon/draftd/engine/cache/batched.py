@@ -27,7 +27,7 @@ from draftd.engine.cache.base import (
     slots,
     stepped,
 )
-from draftd.engine.cache.layers import LayerFactory, WindowAttention, WindowedSnapshot, batched_layers
+from draftd.engine.cache.layers import LayerFactory, WindowAttention, WindowedSnapshot, batched_layers, listed
 from draftd.engine.cache.window import Window
 
 _FORWARDS = 16  # over which they change their size, some layers in each: all at once would hold the rows up
@@ -57,6 +57,7 @@ class BatchedCaches:
         self.windows: dict[int, Window] = {}  # by size
         self._layers: list[LayerCache] = [made(self) for made in self._make]
         self.segmented = not self.windows
+        self._listed = listed(model, self._layers)  # as the model takes them
         self._positions: mx.array | None = None  # rows × width, where this forward writes; None when rows are level
         self._runs: list[Run] = []  # rows that this forward's attention takes together; none where it takes all
         self._expected: list[int] = []  # lengths of rows that will join
@@ -76,7 +77,7 @@ class BatchedCaches:
         for window in self.windows.values():
             self._move(window, window.begin(self.lengths, tokens.shape[1]))
         self._resize(max(self.lengths) + tokens.shape[1])
-        logits: mx.array = self._model(tokens, cache=self._layers)
+        logits: mx.array = self._model(tokens, cache=self._listed)
         self.lengths = [n + w for n, w in zip(self.lengths, widths, strict=True)]
         return logits
 
@@ -150,7 +151,7 @@ class BatchedCaches:
 
     def clear(self) -> None:
         # Layers refer to their owner: without this they would keep each other, and the weights, until the collector.
-        self._model, self._layers, self.lengths = None, [], []
+        self._model, self._layers, self._listed, self.lengths = None, [], [], []
 
     def extract(self, row: int, start: int, end: int) -> CachedPrefix | None:
         assert end <= self.lengths[row]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 
 from draftd.engine.cache.attention import Run
-from draftd.engine.cache.base import Allocation, LayerCache
+from draftd.engine.cache.base import Allocation, LayerCache, flat
 from draftd.engine.cache.window import Window, moved
-from draftd.models.mlx_lm import KVCache, RotatingKVCache, create_attention_mask, make_prompt_cache
+from draftd.models.mlx_lm import CacheList, KVCache, RotatingKVCache, create_attention_mask, make_prompt_cache
 
 if TYPE_CHECKING:
     from draftd.engine.cache.batched import BatchedCaches
@@ -25,6 +25,7 @@ class BatchedAttention:
         self._owner = owner
         self.keys: mx.array | None = None
         self.values: mx.array | None = None
+        self._read = (0, 0, 0)  # rows, first and end of what the last forward read
 
     @property
     def offset(self) -> int | mx.array:
@@ -63,8 +64,15 @@ class BatchedAttention:
             at = positions[:, None, :, None]
             held_keys = mx.put_along_axis(held_keys, mx.broadcast_to(at, keys.shape), keys, axis=2)
             held_values = mx.put_along_axis(held_values, mx.broadcast_to(at, values.shape), values, axis=2)
-        self.keys, self.values = held_keys, held_values
-        return held_keys[:rows, :, first:end], held_values[:rows, :, first:end]
+        self.keys, self.values, self._read = held_keys, held_values, (rows, first, end)
+        return self.keys_and_values()
+
+    def keys_and_values(self) -> tuple[mx.array, mx.array]:
+        """What this forward reads: layers that have none of their own ask the one whose they share."""
+        assert self.keys is not None
+        assert self.values is not None
+        rows, first, end = self._read
+        return self.keys[:rows, :, first:end], self.values[:rows, :, first:end]
 
     def make_mask(self, n: int, return_array: bool = False, window_size: int | None = None) -> Any:
         positions = self._owner._positions
@@ -215,13 +223,23 @@ def _factory(made: Any) -> LayerFactory | None:
 
 
 def batched_layers(model: Any) -> list[LayerFactory]:
-    """One for each layer. Raises KeyError, with a name, for a layer that no batched layout is for."""
-    made = make_prompt_cache(model)
+    """One for each cache of each layer. Raises KeyError, with a name, where no batched layout is for one."""
+    made = flat(make_prompt_cache(model))
     found = [_factory(cache) for cache in made]
     missing = sorted({type(cache).__name__ for cache, factory in zip(made, found, strict=True) if factory is None})
     if missing:
         raise KeyError(", ".join(missing))
     return [factory for factory in found if factory is not None]
+
+
+def listed(model: Any, layers: Sequence[LayerCache]) -> list[Any]:
+    """`layers` as the model takes them: in lists where mlx-lm makes it a list of caches for one of its layers."""
+    rest = iter(layers)
+    return [_as_made(cache, rest) for cache in make_prompt_cache(model)]
+
+
+def _as_made(cache: Any, rest: Iterator[LayerCache]) -> Any:
+    return [_as_made(one, rest) for one in cache.caches] if isinstance(cache, CacheList) else next(rest)
 
 
 def _joined(pieces: Sequence[mx.array], capacity: int) -> mx.array:

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from draftd.engine.cache.attention import installed
-from draftd.engine.cache.base import STEP, Caches, padded
+from draftd.engine.cache.base import STEP, Caches, flat, padded
 from draftd.engine.cache.batched import BatchedCaches
 from draftd.engine.cache.layers import batched_layers
-from draftd.engine.cache.per_sequence import PerSequenceCaches, flat
+from draftd.engine.cache.per_sequence import PerSequenceCaches
 from draftd.models.mlx_lm import make_prompt_cache
 
 _log = logging.getLogger(__name__)
@@ -33,6 +33,11 @@ _PREFILLS, _WIDTHS, _ROLLED_BACK, _THEN = (5, 2), (4, 2), (3, 0), (2, 1)
 _LONGEST = 16  # tokens of neither are more
 
 
+# MiniMax M3 cuts what it selects from by the batch's positions. The trial is too short to see that go wrong.
+_BLOCKS = "index_block_size"
+_SELECTS = "its attention selects blocks of the batch's positions, not of each sequence's own"
+
+
 def why_not_batched(model: Any) -> str:
     """Why one forward cannot serve all sequences of this model; empty where it can. Tried once for each model, and
     remembered on the model itself, with which it goes."""
@@ -44,7 +49,7 @@ def why_not_batched(model: Any) -> str:
     except KeyError as missing:
         reason = f"there is no batched layout for {missing.args[0]}"
     else:
-        reason = ragged_trial(model)
+        reason = _SELECTS if any(hasattr(layer, _BLOCKS) for layer in model.modules()) else ragged_trial(model)
     if reason:
         _log.warning("%s decodes its sequences one by one: %s", type(model).__module__, reason)
     model._draftd_not_batched = reason

@@ -10,13 +10,8 @@ from typing import Any
 
 import mlx.core as mx
 
-from draftd.engine.cache.base import CachedPrefix, Caches, RollbackFailed
+from draftd.engine.cache.base import CachedPrefix, Caches, RollbackFailed, flat
 from draftd.models.mlx_lm import make_prompt_cache
-
-
-def flat(caches: Sequence[Any]) -> list[Any]:
-    """Opens mlx-lm's CacheList, which bundles several caches of one layer."""
-    return [leaf for c in caches for leaf in (flat(c.caches) if hasattr(c, "caches") else [c])]
 
 
 @dataclass(frozen=True, slots=True)
