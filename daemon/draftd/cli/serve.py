@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 import sys
@@ -21,6 +22,7 @@ from draftd.engine.memory import mlx_memory
 from draftd.engine.observer import EngineStatus, FanOut
 from draftd.engine.pair import LoadedModels, load_models
 from draftd.errors import NotServing
+from draftd.fallback.alerts.connections import listening_socket
 from draftd.fallback.alerts.poller import Poller
 from draftd.fallback.alerts.webhook import WebhookListener
 from draftd.fallback.annotations import Annotator
@@ -31,6 +33,7 @@ from draftd.fallback.probe_runner import ProbeRunner
 from draftd.fallback.signal_feed import RequestFeed
 from draftd.fronts.daemon import Daemon
 from draftd.fronts.grpc.control import DaemonParts
+from draftd.fronts.grpc.server import taken
 from draftd.hardware.descriptors import raise_limit
 from draftd.hardware.monitor import HardwareMonitor
 from draftd.hardware.sample import HardwareSample
@@ -38,7 +41,7 @@ from draftd.hardware.state import HardwareView, memory_share, takeable
 from draftd.hardware.system import system_probe
 from draftd.planning.flag import FlagService
 from draftd.planning.planner import Planner
-from draftd.settings import ModelSettings, Settings
+from draftd.settings import ModelSettings, ServerSettings, Settings
 from draftd.telemetry.setup import Sources, Telemetry
 
 _HARDWARE_CLOSE_SECONDS = 1.0  # a reading that hangs longer is left behind
@@ -68,6 +71,7 @@ def run_daemon(
     raise_limit()
     drafters = built_in_drafters()
     check_drafters(settings, drafters)
+    _check_port(settings.server)
     parts, requests, kept = _Parts(), RequestFeed(), Kept(settings, environ)
     learning = Learning(settings, kept.path) if load is None else None  # what is loaded otherwise has no name
     hardware = HardwareMonitor(
@@ -83,7 +87,7 @@ def run_daemon(
         limits=settings.engine.limits(
             memory_share=lambda: memory_share(hardware.state), headroom=lambda: takeable(hardware.state)
         ),
-        learnt=None if learning is None else learning.learnt,
+        recall=(lambda: None) if learning is None else learning.recall,
     )
     parts.worker = worker
     hardware.start()
@@ -220,6 +224,16 @@ def check_drafters(settings: Settings, drafters: DrafterRegistry) -> None:
         drafters.get(settings.model.drafter, "model.drafter")
     for name in settings.fallback.lighter:
         drafters.get(name, "fallback.lighter")
+
+
+def _check_port(server: ServerSettings) -> None:
+    """Raises ConfigError where another program listens there, which may be the daemon that has the state folder: before
+    that is looked at. Whatever else keeps the server from listening, it says itself."""
+    try:
+        listening_socket(server.host, server.port).close()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise taken(server) from None
 
 
 def models_of(settings: ModelSettings, drafters: DrafterRegistry) -> Load:

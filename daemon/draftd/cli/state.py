@@ -61,26 +61,29 @@ class Kept:
 
 
 class Learning:
-    """Reads it before the models are loaded, and keeps it from then on."""
+    """Reads what was learnt once the models are loaded, and keeps it from then on."""
 
     def __init__(self, settings: Settings, folder: Path | None) -> None:
         """`folder` is the daemon's own; without one only `engine.learnt_file` is a place. Raises ConfigError where that
         lies in no folder."""
-        self.learnt: Learnt | None = None  # of earlier runs
         self._file: LearntFile | None = None
         path = settings.engine.learnt_file
         if path is not None and not path.parent.is_dir():
             raise ConfigError("engine.learnt_file", str(path), "a file in a folder that there is")
         if path is None and folder is not None:
             path = folder / _LEARNT
-        if path is None:
-            return
-        self._file = LearntFile(StateStore(path), lambda: identity(settings))
+        if path is not None:
+            self._file = LearntFile(StateStore(path), lambda: identity(settings))
+        self._path = path
+
+    def recall(self) -> Learnt | None:
+        """Of earlier runs of this pair; what cannot be used is said in the log."""
         try:
-            document = self._file.load()
-            self.learnt = None if document is None else Learnt.of_document(document)
+            document = None if self._file is None else self._file.load()
+            return None if document is None else Learnt.of_document(document)
         except ConfigError as error:
-            log.warning("%s cannot be used: %s; what drafts cost is learnt anew", path, error.message)
+            log.warning("%s cannot be used: %s; what drafts cost is learnt anew", self._path, error.message)
+            return None
 
     def start(self, learnt: Callable[[], Learnt | None]) -> None:
         """From now on it is kept."""

@@ -55,14 +55,16 @@ class EngineWorker:
         *,
         observer: EngineObserver,
         limits: Limits | None = None,
-        learnt: Learnt | None = None,
+        recall: Callable[[], Learnt | None] = lambda: None,
     ) -> None:
-        """`learnt`: of the same pair on the same machine, from before; then only the machine speed is measured."""
+        """`recall`: what was learnt of the same pair on the same machine before; of that only the machine speed is
+        measured again. It is asked on the engine thread, once the models are loaded."""
         self._load = load
         self._totals = Totals()
         self._observer = FanOut(self._totals, observer)
         self._limits = limits or Limits()
-        self._learnt, self._learnt_at = learnt, time.monotonic()
+        self._learnt: Learnt | None = None
+        self._recall, self._learnt_at = recall, time.monotonic()
         self._thread = threading.Thread(target=self._run, name="draftd-engine", daemon=True)
         self._inbox = Inbox(self._limits.queue_capacity, self._limits.max_batch)
         self._settled = threading.Event()
@@ -284,6 +286,7 @@ class EngineWorker:
 
     def _assembled(self) -> Engine:
         models = self._load(self._report)
+        self._learnt = self._recall()
         from draftd.engine.assembly import assemble_engine  # brings MLX in: after the BLAS that loading chose
 
         return assemble_engine(

@@ -164,6 +164,12 @@ class _Learnt(Document):
     pairs: list[_Pair]
 
 
+def _paths(identity: Mapping[str, Any]) -> list[object]:
+    """Of a pair's models."""
+    models = [identity.get(role) for role in ("target", "draft", "light_draft")]
+    return [model.get("path") if isinstance(model, dict) else model for model in models]
+
+
 class LearntFile:
     """What the engine has learnt of a pair on a machine, kept over a restart: read once, and then kept by a thread of
     its own, every `period` seconds and when it is closed.
@@ -199,13 +205,13 @@ class LearntFile:
         identity = dict(self._identity())
         self._others = [one for one in pairs if one.of != identity]
         found = next((one.learnt for one in pairs if one.of == identity), None)
-        if found is None and pairs:
-            other = pairs[0].of
-            names = ", ".join(sorted(name for name in {*identity, *other} if identity.get(name) != other.get(name)))
+        alike = [one.of for one in pairs if _paths(one.of) == _paths(identity)]  # of other models nothing is expected
+        if found is None and alike:
+            names = sorted(name for name in {*identity, *alike[0]} if identity.get(name) != alike[0].get(name))
             log.warning(
                 "%s is not of this pair on this machine: it differs in %s; what drafts cost is learnt anew",
                 self._store.path,
-                names,
+                ", ".join(names),
             )
         return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import socket
 import sys
 import threading
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from draftd.cli.commands.generate import summary
 from draftd.cli.commands.status import lines
 from draftd.client.asking import Answer
 from draftd.engine.pair import LoadedModels
+from draftd.fallback.store import StateFolder
 from draftd.v1 import control_pb2 as pb
 from draftd.v1 import inference_pb2 as inference
 from tests.scripted import scripted_models
@@ -278,12 +280,28 @@ def test_serve_with_a_wrong_setting_names_it(draftd: Run) -> None:
 
 
 def test_serve_with_a_missing_model_says_so(draftd: Run, tmp_path: Path) -> None:
-    ran = draftd("serve", "--port", "0", "--model", str(tmp_path / "none"), XDG_STATE_HOME=str(tmp_path))
+    model, learnt = str(tmp_path / "none"), tmp_path / "learnt.json"
+    before = {"of": {"target": {"path": model, "files": {}}, "draft": None, "device": "another"}, "learnt": {}}
+    learnt.write_text(json.dumps({"version": 1, "pairs": [before]}))
+    kept = ("--set", f"engine.learnt_file={learnt}")
+    ran = draftd("serve", "--port", "0", "--model", model, *kept, XDG_STATE_HOME=str(tmp_path))
     assert ran.code == 1
+    assert "learnt" not in ran.err, "of a pair that is not served nothing is learnt anew"
     at, _, said = ran.err.splitlines()[-1].partition(" draftd: error: ")
     assert "none" in said
     assert datetime.fromisoformat(at).utcoffset() is not None, "an error that ends the daemon belongs to its log"
     assert "Traceback" not in ran.err
+
+
+def test_serve_on_a_taken_port_says_that_alone(draftd: Run, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        folder = StateFolder.open(tmp_path / "draftd" / str(port))  # as the daemon that listens there has it
+        ran = draftd("serve", "--port", str(port), XDG_STATE_HOME=str(tmp_path))
+        folder.close()
+    assert ran.code == 2
+    (line,) = ran.err.splitlines()
+    assert line.endswith(f"error: server.port: got {port}; allowed: a port that is free on 127.0.0.1; 0 picks one")
 
 
 def test_the_version_is_printed(draftd: Run) -> None:

@@ -49,21 +49,22 @@ def kept(chosen: Settings, folder: Path | None) -> Learning:
 
 
 def test_the_next_daemon_of_the_same_pair_knows_it(pair: ModelSettings, tmp_path: Path) -> None:
-    assert kept(settings(pair), tmp_path).learnt is None
+    assert Learning(settings(pair), tmp_path).recall() is None
+    kept(settings(pair), tmp_path)
     assert (tmp_path / "learnt.json").exists()
-    assert Learning(settings(pair), tmp_path).learnt == LEARNT
+    assert Learning(settings(pair), tmp_path).recall() == LEARNT
 
 
 def test_a_file_of_ones_own_is_taken_without_a_folder(pair: ModelSettings, tmp_path: Path) -> None:
     chosen = settings(pair, learnt_file=tmp_path / "mine.json")
     kept(chosen, None)
-    assert Learning(chosen, None).learnt == LEARNT
+    assert Learning(chosen, None).recall() == LEARNT
     assert not (tmp_path / "learnt.json").exists()
 
 
 def test_without_any_place_nothing_is_kept(pair: ModelSettings, tmp_path: Path) -> None:
     kept(settings(pair), None)
-    assert Learning(settings(pair), None).learnt is None
+    assert Learning(settings(pair), None).recall() is None
 
 
 def test_a_file_in_no_folder_is_asked_wrongly(pair: ModelSettings, tmp_path: Path) -> None:
@@ -96,7 +97,7 @@ def test_what_is_not_what_was_written_is_said_and_learnt_anew(
     document = json.loads(path.read_text())
     document["pairs"][0]["learnt"]["plain"] = [[1, -3]]
     path.write_text(json.dumps(document))
-    assert Learning(settings(pair), tmp_path).learnt is None
+    assert Learning(settings(pair), tmp_path).recall() is None
     (said,) = caplog.messages
     assert "learnt.plain[0]" in said
     assert "learnt anew" in said

@@ -32,7 +32,10 @@ class Running:
         **limits: Any,
     ) -> None:
         self.worker = EngineWorker(
-            lambda progress: load(), observer=observer or EngineObserver(), limits=Limits(**limits), learnt=learnt
+            lambda progress: load(),
+            observer=observer or EngineObserver(),
+            limits=Limits(**limits),
+            recall=lambda: learnt,
         )
         self.worker.start()
         self.info = self.worker.wait_ready(60)

@@ -78,8 +78,13 @@ def _bind(server: grpc.aio.Server, settings: ServerSettings) -> int:
     except RuntimeError:
         port = 0
     if not port:
-        raise ConfigError("server.port", settings.port, f"a port that is free on {settings.host}; 0 picks one")
+        raise taken(settings)
     return port
+
+
+def taken(settings: ServerSettings) -> ConfigError:
+    """That it cannot listen there."""
+    return ConfigError("server.port", settings.port, f"a port that is free on {settings.host}; 0 picks one")
 
 
 def _options(settings: ServerSettings) -> list[tuple[str, int]]:
