@@ -144,7 +144,7 @@ def _reference(attribute: Attribute) -> Group:
 
 def _attribute(attribute: Attribute) -> Group:
     members = [
-        {"id": re.sub(r"\W", "_", one), "value": one, "stability": _STABILITY, "brief": f"`{one}`"}
+        {"id": re.sub(r"\W", "_", one), "value": str(one), "stability": _STABILITY, "brief": f"`{one}`"}
         for one in attribute.values
     ]
     found: Group = {"id": attribute.name, "type": {"members": members} if members else attribute.type}

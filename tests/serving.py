@@ -20,7 +20,7 @@ from draftd.fallback.journal import Journal
 from draftd.fallback.ladder import LevelInForce, configured_ladder
 from draftd.fronts.daemon import Daemon
 from draftd.fronts.grpc.control import DaemonParts, FallbackControl
-from draftd.hardware.state import FixedView, HardwareView
+from draftd.hardware.state import HardwareView
 from draftd.planning.flag import FlagService
 from draftd.planning.planner import Planner
 from draftd.settings import EngineSettings, FlagSettings, ServerSettings, Settings
@@ -51,7 +51,7 @@ class Served:
         hardware: HardwareView | None = None,
         controller: FallbackControl | None = None,
     ) -> None:
-        self.hardware, self.controller = hardware or FixedView(), controller
+        self.hardware, self.controller = hardware or HardwareView(), controller
         self.settings = Settings(
             server=ServerSettings(**{"port": 0, "drain_seconds": 2.0, "token": token, **(server or {})}),
             # What tests say of drafts, they say of a depth that is always the same; no test is the next one's prompt.

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from draftd.models.blas import load_blas
-from draftd.models.tokenizer import MlxTokenizer
+from draftd.models.tokenizer import Tokenizer
 
 
 class Codec:
@@ -36,7 +36,7 @@ class Codec:
 
     def chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
         """Messages (role, content) in the model's chat template, ready for the answer."""
-        return tuple(MlxTokenizer(self._wrapper).render_chat(messages))
+        return tuple(Tokenizer(self._wrapper).render_chat(messages))
 
     def ends(self, text: str) -> list[int]:
         """Where each token of `text` ends, in characters."""

@@ -13,7 +13,7 @@ from draftd.core import FallbackLevel, ModePreference, WorkloadClass
 from draftd.engine.pair import LoadedModels
 from draftd.fallback.ladder import Cause, Signal
 from draftd.hardware.sample import HardwareSample
-from draftd.hardware.state import FixedView, HardwareState
+from draftd.hardware.state import HardwareState, HardwareView
 from draftd.v1 import control_pb2
 from draftd.v1 import inference_pb2 as pb
 from tests.scripted import scripted_models
@@ -61,7 +61,7 @@ def test_status_tells_what_is_allowed_since_when_and_why(tmp_path: Path) -> None
 def test_status_tells_of_the_machine_once_it_was_read(tmp_path: Path) -> None:
     with serving(tmp_path, models) as served:
         assert not served.client.status().HasField("hardware")
-    view = FixedView(HardwareState(HardwareSample(memory_total=24), time.monotonic(), limit=24))
+    view = HardwareView(HardwareState(HardwareSample(memory_total=24), time.monotonic(), limit=24))
     with serving(tmp_path, models, hardware=view) as served:
         hardware = served.client.status().hardware
         assert hardware.memory_limit_bytes == 24

@@ -15,8 +15,8 @@ from draftd import __version__
 from draftd.cli.failures import explain
 from draftd.cli.output import complain
 
-#: Where each command is, in the order of the help: its module, the function there (`build_…` makes a group of
-#: commands), and its line in that list. A module is imported when its command is called.
+#: Where each command is, in the order of the help: its module, the function there (or the commands
+#: of a group by their names), and its line in that list. A module is imported when its command is called.
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "serve": ("serve", "command", "Serve a model over gRPC until SIGTERM or Ctrl-C."),
     "generate": ("generate", "command", "Stream one answer to stdout, then one line of figures to stderr."),
@@ -39,13 +39,13 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "quality": ("quality", "command", "Ask the frozen JSON and tool-call prompts with and without drafts."),
     "gate": ("accept", "gate", "Hold a run against a spec."),
     "report": ("accept", "report", "Write a run's report.html and report.md."),
-    "flag": ("flag", "build_app", "Read or set the feature flag speculative-decoding. It acts on the next request."),
-    "level": ("fallback", "build_level", "Show the fallback level and why it is what it is, hold it, or release it."),
-    "canary": ("fallback", "build_canary", "Quality canaries: a frozen set of prompts with checks, decoded both ways."),
-    "draft": ("drafts", "build_draft", "The draft model of a running daemon."),
+    "flag": ("flag", "GROUP", "Read or set the feature flag speculative-decoding. It acts on the next request."),
+    "level": ("fallback", "LEVEL", "Show the fallback level and why it is what it is, hold it, or release it."),
+    "canary": ("fallback", "CANARY", "Quality canaries: a frozen set of prompts with checks, decoded both ways."),
+    "draft": ("drafts", "GROUP", "The draft model of a running daemon."),
     "dashboards": (
         "dashboards",
-        "build_app",
+        "GROUP",
         "The dashboards and alert rules that come with draftd, and how to put them into a Grafana.",
     ),
 }
@@ -65,12 +65,19 @@ class _Commands(TyperGroup):
 
 def load(name: str) -> Any:
     """The command of that name, or group of commands."""
-    module, function, _ = COMMANDS[name]
+    module, function, line = COMMANDS[name]
     found = getattr(importlib.import_module(f"draftd.cli.commands.{module}"), function)
-    if function.startswith("build_"):
-        return typer.main.get_command(found())
-    app = _app(add_completion=False)
-    app.command(name)(found)
+    if callable(found):
+        app = _app(add_completion=False)
+        app.command(name)(found)
+        return typer.main.get_command(app)
+    alone = found.get("")  # what the group does without a command; without it the group shows its help
+    shown = {"no_args_is_help": True, "help": line} if alone is None else {"invoke_without_command": True}
+    app = _app(add_completion=False, **shown)
+    app.callback()(alone or (lambda: None))  # without a callback one command alone would take the group's place
+    for sub, command in found.items():
+        if sub:
+            app.command(sub)(command)
     return typer.main.get_command(app)
 
 

@@ -6,8 +6,8 @@ A group of options is a frozen dataclass whose fields are annotated options. A c
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields, is_dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from draftd.client.client import DraftdClient
 
 _INT32 = 2**31 - 1  # what the contract can carry; the daemon says what it allows
-_daemon = partial(typer.Option, rich_help_panel="Which daemon")
+which_daemon = partial(typer.Option, rich_help_panel="Which daemon")
 sampling = partial(typer.Option, rich_help_panel="How to choose tokens")
 decoding = partial(typer.Option, rich_help_panel="How to decode")
 
@@ -38,10 +38,12 @@ Config = Annotated[Path | None, typer.Option("--config", "-c", envvar="DRAFTD_CO
 Assignments = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting; may be given again.")
 ]
-Token = Annotated[str | None, _daemon("--token", envvar="DRAFTD_TOKEN", help="Bearer token. Better in the variable.")]
+Token = Annotated[
+    str | None, which_daemon("--token", envvar="DRAFTD_TOKEN", help="Bearer token. Better in the variable.")
+]
 TlsCa = Annotated[
     str | None,
-    _daemon(
+    which_daemon(
         "--tls-ca",
         metavar="FILE|system",
         envvar="DRAFTD_TLS_CA",
@@ -64,7 +66,9 @@ Caller = Annotated[str, decoding("--caller", help="Key that the feature flag may
 class Daemon:
     """A running daemon, and how to reach it."""
 
-    target: Annotated[str, _daemon("--target", envvar="DRAFTD_TARGET", help="Daemon's host:port.")] = "127.0.0.1:50551"
+    target: Annotated[str, which_daemon("--target", envvar="DRAFTD_TARGET", help="Daemon's host:port.")] = (
+        "127.0.0.1:50551"
+    )
     token: Token = field(default=None, repr=False)
     tls_ca: TlsCa = None
 
@@ -114,14 +118,7 @@ Junit = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Wri
 def measured(name: str, metavar: str, text: str, panel: str = "What to measure") -> Any:
     """A field of a group: an option of a stage of a run. Its default is the stage's own, or what the run began with;
     the help says it."""
-    option = typer.Option(name, metavar=metavar, help=text, rich_help_panel=panel, show_default=False)
-    return field(default=None, metadata={"option": option})
-
-
-def given(group: object) -> dict[str, Any]:
-    """A group's options by name, without those that were not given."""
-    chosen = {one.name: getattr(group, one.name) for one in fields(group)}  # type: ignore[arg-type]
-    return {name: value for name, value in chosen.items() if value is not None}
+    return typer.Option(None, name, metavar=metavar, help=text, rich_help_panel=panel, show_default=False)
 
 
 def parse_assignments(assignments: Iterable[str] | None) -> dict[str, str]:
@@ -159,15 +156,6 @@ def with_options(*examples: str) -> Callable[[Callable[..., None]], Callable[...
     return decorate
 
 
-def group(text: str, commands: Mapping[str, Callable[..., None]]) -> typer.Typer:
-    """Several commands under one name; alone it shows its help, which begins with `text`."""
-    app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", add_completion=False, help=text)
-    app.callback()(lambda: None)  # without it one command alone would take the group's place
-    for name, command in commands.items():
-        app.command(name)(command)
-    return app
-
-
 def _flattened(function: Callable[..., None]) -> tuple[list[inspect.Parameter], dict[str, Any]]:
     """The parameters of a command with its groups taken apart, and the groups by the names of their parameters."""
     made: list[inspect.Parameter] = []
@@ -181,15 +169,10 @@ def _flattened(function: Callable[..., None]) -> tuple[list[inspect.Parameter], 
         groups[parameter.name] = kind
         hints = get_type_hints(kind, include_extras=True)
         made += [
-            inspect.Parameter(one.name, keyword, default=one.default, annotation=_annotation(one, hints))
+            inspect.Parameter(one.name, keyword, default=one.default, annotation=hints[one.name])
             for one in fields(kind)
         ]
     return made, groups
-
-
-def _annotation(one: Field[Any], hints: Mapping[str, Any]) -> Any:
-    option = one.metadata.get("option")
-    return hints[one.name] if option is None else Annotated[hints[one.name], option]
 
 
 def _help(text: str, examples: Sequence[str]) -> str:

@@ -34,7 +34,6 @@ from draftd.client.prompts import Prompt
 from draftd.settings import Settings, load_settings
 from draftd.v1 import inference_pb2 as pb
 
-_DAEMON = "Which daemon"
 _KEPT = ("target", "model", "draft_model", "config", "assignments")
 _RUNS = Path("draftd-runs")
 _SILENCE_SECONDS = 600.0  # a large model is read, or downloaded
@@ -52,26 +51,21 @@ class Which:
 
     target: Annotated[
         str | None,
-        typer.Option(
+        options.which_daemon(
             "--target",
             envvar="DRAFTD_TARGET",
             help="host:port of a running daemon. Without it, one is started for the run.",
-            rich_help_panel=_DAEMON,
         ),
     ] = None
     token: options.Token = field(default=None, repr=False)
     tls_ca: options.TlsCa = None
     model: Annotated[
         str | None,
-        typer.Option(
-            "--model",
-            help="Of a daemon of its own: folder or hub id. Unset: the embedded pair.",
-            rich_help_panel=_DAEMON,
-        ),
+        options.which_daemon("--model", help="Of a daemon of its own: folder or hub id. Unset: the embedded pair."),
     ] = None
-    draft_model: Annotated[
-        str | None, typer.Option("--draft-model", help="Its draft: folder or hub id.", rich_help_panel=_DAEMON)
-    ] = None
+    draft_model: Annotated[str | None, options.which_daemon("--draft-model", help="Its draft: folder or hub id.")] = (
+        None
+    )
     config: options.Config = None
     assignments: options.Assignments = None
 
@@ -111,8 +105,7 @@ def measured(which: Which, *, block_length: int = 0) -> Iterator[Measured]:
         # put the command into the background had it ignored.
         stack.enter_context(answered(dict.fromkeys((signal.SIGTERM, signal.SIGINT), signal.default_int_handler)))
         if which.target is None:
-            address = stack.enter_context(_own(which.settings(), block_length))
-            client = connect(address, None, None)
+            client = connect(stack.enter_context(_own(which.settings(), block_length)).address, None, None)
         else:
             client = connect(which.target, which.token, which.tls_ca)
         stack.callback(client.close)
@@ -123,8 +116,7 @@ def measured(which: Which, *, block_length: int = 0) -> Iterator[Measured]:
         yield Measured(client, client.model(), own=which.target is None)
 
 
-@contextlib.contextmanager
-def _own(settings: Settings, block_length: int) -> Iterator[str]:
+def _own(settings: Settings, block_length: int) -> contextlib.AbstractContextManager[Serving]:
     """A daemon on a free port of loopback, by those of the settings that decide how it decodes. Neither its fallback
     signals nor its canaries come between what is measured."""
     chosen: dict[str, object] = {}
@@ -135,8 +127,7 @@ def _own(settings: Settings, block_length: int) -> Iterator[str]:
     chosen["hardware.period_seconds"] = min(settings.hardware.period_seconds, 0.5)
     chosen |= {"fallback.guard": "false", "fallback.canary_period_seconds": 0, "fallback.probe_share": 0}
     given = [f"--set={name}={value}" for name, value in chosen.items() if value is not None]
-    with own_daemon("--log-level", "warning", *given) as daemon:
-        yield daemon.address
+    return own_daemon("--log-level", "warning", *given)
 
 
 @contextlib.contextmanager
@@ -173,6 +164,14 @@ def open_run(path: Path | None, which: Which) -> tuple[RunFolder, Which]:
     label = re.sub(r"[^A-Za-z0-9.]+", "-", served).strip("-")
     folder = RunFolder.create(path or _RUNS / f"{time.strftime('%Y%m%d-%H%M%S')}-{label}", daemon=which.memory())
     return folder, which
+
+
+def measure_stage(kind: type[Options], given: Mapping[str, Any], path: Path | None, which: Which) -> RunFolder:
+    """One stage of the run at `path`, or of a new one, with the options that are `given`."""
+    kind.resumed(None, **given)  # what is asked wrongly leaves no folder behind
+    folder, which = open_run(path, which)
+    measure(kind.stage, folder, which, kind.resumed(folder.plan(kind.stage), **given))
+    return folder
 
 
 def by_stage(prompts: Mapping[Stage, Sequence[Prompt]]) -> dict[str, str]:

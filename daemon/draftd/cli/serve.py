@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from draftd import __version__
@@ -55,24 +55,20 @@ def run_daemon(
     settings: Settings,
     *,
     announce: Callable[[str], None],
-    ready: Callable[[int], None] | None = None,
     load: Load | None = None,
-    environ: Mapping[str, str] | None = None,
-    signals: bool = True,
 ) -> int:
     """Serves until SIGTERM or SIGINT, and returns the exit code: 0 when everything ended in order.
 
     `announce` takes one line for people at a time, such as "listening on HOST:PORT" and "serving MODEL on HOST:PORT";
-    `draftd serve` logs them. `ready` is called with the port once requests are taken. `load` replaces the models of the
-    settings. Raises ConfigError where it cannot listen, ModelLoadError where the model cannot be loaded.
+    `draftd serve` logs them. `load` replaces the models of the settings. Raises ConfigError where it cannot listen,
+    ModelLoadError where the model cannot be loaded.
     """
     logs.configure(settings.log, sys.stderr)
-    environ = os.environ if environ is None else environ
     raise_limit()
     drafters = built_in_drafters()
     check_drafters(settings, drafters)
     _check_port(settings.server)
-    parts, requests, kept = _Parts(), RequestFeed(), Kept(settings, environ)
+    parts, requests, kept = _Parts(), RequestFeed(), Kept(settings, os.environ)
     learning = Learning(settings, kept.path) if load is None else None  # what is loaded otherwise has no name
     hardware = HardwareMonitor(
         system_probe(parts.mlx),
@@ -80,7 +76,7 @@ def run_daemon(
         memory_floor=settings.hardware.memory_floor_bytes,
     )
     sources = Sources(parts.info, parts.status, parts.decided, parts.flag_enabled, hardware, parts.address)
-    telemetry = Telemetry.start(__version__, settings.telemetry, environ, sources)
+    telemetry = Telemetry.start(__version__, settings.telemetry, os.environ, sources)
     worker = EngineWorker(
         load or models_of(settings.model, drafters),
         observer=FanOut(telemetry.observer, requests),
@@ -94,7 +90,7 @@ def run_daemon(
     if learning is not None:
         learning.start(worker.learnt)
     try:
-        code = asyncio.run(_serve(settings, parts, requests, kept, telemetry, hardware, announce, ready, signals))
+        code = asyncio.run(_serve(settings, parts, requests, kept, telemetry, hardware, announce))
     finally:
         hardware.close(_HARDWARE_CLOSE_SECONDS)
         if learning is not None:
@@ -158,7 +154,7 @@ class Fallback:
         hardware: HardwareView,
     ) -> None:
         """Raises ConfigError for settings that cannot be met. Nothing runs before `start`."""
-        recorder = telemetry.fallback_recorder()
+        recorder = telemetry.fallback_recorder
         drafters = LoadedDrafters(worker)
         self._runner = ProbeRunner(worker, drafters.borrow, settings.fallback, recorder, in_force=in_force)
         self.controller = Controller(
@@ -254,15 +250,13 @@ async def _serve(
     telemetry: Telemetry,
     hardware: HardwareMonitor,
     announce: Callable[[str], None],
-    ready: Callable[[int], None] | None,
-    signals: bool,
 ) -> int:
     worker, journal = parts.worker, kept.journal
     assert worker is not None
-    journal.listen(telemetry.transition_log())
+    journal.listen(telemetry.transition_log)
     with contextlib.ExitStack() as undo:  # where it cannot be started
         undo.callback(telemetry.shutdown, settings.telemetry.shutdown_seconds)
-        flags = FlagService.open(settings.flag, hook=telemetry.flag_hook(), journal=journal)
+        flags = FlagService.open(settings.flag, hook=telemetry.flag_hook, journal=journal)
         undo.callback(flags.close)
         in_force = LevelInForce(configured_ladder(settings), journal)
         planner = Planner(flags, in_force, depth_mode=settings.engine.depth_mode)
@@ -272,15 +266,9 @@ async def _serve(
         parts.daemon = daemon = Daemon(made, announce=announce, on_drain=fallback.close)
         fallback.start(announce)
         undo.callback(fallback.close)
-        await daemon.start(signals=signals)
+        await daemon.start(signals=True)
         undo.pop_all()
-    serving = asyncio.create_task(daemon.serve_until_stopped())
-    if ready is not None:
-        waiting = asyncio.create_task(daemon.wait_ready())
-        await asyncio.wait((serving, waiting), return_when=asyncio.FIRST_COMPLETED)
-        if waiting.done() and waiting.exception() is None and not serving.done():
-            ready(daemon.port)
-    orderly = await serving
+    orderly = await daemon.serve_until_stopped()
     if daemon.hurried:
         _leave(1)
     return 0 if orderly else 1

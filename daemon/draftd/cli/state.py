@@ -50,7 +50,8 @@ class Kept:
             log.warning("the level is not kept over a restart: %s", error.message)
             return
         self.path = folder = self._folder.path
-        self.store = StateStore(folder / f"ladder-{_digest(pair_of(settings.model))}.json")
+        digest = hashlib.sha256(pair_of(settings.model).encode()).hexdigest()[:12]
+        self.store = StateStore(folder / f"ladder-{digest}.json")
         history = History(folder / _HISTORY)
         self.journal = Journal(restored=history.restore())
         self.journal.listen(history.append)
@@ -133,10 +134,6 @@ def _model(path: str | None) -> dict[str, Any] | None:
         return None
     found = stamps(Path(path).expanduser())  # none where it is a hub id
     return {"path": path, "files": {name: [one.bytes, one.modified_ns] for name, one in found.items()}}
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def pair_of(model: ModelSettings) -> str:

@@ -23,7 +23,7 @@ from draftd.engine.drafters.loaded import (
 from draftd.engine.drafters.registry import DrafterRegistry, Needs, built_in_drafters
 from draftd.models.blas import load_blas
 from draftd.models.folder import UNREADABLE, ModelFiles, ModelFolder, PairFiles, read
-from draftd.models.tokenizer import MlxTokenizer, Tokenizer
+from draftd.models.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ def load_models(
     return assemble(
         target,
         draft,
-        MlxTokenizer(tokenizer),
+        Tokenizer(tokenizer),
         model=folder.name,
         draft_model=drafts[DRAFT_MODEL].label if DRAFT_MODEL in drafts else None,
         light_draft_model=drafts[LIGHT_DRAFT_MODEL].label if LIGHT_DRAFT_MODEL in drafts else None,
@@ -108,7 +108,7 @@ def load_models(
 def load_tokenizer(model: str) -> Tokenizer:
     """The tokenizer alone, of a local folder or a hub id."""
     load_blas()
-    return MlxTokenizer(ModelFolder(model).tokenizer())
+    return Tokenizer(ModelFolder(model).tokenizer())
 
 
 def assemble(

@@ -79,7 +79,7 @@ class Daemon:
                 asyncio.get_running_loop().add_signal_handler(number, self.stop)
         control = ControlServicer(self._parts, self.service, self._manifests, self._stop)
         try:
-            interceptor = self._parts.telemetry.rpc_interceptor()
+            interceptor = self._parts.telemetry.rpc_interceptor
             server = GrpcServer(self._settings.server, InferenceServicer(self.service), control, interceptor)
         except BaseException:
             self.service.close()
@@ -100,12 +100,6 @@ class Daemon:
     def listens_on(self) -> tuple[str, int] | None:
         """Host and port; None before it listens."""
         return (self._settings.server.host, self.port) if self.port else None
-
-    async def wait_ready(self) -> None:
-        """Returns when requests are taken. Raises ModelLoadError when they never will be."""
-        await _first(self._ready.wait(), self._stop.wait())
-        if self._worker.state is EngineState.FAILED:
-            raise ModelLoadError(self._worker.error)
 
     @property
     def hurried(self) -> bool:

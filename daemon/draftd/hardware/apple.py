@@ -23,7 +23,7 @@ _COMMAND_SECONDS = 2.0
 
 
 class SystemApple:
-    """`draftd.hardware.darwin.Apple`, on a real Mac.
+    """The system's raw answers on a real Mac. Each raises OSError where it gives none.
 
     Libraries are opened when they are first asked, so that a missing one costs only the readings that need it. What
     would leak if it were asked for with every sample is kept.
@@ -84,6 +84,7 @@ class SystemApple:
         return bytes(words)[: 4 * count.value]
 
     def run(self, command: tuple[str, ...]) -> str:
+        """What it prints, within a time limit."""
         # With a full path and close_fds=False Python spawns instead of forking: neither gRPC nor Metal bears a fork.
         # Python's own files are closed in the child anyway.
         try:

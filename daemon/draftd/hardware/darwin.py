@@ -1,4 +1,4 @@
-"""macOS on Apple silicon, without root. What the system answers raw comes through `Apple`; all decoding is here.
+"""macOS on Apple silicon, without root. What the system answers raw comes through `SystemApple`; decoding is here.
 
 None of it has run on a Mac yet: encodings are those of Apple's headers (`notify.h`, `sys/sysctl.h`,
 `mach/vm_statistics.h`, `NSProcessInfo.h`), of `ioreg`'s text and of macmon's documented JSON.
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import Protocol
 
 from pydantic import BaseModel
 
+from draftd.hardware.apple import SystemApple
 from draftd.hardware.monitor import Reading
 from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel
 
@@ -29,20 +29,7 @@ _IOREG = ("/usr/sbin/ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
 _MACMON_MILLISECONDS = "200"  # it measures power over this long; its default is a second
 
 
-class Apple(Protocol):
-    """The system's raw answers. Each raises OSError where it gives none."""
-
-    page_size: int
-
-    def thermal_pressure(self) -> int: ...  # state of the notification com.apple.system.thermalpressurelevel
-    def thermal_state(self) -> int: ...  # NSProcessInfo.thermalState
-    def low_power(self) -> bool: ...  # NSProcessInfo.isLowPowerModeEnabled
-    def sysctl(self, name: str) -> bytes: ...  # sysctlbyname
-    def vm_statistics(self) -> bytes: ...  # host_statistics64 with HOST_VM_INFO64
-    def run(self, command: tuple[str, ...]) -> str: ...  # what it prints, within a time limit
-
-
-def darwin_readings(apple: Apple, macmon: str | None) -> list[Reading]:
+def darwin_readings(apple: SystemApple, macmon: str | None) -> list[Reading]:
     """What macOS adds to the common readings. `macmon` is that program's path; None where it is not installed."""
     readings = [
         # Coarser than the next one, which replaces it: its four steps are the first four levels.

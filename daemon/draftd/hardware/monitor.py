@@ -10,7 +10,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 
 from draftd.hardware.sample import HardwareSample
-from draftd.hardware.state import HardwareState, advance
+from draftd.hardware.state import HardwareView, advance
 
 _log = logging.getLogger("draftd.hardware")
 
@@ -34,12 +34,7 @@ class HardwareProbe:
         self._readings = tuple(readings)
         self._seconds = reading_seconds
         self._asked: dict[str, Future[HardwareSample]] = {}
-        self._errors: Mapping[str, int] = {}
-
-    @property
-    def errors(self) -> Mapping[str, int]:
-        """Failures so far by reading."""
-        return self._errors
+        self.errors: Mapping[str, int] = {}  # failures so far by reading
 
     def sample(self) -> HardwareSample:
         """What all readings found. What one of them raises costs its own values, and so does its silence."""
@@ -53,9 +48,9 @@ class HardwareProbe:
 
     def failed(self, name: str, error: Exception) -> None:
         """Counts one failure of that reading, and logs the first."""
-        before = self._errors.get(name, 0)
+        before = self.errors.get(name, 0)
         # A new mapping each time: whoever reads the old one on another thread never sees it change.
-        self._errors = {**self._errors, name: before + 1}
+        self.errors = {**self.errors, name: before + 1}
         if not before:
             _log.warning("cannot read %s: %r; its values are absent, further failures are only counted", name, error)
 
@@ -79,7 +74,7 @@ def _answer(answer: Future[HardwareSample], reading: Reading) -> None:
         answer.set_exception(error)
 
 
-class HardwareMonitor:
+class HardwareMonitor(HardwareView):
     """A HardwareView that is renewed every `period_seconds`.
 
     `memory_floor` is in bytes; None is a share of the memory there is. `clock` is monotonic.
@@ -93,18 +88,10 @@ class HardwareMonitor:
         memory_floor: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__()
         self._probe, self._period, self._floor, self._clock = probe, period_seconds, memory_floor, clock
-        self._state: HardwareState | None = None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="draftd-hardware", daemon=True)
-
-    @property
-    def state(self) -> HardwareState | None:
-        return self._state
-
-    @property
-    def errors(self) -> Mapping[str, int]:
-        return self._probe.errors
 
     def start(self) -> None:
         """Begins to sample; the first sample follows at once."""
@@ -120,7 +107,8 @@ class HardwareMonitor:
     def _run(self) -> None:
         while not self._stopped.is_set():
             try:
-                self._state = advance(self._state, self._probe.sample(), self._clock(), self._floor)
+                self.state = advance(self.state, self._probe.sample(), self._clock(), self._floor)
             except Exception as error:
                 self._probe.failed("probe", error)
+            self.errors = self._probe.errors
             self._stopped.wait(self._period)

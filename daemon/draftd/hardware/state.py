@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel
 
@@ -32,18 +31,12 @@ class HardwareState:
     swap_ins: int | None = None  # bytes swapped in since
 
 
-class HardwareView(Protocol):
-    """What others see of the hardware. Both may be asked from any thread and never block."""
+@dataclass(eq=False)
+class HardwareView:
+    """What others see of the hardware, from any thread. By itself it shows what it is given, by default nothing."""
 
-    @property
-    def state(self) -> HardwareState | None:
-        """None until the first sample."""
-        ...
-
-    @property
-    def errors(self) -> Mapping[str, int]:
-        """Failed readings so far, by name."""
-        ...
+    state: HardwareState | None = None  # None until the first sample
+    errors: Mapping[str, int] = field(default_factory=dict)  # failed readings so far, by name
 
 
 def memory_share(state: HardwareState | None) -> float:
@@ -51,14 +44,6 @@ def memory_share(state: HardwareState | None) -> float:
     critical pressure."""
     pressure = None if state is None else state.sample.memory_pressure
     return 1.0 if pressure is None else _SHARES[pressure]
-
-
-@dataclass(frozen=True, slots=True)
-class FixedView:
-    """The fake: shows what it is given, and by default nothing."""
-
-    state: HardwareState | None = None
-    errors: Mapping[str, int] = field(default_factory=dict)
 
 
 def advance(before: HardwareState | None, sample: HardwareSample, now: float, floor: int | None) -> HardwareState:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import psutil
 
+from draftd.hardware.apple import SystemApple
+from draftd.hardware.darwin import darwin_readings
 from draftd.hardware.linux import linux_readings, memory_limit, processor_limit
 from draftd.hardware.monitor import HardwareProbe, Reading
 from draftd.hardware.sample import HardwareSample
@@ -26,9 +28,6 @@ def system_probe(mlx: Callable[[], HardwareSample]) -> HardwareProbe:
     if sys.platform == "linux":
         readings += linux_readings()
     elif sys.platform == "darwin":
-        from draftd.hardware.apple import SystemApple
-        from draftd.hardware.darwin import darwin_readings
-
         readings += darwin_readings(SystemApple(), shutil.which("macmon"))
     return HardwareProbe(readings)
 
@@ -93,8 +92,6 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def _chip() -> str:
-    from draftd.hardware.apple import SystemApple
-
     return SystemApple().sysctl("machdep.cpu.brand_string").rstrip(b"\0").decode(errors="replace")
 
 

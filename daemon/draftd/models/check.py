@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from draftd.errors import ModelLoadError
 
@@ -33,8 +33,10 @@ def check_folder(folder: Path, files: Sequence[tuple[Path, str]]) -> None:
     cannot be read. Imports mlx-lm: the BLAS is to be loaded before.
     """
     for file, _ in files:
-        if _begins_with(file, _POINTER):
-            raise ModelLoadError(f"{file.name} is a Git LFS pointer, not the file", f"run `git lfs pull` in {folder}")
+        with file.open("rb") as source:
+            if source.read(len(_POINTER)) == _POINTER:
+                what = f"{file.name} is a Git LFS pointer, not the file"
+                raise ModelLoadError(what, f"run `git lfs pull` in {folder}")
     _check_config(folder / "config.json")
     weights = [file for file, kind in files if kind == "weights"]
     _check_shards(folder, weights)
@@ -42,11 +44,6 @@ def check_folder(folder: Path, files: Sequence[tuple[Path, str]]) -> None:
         _check_weights(file)
     if not any(True for pattern in _TOKENIZERS for _ in folder.glob(pattern)):
         raise ModelLoadError("no tokenizer (tokenizer.json or the like) in this folder", FETCH)
-
-
-def _begins_with(file: Path, start: bytes) -> bool:
-    with file.open("rb") as source:
-        return source.read(len(start)) == start
 
 
 def _check_config(file: Path) -> None:
@@ -101,15 +98,12 @@ def _check_weights(file: Path) -> None:
             refuse(f"is cut off after {size:,} bytes, within its header")
         try:
             header = json.loads(source.read(length))
-            expected = 8 + length + _data_bytes(header)
+            # How far the arrays reach, in bytes after the header.
+            ends = (int(one["data_offsets"][1]) for name, one in header.items() if name != "__metadata__")
+            expected = 8 + length + max(ends, default=0)
         except (ValueError, RecursionError, KeyError, TypeError, AttributeError, IndexError):
             refuse("is no safetensors file: its header cannot be read")
     if size < expected:
         refuse(f"is cut off: it has {size:,} of {expected:,} bytes")
     if size > expected:
         refuse(f"is too long: it has {size:,} bytes, and {expected:,} by its header")
-
-
-def _data_bytes(header: dict[str, Any]) -> int:
-    """How far the arrays reach, in bytes after the header."""
-    return max((int(one["data_offsets"][1]) for name, one in header.items() if name != "__metadata__"), default=0)

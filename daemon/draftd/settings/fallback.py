@@ -123,9 +123,7 @@ class WebhookSettings(Section):
 
     @model_validator(mode="after")
     def _tls(self) -> Self:
-        check_listener(
-            "webhook", self.host, self.tls_cert, self.tls_key, {"tls_cert": self.tls_cert, "tls_key": self.tls_key}
-        )
+        check_listener("webhook", self.host, self.tls_cert, self.tls_key)
         check_token_is_private("webhook.poll_url", self.poll_url, self.poll_token, "poll_token")
         return self
 

@@ -62,15 +62,15 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def check_listener(name: str, host: str, cert: Path | None, key: Path | None, needed: Mapping[str, object]) -> None:
-    """Rules for whatever listens, of the section `name`. `needed` is what must be set beyond loopback.
+def check_listener(name: str, host: str, cert: Path | None, key: Path | None, **needed: object) -> None:
+    """Rules for whatever listens, of the section `name`. `needed` is what must be set beyond loopback, besides the two.
 
     Raises ConfigError for half of a key pair, and for an address beyond loopback without what is needed there.
     """
     if (cert is None) != (key is None):
         missing = "tls_key" if key is None else "tls_cert"
         raise ConfigError(f"{name}.{missing}", None, f"{name}.tls_cert and {name}.tls_key together")
-    unset = [f"{name}.{part}" for part, value in needed.items() if value is None]
+    unset = [f"{name}.{part}" for part, value in (needed | {"tls_cert": cert, "tls_key": key}).items() if value is None]
     if unset and not is_loopback(host):
         raise ConfigError(f"{name}.host", host, f"127.0.0.0/8, ::1 or localhost; elsewhere set {', '.join(unset)} too")
 
@@ -88,12 +88,6 @@ def _token(value: SecretStr) -> SecretStr:
     text = value.get_secret_value()
     if not text or not (text.isascii() and text.isprintable()) or " " in text:
         raise ValueError("not a header value")
-    return value
-
-
-def _long(value: SecretStr) -> SecretStr:
-    if len(value.get_secret_value()) < _SHORTEST:
-        raise ValueError("it could be guessed")
     return value
 
 
@@ -128,8 +122,8 @@ Token = Annotated[SecretStr, AfterValidator(_token), _allowed("printable ASCII w
 #: What others prove themselves with to this daemon.
 Credential = Annotated[
     SecretStr,
+    Field(min_length=_SHORTEST),  # shorter ones could be guessed
     AfterValidator(_token),
-    AfterValidator(_long),
     _allowed(f"at least {_SHORTEST} characters of printable ASCII, without spaces"),
 ]
 Address = Annotated[

@@ -82,8 +82,7 @@ class ServerSettings(Section):
     def _tls_and_token(self) -> Self:
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise ConfigError("server.tls_client_ca", self.tls_client_ca, "only with server.tls_cert")
-        needed = {"token": self.token, "tls_cert": self.tls_cert, "tls_key": self.tls_key}
-        check_listener("server", self.host, self.tls_cert, self.tls_key, needed)
+        check_listener("server", self.host, self.tls_cert, self.tls_key, token=self.token)
         return self
 
 

@@ -6,7 +6,6 @@ Names from the OpenTelemetry conventions are used as they stand; what those do n
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,8 +20,8 @@ class Attribute:
     metric or an event has the attribute, where it has not always.
     """
 
-    name: str
     type: str
+    name: str
     brief: str
     values: tuple[str, ...] = ()
     examples: tuple[str, ...] = ()
@@ -67,7 +66,7 @@ class Metric:
 
     def on_span(self, type: str = "int") -> Attribute:
         """The same of one request alone, on its span."""
-        return Attribute(self.name, type, self.brief + _SPELT_OUT.get(self.unit, ""))
+        return Attribute(type, self.name, self.brief + _SPELT_OUT.get(self.unit, ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +88,8 @@ class Event:
     attributes: tuple[Attribute, ...] = ()
 
 
-def _attribute(
-    type: str, name: str, brief: str, *, values: Iterable[str] = (), examples: Iterable[str] = (), given: str = ""
-) -> Attribute:
-    return Attribute(name, type, brief, tuple(map(str, values)), tuple(examples), given)
-
-
-_string, _strings, _boolean = (partial(_attribute, type) for type in ("string", "string[]", "boolean"))
-_int, _double = partial(_attribute, "int"), partial(_attribute, "double")
+_string, _strings, _boolean = (partial(Attribute, type) for type in ("string", "string[]", "boolean"))
+_int, _double = partial(Attribute, "int"), partial(Attribute, "double")
 _LEVELS = tuple(level.label for level in FallbackLevel)
 _PLANNED = "if it was not refused before its plan was made"
 _FAILED = "if something went wrong"
@@ -120,16 +113,16 @@ DRAFT_MODEL = _string(
 MODE = _string(
     "draftd.mode",
     "`speculative` or `autoregressive`, as the request started; absent if refused before",
-    values=DecodeMode,
+    values=tuple(DecodeMode),
     given=_PLANNED,
 )
 WORKLOAD = _string(
-    "draftd.workload", "Workload class: `code`, `tool_call`, `chat`, `prose` or `unspecified`", values=WorkloadClass
+    "draftd.workload", "Workload class: `code`, `tool_call`, `chat`, `prose` or `unspecified`", (*WorkloadClass,)
 )
 CONTEXT_TIER = _string(
     "draftd.context_tier",
     "Prompt length: `short` below 512 tokens, `medium` below 4,096, `long` from there",
-    values=ContextTier,
+    values=tuple(ContextTier),
     given=_PLANNED,
 )
 OUTCOME = _string(
@@ -194,9 +187,7 @@ PLAN_REASON = _string(
     "Why the request was decoded the way it was",
     examples=("flag: STATIC", "request: autoregressive"),
 )
-PLAN_LEVEL = _string(
-    "draftd.plan.level", "Fallback level in force, as `full`", values=reversed(_LEVELS), given=_PLANNED
-)
+PLAN_LEVEL = _string("draftd.plan.level", "Fallback level in force, as `full`", values=_LEVELS[::-1], given=_PLANNED)
 PLAN_VARIANT = _string("draftd.plan.variant", "Variant of the feature flag", examples=("on", "off"))
 PLAN_DRAFTER = _string(
     "draftd.plan.drafter",

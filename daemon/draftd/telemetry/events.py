@@ -23,12 +23,12 @@ class FlagHook(Hook):
     """An OpenFeature hook that emits `feature_flag.evaluation` when an evaluation is over, also when it failed."""
 
     def __init__(self, logger: Logger, guard: Guard) -> None:
-        self._logger, self._guarded = logger, guard.part("flag")
+        self._logger, self._guard = logger, guard
 
     def finally_after(
         self, hook_context: HookContext, details: FlagEvaluationDetails[FlagValueType], hints: HookHints
     ) -> None:
-        with self._guarded:
+        with self._guard.part("flag"):
             failed = details.error_code is not None
             self._logger.emit(
                 timestamp=time.time_ns(),
@@ -63,10 +63,10 @@ class TransitionLog:
     """Emits `draftd.transition` for each transition. Any thread; never raises, never blocks."""
 
     def __init__(self, logger: Logger, guard: Guard) -> None:
-        self._logger, self._guarded = logger, guard.part("transition")
+        self._logger, self._guard = logger, guard
 
     def __call__(self, change: Transition) -> None:
-        with self._guarded:
+        with self._guard.part("transition"):
             self._logger.emit(
                 timestamp=time.time_ns(),
                 context=Context(),

@@ -21,7 +21,7 @@ class FallbackRecorder:
     """Any thread; never raises, never blocks."""
 
     def __init__(self, on: Recording) -> None:
-        self._on, self._guarded = on, on.guard.part("control")
+        self._on = on
 
     def transition(self, previous: FallbackLevel, current: FallbackLevel, signal: str) -> None:
         """One step of the ladder; `signal` is what asked for it."""
@@ -56,7 +56,7 @@ class FallbackRecorder:
 
     def _count(self, metric: Metric, *labels: str) -> None:
         """`labels` are the metric's attributes in the catalog's order, after the model."""
-        with self._guarded:
+        with self._on.guard.part("control"):
             values = zip(metric.attributes, (self._on.naming.model(), *labels), strict=True)
             self._on.metrics.count(metric, {attribute.name: value for attribute, value in values})
 
@@ -67,7 +67,7 @@ class FallbackRecorder:
         report: ProbeReport | CanaryReport,
         figures: Mapping[Attribute, float | None],
     ) -> None:
-        with self._guarded:
+        with self._on.guard.part("control"):
             now = time.time_ns()
             self._on.tracer.start_span(
                 catalog.PROBE_SPAN.name.replace("{draftd.plan.level}", level.label),

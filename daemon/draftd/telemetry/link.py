@@ -59,13 +59,12 @@ class Quiet(logging.Handler):
 
 
 class Link:
-    """Counts exports that arrived and that did not."""
+    """Counts exports that did not arrive."""
 
     def __init__(self) -> None:
         self.quiet = Quiet()
         self._lock = threading.Lock()
         self._down: set[str] = set()
-        self.arrived = 0
         self.failed = 0
 
     def report(self, signal: str, endpoint: str, arrived: bool) -> None:
@@ -77,7 +76,6 @@ class Link:
                 lost = not self._down
                 self._down.add(signal)
             else:
-                self.arrived += 1
                 # The first of the lost signals to return speaks for all: another may have nothing to send for hours.
                 back = signal in self._down
                 if back:

@@ -59,7 +59,7 @@ class Metrics:
     """All instruments of the catalog on one meter. `observed`: what each observable one shows, by its name."""
 
     def __init__(self, meter: Meter, observed: Mapping[str, Observe], guard: Guard) -> None:
-        self._guarded = guard.part("metrics")
+        self._guard = guard
         self._histograms: dict[str, Histogram] = {}
         self._counters: dict[str, Counter] = {}
         observable = {
@@ -90,7 +90,7 @@ class Metrics:
 
     def _callback(self, observe: Observe) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def callback(options: CallbackOptions) -> Iterable[Observation]:
-            with self._guarded:
+            with self._guard.part("metrics"):
                 return list(observe())
             return []
 
@@ -181,7 +181,6 @@ class MetricsObserver(EngineObserver):
 
     def __init__(self, ledger: Ledger, metrics: Metrics, guard: Guard) -> None:
         self._ledger, self._metrics, self._guard = ledger, metrics, guard
-        self._guarded = guard.part("observer")
 
     def on_step(self, request: DecodeRequest, result: StepCounts, gap: float | None) -> None:
         try:  # costs less than `with`: this one is called for each sequence of each step
@@ -193,20 +192,20 @@ class MetricsObserver(EngineObserver):
             self._guard.caught("observer", error)
 
     def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
-        with self._guarded:
+        with self._guard.part("observer"):
             self._ledger.add(self._ledger.entry(request), drafter_errors=1)
 
     def on_verifier_error(self, request: DecodeRequest, message: str) -> None:
-        with self._guarded:
+        with self._guard.part("observer"):
             self._ledger.add(self._ledger.entry(request), verifier_errors=1)
 
     def on_finish(self, request: DecodeRequest, outcome: Outcome) -> None:
-        with self._guarded:
+        with self._guard.part("observer"):
             self._ledger.add(self._ledger.entry(request), input_tokens=outcome.stats.prompt_tokens)
 
 
 # What each counter shows, of the sums of one label set; a request's span shows the same of that request alone.
-COUNTS: Mapping[Metric, Callable[[DraftCounts], float]] = {
+COUNTS: Mapping[Metric, Callable[[DraftCounts], float | list[int]]] = {
     catalog.DRAFTS: lambda c: c.drafts,
     catalog.DRAFT_TOKENS: lambda c: c.drafted,
     catalog.ACCEPTED_TOKENS: lambda c: c.accepted,
@@ -220,8 +219,6 @@ COUNTS: Mapping[Metric, Callable[[DraftCounts], float]] = {
     catalog.BREAK_EVEN_TOKENS: lambda c: c.break_even_tokens,
     catalog.PARKED_STEPS: lambda c: c.parked_steps,
     catalog.CAPPED_STEPS: lambda c: c.capped_steps,
-}
-POSITIONS: Mapping[Metric, Callable[[DraftCounts], list[int]]] = {
     catalog.ACCEPTED_PER_POS: lambda c: c.accepted_per_position,
     catalog.DRAFTED_PER_POS: lambda c: c.drafted_per_position,
 }
@@ -262,21 +259,13 @@ def observed_engine(
             counts["observer"] = counts.get("observer", 0) + found.observer_errors
         return counts
 
-    table: dict[Metric, Callable[[Entry], Values]] = {
-        **{metric: partial(_of_counts, read) for metric, read in COUNTS.items()},
-        **{metric: partial(_by_position, read) for metric, read in POSITIONS.items()},
-        **_ENTRIES,
-    }
+    def counted(read: Callable[[DraftCounts], float | list[int]], entry: Entry) -> Values:
+        found = read(entry.counts)
+        return dict(enumerate(found)) if isinstance(found, list) else found
+
     return {
-        **{metric.name: partial(sums, metric, read) for metric, read in table.items()},
+        **{metric.name: partial(sums, metric, partial(counted, read)) for metric, read in COUNTS.items()},
+        **{metric.name: partial(sums, metric, read) for metric, read in _ENTRIES.items()},
         **observed(status, _STATUS, naming.model_label),
         **observed(errors, {catalog.TELEMETRY_ERRORS: lambda counts: counts}),
     }
-
-
-def _of_counts(read: Callable[[DraftCounts], float], entry: Entry) -> Values:
-    return read(entry.counts)
-
-
-def _by_position(read: Callable[[DraftCounts], list[int]], entry: Entry) -> Values:
-    return dict(enumerate(read(entry.counts)))

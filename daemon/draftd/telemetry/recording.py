@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from opentelemetry.util.types import AttributeValue
 
@@ -29,9 +30,13 @@ class Guard:
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
 
-    def part(self, name: str) -> GuardedPart:
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
         """For `with`: what its body raises is caught and counted under that name."""
-        return GuardedPart(self, name)
+        try:
+            yield
+        except Exception as error:
+            self.caught(name, error)
 
     def caught(self, part: str, error: Exception) -> None:
         """Counts one failure. Never raises."""
@@ -49,24 +54,6 @@ class Guard:
         """Failures so far by part."""
         with self._lock:
             return dict(self._counts)
-
-
-class GuardedPart:
-    """May be entered again and again, by any thread."""
-
-    __slots__ = ("_guard", "_name")
-
-    def __init__(self, guard: Guard, name: str) -> None:
-        self._guard, self._name = guard, name
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        self._guard.caught(self._name, error)
-        return True
 
 
 class Naming:

@@ -19,8 +19,8 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_
 from draftd.core import DEADLINE_SLACK_SECONDS
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
-from draftd.telemetry.metrics import Metrics, Recording
-from draftd.telemetry.recording import GuardedPart, named
+from draftd.telemetry.metrics import Recording
+from draftd.telemetry.recording import named
 from draftd.telemetry.spans import call_context
 
 if TYPE_CHECKING:  # generic in the stubs only
@@ -39,13 +39,13 @@ class RpcInterceptor(Interceptor):
     calls pass it untouched."""
 
     def __init__(self, on: Recording, propagator: TextMapPropagator) -> None:
-        self._on, self._propagator, self._guarded = on, propagator, on.guard.part("rpc")
+        self._on, self._propagator = on, propagator
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
         arrival = time.time_ns()
         handler = await continuation(handler_call_details)
         if self._on.exporting:
-            with self._guarded:
+            with self._on.guard.part("rpc"):
                 return self._wrap(handler, handler_call_details, arrival)
         return handler
 
@@ -62,7 +62,7 @@ class RpcInterceptor(Interceptor):
 
         async def followed(request: Any, context: Any) -> Any:
             call = None
-            with self._guarded:
+            with self._on.guard.part("rpc"):
                 call = self._begin(method, details.invocation_metadata, arrival)
                 context.add_done_callback(call.done)
                 call_context.set(call.context)
@@ -90,17 +90,15 @@ class RpcInterceptor(Interceptor):
             attributes=named({a.RPC_SYSTEM: "grpc", a.RPC_METHOD: method, **self._on.naming.server()}),
             start_time=arrival,
         )
-        return Call(method, arrival, span, set_span_in_context(span, parent), self._on.metrics, self._guarded)
+        return Call(method, arrival, span, set_span_in_context(span, parent), self._on)
 
 
 class Call:
     """One call in progress."""
 
-    def __init__(
-        self, method: str, arrival: int, span: Span, context: Context, metrics: Metrics, guarded: GuardedPart
-    ) -> None:
+    def __init__(self, method: str, arrival: int, span: Span, context: Context, on: Recording) -> None:
         self.context = context
-        self._method, self._arrival, self._span, self._metrics, self._guarded = method, arrival, span, metrics, guarded
+        self._method, self._arrival, self._span, self._on = method, arrival, span, on
         self._error: Exception | None = None
         self._ended = False
 
@@ -110,7 +108,7 @@ class Call:
 
     def done(self, context: Any) -> None:
         """gRPC's done callback."""
-        with self._guarded:
+        with self._on.guard.part("rpc"):
             self.end(self._status(context))
 
     def _status(self, context: Any) -> grpc.StatusCode:
@@ -139,7 +137,7 @@ class Call:
         self._span.set_attributes(attributes)
         self._span.end(now)
         labels = {a.RPC_SYSTEM.name: "grpc", a.RPC_METHOD.name: self._method, **attributes}
-        self._metrics.record(catalog.RPC_DURATION, max(0, now - self._arrival) / 1e9, labels, self.context)
+        self._on.metrics.record(catalog.RPC_DURATION, max(0, now - self._arrival) / 1e9, labels, self.context)
 
 
 def inner_of(handler: Any) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from draftd.core import ModelInfo
 from draftd.engine.observer import EngineObserver, EngineStatus
 from draftd.fallback.controller import FallbackState
-from draftd.hardware.state import FixedView, HardwareView
+from draftd.hardware.state import HardwareView
 from draftd.settings import TelemetrySettings
 from draftd.telemetry import catalog
 from draftd.telemetry.events import FlagHook, TransitionLog
@@ -32,7 +32,7 @@ class Sources:
     status: Callable[[], EngineStatus | None] = lambda: None
     fallback: Callable[[], FallbackState | None] = lambda: None
     flag_enabled: Callable[[], bool | None] = lambda: None
-    hardware: HardwareView = field(default_factory=FixedView)
+    hardware: HardwareView = field(default_factory=HardwareView)
     address: Callable[[], tuple[str, int] | None] = lambda: None  # the host and the port that the daemon listens on
 
 
@@ -61,11 +61,15 @@ class Telemetry:
         }
         scope = (catalog.SCOPE, service_version)
         metrics = Metrics(self._pipeline.meters.get_meter(*scope), observed, guard)
-        tracer, self._logger = self._pipeline.tracers.get_tracer(*scope), self._pipeline.loggers.get_logger(*scope)
+        tracer, logger = self._pipeline.tracers.get_tracer(*scope), self._pipeline.loggers.get_logger(*scope)
         self._on = Recording(
             tracer, metrics, naming, sources.hardware, guard, self.exporting, capture_content and self.exporting
         )
         self.observer = MetricsObserver(ledger, metrics, guard) if self.exporting else EngineObserver()
+        self.rpc_interceptor: Interceptor = RpcInterceptor(self._on, self._pipeline.propagator)
+        self.flag_hook = FlagHook(logger, guard)
+        self.transition_log = TransitionLog(logger, guard)
+        self.fallback_recorder = FallbackRecorder(self._on)
 
     @classmethod
     def start(
@@ -99,25 +103,9 @@ class Telemetry:
         """What alerts name this daemon by: `service.instance.id`. Empty while nothing is exported."""
         return self._pipeline.instance
 
-    def rpc_interceptor(self) -> Interceptor:
-        """The server's first interceptor."""
-        return RpcInterceptor(self._on, self._pipeline.propagator)
-
     def begin_inference(self, start: InferenceStart) -> InferenceSpan:
         """Begins to follow one request, under the RPC of the task that calls."""
         return InferenceSpan(start, self._on)
-
-    def flag_hook(self) -> FlagHook:
-        """Emits `feature_flag.evaluation` for each evaluation that it is hooked to."""
-        return FlagHook(self._logger, self._on.guard)
-
-    def transition_log(self) -> TransitionLog:
-        """Emits `draftd.transition` for each transition that it is called with."""
-        return TransitionLog(self._logger, self._on.guard)
-
-    def fallback_recorder(self) -> FallbackRecorder:
-        """Counts what the fallback does."""
-        return FallbackRecorder(self._on)
 
     def shutdown(self, seconds: float) -> bool:
         """Flushes and stops within `seconds`, whatever the collector does. True when all that was queued arrived."""

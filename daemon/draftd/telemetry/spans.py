@@ -21,7 +21,7 @@ from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry.attributes import Attribute, Metric
 from draftd.telemetry.hardware import hardware_attributes
-from draftd.telemetry.metrics import COUNTS, POSITIONS, Recording
+from draftd.telemetry.metrics import COUNTS, Recording
 from draftd.telemetry.recording import Labels, draft_label, named
 
 # What this task works for: the call, and within it the request. A call has a task to itself, so neither is ever reset.
@@ -63,7 +63,7 @@ class InferenceSpan:
     """
 
     def __init__(self, start: InferenceStart, on: Recording) -> None:
-        self._start, self._on, self._guarded = start, on, on.guard.part("span")
+        self._start, self._on = start, on
         self._plan: DecodePlan | None = None
         self._tier: ContextTier | None = None
         self._answer: str | None = None
@@ -74,7 +74,7 @@ class InferenceSpan:
         if not on.exporting:
             return
         parent = call_context.get() or Context()
-        with self._guarded:
+        with self._on.guard.part("span"):
             self._span = on.tracer.start_span(
                 f"{start.operation} {start.model}".rstrip(),
                 context=parent,
@@ -87,7 +87,7 @@ class InferenceSpan:
     def planned(self, plan: DecodePlan, tier: ContextTier) -> None:
         """How it will be decoded."""
         if not self._ended:
-            with self._guarded:
+            with self._on.guard.part("span"):
                 self._plan, self._tier = plan, tier
                 self._span.set_attributes(_plan_attributes(self._start, plan, tier))
 
@@ -100,28 +100,24 @@ class InferenceSpan:
         """It ended in the engine."""
         if not self._ended:
             self._ended = True
-            with self._guarded:
+            with self._on.guard.part("span"):
                 self._finish(outcome)
 
     def refused(self, error: DraftdError) -> None:
         """It never reached the engine."""
-        if not self._ended:
-            self._ended = True
-            with self._guarded:
-                kind = type(error).__name__
-                self._span.set_attributes({a.ERROR_TYPE.name: kind, a.OUTCOME.name: REFUSED})
-                self._end(REFUSED, kind, error.message, time.monotonic())
+        self._unanswered(REFUSED, type(error).__name__, error.message)
 
     def left(self, reason: FinishReason) -> None:
         """Its client went, or its time was up, before it reached the engine."""
+        message = reason.value if reason is FinishReason.DEADLINE else None
+        self._unanswered(reason.value, _ERRORS.get(reason), message)
+
+    def _unanswered(self, outcome: str, kind: str | None, message: str | None) -> None:
         if not self._ended:
             self._ended = True
-            with self._guarded:
-                kind = _ERRORS.get(reason)
-                self._span.set_attributes(named({a.ERROR_TYPE: kind, a.OUTCOME: reason.value}))
-                self._end(
-                    reason.value, kind, reason.value if reason is FinishReason.DEADLINE else None, time.monotonic()
-                )
+            with self._on.guard.part("span"):
+                self._span.set_attributes(named({a.ERROR_TYPE: kind, a.OUTCOME: outcome}))
+                self._end(outcome, kind, message, time.monotonic())
 
     def _finish(self, outcome: Outcome) -> None:
         stats, reason = outcome.stats, outcome.reason
@@ -253,7 +249,6 @@ def _plan_attributes(start: InferenceStart, plan: DecodePlan, tier: ContextTier)
 def _outcome_attributes(outcome: Outcome) -> dict[str, AttributeValue]:
     stats, counts = outcome.stats, outcome.stats.counts
     found: dict[str, AttributeValue] = {metric.name: read(counts) for metric, read in COUNTS.items()}
-    found |= {metric.name: tuple(read(counts)) for metric, read in POSITIONS.items()}
     found |= named(
         {
             a.OUTCOME: outcome.reason.value,

@@ -43,7 +43,7 @@ from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport, Ver
 from draftd.fallback.signal_feed import RequestFeed, SteadyClock
 from draftd.fallback.store import StateStore
 from draftd.hardware.sample import HardwareSample
-from draftd.hardware.state import FixedView, HardwareState
+from draftd.hardware.state import HardwareState, HardwareView
 from draftd.settings import FallbackSettings
 from tests.answering import Told
 
@@ -266,7 +266,7 @@ class Controlled:
         self.journal = journal if journal is not None else Journal()
         self.in_force = TracedLevel(self.trace, self.journal)
         self.start, self.now = start, 0.0
-        self.hardware = hardware if hardware is not None else FixedView()
+        self.hardware = hardware if hardware is not None else HardwareView()
         self.requests = RequestFeed(clock=lambda: self.now)
         self.drafters = LoadedDrafters(self.engine, clock=lambda: self.now)
         defaults = {

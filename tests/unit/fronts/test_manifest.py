@@ -21,7 +21,7 @@ from draftd.errors import NotServing
 from draftd.fronts.grpc import manifest as server_manifest
 from draftd.fronts.grpc.manifest import Manifests, in_force
 from draftd.hardware.sample import HardwareSample
-from draftd.hardware.state import FixedView, HardwareState
+from draftd.hardware.state import HardwareState, HardwareView
 from draftd.hardware.system import device
 from draftd.models.fingerprint import Fingerprints
 from draftd.models.folder import ModelFiles, PairFiles
@@ -62,7 +62,7 @@ class World:
     version: str = "1.2.3"
 
     def manifest(self) -> Manifest:
-        hardware = FixedView(HardwareState(self.sample, 0.0))
+        hardware = HardwareView(HardwareState(self.sample, 0.0))
         made = Manifests(self.engine, hardware, self.settings, version=self.version)  # type: ignore[arg-type]
         try:
             found = asyncio.run(made.take())
@@ -257,7 +257,7 @@ async def test_closing_ends_who_waits(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Fingerprints, "_hashed", hashed)
     one = world(tmp_path / "pair")
-    made = Manifests(one.engine, FixedView(), one.settings, version="1")  # type: ignore[arg-type]
+    made = Manifests(one.engine, HardwareView(), one.settings, version="1")  # type: ignore[arg-type]
     first, second = asyncio.ensure_future(made.take()), asyncio.ensure_future(made.take())
     await asyncio.wait_for(begun.wait(), 10)
     made.close()

@@ -11,7 +11,7 @@ from draftd.errors import NotServing
 from draftd.fronts.grpc import reply
 from draftd.fronts.grpc.reply import best_depth, hardware
 from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel
-from draftd.hardware.state import FixedView, HardwareState
+from draftd.hardware.state import HardwareState, HardwareView
 from draftd.protocol import DEPTH_MODES, WORKLOADS
 from draftd.service.request import ServedModel
 from draftd.v1 import control_pb2 as pb
@@ -122,11 +122,11 @@ def test_every_drafter_and_depth_mode_can_be_told() -> None:
 
 
 def test_before_the_first_sample_there_is_nothing_to_tell() -> None:
-    assert hardware(FixedView(), 5.0) is None
+    assert hardware(HardwareView(), 5.0) is None
 
 
 def test_what_is_not_known_is_unset() -> None:
-    found = hardware(FixedView(HardwareState(HardwareSample(), at=3.0)), 5.0)
+    found = hardware(HardwareView(HardwareState(HardwareSample(), at=3.0)), 5.0)
     assert found is not None
     assert [field.name for field, _ in found.ListFields()] == ["age"]
     assert found.age.seconds == 2
@@ -138,7 +138,7 @@ def test_zero_is_set() -> None:
         plugged_in=False,
     )  # fmt: skip
     found = hardware(
-        FixedView(HardwareState(calm, 3.0, headroom=0, critical_seconds=0.0, throttles=0, swap_ins=0)), 5.0
+        HardwareView(HardwareState(calm, 3.0, headroom=0, critical_seconds=0.0, throttles=0, swap_ins=0)), 5.0
     )
     assert found is not None
     names = {field.name for field, _ in found.ListFields()}
@@ -170,7 +170,7 @@ def test_everything_has_its_own_field() -> None:
         sample, 3.0, limit=1, available=2, floor=3, headroom=-1, critical_seconds=4.5,
         throttles=6, swap_ins=8,
     )  # fmt: skip
-    found = hardware(FixedView(state, errors={"macmon": 2}), 3.5)
+    found = hardware(HardwareView(state, errors={"macmon": 2}), 3.5)
     expected = pb.Hardware(
         memory_pressure=pb.MEMORY_PRESSURE_CRITICAL,
         memory_headroom_bytes=-1,
@@ -202,13 +202,13 @@ def test_everything_has_its_own_field() -> None:
 
 @pytest.mark.parametrize("level", ThermalLevel)
 def test_every_thermal_level_has_the_same_name_in_the_contract(level: ThermalLevel) -> None:
-    found = hardware(FixedView(HardwareState(HardwareSample(thermal_level=level), 3.0)), 5.0)
+    found = hardware(HardwareView(HardwareState(HardwareSample(thermal_level=level), 3.0)), 5.0)
     assert found is not None
     assert pb.ThermalLevel.Name(found.thermal_level) == f"THERMAL_LEVEL_{level.name}"
 
 
 @pytest.mark.parametrize("pressure", MemoryPressure)
 def test_every_pressure_has_the_same_name_in_the_contract(pressure: MemoryPressure) -> None:
-    found = hardware(FixedView(HardwareState(HardwareSample(memory_pressure=pressure), 3.0)), 5.0)
+    found = hardware(HardwareView(HardwareState(HardwareSample(memory_pressure=pressure), 3.0)), 5.0)
     assert found is not None
     assert pb.MemoryPressure.Name(found.memory_pressure) == f"MEMORY_PRESSURE_{pressure.name}"

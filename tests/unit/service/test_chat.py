@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from draftd.errors import EngineFailure, InvalidRequest
-from draftd.models.tokenizer import ChatTemplate, MlxTokenizer
+from draftd.models.tokenizer import ChatTemplate, Tokenizer
 from draftd.service.chat import ChatRenderer
 from draftd.service.request import Message
 from tests.waiting import until
@@ -52,7 +52,7 @@ async def test_the_text_is_what_the_tokenizer_itself_renders(renderer: ChatRende
     inner = nano()
     for source in (inner.chat_template, *TRICKS):
         inner.chat_template = source
-        tokenizer = MlxTokenizer(TokenizerWrapper(inner))
+        tokenizer = Tokenizer(TokenizerWrapper(inner))
         assert tokenizer.template is not None
         rendered = await renderer.render(tokenizer.template, TALK, 10_000, "a")
         assert tokenizer.encode_rendered(rendered) == tokenizer.render_chat([one._asdict() for one in TALK]), source

@@ -28,7 +28,7 @@ from draftd.engine.observer import EngineStatus, PrefixStatus
 from draftd.fallback.ladder import Cause, Hold, Signal
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport, Verdict
 from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel
-from draftd.hardware.state import FixedView, HardwareState, HardwareView
+from draftd.hardware.state import HardwareState, HardwareView
 from draftd.settings import TelemetrySettings
 from draftd.telemetry.setup import Sources, Telemetry
 from draftd.telemetry.spans import InferenceStart
@@ -55,7 +55,7 @@ CAPPED_STEP = StepCounts(4, 4, 5, 4, 0.001, 0.002, 0.5, capped=True)
 CUT_STEP = StepCounts(4, 4, 2, 4, 0.001, 0.002, 0.5)  # the text ended with the second of five tokens
 PLAIN_STEP = StepCounts(0, 0, 1, 0, 0.0, 0.002)
 # A machine that tells everything.
-HARDWARE = FixedView(
+HARDWARE = HardwareView(
     HardwareState(
         HardwareSample(
             memory_total=24_000,

@@ -40,7 +40,7 @@ def client(tmp_path: Path, scene: Scene) -> Iterator[OpenFeatureClient]:
     provider = FlagdProvider(resolver_type=ResolverType.FILE, offline_flag_source_path=str(path))
     api.set_provider_and_wait(provider, DOMAIN)
     client = api.get_client(DOMAIN)
-    client.add_hooks([scene.telemetry.flag_hook()])
+    client.add_hooks([scene.telemetry.flag_hook])
     yield client
     provider.shutdown()
 
@@ -97,13 +97,13 @@ def test_the_event_lies_in_the_trace_of_its_request(
 
 def test_without_an_endpoint_the_hook_does_nothing(open_scene: Callable[..., Scene]) -> None:
     client = api.get_client("nobody")
-    client.add_hooks([open_scene({}).telemetry.flag_hook()])
+    client.add_hooks([open_scene({}).telemetry.flag_hook])
     assert client.get_boolean_value(KEY, True) is True
 
 
 def test_a_transition_is_an_event_with_its_cause(scene: Scene, receiver: OtlpReceiver) -> None:
     journal = Journal()
-    journal.listen(scene.telemetry.transition_log())
+    journal.listen(scene.telemetry.transition_log)
     journal.record(Subject.LEVEL, "full", "autoregressive", "acceptance below its floor", "0.31, 2 windows")
     scene.telemetry.shutdown(30.0)
     (event,) = receiver.events("draftd.transition")
@@ -118,5 +118,5 @@ def test_a_transition_is_an_event_with_its_cause(scene: Scene, receiver: OtlpRec
 
 
 def test_a_broken_transition_is_counted_and_does_not_raise(scene: Scene) -> None:
-    scene.telemetry.transition_log()(None)  # type: ignore[arg-type]
+    scene.telemetry.transition_log(None)  # type: ignore[arg-type]
     assert scene.telemetry.errors == {"transition": 1}

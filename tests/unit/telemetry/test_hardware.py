@@ -8,7 +8,7 @@ import pytest
 
 from draftd.errors import NotServing
 from draftd.hardware.sample import HardwareSample, MemoryPressure
-from draftd.hardware.state import FixedView, HardwareState
+from draftd.hardware.state import HardwareState, HardwareView
 from draftd.settings import TelemetrySettings
 from draftd.telemetry import catalog
 from draftd.telemetry.setup import Sources, Telemetry
@@ -66,7 +66,7 @@ def test_every_value_is_exported(scene: Scene, receiver: OtlpReceiver) -> None:
 def test_what_is_absent_is_not_exported(
     open_scene: Callable[..., Scene], receiver: OtlpReceiver, state: HardwareState | None
 ) -> None:
-    scene = open_scene(receiver.environ(), hardware=FixedView(state))
+    scene = open_scene(receiver.environ(), hardware=HardwareView(state))
     scene.serve()
     scene.telemetry.shutdown(30.0)
     assert receiver.metric_names() & MACHINE == set()
@@ -78,7 +78,7 @@ def test_what_is_absent_is_not_exported(
 
 def test_zero_is_exported(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
     calm = HardwareState(HardwareSample(memory_pressure=MemoryPressure.NORMAL), 100.0, headroom=0, throttles=0)
-    scene = open_scene(receiver.environ(), hardware=FixedView(calm))
+    scene = open_scene(receiver.environ(), hardware=HardwareView(calm))
     scene.serve()
     scene.telemetry.shutdown(30.0)
     names = {"draftd.memory.pressure", "draftd.memory.headroom", "draftd.thermal.throttles"}

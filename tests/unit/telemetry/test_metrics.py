@@ -102,7 +102,7 @@ def test_every_metric_arrives_as_the_catalog_says(scene: Scene, receiver: OtlpRe
 
 def fall_back(scene: Scene) -> None:
     """Everything that the fallback records."""
-    recorder = scene.telemetry.fallback_recorder()
+    recorder = scene.telemetry.fallback_recorder
     recorder.transition(FallbackLevel.FULL, FallbackLevel.SHORT_BLOCK, "acceptance_drift")
     recorder.save_failed()
     recorder.notification("accepted")

@@ -88,7 +88,7 @@ HANDLERS: dict[str, Any] = {
 
 @asynccontextmanager
 async def serving(telemetry: Telemetry, **more: Any) -> AsyncIterator[grpc.aio.Channel]:
-    server = grpc.aio.server(interceptors=[telemetry.rpc_interceptor()])
+    server = grpc.aio.server(interceptors=[telemetry.rpc_interceptor])
     handlers = grpc.method_handlers_generic_handler("test.Service", HANDLERS | more)
     health = grpc.method_handlers_generic_handler("grpc.health.v1.Health", {"Check": HANDLERS["one"]})
     server.add_generic_rpc_handlers((handlers, health))
@@ -198,7 +198,7 @@ async def test_a_client_that_leaves_at_its_deadline_was_late(
         def time_remaining(self) -> float | None:
             return left
 
-    call = scene.telemetry.rpc_interceptor()._begin("test.Service/patient", (), time.time_ns())  # type: ignore[attr-defined]
+    call = scene.telemetry.rpc_interceptor._begin("test.Service/patient", (), time.time_ns())  # type: ignore[attr-defined]
     call.done(Gone())
     await flushed(scene)
     assert only(receiver, "test.Service/patient").attributes["rpc.response.status_code"] == code

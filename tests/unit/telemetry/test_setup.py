@@ -83,7 +83,6 @@ def test_both_protocols(open_scene: Callable[..., Scene], protocol: str) -> None
     with OtlpReceiver(protocol, 60_000) as receiver:
         scene = open_scene(receiver.environ())
         scene.serve(steps=4)
-        scene.telemetry.flag_hook()
         assert scene.telemetry.shutdown(30.0)
         assert len(receiver.spans("chat nano")) == 1
         assert receiver.total("draftd.spec_decode.drafts") == 4
@@ -137,7 +136,7 @@ def test_the_sdk_counts_what_it_queued_and_delivered(open_scene: Callable[..., S
     scene = open_scene(receiver.environ(OTEL_BSP_SCHEDULE_DELAY="50", OTEL_METRIC_EXPORT_INTERVAL="100"))
     scene.serve()
     until(lambda: receiver.total("otel.sdk.exporter.span.exported") >= 4, 10, "the spans' export is counted")
-    scene.telemetry.transition_log()(Transition(datetime.now(UTC), Subject.FLAG, "on", "off", "a test"))
+    scene.telemetry.transition_log(Transition(datetime.now(UTC), Subject.FLAG, "on", "off", "a test"))
     until(lambda: receiver.total("otel.sdk.exporter.log.exported") >= 1, 10, "the event's export is counted")
     assert scene.telemetry.shutdown(30.0)
     found = {name for name in receiver.metric_names() if name.startswith("otel.")}

@@ -81,7 +81,7 @@ def accept(
     else:
         show(verdict)
         output.say(str(page))
-    _exit(verdict)
+    raise typer.Exit(verdict.decision.exit_code)
 
 
 @options.with_options(
@@ -111,7 +111,7 @@ def gate(
         print(to_json(verdict))
     else:
         show(verdict)
-    _exit(verdict)
+    raise typer.Exit(verdict.decision.exit_code)
 
 
 @options.with_options(
@@ -220,8 +220,3 @@ def _existing(run: Path | None) -> Path:
     if run is None:
         raise FieldError("--run", None, "the folder of a run, as draftd sweep, soak, quality and accept write it")
     return run
-
-
-def _exit(verdict: Verdict) -> None:
-    if verdict.decision.exit_code:
-        raise typer.Exit(verdict.decision.exit_code)

@@ -7,7 +7,7 @@ figures; `draftd sweep` is the thorough one.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -65,23 +65,10 @@ def command(
     tokens, accepted the share of drafted tokens, length the mean number of tokens that a draft yields.
     """
     chosen = _choose(prompt, file, each, workload)
-    pairs: list[Pair] = []
+    sampling = SamplingParams(temperature=temperature, seed=seed)
+    base = Ask(max_tokens=max_tokens, sampling=sampling, workload=workload, **asdict(drafting))
     with daemon.connect() as client:
-        chat = client.model().chat_template
-        base = Ask(sampling=SamplingParams(temperature=temperature, seed=seed), **asdict(drafting))
-        asks = [
-            replace(
-                base,
-                messages=p.messages if chat else None,
-                prompt=None if chat else p.messages[-1][1],
-                max_tokens=max_tokens or p.max_tokens,
-                workload=workload if p.workload is WorkloadClass.UNSPECIFIED else p.workload,
-            )
-            for p in chosen
-        ]
-        warm_up(client, asks[0])
-        for p, ask in output.tracked([*zip(chosen, asks, strict=True)] * repeat):
-            pairs.append(run_pair(client, ask, p.name, ask.workload))
+        pairs = [pair for _, pair in run_pairs(client, base, chosen, repeat)]
     summary = summarise(pairs)
     if json:
         output.print_json(_document(pairs, summary))
@@ -149,9 +136,25 @@ def run_pair(client: DraftdClient, ask: Ask, name: str, group: str) -> Pair:
     return Pair(name, group, ask.sampling.greedy, slow.tick(places[0], began), fast.tick(places[1], began), answer)
 
 
-def warm_up(client: DraftdClient, ask: Ask) -> None:
-    """The first pass through each path pays for things that later ones do not."""
-    run_pair(client, replace(ask, max_tokens=8), "", "")
+def run_pairs(
+    client: DraftdClient, base: Ask, chosen: Sequence[prompts.Prompt], repeat: int = 1
+) -> Iterator[tuple[prompts.Prompt, Pair]]:
+    """Each prompt as `base` says otherwise; `repeat` times all of them, one after the other."""
+    chat = client.model().chat_template
+    asks = [
+        replace(
+            base,
+            messages=p.messages if chat else None,
+            prompt=None if chat else p.messages[-1][1],
+            max_tokens=base.max_tokens or p.max_tokens,
+            workload=base.workload if p.workload is WorkloadClass.UNSPECIFIED else p.workload,
+        )
+        for p in chosen
+    ]
+    # The first pass through each path pays for things that later ones do not.
+    run_pair(client, replace(asks[0], max_tokens=8), "", "")
+    for p, ask in output.tracked([*zip(chosen, asks, strict=True)] * repeat):
+        yield p, run_pair(client, ask, p.name, ask.workload)
 
 
 def summarise(pairs: Sequence[Pair]) -> Summary:

@@ -22,11 +22,6 @@ _what = partial(typer.Option, rich_help_panel="What to send")
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 
-def build_app() -> typer.Typer:
-    text = "The dashboards and alert rules that come with draftd, and how to put them into a Grafana."
-    return options.group(text, {"push": push})
-
-
 @options.with_options(
     "draftd dashboards push --url https://grafana.example.org --dry-run",
     "draftd dashboards push --url http://127.0.0.1:3000 --prometheus my-prometheus --route",
@@ -106,3 +101,6 @@ def _summary(plan: Push, *, dry_run: bool) -> str:
     done = [change.done for change in plan.changes]
     told = [f"{done.count(one)} {'to be ' * dry_run}{one}" for one in ("created", "updated") if one in done]
     return ", ".join(told + [same] * bool(plan.unchanged)) + "; nothing was changed" * dry_run
+
+
+GROUP = {"push": push}

@@ -15,7 +15,7 @@ from rich.text import Text
 from draftd import __version__
 from draftd.acceptance.ticks import decode_tokens_per_second
 from draftd.cli import options, output
-from draftd.cli.commands.compare import Pair, Summary, by_group, rounded, run_pair, summarise, warm_up
+from draftd.cli.commands.compare import Pair, Summary, by_group, rounded, run_pairs, summarise
 from draftd.cli.figures import length, percent, rate, times
 from draftd.cli.runs import own_daemon
 from draftd.client import prompts
@@ -52,46 +52,24 @@ def command(
     began = time.monotonic()
     out = output.recording() if save is not None else output.stdout()
     named = [f"{option}={value}" for option, value in (("--model", model), ("--draft-model", draft_model)) if value]
-    with own_daemon(*named) as daemon:
-        pairs, backend = _run(daemon, chosen, max_tokens, max_draft_tokens, out)
-    summary = summarise(pairs)
-    _show_table(out, pairs, summary)
-    if save is not None:
-        output.save_picture(save, out.export_svg(title="make demo"))
-    output.print_json(_figures(daemon.model, backend, pairs, summary, time.monotonic() - began))
-    if summary.identical < summary.comparable:
-        output.complain(f"{summary.comparable - summary.identical} of {summary.comparable} pairs differ")
-        raise typer.Exit(1)
-
-
-def _run(
-    daemon: Serving,
-    chosen: Sequence[prompts.Prompt],
-    max_tokens: int | None,
-    max_draft_tokens: int | None,
-    out: Console,
-) -> tuple[list[Pair], str]:
-    """The pairs, and the backend that decoded them."""
-    asks = [
-        Ask(
-            messages=p.messages,
-            max_tokens=max_tokens or p.max_tokens,
-            workload=p.workload,
-            max_draft_tokens=max_draft_tokens,
-        )
-        for p in chosen
-    ]
     pairs: list[Pair] = []
-    with connect(daemon.address, None, None) as client:
+    with own_daemon(*named) as daemon, connect(daemon.address, None, None) as client:
         status = client.status()
         _introduce(out, daemon, status.model.draft_model, status.backend)
-        warm_up(client, asks[0])
-        for p, ask in output.tracked([*zip(chosen, asks, strict=True)]):
-            pair = run_pair(client, ask, p.name, ask.workload)
+        for p, pair in run_pairs(client, Ask(max_tokens=max_tokens, max_draft_tokens=max_draft_tokens), chosen):
             if pair.group not in {earlier.group for earlier in pairs}:
                 _show_answer(out, p, pair)
             pairs.append(pair)
-    return pairs, status.backend
+    summary = summarise(pairs)
+    rows = [_row(name, summarise(group)) for name, group in by_group(pairs).items()]
+    out.print(output.table(out, _COLUMNS, [*rows, _row("all", summary)]))
+    out.print("")
+    if save is not None:
+        output.save_picture(save, out.export_svg(title="make demo"))
+    output.print_json(_figures(daemon.model, status.backend, pairs, summary, time.monotonic() - began))
+    if summary.identical < summary.comparable:
+        output.complain(f"{summary.comparable - summary.identical} of {summary.comparable} pairs differ")
+        raise typer.Exit(1)
 
 
 def _introduce(out: Console, daemon: Serving, draft: str, backend: str) -> None:
@@ -118,12 +96,6 @@ def _show_answer(out: Console, prompt: prompts.Prompt, pair: Pair) -> None:
     else:
         text = output.bracketed(pair.answer.pieces).strip()
         out.print(f"{pair.group}: {question}\n{text}\n({figures})\n", markup=False, soft_wrap=True)
-
-
-def _show_table(out: Console, pairs: Sequence[Pair], summary: Summary) -> None:
-    rows = [_row(name, summarise(group)) for name, group in by_group(pairs).items()]
-    out.print(output.table(out, _COLUMNS, [*rows, _row("all", summary)]))
-    out.print("")
 
 
 def _row(name: str, s: Summary) -> tuple[str, ...]:

@@ -15,10 +15,6 @@ from draftd.v1 import control_pb2 as pb
 _FEW = 0.5  # trials: what is known of a position that was hardly reached is a guess
 
 
-def build_draft() -> typer.Typer:
-    return options.group("The draft model of a running daemon.", {"reload": reload})
-
-
 @options.with_options("draftd draft reload", "draftd draft reload --new")
 def reload(
     daemon: options.Daemon,
@@ -80,3 +76,6 @@ def _yields(found: pb.GetDepthResponse) -> Iterator[tuple[str, ...]]:
             percent(rate) if tried >= _FEW else NOTHING for rate, tried in zip(one.acceptance, one.tried, strict=True)
         )
         yield f"{WORKLOADS.get(one.workload)} by {one.drafter}", how, str(one.depth), *rates
+
+
+GROUP = {"reload": reload}

@@ -21,15 +21,6 @@ _LONGEST_HOLD = 30 * 86_400
 _NAME = 11  # columns
 
 
-def build_level() -> typer.Typer:
-    app = typer.Typer(rich_markup_mode="rich", invoke_without_command=True)
-    app.callback()(_level)
-    app.command("get")(get)
-    app.command("hold")(hold)
-    app.command("release")(release)
-    return app
-
-
 @options.with_options("draftd level", "draftd level hold autoregressive --for 30m", "draftd level release")
 def _level(context: typer.Context, daemon: options.Daemon, json: options.Json = False) -> None:
     """Show the fallback level and why it is what it is, hold it, or release it. Alone it is [bold]get[/]."""
@@ -211,11 +202,6 @@ def probe(daemon: options.Daemon, json: options.Json = False, timeout: options.P
         raise typer.Exit(1)
 
 
-def build_canary() -> typer.Typer:
-    text = "Quality canaries: a frozen set of prompts with checks, decoded both ways."
-    return options.group(text, {"run": run_canaries})
-
-
 @options.with_options("draftd canary run", "draftd canary run --json | jq '.results[] | select(.diverged)'")
 def run_canaries(
     daemon: options.Daemon, json: options.Json = False, timeout: options.Patience = options.PATIENCE
@@ -262,3 +248,7 @@ def _canary_summary(reply: pb.RunCanariesResponse) -> str:
 
 def _now() -> datetime:
     return datetime.now().astimezone()
+
+
+LEVEL = {"": _level, "get": get, "hold": hold, "release": release}
+CANARY = {"run": run_canaries}

@@ -10,11 +10,6 @@ from draftd.cli import options, output
 from draftd.core import WorkloadClass
 
 
-def build_app() -> typer.Typer:
-    text = "Read or set the feature flag speculative-decoding. It acts on the next request."
-    return options.group(text, {"get": get, "set": set_})
-
-
 @options.with_options("draftd flag get", "draftd flag get --workload prose --caller nightly-batch")
 def get(
     daemon: options.Daemon,
@@ -46,3 +41,6 @@ def set_(daemon: options.Daemon, variant: Annotated[Literal["on", "off"], typer.
         reply = client.set_flag(variant)
     now, before = reply.flag.default_variant, reply.previous_variant
     print(f"{reply.flag.key}: {now} (was {before})" if now != before else f"{reply.flag.key}: {now} already")
+
+
+GROUP = {"get": get, "set": set_}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -78,7 +79,7 @@ def command(
         if json:
             output.print_json(document(gather(stream)))
             return
-        show = _highlighted if highlight and sys.stdout.isatty() else _bracketed if highlight else _plain
+        show = _highlighted if highlight and sys.stdout.isatty() else partial(_print, marked=highlight)
         try:
             answer = gather(stream, show)
         except DraftdError:
@@ -110,16 +111,9 @@ def _messages(system: str | None, text: str) -> tuple[Message, ...]:
     return (("system", system), asked) if system else (asked,)
 
 
-def _plain(pieces: Sequence[Piece]) -> None:
-    _print("".join(piece.text for piece in pieces))
-
-
-def _bracketed(pieces: Sequence[Piece]) -> None:
-    _print(output.bracketed(pieces))
-
-
-def _print(text: str) -> None:
+def _print(pieces: Sequence[Piece], marked: bool) -> None:
     """Into a pipe goes what the model wrote; a terminal is not to obey it."""
+    text = output.bracketed(pieces) if marked else "".join(piece.text for piece in pieces)
     print(output.visible(text) if sys.stdout.isatty() else text, end="", flush=True)
 
 

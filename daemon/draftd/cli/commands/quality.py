@@ -10,7 +10,6 @@ import typer
 from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.options import QualityOptions
 from draftd.acceptance.quality import Comparison, PromptResult, QualityResult, Way, quality_result
-from draftd.acceptance.ticks import Stage
 from draftd.cli import options, output, runs
 from draftd.cli.figures import NOTHING
 
@@ -43,10 +42,7 @@ def command(asked: Asked, which: runs.Which, run: runs.Run = None, json: options
 
     The answers are kept in the run, and checked anew whenever it is looked at.
     """
-    given = options.given(asked)
-    QualityOptions.resumed(None, **given)  # what is asked wrongly leaves no folder behind
-    folder, which = runs.open_run(run, which)
-    runs.measure("quality", folder, which, QualityOptions.resumed(folder.plan(Stage.QUALITY), **given))
+    folder = runs.measure_stage(QualityOptions, vars(asked), run, which)
     result = quality_result(folder)
     assert result is not None
     if json:

@@ -12,7 +12,6 @@ from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.options import SoakOptions
 from draftd.acceptance.soak import SoakResult, Window, soak_result
 from draftd.acceptance.statistics import Growth
-from draftd.acceptance.ticks import Stage
 from draftd.cli import options, output, runs
 from draftd.cli.figures import NOTHING, milliseconds, percent, rate, size
 
@@ -54,10 +53,7 @@ def command(asked: Asked, which: runs.Which, run: runs.Run = None, json: options
     Growth is told with a 95 % interval after the first quarter of each session, in which caches fill, and from 60
     readings in 60 s on: with fewer it says "too few samples". A window's accepted share counts from 50 drafts on.
     """
-    given = options.given(asked)
-    SoakOptions.resumed(None, **given)  # what is asked wrongly leaves no folder behind
-    folder, which = runs.open_run(run, which)
-    runs.measure("soak", folder, which, SoakOptions.resumed(folder.plan(Stage.SOAK), **given))
+    folder = runs.measure_stage(SoakOptions, vars(asked), run, which)
     result = soak_result(folder)
     assert result is not None
     if json:

@@ -13,7 +13,7 @@ from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.options import OptionError, SweepOptions
 from draftd.acceptance.statistics import Interval
 from draftd.acceptance.sweep.result import Sweep
-from draftd.acceptance.ticks import Arm, Stage
+from draftd.acceptance.ticks import Arm
 from draftd.cli import options, output, runs
 from draftd.cli.figures import NOTHING
 from draftd.client.prompts import from_file
@@ -54,9 +54,9 @@ class Asked:
             "concurrency": ("--concurrency", int, "whole numbers"),
             "groups": ("--groups", str, "names"),
         }
-        made = options.given(self)
+        made = dict(vars(self))
         for name, (option, kind, allowed) in lists.items():
-            if name in made:
+            if made[name] is not None:
                 made[name] = listed(option, made[name], kind, allowed)
         if files := made.pop("prompts", None):
             made["prompts"] = tuple(prompt for path in files for prompt in from_file(path))
@@ -77,10 +77,7 @@ def command(asked: Asked, which: runs.Which, run: runs.Run = None, json: options
     Figures are medians with 95 % intervals, × AR is over autoregressive decoding on the same prompts, together the
     tokens a second of all requests at a time, p95 is between tokens, length the tokens that a draft yields.
     """
-    given = asked.read()
-    SweepOptions.resumed(None, **given)  # what is asked wrongly leaves no folder behind
-    folder, which = runs.open_run(run, which)
-    runs.measure("sweep", folder, which, SweepOptions.resumed(folder.plan(Stage.SWEEP), **given))
+    folder = runs.measure_stage(SweepOptions, asked.read(), run, which)
     result = Sweep.read(folder)
     assert result is not None
     if json:

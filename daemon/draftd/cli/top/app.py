@@ -145,20 +145,12 @@ class TopApp(App[None]):
     .-wide #machine { width: 48; }
     """
 
-    def __init__(
-        self,
-        client: DraftdClient | None,
-        history: History,
-        target: str,
-        interval: float,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`history` has the first snapshot, or more; `clock` is monotonic."""
+    def __init__(self, client: DraftdClient | None, history: History, target: str, interval: float) -> None:
+        """`history` has the first snapshot, or more."""
         super().__init__()
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (_BESIDE, "-normal"), (_WIDE, "-wide")]
         self.picture = ""
-        self._client, self._history, self._clock = client, history, clock
+        self._client, self._history = client, history
         self._target, self._interval = target, interval
         self._unpaused, self._wake = asyncio.Event(), asyncio.Event()
         self._unpaused.set()
@@ -222,24 +214,24 @@ class TopApp(App[None]):
             await self._unpaused.wait()
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), max(0.0, self._next - self._clock()))
+                await asyncio.wait_for(self._wake.wait(), max(0.0, self._next - time.monotonic()))
             if self._unpaused.is_set():
                 await self._ask(client)
 
     async def _ask(self, client: DraftdClient) -> None:
-        began = self._clock()
+        began = time.monotonic()
         self._next, self._asking = max(self._next + self._interval, began), True
         try:
             status = await asyncio.to_thread(client.status, timeout=_STATUS_SECONDS)
         except Exception as error:
             self._why, self._failures = _message(error), self._failures + 1
             self._history.gap()
-            self._next = self._clock() + pause(self._failures, self._interval)
+            self._next = time.monotonic() + pause(self._failures, self._interval)
         else:
             if self._failures:
                 self._say("it answers again")
             self._failures = 0
-            self._history.add(Snapshot((began + self._clock()) / 2, status))
+            self._history.add(Snapshot((began + time.monotonic()) / 2, status))
         self._asking = False
         self.draw()
 
@@ -247,7 +239,7 @@ class TopApp(App[None]):
         if self._unpaused.is_set():
             self._unpaused.clear()
         else:
-            self._next = min(self._next, self._clock())
+            self._next = min(self._next, time.monotonic())
             self._unpaused.set()
         self._wake.set()
         self.draw()
@@ -288,7 +280,7 @@ class TopApp(App[None]):
                 self._say(f"flag {now} already")
             else:
                 self._say(f"flag {now} (was {before}), from the next request on")
-        self._setting, self._next = False, self._clock()
+        self._setting, self._next = False, time.monotonic()
         self._wake.set()
         self.draw()
 
@@ -297,7 +289,7 @@ class TopApp(App[None]):
         self.exit()
 
     def _say(self, notice: str) -> None:
-        self._notice, self._notice_until = notice, self._clock() + _NOTICE_SECONDS
+        self._notice, self._notice_until = notice, time.monotonic() + _NOTICE_SECONDS
 
     def view(self) -> View:
         return self._history.view(self._target)
@@ -321,7 +313,7 @@ class TopApp(App[None]):
             self._fill(name, _grid(made) if made else Text("none yet", DIM))
 
     def _lost(self) -> Text:
-        now = self._clock()
+        now = time.monotonic()
         return rows.lost(self._why, now - self._history.latest.at, None if self._asking else self._next - now)
 
     def _footer(self, variant: str) -> Text:
@@ -332,11 +324,11 @@ class TopApp(App[None]):
             turn = {"on": "turn the flag off", "off": "turn the flag on"}.get(variant, "flag")
             keys = [("f", turn), ("p", "continue" if paused else "pause"), ("q", "quit")]
         parts = [part for key, what in keys for part in ((f" {key} ", "reverse"), (f" {what}  ", ""))]
-        return _cut(Text.assemble(*parts, ("paused" if paused else "", "yellow")))
+        return Text.assemble(*parts, ("paused" if paused else "", "yellow"), no_wrap=True, overflow="ellipsis")
 
     def _draw_told(self) -> None:
         """The question, or what came of the last one; over the panels, which it does not move."""
-        told = self._notice if self._clock() < self._notice_until else ""
+        told = self._notice if time.monotonic() < self._notice_until else ""
         if self._question:
             told = (
                 f"Turn the flag {self._question} at {self._target}? "
@@ -367,11 +359,6 @@ class TopApp(App[None]):
 def _message(error: Exception) -> str:
     failure = explain(error)
     return failure.message if failure is not None else repr(error)
-
-
-def _cut(line: Text) -> Text:
-    line.no_wrap, line.overflow = True, "ellipsis"
-    return line
 
 
 def _grid(made: Sequence[Row], most: int = 1) -> Table:

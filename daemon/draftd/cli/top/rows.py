@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import zip_longest
-from typing import Any
 
 from rich.text import Text
 
@@ -208,7 +207,8 @@ def _ladder(state: pb.FallbackState, now: datetime) -> list[Row]:
 def machine(view: View) -> list[Row]:
     status, h = view.status, view.status.hardware
     weights, cache = figures.size(status.weight_bytes), figures.size(status.kv_cache_bytes)
-    gpu = f"{figures.percent(_known(h, 'gpu_utilization'))} busy, {_size(h, 'gpu_memory_bytes')}"
+    busy = h.gpu_utilization if h.HasField("gpu_utilization") else None
+    gpu = f"{figures.percent(busy)} busy, {_size(h, 'gpu_memory_bytes')}"
     mlx = f"{_size(h, 'mlx_active_bytes')}, cache {_size(h, 'mlx_cache_bytes')}, peak {_size(h, 'mlx_peak_bytes')}"
     return [
         Row("headroom", _headroom(h)),
@@ -260,11 +260,6 @@ def _power(h: pb.Hardware) -> Text:
     if "system" in h.power:
         parts.append((f"{h.power['system']:.0f} W", ""))
     return Text(", ").join(Text(*part) for part in parts) if parts else Text(NOTHING)
-
-
-def _known(h: pb.Hardware, field: str) -> Any:
-    """None where the machine does not tell."""
-    return getattr(h, field) if h.HasField(field) else None
 
 
 def _size(h: pb.Hardware, field: str) -> str:
