@@ -25,12 +25,20 @@ def limits_kept() -> Iterator[None]:
 
 with limits_kept():
     from mlx_lm.models import base
-    from mlx_lm.models.cache import CacheList, KVCache, RotatingKVCache, create_attention_mask, make_prompt_cache
+    from mlx_lm.models.cache import (
+        ArraysCache,
+        CacheList,
+        KVCache,
+        RotatingKVCache,
+        create_attention_mask,
+        make_prompt_cache,
+    )
     from mlx_lm.utils import DEFAULT_ALLOW_PATTERNS, load_model, load_tokenizer
     from mlx_lm.utils import _get_classes as model_classes  # two tables of other names stand behind it
 
 __all__ = [
     "DEFAULT_ALLOW_PATTERNS",
+    "ArraysCache",
     "CacheList",
     "KVCache",
     "RotatingKVCache",

@@ -114,7 +114,7 @@ class InFours(BatchedAttention):
         return [new if new == old else new // 4 * 4 for new, old in zip(wanted, held, strict=True)]
 
 
-def in_fours(model: Any, most_rows: int | None = None) -> BatchedCaches:
+def in_fours(model: Any, most_rows: int | None = None, forwards: int = 1) -> BatchedCaches:
     return BatchedCaches(model, most_rows, make=[BatchedAttention, InFours])
 
 

@@ -60,6 +60,39 @@ class Snapshot(Protocol):
 
 CachedPrefix = KVSegment | Snapshot
 
+
+class Part(NamedTuple):
+    """What one layer's cache holds of a row's first tokens, in memory of its own."""
+
+    arrays: list[mx.array]
+    first: int = 0  # the position that lies first
+    least: int = 0  # fewest tokens that it can be cut to
+
+
+@dataclass(frozen=True, slots=True)
+class BatchedSnapshot:
+    """`Snapshot` of one row of caches whose layers do not all keep whole texts: a part of each layer."""
+
+    parts: list[Part]
+    length: int
+
+    @property
+    def nbytes(self) -> int:
+        return sum(a.nbytes for part in self.parts for a in part.arrays)
+
+    @property
+    def least(self) -> int:
+        return max(part.least for part in self.parts)
+
+    def cut(self, length: int) -> BatchedSnapshot | None:
+        if length < self.least:
+            return None
+        if length == self.length:
+            return self
+        parts = [part._replace(arrays=[a[:, :, : length - part.first] for a in part.arrays]) for part in self.parts]
+        return BatchedSnapshot(parts, length)
+
+
 STEP = 256  # capacity grows by this many positions, as mlx-lm's caches do
 MARGIN = 64  # positions before capacity is used up when arrays begin to grow
 
@@ -133,7 +166,10 @@ class LayerCache(Protocol):
         """Frees its arrays."""
 
     def arrays(self) -> list[mx.array]:
-        """Each slots × heads × capacity × dim; none while nothing is held."""
+        """What is held, each slots × …; none while nothing is."""
+
+    def extract(self, row: int, length: int) -> Part | None:
+        """A copy of what is held of a row's first `length` tokens; None where that can no longer be told apart."""
 
 
 class Caches(Protocol):

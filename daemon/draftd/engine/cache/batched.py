@@ -19,6 +19,7 @@ from draftd.engine.cache.attention import Run, runs
 from draftd.engine.cache.base import (
     MARGIN,
     Allocation,
+    BatchedSnapshot,
     CachedPrefix,
     Caches,
     KVSegment,
@@ -27,8 +28,10 @@ from draftd.engine.cache.base import (
     slots,
     stepped,
 )
-from draftd.engine.cache.layers import LayerFactory, WindowAttention, WindowedSnapshot, batched_layers, listed
-from draftd.engine.cache.window import Window
+from draftd.engine.cache.factories import LayerFactory, batched_layers, listed
+from draftd.engine.cache.layers import BatchedAttention
+from draftd.engine.cache.state import RecurrentState
+from draftd.engine.cache.window import Window, WindowAttention
 
 _FORWARDS = 16  # over which they change their size, some layers in each: all at once would hold the rows up
 _WASTE = 2  # times what is needed may be held before it is given back
@@ -44,19 +47,23 @@ class BatchedCaches:
         *,
         apart: bool = False,
         call_cost: int | None = None,
+        forwards: int = 1,
         make: Sequence[LayerFactory] | None = None,
     ) -> None:
         """`most_rows`: there will be at most so many. `apart`: the model's attention may take rows of unlike length
         apart. `call_cost`: positions that could be read in the time of one more call of it, where that is not what was
-        measured. `make`: the layers, where they are not those that `batched_layers` has for the model."""
+        measured. `forwards`: how many a rollback may go back over. `make`: the
+        layers, where they are not those that `batched_layers` has for the model."""
         self._model = model
         self._most_rows = most_rows
         self._apart = apart
         self._call_cost = call_cost
+        self.forwards = forwards
         self._make = make or batched_layers(model)
         self.windows: dict[int, Window] = {}  # by size
         self._layers: list[LayerCache] = [made(self) for made in self._make]
-        self.segmented = not self.windows
+        self._states = [layer for layer in self._layers if isinstance(layer, RecurrentState)]
+        self.segmented = not self.windows and not self._states
         self._listed = listed(model, self._layers)  # as the model takes them
         self._positions: mx.array | None = None  # rows × width, where this forward writes; None when rows are level
         self._runs: list[Run] = []  # rows that this forward's attention takes together; none where it takes all
@@ -76,6 +83,8 @@ class BatchedCaches:
             self._positions = self.offset[:, None] + mx.arange(tokens.shape[1])
         for window in self.windows.values():
             self._move(window, window.begin(self.lengths, tokens.shape[1]))
+        for state in self._states:
+            state.begin(widths, tokens.shape[1])
         self._resize(max(self.lengths) + tokens.shape[1])
         logits: mx.array = self._model(tokens, cache=self._listed)
         self.lengths = [n + w for n, w in zip(self.lengths, widths, strict=True)]
@@ -158,20 +167,24 @@ class BatchedCaches:
         if self.segmented:
             return copied([layer.arrays() for layer in self._layers], row, start, end)
         assert start == 0
-        return WindowedSnapshot.of(self._layers, row, end)
+        parts = [layer.extract(row, end) for layer in self._layers]
+        held = [part for part in parts if part is not None]
+        if len(held) < len(parts):
+            return None
+        mx.eval([part.arrays for part in held])
+        return BatchedSnapshot(held, end)
 
     def restore(self, kept: Sequence[CachedPrefix]) -> None:
         assert self.lengths == [0]
         if not self.segmented:
             (whole,) = kept
-            assert isinstance(whole, WindowedSnapshot)
+            assert isinstance(whole, BatchedSnapshot)
             self.allocation = Allocation(1, max(self.allocation.capacity, stepped(whole.length)))
             self.lengths = [whole.length]
-            for window in self.windows.values():
-                window.starts = [whole.starts[window.size]]
-                window.needed = max(window.most, whole.length - window.starts[0])
-            for layer, pieces in zip(self._layers, whole.layers, strict=True):
-                layer.restore([pieces], layer.sized(self.allocation).capacity)
+            for layer, part in zip(self._layers, whole.parts, strict=True):
+                if isinstance(layer, WindowAttention):
+                    layer.window.restore(whole.length, part.first)
+                layer.restore([part.arrays], layer.sized(self.allocation).capacity)
             return
         pieces = [piece for piece in kept if isinstance(piece, KVSegment)]
         length = sum(piece.length for piece in pieces)
@@ -182,17 +195,16 @@ class BatchedCaches:
 
     @property
     def position_bytes(self) -> int:
-        whole = (one for one in self._layers if not isinstance(one, WindowAttention))
+        whole = (one for one in self._layers if type(one) is BatchedAttention)
         return sum(a.shape[1] * a.shape[3] * a.itemsize for one in whole for a in one.arrays())
 
     @property
     def window_bytes(self) -> int:
-        return sum(
-            one.window.most * a.shape[1] * a.shape[3] * a.itemsize
-            for one in self._layers
-            if isinstance(one, WindowAttention)
-            for a in one.arrays()
+        windows = [one for one in self._layers if isinstance(one, WindowAttention)]
+        of_windows = sum(
+            one.window.most * a.shape[1] * a.shape[3] * a.itemsize for one in windows for a in one.arrays()
         )
+        return of_windows + sum(a.nbytes // a.shape[0] for state in self._states for a in state.arrays())
 
     def arrays(self) -> list[Any]:
         return [a for layer in self._layers for a in layer.arrays()]

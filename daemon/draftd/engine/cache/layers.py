@@ -1,18 +1,15 @@
-"""The layers of a batched model: what mlx-lm's models write their keys and values to, and read them from."""
+"""A layer of a batched model that keeps all of a text: where mlx-lm's models write keys and values, and read them."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 
 from draftd.engine.cache.attention import Run
-from draftd.engine.cache.base import Allocation, LayerCache, flat
-from draftd.engine.cache.window import Window, moved
-from draftd.models.mlx_lm import CacheList, KVCache, RotatingKVCache, create_attention_mask, make_prompt_cache
+from draftd.engine.cache.base import Allocation, LayerCache, Part
+from draftd.models.mlx_lm import create_attention_mask
 
 if TYPE_CHECKING:
     from draftd.engine.cache.batched import BatchedCaches
@@ -132,114 +129,15 @@ class BatchedAttention:
             self.keys[place : place + 1] = keys[i : i + 1]
             self.values[place : place + 1] = values[i : i + 1]
 
+    def extract(self, row: int, length: int) -> Part | None:
+        return Part([mx.contiguous(a[row : row + 1, :, :length]) for a in self.arrays()])
+
     # mlx-lm's models ask no more of a cache than the above; some check these.
     def is_trimmable(self) -> bool:
         return True
 
     def empty(self) -> bool:
         return self.keys is None
-
-
-class WindowAttention(BatchedAttention):
-    """A layer with a sliding window. To mlx-lm's models it is a rotating KV cache."""
-
-    def __init__(self, owner: BatchedCaches, size: int) -> None:
-        super().__init__(owner)
-        self.max_size = size
-        self.window = owner.windows.setdefault(size, Window(size))
-
-    @property
-    def runs(self) -> Sequence[Run]:
-        return ()  # no row's window is so much longer than another's that a call of its own would pay
-
-    def sized(self, allocation: Allocation) -> Allocation:
-        return self.window.sized(allocation)
-
-    def _place(self, width: int) -> tuple[int, int, mx.array | None]:
-        return self.window.first, self.window.end, self.window.written
-
-    def make_mask(self, n: int, return_array: bool = False, window_size: int | None = None) -> Any:
-        return self.window.mask(n, return_array, window_size)
-
-    def join(self, place: int, other: LayerCache, count: int, length: int) -> None:
-        assert isinstance(other, WindowAttention)
-        super().join(place, other, count, other.window.longest(other._owner.lengths))
-
-    def shift(self, moves: Sequence[int]) -> None:
-        """Each row's positions so many nearer to the front."""
-        if self.keys is not None and self.values is not None:
-            self.keys, self.values = moved(self.keys, moves), moved(self.values, moves)
-
-
-@dataclass(frozen=True, slots=True)
-class WindowedSnapshot:
-    """`Snapshot` of one row: of each layer the positions that it held, of a window's from `starts[size]` on."""
-
-    layers: list[list[mx.array]]
-    sizes: list[int]  # of each layer's window; 0 for one that keeps all
-    starts: dict[int, int]
-    length: int
-
-    @classmethod
-    def of(cls, layers: Sequence[LayerCache], row: int, length: int) -> WindowedSnapshot | None:
-        """The row's first `length` tokens, in memory of their own; None where a window has gone on from there."""
-        windows = {one.max_size: one.window for one in layers if isinstance(one, WindowAttention)}
-        starts = {size: window.starts[row] for size, window in windows.items()}
-        if any(start > max(0, length - size + 1) for size, start in starts.items()):
-            return None
-        sizes = [one.max_size if isinstance(one, WindowAttention) else 0 for one in layers]
-        ends = [length - starts.get(size, 0) for size in sizes]
-        pairs = zip(layers, ends, strict=True)
-        held = [[mx.contiguous(a[row : row + 1, :, :end]) for a in one.arrays()] for one, end in pairs]
-        mx.eval(held)
-        return cls(held, sizes, starts, length)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(a.nbytes for arrays in self.layers for a in arrays)
-
-    @property
-    def least(self) -> int:
-        return max((start + size - 1 for size, start in self.starts.items() if start), default=0)
-
-    def cut(self, length: int) -> WindowedSnapshot | None:
-        if length < self.least:
-            return None
-        ends = [length - self.starts.get(size, 0) for size in self.sizes]
-        layers = [[a[:, :, :end] for a in arrays] for arrays, end in zip(self.layers, ends, strict=True)]
-        return WindowedSnapshot(layers, self.sizes, self.starts, length)
-
-
-LayerFactory = Callable[["BatchedCaches"], LayerCache]
-
-
-def _factory(made: Any) -> LayerFactory | None:
-    """For a layer that mlx-lm makes this cache for; None where no batched layout is for it."""
-    if type(made) is KVCache:
-        return BatchedAttention
-    if type(made) is RotatingKVCache and not made.keep:
-        return functools.partial(WindowAttention, size=made.max_size)
-    return None
-
-
-def batched_layers(model: Any) -> list[LayerFactory]:
-    """One for each cache of each layer. Raises KeyError, with a name, where no batched layout is for one."""
-    made = flat(make_prompt_cache(model))
-    found = [_factory(cache) for cache in made]
-    missing = sorted({type(cache).__name__ for cache, factory in zip(made, found, strict=True) if factory is None})
-    if missing:
-        raise KeyError(", ".join(missing))
-    return [factory for factory in found if factory is not None]
-
-
-def listed(model: Any, layers: Sequence[LayerCache]) -> list[Any]:
-    """`layers` as the model takes them: in lists where mlx-lm makes it a list of caches for one of its layers."""
-    rest = iter(layers)
-    return [_as_made(cache, rest) for cache in make_prompt_cache(model)]
-
-
-def _as_made(cache: Any, rest: Iterator[LayerCache]) -> Any:
-    return [_as_made(one, rest) for one in cache.caches] if isinstance(cache, CacheList) else next(rest)
 
 
 def _joined(pieces: Sequence[mx.array], capacity: int) -> mx.array:

@@ -9,6 +9,7 @@ sequence, and the reason is told.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -16,7 +17,7 @@ import mlx.core as mx
 from draftd.engine.cache.attention import installed
 from draftd.engine.cache.base import STEP, Caches, flat, padded
 from draftd.engine.cache.batched import BatchedCaches
-from draftd.engine.cache.layers import batched_layers
+from draftd.engine.cache.factories import batched_layers
 from draftd.engine.cache.per_sequence import PerSequenceCaches
 from draftd.models.mlx_lm import make_prompt_cache
 
@@ -27,9 +28,9 @@ _log = logging.getLogger(__name__)
 # and more.
 _TOLERANCE, _TOLERANCE_OF_HALVES = 1e-3, 0.1
 
-# The trial: for each of two sequences the widths of its prefill and of two forwards in a batch, and what of the first
-# of those is rolled back.
-_PREFILLS, _WIDTHS, _ROLLED_BACK, _THEN = (5, 2), (4, 2), (3, 0), (2, 1)
+# The trial: how many tokens each of two sequences takes in at each stage, the first of which prefills them; and how
+# many of those are then rolled back.
+_STAGES = (((5, 2), (0, 0)), ((4, 2), (3, 0)), ((2, 0), (0, 0)), ((1, 3), (0, 0)))
 _LONGEST = 16  # tokens of neither are more
 
 
@@ -61,7 +62,7 @@ def ragged_trial(model: Any) -> str:
     each gets alone, before and after a rollback, whether attention takes them together or apart."""
     apart = installed(model)
     vocabulary = PerSequenceCaches(model).fresh().forward(mx.zeros((1, 1), dtype=mx.uint32), [1]).shape[-1]
-    texts = [[(5 * at + 3 * row) % vocabulary for at in range(_LONGEST)] for row in range(len(_PREFILLS))]
+    texts = [[(5 * at + 3 * row) % vocabulary for at in range(_LONGEST)] for row in range(2)]
     alone = _alone(model, texts)
     try:
         for call_cost in (None, 0) if apart else (None,):
@@ -76,33 +77,36 @@ def ragged_trial(model: Any) -> str:
 
 
 def _alone(model: Any, texts: list[list[int]]) -> list[mx.array]:
-    """The logits of all real positions of the trial, of mlx-lm's own caches. None of these is rolled back: not all can
-    be."""
-    found: list[list[mx.array]] = [[], [], []]
-    for text, prefill, width, rolled_back, then in zip(texts, _PREFILLS, _WIDTHS, _ROLLED_BACK, _THEN, strict=True):
-        held = prefill + width - rolled_back
-        for after, parts in ((found[:2], (prefill, prefill + width)), ([[], found[2]], (held, held + then))):
-            caches, start = PerSequenceCaches(model).fresh(), 0
-            for logits, end in zip(after, parts, strict=True):
-                logits.append(caches.forward(_row(text[start:end]), [end - start])[0])
-                start = end
+    """The logits of the trial's real positions, of each sequence by itself and of nothing that was rolled back."""
+    held, found = [0] * len(texts), list[mx.array]()
+    for widths, rolled_back in _STAGES:
+        for row, width in enumerate(widths):
+            if width:
+                end = held[row] + width
+                logits = PerSequenceCaches(model).fresh().forward(_row(texts[row][:end]), [end])
+                found.append(logits[0, end - width :])
+        held = [n + width - back for n, width, back in zip(held, widths, rolled_back, strict=True)]
     mx.eval(found)
-    return [logits for stage in found for logits in stage]
+    return found
 
 
 def _batched(caches: Caches, texts: list[list[int]]) -> list[mx.array]:
     """The same where the sequences are prefilled, join, go on by unlike widths, are rolled back and go on again."""
+    (prefills, _), *stages = _STAGES
     found: list[mx.array] = []
-    for text, width in zip(texts, _PREFILLS, strict=True):
+    for text, width in zip(texts, prefills, strict=True):
         one = caches.fresh()
         found.append(one.forward(_row(text[:width]), [width])[0])
         caches.join(one)
-    for widths, less in ((_WIDTHS, _ROLLED_BACK), (_THEN, (0, 0))):
-        fed = [text[n : n + width] for text, n, width in zip(texts, caches.lengths, widths, strict=True)]
-        logits = caches.forward(padded(fed), widths)
-        found += [logits[i, :width] for i, width in enumerate(widths)]
+    held: Sequence[int] = prefills
+    for widths, rolled_back in stages:
+        ends = [n + width for n, width in zip(held, widths, strict=True)]
+        fed = [text[n:end] for text, n, end in zip(texts, caches.lengths, ends, strict=True)]
+        logits = caches.forward(padded(fed), [len(tokens) for tokens in fed])
+        found += [logits[i, len(fed[i]) - width : len(fed[i])] for i, width in enumerate(widths) if width]
         mx.eval(found, caches.arrays())
-        caches.rollback([n - back for n, back in zip(caches.lengths, less, strict=True)])
+        held = [end - back for end, back in zip(ends, rolled_back, strict=True)]
+        caches.rollback(held)
     caches.clear()
     return found
 
@@ -123,11 +127,12 @@ def _difference(expected: list[mx.array], found: list[mx.array]) -> float:
     return worst
 
 
-def make_caches(model: Any, most_rows: int | None = None) -> Caches:
-    """The best layout that the model allows, holding no sequences, of which there will be at most `most_rows`."""
+def make_caches(model: Any, most_rows: int | None = None, forwards: int = 1) -> Caches:
+    """The best layout that the model allows, holding no sequences, of which there will be at most `most_rows`. A
+    rollback may go back over so many `forwards`."""
     if why_not_batched(model):
         return PerSequenceCaches(model)
-    return BatchedCaches(model, most_rows, apart=installed(model))
+    return BatchedCaches(model, most_rows, apart=installed(model), forwards=forwards)
 
 
 def rollback_limit(model: Any) -> int | None:
@@ -140,6 +145,8 @@ def rollback_limit(model: Any) -> int | None:
 
 def cannot_trim(model: Any) -> str:
     """Names the cache types of the model that can never be rolled back; empty when all can."""
+    if not why_not_batched(model):
+        return ""
     return ", ".join(sorted({type(c).__name__ for c in make_prompt_cache(model) if not c.is_trimmable()}))
 
 

@@ -8,15 +8,20 @@ are bounded by the window, whatever the text's length, and a block can always be
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 
-from draftd.engine.cache.base import Allocation
+from draftd.engine.cache.attention import Run
+from draftd.engine.cache.base import Allocation, LayerCache, Part
+from draftd.engine.cache.layers import BatchedAttention
 from draftd.models.mlx_lm import create_attention_mask
 
+if TYPE_CHECKING:
+    from draftd.engine.cache.batched import BatchedCaches
+
 _LEAST_ROOM = 64  # positions between two moves; of a large window a quarter
-_SPARE = 16  # positions that are kept beyond what is seen: a text may end a few tokens before what was fed
+_SPARE = 16  # positions that are kept beyond what is seen: a draft is taken back over as many forwards as tokens
 _GRAIN = 64  # capacities are multiples of this
 
 
@@ -49,6 +54,10 @@ class Window:
         """Gives back what no later query sees; by how many positions each must move."""
         return self._moves(lengths)
 
+    def restore(self, length: int, first: int) -> None:
+        """Of one row: it holds so many tokens, from position `first` on."""
+        self.starts, self.needed = [first], max(self.most, length - first)
+
     def _short(self, lengths: Sequence[int], width: int) -> bool:
         return any(
             length < start or (length - start + width > self.most and length - start > self._kept)
@@ -80,6 +89,45 @@ class Window:
 
     def sized(self, allocation: Allocation) -> Allocation:
         return Allocation(allocation.slots, min(allocation.capacity, self.needed))
+
+
+class WindowAttention(BatchedAttention):
+    """A layer with a sliding window. To mlx-lm's models it is a rotating KV cache."""
+
+    def __init__(self, owner: BatchedCaches, size: int) -> None:
+        super().__init__(owner)
+        self.max_size = size
+        self.window = owner.windows.setdefault(size, Window(size))
+
+    @property
+    def runs(self) -> Sequence[Run]:
+        return ()  # no row's window is so much longer than another's that a call of its own would pay
+
+    def sized(self, allocation: Allocation) -> Allocation:
+        return self.window.sized(allocation)
+
+    def _place(self, width: int) -> tuple[int, int, mx.array | None]:
+        return self.window.first, self.window.end, self.window.written
+
+    def make_mask(self, n: int, return_array: bool = False, window_size: int | None = None) -> Any:
+        return self.window.mask(n, return_array, window_size)
+
+    def join(self, place: int, other: LayerCache, count: int, length: int) -> None:
+        assert isinstance(other, WindowAttention)
+        super().join(place, other, count, other.window.longest(other._owner.lengths))
+
+    def extract(self, row: int, length: int) -> Part | None:
+        start = self.window.starts[row]
+        least = start + self.max_size - 1 if start else 0
+        if length < least:
+            return None
+        part = [mx.contiguous(a[row : row + 1, :, : length - start]) for a in self.arrays()]
+        return Part(part, start, least)
+
+    def shift(self, moves: Sequence[int]) -> None:
+        """Each row's positions so many nearer to the front."""
+        if self.keys is not None and self.values is not None:
+            self.keys, self.values = moved(self.keys, moves), moved(self.values, moves)
 
 
 def moved(held: mx.array, moves: Sequence[int]) -> mx.array:

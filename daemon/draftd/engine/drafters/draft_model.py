@@ -16,6 +16,8 @@ from draftd.engine.sampling.acceptance import draw
 from draftd.engine.sampling.transforms import Sampling, uniforms
 from draftd.engine.step import places_after
 
+_FORWARDS = 32  # that a rollback goes back over: one for each token of a block
+
 
 class DraftModel(Drafter):
     """Drafts with a small model, whose caches follow the sequences' texts.
@@ -28,7 +30,7 @@ class DraftModel(Drafter):
         self, model: Any, vocabulary: int, most_rows: int | None = None, prefix: PrefixCache | None = None
     ) -> None:
         self._vocabulary = vocabulary  # of the target: the pair may pad their embeddings differently
-        self._caches: Caches = make_caches(model, most_rows)
+        self._caches: Caches = make_caches(model, most_rows, _FORWARDS)
         self._sequences: list[DraftSequence] = []
         self._prefix = prefix or PrefixCache()
         self._places: dict[int, int] = {}  # by a sequence's id(): its row of the caches
@@ -155,10 +157,11 @@ class DraftModel(Drafter):
                 common += 1
             common = min(common, len(sequence.tokens) - 1)  # the last one is fed to get at what follows it
             lengths.append(common)
+        reached = self._caches.rollback(lengths)  # `_catch_up` feeds what a layer rolled back beyond that
+        for sequence, held in zip(self._sequences, reached, strict=True):
             if sequence.guesses:
-                unsure[id(sequence)] = sequence.tokens[len(sequence.tokens) - sequence.guesses : common]
+                unsure[id(sequence)] = sequence.tokens[len(sequence.tokens) - sequence.guesses : held]
         self._unsure, self._drafted = unsure, None
-        self._caches.rollback(lengths)  # `_catch_up` feeds what a layer rolled back beyond that
 
     def _catch_up(self, asked: Sequence[int]) -> mx.array:
         """Feeds what each text has and its cache has not; returns the logits after the text, rows × vocabulary."""

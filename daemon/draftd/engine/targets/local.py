@@ -26,6 +26,7 @@ from draftd.engine.targets.base import SequenceOptions
 # The forward that ends a prompt computes the logits of all its positions, and one is read. A forward less is worth that
 # up to about this many positions, and this many logits (32 MB of halves).
 _LAST_POSITIONS, _LAST_LOGITS = 256, 1 << 24
+_AGAIN = 8  # tokens of a sequence that are fed again in front of a block
 _GAP_POSITIONS = 16  # likewise, where no request waits for it
 _TIDY_STEPS = 256  # MLX keeps freed buffers for reuse: let go of them now and then, as mlx-lm does
 
@@ -66,6 +67,8 @@ class LocalTarget:
         self._prefill = Prefill(self._caches, self._store)
         self._sequences: dict[int, _Sequence] = {}
         self._running: list[int] = []
+        self._again: list[list[int]] = []  # of each: tokens that the caches gave back too much of, to be fed again
+        self._fed = 0  # width of the last forward
         self._sampling: Sampling | None = None  # of the running sequences; None when they have changed
         self._submitted: deque[tuple[StepPlan, list[_Read], int]] = deque()  # and the width that is computed
         self._unread: mx.array | None = None  # rows × 1: what the latest plain step chose, until it is read
@@ -82,8 +85,8 @@ class LocalTarget:
         width = max([len(entry.tokens) for entry in plan.entries])
         running = [entry for entry in plan.entries if not entry.tokens]
         if running:
-            width = max(width, 1 + max([entry.drafted for entry in running]))
             parts.append(self._advance(running) if plan.drafts is None else self._verify(running, plan.drafts))
+            width = max(width, self._fed)
         self._submitted.append((plan, parts, width))
 
     def results(self) -> Iterator[StepResult]:
@@ -122,6 +125,7 @@ class LocalTarget:
         places = places_after(len(self._running), gone)
         self._caches.select(places)
         self._running = [self._running[i] for i in places]
+        self._again = [self._again[i] for i in places]
         self._sampling = None
         if self._unread is not None:
             self._unread = self._unread[mx.array(places)] if places else None
@@ -152,13 +156,13 @@ class LocalTarget:
     @property
     def lengths(self) -> list[int]:
         """Tokens that the caches hold of each running sequence, in the order in which they began to run."""
-        return list(self._caches.lengths)
+        return [held + len(again) for held, again in zip(self._caches.lengths, self._again, strict=True)]
 
     def pretend(self, lengths: Sequence[int]) -> bool:
         """Has the caches of the running sequences say that they hold so many tokens, which costs the same whatever they
         are; False where their layout cannot."""
         if isinstance(self._caches, BatchedCaches):
-            self._caches.lengths = list(lengths)
+            self._caches.lengths, self._again = list(lengths), [[] for _ in lengths]
         return isinstance(self._caches, BatchedCaches)
 
     # prefill
@@ -190,6 +194,7 @@ class LocalTarget:
         assert not self._plain, "a sequence joins between forwards"
         self._prefill.join(sequence)
         self._running = [*self._running, sequence]
+        self._again = [*self._again, []]
         self._sampling = None
 
     # decoding
@@ -201,7 +206,7 @@ class LocalTarget:
         tokens = self._unread
         if tokens is None:
             tokens = mx.array([[one.ids[-1]] for one in known], dtype=mx.uint32)
-        logits = self._caches.forward(tokens, [1] * len(known))
+        logits = self._forward(tokens, [1] * len(known))
         chosen = self._chosen(logits, known, self._own_sampling(known), self._starts(entries))
         mx.async_eval(chosen)
         self._unread, self._plain = chosen, self._plain + 1
@@ -232,9 +237,9 @@ class LocalTarget:
         if rows is not None:
             drafts, sampling, q = drafts[mx.array(rows)], None, None if q is None else q[mx.array(rows)]
         sampling = sampling or self._own_sampling(known)
-        depths, before = [entry.drafted for entry in entries], self._caches.lengths
+        depths, before = [entry.drafted for entry in entries], self.lengths
         last = mx.array([[one.ids[-1]] for one in known], dtype=mx.uint32)
-        logits = self._caches.forward(mx.concatenate([last, drafts], axis=1), [depth + 1 for depth in depths])
+        logits = self._forward(mx.concatenate([last, drafts], axis=1), [depth + 1 for depth in depths])
         starts = self._starts(entries)
         target: mx.array | Distributions
         if sampling.deterministic:
@@ -257,12 +262,31 @@ class LocalTarget:
         return [EntryResult(one, *found) for one, found in zip(order, accepted, strict=True)]
 
     def _roll_back(self, lengths: list[int]) -> None:
-        """To these lengths. Where a layer cannot stop there, what it gave back beyond that is fed again at once."""
+        """To these lengths. Where a layer cannot stop there, what it gave back beyond that is fed again, in front of
+        the next block: that costs width, and no forward. It would be given back again with that block, so there is a
+        bound to it, and then a forward for it alone."""
         reached = self._caches.rollback(lengths)
         if reached != lengths:
             texts = [self._sequences[sequence].ids for sequence in self._running]
-            missing = [text[start:end] for text, start, end in zip(texts, reached, lengths, strict=True)]
-            self._caches.forward(padded(missing), [len(tokens) for tokens in missing])
+            self._again = [text[start:end] for text, start, end in zip(texts, reached, lengths, strict=True)]
+            if max(map(len, self._again)) > _AGAIN:
+                self._caches.forward(padded(self._again), [len(tokens) for tokens in self._again])
+                self._again = [[] for _ in texts]
+
+    def _forward(self, tokens: mx.array, widths: list[int]) -> mx.array:
+        """The logits of `tokens`, rows × width, of which each row's first `widths` are real."""
+        again, (rows, width) = self._again, tokens.shape
+        self._fed = width
+        if not any(again):
+            return self._caches.forward(tokens, widths)
+        self._again = [[] for _ in again]
+        more = mx.array([[len(one)] for one in again])
+        most, self._fed = max(map(len, again)), max(len(one) + real for one, real in zip(again, widths, strict=True))
+        at = mx.arange(self._fed)[None]
+        source = mx.where(at < more, at, mx.minimum(at - more, width - 1) + most)
+        fed = mx.take_along_axis(mx.concatenate([padded(again), tokens.astype(mx.uint32)], axis=1), source, axis=1)
+        logits = self._caches.forward(fed, [len(one) + real for one, real in zip(again, widths, strict=True)])
+        return logits[mx.arange(rows)[:, None], mx.minimum(more + mx.arange(width)[None], self._fed - 1)]
 
     def _rows(self, entries: list[Entry]) -> list[int] | None:
         """Puts the entries into the order of the rows; which one each row's was, None where that was so before."""
@@ -275,7 +299,7 @@ class LocalTarget:
             if asked != self._running:
                 rows = [asked.index(sequence) for sequence in self._running]
                 entries[:] = [entries[i] for i in rows]
-        assert [entry.position for entry in entries] == self._caches.lengths, entries
+        assert [entry.position for entry in entries] == self.lengths, entries
         return rows
 
     def _starts(self, entries: Sequence[Entry]) -> list[int]:

@@ -1,0 +1,151 @@
+"""Layers that keep a state instead of keys and values: recurrences and short convolutions.
+
+A state cannot give tokens back. But it is small, and a model replaces its arrays and never writes to them: what it was
+before a forward costs no more than its memory. So a row goes back to where a forward began, and what was right of it is
+fed again in front of the next block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import mlx.core as mx
+
+from draftd.engine.cache.base import Allocation, LayerCache, Part, RollbackFailed
+from draftd.models.mlx_lm import ArraysCache
+
+if TYPE_CHECKING:
+    from draftd.engine.cache.batched import BatchedCaches
+
+_Arrays = list[mx.array | None]  # rows × what the architecture keeps; None before anything was seen
+
+
+class _Before(NamedTuple):
+    """What rows held before a forward: so many tokens, and the state after them."""
+
+    lengths: list[int]
+    arrays: _Arrays
+
+
+class RecurrentState(ArraysCache):  # type: ignore[misc]  # some models ask whether it is one
+    """One layer's state for a batch of sequences. To mlx-lm's models it is their own cache of arrays."""
+
+    def __init__(self, owner: BatchedCaches, size: int) -> None:
+        super().__init__(size)
+        self._owner = owner
+        self._before: list[_Before] = []  # the forwards since the last rollback, the latest last
+        self._settled = False  # what was taken back has been
+
+    @property
+    def allocation(self) -> Allocation:
+        return self._owner.allocation
+
+    def sized(self, allocation: Allocation) -> Allocation:
+        return allocation
+
+    def begin(self, widths: Sequence[int], width: int) -> None:
+        """Before a forward that takes so many of `width` tokens of each row."""
+        rows = len(widths)
+        self.cache = [a if a is None or a.shape[0] == rows else a[:rows] for a in self.cache]  # the last ones have left
+        if self._settled:
+            self._before, self._settled = [], False
+        self._before = [*self._before, _Before(list(self._owner.lengths), list(self.cache))][-self._owner.forwards :]
+        self.lengths = None if all(w == width for w in widths) else mx.array(widths)
+
+    def rollback(self, held: list[int], wanted: list[int]) -> list[int]:
+        self._settled = True
+        reached = list(wanted)
+        back: dict[int, list[int]] = {}  # by forward, the rows that go back to before it
+        for row, (now, to) in enumerate(zip(held, wanted, strict=True)):
+            if to < now:
+                found = [k for k, before in enumerate(self._before) if before.lengths[row] <= to]
+                if not found:
+                    raise RollbackFailed(f"row {row}: a state of {now} tokens cannot go back to {to}")
+                reached[row] = self._before[found[-1]].lengths[row]
+                back.setdefault(found[-1], []).append(row)
+        for forward, rows in back.items():
+            arrays = self._before[forward].arrays
+            self.cache = [_replaced(now, then, rows) for now, then in zip(self.cache, arrays, strict=True)]
+        return reached
+
+    def adopt(self, other: LayerCache) -> None:
+        assert isinstance(other, RecurrentState)
+        self.cache, self._before, self._settled = list(other.cache), [], False
+
+    def join(self, place: int, other: LayerCache, count: int, length: int) -> None:
+        assert isinstance(other, RecurrentState)
+        theirs, lengths = [_rows(a, count) for a in other.cache], other._owner.lengths[:count]
+        self.cache = _beside(self.cache, place, theirs, count)
+        if self._settled:
+            self._before, self._settled = [], False
+        self._before = [
+            _Before([*before.lengths[:place], *lengths], _beside(before.arrays, place, theirs, count))
+            for before in self._before
+        ]
+
+    def move(self, places: Sequence[tuple[int, int]]) -> None:
+        def moved(arrays: _Arrays) -> _Arrays:
+            return [a if a is None else a[mx.array(_order(a.shape[0], places))] for a in arrays]
+
+        self.cache = moved(self.cache)
+        self._before = [
+            _Before([n[row] for row in _order(len(n), places)], moved(arrays)) for n, arrays in self._before
+        ]
+
+    def resize(self, allocation: Allocation) -> None:
+        return None  # a row takes what it takes
+
+    def restore(self, pieces: Sequence[Sequence[mx.array]], capacity: int) -> None:
+        (self.cache,) = map(list, pieces)
+
+    def clear(self) -> None:
+        self.cache, self._before = [None] * len(self.cache), []
+
+    def arrays(self) -> list[mx.array]:
+        return [a for a in self.cache if a is not None]
+
+    def extract(self, row: int, length: int) -> Part | None:
+        known = [*self._before, _Before(self._owner.lengths, self.cache)]
+        found = next((arrays for lengths, arrays in reversed(known) if lengths[row] == length), None)
+        if found is None or any(a is None for a in found):
+            return None
+        return Part([mx.contiguous(a[row : row + 1]) for a in found if a is not None], least=length)
+
+
+def _order(rows: int, places: Sequence[tuple[int, int]]) -> list[int]:
+    order = list(range(rows))
+    for to, source in places:
+        order[to] = source
+    return order
+
+
+def _rows(held: mx.array | None, count: int) -> mx.array | None:
+    return held if held is None else held[:count]
+
+
+def _beside(mine: _Arrays, place: int, theirs: _Arrays, count: int) -> _Arrays:
+    """The first `place` rows of mine, and then theirs."""
+    out: _Arrays = []
+    for one, other in zip(mine, theirs, strict=True):
+        like = one if one is not None else other
+        if like is None:
+            out.append(None)
+            continue
+        blank = mx.zeros((max(place, count), *like.shape[1:]), like.dtype)
+        out.append(
+            mx.concatenate([(blank if one is None else one)[:place], (blank if other is None else other)[:count]])
+        )
+    return out
+
+
+def _replaced(now: mx.array | None, then: mx.array | None, rows: Sequence[int]) -> mx.array | None:
+    """`now`, with these rows as they were `then`."""
+    if now is None:
+        return None
+    count = now.shape[0]
+    then = mx.zeros_like(now) if then is None else then
+    if len(rows) == count:
+        return then
+    chosen = mx.array([row in rows for row in range(count)]).reshape(count, *[1] * (now.ndim - 1))
+    return mx.where(chosen, then, now)

@@ -1,0 +1,148 @@
+"""Recurrent states in a batch: exact, and rolled back to where a block began; what was right of it is fed again."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx.utils import tree_map
+from mlx_lm.generate import generate_step
+
+from draftd.core import PROMPT_LOOKUP, SamplingParams
+from draftd.engine.cache.layouts import make_caches, rollback_limit, why_not_batched
+from draftd.engine.drafters.loaded import no_rollback
+from tests.rig import Rig, automatic, autoregressive, pair, request, speculative
+
+PROMPTS = [[5, 6, 7, 8], [9] * 30, [3, 1, 4, 1, 5]]
+
+
+def convolutions(seed: int) -> Any:
+    from mlx_lm.models.lfm2 import Model, ModelArgs
+
+    args = ModelArgs(
+        model_type="lfm2",
+        vocab_size=32,
+        hidden_size=16,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=512,
+        norm_eps=1e-5,
+        conv_bias=False,
+        conv_L_cache=3,
+        block_dim=16,
+        block_ff_dim=32,
+        block_multiple_of=16,
+        block_ffn_dim_multiplier=1.0,
+        block_auto_adjust_ff_dim=False,
+        layer_types=["conv", "full_attention", "conv"],
+    )
+    return _random(seed, Model(args))
+
+
+def recurrences(seed: int) -> Any:
+    from mlx_lm.models.mamba2 import Model, ModelArgs
+
+    args = ModelArgs(
+        model_type="mamba2",
+        num_heads=4,
+        head_dim=8,
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=32,
+        state_size=8,
+        num_hidden_layers=2,
+        layer_norm_epsilon=1e-5,
+        conv_kernel=4,
+        n_groups=2,
+        use_bias=False,
+        use_conv_bias=True,
+        tie_word_embeddings=False,
+        time_step_limit=(0.0, 100.0),
+        time_step_rank=4,
+    )
+    return _random(seed, Model(args))
+
+
+def _random(seed: int, model: Any) -> Any:
+    mx.random.seed(seed)
+    model.update(tree_map(lambda a: mx.random.normal(a.shape) * (0.3 if a.ndim > 1 else 0.5), model.parameters()))
+    mx.eval(model.parameters())
+    return model
+
+
+MODELS = {"convolutions": convolutions, "recurrences": recurrences}
+
+
+def noisy(model: Any, made: Any) -> Any:
+    """`made`, with weights that are the model's and some noise: a draft that is often right, and often wrong."""
+    mx.random.seed(3)
+    made.update(tree_map(lambda a: a + 0.03 * mx.random.normal(a.shape), model.parameters()))
+    mx.eval(made.parameters())
+    return made
+
+
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize("seed", range(2))
+def test_rows_stay_exact_while_they_join_leave_and_go_back(make, seed):
+    model, dice = make(1), random.Random(seed)
+    caches, texts = make_caches(model, 4), list[list[int]]()
+
+    def fed(blocks: list[list[int]]) -> list[np.ndarray]:
+        """The logits after each row's block, with what a rollback went back beyond in front of it."""
+        more = [text[n:] + block for text, n, block in zip(texts, caches.lengths, blocks, strict=True)]
+        width = max(map(len, more))
+        logits = caches.forward(
+            mx.array([[*one, *[0] * (width - len(one))] for one in more]), [len(one) for one in more]
+        )
+        return [np.array(logits[i, len(one) - 1]) for i, one in enumerate(more)]
+
+    for step in range(16):
+        if len(texts) < 3 and step % 3 == 0:
+            prompt, new = [dice.randrange(32) for _ in range(dice.randint(1, 20))], caches.fresh()
+            for start in range(0, len(prompt), 7):
+                new.forward(mx.array([prompt[start : start + 7]]), [len(prompt[start : start + 7])])
+            caches.join(new)
+            texts.append(prompt)
+        blocks = [[dice.randrange(32) for _ in range(dice.randint(1, 5))] for _ in texts]
+        fed(blocks)
+        for text, block in zip(texts, blocks, strict=True):
+            text += block[: dice.randint(1, len(block))]
+        caches.rollback([len(text) for text in texts])
+        for text, logits in zip(texts, fed([[7]] * len(texts)), strict=True):
+            np.testing.assert_allclose(logits, np.array(model(mx.array([[*text, 7]]))[0, -1]), atol=1e-4)
+        caches.rollback([len(text) for text in texts])
+        if step == 9:
+            caches.select([2, 0])
+            texts = [texts[2], texts[0]]
+
+
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+def test_a_model_with_a_state_is_batched_and_speculates_with_its_own_text(make):
+    target = make(1)
+    assert why_not_batched(target) == no_rollback(target, "the model") == ""
+    assert rollback_limit(target) is None
+    models = pair(target, noisy(target, make(1)))
+    expected = [[int(token) for token, _ in generate_step(mx.array(p), target, max_tokens=60)] for p in PROMPTS]
+    for plan in (autoregressive(), speculative(1), speculative(6), automatic(4), speculative(3, PROMPT_LOOKUP)):
+        sinks = Rig(models).run([request(prompt, plan, max_tokens=60) for prompt in PROMPTS])
+        assert [sink.tokens for sink in sinks] == expected
+        assert [sink.done.degraded for sink in sinks] == [""] * 3
+        counts = [sink.done.stats.counts for sink in sinks]
+        if plan == speculative(6):
+            assert sum(one.accepted for one in counts) > 30
+            assert sum(one.rollbacks for one in counts) > 10
+
+
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+def test_a_seed_gives_the_same_text_at_every_depth_beside_a_state(make):
+    target = make(1)
+    models, sampling = pair(target, noisy(target, make(1))), SamplingParams(temperature=0.9, seed=11)
+    texts = {
+        tuple(Rig(models).run([request(PROMPTS[0], plan, max_tokens=50, sampling=sampling)])[0].tokens)
+        for plan in (autoregressive(), speculative(2), speculative(5), speculative(3, PROMPT_LOOKUP))
+    }
+    assert len(texts) == 1
