@@ -189,6 +189,7 @@ class Rig:
         logits = _taken_in(target._caches, rows)
         known = [target._sequences[row.id] for row in rows]
         target._running = [row.id for row in rows]
+        target._again = [[] for _ in rows]
         chosen = target._chosen(logits[:, -1:], known, target._own_sampling(known), [0] * len(rows))
         for row, one, (token,) in zip(rows, known, chosen.tolist(), strict=True):
             one.ids = [*row.tokens, token]
