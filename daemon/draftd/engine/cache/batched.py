@@ -201,10 +201,11 @@ class BatchedCaches:
     @property
     def window_bytes(self) -> int:
         windows = [one for one in self._layers if isinstance(one, WindowAttention)]
-        of_windows = sum(
+        of_windows: int = sum(
             one.window.most * a.shape[1] * a.shape[3] * a.itemsize for one in windows for a in one.arrays()
         )
-        return of_windows + sum(a.nbytes // a.shape[0] for state in self._states for a in state.arrays())
+        of_states: int = sum(a.nbytes // a.shape[0] for state in self._states for a in state.arrays())
+        return of_windows + of_states
 
     def arrays(self) -> list[Any]:
         return [a for layer in self._layers for a in layer.arrays()]

@@ -28,11 +28,12 @@ class _Before(NamedTuple):
     arrays: _Arrays
 
 
-class RecurrentState(ArraysCache):  # type: ignore[misc]  # some models ask whether it is one
+class RecurrentState(ArraysCache):  # some models ask whether it is one
     """One layer's state for a batch of sequences. To mlx-lm's models it is their own cache of arrays."""
 
     def __init__(self, owner: BatchedCaches, size: int) -> None:
         super().__init__(size)
+        self.cache: _Arrays = [None] * size
         self._owner = owner
         self._before: list[_Before] = []  # the forwards since the last rollback, the latest last
         self._settled = False  # what was taken back has been
