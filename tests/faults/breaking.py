@@ -146,10 +146,11 @@ def _forgets_events() -> None:
 
 
 def _dies() -> None:
-    from draftd.hardware.monitor import HardwareProbe
+    """At an alert: none is sent before all that is compared is known."""
+    from draftd.fallback.alerts.webhook import Rate
 
-    now = _sometimes()
-    _around(HardwareProbe, "sample", lambda sample: lambda probe: os._exit(70) if now() else sample(probe))
+    now = _sometimes(3)
+    _around(Rate, "take", lambda take: lambda rate: os._exit(70) if now() else take(rate))
 
 
 BREAKS: Mapping[str, Break] = {
