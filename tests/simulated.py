@@ -121,9 +121,6 @@ class SimulatedTarget:
     def accepts(self, sequence: int) -> Sequence[float]:
         return self._machine.stands[self.workloads[sequence]]
 
-    def refusal(self, sequence: int, width: int) -> str:
-        return ""
-
     def keep(self, sequence: int, length: int, *, last: bool = False) -> None:
         return None
 

@@ -392,7 +392,6 @@ class ModelInfo:
     draft_weight_bytes: int
     backend: str
     batched: bool = True  # one forward serves all sequences; where not, `batched_reason` says why
-    rollback_limit: int | None = None  # tokens after which a rotating cache cannot be rolled back any more
     light_draft_model: str | None = None
     light_draft_reason: str = ""
     registered_drafters: tuple[DrafterName, ...] = BUILT_IN_DRAFTERS

@@ -75,15 +75,15 @@ class Drafting:
     def propose(
         self, sequences: Sequence[DecodeSequence], wanted: Sequence[SequenceDraft]
     ) -> tuple[Draft | None, list[tuple[DecodeSequence, str]]]:
-        """Asks each drafter for its sequences; None where nothing was proposed. A sequence that cannot be rolled back
-        goes on autoregressively. Those whose drafter failed are returned, and why: `failed` is for them."""
+        """Asks each drafter for its sequences; None where nothing was proposed. Those whose drafter failed are
+        returned, and why: `failed` is for them."""
         sampling = self._sampling_of(sequences)
         groups: dict[DrafterName, list[int]] = {}
         for i, (sequence, (depth, kind, _)) in enumerate(zip(sequences, wanted, strict=True)):
             if depth > 0 and kind is not None:
-                refusal = self._refusal(sequence, depth)
-                if refusal:
-                    sequence.degrade(refusal)
+                params = sequence.request.sampling
+                if self._local is None and not params.greedy and params.seed is None:
+                    sequence.degrade("without a seed nothing can be drafted for a target on another machine")
                 else:
                     sequence.draft_with(kind)
                     groups.setdefault(kind, []).append(i)
@@ -101,13 +101,6 @@ class Drafting:
         if draft is not None and self._local is not None:
             self._local.lend(sampling, draft.q)
         return draft, errors
-
-    def _refusal(self, sequence: DecodeSequence, depth: int) -> str:
-        """Why it may not draft so many; empty when it may."""
-        params = sequence.request.sampling
-        if self._local is None and not params.greedy and params.seed is None:
-            return "without a seed nothing can be drafted for a target on another machine"
-        return self._target.refusal(sequence.id, depth + 1)
 
     def _sampling_of(self, sequences: Sequence[DecodeSequence]) -> Sampling:
         asked = [sequence.id for sequence in sequences]

@@ -129,7 +129,7 @@ def assemble(
 ) -> LoadedModels:
     """Checks what models already in memory can do together. `refused`: why drafts were turned away. A draft without a
     source in `sources` stays in memory; a light draft is what has one."""
-    from draftd.engine.cache.layouts import rollback_limit, why_not_batched
+    from draftd.engine.cache.layouts import why_not_batched
 
     registry, refused, found = registry or built_in_drafters(), dict(refused or {}), dict(sources or {})
     not_batched, drafters = why_not_batched(target), list[DrafterName]()
@@ -152,7 +152,6 @@ def assemble(
                 refused[name] = why
             else:
                 drafters.append(name)
-    limits = [limit for m in (target, draft) if m is not None and (limit := rollback_limit(m)) is not None]
     info = ModelInfo(
         model=model,
         draft_model=draft_model,
@@ -165,7 +164,6 @@ def assemble(
         backend=backend,
         batched=not not_batched,
         batched_reason=not_batched,
-        rollback_limit=min(limits) if limits else None,
         light_draft_model=light_draft_model,
         light_draft_reason=refused.get(LIGHT_DRAFT_MODEL, ""),
         registered_drafters=registry.names,

@@ -70,10 +70,10 @@ class Planner:
         """The daemon's own, whatever the level."""
         return self.in_force.ladder[0].max_draft_tokens
 
-    def plan(self, wish: Wish, context: FlagContext, model: ModelInfo, prompt_tokens: int = 0) -> DecodePlan:
+    def plan(self, wish: Wish, context: FlagContext, model: ModelInfo) -> DecodePlan:
         """Raises SpeculationUnavailable where speculation was demanded and cannot be had."""
         flag = self._flag.evaluate(context)
-        return decide(wish, flag, self.in_force.level, model, prompt_tokens, self.depth_mode)
+        return decide(wish, flag, self.in_force.level, model, self.depth_mode)
 
 
 def decide(
@@ -81,7 +81,6 @@ def decide(
     flag: FlagResolution,
     ceiling: LadderLevel,
     model: ModelInfo,
-    prompt_tokens: int = 0,
     depth_mode: DepthMode = DepthMode.AUTOMATIC,
 ) -> DecodePlan:
     """The plan. `ceiling` is the most that the fallback allows now; `depth_mode` is for a wish that names none. Raises
@@ -106,12 +105,6 @@ def decide(
         # It costs next to nothing, and automatic depth finds out in which texts it pays.
         drafter = PROMPT_LOOKUP
         notes.append(f"{missing}: {drafter} in its place")
-    limit = model.rollback_limit
-    if limit is not None and prompt_tokens + 1 >= limit:
-        # The engine would find the same in its first step; here a demand can still be refused.
-        reason = f"model: its rotating cache of {limit} tokens is full after a prompt of {prompt_tokens}"
-        return _lowered(wish, flag, ceiling, reason)
-
     depth = ceiling.max_draft_tokens
     if ceiling.kind < FallbackLevel.FULL:
         notes.append(f"ladder: {ceiling.kind.label}")

@@ -136,7 +136,7 @@ class InferenceService:
             ids = await tokenise(valid.prompt, tokenizer, model, self._tokenising, self._chats, valid.client)
             span = self._begin_span(replace(start, prompt_tokens=len(ids)))
             context = FlagContext(model.info.model, valid.workload, valid.caller)
-            plan = self._planner.plan(valid.wish, context, model.info, len(ids))
+            plan = self._planner.plan(valid.wish, context, model.info)
             span.planned(plan, ContextTier.of(len(ids)))
             if valid.deadline is not None and valid.deadline <= time.monotonic():
                 raise DeadlineExceeded("the deadline passed before the request reached the engine")

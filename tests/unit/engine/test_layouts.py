@@ -12,7 +12,7 @@ from mlx_lm.generate import generate_step
 
 from draftd.engine.cache.batched import BatchedCaches
 from draftd.engine.cache.layers import BatchedAttention
-from draftd.engine.cache.layouts import make_caches, rollback_limit, why_not_batched
+from draftd.engine.cache.layouts import make_caches, why_not_batched
 from draftd.engine.cache.per_sequence import PerSequenceCaches
 from draftd.engine.drafters import draft_model
 from draftd.engine.targets import local
@@ -85,7 +85,6 @@ def test_wrong_logits_without_an_error_are_caught():
 def test_sliding_windows_are_batched_and_can_be_rolled_back_however_long_the_text():
     model = tiny_llama(1, sliding=16)
     assert why_not_batched(model) == ""
-    assert rollback_limit(model) is None
 
 
 def test_a_sliding_window_speculates_to_the_end_of_a_text_of_ten_windows():

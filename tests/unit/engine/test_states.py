@@ -12,7 +12,7 @@ from mlx.utils import tree_map
 from mlx_lm.generate import generate_step
 
 from draftd.core import PROMPT_LOOKUP, SamplingParams
-from draftd.engine.cache.layouts import make_caches, rollback_limit, why_not_batched
+from draftd.engine.cache.layouts import make_caches, why_not_batched
 from draftd.engine.drafters.loaded import no_rollback
 from tests.rig import Rig, automatic, autoregressive, pair, request, speculative
 
@@ -124,7 +124,6 @@ def test_rows_stay_exact_while_they_join_leave_and_go_back(make, seed):
 def test_a_model_with_a_state_is_batched_and_speculates_with_its_own_text(make):
     target = make(1)
     assert why_not_batched(target) == no_rollback(target, "the model") == ""
-    assert rollback_limit(target) is None
     models = pair(target, noisy(target, make(1)))
     expected = [[int(token) for token, _ in generate_step(mx.array(p), target, max_tokens=60)] for p in PROMPTS]
     for plan in (autoregressive(), speculative(1), speculative(6), automatic(4), speculative(3, PROMPT_LOOKUP)):

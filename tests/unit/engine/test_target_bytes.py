@@ -41,9 +41,6 @@ class ThroughBytes:
             self.unread -= 1
             yield StepResult.from_bytes(result.to_bytes())
 
-    def refusal(self, sequence: int, width: int) -> str:
-        return self._inner.refusal(sequence, width)
-
     def keep(self, sequence: int, length: int, *, last: bool = False) -> None:
         self._inner.keep(sequence, length, last=last)
 

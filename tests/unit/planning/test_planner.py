@@ -168,15 +168,6 @@ def test_the_daemons_default_drafter_serves_those_who_name_none() -> None:
     assert plan.reason == "model: drafter prompt_lookup is not available"
 
 
-def test_a_prompt_that_fills_a_rotating_cache_is_decoded_autoregressively() -> None:
-    ring = replace(MODEL, rollback_limit=128)
-    assert decide(Wish(), ON, CEILING, ring, 126).mode is DecodeMode.SPECULATIVE
-    plan = decide(Wish(), ON, CEILING, ring, 127)
-    assert plan.reason == "model: its rotating cache of 128 tokens is full after a prompt of 127"
-    with pytest.raises(SpeculationUnavailable, match="rotating cache"):
-        decide(Wish(ModePreference.SPECULATIVE), ON, CEILING, ring, 127)
-
-
 def test_the_ladder_shortens_the_block_and_then_lightens_the_draft() -> None:
     short = decide(Wish(), ON, ceiling(4, level=FallbackLevel.SHORT_BLOCK), MODEL)
     assert (short.max_draft_tokens, short.drafter) == (2, DRAFT_MODEL)

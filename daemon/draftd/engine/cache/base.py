@@ -189,9 +189,6 @@ class Caches(Protocol):
         of what each reached, which is returned; the rest has to be fed again. Raises RollbackFailed where a cache does
         not comply."""
 
-    def refusal(self, row: int, width: int) -> str:
-        """Why a forward of `width` could not be rolled back for this row; empty when it could."""
-
     def fresh(self, length: int = 0) -> Caches:
         """New caches of the same model, with one empty row that will come to hold `length` tokens."""
 

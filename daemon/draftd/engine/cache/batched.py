@@ -112,9 +112,6 @@ class BatchedCaches:
                 return least
             least = further
 
-    def refusal(self, row: int, width: int) -> str:
-        return ""
-
     def fresh(self, length: int = 0) -> BatchedCaches:
         new = BatchedCaches(self._model, make=self._make)
         new.lengths = [0]

@@ -135,19 +135,12 @@ def make_caches(model: Any, most_rows: int | None = None, forwards: int = 1) -> 
     return BatchedCaches(model, most_rows, apart=installed(model), forwards=forwards)
 
 
-def rollback_limit(model: Any) -> int | None:
-    """Tokens after which a rotating cache of the model can no longer be rolled back; None where there is no limit."""
-    if not why_not_batched(model):
-        return None
-    sizes = [s for c in flat(make_prompt_cache(model)) if (s := getattr(c, "max_size", None)) is not None]
-    return min(sizes) if sizes else None
-
-
 def cannot_trim(model: Any) -> str:
-    """Names the cache types of the model that can never be rolled back; empty when all can."""
-    if not why_not_batched(model):
-        return ""
-    return ", ".join(sorted({type(c).__name__ for c in make_prompt_cache(model) if not c.is_trimmable()}))
+    """Names the cache types of the model that cannot be rolled back, or only while a text is short; empty when all
+    can."""
+    caches = flat(make_prompt_cache(model))
+    fixed = sorted({type(c).__name__ for c in caches if not c.is_trimmable() or hasattr(c, "max_size")})
+    return ", ".join(fixed) if fixed and why_not_batched(model) else ""  # the trial reads all weights
 
 
 class CacheBytes(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from draftd.engine.cache.base import CachedPrefix, Caches, RollbackFailed, flat
+from draftd.engine.cache.base import CachedPrefix, Caches, RollbackFailed
 from draftd.models.mlx_lm import make_prompt_cache
 
 
@@ -73,16 +73,6 @@ class PerSequenceCaches:
                     raise RollbackFailed(f"row {i}: {type(cache).__name__} did not give back {surplus} tokens")
         self.lengths = list(lengths)
         return self.lengths
-
-    def refusal(self, row: int, width: int) -> str:
-        for cache in self._rows[row]:
-            if not cache.is_trimmable():
-                return f"the cache cannot be rolled back ({type(cache).__name__})"
-        for cache in flat(self._rows[row]):
-            size = getattr(cache, "max_size", None)
-            if size is not None and self.lengths[row] + width >= size:  # a ring is trimmable only while it is not full
-                return f"the rotating cache of {size} tokens is full ({type(cache).__name__})"
-        return ""
 
     def fresh(self, length: int = 0) -> PerSequenceCaches:
         new = PerSequenceCaches(self._model)

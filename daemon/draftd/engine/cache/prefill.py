@@ -64,10 +64,6 @@ class Prefill:
         """Tokens of the text that were taken in."""
         return self._texts[key].caches.lengths[0]
 
-    def refusal(self, key: int, width: int) -> str:
-        """Why a forward of `width` could not be rolled back; empty when it could."""
-        return self._texts[key].caches.refusal(0, width)
-
     def keep_piece(self, key: int, tokens: Sequence[int]) -> None:
         """Keeps what was taken in of the text `tokens`, where that is a piece more than was kept before."""
         text = self._texts[key]

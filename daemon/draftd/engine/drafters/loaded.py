@@ -48,7 +48,6 @@ class DraftFolder:
         """The tokenizer is mlx-lm's."""
         self._folder, self._target = folder, target_tokenizer
         self._checked = ""  # digest of the tokenizer that was last found to be the target's
-        self._limit: int | None = None
         self.name, self.label = folder.called, folder.name
 
     def files(self, *, noted: bool = True) -> ModelFiles:
@@ -56,20 +55,14 @@ class DraftFolder:
         return self._folder.files(noted=noted)
 
     def open(self) -> Any:
-        from draftd.engine.cache.layouts import rollback_limit
-
         model, config = self._folder.open()
         digest = self._folder.tokenizer_digest()
         if digest != self._checked:
             if complaint := mismatch(self._target, self._folder.tokenizer(config)):
                 raise Unfit(complaint, OTHER_DRAFT)
-            first, self._checked = not self._checked, digest
-            if first:
-                self._limit = rollback_limit(model)
+            self._checked = digest
         if complaint := no_rollback(model, "the draft model"):
             raise Unfit(complaint, OTHER_DRAFT)
-        if rollback_limit(model) != self._limit:  # plans are made by what it was at start
-            raise Unfit("the draft's cache is of another size than it was at start", "restart the daemon to serve it")
         return model
 
 

@@ -55,9 +55,6 @@ class Target(Protocol):
         """What has finished, in the order of submission; waits for it. Sequences that were closed meanwhile are left
         out; a step of nothing else has no result."""
 
-    def refusal(self, sequence: int, width: int) -> str:
-        """Why a draft of width - 1 tokens could not be rolled back for a running sequence; empty when it could."""
-
     def keep(self, sequence: int, length: int, *, last: bool = False) -> None:
         """Keeps what is held of the first `length` tokens of its text in the prefix store: all of it at its `last`, and
         before that what can be kept by pieces."""

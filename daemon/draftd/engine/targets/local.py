@@ -99,11 +99,6 @@ class LocalTarget:
                 mx.clear_cache()
             yield StepResult(plan.step, entries, width)
 
-    def refusal(self, sequence: int, width: int) -> str:
-        if sequence in self._prefill:
-            return self._prefill.refusal(sequence, width)
-        return self._caches.refusal(self._running.index(sequence), width)
-
     def keep(self, sequence: int, length: int, *, last: bool = False) -> None:
         known = self._sequences.get(sequence)
         if known is None:
