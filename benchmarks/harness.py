@@ -30,7 +30,7 @@ from benchmarks.arms import Draftd, Prompt, daemon
 from benchmarks.ratios import Tick
 from benchmarks.run import load_prompts
 from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.session import Session
+from draftd.acceptance.session import ANSWER_SECONDS, Session, capture
 from draftd.acceptance.statistics import Interval, bootstrap
 from draftd.acceptance.ticks import Place, Stage
 from draftd.client.asking import Ask
@@ -69,7 +69,8 @@ class Harness:
             workload=workload,
         )
         place = Place(Stage.SWEEP, self.session.number, self.name, repetition, prompt.id, prompt.workload, workload)
-        tick = self.session.ask(ask, place)
+        tick = capture(self.session.client, ask, timeout=ANSWER_SECONDS).tick(place, self.session.began)
+        self.session.folder.keep_tick(tick)
         if tick.error:
             raise SystemExit(f"{prompt.id}: {tick.error}")
         return Tick(repetition, f"{self.name}-harness", prompt.id, prompt.workload, tick.output_tokens, tick.ended)
@@ -116,8 +117,8 @@ def measure(session: Session, prompts: Sequence[Prompt], repetition: int, args: 
 def _asking(session: Session, name: str, arm: str, repetition: int, args: argparse.Namespace) -> Iterator[Answers]:
     if arm == "harness":
         harness = Harness(session, name, MODES[name], args.depth, args.tokens)
-        with session.sampler(Stage.SWEEP) as sampler:
-            sampler.mark(name)
+        with session.sampling(Stage.SWEEP) as mark:
+            mark(name)
             yield lambda prompt: harness.answer(prompt, repetition)
     else:
         yield lambda prompt: _bare(session.client, f"{name}-{arm}", MODES[name], prompt, repetition, args)

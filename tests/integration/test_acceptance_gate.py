@@ -45,7 +45,7 @@ SWEEP = SweepOptions(
     max_tokens=10,
     cool_down=0.0,
 )
-FEW = replace(SWEEP, groups=("short_control",), repetitions=1, max_tokens=4)
+FEW = SWEEP.model_copy(update={"groups": ("short_control",), "repetitions": 1, "max_tokens": 4})
 PAYS, ACCEPTED = "decode throughput", "median acceptance at block length 4"
 FIRST_TOKEN = "time to first token, short prompts"
 SLOW_SECONDS = 0.06
@@ -174,7 +174,9 @@ def slow_draft() -> LoadedModels:
 def first_tokens(folder: Path) -> Path:
     """A run on such a daemon."""
     with serving(folder, slow_draft) as served:
-        sweep(served.client, RunFolder.create(folder / "run"), replace(FEW, repetitions=2, max_tokens=2))
+        sweep(
+            served.client, RunFolder.create(folder / "run"), FEW.model_copy(update={"repetitions": 2, "max_tokens": 2})
+        )
     return folder / "run"
 
 

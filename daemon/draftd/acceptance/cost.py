@@ -49,13 +49,6 @@ class CostRates:
         return sum(known) if known else None
 
 
-def per_thousand_tokens(rates: CostRates, tokens_per_second: float) -> float | None:
-    """Of a machine that does nothing else."""
-    if rates.hourly is None or tokens_per_second <= 0:
-        return None
-    return rates.hourly / 3600 * 1000 / tokens_per_second
-
-
 def per_answer(rates: CostRates, seconds: float) -> float | None:
     """Of one that takes so long, on a machine that does nothing else."""
     return None if rates.hourly is None else rates.hourly / 3600 * seconds

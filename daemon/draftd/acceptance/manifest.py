@@ -8,26 +8,22 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+
+from google.protobuf.json_format import MessageToDict
+from pydantic import TypeAdapter
 
 from draftd import __version__
 
 if TYPE_CHECKING:
     from draftd.client.client import DraftdClient
     from draftd.client.prompts import Prompt
-    from draftd.v1 import control_pb2 as pb
-
 SECONDS = 600.0  # for taking one: large files are hashed when they are first asked for
 ABSENT = "absent"
 
 _FIGURELESS = ("created", "harness", "load_seconds")  # decide no figure
-_SCALARS = (
-    *("draftd", "python", "os", "device", "cores", "memory_bytes", "backend", "blas", "power_source", "low_power"),
-    *_FIGURELESS,
-)
-_OF_A_MODEL = ("name", "quantization", "weight_bytes", "changed_since_load")
 # Settings that decide no figure: where it listens, what is written and sent to others.
 _IDLE_SETTINGS = ("server.", "log.", "telemetry.", "webhook.", "annotations.", "cost.")
 # A folder may have any name, and a flag's file any place: what lies there is compared.
@@ -99,25 +95,17 @@ def take_manifest(
 ) -> Manifest:
     """The daemon's account of itself. `prompts`: `prompt_checksum` of each group that is asked. Raises CallError."""
     found = client.manifest(timeout=timeout)
-    return Manifest(
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        harness=__version__,
-        draftd=found.version,
-        packages=dict(sorted(found.packages.items())),
-        python=found.python,
-        os=found.os,
-        device=found.device,
-        cores=found.cores,
-        memory_bytes=found.memory_bytes,
-        backend=found.backend,
-        blas=found.blas,
-        power_source=found.power_source,
-        low_power=found.low_power if found.HasField("low_power") else None,
-        models={role: _model(model) for role, model in sorted(found.models.items())},
-        settings=dict(sorted(found.settings.items())),
-        prompts=dict(prompts or {}),
-        load_seconds=found.load_time.ToNanoseconds() / 1e9 if found.HasField("load_time") else None,
-    )
+    told = MessageToDict(found, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    told |= {name: dict(sorted(told[name].items())) for name in ("packages", "models", "settings")}
+    told |= {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "harness": __version__,
+        "draftd": found.version,
+        "low_power": told.get("low_power"),
+        "prompts": prompts or {},
+        "load_seconds": found.load_time.ToNanoseconds() / 1e9 if found.HasField("load_time") else None,
+    }
+    return TypeAdapter(Manifest).validate_python(told)
 
 
 def prompt_checksum(prompts: Sequence[Prompt]) -> str:
@@ -134,7 +122,8 @@ def differences(a: Manifest, b: Manifest) -> tuple[Difference, ...]:
     """Those that matter first, each kind by name. None that matters: what was measured is the same."""
     left, right = dict(_fields(a, b)), dict(_fields(b, a))
     # Of a model without files nothing but its name is known.
-    known = [f"models.{role}.name" for role in a.models.keys() & b.models.keys() if _files(a, role) and _files(b, role)]
+    both = a.models.keys() & b.models.keys()
+    known = [f"models.{role}.name" for role in both if a.models[role].files and b.models[role].files]
     found = [
         Difference(name, left.get(name, ABSENT), right.get(name, ABSENT), name not in known and _matters(name, a, b))
         for name in {**left, **right}
@@ -143,23 +132,21 @@ def differences(a: Manifest, b: Manifest) -> tuple[Difference, ...]:
     return tuple(sorted(found, key=lambda one: (not one.matters, one.field)))
 
 
-def setting_matters(name: str) -> bool:
-    """Whether figures measured under different values of a setting are not to be compared."""
-    return not name.startswith(_IDLE_SETTINGS) and name not in _IDLE_NAMES
-
-
 def _fields(one: Manifest, other: Manifest) -> Iterator[tuple[str, str]]:
     """All of one manifest by dotted name, as text. A model or a file that the other lacks is a single field."""
-    for name in _SCALARS:
-        yield name, _text(getattr(one, name))
-    for group in ("packages", "settings", "prompts"):
-        yield from ((f"{group}.{name}", _text(value)) for name, value in getattr(one, group).items())
+    for field_ in fields(Manifest):
+        value = getattr(one, field_.name)
+        if not isinstance(value, Mapping):
+            yield field_.name, _text(value)
+        elif field_.name != "models":
+            yield from ((f"{field_.name}.{name}", _text(said)) for name, said in value.items())
     for role, model in one.models.items():
         if role not in other.models:
             yield f"models.{role}", model.name
             continue
-        yield from ((f"models.{role}.{name}", _text(getattr(model, name))) for name in _OF_A_MODEL)
-        theirs = [file.name for file in _files(other, role)]
+        for name in ("name", "quantization", "weight_bytes", "changed_since_load"):
+            yield f"models.{role}.{name}", _text(getattr(model, name))
+        theirs = [file.name for file in other.models[role].files]
         for file in model.files:
             yield f"models.{role}.files.{file.name}" + (".sha256" if file.name in theirs else ""), file.sha256
 
@@ -167,23 +154,14 @@ def _fields(one: Manifest, other: Manifest) -> Iterator[tuple[str, str]]:
 def _matters(name: str, a: Manifest, b: Manifest) -> bool:
     group, _, rest = name.partition(".")
     if group == "settings":
-        return setting_matters(rest)
+        return not rest.startswith(_IDLE_SETTINGS) and rest not in _IDLE_NAMES
     if group == "prompts":
         return rest in a.prompts and rest in b.prompts
     # The size in memory follows from the files, the backend and the programs; of a draft that was unloaded it is 0.
     return name not in _FIGURELESS and not (group == "models" and name.endswith(".weight_bytes"))
 
 
-def _files(manifest: Manifest, role: str) -> Sequence[ModelFile]:
-    return manifest.models[role].files
-
-
 def _text(value: object) -> str:
     if value is None:
         return "unknown"
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _model(found: pb.ModelManifest) -> ModelManifest:
-    files = tuple(ModelFile(file.name, file.kind, file.bytes, file.sha256) for file in found.files)
-    return ModelManifest(found.name, found.quantization, found.weight_bytes, files, found.changed_since_load)

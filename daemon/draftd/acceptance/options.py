@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
-from pydantic.dataclasses import dataclass
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Stage
 from draftd.client.prompts import Prompt
@@ -26,7 +25,6 @@ WINDOW_SECONDS = 60.0
 STREAMS = 4
 _SHORTEST_ANSWER = 8
 _WEEK = 7 * 86_400.0
-_CONFIG = ConfigDict(strict=False, allow_inf_nan=False)
 
 Block = Annotated[int, Field(strict=True, ge=1, le=LONGEST_BLOCK)]
 BlockOrNone = Annotated[int, Field(strict=True, ge=0, le=LONGEST_BLOCK)]
@@ -40,15 +38,15 @@ class OptionError(FieldError):
     """An option is out of bounds, or nothing that this daemon can do."""
 
 
-class Options:
+class Options(BaseModel):
     """Base of the stages' options."""
 
-    __slots__ = ()
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
     stage: ClassVar[Stage]
 
     def plan(self) -> dict[str, Any]:
         """As it lies in a run's folder."""
-        return dict(TypeAdapter(type(self)).dump_python(self, mode="json"))
+        return self.model_dump(mode="json")
 
     @classmethod
     def from_plan(cls, plan: Mapping[str, Any]) -> Self:
@@ -64,14 +62,13 @@ class Options:
     @classmethod
     def _checked(cls, values: Mapping[str, Any], place: str = "") -> Self:
         try:
-            return TypeAdapter(cls).validate_python(values)
+            return cls.model_validate(values)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             allowed = first["msg"].removeprefix("Input should be ")
             raise OptionError(f"{place}{first['loc'][0]}", first["input"], allowed) from None
 
 
-@dataclass(frozen=True, slots=True, config=_CONFIG)
 class SweepOptions(Options):
     """The autoregressive arm is measured at every temperature and concurrency, asked or not.
 
@@ -118,7 +115,6 @@ class SweepOptions(Options):
         return max((self.block_length, *self.block_lengths))
 
 
-@dataclass(frozen=True, slots=True, config=_CONFIG)
 class SoakOptions(Options):
     """What is None is the daemon's own, and is settled before the soak begins."""
 
@@ -140,14 +136,13 @@ class SoakOptions(Options):
         if block > most:
             why = "" if model.drafters else f" (it does not speculate: {model.speculation_reason})"
             raise OptionError("block_length", block, f"up to {most}, as this daemon drafts{why}")
-        settled = replace(
-            cast(Any, self),
-            streams=self.streams or min(STREAMS, max_batch or STREAMS),
-            block_length=block,
-            drafter=_offered(self.drafter, model) if block else None,
-            max_tokens=self.max_tokens or max(_SHORTEST_ANSWER, min(256, model.context_length // 4)),
-        )
-        return cast(Self, settled)
+        own = {
+            "streams": self.streams or min(STREAMS, max_batch or STREAMS),
+            "block_length": block,
+            "drafter": _offered(self.drafter, model) if block else None,
+            "max_tokens": self.max_tokens or max(_SHORTEST_ANSWER, min(256, model.context_length // 4)),
+        }
+        return self._checked(self.plan() | own)
 
     @property
     def arm(self) -> Arm:
@@ -164,7 +159,6 @@ class SoakOptions(Options):
         return tuple(max(1, self.max_tokens // share) for share in (8, 4, 2, 1))
 
 
-@dataclass(frozen=True, slots=True, config=_CONFIG)
 class QualityOptions(Options):
     """What is None is the daemon's own, and is settled before the run begins.
 
@@ -187,7 +181,7 @@ class QualityOptions(Options):
         block = self.block_length or model.max_draft_tokens
         if block > model.max_draft_tokens:
             raise OptionError("block_length", block, f"up to {model.max_draft_tokens}, as this daemon drafts")
-        return cast(Self, replace(cast(Any, self), block_length=block, drafter=_offered(self.drafter, model)))
+        return self._checked(self.plan() | {"block_length": block, "drafter": _offered(self.drafter, model)})
 
     @property
     def arms(self) -> tuple[tuple[Arm, Arm], ...]:

@@ -14,6 +14,7 @@ from draftd.acceptance.folder import RunError, RunFolder
 from draftd.acceptance.options import QualityOptions
 from draftd.acceptance.session import Advance, ErrorLimit, Progress, Session
 from draftd.acceptance.statistics import Interval, bootstrap
+from draftd.acceptance.sweep.plan import Step, measured, pending
 from draftd.acceptance.ticks import Arm, Stage, Tick, usable
 from draftd.canaries.prompts import Canary, FrozenPrompts
 from draftd.canaries.selftest import Fault, complaint, faults
@@ -30,17 +31,6 @@ TOLERANCE = 0.005
 _EXACT = 1e-9  # 0.995 - 0.99 is a little less than 0.005
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    arm: Arm
-    repetition: int
-    prompt: Prompt
-
-    @property
-    def key(self) -> tuple[str, int, str]:
-        return self.arm.id, self.repetition, self.prompt.name
-
-
 def quality_prompts() -> tuple[Prompt, ...]:
     """The canaries', as a client asks them."""
     return tuple(
@@ -52,66 +42,44 @@ def quality_prompts() -> tuple[Prompt, ...]:
 def quality_complete(folder: RunFolder) -> bool:
     """Whether every prompt was answered in every way that was asked. False where it was not begun."""
     plan = folder.plan(Stage.QUALITY)
-    return plan is not None and not _missing(folder, QualityOptions.from_plan(plan))
+    asked = () if plan is None else _steps(QualityOptions.from_plan(plan))
+    return plan is not None and not pending(asked, measured(folder.ticks(Stage.QUALITY)))
 
 
 def run_quality(session: Session, options: QualityOptions, model: pb.GetModelResponse, progress: Progress) -> None:
     """What is missing of it. Raises RunError where the run began with another plan, OptionError, MeasurementStopped."""
     options = options.settled(model)
     session.folder.freeze_plan(Stage.QUALITY, options.plan())
-    missing = _missing(session.folder, options)
-    total = len(list(_steps(options)))
-    asker = _Asker(session, model.chat_template, options.seed)
-    took = 0.0
-    with session.sampler(Stage.QUALITY) as sampler:
+    steps = list(_steps(options))
+    missing, total = pending(steps, measured(session.folder.ticks(Stage.QUALITY))), len(steps)
+    how: dict[str, Any] = {"chat": model.chat_template, "seed": options.seed, "timeout": _ANSWER_SECONDS}
+    errors, folding, took = ErrorLimit(), not model.chat_template, 0.0
+    with session.sampling(Stage.QUALITY) as mark:
         for at, step in enumerate(missing):
             left = took / at * (len(missing) - at) if at else None
-            doing = f"{step.arm.id} · {step.prompt.name}"
+            doing = f"{step.arm.id} · {step.prompts[0].name}"
             progress(Advance(Stage.QUALITY, total - len(missing) + at, total, left, doing))
-            sampler.mark(step.arm.id)
-            took += asker.ask(step).ended
-            sampler.mark("")
+            mark(step.arm.id)
+            folded = replace(step, prompts=tuple(map(_folded, step.prompts)))
+            (tick,) = session.measure(Stage.QUALITY, folded if folding else step, **how, keep_text=True)
+            if tick.error.startswith(_REFUSED) and not folding and folded != step:
+                (again,) = session.measure(Stage.QUALITY, folded, **how, keep_text=True)
+                if not again.error:  # this model's template takes no system message: so it is asked from here on
+                    folding, tick = True, again
+            mark("")
+            session.folder.keep_tick(tick)
+            errors.count(step.arm, [tick])
+            took += tick.ended
     progress(Advance(Stage.QUALITY, total, total, 0.0, "done"))
 
 
-def _steps(options: QualityOptions) -> Iterator[_Step]:
+def _steps(options: QualityOptions) -> Iterator[Step]:
     """Prompt by prompt, both ways in an order drawn by the seed."""
     drawn = random.Random(options.seed)
     for arms in options.arms:
         for repetition in range(1, options.repeats + 1 if arms[1].temperature else 2):
             for prompt in quality_prompts():
-                yield from (_Step(arm, repetition, prompt) for arm in drawn.sample(arms, len(arms)))
-
-
-def _missing(folder: RunFolder, options: QualityOptions) -> Sequence[_Step]:
-    places = (tick.place for tick in folder.ticks(Stage.QUALITY) if not tick.error)
-    done = {(place.arm, place.repetition, place.prompt) for place in places}
-    return [step for step in _steps(options) if step.key not in done]
-
-
-class _Asker:
-    """Asks, and finds out in which form this model's template takes a system message."""
-
-    def __init__(self, session: Session, chat: bool, seed: int) -> None:
-        self._session, self._chat, self._seed = session, chat, seed
-        self._folded = not chat
-        self._errors = ErrorLimit()
-
-    def ask(self, step: _Step) -> Tick:
-        """Keeps a tick. Raises MeasurementStopped."""
-        folded = _folded(step.prompt)
-        tick = self._tick(step, folded if self._folded else step.prompt)
-        if tick.error.startswith(_REFUSED) and not self._folded and folded != step.prompt:
-            again = self._tick(step, folded)
-            if not again.error:
-                self._folded, tick = True, again
-        self._session.folder.keep_tick(tick)
-        self._errors.count(step.arm, [tick])
-        return tick
-
-    def _tick(self, step: _Step, prompt: Prompt) -> Tick:
-        how: dict[str, Any] = {"chat": self._chat, "seed": self._seed, "timeout": _ANSWER_SECONDS, "keep_text": True}
-        return self._session.measure(Stage.QUALITY, step.arm, [prompt], step.repetition, **how)[0]
+                yield from (Step(arm, (prompt,), repetition) for arm in drawn.sample(arms, len(arms)))
 
 
 def _folded(prompt: Prompt) -> Prompt:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from draftd.acceptance.ticks import Stage
 from draftd.v1 import control_pb2 as control
@@ -107,51 +108,42 @@ def _name(kind: type, value: int | None) -> str | None:
     return None if not value else kind.Name(value).rsplit("_", 1)[-1].lower()  # type: ignore[attr-defined]
 
 
-class Sampler:
-    """Asks the daemon how the machine is, every so often, on a thread of its own, until the block ends.
+@contextlib.contextmanager
+def sampling(
+    client: DraftdClient,
+    stage: Stage,
+    session: int,
+    session_began: float,
+    keep: Callable[[Sample], None],
+    period_seconds: float = 1.0,
+) -> Iterator[Callable[[str], None]]:
+    """Asks the daemon how the machine is, every so often, on a thread of its own, until the block ends. It is given
+    `mark`, which is told the arm that is in hand from then on.
 
-    A call that fails leaves a gap: whether the daemon still answers, the requests say.
+    A call that fails leaves a gap: whether the daemon still answers, the requests say. `session_began` is
+    time.perf_counter() when the session did. `keep` is called on the sampler's thread.
     """
+    from draftd.client.client import CallError  # brings gRPC in: who only reads samples does without
 
-    def __init__(
-        self,
-        client: DraftdClient,
-        stage: Stage,
-        session: int,
-        session_began: float,
-        keep: Callable[[Sample], None],
-        period_seconds: float = 1.0,
-    ) -> None:
-        """`session_began` is time.perf_counter() when the session did. `keep` is called on the sampler's thread."""
-        self._client, self._keep, self._period = client, keep, period_seconds
-        self._stage, self._session, self._began = stage, session, session_began
-        self._arm = ""
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="draftd-sampler", daemon=True)
+    arm, stop = "", threading.Event()
 
-    def mark(self, arm: str) -> None:
-        """What follows is of this arm."""
-        self._arm = arm
+    def mark(name: str) -> None:
+        nonlocal arm
+        arm = name
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._stop.set()
-        self._thread.join(_CALL_SECONDS + 1)
-
-    def _run(self) -> None:
-        from draftd.client.client import CallError  # brings gRPC in: who only reads samples does without
-
+    def run() -> None:
         while True:
-            arm = self._arm
-            try:
-                status = self._client.status(timeout=_CALL_SECONDS)
-            except CallError:
-                pass
-            else:
-                elapsed = time.perf_counter() - self._began
-                self._keep(sample(status, self._stage, self._session, arm, elapsed))
-            if self._stop.wait(self._period):
+            asked = arm
+            with contextlib.suppress(CallError):
+                status = client.status(timeout=_CALL_SECONDS)
+                keep(sample(status, stage, session, asked, time.perf_counter() - session_began))
+            if stop.wait(period_seconds):
                 return
+
+    thread = threading.Thread(target=run, name="draftd-sampler", daemon=True)
+    thread.start()
+    try:
+        yield mark
+    finally:
+        stop.set()
+        thread.join(_CALL_SECONDS + 1)

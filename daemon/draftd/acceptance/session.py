@@ -13,22 +13,24 @@ import zlib
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import grpc
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.samples import Sampler
+from draftd.acceptance.samples import sampling
 from draftd.acceptance.ticks import Arm, Chunk, Granted, Place, Served, Stage, Tick
 from draftd.client.asking import Answer, Ask, gather, send
 from draftd.client.client import CallError
-from draftd.core import DecodeMode, DepthMode, FallbackLevel, FinishReason, SamplingParams
+from draftd.core import DecodeMode, DepthMode, FallbackLevel, FinishReason, ModePreference, SamplingParams
 from draftd.errors import DraftdError, FieldError
 from draftd.protocol import DECODED, DEPTH_MODES, REASONS
 
 if TYPE_CHECKING:
+    from draftd.acceptance.sweep.plan import Step
     from draftd.client.client import DraftdClient
     from draftd.client.prompts import Prompt
     from draftd.v1 import inference_pb2 as pb
@@ -40,6 +42,7 @@ _START_SECONDS = 60.0  # until the last of the threads runs
 _HOLD_SECONDS, _RENEW_SECONDS = 120.0, 40.0
 _JOIN_SECONDS = 15.0  # a renewal under way ends by then
 _NO_LADDER = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.FAILED_PRECONDITION)
+_T = TypeVar("_T")
 
 
 class NotMeasurable(FieldError):
@@ -48,8 +51,6 @@ class NotMeasurable(FieldError):
 
 class MeasurementStopped(DraftdError):
     """Requests fail, and going on would not mend that."""
-
-    status = "FAILED_PRECONDITION"
 
     def __init__(self, why: str) -> None:
         super().__init__(f"{why}; what was measured is kept, and the run can be resumed")
@@ -85,33 +86,28 @@ class Session:
         said = manifest.settings.get("engine.max_batch", "") if manifest is not None else ""
         return int(said) if said.isdecimal() else None
 
-    def sampler(self, stage: Stage, period_seconds: float = 1.0) -> Sampler:
-        return Sampler(self.client, stage, self.number, self.began, self.folder.keep_sample, period_seconds)
-
-    def ask(self, ask: Ask, place: Place, *, timeout: float = ANSWER_SECONDS) -> Tick:
-        """Asks, and keeps what came of it. Any thread."""
-        tick = capture(self.client, ask, timeout=timeout).tick(place, self.began)
-        self.folder.keep_tick(tick)
-        return tick
+    def sampling(
+        self, stage: Stage, period_seconds: float = 1.0
+    ) -> contextlib.AbstractContextManager[Callable[[str], None]]:
+        return sampling(self.client, stage, self.number, self.began, self.folder.keep_sample, period_seconds)
 
     def measure(
         self,
         stage: Stage,
-        arm: Arm,
-        prompts: Sequence[Prompt],
-        repetition: int,
+        step: Step,
         *,
         chat: bool,
         seed: int,
-        timeout: float = ANSWER_SECONDS,
+        timeout: float,
         warm_up: bool = False,
         keep_text: bool = False,
     ) -> list[Tick]:
-        """Asks all of the prompts at once; the ticks are not kept yet. One has an error where the daemon decoded
-        otherwise than `arm` asks."""
-        asks = [ask_for(prompt, arm, chat=chat, seed=seed, repetition=repetition) for prompt in prompts]
+        """Asks all of the step's prompts at once; the ticks are not kept yet. One has an error where the daemon decoded
+        otherwise than the arm asks."""
+        arm, repetition = step.arm, step.repetition
+        asks = [ask_for(prompt, arm, chat=chat, seed=seed, repetition=repetition) for prompt in step.prompts]
         ticks = []
-        for prompt, taken in zip(prompts, all_at_once(self.client, asks, timeout=timeout), strict=True):
+        for prompt, taken in zip(step.prompts, all_at_once(self.client, asks, timeout=timeout), strict=True):
             where = (stage, self.number, arm.id, repetition, prompt.name, prompt.group, prompt.workload)
             tick = taken.tick(Place(*where, warm_up=warm_up), self.began, keep_text=keep_text)
             ticks.append(replace(tick, error=tick.error or departure(tick, arm)))
@@ -122,27 +118,21 @@ class ErrorLimit:
     """Ends a stage when MOST_ERRORS requests failed in a row, of one arm or of all: going on does not mend that."""
 
     def __init__(self) -> None:
-        self._in_a_row = 0
-        self._of_arm: Counter[str] = Counter()
+        self._in_a_row: Counter[str] = Counter()  # of all, and of each arm
 
     def count(self, arm: Arm, ticks: Sequence[Tick]) -> None:
         """The ticks of one arm that came together. Raises MeasurementStopped."""
         failed = [tick.error for tick in ticks if tick.error]
-        if not failed:
-            self._in_a_row = self._of_arm[arm.id] = 0
-            return
-        self._in_a_row += len(failed)
-        self._of_arm[arm.id] += len(failed)
-        whose = "" if self._in_a_row >= MOST_ERRORS else f" of {arm.id}"
-        if max(self._in_a_row, self._of_arm[arm.id]) >= MOST_ERRORS:
-            raise MeasurementStopped(f"{MOST_ERRORS} requests{whose} failed in a row, the last with: {failed[-1]}")
+        for whose in ("", f" of {arm.id}"):
+            self._in_a_row[whose] = self._in_a_row[whose] + len(failed) if failed else 0
+            if self._in_a_row[whose] >= MOST_ERRORS:
+                raise MeasurementStopped(f"{MOST_ERRORS} requests{whose} failed in a row, the last with: {failed[-1]}")
 
 
 @dataclass(frozen=True, slots=True)
 class Capture:
     """`arrivals` run parallel to `responses`, in seconds since it was asked. `began` is time.perf_counter()."""
 
-    ask: Ask
     asked_at: float
     began: float
     ended: float
@@ -197,7 +187,7 @@ def capture(client: DraftdClient, ask: Ask, *, timeout: float) -> Capture:
             responses.append(response)
     except CallError as failed:
         failure = failed
-    return Capture(ask, asked_at, began, clock() - began, tuple(arrivals), tuple(responses), failure)
+    return Capture(asked_at, began, clock() - began, tuple(arrivals), tuple(responses), failure)
 
 
 def _granted(plan: pb.DecodePlan) -> Granted:
@@ -229,7 +219,7 @@ def ask_for(prompt: Prompt, arm: Arm, *, chat: bool, seed: int, repetition: int)
         prompt=None if chat else prompt.messages[-1][1],
         max_tokens=prompt.max_tokens,
         sampling=sampling,
-        mode=arm.mode,
+        mode=ModePreference.SPECULATIVE if arm.speculative else ModePreference.AUTOREGRESSIVE,
         max_draft_tokens=arm.block_length if arm.speculative else None,
         drafter=None if arm.automatic else arm.drafter,  # as users ask: who names a drafter gets no other
         depth_mode=arm.depth_mode if arm.speculative else None,
@@ -246,34 +236,36 @@ def all_at_once(client: DraftdClient, asks: Sequence[Ask], *, timeout: float) ->
     """Each on a thread of its own. What a thread raises is raised here."""
     if len(asks) == 1:
         return [capture(client, asks[0], timeout=timeout)]
-    taken: list[Capture | None] = [None] * len(asks)
-    failures: list[BaseException] = []
     together = threading.Barrier(len(asks))
+
+    def run(ask: Ask) -> Capture:
+        together.wait(_START_SECONDS)
+        return capture(client, ask, timeout=timeout)
+
+    with on_threads("draftd-sweep", [partial(run, ask) for ask in asks]) as answers:
+        return [answer.result() for answer in answers]  # each has its own deadline
+
+
+@contextlib.contextmanager
+def on_threads(name: str, tasks: Sequence[Callable[[], _T]]) -> Iterator[list[Future[_T]]]:
+    """Each on a daemon thread of its own: whoever is interrupted waits no longer than STOP_SECONDS for their ends."""
+    results: list[Future[_T]] = [Future() for _ in tasks]
 
     def run(number: int) -> None:
         try:
-            together.wait(_START_SECONDS)
-            taken[number] = capture(client, asks[number], timeout=timeout)
+            results[number].set_result(tasks[number]())
         except BaseException as error:
-            failures.append(error)
+            results[number].set_exception(error)
 
-    threads = [
-        threading.Thread(target=run, args=(number,), name=f"draftd-sweep-{number}", daemon=True)
-        for number in range(len(asks))
-    ]
+    threads = [threading.Thread(target=run, args=(at,), name=f"{name}-{at}", daemon=True) for at in range(len(tasks))]
     for thread in threads:
         thread.start()
     try:
-        for thread in threads:
-            thread.join()  # each answer has its own deadline
-    except BaseException:
+        yield results
+    finally:
         ends = time.monotonic() + STOP_SECONDS
         for thread in threads:
             thread.join(max(0.0, ends - time.monotonic()))
-        raise
-    if failures:
-        raise failures[0]
-    return [one for one in taken if one is not None]
 
 
 def departure(tick: Tick, arm: Arm) -> str:
@@ -321,41 +313,24 @@ def held(client: DraftdClient) -> Iterator[None]:
             raise NotMeasurable("level", f"held at {level}", "no hold, or one on full: draftd level release")
         yield
         return
-    hold = _Hold(client)
-    hold.take()
-    thread = threading.Thread(target=hold.keep, name="draftd-hold", daemon=True)
+    until, done = client.hold_level(FallbackLevel.FULL, _HOLD_SECONDS).hold.until, threading.Event()
+
+    def renew() -> None:
+        """Until another hold is in the place of ours."""
+        nonlocal until
+        while not done.wait(_RENEW_SECONDS):
+            with contextlib.suppress(CallError):  # while the daemon is away the next one may find it
+                if client.level().hold.until != until:
+                    return
+                until = client.hold_level(FallbackLevel.FULL, _HOLD_SECONDS).hold.until
+
+    thread = threading.Thread(target=renew, name="draftd-hold", daemon=True)
     thread.start()
     try:
         yield
     finally:
-        hold.done.set()
+        done.set()
         thread.join(_JOIN_SECONDS)
-        hold.let_go()
-
-
-class _Hold:
-    """Ours, until another one replaces it."""
-
-    def __init__(self, client: DraftdClient) -> None:
-        self._client = client
-        self._until = Timestamp()
-        self.done = threading.Event()
-
-    def take(self) -> None:
-        self._until = self._client.hold_level(FallbackLevel.FULL, _HOLD_SECONDS).hold.until
-
-    def keep(self) -> None:
-        while not self.done.wait(_RENEW_SECONDS):
-            with contextlib.suppress(CallError):  # while the daemon is away the next one may find it
-                if not self._ours():
-                    return
-                self.take()
-
-    def let_go(self) -> None:
         with contextlib.suppress(CallError):  # it expires by itself
-            if self._ours():
-                self._client.release_level()
-
-    def _ours(self) -> bool:
-        now = self._client.level()
-        return now.HasField("hold") and now.hold.until == self._until
+            if client.level().hold.until == until:
+                client.release_level()

@@ -12,17 +12,19 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from draftd.acceptance.cost import alpha_of
 from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.options import WINDOW_SECONDS, SoakOptions, SweepOptions
 from draftd.acceptance.samples import Sample
-from draftd.acceptance.session import STOP_SECONDS, Advance, MeasurementStopped, Progress, Session
+from draftd.acceptance.session import Advance, MeasurementStopped, Progress, Session, on_threads
 from draftd.acceptance.statistics import Curve, Growth, after_warm_up, growth, quantile
 from draftd.acceptance.summary import total
-from draftd.acceptance.sweep.plan import chosen_prompts
+from draftd.acceptance.sweep.plan import Step, chosen_prompts
 from draftd.acceptance.ticks import Stage, Tick
 
 if TYPE_CHECKING:
@@ -71,8 +73,8 @@ def run_soak(
     if before >= options.duration:
         return
     soak = _Soak(session, options, prompts, model.chat_template, patience_seconds)
-    with session.sampler(Stage.SOAK, options.sample_seconds) as sampler:
-        sampler.mark(options.arm.id)
+    with session.sampling(Stage.SOAK, options.sample_seconds) as mark:
+        mark(options.arm.id)
         soak.run(before, progress)
 
 
@@ -86,7 +88,6 @@ class _Soak:
         self._lock = threading.Lock()
         self._asked = _endless(prompts, options, session.number)
         self._stop = threading.Event()
-        self._failure: BaseException | None = None
         self._began = self._answered = time.perf_counter()
         self._ends = self._began
         self._requests = self._errors = 0
@@ -96,22 +97,17 @@ class _Soak:
         wanted, number = self._options.duration, self._options.streams or 1
         # The first request is asked, and the clock of a soak begins, a moment after this one.
         self._ends = self._began + wanted - before + 0.1
-        streams = [threading.Thread(target=self._stream, name=f"draftd-soak-{at}", daemon=True) for at in range(number)]
-        for stream in streams:
-            stream.start()
-        try:
-            while alive := [stream for stream in streams if stream.is_alive()]:
-                done = min(wanted, before + time.perf_counter() - self._began)
-                said = f"{self._requests} requests, {self._errors} failed"
-                progress(Advance(Stage.SOAK, done, wanted, wanted - done, said))
-                alive[0].join(_LOOK_SECONDS)
-        finally:
-            self._stop.set()
-            ends = time.monotonic() + STOP_SECONDS
+        with on_threads("draftd-soak", [self._stream] * number) as streams:
+            try:
+                while not all(stream.done() for stream in streams):
+                    done = min(wanted, before + time.perf_counter() - self._began)
+                    said = f"{self._requests} requests, {self._errors} failed"
+                    progress(Advance(Stage.SOAK, done, wanted, wanted - done, said))
+                    wait(streams, _LOOK_SECONDS)
+            finally:
+                self._stop.set()
             for stream in streams:
-                stream.join(max(0.0, ends - time.monotonic()))
-        if self._failure is not None:
-            raise self._failure
+                stream.result()
 
     def _stream(self) -> None:
         pause = 0.0
@@ -121,16 +117,14 @@ class _Soak:
                 pause = min(_LONGEST_PAUSE, max(0.1, 2 * pause)) if tick.error else 0.0
                 self._count(tick)
                 self._stop.wait(pause)
-        except BaseException as error:
-            with self._lock:
-                self._failure = self._failure or error
-            self._stop.set()
+        finally:
+            self._stop.set()  # where one fails all end; where its time is over theirs is too
 
     def _ask(self) -> Tick:
         with self._lock:
             passed, prompt = next(self._asked)
-        how: dict[str, Any] = {"chat": self._chat, "seed": self._options.seed, "timeout": _ANSWER_SECONDS}
-        (tick,) = self._session.measure(Stage.SOAK, self._options.arm, [prompt], passed, **how)
+        step, seed = Step(self._options.arm, (prompt,), passed), self._options.seed
+        (tick,) = self._session.measure(Stage.SOAK, step, chat=self._chat, seed=seed, timeout=_ANSWER_SECONDS)
         self._session.folder.keep_tick(tick)
         return tick
 
@@ -215,9 +209,14 @@ def _window(part: Part, earlier: float, later: float, start: float, last: bool) 
 
     ended = [tick for tick in part.ticks if within(tick.elapsed + tick.ended)]
     counts = total(tick.counts for tick in ended)
-    judged = counts.accepted + counts.rollbacks
-    came = [(tokens, gap) for tick in part.ticks for at, tokens, gap in _arrivals(tick) if within(tick.elapsed + at)]
-    gaps = [gap / tokens for tokens, gap in came if gap is not None for _ in range(tokens)]
+    came = [chunk.tokens for tick in part.ticks for chunk in tick.chunks if within(tick.elapsed + chunk.at)]
+    gaps = [
+        (chunk.at - before.at) / chunk.tokens
+        for tick in part.ticks
+        for before, chunk in pairwise(tick.chunks)
+        if within(tick.elapsed + chunk.at)
+        for _ in range(chunk.tokens)
+    ]
     return Window(
         session=part.session,
         start=start,
@@ -226,19 +225,11 @@ def _window(part: Part, earlier: float, later: float, start: float, last: bool) 
         errors=sum(bool(tick.error) for tick in ended),
         drafts=counts.drafts,
         acceptance=counts.acceptance,
-        alpha=counts.accepted / judged if judged else None,
-        tokens_per_second=sum(tokens for tokens, _ in came) / (later - earlier) if later > earlier else None,
+        alpha=alpha_of(counts.accepted, counts.rollbacks),
+        tokens_per_second=sum(came) / (later - earlier) if later > earlier else None,
         inter_token_p50=quantile(gaps, 0.5),
         inter_token_p95=quantile(gaps, 0.95),
     )
-
-
-def _arrivals(tick: Tick) -> Iterator[tuple[float, int, float | None]]:
-    """When a chunk came, its tokens, and how long after the one before."""
-    earlier: float | None = None
-    for chunk in tick.chunks:
-        yield chunk.at, chunk.tokens, None if earlier is None else chunk.at - earlier
-        earlier = chunk.at
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,11 +281,10 @@ class SoakResult:
         """Those with drafts enough to tell an acceptance from."""
         return tuple(window for window in self.windows if window.enough)
 
-    def sustained_acceptance(self, consecutive: int = 2) -> float | None:
-        """Under which acceptance never was for so many judged windows on end; None where there are fewer."""
+    def sustained_acceptance(self) -> float | None:
+        """Under which acceptance never was for two judged windows on end; None where there are fewer."""
         shares = [window.acceptance for window in self.judged_windows if window.acceptance is not None]
-        spells = [max(shares[i : i + consecutive]) for i in range(len(shares) - consecutive + 1)]
-        return min(spells, default=None)
+        return min(map(max, pairwise(shares)), default=None)
 
     @property
     def complaints(self) -> tuple[str, ...]:
@@ -361,10 +351,9 @@ def soak_parts(ticks: Sequence[Tick], samples: Sequence[Sample]) -> list[Part]:
 
 
 def _curves(parts: Sequence[Part], what: str) -> list[Curve]:
-    read = [
+    return [
         [(one.elapsed, value) for one in part.samples if (value := getattr(one, what)) is not None] for part in parts
     ]
-    return [Curve([at for at, _ in found], [float(value) for _, value in found]) for found in read]
 
 
 def _too_few(curves: Sequence[Curve]) -> str:

@@ -14,8 +14,8 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-Statistic = Literal["median", "mean"] | float
-"""A float is that quantile."""
+Statistic = Literal["mean"] | float
+"""A float is that quantile: 0.5 is the median."""
 
 WARM_UP = 0.25  # of each session: allocators and caches fill
 _BINS = 60  # means over so many stretches of the time: readings repeat, and one reading is no trend
@@ -34,8 +34,8 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate, and what it may truly be: 95 % unless it is said otherwise. `samples` is how many values it rests
-    on; of a single one nothing is known but itself, and the interval has no width."""
+    """An estimate, and what it may truly be, by 95 %. `samples` is how many values it rests on; of a single one nothing
+    is known but itself, and the interval has no width."""
 
     estimate: float
     low: float
@@ -52,12 +52,7 @@ def quantile(values: Sequence[float], q: float) -> float | None:
 
 
 def bootstrap(
-    clusters: Sequence[Sequence[float]],
-    statistic: Statistic = "median",
-    *,
-    confidence: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
+    clusters: Sequence[Sequence[float]], statistic: Statistic = 0.5, *, resamples: int = 2000, seed: int = 0
 ) -> Interval | None:
     """The statistic of all values together; percentile interval over resampled clusters. With one value in each it is
     the ordinary bootstrap. A single cluster's values are resampled as they are. None without values."""
@@ -67,18 +62,16 @@ def bootstrap(
     if len(filled) == 1:
         filled = [[value] for value in filled[0]]
     pool = _Pool(filled)
-    low, high = _middle(pool.resampled(_draws(len(filled), resamples, seed), statistic), confidence)
+    low, high = _middle(pool.resampled(_draws(len(filled), resamples, seed), statistic))
     return Interval(pool.whole(statistic), low, high, pool.size)
 
 
 def ratio(
     numerators: Mapping[_Key, Sequence[float]],
     denominators: Mapping[_Key, Sequence[float]],
-    statistic: Statistic = "median",
+    statistic: Statistic = 0.5,
     *,
-    confidence: float = 0.95,
     resamples: int = 2000,
-    seed: int = 0,
 ) -> Interval | None:
     """One statistic over the other, of the clusters that both sides have, which are resampled together: what makes a
     prompt slow makes it so on both sides, and falls out. `samples` is the smaller side's. None where there is no such
@@ -92,14 +85,14 @@ def ratio(
     if len(shared) == 1:
         # One prompt: each side's values are resampled for themselves.
         above, below = _Pool([[v] for v in numerators[shared[0]]]), _Pool([[v] for v in denominators[shared[0]]])
-        draws = _draws(above.clusters, resamples, seed), _draws(below.clusters, resamples, seed + 1)
+        draws = _draws(above.clusters, resamples, 0), _draws(below.clusters, resamples, 1)
     else:
-        draws = (_draws(len(shared), resamples, seed),) * 2
+        draws = (_draws(len(shared), resamples, 0),) * 2
     with np.errstate(divide="ignore", invalid="ignore"):
         found = above.resampled(draws[0], statistic) / below.resampled(draws[1], statistic)
     if not np.isfinite(found).all():
         return None
-    low, high = _middle(found, confidence)
+    low, high = _middle(found)
     return Interval(above.whole(statistic) / below.whole(statistic), low, high, min(above.size, below.size))
 
 
@@ -126,7 +119,7 @@ class _Pool:
     def whole(self, statistic: Statistic) -> float:
         if statistic == "mean":
             return float(self.values.mean())
-        return float(np.quantile(self.values, _q(statistic)))
+        return float(np.quantile(self.values, statistic))
 
     def resampled(self, draws: NDArray[Any], statistic: Statistic) -> _Floats:
         """Of each resample; `draws` is resamples by clusters, how often each was drawn."""
@@ -134,7 +127,7 @@ class _Pool:
         if statistic == "mean":
             return np.asarray(draws @ self.sums / totals, float)
         ends = np.cumsum(draws @ self.held, axis=1)
-        at = _q(statistic) * (totals - 1)
+        at = statistic * (totals - 1)
         below = np.floor(at).astype(np.int64)
         lower = self._ranked(draws, ends, below)
         upper = self._ranked(draws, ends, np.minimum(below + 1, totals - 1))
@@ -159,24 +152,14 @@ def _draws(clusters: int, resamples: int, seed: int) -> NDArray[Any]:
     return np.bincount(flat, minlength=resamples * clusters).reshape(resamples, clusters)
 
 
-def _q(statistic: Statistic) -> float:
-    q = 0.5 if statistic == "median" else float(statistic)
-    assert 0 <= q <= 1, statistic
-    return q
-
-
-def _middle(found: _Floats, confidence: float) -> tuple[float, float]:
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(found, [tail, 1 - tail])
+def _middle(found: _Floats) -> tuple[float, float]:
+    """What 95 % of them lie within."""
+    low, high = np.quantile(found, [0.025, 0.975])
     return float(low), float(high)
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """One session's readings, in time: seconds and bytes."""
-
-    times: Sequence[float]
-    values: Sequence[float]
+Curve = Sequence[tuple[float, float]]
+"""One session's readings, in time: seconds and bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +179,11 @@ class Growth:
 
 def after_warm_up(curves: Sequence[Curve]) -> tuple[int, float]:
     """How many readings of all sessions growth is told from, and the seconds that they span."""
-    judged = [part for part in map(_settled, curves) if part is not None]
+    judged = _settled(curves)
     return sum(len(times) for times, _ in judged), sum(float(np.ptp(times)) for times, _ in judged)
 
 
-def growth(curves: Sequence[Curve], *, confidence: float = 0.95, seed: int = 0) -> Growth | None:
+def growth(curves: Sequence[Curve]) -> Growth | None:
     """Does memory grow without bound? One slope for all sessions, each with a level of its own; None where there is
     too little to tell.
 
@@ -214,23 +197,20 @@ def growth(curves: Sequence[Curve], *, confidence: float = 0.95, seed: int = 0) 
     Of curves without a leak, from white noise to random walks and staircases, at most 5 % have an interval that lies
     above 0; the unit tests hold it to that.
     """
-    judged = [part for part in map(_settled, curves) if part is not None]
+    judged = _settled(curves)
     width = sum(float(np.ptp(times)) for times, _ in judged) / _BINS
     if not width:
         return None
     binned = [part for part in (_binned(times, values, width) for times, values in judged) if len(part[0]) >= _FEWEST]
     if not binned:
         return None
-    return Growth(_slope(binned, confidence, seed), sum(float(np.ptp(times)) for times, _ in binned))
+    return Growth(_slope(binned), sum(float(np.ptp(times)) for times, _ in binned))
 
 
-def _settled(curve: Curve) -> tuple[_Floats, _Floats] | None:
-    """What comes after the warm-up."""
-    times, values = np.asarray(curve.times, float), np.asarray(curve.values, float)
-    if not len(times):
-        return None
-    kept = times >= times[0] + WARM_UP * np.ptp(times)
-    return times[kept], values[kept]
+def _settled(curves: Sequence[Curve]) -> list[_Floats]:
+    """What comes after the warm-up: times and values of each session that has any."""
+    read = [np.asarray(curve, float).T for curve in curves if len(curve)]
+    return [part[:, part[0] >= part[0, 0] + WARM_UP * np.ptp(part[0])] for part in read]
 
 
 def _binned(times: _Floats, values: _Floats, width: float) -> tuple[_Floats, _Floats]:
@@ -240,7 +220,7 @@ def _binned(times: _Floats, values: _Floats, width: float) -> tuple[_Floats, _Fl
     return np.bincount(place, times) / counts, np.bincount(place, values) / counts
 
 
-def _slope(curves: Sequence[tuple[_Floats, _Floats]], confidence: float, seed: int) -> Interval:
+def _slope(curves: Sequence[tuple[_Floats, _Floats]]) -> Interval:
     session = np.repeat(np.arange(len(curves)), [len(times) for times, _ in curves])
     times, values = (np.concatenate([curve[i] for curve in curves]) for i in (0, 1))
     # Columns: the common slope, then each session's own level.
@@ -268,9 +248,8 @@ def _slope(curves: Sequence[tuple[_Floats, _Floats]], confidence: float, seed: i
     weights, slopes, errors = (np.array(column) for column in zip(*found, strict=True))
     weights = np.exp(weights - weights.max())
     weights /= weights.sum()
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     drawn = rng.choice(len(weights), _DRAWS, p=weights)
     may_be = slopes[drawn] + errors[drawn] * rng.standard_t(freedom, _DRAWS)
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(may_be, [tail, 1 - tail]) * spread
-    return Interval(float(weights @ slopes) * spread, float(low), float(high), len(values))
+    low, high = _middle(may_be * spread)
+    return Interval(float(weights @ slopes) * spread, low, high, len(values))

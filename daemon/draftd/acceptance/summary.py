@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import chain, groupby, zip_longest
+from itertools import chain, zip_longest
 from types import MappingProxyType
 
 from draftd.acceptance import ticks as figures
@@ -23,7 +23,7 @@ class MetricDef:
     unit: str  # s, tokens/s, tokens, or 1 for a share
     description: str
     figure: Callable[[Tick], float | Sequence[float] | None]
-    statistic: Statistic = "median"
+    statistic: Statistic = 0.5
 
     def values(self, tick: Tick) -> Sequence[float]:
         found = self.figure(tick)
@@ -31,6 +31,7 @@ class MetricDef:
 
 
 _SHARED = "% of tokens take no longer; the tokens of one chunk share its time."
+_GAPS = "% of gaps between chunks are no longer."
 METRICS: Mapping[str, MetricDef] = MappingProxyType(
     {
         "decode_tokens_per_second": MetricDef(
@@ -51,12 +52,7 @@ METRICS: Mapping[str, MetricDef] = MappingProxyType(
             "s", "The time after the first token, divided by the tokens after it.", figures.time_per_output_token
         ),
         **{f"inter_token_p{q}": MetricDef("s", f"{q} {_SHARED}", figures.inter_token, q / 100) for q in (50, 95, 99)},
-        **{
-            f"inter_chunk_p{q}": MetricDef(
-                "s", f"{q} % of gaps between chunks are no longer.", figures.inter_chunk, q / 100
-            )
-            for q in (50, 95, 99)
-        },
+        **{f"inter_chunk_p{q}": MetricDef("s", f"{q} {_GAPS}", figures.inter_chunk, q / 100) for q in (50, 95, 99)},
         "end_to_end": MetricDef("s", "The time from asking to the end of the answer.", lambda tick: tick.ended),
         "acceptance": MetricDef(
             "1", "The share of drafted tokens that the target accepts, by request.", lambda tick: tick.counts.acceptance
@@ -178,14 +174,9 @@ def summarise(
         peak_resident=max((s.resident for s in beside if s.resident is not None), default=None),
         peak_mlx=max((s.mlx_active for s in beside if s.mlx_active is not None), default=None),
         watts=watts,
-        joules_per_token=watts * busy_seconds(usable) / tokens if watts is not None and tokens else None,
+        joules_per_token=watts * sum(map(_wall, _together(usable))) / tokens if watts is not None and tokens else None,
         total_tokens_per_second=total_throughput(mine, arm),
     )
-
-
-def busy_seconds(ticks: Iterable[Tick]) -> float:
-    """For how long at least one of the requests ran."""
-    return sum(_wall(together) for together in _together(ticks))
 
 
 def total_throughput(ticks: Iterable[Tick], arm: str) -> Interval | None:
@@ -211,19 +202,18 @@ def _by_prompt(ticks: Iterable[Tick], metric: MetricDef) -> dict[_PromptKey, lis
 
 def _together(ticks: Iterable[Tick]) -> Iterable[list[Tick]]:
     """Requests that ran at one time, each with another of its group."""
-    ordered = sorted(ticks, key=lambda tick: (tick.place.session, tick.elapsed))
-    for _, of_session in groupby(ordered, key=lambda tick: tick.place.session):
-        together: list[Tick] = []
-        end = 0.0
-        for tick in of_session:
-            if together and tick.elapsed >= end:
-                yield together
-                together = []
-            end = max(end, tick.elapsed + tick.ended) if together else tick.elapsed + tick.ended
-            together.append(tick)
-        if together:
+    together: list[Tick] = []
+    until = 0, 0.0  # the session, and when the last of those that run ends
+    for tick in sorted(ticks, key=lambda tick: (tick.place.session, tick.elapsed)):
+        if together and (tick.place.session, tick.elapsed) >= until:
             yield together
+            together = []
+        until = max(until, (tick.place.session, tick.elapsed + tick.ended))
+        together.append(tick)
+    if together:
+        yield together
 
 
 def _wall(together: Sequence[Tick]) -> float:
+    """Seconds in which at least one of them ran."""
     return max(tick.elapsed + tick.ended for tick in together) - min(tick.elapsed for tick in together)

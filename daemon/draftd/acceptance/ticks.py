@@ -19,7 +19,6 @@ from draftd.core import (
     DraftCounts,
     DrafterName,
     FinishReason,
-    ModePreference,
     WorkloadClass,
 )
 
@@ -151,10 +150,6 @@ class Arm:
     @property
     def speculative(self) -> bool:
         return self.block_length > 0
-
-    @property
-    def mode(self) -> ModePreference:
-        return ModePreference.SPECULATIVE if self.speculative else ModePreference.AUTOREGRESSIVE
 
     @property
     def depth_mode(self) -> DepthMode:

@@ -12,12 +12,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal, Protocol
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 _MOST_CHARACTERS = 20_000  # of an answer that is looked at
 _MOST_OBJECTS = 64  # places at which an object may begin that are tried
 _THOUGHT = re.compile(r"^.*</think>", re.DOTALL)
-_TYPES: Mapping[str, tuple[type, ...]] = {
+_Type = Literal["string", "integer", "number", "boolean", "array", "object"]
+_TYPES: Mapping[_Type, tuple[type, ...]] = {
     "string": (str,),
     "integer": (int,),
     "number": (int, float),
@@ -25,12 +26,6 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "array": (list,),
     "object": (dict,),
 }
-
-
-def _type(name: str) -> str:
-    if name not in _TYPES:
-        raise ValueError(", ".join(_TYPES))
-    return name
 
 
 Functions = Annotated[frozenset[str], Field(min_length=1)]
@@ -48,7 +43,7 @@ class Check(Protocol):
 class JsonObject:
     """An object with at least `keys` (name to type), of which those in `values` have these values."""
 
-    keys: Mapping[str, Annotated[str, AfterValidator(_type)]]
+    keys: Mapping[str, _Type]
     values: Mapping[str, object]
     kind: Literal["json_object"] = "json_object"
 

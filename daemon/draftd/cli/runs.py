@@ -148,10 +148,7 @@ def own_daemon(*arguments: str) -> Iterator[Serving]:
 
 def prices(settings: Settings) -> CostRates | None:
     """What the machine costs, where the settings say."""
-    cost = settings.cost
-    if cost.per_hour is None and cost.tariff is None:
-        return None
-    return CostRates(cost.currency, cost.per_hour, cost.watts, cost.tariff)
+    return CostRates.from_settings({f"cost.{name}": str(value) for name, value in settings.cost if value is not None})
 
 
 def open_run(path: Path | None, which: Which) -> tuple[RunFolder, Which]:

@@ -16,9 +16,10 @@ from draftd.acceptance.cost import (
     expected_tokens,
     measured_costs,
     per_answer,
-    per_thousand_tokens,
     speedup,
 )
+from draftd.acceptance.report.figures import money
+from draftd.acceptance.statistics import Interval
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Tick
 from draftd.core import PROMPT_LOOKUP, DraftCounts
 from draftd.errors import ConfigError
@@ -38,7 +39,6 @@ def test_an_hour_costs_what_the_machine_and_its_power_do() -> None:
 @pytest.mark.parametrize("rates", [CostRates("$"), CostRates("$", watts=50), CostRates("$", tariff=0.4)])
 def test_what_is_not_known_costs_nothing_that_could_be_said(rates: CostRates) -> None:
     assert rates.hourly is None
-    assert per_thousand_tokens(rates, 100) is None
     assert per_answer(rates, 10) is None
 
 
@@ -51,13 +51,12 @@ def test_power_that_was_measured_stands_in_for_power_that_was_not_set() -> None:
 
 def test_tokens_and_answers_are_shares_of_the_hour() -> None:
     rates = CostRates("$", per_hour=3.6)
-    assert per_thousand_tokens(rates, 100) == pytest.approx(0.01)  # ten seconds, a tenth of a cent each
     assert per_answer(rates, 25) == pytest.approx(0.025)
-    assert per_thousand_tokens(rates, 0) is None
+    assert money(rates, Interval(100, 90, 110, 1)) == "$0.0100"  # ten seconds, a tenth of a cent each
 
 
 def test_free_is_a_price_too() -> None:
-    assert per_thousand_tokens(CostRates("$", per_hour=0), 100) == 0
+    assert per_answer(CostRates("$", per_hour=0), 100) == 0
 
 
 def rates(**settings: str) -> CostRates | None:

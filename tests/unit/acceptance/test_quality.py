@@ -213,7 +213,7 @@ class TestOptions:
         chosen = QualityOptions(temperature=0.8, repeats=2).settled(MODEL)
         assert chosen.block_length == 4
         assert QualityOptions.resumed(chosen.plan()) == chosen
-        assert QualityOptions.resumed(chosen.plan(), repeats=5) == replace(chosen, repeats=5)
+        assert QualityOptions.resumed(chosen.plan(), repeats=5) == chosen.model_copy(update={"repeats": 5})
         with pytest.raises(OptionError, match="quality.json: repeats"):
             QualityOptions.from_plan({"repeats": "many"})
 

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from draftd.acceptance import samples as module
-from draftd.acceptance.samples import Sample, Sampler, sample
+from draftd.acceptance.samples import Sample, sample, sampling
 from draftd.acceptance.ticks import Stage
 from draftd.client.client import CallError, DraftdClient
 from draftd.protocol import duration
@@ -104,10 +104,10 @@ def test_samples_bear_the_arm_in_hand_and_go_on_over_gaps() -> None:
         return control.GetStatusResponse()
 
     client: Any = SimpleNamespace(status=status)
-    sampler = Sampler(client, Stage.SWEEP, 2, time.perf_counter() - 50, kept.append, period_seconds=0.002)
-    with sampler:
+    began = time.perf_counter() - 50
+    with sampling(client, Stage.SWEEP, 2, began, kept.append, period_seconds=0.002) as mark:
         until(lambda: len(kept) >= 2)
-        sampler.mark("k4")
+        mark("k4")
         before = len(kept)
         until(lambda: len(kept) >= before + 3)
     assert not alive()
@@ -124,7 +124,7 @@ def test_leaving_ends_the_pause_between_two_samples() -> None:
     """A sampler with an hour to wait is joined at once; the first sample is taken at the start."""
     kept: list[Sample] = []
     client: Any = SimpleNamespace(status=lambda timeout: control.GetStatusResponse())
-    with Sampler(client, Stage.SWEEP, 1, time.perf_counter(), kept.append, period_seconds=3600):
+    with sampling(client, Stage.SWEEP, 1, time.perf_counter(), kept.append, period_seconds=3600):
         until(lambda: len(kept) == 1)
     assert not alive()
 
@@ -143,7 +143,7 @@ def test_a_call_that_hangs_does_not_delay_the_end(monkeypatch: pytest.MonkeyPatc
 
     client: Any = SimpleNamespace(status=status)
     try:
-        with Sampler(client, Stage.SWEEP, 1, 0.0, lambda one: None, period_seconds=0.01):
+        with sampling(client, Stage.SWEEP, 1, 0.0, lambda one: None, period_seconds=0.01):
             assert asked.wait(10)
         assert alive()
         assert deadlines == [-0.9]
@@ -157,7 +157,7 @@ def test_a_real_daemon_that_goes_away_leaves_a_gap(tmp_path: Path) -> None:
     with serving(tmp_path, lambda: scripted_models(0.7)) as served:
         client = DraftdClient(served.target)
         try:
-            with Sampler(client, Stage.SOAK, 1, time.perf_counter(), kept.append, period_seconds=0.005):
+            with sampling(client, Stage.SOAK, 1, time.perf_counter(), kept.append, period_seconds=0.005):
                 until(lambda: len(kept) >= 3)
                 assert kept[0].variant == "on"
                 assert kept[0].level == "full"

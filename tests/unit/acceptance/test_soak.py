@@ -7,12 +7,12 @@ import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from draftd.acceptance import session as session_module
 from draftd.acceptance import soak as soak_run
 from draftd.acceptance.folder import RunError, RunFolder
 from draftd.acceptance.options import OptionError, SoakOptions
@@ -273,7 +273,7 @@ class TestOptions:
     def test_a_plan_is_read_again_as_it_was_and_what_is_given_wins(self) -> None:
         chosen = SoakOptions(duration=30.0, seed=4).settled(MODEL, 8)
         assert SoakOptions.resumed(chosen.plan()) == chosen
-        assert SoakOptions.resumed(chosen.plan(), duration=60.0) == replace(chosen, duration=60.0)
+        assert SoakOptions.resumed(chosen.plan(), duration=60.0) == chosen.model_copy(update={"duration": 60.0})
         with pytest.raises(OptionError, match="soak.json: duration"):
             SoakOptions.from_plan({"duration": "long"})
 
@@ -346,7 +346,10 @@ class TestRun:
         assert (path / "soak.jsonl").read_bytes() == kept
         with pytest.raises(RunError, match="soak: block_length: got 2; allowed: 3, as this run began with"):
             run_soak(
-                session_of(daemon.client, path), replace(self.OPTIONS, block_length=2), daemon.client.model(), silent
+                session_of(daemon.client, path),
+                self.OPTIONS.model_copy(update={"block_length": 2}),
+                daemon.client.model(),
+                silent,
             )
 
     def test_one_that_is_stopped_ends_with_the_answers_that_are_under_way(
@@ -357,10 +360,10 @@ class TestRun:
                 raise KeyboardInterrupt
 
         monkeypatch.setattr(soak_run, "_LOOK_SECONDS", 0.1)
-        monkeypatch.setattr(soak_run, "STOP_SECONDS", 5.0)
+        monkeypatch.setattr(session_module, "STOP_SECONDS", 5.0)
         session = session_of(daemon.client, tmp_path / "run")
         with pytest.raises(KeyboardInterrupt):
-            run_soak(session, replace(self.OPTIONS, duration=600.0), daemon.client.model(), impatient)
+            run_soak(session, self.OPTIONS.model_copy(update={"duration": 600.0}), daemon.client.model(), impatient)
         assert streams() == []
         assert 0 < soaked_seconds(session.folder) < 60
         assert not soak_complete(session.folder)
@@ -370,7 +373,12 @@ class TestRun:
         model = daemon.client.model()
         daemon.in_force.move(1, Signal(Cause.MEMORY, FallbackLevel.SHORT_BLOCK))
         try:
-            run_soak(session, replace(self.OPTIONS, block_length=model.max_draft_tokens, duration=1.0), model, silent)
+            run_soak(
+                session,
+                self.OPTIONS.model_copy(update={"block_length": model.max_draft_tokens, "duration": 1.0}),
+                model,
+                silent,
+            )
         finally:
             daemon.in_force.restore(0, None)
         result = judged(session.folder)
@@ -383,7 +391,9 @@ class TestRun:
             session = session_of(away, tmp_path / "run")
             began = time.monotonic()
             with pytest.raises(MeasurementStopped, match="nothing was answered for .* UNAVAILABLE"):
-                run_soak(session, replace(self.OPTIONS, duration=600.0), model, silent, patience_seconds=0.3)
+                run_soak(
+                    session, self.OPTIONS.model_copy(update={"duration": 600.0}), model, silent, patience_seconds=0.3
+                )
         assert time.monotonic() - began < 30
         assert streams() == []
         result = judged(session.folder)

@@ -12,7 +12,6 @@ from draftd.acceptance.samples import Sample
 from draftd.acceptance.summary import (
     METRICS,
     against,
-    busy_seconds,
     measure,
     per_position,
     select,
@@ -160,7 +159,8 @@ def test_requests_at_a_time_are_counted_together() -> None:
     assert found is not None
     assert found.samples == 3
     assert (found.low, found.estimate, found.high) == (pytest.approx(10), pytest.approx(20), pytest.approx(20))
-    assert busy_seconds(ticks) == pytest.approx(4.0)
+    energy = summarise(ticks, [sample("k4-x2", watts=15.0)], "k4-x2").joules_per_token
+    assert energy == pytest.approx(15 * 4.0 / 60)
 
 
 def test_a_request_that_outlasts_its_neighbours_holds_its_group_together() -> None:

@@ -98,7 +98,7 @@ def test_a_broken_check_is_named_with_its_field(changed: dict[str, object], name
 def test_a_type_that_json_does_not_have_is_named() -> None:
     line = json.dumps({**PROMPT, "check": {"kind": "json_object", "keys": {"a": "text"}, "values": {}}})
     with pytest.raises(
-        FrozenPromptError, match=r"line 1: check\.json_object\.keys\.a: got 'text'; allowed: string, integer"
+        FrozenPromptError, match=r"line 1: check\.json_object\.keys\.a: got 'text'; allowed: 'string', 'integer'"
     ):
         parse_canaries(line, "f.jsonl")
 

@@ -12,8 +12,8 @@ from itertools import combinations, product
 from pathlib import Path
 
 from draftd.acceptance.folder import RunError, RunFolder
-from draftd.acceptance.gate.metrics import METRICS, Evidence, Lack, Metric, Moves, Reading, Scope, read
-from draftd.acceptance.gate.spec import Against, By, Candidate, Criterion, Spec, Unreadable
+from draftd.acceptance.gate.metrics import METRICS, Evidence, Metric, Reading, read
+from draftd.acceptance.gate.spec import Candidate, Criterion, Spec
 from draftd.acceptance.manifest import Difference, Manifest, differences
 from draftd.acceptance.sweep.result import knee
 from draftd.acceptance.ticks import Arm, Stage
@@ -101,7 +101,8 @@ def hindrances(run: Evidence, baseline: Evidence | None, may_differ: Sequence[st
         refused += _within(baseline)
         for one, _, _ in _differing(product(_kept(baseline), _kept(run))):
             line = f"{one.field} is {one.right} in this run, and {one.left} in the baseline {baseline.name}"
-            (allowed if _is_below(one.field, may_differ) else refused).append(line)
+            may = any(f"{one.field}.".startswith(f"{prefix}.") for prefix in may_differ)
+            (allowed if may else refused).append(line)
     return refused, allowed
 
 
@@ -139,10 +140,6 @@ def _differing(pairs: Iterable[tuple[_Session, _Session]]) -> Iterator[tuple[Dif
                 yield one, first, second
 
 
-def _is_below(field: str, prefixes: Sequence[str]) -> bool:
-    return any(field == prefix or field.startswith(f"{prefix}.") for prefix in prefixes)
-
-
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """The candidate as it stands. `block_length` is None where the sweep does not show it."""
@@ -174,10 +171,7 @@ def choose(candidate: Candidate, run: Evidence) -> Chosen:
         return Chosen(None, candidate.drafter)
     if found.block_length:
         return Chosen(found.block_length, candidate.drafter, found.sentence)
-    drafting = {length: ratio.estimate for length, ratio in found.curve if length}
-    if not drafting:
-        return Chosen(None, candidate.drafter, found.sentence)
-    best = max(drafting, key=lambda length: drafting[length])
+    best, _ = max((one for one in found.curve if one[0]), key=lambda one: one[1].estimate)
     judged = f"Blocks of {best} are judged, because they are the fastest."
     return Chosen(best, candidate.drafter, f"{found.sentence} {judged}")
 
@@ -185,10 +179,8 @@ def choose(candidate: Candidate, run: Evidence) -> Chosen:
 def judge(criterion: Criterion, chosen: Chosen, run: Evidence, baseline: Evidence | None) -> Judgement:
     """`baseline` is another run, for criteria that are against it."""
     metric = METRICS[criterion.metric]
-    swept = metric.stage is Stage.SWEEP
-    arm = chosen.arm(criterion) if swept else None
-    scope = Scope(arm, criterion.group, criterion.workload, criterion.against is Against.AUTOREGRESSIVE)
-    reading = read(criterion.metric, run, scope, baseline if criterion.against is Against.BASELINE else None)
+    arm = chosen.arm(criterion) if metric.stage is Stage.SWEEP else None
+    reading = read(criterion, arm, run, baseline if criterion.against == "baseline" else None)
     outcome, reason = weigh(criterion, reading, metric)
     return Judgement(criterion, arm.id if arm is not None else "", reading, outcome, reason)
 
@@ -197,10 +189,10 @@ def weigh(criterion: Criterion, reading: Reading, metric: Metric) -> tuple[Outco
     """What comes of a reading, and why. Few samples are enough where more of them cannot mend what they show."""
     few = f"{reading.samples} of at least {criterion.min_samples} {metric.counted}"
     if reading.value is None:
-        if reading.lack is Lack.TOO_FEW:
+        if reading.lack == "too_few":
             short = reading.samples < criterion.min_samples
             return Outcome.TOO_FEW_SAMPLES, f"{few}: {reading.reason}" if short else reading.reason
-        excused = reading.lack is Lack.UNREADABLE and criterion.unreadable is Unreadable.EXCUSE
+        excused = reading.lack == "unreadable" and criterion.unreadable == "excuse"
         return (Outcome.EXCUSED if excused else Outcome.NOT_MEASURED), reading.reason
     holds = criterion.comparison.holds(_decides(criterion, reading, reading.value), criterion.threshold)
     if reading.samples < criterion.min_samples and (holds or not _lasts(criterion, reading.value, metric)):
@@ -211,12 +203,12 @@ def weigh(criterion: Criterion, reading: Reading, metric: Metric) -> tuple[Outco
 def _lasts(criterion: Criterion, value: float, metric: Metric) -> bool:
     """Whether a value that does not hold cannot come to hold any more."""
     wanted = criterion.comparison.direction or (1 if value < criterion.threshold else -1)
-    return criterion.against is None and metric.moves is (Moves.DOWN if wanted > 0 else Moves.UP)
+    return criterion.against is None and metric.moves == ("down" if wanted > 0 else "up")
 
 
 def _decides(criterion: Criterion, reading: Reading, value: float) -> float:
     """The figure that has to pass."""
-    if criterion.judge is By.ESTIMATE or reading.low is None or reading.high is None:
+    if criterion.judge == "estimate" or reading.low is None or reading.high is None:
         return value
     ends = {1: (reading.low,), -1: (reading.high,), 0: (reading.low, reading.high)}[criterion.comparison.direction]
     return max(ends, key=lambda end: abs(end - criterion.threshold))
@@ -227,7 +219,7 @@ def judge_run(path: Path, spec: Spec, *, baseline: Path | None = None, may_diffe
 
     `may_differ`: dotted fields of a manifest, or what they begin with, in which the run may differ from its baseline.
     """
-    needing = [one.name for one in spec.criterion if one.against is Against.BASELINE]
+    needing = [one.name for one in spec.criterion if one.against == "baseline"]
     if needing and baseline is None:
         reason = f"{needing[0]!r} needs a baseline, and none is given"
         return not_judged(reason, spec=spec.name, run=path.resolve().name)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
+from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from draftd.acceptance import summary
 from draftd.acceptance.folder import RunFolder
@@ -20,7 +20,9 @@ from draftd.acceptance.statistics import Growth, Interval
 from draftd.acceptance.sweep.plan import measured
 from draftd.acceptance.sweep.run import missing_requests
 from draftd.acceptance.ticks import Arm, Stage, Tick
-from draftd.core import WorkloadClass
+
+if TYPE_CHECKING:
+    from draftd.acceptance.gate.spec import Criterion
 
 _OF_DRAFTS = ("acceptance", "acceptance_at_position_0", "mean_accepted_length")
 _ONE_WAY = "no prompt was answered both ways"
@@ -28,9 +30,9 @@ _ONE_WAY = "no prompt was answered both ways"
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All that a run holds for a gate. `soak` and `quality` are None where that stage was not run. `manifests` are
-    those of the sessions that measured something; one that was not kept is None. `arms`: which a stage was of.
-    `missing` requests of the sweep are still to be measured."""
+    """All that a run holds for a gate. By a stage's name what it came to, empty or None where it was not run.
+    `manifests` are those of the sessions that measured something; one that was not kept is None. `arms`: which a stage
+    was of. `missing` requests of the sweep are still to be measured."""
 
     name: str
     manifests: Mapping[int, Manifest | None]
@@ -39,10 +41,6 @@ class Evidence:
     quality: QualityResult | None = None
     arms: Mapping[Stage, Sequence[str]] = field(default_factory=dict)
     missing: int = 0
-
-    def of(self, stage: Stage) -> Any:
-        """What a stage came to: the sweep's ticks, or a result; empty or None where it was not run."""
-        return {Stage.SWEEP: self.sweep, Stage.SOAK: self.soak, Stage.QUALITY: self.quality}[stage]
 
     @classmethod
     def read(cls, folder: RunFolder) -> Evidence:
@@ -62,20 +60,11 @@ class Evidence:
         )
 
 
-class Lack(Enum):
-    """Why there is no value."""
-
-    NOTHING = "nothing was measured"
-    TOO_FEW = "too little was measured to tell"
-    UNREADABLE = "the machine could not be asked: no longer run would have shown it"
-
-
-class Moves(Enum):
-    """Where a value can go to as a run goes on. What can only go up, and is too high, stays too high."""
-
-    BOTH_WAYS = "both ways"
-    UP = "up"
-    DOWN = "down"
+Lack = Literal["nothing", "too_few", "unreadable"]
+"""Why there is no value: nothing was measured; too little was, to tell; or the machine could not be asked, so that no
+longer run would have shown it."""
+Moves = Literal["both ways", "up", "down"]
+"""Where a value can go to as a run goes on. What can only go up, and is too high, stays too high."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,32 +85,8 @@ class Reading:
         return cls(found.estimate, found.low, found.high, found.samples)
 
     @classmethod
-    def none(cls, reason: str, lack: Lack = Lack.NOTHING, samples: int = 0) -> Reading:
+    def none(cls, reason: str, lack: Lack = "nothing", samples: int = 0) -> Reading:
         return cls(None, samples=samples, lack=lack, reason=reason)
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """Which requests of a sweep: those of `arm`, of the group and the workload where they are named."""
-
-    arm: Arm | None = None
-    group: str | None = None
-    workload: WorkloadClass | None = None
-    over_autoregressive: bool = False  # as a ratio to the autoregressive arm's
-
-    def narrowed(self, ticks: Iterable[Tick]) -> list[Tick]:
-        """Of all arms."""
-        return [
-            tick
-            for tick in ticks
-            if self.group in (None, tick.place.group) and self.workload in (None, tick.place.workload)
-        ]
-
-    def __str__(self) -> str:
-        arm = "" if self.arm is None else self.arm.id
-        if self.arm is not None and self.over_autoregressive:
-            arm += f" and {self.arm.baseline.id}"
-        return " in ".join(part for part in (arm, self.group, self.workload) if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,22 +100,23 @@ class Metric:
     has_interval: bool = False
     divisible: bool = True
     autoregressive: bool = False  # it exists without drafts
-    moves: Moves = Moves.BOTH_WAYS
+    moves: Moves = "both ways"
 
 
-def read(name: str, run: Evidence, scope: Scope, baseline: Evidence | None = None) -> Reading:
-    """The metric of that name; as a ratio to `baseline`, another run, where one is given."""
-    metric = METRICS[name]
-    if not run.of(metric.stage):
+def read(criterion: Criterion, arm: Arm | None, run: Evidence, baseline: Evidence | None = None) -> Reading:
+    """The criterion's metric, where it is a sweep's of that arm; as a ratio to `baseline`, another run, where one is
+    given."""
+    metric = METRICS[criterion.metric]
+    if not getattr(run, metric.stage):
         return Reading.none(f"the run has no {metric.stage}")
     if metric.read is None:
-        return _of_sweep(name, run, scope, baseline)
-    ours = metric.read(run.of(metric.stage))
+        return _of_sweep(criterion, arm, run, baseline)
+    ours = metric.read(getattr(run, metric.stage))
     if baseline is None or ours.value is None:
         return ours
-    if not baseline.of(metric.stage):
+    if not getattr(baseline, metric.stage):
         return Reading.none(f"the baseline has no {metric.stage}")
-    theirs = metric.read(baseline.of(metric.stage))
+    theirs = metric.read(getattr(baseline, metric.stage))
     if theirs.value is None:
         return theirs
     if not theirs.value:
@@ -163,29 +129,35 @@ def read(name: str, run: Evidence, scope: Scope, baseline: Evidence | None = Non
 _TOGETHER = "total_tokens_per_second"
 
 
-def _of_sweep(name: str, run: Evidence, scope: Scope, baseline: Evidence | None) -> Reading:
-    arm, ticks = scope.arm, scope.narrowed(run.sweep)
+def _of_sweep(criterion: Criterion, arm: Arm | None, run: Evidence, baseline: Evidence | None) -> Reading:
     if arm is None:
         return Reading.none("the candidate's block length is not known: the sweep shows no knee")
+    name, group, workload, whose = criterion.metric, criterion.group, criterion.workload, arm.id
+
+    def narrowed(ticks: Iterable[Tick]) -> list[Tick]:
+        """Of all arms."""
+        return [one for one in ticks if group in (None, one.place.group) and workload in (None, one.place.workload)]
+
+    ticks = narrowed(run.sweep)
     if name == _TOGETHER:
         found = summary.total_throughput(ticks, arm.id)
-    elif scope.over_autoregressive:
+    elif criterion.against == "autoregressive":
         found = summary.against(ticks, arm.id, arm.baseline.id, name)
+        whose += f" and {arm.baseline.id}"
     elif baseline is not None:
-        found = summary.against(ticks, arm.id, arm.id, name, scope.narrowed(baseline.sweep))
+        found = summary.against(ticks, arm.id, arm.id, name, narrowed(baseline.sweep))
     else:
         found = summary.measure(summary.select(ticks, arm=arm.id), name)
     if found is None:
         both = " in both runs" if baseline is not None else ""
-        return Reading.none(f"no prompt was answered{both} by {scope}")
+        return Reading.none(f"no prompt was answered{both} by {' in '.join(filter(None, (whose, group, workload)))}")
     return Reading.of(found)
 
 
 # the soak
 
 
-def _soak(unit: str, counted: str, read: Callable[[SoakResult], Reading], **more: Any) -> Metric:
-    return Metric(Stage.SOAK, unit, counted, read, **more)
+_soak = partial(Metric, Stage.SOAK)
 
 
 def _machine(unit: str, what: str, figure: str, readings: Iterable[str], **more: Any) -> Metric:
@@ -200,10 +172,10 @@ def _machine(unit: str, what: str, figure: str, readings: Iterable[str], **more:
             return Reading(value, samples=counted, reason=growing)
         if counted:
             few = soak.too_few_samples or f"{counted} readings are too few to tell"
-            return Reading.none(few, Lack.TOO_FEW, counted)
+            return Reading.none(few, "too_few", counted)
         if not soak.readings.get("at"):
             return Reading.none("the machine was not read during the soak")
-        return Reading.none(f"{what} cannot be read on this machine", Lack.UNREADABLE)
+        return Reading.none(f"{what} cannot be read on this machine", "unreadable")
 
     return _soak(unit, "readings", read, **more)
 
@@ -211,7 +183,7 @@ def _machine(unit: str, what: str, figure: str, readings: Iterable[str], **more:
 def _sustained(soak: SoakResult) -> Reading:
     value, judged = soak.sustained_acceptance(), len(soak.judged_windows)
     if value is None:
-        return Reading.none(f"only {judged} of {len(soak.windows)} windows had enough drafts", Lack.TOO_FEW, judged)
+        return Reading.none(f"only {judged} of {len(soak.windows)} windows had enough drafts", "too_few", judged)
     return Reading(value, samples=judged)
 
 
@@ -227,10 +199,7 @@ def _errors(stage: SoakResult | QualityResult) -> Reading:
 # quality: shares of prompts, greedy
 
 
-def _quality(
-    read: Callable[[QualityResult], Reading], unit: str = "1", counted: str = "prompts", **more: Any
-) -> Metric:
-    return Metric(Stage.QUALITY, unit, counted, read, **more)
+_quality = partial(Metric, Stage.QUALITY, "1", "prompts")
 
 
 def _share(figure: Callable[[Comparison], float | Interval | None]) -> Callable[[QualityResult], Reading]:
@@ -268,7 +237,6 @@ def _sound(found: QualityResult) -> Reading:
     return Reading(0.0 if broken else 1.0, samples=len(found.greedy.prompts), reason="".join(broken))
 
 
-_UP, _DOWN = Moves.UP, Moves.DOWN
 _MEMORY = ("resident", "mlx_active")
 _ESTIMATED: dict[str, Any] = {"has_interval": True, "divisible": False}
 
@@ -279,25 +247,25 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
             for name, one in summary.METRICS.items()
         },
         _TOGETHER: Metric(Stage.SWEEP, "tokens/s", "groups", **_ESTIMATED),
-        "soak.seconds": _soak("s", "sessions", lambda soak: Reading(soak.seconds, samples=soak.sessions), moves=_UP),
-        "soak.requests": _soak("", "requests", lambda soak: Reading(soak.requests, samples=soak.requests), moves=_UP),
-        "soak.errors": _soak("", "requests", _errors, moves=_UP),
+        "soak.seconds": _soak("s", "sessions", lambda soak: Reading(soak.seconds, samples=soak.sessions), moves="up"),
+        "soak.requests": _soak("", "requests", lambda soak: Reading(soak.requests, samples=soak.requests), moves="up"),
+        "soak.errors": _soak("", "requests", _errors, moves="up"),
         "soak.tokens_per_second": _soak("tokens/s", "requests", _rate),
-        "soak.peak_resident": _machine("By", "memory", "peak_resident", ["resident"], moves=_UP),
-        "soak.headroom": _machine("By", "free memory", "least_headroom", ["headroom"], moves=_DOWN),
-        "soak.critical_seconds": _machine("s", "memory pressure", "longest_critical", ["pressure"], moves=_UP),
-        "soak.swap_in": _machine("By", "swap-ins", "swap_in", ["swap_in"], moves=_UP),
-        "soak.throttles": _machine("", "throttle events", "throttles", ["throttles"], moves=_UP),
+        "soak.peak_resident": _machine("By", "memory", "peak_resident", ["resident"], moves="up"),
+        "soak.headroom": _machine("By", "free memory", "least_headroom", ["headroom"], moves="down"),
+        "soak.critical_seconds": _machine("s", "memory pressure", "longest_critical", ["pressure"], moves="up"),
+        "soak.swap_in": _machine("By", "swap-ins", "swap_in", ["swap_in"], moves="up"),
+        "soak.throttles": _machine("", "throttle events", "throttles", ["throttles"], moves="up"),
         "soak.resident_growth": _machine("By/s", "memory", "resident", ["resident"], **_ESTIMATED),
         "soak.mlx_growth": _machine("By/s", "memory", "mlx", ["mlx_active"], **_ESTIMATED),
         "soak.days_to_exhaustion": _machine("d", "memory", "days_to_exhaustion", _MEMORY, divisible=False),
-        "soak.acceptance_held": _soak("1", "windows", _sustained, moves=_DOWN),
+        "soak.acceptance_held": _soak("1", "windows", _sustained, moves="down"),
         "quality.success_autoregressive": _quality(_share(lambda found: found.autoregressive)),
         "quality.success_speculative": _quality(_share(lambda found: found.speculative)),
         "quality.difference": _quality(_share(lambda found: found.difference), **_ESTIMATED),
         "quality.gap": _quality(_share(_gap), divisible=False),
         "quality.identical": _quality(_identical),
-        "quality.errors": _quality(_errors, "", "requests"),
+        "quality.errors": Metric(Stage.QUALITY, "", "requests", _errors),
         "quality.checkers_sound": _quality(_sound, divisible=False),
     }
 )

@@ -18,13 +18,9 @@ from markupsafe import Markup
 
 from draftd.acceptance.gate.judge import Decision, Judgement, Outcome, Verdict
 from draftd.acceptance.gate.metrics import METRICS, Reading
-from draftd.acceptance.gate.spec import Against, By, Criterion
+from draftd.acceptance.gate.spec import Criterion
 
 _SIGNS = {">=": "≥", ">": ">", "<=": "≤", "<": "<", "==": "="}
-
-
-def outcome(judgement: Judgement) -> str:
-    return judgement.outcome.replace("_", " ")
 
 
 def measured(judgement: Judgement) -> str:
@@ -40,14 +36,12 @@ def wanted(criterion: Criterion) -> str:
     text = f"{_SIGNS[criterion.comparison]} {figure(criterion.threshold, _unit(criterion))}"
     if criterion.against is not None:
         text += f" {criterion.against}"
-    return text + (", by its bound" if criterion.judge is By.BOUND else "")
+    return text + (", by its bound" if criterion.judge == "bound" else "")
 
 
 def of_what(judgement: Judgement) -> str:
     """Whose figure it is: the arm and what narrows it."""
-    criterion = judgement.criterion
-    parts = (judgement.arm, criterion.group, criterion.workload)
-    return ", ".join(str(part) for part in parts if part)
+    return ", ".join(filter(None, (judgement.arm, judgement.criterion.group, judgement.criterion.workload)))
 
 
 def explanation(judgement: Judgement) -> str:
@@ -97,7 +91,7 @@ def _interval(reading: Reading, unit: str) -> str:
 
 
 def _unit(criterion: Criterion) -> str:
-    return "×" if criterion.against in (Against.AUTOREGRESSIVE, Against.BASELINE) else METRICS[criterion.metric].unit
+    return "×" if criterion.against else METRICS[criterion.metric].unit
 
 
 def to_json(verdict: Verdict, *, indent: int | None = None) -> str:

@@ -18,7 +18,7 @@ from pydantic import AllowInfNan, BaseModel, ConfigDict, PlainValidator, Strict,
 from draftd.acceptance.gate.metrics import METRICS
 from draftd.acceptance.ticks import Stage
 from draftd.core import DRAFT_MODEL, DrafterName, WorkloadClass
-from draftd.errors import FieldError
+from draftd.errors import FieldError, wrong_field
 
 SHIPPED = "production_candidate.toml"
 _EXACT = 1e-9  # 0.995 - 0.99 is a little more than 0.005
@@ -49,27 +49,6 @@ class Comparison(StrEnum):
         return (value - threshold) * self.direction > 0
 
 
-class Against(StrEnum):
-    """What a figure is divided by before it is compared."""
-
-    AUTOREGRESSIVE = "autoregressive"  # the same of this run's autoregressive arm, prompt by prompt
-    BASELINE = "baseline"  # the same of another run
-
-
-class By(StrEnum):
-    """Which figure has to pass."""
-
-    ESTIMATE = "estimate"
-    BOUND = "bound"  # the worse end of its 95 % interval
-
-
-class Unreadable(StrEnum):
-    """What it means where a machine cannot be asked."""
-
-    FAIL = "fail"
-    EXCUSE = "excuse"
-
-
 def _block_length(value: object) -> int | Literal["knee"]:
     whole = isinstance(value, int) and not isinstance(value, bool)
     if value != "knee" and not (whole and 1 <= value <= _LONGEST_BLOCK):  # type: ignore[operator]
@@ -96,16 +75,20 @@ class Candidate(_Table):
 
 class Criterion(_Table):
     """One thing that is wanted. `metric` is a name of gate.metrics.METRICS; what narrows it (group, workload, block
-    length, temperature, concurrency) is of a sweep's. Without a `block_length` it is the candidate's."""
+    length, temperature, concurrency) is of a sweep's. Without a `block_length` it is the candidate's.
+
+    It is divided by `against` before it is compared: the same figure of this run's autoregressive arm, prompt by
+    prompt, or of another run. The `bound` is the worse end of its 95 % interval. `unreadable`: where a machine cannot
+    be asked."""
 
     name: _Name
     metric: _Name
     comparison: Comparison
     threshold: _Number
-    against: Against | None = None
+    against: Literal["autoregressive", "baseline"] | None = None
     min_samples: Annotated[_Whole, Ge(1)] = 1
-    judge: By = By.ESTIMATE
-    unreadable: Unreadable = Unreadable.FAIL
+    judge: Literal["estimate", "bound"] = "estimate"
+    unreadable: Literal["fail", "excuse"] = "fail"
     group: _Name | None = None
     workload: WorkloadClass | None = None
     block_length: Annotated[_Whole, Ge(0), Le(_LONGEST_BLOCK)] | None = None
@@ -170,30 +153,26 @@ def _contradiction(criterion: Criterion) -> tuple[str, str, str] | None:
     if metric.stage is not Stage.SWEEP:
         for field in _NARROWING:
             value = getattr(criterion, field)
-            if field in criterion.model_fields_set and value != Against.BASELINE:
+            if field in criterion.model_fields_set and value != "baseline":
                 return field, str(value), f"nothing: {criterion.metric} is of the {metric.stage}"
-    if criterion.judge is By.BOUND and not metric.has_interval:
+    if criterion.judge == "bound" and not metric.has_interval:
         return "judge", "bound", f"estimate: {criterion.metric} has no interval"
     if criterion.against is not None and not metric.divisible:
         return "against", criterion.against, f"nothing: {criterion.metric} has no ratio"
-    if criterion.against is Against.AUTOREGRESSIVE and not metric.autoregressive:
+    if criterion.against == "autoregressive" and not metric.autoregressive:
         return "against", criterion.against, f"baseline, or nothing: {criterion.metric} is of drafts"
     return None
 
 
 def _wrong(error: ValidationError, places: _Places) -> SpecError:
+    found = error.errors(include_url=False)
     # An unknown key is often the one that is missing, misspelt.
-    found = sorted(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")
-    first = found[0]
-    where = tuple(first["loc"])
-    if first["type"] == "extra_forbidden":
-        *table, key = where
+    if unknown := next((one for one in found if one["type"] == "extra_forbidden"), None):
+        *table, key = where = unknown["loc"]
         kind = Criterion if "criterion" in table else Candidate if "candidate" in table else Spec
-        return SpecError(places.of(where), first["input"], _one_of(str(key), list(kind.model_fields)))
-    if first["type"] == "missing":
-        return SpecError(places.of(where), None, "a value: it must be given")
-    allowed = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-    return SpecError(places.of(where), first["input"], allowed)
+        return SpecError(places.of(where), unknown["input"], _one_of(str(key), list(kind.model_fields)))
+    _, value, allowed = wrong_field(error)
+    return SpecError(places.of(found[0]["loc"]), value, allowed)
 
 
 def _one_of(given: str, names: list[str]) -> str:

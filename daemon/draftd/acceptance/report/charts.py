@@ -50,17 +50,11 @@ SERIES = ("autoregressive", "speculative", "second", "third", "fourth", "fifth")
 _MARKERS = dict(zip(SERIES, "so^DvP", strict=True))
 _WIDTH, _HEIGHT = 430, 300  # pixels, as drawn; on the page as wide as there is room
 _POINTS = 400  # of a curve: more than a screen can show
-_COLOURS = {
-    "text.color": "ink",
-    "axes.labelcolor": "quiet",
-    "axes.edgecolor": "line",
-    "grid.color": "grid",
-    "xtick.color": "line",
-    "ytick.color": "line",
-    "xtick.labelcolor": "quiet",
-    "ytick.labelcolor": "quiet",
-}
 _STYLE: dict[Any, Any] = {
+    "text.color": PALETTE["ink"][0],
+    **dict.fromkeys(("axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), PALETTE["quiet"][0]),
+    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), PALETTE["line"][0]),
+    "grid.color": PALETTE["grid"][0],
     "text.parse_math": False,  # a dollar is a dollar
     "svg.fonttype": "none",  # text stays text: it is read aloud, found and set in the page's own type
     "font.size": 12.5,
@@ -76,7 +70,7 @@ _STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "legend.handlelength": 1.8,
 }
-_DASHES: Mapping[str, Any] = {"dashed": (0, (4, 3)), "dotted": (0, (1, 2.5)), "broken": (0, (5, 2))}
+_DASHES: Mapping[str, Any] = {"dashed": (0, (4, 3)), "broken": (0, (5, 2))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +88,8 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One series. `marks`: line has a point for each value, plain none; dashed, dotted, broken; dot and ring have
-    points alone."""
+    """One series. `marks`: line has a point for each value, plain, dashed and broken none; dot and ring have points
+    alone."""
 
     label: str
     ink: str
@@ -119,16 +113,14 @@ def lines(
     across: str,
     up: str,
     told: str = "",
-    ticks: Sequence[float] = (),
-    yticks: Sequence[float] = (),
-    xlim: tuple[float, float | None] | None = None,
     bottom: float = 0.0,
     top: float | None = None,
     level: tuple[float, str, str] | None = None,
     band: Interval | None = None,
+    **axis: Any,
 ) -> Chart:
     """Curves over numbers. `level` is a value, its label and its ink, which the curves are read against; `band` an
-    interval behind them. `told`: the series in words, where the default will not do."""
+    interval behind them. `told`: the series in words, where the default will not do. `axis`: what `Axes.set` takes."""
 
     def paint(axes: Axes) -> None:
         if band is not None:
@@ -137,12 +129,7 @@ def lines(
             axes.axhline(level[0], color=_ink(level[2]), lw=1.2, ls=_DASHES["dashed"], zorder=1.5, label=level[1])
         for one in series:
             _line(axes, one)
-        if ticks:
-            axes.set_xticks(ticks)
-        if yticks:
-            axes.set_yticks(yticks)
-        if xlim is not None:
-            axes.set_xlim(*xlim)
+        axes.set(**axis)
         low, high = axes.get_ylim()
         low, high = min(low, bottom), max(high, top or high)
         axes.set_ylim(low, high + (high - low) * 0.04)
@@ -222,7 +209,7 @@ def _line(axes: Axes, one: Line) -> None:
         return
     marker = _MARKERS.get(one.ink, "o") if one.marks in ("line", "dot") else ""
     style = "none" if one.marks == "dot" else _DASHES.get(one.marks, "solid")
-    thin = one.marks in ("plain", "dashed", "dotted")
+    thin = one.marks in ("plain", "dashed")
     axes.plot(xs, ys, color=ink, marker=marker, linestyle=style, linewidth=1.6 if thin else 2.2, label=one.label)
 
 
@@ -271,8 +258,7 @@ def _drawn(
     told = (f"Vertical axis: {up}. " if up else "") + f"Horizontal axis: {across}. {capitalised(told)}"
     if single:
         return Chart(id_, told, "", "", series, single)
-    style: dict[Any, Any] = {**_STYLE, **{key: _ink(ink) for key, ink in _COLOURS.items()}, "svg.hashsalt": id_}
-    with matplotlib.rc_context(style), io.StringIO() as out:
+    with matplotlib.rc_context(_STYLE | {"svg.hashsalt": id_}), io.StringIO() as out:
         layout = ConstrainedLayoutEngine(w_pad=6 / 72, h_pad=5 / 72)
         drawing = Figure(figsize=(_WIDTH / 72, height / 72), dpi=72, layout=layout)
         axes = drawing.add_subplot()

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from draftd.acceptance.cost import CostRates, per_thousand_tokens
+from draftd.acceptance.cost import CostRates, per_answer
 from draftd.acceptance.statistics import Growth, Interval
 from draftd.acceptance.sweep.result import parse
 from draftd.acceptance.ticks import Arm
@@ -52,10 +52,6 @@ def fixed(value: float, places: int) -> str:
     return f"{value:,.{places}f}".replace(",", " ").replace("-", "−")
 
 
-def integer(value: int) -> str:
-    return f"{value:,}".replace(",", " ")
-
-
 def spread(interval: Interval, scale: float = 1.0, places: int = 2) -> str:
     """The interval's ends, alike in their digits."""
     low, high = (fixed(end * scale, places) for end in (interval.low, interval.high))
@@ -85,7 +81,7 @@ def share(value: float | None, places: int = 0) -> str:
 
 def money(rates: CostRates | None, decode: Interval | None) -> str:
     """Of a thousand tokens, at this rate."""
-    amount = None if rates is None or decode is None else per_thousand_tokens(rates, decode.estimate)
+    amount = None if rates is None or decode is None else per_answer(rates, 1000 / decode.estimate)
     return NOTHING if amount is None or rates is None else f"{rates.currency}{figure(amount)}"
 
 
@@ -145,16 +141,11 @@ def spoken(arm: Arm | str) -> str:
     known = parse(arm) if isinstance(arm, str) else arm
     if known is None:
         return str(arm)
-    if known.drafter is None:
-        said = "autoregressive decoding"
-    else:
-        said = "speculative decoding"
-        said += "" if known.drafter == DRAFT_MODEL else f" with {known.drafter.replace('_', ' ')}"
-        said += (
-            f" at automatic depth up to {known.block_length}"
-            if known.automatic
-            else f" in blocks of {known.block_length}"
-        )
+    said = "autoregressive decoding"
+    if known.drafter is not None:
+        drafter = "" if known.drafter == DRAFT_MODEL else f" with {known.drafter.replace('_', ' ')}"
+        depth = "at automatic depth up to" if known.automatic else "in blocks of"
+        said = f"speculative decoding{drafter} {depth} {known.block_length}"
     said += f" at temperature {known.temperature:g}" if known.temperature else ""
     return said + (f" with {known.concurrency} requests at a time" if known.concurrency > 1 else "")
 
@@ -181,8 +172,6 @@ def days(number: float) -> str:
 
 def grew(growth: Growth) -> Cell:
     """In megabytes an hour."""
-    low, middle, high = (
-        figure(rate * 3600 / 1e6) for rate in (growth.slope.low, growth.slope.estimate, growth.slope.high)
-    )
+    slope = growth.slope.scaled(3600 / 1e6)
     shown = "growth is certain" if growth.certain else "no growth is certain"
-    return Cell(f"{middle} MB an hour", f"{low} to {high}; {shown}")
+    return Cell(f"{figure(slope.estimate)} MB an hour", f"{figure(slope.low)} to {figure(slope.high)}; {shown}")

@@ -9,7 +9,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
@@ -18,14 +17,14 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from draftd import __version__
-from draftd.acceptance.cost import CostRates, break_even, expected_tokens, per_answer, speedup
+from draftd.acceptance import cost
 from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.gate import output as gate
 from draftd.acceptance.gate.judge import Decision, Outcome, Verdict
 from draftd.acceptance.manifest import Manifest, differences
 from draftd.acceptance.quality import TOLERANCE, quality_result
 from draftd.acceptance.report import figures, sweep
-from draftd.acceptance.report.charts import PALETTE, Chart
+from draftd.acceptance.report.charts import PALETTE, Chart, parts
 from draftd.acceptance.report.soak import LEAST_ACCEPTED, ends, soak_charts
 from draftd.acceptance.soak import soak_result
 from draftd.acceptance.summary import METRICS
@@ -50,31 +49,16 @@ _SUMMARISED = (
 )
 """What is shown of every arm; the other metrics only of some."""
 _SIGNS = {"good": "✓ ", "bad": "✗ ", "unproven": "? ", "absent": "– ", "excused": "○ "}
-_FORMS = (
-    *(figures.Cell, figures.capitalised, figures.count, figures.days, figures.figure, figures.fixed, figures.grew),
-    *(figures.integer, figures.interval, figures.listed, figures.measured, figures.memory, figures.money, figures.name),
-    *(figures.named, figures.share, figures.signed, figures.size, figures.span, figures.spoken, figures.spread),
-    *(break_even, expected_tokens, per_answer, speedup, ends, sweep.median_chunk, sweep.same_texts),
-)
-"""What the templates call, by its own name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """The files."""
-
-    html: Path
-    markdown: Path
 
 
 def write_report(
-    run: Path, verdict: Verdict, *, against: Path | None = None, prices: CostRates | None = None
-) -> Written:
+    run: Path, verdict: Verdict, *, against: Path | None = None, prices: cost.CostRates | None = None
+) -> tuple[Path, Path]:
     """Writes report.html and report.md into the run, which `verdict` is of. `against` is a run to set beside it;
     `prices` count where the run's manifest names none. Raises RunError."""
     folder = RunFolder.open(run)
     made = report(folder, verdict, other=None if against is None else RunFolder.open(against), prices=prices)
-    return Written(folder.write("report.html", html(made)), folder.write("report.md", markdown(made)))
+    return folder.write("report.html", html(made)), folder.write("report.md", markdown(made))
 
 
 def html(made: Mapping[str, Any]) -> str:
@@ -102,7 +86,9 @@ def _rendered(template: str, made: Mapping[str, Any], *, autoescape: bool, **mor
     )
     environment.filters |= {"plain": _plain, "quoted": "“{}”".format}
     environment.tests["usable"] = usable
-    environment.globals |= {form.__name__: form for form in _FORMS}
+    for module in (cost, figures):
+        environment.globals |= {name: form for name, form in vars(module).items() if callable(form)}
+    environment.globals |= {"ends": ends, "median_chunk": sweep.median_chunk, "same_texts": sweep.same_texts}
     environment.globals |= {"columns_of": figures.columns, "empty": figures.Cell(""), "infinity": math.inf}
     environment.globals |= {"gate": gate, "METRICS": METRICS, "tones": _TONES}
     environment.globals |= {"least_accepted": LEAST_ACCEPTED, "tolerance": TOLERANCE}
@@ -111,19 +97,18 @@ def _rendered(template: str, made: Mapping[str, Any], *, autoescape: bool, **mor
 
 def _plain(text: str) -> str:
     """Without what Markdown would take for its own, of what can occur here."""
-    for sign in ("\\", "|", "*", "_", "<", "`"):
-        text = text.replace(sign, "\\" + sign)
-    return " ".join(text.split())
+    return " ".join(re.sub(r"[\\|*_<`]", r"\\\g<0>", text).split())
 
 
 def report(
-    folder: RunFolder, verdict: Verdict, *, other: RunFolder | None = None, prices: CostRates | None = None
+    folder: RunFolder, verdict: Verdict, *, other: RunFolder | None = None, prices: cost.CostRates | None = None
 ) -> dict[str, Any]:
     """What the templates are given. Raises RunError where a file cannot be read."""
     manifests, ticks = folder.manifests(), {stage: folder.ticks(stage) for stage in Stage}
-    last = _last(manifests)
+    last = manifests.get(max(manifests, default=0))
     swept, soak, samples = Sweep.read(folder, _SUMMARISED), soak_result(folder), folder.samples(Stage.SOAK)
     candidate = _candidate(verdict, swept)
+    failed = [tick for tick in chain.from_iterable(ticks.values()) if tick.error]
     outcomes = Counter(one.outcome for one in verdict.judgements)
     tone, word = _WORDS[verdict.decision]
     if verdict.decision is Decision.NOT_PROMOTED and not outcomes[Outcome.FAILED]:
@@ -144,7 +129,7 @@ def report(
         "thermal": sorted({one.thermal for one in samples if one.thermal}),
         "quality": quality_result(folder),
         "ticks": ticks,
-        "errors": _errors(ticks),
+        "errors": Counter((one.place.stage, one.place.arm, one.error) for one in failed).most_common(12),
         "manifest": last,
         "sessions": len(manifests),
         "differ": _differ(last, manifests),
@@ -152,14 +137,17 @@ def report(
     }
     charts = [soak_charts(ticks[Stage.SOAK], samples, soak.windows)] if soak is not None else []
     if swept is not None:
-        rates = (CostRates.from_settings(last.settings) if last is not None else None) or prices
+        rates = (cost.CostRates.from_settings(last.settings) if last is not None else None) or prices
         if rates is not None:
             rates = rates.measuring(None if candidate is None else swept.summaries[candidate].watts)
         made |= {"rates": rates, "load": last.load_seconds if last is not None else None}
-        made |= _of_the_sweep(swept, candidate)
+        made |= {"knee": swept.knee, "worth": sweep.worth(swept), "together": sweep.together(swept)}
+        made["kinds"] = None if candidate is None else sweep.kinds(swept, candidate)
+        made["waits"] = None if candidate is None else sweep.waits(swept, candidate)
         charts.append(_sweep_charts(swept, candidate, made))
     if other is not None:
-        theirs, before = Sweep.read(other, _SUMMARISED), _last(other.manifests())
+        theirs, earlier = Sweep.read(other, _SUMMARISED), other.manifests()
+        before = earlier.get(max(earlier, default=0))
         ratios = sweep.ratios(swept, theirs) if swept is not None and theirs is not None else {}
         both = last is not None and before is not None
         changes = differences(before, last) if last is not None and before is not None else ()
@@ -169,23 +157,13 @@ def report(
     return made
 
 
-def _of_the_sweep(swept: Sweep, candidate: Arm | None) -> dict[str, Any]:
-    return {
-        "knee": swept.knee,
-        "worth": sweep.worth(swept),
-        "together": sweep.together(swept),
-        "kinds": None if candidate is None else sweep.kinds(swept, candidate),
-        "waits": None if candidate is None else sweep.waits(swept, candidate),
-    }
-
-
 def _sweep_charts(swept: Sweep, candidate: Arm | None, made: Mapping[str, Any]) -> Iterator[Chart]:
     yield from sweep.length_charts(swept, made["knee"])
     if candidate is not None:
         yield from sweep.latency_charts(swept, candidate)
         yield from sweep.kind_charts(made["kinds"], candidate)
         if made["waits"].parts:
-            yield sweep.answer_chart(made["waits"])
+            yield parts("answer", {figures.name(arm): of for arm, of in made["waits"].parts.items()}, sweep.PARTS)
     if made["together"][0]:
         total, first = made["together"]
         yield sweep.together_chart("together", total, "tokens/s")
@@ -213,10 +191,6 @@ def _sentence(verdict: Verdict) -> str:
     return figures.capitalised(said)
 
 
-def _last(manifests: Mapping[int, Manifest]) -> Manifest | None:
-    return manifests[max(manifests)] if manifests else None
-
-
 def _title(folder: RunFolder, last: Manifest | None) -> str:
     if last is None or "target" not in last.models:
         return folder.name
@@ -230,12 +204,6 @@ def _about(folder: RunFolder, last: Manifest | None) -> tuple[str, ...]:
     day = datetime.fromisoformat(last.created)
     machine = f"{last.device}, {figures.memory(last.memory_bytes)}"
     return machine, last.backend, f"{day.day} {day:%B %Y}", f"draftd {last.draftd}", f"Run {folder.name}"
-
-
-def _errors(ticks: Mapping[Stage, Any]) -> list[Any]:
-    """The commonest, each with its stage and arm and how often it came."""
-    everything = chain.from_iterable(ticks.values())
-    return Counter((tick.place.stage, tick.place.arm, tick.error) for tick in everything if tick.error).most_common(12)
 
 
 def _differ(last: Manifest | None, manifests: Mapping[int, Manifest]) -> list[str]:

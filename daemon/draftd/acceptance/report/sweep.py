@@ -9,10 +9,10 @@ from itertools import chain
 import numpy as np
 
 from draftd.acceptance.cost import Costs, alpha_of, measured_costs, speedup
-from draftd.acceptance.report.charts import SERIES, Chart, Line, lines, parts, ranges
+from draftd.acceptance.report.charts import SERIES, Chart, Line, lines, ranges
 from draftd.acceptance.report.figures import figure, name, share
 from draftd.acceptance.statistics import Interval, quantile
-from draftd.acceptance.summary import against, measure, select
+from draftd.acceptance.summary import against, counted, measure, select
 from draftd.acceptance.sweep.result import Knee, Sweep
 from draftd.acceptance.ticks import Arm, Tick, inter_chunk, inter_token
 
@@ -21,7 +21,7 @@ Curves = Mapping[Arm, Mapping[int, Interval]]
 _INTERVAL = "median, with 95 % interval"
 _STEP = "tokens drafted a step"
 _COMPARED = ("decode_tokens_per_second", "time_to_first_token", "inter_token_p95", "acceptance", "end_to_end")
-_PARTS = {"queue": "fourth", "prefill": "third", "decode": "speculative", "network": "second"}
+PARTS = {"queue": "fourth", "prefill": "third", "decode": "speculative", "network": "second"}
 
 
 # block length
@@ -35,12 +35,12 @@ def length_charts(sweep: Sweep, knee: Knee | None) -> Iterator[Chart]:
     yield _throughput(sweep, knee)
     first = Line.of("the first of a block", "third", sweep.curve("acceptance_at_position_0"), 100)
     series, ticks = [Line.of("accepted / drafted", "speculative", accepted, 100), first], sorted(accepted)
-    yield lines("acceptance", series, across=_STEP, up="% of drafted tokens", ticks=ticks, top=100)
+    yield lines("acceptance", series, across=_STEP, up="% of drafted tokens", xticks=ticks, top=100)
     curve = sweep.curve("mean_accepted_length")
     at = sorted(curve)
     all_accepted = Line("all accepted", "quiet", at, [k + 1 for k in at], marks="dashed")
     series = [Line.of(_INTERVAL, "speculative", curve), all_accepted]
-    yield lines("yielded", series, across=_STEP, up="tokens", ticks=at)
+    yield lines("yielded", series, across=_STEP, up="tokens", xticks=at)
     yield _positions(sweep)
 
 
@@ -55,7 +55,7 @@ def _throughput(sweep: Sweep, knee: Knee | None) -> Chart:
         series,
         across=_STEP,
         up="tokens/s",
-        ticks=sorted(curve),
+        xticks=sorted(curve),
         top=max(one.high for one in curve.values()) * 1.08,
         level=None if plain is None else (plain.estimate, "autoregressive", "autoregressive"),
         band=plain,
@@ -74,7 +74,7 @@ def _positions(sweep: Sweep) -> Chart:
         known = [(at, value * 100) for at, value in enumerate(shares[k], 1) if value is not None]
         series.append(Line(f"blocks of {k}", ink, [at for at, _ in known], [value for _, value in known]))
     ticks = range(1, max(len(shares[k]) for k in _inks(sweep)) + 1)
-    return lines("positions", series, across="position in the block", up="% of drafted tokens", ticks=ticks, top=100)
+    return lines("positions", series, across="position in the block", up="% of drafted tokens", xticks=ticks, top=100)
 
 
 # what speculation is worth
@@ -103,8 +103,8 @@ def worth(sweep: Sweep) -> Worth | None:
     arms = {k: arm for k, arm in sweep.by_length.items() if k in costs.verify_seconds}
     alphas, points = {}, {}
     for k, arm in arms.items():
-        counts, gain = [tick.counts for tick in sweep.of(arm)], sweep.gains.get(arm)
-        alpha = alphas[k] = alpha_of(sum(one.accepted for one in counts), sum(one.rollbacks for one in counts))
+        counts, gain = counted(sweep.of(arm)), sweep.gains.get(arm)
+        alpha = alphas[k] = alpha_of(counts.accepted, counts.rollbacks)
         if alpha is not None and gain is not None:
             points[k] = alpha, gain.estimate, speedup(alpha, k, costs.step_cost(k))
     return Worth(costs, arms, alphas, points)
@@ -152,12 +152,8 @@ def waits(sweep: Sweep, candidate: Arm) -> Waits:
         timed = {part: sweep.figure(arm, part) for part in ("queue", "prefill", "network")}
         if rate is not None and timed["prefill"] is not None:
             known = {part: max(0.0, one.estimate) if one is not None else 0.0 for part, one in timed.items()}
-            found[arm] = {part: known.get(part, tokens / rate.estimate) for part in _PARTS}
+            found[arm] = {part: known.get(part, tokens / rate.estimate) for part in PARTS}
     return Waits(tokens, found)
-
-
-def answer_chart(found: Waits) -> Chart:
-    return parts("answer", {name(arm): seconds for arm, seconds in found.parts.items()}, _PARTS)
 
 
 # every approach
@@ -269,7 +265,7 @@ def together_chart(id_: str, curves: Curves, unit: str, scale: float = 1.0) -> C
         for arm, curve in curves.items()
     ]
     ticks = sorted({c for curve in curves.values() for c in curve})
-    return lines(id_, series, across="requests at a time", up=unit, ticks=ticks)
+    return lines(id_, series, across="requests at a time", up=unit, xticks=ticks)
 
 
 # beside another run

@@ -73,17 +73,13 @@ def tokens_of(prompt: Prompt) -> int:
 def _over_passages(line: dict[str, Any], context_length: int) -> Prompt:
     """Those passages that the question needs, and as many of the others as fit into half of the context."""
     passages = _lines("passages")
-    needed = [p for p in passages if p["id"] in line["passages"]]
-    others = [p for p in passages if p["id"] not in line["passages"]]
+    chosen = [p for p in passages if p["id"] in line["passages"]]
     space = context_length * CHARACTERS_A_TOKEN / 2
-    chosen = needed
-    for passage in others:
-        with_it = [*chosen, passage]
+    for passage in passages:
+        with_it = [p for p in passages if p in chosen or p is passage]
         if len(_SYSTEM) + len(_question(line["question"], with_it)) <= space:
             chosen = with_it
-    kept = {p["id"] for p in chosen}
-    text = _question(line["question"], [p for p in passages if p["id"] in kept])
-    return _prompt(line, (("system", _SYSTEM), ("user", text)), LONG)
+    return _prompt(line, (("system", _SYSTEM), ("user", _question(line["question"], chosen))), LONG)
 
 
 def _prompt(line: dict[str, Any], messages: tuple[tuple[str, str], ...], group: str) -> Prompt:
@@ -103,8 +99,6 @@ def _lines(name: str) -> tuple[dict[str, Any], ...]:
 
 class NothingToMeasure(DraftdError):
     """No prompt that was asked for fits into the model's context."""
-
-    status = "FAILED_PRECONDITION"
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,19 +39,18 @@ def knee(ticks: Iterable[Tick], drafter: DrafterName = DRAFT_MODEL) -> Knee | No
     arms = {length: arm for length, arm in arms.items() if arm in there}
     if len(arms) < 2 or not max(arms):
         return None
-    shortest = min(arms)
-    over_shortest = {length: against(ticks, arm, arms[shortest], _METRIC) for length, arm in arms.items()}
-    estimates = {length: found.estimate for length, found in over_shortest.items() if found is not None}
-    if len(estimates) < 2:
+
+    def over(base: int, lengths: Iterable[int]) -> dict[int, Interval]:
+        found = {length: against(ticks, arms[length], arms[base], _METRIC) for length in lengths}
+        return {length: one for length, one in found.items() if one is not None}
+
+    over_shortest = over(min(arms), arms)
+    if len(over_shortest) < 2:
         return None
-    best = max(sorted(estimates), key=lambda length: estimates[length])
-    curve = []
-    for length in sorted(estimates):
-        found = against(ticks, arms[length], arms[best], _METRIC)
-        if found is not None:
-            curve.append((length, found))
-    at = next(length for length, found in curve if found.high >= 1)
-    return Knee(at, best, tuple(curve), _sentence(at, best, dict(curve)))
+    best = max(over_shortest, key=lambda length: over_shortest[length].estimate)
+    curve = over(best, over_shortest)
+    at = next(length for length, found in curve.items() if found.high >= 1)
+    return Knee(at, best, tuple(curve.items()), _sentence(at, best, curve))
 
 
 def _sentence(at: int, best: int, curve: dict[int, Interval]) -> str:

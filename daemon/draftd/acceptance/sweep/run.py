@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
 from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.options import SweepOptions
-from draftd.acceptance.samples import Sample, Sampler
+from draftd.acceptance.samples import Sample, sampling
 from draftd.acceptance.session import ANSWER_SECONDS, Advance, ErrorLimit, Progress, Session
 from draftd.acceptance.sweep.plan import Key, Step, SweepPlan, key_of, measured, pending, plan_sweep, schedule
-from draftd.acceptance.ticks import Arm, Stage, Tick
+from draftd.acceptance.ticks import Arm, Stage
 
 if TYPE_CHECKING:
     from draftd.v1 import inference_pb2 as pb
@@ -24,16 +25,7 @@ _HOT = ("heavy", "trapping", "sleeping")
 _LOOK_SECONDS = 1.0
 
 
-def run_sweep(
-    session: Session,
-    options: SweepOptions,
-    model: pb.GetModelResponse,
-    progress: Progress,
-    *,
-    clock: Callable[[], float] = time.perf_counter,
-    sleep: Callable[[float], None] = time.sleep,
-    answer_seconds: float = ANSWER_SECONDS,
-) -> None:
+def run_sweep(session: Session, options: SweepOptions, model: pb.GetModelResponse, progress: Progress) -> None:
     """Returns at once where nothing is missing. What failed is asked again by the next session.
 
     Raises RunError where the run began with another plan, MeasurementStopped, NothingToMeasure.
@@ -46,32 +38,44 @@ def run_sweep(
     missing = pending(steps, measured(ticks))
     if not missing:
         return
-    heat = Heat(options.heat_seconds, clock=clock, sleep=sleep)
+    heat, errors, remaining = Heat(options.heat_seconds), ErrorLimit(), Remaining(options.cool_down)
+    took = {key_of(tick): tick.ended for tick in ticks if not tick.error}  # in earlier sessions
+    for step in steps:
+        if took.keys() >= set(step.keys):
+            remaining.took(step, max(took[key] for key in step.keys))
 
     def keep(sample: Sample) -> None:
         heat.observe(sample)
         session.folder.keep_sample(sample)
 
-    with Sampler(session.client, Stage.SWEEP, session.number, session.began, keep) as sampler:
-        asker = _Asker(session, plan, model.chat_template, sampler, answer_seconds)
-        remaining = Remaining(options.cool_down)
-        _add_earlier_sessions(remaining, steps, ticks)
+    def ask(step: Step, *, warm_up: bool = False) -> None:
+        """Keeps a tick for each request."""
+        how: dict[str, Any] = {"chat": model.chat_template, "seed": options.seed, "timeout": ANSWER_SECONDS}
+        mark(step.arm.id)
+        ticks = session.measure(Stage.SWEEP, step, warm_up=warm_up, **how)
+        mark("")
+        failed = next((tick.error for tick in ticks if tick.error), "")
+        for tick in ticks:
+            spoilt = f"one beside it failed: {failed}" if failed else ""
+            session.folder.keep_tick(replace(tick, error=tick.error or spoilt))
+        errors.count(step.arm, ticks)
 
-        def say(at: int, doing: str) -> None:
-            left = missing[at:]
-            done = total - sum(len(step.prompts) for step in left)
-            progress(Advance(Stage.SWEEP, done, total, remaining.of(left), doing))
+    def say(at: int, doing: str) -> None:
+        left = missing[at:]
+        done = total - sum(len(step.prompts) for step in left)
+        progress(Advance(Stage.SWEEP, done, total, remaining.of(left), doing))
 
+    with sampling(session.client, Stage.SWEEP, session.number, session.began, keep) as mark:
         for arm in dict.fromkeys(step.arm for step in missing):
             say(0, f"warming up: {arm.id}")
-            asker.ask(_warm_up(arm, plan), warm_up=True)
+            ask(_warm_up(arm, plan), warm_up=True)
         for at, step in enumerate(missing):
-            heat.wait(lambda doing, at=at: say(at, doing))  # type: ignore[misc]
+            heat.wait(partial(say, at))
             say(at, f"{step.arm.id} · {step.prompts[0].name}" + (" …" if len(step.prompts) > 1 else ""))
-            began = clock()
-            asker.ask(step)
-            remaining.took(step, clock() - began)
-            sleep(options.cool_down)
+            began = time.perf_counter()
+            ask(step)
+            remaining.took(step, time.perf_counter() - began)
+            time.sleep(options.cool_down)
         say(len(missing), "done")
 
 
@@ -132,26 +136,24 @@ class Remaining:
     def __init__(self, pause_seconds: float = 0.0) -> None:
         """`pause_seconds` come after each step."""
         self._pause = pause_seconds
-        self._like: dict[tuple[str, str], list[float]] = defaultdict(list)
+        self._like: dict[tuple[str, ...], list[float]] = defaultdict(list)
 
     def took(self, step: Step, seconds: float) -> None:
         """Without the pause after it."""
-        self._like[step.arm.id, step.group].append(seconds)
+        for key in _alike(step):
+            self._like[key].append(seconds)
 
     def of(self, steps: Iterable[Step]) -> float | None:
         """Seconds; None while nothing is known."""
         if not self._like:
             return None
-        of_arm: dict[str, list[float]] = defaultdict(list)
-        for (arm, _), found in self._like.items():
-            of_arm[arm] += found
-        by_group = {key: _likely(found) for key, found in self._like.items()}
-        by_arm = {arm: _likely(found) for arm, found in of_arm.items()}
-        of_any = mean(by_arm.values())
-        still = Counter((step.arm.id, step.group) for step in steps)
-        return sum(
-            count * (self._pause + by_group.get(key, by_arm.get(key[0], of_any))) for key, count in still.items()
-        )
+        likely = {key: _likely(found) for key, found in self._like.items()}
+        return sum(self._pause + next(likely[key] for key in _alike(step) if key in likely) for step in steps)
+
+
+def _alike(step: Step) -> tuple[tuple[str, ...], ...]:
+    """The kinds of steps that it is of, from the narrowest."""
+    return (step.arm.id, step.group), (step.arm.id,), ()
 
 
 def _likely(seconds: list[float]) -> float:
@@ -160,36 +162,8 @@ def _likely(seconds: list[float]) -> float:
     return mean(min(one, most) for one in seconds)
 
 
-class _Asker:
-    """Asks step by step, and gives up when it makes no sense to go on."""
-
-    def __init__(self, session: Session, plan: SweepPlan, chat: bool, sampler: Sampler, timeout: float) -> None:
-        self._session, self._sampler, self._errors = session, sampler, ErrorLimit()
-        self._how: dict[str, Any] = {"chat": chat, "seed": plan.options.seed, "timeout": timeout}
-
-    def ask(self, step: Step, *, warm_up: bool = False) -> None:
-        """Keeps a tick for each request. Raises MeasurementStopped."""
-        self._sampler.mark(step.arm.id)
-        asked = Stage.SWEEP, step.arm, step.prompts, step.repetition
-        ticks = self._session.measure(*asked, warm_up=warm_up, **self._how)
-        self._sampler.mark("")
-        failed = next((tick.error for tick in ticks if tick.error), "")
-        for tick in ticks:
-            spoilt = f"one beside it failed: {failed}" if failed else ""
-            self._session.folder.keep_tick(replace(tick, error=tick.error or spoilt))
-        self._errors.count(step.arm, ticks)
-
-
 def _warm_up(arm: Arm, plan: SweepPlan) -> Step:
     """Once, and short: it compiles, and fills what is filled once."""
     shortest = sorted(plan.prompts, key=lambda prompt: sum(len(content) for _, content in prompt.messages))
     asked = tuple(replace(prompt, max_tokens=_WARM_UP_TOKENS) for prompt in shortest[: arm.concurrency])
     return Step(arm, asked, 0)
-
-
-def _add_earlier_sessions(remaining: Remaining, steps: list[Step], ticks: list[Tick]) -> None:
-    took = {key_of(tick): tick.ended for tick in ticks if not tick.error}
-    for step in steps:
-        found = [took[key] for key in step.keys if key in took]
-        if len(found) == len(step.keys):
-            remaining.took(step, max(found))

@@ -69,7 +69,7 @@ def accept(
         folder, which = runs.open_run(run, which)
         measure(folder, which, {"repetitions": asked.repeat}, {"duration": asked.duration})
         verdict = judge(folder.path, criteria, junit)
-        page = _write_report(folder.path, verdict, which).html
+        page, _ = _write_report(folder.path, verdict, which)
     except FieldError:
         raise
     except (DraftdError, TimeoutError) as error:
@@ -137,12 +137,11 @@ def report(
     verdict = judge_run(
         folder, load_spec(criteria.spec), baseline=criteria.baseline, may_differ=criteria.may_differ or ()
     )
-    written = _write_report(folder, verdict, runs.Which(config=config), against)
+    html, markdown = map(str, _write_report(folder, verdict, runs.Which(config=config), against))
     if json:
-        files = {"html": str(written.html), "markdown": str(written.markdown)}
-        output.print_json({**files, "verdict": document(verdict)})
+        output.print_json({"html": html, "markdown": markdown, "verdict": document(verdict)})
         return
-    for line in (verdict.sentence, str(written.html), str(written.markdown)):
+    for line in (verdict.sentence, html, markdown):
         output.say(line)
 
 
@@ -188,7 +187,7 @@ def show(verdict: Verdict) -> None:
         drawn = output.table(out, _COLUMNS, ())
         drawn.columns[-1].justify = "left"
         for one in verdict.judgements:
-            outcome = f"[{_STYLES[one.outcome]}]{shown.outcome(one)}[/]"
+            outcome = f"[{_STYLES[one.outcome]}]{one.outcome.replace('_', ' ')}[/]"
             figures = (shown.measured(one), shown.wanted(one.criterion), str(one.reading.samples))
             drawn.add_row(escape(one.criterion.name), *figures, outcome)
         out.print(drawn)
@@ -210,7 +209,7 @@ def _keep(run: Path, verdict: Verdict) -> None:
         output.complain(f"{run / 'gate.json'} was not written: {error.strerror}")
 
 
-def _write_report(run: Path, verdict: Verdict, which: runs.Which, against: Path | None = None) -> Any:
+def _write_report(run: Path, verdict: Verdict, which: runs.Which, against: Path | None = None) -> tuple[Path, Path]:
     from draftd.acceptance.report.render import write_report  # draws: slow to load for a gate
 
     return write_report(run, verdict, against=against, prices=runs.prices(which.settings()))

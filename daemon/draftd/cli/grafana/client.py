@@ -113,17 +113,9 @@ class Grafana:
         self.access = access
         own = access.auth if isinstance(access.auth, str) else access.auth[1]
         self._secrets = [own, secret] if secret else [own]
-        parts = urlsplit(access.url)
-        path, host = parts.path.strip("/"), parts.hostname or ""
-        self._http: Any = GrafanaClient(
-            access.auth,
-            host=f"[{host}]" if ":" in host else host,
-            port=parts.port,
-            url_path_prefix=f"{path}/" if path else "",
-            protocol=parts.scheme,
-            verify=True if access.tls_ca is None else str(access.tls_ca),
-            timeout=access.timeout,
-        )
+        verify = True if access.tls_ca is None else str(access.tls_ca)
+        self._http: Any = GrafanaClient(access.auth, verify=verify, timeout=access.timeout)
+        self._http.url = urlsplit(access.url)._replace(query="", fragment="").geturl().rstrip("/") + "/api"
         self._http.s.max_redirects = 0  # a redirect could carry the credentials elsewhere, or to a login page
 
     def check(self) -> None:

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.gate.judge import Chosen, Decision, Outcome, Verdict, choose, judge, judge_run, weigh
-from draftd.acceptance.gate.metrics import METRICS, Evidence, Lack, Moves, Reading
+from draftd.acceptance.gate.metrics import METRICS, Evidence, Moves, Reading
 from draftd.acceptance.gate.spec import Candidate, Comparison, Criterion, Spec, parse
 from draftd.acceptance.manifest import Manifest
 from draftd.acceptance.summary import against, select, total_throughput
@@ -177,7 +178,7 @@ def test_by_its_bound_the_worse_end_of_the_interval_has_to_pass() -> None:
 
 def test_only_what_a_machine_cannot_say_is_excused() -> None:
     excusing, metric = criterion("soak.throttles", "==", 0, unreadable="excuse"), METRICS["soak.throttles"]
-    unreadable = Reading.none("throttles cannot be read", Lack.UNREADABLE)
+    unreadable = Reading.none("throttles cannot be read", "unreadable")
     assert weigh(excusing, unreadable, metric) == (Outcome.EXCUSED, "throttles cannot be read")
     assert weigh(excusing, Reading.none("the run has no soak"), metric)[0] is Outcome.NOT_MEASURED
     assert weigh(criterion("soak.throttles", "==", 0), unreadable, metric)[0] is Outcome.NOT_MEASURED
@@ -185,9 +186,9 @@ def test_only_what_a_machine_cannot_say_is_excused() -> None:
 
 def test_what_is_there_and_too_little_to_tell_is_too_few_samples() -> None:
     wanted = criterion("soak.days_to_exhaustion", ">=", 7, min_samples=60, unreadable="excuse")
-    found = weigh(wanted, Reading.none("nothing to tell", Lack.TOO_FEW, 5), METRICS["soak.days_to_exhaustion"])
+    found = weigh(wanted, Reading.none("nothing to tell", "too_few", 5), METRICS["soak.days_to_exhaustion"])
     assert found == (Outcome.TOO_FEW_SAMPLES, "5 of at least 60 readings: nothing to tell")
-    found = weigh(wanted, Reading.none("330 in 32 s", Lack.TOO_FEW, 440), METRICS["soak.days_to_exhaustion"])
+    found = weigh(wanted, Reading.none("330 in 32 s", "too_few", 440), METRICS["soak.days_to_exhaustion"])
     assert found == (Outcome.TOO_FEW_SAMPLES, "330 in 32 s"), "440 readings are not fewer than 60"
 
 
@@ -224,7 +225,7 @@ def test_what_more_samples_cannot_mend_has_failed_however_few_there_are(
     samples=st.integers(0, 60),
     fewest=st.integers(1, 60),
     comparison=st.sampled_from(Comparison),
-    moves=st.sampled_from(Moves),
+    moves=st.sampled_from(get_args(Moves)),
     further=st.floats(0, 20),
 )
 def test_nothing_passes_from_too_few_samples_and_nothing_fails_that_more_could_mend(
@@ -243,7 +244,7 @@ def test_nothing_passes_from_too_few_samples_and_nothing_fails_that_more_could_m
     assert outcome in (Outcome.PASSED, Outcome.FAILED, Outcome.TOO_FEW_SAMPLES)
     assert (outcome is Outcome.PASSED) == (holds and enough)
     if outcome is Outcome.FAILED and not enough:
-        later = {Moves.UP: value + further, Moves.DOWN: value - further, Moves.BOTH_WAYS: threshold}[moves]
+        later = {"up": value + further, "down": value - further, "both ways": threshold}[moves]
         assert not comparison.holds(later, threshold)
 
 

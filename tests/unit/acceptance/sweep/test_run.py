@@ -9,16 +9,19 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from draftd.acceptance import session as module
 from draftd.acceptance.folder import RunError, RunFolder
 from draftd.acceptance.options import SweepOptions
-from draftd.acceptance.samples import Sample, Sampler
+from draftd.acceptance.samples import Sample
 from draftd.acceptance.session import MOST_ERRORS, Advance, MeasurementStopped, Session, all_at_once, ask_for
+from draftd.acceptance.sweep import run as sweep_run
 from draftd.acceptance.sweep.plan import Key, NothingToMeasure, Step, SweepPlan, measured, pending, plan_sweep, schedule
 from draftd.acceptance.sweep.result import Sweep
 from draftd.acceptance.sweep.run import Heat, Remaining, run_sweep, sweep_complete
@@ -66,14 +69,20 @@ Swept = tuple[Session, list[Advance], list[str]]
 def swept(daemon: Served, begin: BEGUN, tmp_path_factory: pytest.TempPathFactory) -> Swept:
     """A sweep from its beginning to its end, what was said of its progress, and with which arms samples were marked."""
     session, said, marks = begin(tmp_path_factory.mktemp("runs") / "run"), list[Advance](), list[str]()
-    mark = Sampler.mark
+    sampling = sweep_run.sampling
 
-    def marked(sampler: Sampler, arm: str) -> None:
-        marks.append(arm)
-        mark(sampler, arm)
+    @contextlib.contextmanager
+    def marked(*args: Any) -> Iterator[Callable[[str], None]]:
+        with sampling(*args) as mark:
+
+            def note(arm: str) -> None:
+                marks.append(arm)
+                mark(arm)
+
+            yield note
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Sampler, "mark", marked)
+        patch.setattr(sweep_run, "sampling", marked)
         run_sweep(session, SMALL, daemon.client.model(), said.append)
     return session, said, marks
 
@@ -202,23 +211,15 @@ class TestStopped:
                 ask_for(prompt, arm, chat=True, seed=0, repetition=1) for prompt in plan.prompts[:2]
             ]  # 64 tokens: more than a second
 
-            def interrupt(*_: object) -> None:
-                raise KeyboardInterrupt
+            class Interrupted(Future[object]):
+                def result(self, timeout: float | None = None) -> object:
+                    raise KeyboardInterrupt
 
-            joined = threading.Thread.join
-            first = iter([True])
-
-            def join(thread: threading.Thread, timeout: float | None = None) -> None:
-                if next(first, False):
-                    interrupt()
-                joined(thread, timeout)
-
-            monkeypatch.setattr(threading.Thread, "join", join)
+            monkeypatch.setattr(module, "Future", Interrupted)
             with pytest.raises(KeyboardInterrupt):
                 all_at_once(served.client, asks, timeout=30.0)
             still = [thread for thread in threading.enumerate() if thread.name.startswith("draftd-sweep")]
             assert still
-            monkeypatch.undo()
             for thread in still:
                 thread.join(30)
 
