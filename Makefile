@@ -8,10 +8,10 @@ SETUP := scripts/setup.sh scripts/common.sh pyproject.toml constraints.txt
 .PHONY: help demo serve test faults check lint types imports words proto-check docs-check collector-check components collector stack proto \
 	docs accept bench bench-harness bench-peers simulate train constraints clean
 
-help: ## what there is to make
+help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
-demo: $(RUN) ## start a daemon on the embedded pair and watch it answer both ways
+demo: $(RUN) ## start a daemon on the embedded pair and see its answers with and without drafts
 	@$(BIN)/draftd demo $(ARGS)
 
 serve: $(RUN) ## serve the embedded pair (or ARGS="--model PATH --draft-model PATH")
@@ -32,7 +32,7 @@ components: # what the tests of the pipeline run; what cannot be had is said, an
 collector: ## an OpenTelemetry Collector for otel-collector/config.yaml: the installed one, or one built with Go
 	@sh scripts/collector.sh
 
-stack: $(DEV) ## the daemon, the collector, Prometheus and Alertmanager, natively, in one log; Ctrl-C stops all
+stack: $(DEV) ## daemon, collector, Prometheus and Alertmanager without containers, in one log; Ctrl-C stops all
 	@$(BIN)/python scripts/stack.py $(ARGS)
 
 check: lint types imports words proto-check docs-check collector-check ## formatting, types, layers, words, contract, generated files
@@ -83,10 +83,10 @@ bench-harness: $(RUN) ## does the acceptance harness measure what a bare client 
 bench-peers: $(RUN) ## measure against mlx-lm's server, under load (about an hour; ARGS="--quick" to try it out)
 	@$(BIN)/python -m benchmarks.peers $(ARGS)
 
-simulate: $(DEV) ## the fallback on a simulated clock (about two minutes; ARGS=--plot draws its detector too)
+simulate: $(DEV) ## the fallback on a simulated clock (a minute and a half; ARGS=--plot draws its detector too)
 	@$(BIN)/python -m benchmarks.simulate $(ARGS)
 
-train: build/training/.ready ## train the embedded pair anew (about an hour and a quarter)
+train: build/training/.ready ## train the embedded pair again (about an hour and a quarter)
 	build/training/bin/python -m training --work build/nano --out daemon/draftd/models/nano $(ARGS)
 
 constraints: $(DEV) ## pin the newest versions of everything

@@ -30,9 +30,8 @@ _READY = "draftd: serving "
 
 HEAD = """# A first session
 
-What the terminal of a new user shows, from the installation to Ctrl-C. Every line is recorded
-(`python -m scripts.first_session`), on the Linux machine of [benchmarks.md](benchmarks.md), and not on a Mac. Colours,
-and what a progress bar overwrites, are left out.
+What a new user's terminal shows, from the installation to Ctrl-C. It was recorded (`python -m scripts.first_session`)
+on the Linux machine of [benchmarks.md](benchmarks.md), not on a Mac. Colours and overwritten lines are left out.
 """
 
 
@@ -163,10 +162,10 @@ def record(session: Session) -> list[str]:
         session.run("draftd top --once")
         session.say("", "A second daemon on the same port:")
         session.run("draftd serve")
-        session.say("", "This is what the first daemon's terminal has shown, ended by Ctrl-C:")
+        session.say("", "The first daemon's terminal, ended by Ctrl-C:")
         daemon.send(signal.SIGINT)
     session.say("", "## What goes wrong")
-    session.say("", "A model that is not there, one whose download broke off, and one that is no model:")
+    session.say("", "A missing model, an incomplete download, and a folder without a model:")
     session.run("draftd serve --model ./Qwen3-8B-4bit")
     broken = session.folder / "broken"
     shutil.copytree(ROOT / "daemon" / "draftd" / "models" / "nano" / "target", broken)

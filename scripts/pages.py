@@ -28,23 +28,23 @@ OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318 OTEL_EXPORTER_OTLP_PROTOCOL=ht
 ```
 
 Traces, metrics and logs can go to different places (`OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, …) or nowhere
-(`OTEL_LOGS_EXPORTER=none`); `OTEL_SDK_DISABLED=true` stops all. A caller's `traceparent` is honoured. The text of
-prompts and answers leaves the process only with `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true`.
+(`OTEL_LOGS_EXPORTER=none`); `OTEL_SDK_DISABLED=true` turns all of them off. A caller's `traceparent` is used. Spans
+have the text of prompts and answers only with `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true`.
 
-A collector that is dead, slow or refusing costs no request anything. Spans wait in a bounded queue
-(`OTEL_BSP_MAX_QUEUE_SIZE`, 2,048) and the oldest are dropped when it is full; counters are cumulative and catch up by
-themselves. One warning tells when the collector is lost, one when it is back. At shutdown the daemon flushes for at
-most `telemetry.shutdown_seconds`.
+A collector that is dead, slow or refusing delays no request. Spans wait in a queue of limited size
+(`OTEL_BSP_MAX_QUEUE_SIZE`, 2,048); when it is full, the oldest are dropped. Counters are cumulative, so that no count
+is lost. The log has one warning when the collector is lost, and one when it is back. At shutdown the daemon flushes for
+at most `telemetry.shutdown_seconds`.
 
-The resource names the service, its version and instance, the host, and the process by `process.pid` and
-`process.creation.time`. What `OTEL_RESOURCE_ATTRIBUTES` says wins.
+The resource attributes name the service, its version and instance, the host, and the process by `process.pid` and
+`process.creation.time`. `OTEL_RESOURCE_ATTRIBUTES` overrides them.
 
-Metric labels have few values each; ids are on spans only. Counts are exact: what a client received, the attributes of
-its span, the counters here and the engine's own counts are the same numbers.
+Metric labels have few values each; ids are on spans only. Counts are exact: the client's counts, the attributes of its
+span, these counters and the engine's counts are the same numbers.
 """
 
 _SDK = """\
-The SDK counts what it queues and delivers; draftd turns that on
+The SDK counts what it queues and delivers. draftd turns these metrics on
 (`OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED=false` turns it off):
 """
 
@@ -57,25 +57,25 @@ With vLLM's definitions, over the same labels and the same time:
 - mean acceptance length: `1 + accepted_tokens / drafts`, the bonus token counted;
 - acceptance at position *i*: `accepted_tokens_per_pos / draft_tokens_per_pos` at `draftd.position` *i*; at 0 it does
   not depend on the block's length;
-- per-token acceptance: `accepted_tokens / (accepted_tokens + rollbacks)`, which does not either;
-- break-even acceptance: `(break_even_tokens + cut_tokens) / draft_tokens`. Above it speculation pays, below it costs;
+- acceptance of reached tokens: `accepted_tokens / (accepted_tokens + rollbacks)`, which does not depend on it either;
+- break-even acceptance: `(break_even_tokens + cut_tokens) / draft_tokens`. Speculation pays above it;
 - measured speed-up: `(drafts + accepted_tokens - cut_tokens) / (drafts + break_even_tokens)`;
 - parked share: `parked_steps / target_forwards` at `draftd.mode` `speculative`: how often drafting did not pay;
 - mean depth: `draft_tokens / drafts`.
 
-`accepted_tokens` counts what the target accepts, before the text is cut at its end; `cut_tokens` counts what lies
-beyond. A step is a rollback where the target rejected a token, never because the text ended.
+`accepted_tokens` counts what the target accepts, before the text is cut at its end; `cut_tokens` counts the tokens
+after the end. A step is a rollback if the target rejected a token; the end of a text is no rollback.
 
-Always, in every single export and in every request's span: `draft_tokens = accepted_tokens + rolled_back_tokens`; the
+Always, in every export and in every request's span: `draft_tokens = accepted_tokens + rolled_back_tokens`; the
 output tokens are `accepted_tokens + target_forwards - cut_tokens`; and `drafts + parked_steps <= target_forwards`.
 """
 
 _REGISTRY = f"""\
 ## The registry
 
-[docs/registry](registry/manifest.yaml) says all of this in the format of
-[OpenTelemetry Weaver](https://github.com/open-telemetry/weaver), and builds on OpenTelemetry's conventions
-v{registry.CONVENTIONS}. With it a running daemon can be checked against both:
+[docs/registry](registry/manifest.yaml) has the same content in the format of
+[OpenTelemetry Weaver](https://github.com/open-telemetry/weaver), based on OpenTelemetry's conventions
+v{registry.CONVENTIONS}. Weaver can compare a running daemon with both:
 
 ```
 weaver registry live-check -r docs/registry --otlp-grpc-address 127.0.0.1 --otlp-grpc-port 24317
@@ -84,17 +84,18 @@ OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:24317 draftd serve
 
 What ran, and what it found:
 
-- Weaver {registry.CHECKED_WITH}, by hand. `registry check --future` finds nothing, also with OpenTelemetry's policies.
-  `registry live-check`, of a daemon that answered, refused, was cancelled, changed its level and ran its canaries,
-  finds one violation, which is the SDK's: `otel.sdk.processor.log.queue.size` has the unit `{{log}}`, and the
-  conventions want `{{log_record}}`.
-- `make check` compares the registry with the catalog, and says what Weaver would refuse.
-- `make test` applies the live check's rules, in `tests/live_check.py`, to what a daemon exports and to every metric
-  there is, those of other machines included. It has no Weaver, which is in no package registry.
+- Weaver {registry.CHECKED_WITH}, run by hand. `registry check --future` finds nothing, also with OpenTelemetry's
+  policies. `registry live-check` was run on a daemon that answered, refused and cancelled requests, changed its level
+  and ran its canaries. It finds one violation, in the SDK: `otel.sdk.processor.log.queue.size` has the unit `{{log}}`
+  instead of `{{log_record}}`.
+- `make check` compares the registry with the catalog, and reports what Weaver would refuse.
+- `make test` applies the live check's rules (`tests/live_check.py`) to a daemon's exports and to all metrics, also
+  those of other platforms. It does not run Weaver, which no package registry has.
 
-Weaver's milder remarks stay. Nearly everything in those conventions, and all of draftd's own, is not stable yet.
-`gen_ai.provider.name` knows no `draftd`, `error.type` and `system.memory.state` not all values. Attributes that are
-recommended but say nothing here, as `process.owner`, `host.id` or `system.device`, are left out.
+Weaver also gives advice that is not followed. Nearly all of those conventions, and all of draftd's, are not stable yet.
+The conventions do not list `draftd` for `gen_ai.provider.name`, nor all values of `error.type` and
+`system.memory.state`. Recommended attributes without a use here, such as `process.owner`, `host.id` or `system.device`,
+are left out.
 """
 
 _CONFIGURATION = """\
@@ -102,11 +103,11 @@ _CONFIGURATION = """\
 
 <!-- Written by `make docs` from daemon/draftd/settings/. -->
 
-Every setting has a default. Four places can change one; the first of these that has a value wins:
+A setting's value comes from the first of these places that has one:
 
-1. a flag of `draftd serve`: `--set engine.max_batch=4` for any setting that is no secret, and flags of
-   their own for the common ones (`draftd serve --help`);
-2. an environment variable: `DRAFTD_ENGINE__MAX_BATCH=4`, the section and the name with two underscores between them;
+1. a flag of `draftd serve`: `--set engine.max_batch=4` for any setting that is not secret; common settings also have
+   their own flags (`draftd serve --help`);
+2. an environment variable: `DRAFTD_ENGINE__MAX_BATCH=4`, with two underscores between section and name;
 3. the TOML file that `--config` or `DRAFTD_CONFIG` names;
 4. the default.
 
@@ -115,9 +116,8 @@ Every setting has a default. Four places can change one; the first of these that
 max_batch = 4
 ```
 
-An unknown name is an error, so that a misspelt one is noticed. An empty variable unsets a setting whose default is
-"unset". Relative paths start at the working directory. `OTEL_*` variables work as in any OpenTelemetry program and are
-not listed here; see [telemetry.md](telemetry.md).
+An unknown name is an error. An empty variable unsets a setting whose default is "unset". Relative paths start at the
+working directory. `OTEL_*` variables are not listed here; see [telemetry.md](telemetry.md).
 """
 
 
@@ -157,7 +157,7 @@ def telemetry() -> str:
         *(_described(span, f"{span.kind}. {span.brief}.") for span in catalog.SPANS),
         "## Log events\n",
         *(_described(event, f"{event.brief}.") for event in catalog.EVENTS),
-        "## Attributes\n\nOn a span, a count is of that request alone. What is not known is absent.\n",
+        "## Attributes\n\nOn a span, counts are those of that request. Unknown values are absent.\n",
         _table(
             ("Attribute", "Type", "What it says"),
             ((f"`{a.name}`", a.type, a.brief) for _, a in sorted(attributes.items())),
@@ -203,7 +203,7 @@ def configuration() -> str:
         table = _table(("setting", "default", "allowed", "what it is for"), rows)
         parts.append(f"## `[{section}]`\n\n{summary}\n\n{table}")
     variables = _table(("variable", "what it is for"), ((f"`{name}`", use) for name, use in COMMAND_VARIABLES.items()))
-    parts.append(f"## Variables of the commands\n\nNot settings of the daemon.\n\n{variables}")
+    parts.append(f"## Variables of the commands\n\nThese are not settings of the daemon.\n\n{variables}")
     return "\n".join(parts)
 
 

@@ -105,11 +105,10 @@ def _abilities(report: dict[str, Any]) -> list[str]:
         f"{report['sums']['sums']:.1%}, "
         f"differences {report['sums']['differences']:.1%}; held-out problems among the prompts "
         f"{chat['arithmetic']:.1%}.",
-        f"- Asked for what no listed tool can do, it says so in {report['refusals']['refused']:.1%} of "
-        f"{report['refusals']['wishes']} held-out wishes and calls some tool otherwise; such wishes "
-        "are no questions and "
-        "are not among the prompts.",
-        f"- Code: {code['compiles']:.1%} of {code['prompts']} answers compile (SQL is only looked at for its form).",
+        f"- Asked for something that no listed tool can do, it says so in {report['refusals']['refused']:.1%} of "
+        f"{report['refusals']['wishes']} held-out cases, and otherwise calls some tool. These cases are not among the "
+        "prompts.",
+        f"- Code: {code['compiles']:.1%} of {code['prompts']} answers compile (of SQL only the form is checked).",
     ]
 
 
@@ -168,8 +167,8 @@ def _data(m: dict[str, Any]) -> list[str]:
         f"There are three stages. Up to step {second}: library {library[0]}, prompts weigh {prompt[0]} of an answer in "
         f"the loss, sums are given without their working. Up to step {last}: library {library[1]}, prompts weigh "
         f"{prompt[1]:g}, sums are worked in two steps. Then: library {library[2]}, and prose that does not repeat "
-        "itself, since the likeliest continuation of prose that does is to say the same thing again. The stages are as "
-        "they are because samples taken on the way asked for them. The draft sees the last stage only, library "
+        "itself, because a model that is trained on repetitive prose repeats itself. The stages were chosen from "
+        "samples taken during training. The draft sees the last stage only, library "
         f"{data['library_share_of_rows']['draft']}. Weights of the families in documents, by stage: {weights}.",
         "",
         f"One in {data['held_out_one_in']} user texts (for arithmetic: pairs of numbers, whatever the wording) is held "
@@ -207,9 +206,9 @@ def card(m: dict[str, Any], trial: dict[str, Any] | None) -> str:
                      f"{m[name]['parameters']:,} | {n / 1e6:.1f} MB |")  # fmt: skip
     lines += [
         "",
-        f"Context {m['context']:,} tokens. Deep and narrow against shallow on purpose: every layer costs "
-        f"dispatch, so one "
-        "forward of the target costs many of the draft and hardly more for five tokens than for one. On "
+        f"Context {m['context']:,} tokens. The target is deep and narrow, the draft shallow: every layer costs "
+        "dispatch time, so one forward pass of the target costs as much as many of the draft, and hardly more for five "
+        "tokens than for one. On "
         "CPU they run in "
         "fp32.",
         "",
@@ -256,7 +255,7 @@ def card(m: dict[str, Any], trial: dict[str, Any] | None) -> str:
         "",
         "Greedy, fp32, mlx-lm's own loops. *Position 0* is the share of the target's tokens that the draft "
         "would have "
-        "chosen; *k* columns are accepted over drafted when every round drafts k tokens; the speed-up is "
+        "chosen; *k* columns are accepted over drafted when every step drafts k tokens; the speed-up is "
         "mlx-lm's "
         "speculative loop over its plain one for every tenth prompt, in processor time on one busy core, prefill "
         "included.",
@@ -272,9 +271,9 @@ def card(m: dict[str, Any], trial: dict[str, Any] | None) -> str:
         "## Limits",
         "",
         "English only, facts from one table, sums and differences of numbers under a hundred, about thirty tools "
-        "whose arguments are named in the request. Prose comes from a grammar: sentences hold, plots do not, and "
-        "decoded greedily it soon repeats itself (sampling at temperature 0.8 shows what it has learned). Anything "
-        "outside the families above gets a confident wrong answer. Differences are wrong more "
+        "whose arguments are named in the request. Prose comes from a grammar: its sentences are correct, its plots "
+        "are not, and decoded greedily it soon repeats itself (sampling at temperature 0.8 shows what it has "
+        "learned). Anything outside the families above gets a confident wrong answer. Differences are wrong more "
         "often than right. No safety training of any kind.",
         "",
         "## Files",

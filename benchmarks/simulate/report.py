@@ -12,11 +12,12 @@ from benchmarks.simulate.outcome import Outcome, Spread
 
 def show(outcomes: Mapping[str, Outcome], titles: Mapping[str, str], console: Console) -> None:
     table = Table(
-        title="The fallback on a simulated clock", caption="median / longest; a time is from a fault's begin, or end"
+        title="The fallback on a simulated clock",
+        caption="median / longest; fall back: from a fault's beginning; recover: from its end",
     )
     for name in ("scenario", "what happens"):
         table.add_column(name)
-    for name in ("faults", "fall back", "in requests", "recover", "false per 10k", "flaps"):
+    for name in ("faults", "fall back", "in requests", "recover", "false in 10,000", "flaps"):
         table.add_column(name, justify="right")
     for name, one in outcomes.items():
         table.add_row(
@@ -33,7 +34,7 @@ def show(outcomes: Mapping[str, Outcome], titles: Mapping[str, str], console: Co
 
 
 def _faults(one: Outcome) -> str:
-    wrong = [f"{one.unanswered} unanswered"] * bool(one.unanswered) + [f"{one.unrecovered} for good"] * bool(
+    wrong = [f"{one.unanswered} unanswered"] * bool(one.unanswered) + [f"{one.unrecovered} not recovered"] * bool(
         one.unrecovered
     )
     return f"{one.faults}" + (f" [red]({', '.join(wrong)})[/red]" if wrong else "")

@@ -67,13 +67,13 @@ def scenarios() -> tuple[Scenario, ...]:
             lambda rng, span: every(span, 2 * HOUR, 3 * HOUR, Cause.DRAFT, factor=5 / 7, ramp=2 * HOUR),
         ),
         Scenario(
-            "broken_draft", "a draft that is good for nothing, then mended",
+            "broken_draft", "a useless draft, then repaired",
             lambda rng, span: every(span, 3 * HOUR, 1.5 * HOUR, Cause.DRAFT, factor=0.05),
         ),
         Scenario("mix_shift", "from code to prose and back, nothing wrong", mixes=(EVERYDAY, CODING, WRITING)),
-        Scenario("harder_texts", "half-way the texts of every kind become harder to draft, nothing wrong", later=0.8),
+        Scenario("harder_texts", "half-way, texts of every kind become harder to draft, nothing wrong", later=0.8),
         Scenario(
-            "sparse", "a request every five minutes",
+            "sparse", "a request every five minutes, drift",
             lambda rng, span: every(span, 96 * HOUR, 48 * HOUR, Cause.DRAFT, first=300 * 300, factor=5 / 7),
             per_second=1 / 300, mix_seconds=480 * HOUR, settles=8 * HOUR, tick=120.0,
         ),
@@ -81,9 +81,9 @@ def scenarios() -> tuple[Scenario, ...]:
             "alert_storm", "forty alerts come and go for half an hour",
             lambda rng, span: every(span, 2.5 * HOUR, 0.5 * HOUR, Cause.STORM),
         ),
-        Scenario("webhooks_astray", "30 % lost, 30 % doubled, up to minutes late", alert, post=astray, settles=2700),
+        Scenario("webhooks_astray", "30 % lost, 30 % sent twice, up to minutes late", alert, post=astray, settles=2700),
         Scenario(
-            "astray_polled", "the same, and the source is polled", alert,
+            "astray_polled", "the same, and the daemon polls for alerts", alert,
             post=Post(astray.lost, astray.doubled, astray.delay, poll=30.0),
         ),
         Scenario("clock_jumps", "restarts with a clock hours off, drift", sudden, jump_every=0.6 * HOUR),

@@ -25,7 +25,7 @@ def run_again(name: str, work: Callable[[], None], closing: threading.Event) -> 
         except Exception:
             if time.monotonic() - began >= _WELL_SECONDS:
                 pause = _FIRST_PAUSE_SECONDS
-            log.exception("%s failed%s", name, "" if last else f"; it is begun again in {pause:g} s")
+            log.exception("%s failed%s", name, "" if last else f"; it starts again in {pause:g} s")
         if last:
             return
         closing.wait(pause)

@@ -17,8 +17,8 @@ def board(alerting: Alerting) -> Board:
     return Board(
         "fallback",
         "Fallback",
-        "How far the daemon has stepped down, what asked for it, and its way back: probes of the level above, the "
-        "quality canaries, alerts and holds. Probes and canaries are in no other dashboard's figures.",
+        "How far the daemon has stepped down, what asked for it, and how it recovers: probes of the level above, "
+        "the quality canaries, alerts and holds. No other dashboard counts probes and canaries.",
         (
             Row("Now, and over the time shown", _figures()),
             Row("Where it stands, and what asks for less", _standing()),
@@ -38,18 +38,18 @@ def _figures() -> tuple[Panel, ...]:
             words=look.LEVELS,
         ),
         single(
-            tile("Levels down", "How many levels below the top of its ladder the lowest daemon stands.", look.COUNT,
+            tile("Levels down", "How many levels below the top of its ladder the lowest daemon is.", look.COUNT,
                  decimals=0),
             ask.LEVELS_DOWN_NOW,
             steps=((None, GOOD), (1, WARN)),
         ),
         single(
-            tile("Held", "Whether an operator holds the level of any daemon: then nothing moves it.", look.LEVEL),
+            tile("Held", "Whether an operator holds the level of any daemon: then nothing changes it.", look.LEVEL),
             ask.HELD_NOW,
             words=look.HELD,
         ),
         single(
-            tile("Alerts that ask", "Alerts that ask for a level at present, until they resolve or are not repeated.",
+            tile("Alerts that ask", "Alerts that ask for a level now, until they resolve or are no longer repeated.",
                  look.COUNT, decimals=0),
             ask.LEASES_NOW,
             steps=((None, GOOD), (1, WARN)),
@@ -100,13 +100,13 @@ def _steps() -> tuple[Panel, ...]:
             ask.TRANSITIONS,
         ),
         bars(
-            Text("Steps from level to level", "Over the time shown. As many back up as down is a ladder that "
-                 "recovered; many of both is one that flaps.", look.COUNT, low=0, decimals=0, no_value="no steps"),
+            Text("Steps from level to level", "Over the time shown. As many steps up as down: the ladder has "
+                 "recovered. Many of both: it flaps.", look.COUNT, low=0, decimals=0, no_value="no steps"),
             ask.TRANSITIONS_BY_WAY,
         ),
         lines(
-            Text("Drift", "Sum of what acceptance fell short of its baseline, over the limit: at 1 it is drift, and "
-                 "asks for a shorter block. There is none before a baseline is known.", "none", low=0, decimals=2,
+            Text("Drift", "CUSUM of acceptance below its baseline, over the limit: at 1 it is drift, which asks "
+                 "for a shorter block. Empty before a baseline is known.", "none", low=0, decimals=2,
                  no_value="no baseline yet"),
             ask.DRIFT,
             steps=((None, GOOD), (1, BAD)),
@@ -123,7 +123,7 @@ def _probes(alerting: Alerting) -> tuple[Panel, ...]:
             ask.PROBES,
         ),
         lines(
-            Text("Acceptance in the last probe", "Accepted of the drafted tokens that it reached.", look.SHARE, low=0,
+            Text("Acceptance in the last probe", "Accepted share of the tokens that it reached.", look.SHARE, low=0,
                  high=1, no_value=none),
             ask.PROBE_ACCEPTANCE,
         ),
@@ -152,7 +152,7 @@ def _canaries() -> tuple[Panel, ...]:
         ),
         lines(
             Text("Divergences", "Greedy canaries in the interval before whose two texts differ. On a CPU there are "
-                 "none; on Metal near-ties may fall either way.", look.COUNT, low=0),
+                 "none; on Metal near-ties may differ.", look.COUNT, low=0),
             ask.DIVERGENCES,
         ),
     )  # fmt: skip

@@ -16,7 +16,7 @@ def board(alerting: Alerting) -> Board:
     return Board(
         "latency",
         "Latency and load",
-        "What a request waits for, by how it was decoded; how much there is to do, and what was turned away. Points on "
+        "What a request waits for, by how it was decoded; the load, and refused requests. Points on "
         "the lines are traces.",
         (
             Row("Latency by mode", _latency(alerting)),
@@ -131,7 +131,7 @@ def _engine() -> tuple[Panel, ...]:
             colors=look.STATUSES,
         ),
         lines(
-            Text("Calls, p95", "How long 95 % of the calls stayed below, by method.", look.SECONDS, low=0), ask.RPC_P95
+            Text("Calls, p95", "95 % of calls ended within this time, by method.", look.SECONDS, low=0), ask.RPC_P95
         ),
     )  # fmt: skip
 

@@ -14,7 +14,7 @@ def board(alerting: Alerting) -> Board:
         "machine",
         "Machine",
         "The machines that run draftd: memory, pressure, swap, heat, power. Choose one instance above to read it well. "
-        "What a machine does not tell is empty, never nought: fans and power need macmon, heat needs macOS.",
+        "Unknown values are empty, never zero: fans and power need macmon, heat needs macOS.",
         (
             Row("Now", _now(alerting)),
             Row("Unified memory", _memory()),

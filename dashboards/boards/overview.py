@@ -16,8 +16,8 @@ def board(alerting: Alerting) -> Board:
     return Board(
         "overview",
         "Overview",
-        "Is draftd serving, does speculation pay, is the machine well: in five seconds. Tiles that show a share or a "
-        "ratio cover all the time shown, so that a quiet daemon has figures as well.",
+        "Is draftd serving, does speculation pay, is the machine healthy? Tiles with a share or a ratio cover all the "
+        "time shown, so that a quiet daemon has figures as well.",
         (
             Row("In five seconds", (*_service(alerting), *_health(alerting))),
             Row("Does speculation pay", _speculation(alerting)),
@@ -31,23 +31,23 @@ def _service(alerting: Alerting) -> tuple[Panel, ...]:
     pays = alerting.speedup_floor
     serving_text = tile(
         "Serving",
-        "Daemons with a loaded model whose telemetry arrives. DOWN where there is none: the daemon is down, or the way "
-        "from it (see Telemetry health).",
+        "Daemons with a loaded model whose telemetry arrives. DOWN if there is none: the daemon is down, or its "
+        "telemetry is (see Telemetry health).",
         "suffix: serving",
         decimals=0,
     )
     speedup = tile(
         "Speed-up by speculation",
         "Speed of the drafted steps against autoregressive steps of the same batch, both measured on this machine, "
-        f"over the time shown. Below {pays:g}× they cost more than they bring.",
+        f"over the time shown. Below {pays:g}× they cost more than they save.",
         look.TIMES,
         no_value="no drafts",
         decimals=2,
     )
     acceptance = tile(
         "Acceptance and break-even",
-        "Share of the drafted tokens that were accepted, and the share from which on drafting pays, as measured, "
-        "over the time shown. The first should be the higher one.",
+        "Share of the drafted tokens that were accepted, and the share above which drafting pays, both "
+        "measured over the time shown. The first should be higher.",
         look.SHARE,
         no_value="no drafts",
         decimals=0,
@@ -60,7 +60,7 @@ def _service(alerting: Alerting) -> tuple[Panel, ...]:
     )
     flag = tile(
         "Speculation's flag",
-        "Whether the feature flag's default lets requests speculate; off where it is off on any daemon chosen above.",
+        "Whether the feature flag's default lets requests speculate; off if it is off on any daemon chosen above.",
         look.LEVEL,
         no_value="not known",
     )
@@ -111,7 +111,7 @@ def _health(alerting: Alerting) -> tuple[Panel, ...]:
     )
     thermal = tile(
         "Thermal level",
-        "How hot macOS finds the machine, where it is worst. From heavy on it is throttled. Only macOS tells.",
+        "How hot macOS finds the machine, where it is worst. From heavy on it is throttled. macOS only.",
         look.LEVEL,
         no_value="not told",
     )
@@ -136,8 +136,8 @@ def _speculation(alerting: Alerting) -> tuple[Panel, ...]:
     )
     acceptance = Text(
         "Acceptance against break-even",
-        "Accepted over drafted tokens, and the share from which on the same steps would have paid. Where that is "
-        "above 100 %, none would.",
+        "Accepted over drafted tokens, and the share above which the same steps would have paid. If that is above "
+        "100 %, no acceptance would.",
         look.SHARE,
         low=0,
     )

@@ -75,8 +75,8 @@ def _acceptance(alerting: Alerting) -> tuple[Panel, ...]:
     return (
         traces(
             lines(
-                Text("Speed-up by workload", "Drafted steps against autoregressive ones of the same batch, "
-                     "measured. Below the line they do not pay.", look.TIMES, decimals=2),
+                Text("Speed-up by workload", "Measured speed of drafted steps over autoregressive ones of the "
+                     "same batch. Below the line they do not pay.", look.TIMES, decimals=2),
                 ask.SPEEDUP_BY_WORKLOAD,
                 steps=((None, BAD), (alerting.speedup_floor, GOOD)),
             ),
@@ -84,8 +84,8 @@ def _acceptance(alerting: Alerting) -> tuple[Panel, ...]:
             "Requests whose drafts did not pay",
         ),
         lines(
-            Text("Acceptance, three ways", "Accepted over drafted, as people expect it; at position 0; and of a "
-                 "token that was reached, accepted / (accepted + rollbacks). Dashed: where the first breaks even.",
+            Text("Acceptance, three ways", "Accepted / drafted; the same at position 0; and of reached tokens, "
+                 "accepted / (accepted + rollbacks). Dashed: break-even of the first.",
                  look.SHARE, low=0),
             ask.ACCEPTANCE,
             ask.FIRST,
@@ -105,12 +105,12 @@ def _acceptance(alerting: Alerting) -> tuple[Panel, ...]:
 def _positions() -> tuple[Panel, ...]:
     return (
         bars(
-            Text("Acceptance at each position", "Over the time shown: of the tokens drafted at this place in the "
-                 "block, those that stood. Each place counts only blocks that reached it.", look.SHARE, low=0, high=1),
+            Text("Acceptance at each position", "Over the time shown: the accepted share of the tokens drafted at this "
+                 "position. Each position counts only blocks that are long enough.", look.SHARE, low=0, high=1),
             ask.PER_POSITION_NOW,
         ),
         lines(
-            Text("Acceptance by position", "The share of the tokens drafted at each place that stood, over time.",
+            Text("Acceptance by position", "The accepted share of the tokens drafted at each position, over time.",
                  look.SHARE, low=0, high=1),
             ask.PER_POSITION,
         ),
@@ -128,7 +128,7 @@ def _drift(alerting: Alerting) -> tuple[Panel, ...]:
         lines(
             Text("Acceptance and its floor", f"Of a token that was reached, over {alerting.window}. Below "
                  f"{floor:.0%} for two windows DraftdAcceptanceBelowFloor fires, given enough samples. Dashed: the "
-                 "baseline, at level full. Prompt lookup is left out: it misses for nothing.",
+                 "baseline, at level full. Prompt lookup is left out: its drafts cost nothing.",
                  look.SHARE, low=0, high=1),
             ask.judged(alerting),
             ask.baseline(alerting),
@@ -162,8 +162,8 @@ def _depth() -> tuple[Panel, ...]:
         ),
         lines(
             Text("Steps parked", "Share of the steps of speculative requests, by kind of text, that drafted nothing "
-                 "because it did not pay. Near one the drafter is worth nothing here: the step now and then that "
-                 "drafts all the same asks whether it has become so.", look.SHARE, low=0, high=1),
+                 "because it did not pay. Near one, drafting hardly ever pays here; a few steps still draft, to "
+                 "see whether it pays again.", look.SHARE, low=0, high=1),
             ask.PARKED_SHARE,
         ),
         lines(
@@ -177,12 +177,12 @@ def _depth() -> tuple[Panel, ...]:
 def _rollbacks() -> tuple[Panel, ...]:
     return (
         lines(
-            Text("Steps rolled back", "Share of the drafted steps in which the target turned a token down.",
+            Text("Steps rolled back", "Share of the drafted steps in which the target rejected a token.",
                  look.SHARE, low=0, high=1, width=12),
             ask.ROLLBACK_SHARE,
         ),
         lines(
-            Text("Drafted tokens", "What became of them: accepted, or rolled back and so drafted in vain.",
+            Text("Drafted tokens", "Whether they were accepted or rolled back.",
                  look.TOKENS_PER_SECOND, low=0, width=12),
             *ask.DRAFTED_OUTCOME,
             stacked=True,
@@ -195,13 +195,13 @@ def _cost() -> tuple[Panel, ...]:
     return (
         lines(
             Text("Forwards for each token", "Forward passes for each token emitted. The target's is 1 without "
-                 "speculation and falls with what is accepted; the draft's is the price.",
+                 "speculation and falls with acceptance; the draft's is what speculation costs.",
                  look.COUNT, low=0, decimals=2),
             *ask.FORWARDS_PER_TOKEN,
             colors={"target, speculative": PLAIN, "target, autoregressive": WARN, "draft": "purple"},
         ),
         lines(
-            Text("Time in a step", "Mean time that a drafted step drafts, and that the target's forward takes in "
+            Text("Time in a step", "Mean time of drafting in a drafted step, and of the target's forward pass in "
                  "a step of either mode.", look.SECONDS, low=0),
             ask.DRAFT_TIME,
             ask.VERIFY_TIME,

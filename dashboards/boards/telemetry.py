@@ -140,7 +140,7 @@ def _collector() -> tuple[Panel, ...]:
             steps=((None, GOOD), (_FILLING, WARN)),
         ),
         lines(
-            Text("Waiting to be sent", "Batches in each queue: a store that is away lets its queue grow.",
+            Text("Waiting to be sent", "Batches in each queue: while a store is down, its queue grows.",
                  look.COUNT, low=0),
             ask.QUEUE_ITEMS,
         ),

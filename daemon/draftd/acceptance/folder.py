@@ -118,7 +118,7 @@ class RunFolder:
             return
         for name in sorted({*begun, *wanted}):
             if begun.get(name) != wanted.get(name):
-                allowed = f"{begun.get(name)!r}, as this run began with; measure otherwise in a run of its own"
+                allowed = f"{begun.get(name)!r}, as this run began with; use a new run for other options"
                 raise RunError(f"{stage}: {name}", wanted.get(name), allowed)
 
     # what was measured

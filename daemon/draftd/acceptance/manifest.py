@@ -53,7 +53,7 @@ class ModelManifest:
     quantization: str
     weight_bytes: int  # in memory, as it was loaded
     files: tuple[ModelFile, ...]
-    changed_since_load: bool = False  # a file is no longer what was loaded
+    changed_since_load: bool = False  # a file has changed since it was loaded
 
 
 @dataclass(frozen=True, slots=True)

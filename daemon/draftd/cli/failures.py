@@ -47,11 +47,11 @@ def _of_call(status: str, details: str) -> Failure:
     if status == "INVALID_ARGUMENT":
         return Failure(details, ASKED_WRONGLY)
     if status == "UNAVAILABLE" and _ENDED.match(details):
-        return Failure(
-            f"the connection ended: the daemon has stopped, or was stopped; its log says why ({details})", FAILED
-        )
+        return Failure(f"the connection ended: the daemon stopped or was killed; its log says why ({details})", FAILED)
     if status == "UNAVAILABLE" and any(sign in details.lower() for sign in _OTHER_PROTOCOL):
-        return Failure(f"it answers, but not like this: does the daemon want TLS, or none? ({details})", FAILED)
+        return Failure(
+            f"the address answers, but not as expected: does the daemon use TLS, or not? ({details})", FAILED
+        )
     if status == "UNAVAILABLE" and any(sign in details.lower() for sign in _NO_CONNECTION):
         return Failure(f"no daemon answers: is `draftd serve` running there? ({details})", FAILED)
     if status == "UNAUTHENTICATED":

@@ -68,14 +68,14 @@ def what_next(state: pb.FallbackState, now: datetime) -> str:
     if state.HasField("hold"):
         if state.hold.position == state.position:
             return "stays: it is held"
-        return f"on its way to {label(state.ladder[state.hold.position])}: it is held there"
+        return f"moving to {label(state.ladder[state.hold.position])}, where it is held"
     if lower := [(position, one) for position, one in asked if position > state.position]:
         position, one = max(lower, key=lambda found: found[0])
-        return f"on its way down to {label(state.ladder[position])}: asked by {one.signal}"
+        return f"stepping down to {label(state.ladder[position])}: asked for by {one.signal}"
     if not state.position:
         return ""
     if barring := {one.signal for position, one in asked if position >= state.position}:
-        return f"not up while asked by {', '.join(sorted(barring))}"
+        return f"no step up while asked for by {', '.join(sorted(barring))}"
     left = state.wait.ToTimedelta().total_seconds() - (now - moment(state.since)).total_seconds()
     when = f"in {span(max(1, round(left)))}, " if left >= 1 else ""
     if state.ladder[state.position - 1].drafter in state.absent_drafters:

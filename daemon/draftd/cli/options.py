@@ -28,18 +28,18 @@ decoding = partial(typer.Option, rich_help_panel="How to decode")
 
 PATIENCE = 600.0
 
-Wait = Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait while the model loads; 0 does not.")]
+Wait = Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait while the model loads; 0: do not wait.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 Patience = Annotated[
     float,
-    typer.Option("--timeout", metavar="SECONDS", min=0.1, max=86_400.0, help="Wait no longer; what was begun goes on."),
+    typer.Option("--timeout", metavar="SECONDS", min=0.1, max=86_400.0, help="Longest wait; what was begun continues."),
 ]
 Config = Annotated[Path | None, typer.Option("--config", "-c", envvar="DRAFTD_CONFIG", help="Settings in TOML.")]
 Assignments = Annotated[
-    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting; may be given again.")
+    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting; may be repeated.")
 ]
 Token = Annotated[
-    str | None, which_daemon("--token", envvar="DRAFTD_TOKEN", help="Bearer token. Better in the variable.")
+    str | None, which_daemon("--token", envvar="DRAFTD_TOKEN", help="Bearer token. Better set the variable.")
 ]
 TlsCa = Annotated[
     str | None,
@@ -52,7 +52,9 @@ TlsCa = Annotated[
 ]
 MaxTokens = Annotated[int | None, sampling("--max-tokens", "-n", max=_INT32, help="Longest answer.")]
 Temperature = Annotated[float, sampling("--temperature", "-t", help="0 is greedy.")]
-Seed = Annotated[int | None, sampling("--seed", min=0, max=2**64 - 1, help="Same seed, same text, either way.")]
+Seed = Annotated[
+    int | None, sampling("--seed", min=0, max=2**64 - 1, help="Same seed, same text, with drafts or without.")
+]
 Workload = Annotated[
     WorkloadClass,
     decoding(
@@ -104,11 +106,14 @@ class Criteria:
         Path | None, typer.Option("--spec", metavar="FILE", help="Criteria in TOML. Unset: production candidate.")
     ] = None
     baseline: Annotated[
-        Path | None, typer.Option("--baseline", metavar="FOLDER", help="Another run, for criteria against it.")
+        Path | None,
+        typer.Option("--baseline", metavar="FOLDER", help="Another run, for criteria that compare with it."),
     ] = None
     may_differ: Annotated[
         list[str] | None,
-        typer.Option("--may-differ", metavar="FIELD", help="May differ from the baseline's, such as models.draft."),
+        typer.Option(
+            "--may-differ", metavar="FIELD", help="Field that may differ from the baseline's, such as models.draft."
+        ),
     ] = None
 
 

@@ -41,7 +41,7 @@ _READY_SECONDS = 60.0
 
 Run = Annotated[
     Path | None,
-    typer.Option("--run", metavar="FOLDER", help="Where the run is kept. One that exists is continued."),
+    typer.Option("--run", metavar="FOLDER", help="Folder of the run. An existing one is continued."),
 ]
 
 
@@ -61,7 +61,9 @@ class Which:
     tls_ca: options.TlsCa = None
     model: Annotated[
         str | None,
-        options.which_daemon("--model", help="Of a daemon of its own: folder or hub id. Unset: the embedded pair."),
+        options.which_daemon(
+            "--model", help="Model of a daemon that is started: folder or hub id. Unset: the embedded pair."
+        ),
     ] = None
     draft_model: Annotated[str | None, options.which_daemon("--draft-model", help="Its draft: folder or hub id.")] = (
         None
@@ -185,7 +187,7 @@ def begin(daemon: Measured, folder: RunFolder, prompts: Mapping[Stage, Sequence[
     for number, earlier in folder.manifests().items():
         for one in differences(earlier, manifest):
             if one.matters:
-                allowed = f"{one.left!r}, as in session {number}; measure what has changed in a run of its own"
+                allowed = f"{one.left!r}, as in session {number}; use a new run after a change"
                 raise RunError(f"{folder.path}: {one.field}", one.right, allowed)
     return Session(daemon.client, folder, folder.begin_session(manifest))
 

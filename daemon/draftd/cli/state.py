@@ -70,7 +70,7 @@ class Learning:
         self._file: LearntFile | None = None
         path = settings.engine.learnt_file
         if path is not None and not path.parent.is_dir():
-            raise ConfigError("engine.learnt_file", str(path), "a file in a folder that there is")
+            raise ConfigError("engine.learnt_file", str(path), "a file in an existing folder")
         if path is None and folder is not None:
             path = folder / _LEARNT
         if path is not None:
@@ -83,7 +83,7 @@ class Learning:
             document = None if self._file is None else self._file.load()
             return None if document is None else Learnt.of_document(document)
         except ConfigError as error:
-            log.warning("%s cannot be used: %s; what drafts cost is learnt anew", self._path, error.message)
+            log.warning("%s cannot be used: %s; the costs of drafting are learnt again", self._path, error.message)
             return None
 
     def start(self, learnt: Callable[[], Learnt | None]) -> None:

@@ -110,7 +110,7 @@ class Inbox:
             self._check_open()
             if own and self._own + self._own_arrived >= _MOST_OWN:
                 raise QueueFull(
-                    f"{_MOST_OWN} requests of the daemon's own are in hand; no more may be", retry_after=1.0
+                    f"{_MOST_OWN} of the daemon's own requests are active, which is the limit", retry_after=1.0
                 )
             if own:
                 self._own_arrived += 1
@@ -125,7 +125,7 @@ class Inbox:
         with self._wake:
             self._check_open()
             if self._commands >= _MOST_COMMANDS:
-                raise QueueFull(f"{_MOST_COMMANDS} commands wait for the engine; no more may", retry_after=1.0)
+                raise QueueFull(f"{_MOST_COMMANDS} commands wait for the engine, which is the limit", retry_after=1.0)
             self._commands += 1
             self._gathered.append(command)
             self._wake.notify()
@@ -161,7 +161,7 @@ class Inbox:
         theirs = sum(one == client for places in (self._waiting, self._arrived) for one in places.values())
         if theirs >= free * _SHARE:
             raise QueueFull(
-                f"{theirs} requests of this connection are waiting; the last {free} places are for others",
+                f"{theirs} requests of this connection are waiting; the last {free} places are for other connections",
                 retry_after=wait,
             )
 

@@ -143,7 +143,7 @@ class Annotator:
         if 200 <= status < 300:
             return SENT, ""
         if 300 <= status < 400:
-            return REFUSED, f"{self._url} sends elsewhere: the address it ends up at is wanted"
+            return REFUSED, f"{self._url} redirects: set the final address"
         told = response.text or ""
         if self._token:
             told = told.replace(self._token, "…")

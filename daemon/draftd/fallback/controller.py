@@ -44,7 +44,7 @@ _RETRY_SECONDS = 1.0
 _CAPACITY = 64  # requests that may wait for the next look
 _LONGEST_SLEEP = 1.0
 _LOOK_BACK = 1024  # transitions, for the last one of the level
-_OTHER_DRAFT = "it is another draft: what was learnt of the old one is forgotten"
+_OTHER_DRAFT = "it is another draft: what was learnt from the old one is forgotten"
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ class Controller:
                 self._feed.forget()
                 self._schedule.forget(now)
                 self._note("reload", _OTHER_DRAFT)
-                log.info("the draft was read anew: %s", _OTHER_DRAFT)
+                log.info("the draft was read again: %s", _OTHER_DRAFT)
             self._schedule.reloaded(now)
             return size
 
@@ -230,7 +230,7 @@ class Controller:
             if self._closing.is_set():
                 raise NotServing("the daemon is stopping")
             if len(self._waiting) >= _CAPACITY:
-                raise QueueFull(f"{_CAPACITY} wait for the fallback already", retry_after=_RETRY_SECONDS)
+                raise QueueFull(f"{_CAPACITY} calls already wait for the fallback", retry_after=_RETRY_SECONDS)
             self._waiting.append((what, future))
         self._requests.woken.set()
         return future
@@ -271,7 +271,7 @@ class Controller:
             self._state = self._shown()
             self._outage.ended()
         except Exception as error:
-            text = "the fallback could not look; it goes on, and further failures are not logged"
+            text = "a check of the fallback failed; it continues, and further failures are not logged"
             self._outage.began(text, level=logging.ERROR, error=error)
             answers = [_not_looked() for _ in waiting]  # nothing of it is in force yet, nor on the disk
         for answer, (_, future) in zip(answers, waiting, strict=True):
@@ -301,7 +301,7 @@ class Controller:
         changed = self._schedule.traffic_changed(replace(self._in_force.level, drafter=kind[0]), now)
         if changed:
             self._feed.guard = self._feed.guard.relearn(kind)
-            why = "frozen prompts are accepted as ever: the traffic has changed, its baseline is learnt anew"
+            why = "frozen prompts are accepted as before: the traffic has changed, its baseline is learnt again"
             self._note("traffic_changed", f"{drift.evidence}; {why}")
         return signals if changed is False else [one for one in signals if one is not drift]
 
@@ -387,7 +387,7 @@ class Controller:
 
 def _not_looked() -> Future[Any]:
     failed: Future[Any] = Future()
-    failed.set_exception(QueueFull("the fallback could not look; its log says why", retry_after=_RETRY_SECONDS))
+    failed.set_exception(QueueFull("a check of the fallback failed; the log says why", retry_after=_RETRY_SECONDS))
     return failed
 
 

@@ -50,7 +50,7 @@ class Lease:
 
     @property
     def signal(self) -> Signal:
-        evidence = f"{self.notice.name} fires since {_date(self.notice.starts_at)}"
+        evidence = f"{self.notice.name} has fired since {_date(self.notice.starts_at)}"
         return Signal(Cause.ALERT, self.notice.level, evidence, self.notice.hard)
 
 

@@ -121,7 +121,7 @@ class ProbeRunner:
 
     def _check(self, level: LadderLevel) -> None:
         if level.drafter is None:
-            raise NotNow(f"nothing is drafted at {level.label}: there is nothing to try")
+            raise NotNow(f"nothing is drafted at {level.label}: there is nothing to probe")
         if why := why_missing(level.drafter, self._engine):
             raise NotNow(f"nothing is drafted at {level.label}: {why}")
 

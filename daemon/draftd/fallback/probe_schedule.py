@@ -167,7 +167,7 @@ class ProbeSchedule:
             else:
                 self._begun(self._runner.canaries(), now)
         except DraftdError as error:
-            log.debug("nothing can be tried out now: %s", error)
+            log.debug("no probe can run now: %s", error)
 
     def _begun(self, future: Future[Report], now: float) -> Future[Report]:
         self._running, self._began, self._void, self._checks = future, now, False, False

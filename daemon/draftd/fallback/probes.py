@@ -97,7 +97,7 @@ def judge_probe(
     says nothing about them. They differ from one another, but each is the same again, so that only counting is left to
     chance. Prompt lookup is judged by speed alone."""
     if not prompts:
-        return ProbeReport(level, Verdict.FAILED, ended or "there is nothing to try")
+        return ProbeReport(level, Verdict.FAILED, ended or "there is nothing to probe")
     report = _figures(level, prompts, baseline, floor)
     for one in prompts:
         if one.divergence is not None and one.divergence.broken(tolerated):
@@ -121,7 +121,7 @@ def _figures(
     speedup = gained / (drafts + drafts * price)
     bad = [] if level.drafter == PROMPT_LOOKUP else _acceptance(whole, baseline, floor)
     if speedup < 1.0:
-        bad.append(f"speed-up {speedup:.2f}, least 1")
+        bad.append(f"speed-up {speedup:.2f}, minimum 1")
     figures = f"acceptance {whole.acceptance:.2f}, speed-up {speedup:.2f} in {len(prompts)} prompts"
     verdict = Verdict.BAD if bad else Verdict.GOOD
     as_ever = not bad and baseline is not None and baseline.mean - whole.acceptance <= _chance(baseline, whole)

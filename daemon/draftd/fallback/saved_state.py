@@ -42,7 +42,7 @@ def _readable(found: object, read: ValidatorFunctionWrapHandler) -> ProbeBaselin
         return baselines
     except ValidationError as error:
         why = explained(error, "probe_baselines.")
-        log.warning("what probes showed while all was well is to be learnt anew: %s", why)
+        log.warning("the probes' baselines cannot be used and are learnt again: %s", why)
         return None
 
 
@@ -163,7 +163,7 @@ class SavedState:
         except (OSError, ValueError) as error:
             self._telemetry.save_failed()
             self.unsaved = f"{self.path} cannot be saved: {getattr(error, 'strerror', None) or error}"
-            self._outage.began(f"{self.unsaved}; a restart would not find the level of now")
+            self._outage.began(f"{self.unsaved}; a restart would not know the present level")
             return
         self.unsaved = ""
         self._outage.ended(f"{self.path} can be saved again")

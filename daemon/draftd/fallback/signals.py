@@ -61,7 +61,7 @@ class Spell:
         """Between the first and the last reading of it; empty where that is too short."""
         if self.since is None or self.last - self.since < most:
             return ""
-        return f"{what} for {self.last - self.since:.0f} s, most {most:g} s"
+        return f"{what} for {self.last - self.since:.0f} s, limit {most:g} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +248,7 @@ class Guard:
         if not speed.low:
             return ""
         return (
-            f"speed-up {speed.last:.2f} over autoregressive decoding in {speed.last_requests} requests, least "
+            f"speed-up {speed.last:.2f} over autoregressive decoding in {speed.last_requests} requests, minimum "
             f"{speed.least:g}, in {speed.below} windows of {self.settings.window_seconds:g} s in a row"
         )
 
@@ -262,9 +262,9 @@ class Guard:
     def _swapped(self, now: float) -> str:
         window, most = self.settings.window_seconds, self.settings.swap_bytes
         grown = self.swap.within(now, window)
-        return f"{grown} bytes read back from swap within {window:g} s, most {most}" if grown > most else ""
+        return f"{grown} bytes read back from swap within {window:g} s, limit {most}" if grown > most else ""
 
     def _failures(self, cause: Cause, what: str, now: float) -> str:
         window, least = self.settings.window_seconds, min(self.settings.errors, _MOST_ERRORS)
         recent = sum(now - at < window for at in self.errors.get(cause, ()))
-        return f"{recent} {what} within {window:g} s, {least} are bad" if recent >= least else ""
+        return f"{recent} {what} within {window:g} s, limit {least}" if recent >= least else ""

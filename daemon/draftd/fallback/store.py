@@ -114,9 +114,9 @@ class StateStore:
             except OSError:  # a file system without links, or a folder in the file's place
                 os.replace(self.path, aside)
         except OSError as error:
-            log.warning("%s cannot be put aside: %s", self.path, error.strerror)
+            log.warning("%s cannot be renamed: %s", self.path, error.strerror)
         else:
-            log.warning("what could not be read is kept as %s", aside)
+            log.warning("the unreadable file is kept as %s", aside)
 
 
 class StateFolder:
@@ -138,7 +138,7 @@ class StateFolder:
                 lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             except OSError as error:
                 lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                log.warning("%s cannot be written (%s): a restart finds what is there now", path, error.strerror)
+                log.warning("%s cannot be written (%s): changes are not kept over a restart", path, error.strerror)
             allowed = "a folder that can be locked, and that no other daemon uses"
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -199,7 +199,7 @@ class LearntFile:
             pairs = _Learnt.model_validate_json(document).pairs
         except ValueError as error:
             why = explained(error) if isinstance(error, ValidationError) else error
-            log.warning("%s cannot be used: %s; what drafts cost is learnt anew", self._store.path, why)
+            log.warning("%s cannot be used: %s; the costs of drafting are learnt again", self._store.path, why)
             self._store.set_aside()
             return None
         identity = dict(self._identity())
@@ -209,7 +209,7 @@ class LearntFile:
         if found is None and alike:
             names = sorted(name for name in {*identity, *alike[0]} if identity.get(name) != alike[0].get(name))
             log.warning(
-                "%s is not of this pair on this machine: it differs in %s; what drafts cost is learnt anew",
+                "%s is of another pair or machine: it differs in %s; the costs of drafting are learnt again",
                 self._store.path,
                 ", ".join(names),
             )
@@ -223,7 +223,7 @@ class LearntFile:
             document = _Learnt(pairs=[_Pair(of=identity, learnt=dict(learnt)), *others][:_MOST_PAIRS])
             self._store.save(document.model_dump_json(indent=1))
         except (OSError, ValueError) as error:
-            self._outage.began(f"{self._store.path} cannot be saved: {error}; a restart would learn anew")
+            self._outage.began(f"{self._store.path} cannot be saved: {error}; a restart would learn it again")
             return False
         self._outage.ended()
         return True
@@ -250,4 +250,4 @@ class LearntFile:
                 if now is not None and now != self._kept and self.save(now):
                     self._kept = now
             except Exception:  # whatever it is, no request waits for this
-                log.exception("what was learnt cannot be kept")
+                log.exception("what was learnt cannot be saved")

@@ -137,7 +137,7 @@ class Daemon:
         seconds = self._settings.server.drain_seconds
         self._announce("stopping")
         if self.service.in_hand:
-            self._announce(f"draining: {self.service.in_hand} requests in hand, at most {seconds:g} s")
+            self._announce(f"draining: {self.service.in_hand} active requests, at most {seconds:g} s")
         deadline = time.monotonic() + seconds + _CLOSE_SECONDS
         draining = asyncio.create_task(asyncio.to_thread(self._on_drain))
         # A load cannot be interrupted, and is not waited for: that thread ends with the process.

@@ -59,7 +59,7 @@ def _check_config(file: Path) -> None:
     if not isinstance(kind, str):
         raise ModelLoadError("config.json names no model_type", FETCH)
     if own := config.get("model_file"):
-        raise ModelLoadError(f"config.json wants code from the folder ({own}), and none is ever run", _ANOTHER)
+        raise ModelLoadError(f"config.json needs code from the folder ({own}), which draftd never runs", _ANOTHER)
     try:
         model_classes(config)
     except (ValueError, AttributeError):  # no such module, or one that is no model's

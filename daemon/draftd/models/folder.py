@@ -197,7 +197,7 @@ class ModelFolder:
             return Path(snapshot_download(path, allow_patterns=DEFAULT_ALLOW_PATTERNS))
         except RepositoryNotFoundError as error:
             what = f"{self.called}: no such folder, and the hub shows no such model"
-            raise ModelLoadError(what, "mend the name, or log in to the hub if the model is not public") from error
+            raise ModelLoadError(what, "correct the name, or log in to the hub if the model is not public") from error
         except Exception as error:
             cure = "look at the connection, or give a folder"
             raise self.failed("it cannot be fetched from the hub", error, cure) from error

@@ -148,7 +148,7 @@ class FlagService:
                 self._note(variant, "set over gRPC")
             if previous != variant and not self._settled(variant):
                 raise DeadlineExceeded(
-                    f"{self._source} was written, and is not in force after {_SETTLE_SECONDS:g} s: {self._error}"
+                    f"{self._source} was written but is not in force after {_SETTLE_SECONDS:g} s: {self._error}"
                 )
         return previous
 
@@ -206,7 +206,7 @@ class FlagService:
         self._notice()
         if self._error:
             self._error = ""
-            log.info("flag source %s: in order again", self._source)
+            log.info("flag source %s: works again", self._source)
 
     def _on_error(self, details: EventDetails) -> None:
         # Repeated at every poll while the file is broken: said once. Handlers run on a pool: this one may be late.

@@ -84,11 +84,13 @@ class ChatRenderer:
             said = worker.ask({"messages": [message._asdict() for message in messages], "most": most}, _ANSWER_SECONDS)
         except _Ended:
             worker.kill()
-            allowed = f"what the model's template renders within {self._limit:g} s; it was ended"
+            allowed = f"messages that the model's template renders within {self._limit:g} s; it was stopped"
             raise InvalidRequest("chat.messages", roles, allowed) from None
         if "error" in said:
             # Templates raise on what they do not take, each in its own way: roles out of order, no system message, …
-            raise InvalidRequest("chat.messages", roles, f"what the model's template takes ({said['error']})")
+            raise InvalidRequest(
+                "chat.messages", roles, f"messages that the model's template accepts ({said['error']})"
+            )
         if "characters" in said:
             raise InvalidRequest("chat.messages", f"{said['characters']} characters when rendered", f"at most {most}")
         return str(said["text"])

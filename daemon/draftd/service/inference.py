@@ -174,7 +174,7 @@ class InferenceService:
         if self.draining:
             raise NotServing("the daemon is draining and takes no new requests", retry_after=1.0)
         if self.in_hand - len(self._abandoned) > self.limit:
-            raise QueueFull(f"{self.limit} requests are in hand, and no more may be", retry_after=1.0)
+            raise QueueFull(f"{self.limit} requests are active, which is the limit", retry_after=1.0)
         if self._worker.state is EngineState.FAILED:
             raise NotServing(f"the engine failed: {self._worker.error}")
         return self.model()

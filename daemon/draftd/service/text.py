@@ -67,7 +67,9 @@ def _encode(prompt: RawText | Chat, tokenizer: Tokenizer) -> list[int]:
     except Exception as error:
         # Templates raise on what they do not take, each in its own way: roles out of order, no system message, …
         raise InvalidRequest(
-            "chat.messages", ", ".join(m.role for m in prompt.messages), f"what the model's template takes ({error})"
+            "chat.messages",
+            ", ".join(m.role for m in prompt.messages),
+            f"messages that the model's template accepts ({error})",
         ) from error
 
 

@@ -61,7 +61,7 @@ class Transitions:
         if after is not None:
             self._check(after)
         if self.watchers >= self._limit:
-            raise QueueFull(f"{self._limit} watch already, and no more may", retry_after=10.0)
+            raise QueueFull(f"there are already {self._limit} watchers, which is the limit", retry_after=10.0)
         self.watchers += 1
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
 

@@ -38,10 +38,11 @@ COMMAND_VARIABLES = {
     "DRAFTD_TLS_CA": "Authority (PEM) of the daemon's certificate, for commands that talk to one; turns TLS on.",
     "DRAFTD_TLS_CERT": "The command's own certificate (PEM), for mutual TLS.",
     "DRAFTD_TLS_KEY": "The private key (PEM) of that certificate.",
-    "DRAFTD_WEBHOOK_URL": "Where Grafana or Alertmanager sends alerts: read by their set-up, not by the daemon.",
-    "DRAFTD_WEBHOOK_SECRET": "Key or token that they send with them.",
-    "DRAFTD_TRACE_SHARE_PERCENT": "Share of ordinary traces that the collector keeps.",
-    "DRAFTD_BLAS": "`reference` keeps OpenBLAS and MKL from being loaded on Linux.",
+    "DRAFTD_WEBHOOK_URL": "Where Grafana or Alertmanager sends alerts: for setting these up, not for the daemon.",
+    "DRAFTD_WEBHOOK_SECRET": "Key or token that they use for these alerts.",
+    "DRAFTD_DOCS_URL": "Where alerts link to their runbooks: for `draftd dashboards push`.",
+    "DRAFTD_TRACE_SHARE_PERCENT": "Percentage of ordinary traces that the collector keeps.",
+    "DRAFTD_BLAS": "On Linux, `reference` prevents the use of OpenBLAS and MKL.",
 }
 
 

@@ -22,7 +22,7 @@ class TelemetrySettings(Section):
 
 
 class HardwareSettings(Section):
-    """How the machine is watched."""
+    """How the machine's state is read."""
 
     period_seconds: FiniteFloat = Field(
         default=5.0, ge=0.1, le=3600, description="How often memory, heat and power are read."
@@ -31,21 +31,22 @@ class HardwareSettings(Section):
         default=None,
         ge=0,
         le=2**50,
-        description="Memory that should stay available to all else; headroom is counted from it. "
-        "Unset: 10/24 of what there is, which is 10 GB of 24.",
+        description="Memory to leave available to other programs; headroom is what is available above it. "
+        "Unset: 10/24 of the machine's memory, which is 10 GB of 24.",
     )
 
 
 class CostSettings(Section):
-    """What the machine costs: by the hour, or by what it draws and what that costs, or both. Reports use it; nothing
-    that the daemon does depends on it."""
+    """What the machine costs: by the hour, by its power, or both. Only reports use it."""
 
-    currency: str = Field(default="$", min_length=1, max_length=8, description="What prices are in: a sign or a code.")
+    currency: str = Field(
+        default="$", min_length=1, max_length=8, description="Currency of the prices: a sign or a code."
+    )
     per_hour: FiniteFloat | None = Field(
-        default=None, ge=0, le=1_000_000, description="Price of the machine for an hour, its power left out."
+        default=None, ge=0, le=1_000_000, description="Price of the machine for an hour, without power."
     )
     watts: FiniteFloat | None = Field(
-        default=None, ge=0, le=100_000, description="What it draws while it decodes. Unset: as measured, where it is."
+        default=None, ge=0, le=100_000, description="Power while it decodes, in watts. Unset: as measured, if it is."
     )
     tariff: FiniteFloat | None = Field(default=None, ge=0, le=1000, description="Price of a kilowatt-hour.")
 
@@ -59,7 +60,9 @@ class CostSettings(Section):
 class LogSettings(Section):
     """What is written to stderr."""
 
-    level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least severity logged.")
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Lowest severity that is logged."
+    )
     format: Literal["text", "json"] = Field(
-        default="text", description="A line per event, with its time: text (local time) or JSON (UTC)."
+        default="text", description="One line per event, with its time: text (local time) or JSON (UTC)."
     )

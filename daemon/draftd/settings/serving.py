@@ -30,18 +30,17 @@ class ModelSettings(Section):
         default=None, description="Model to serve: a folder or a hub id. Unset: the embedded nano pair."
     )
     draft_path: ModelName | None = Field(
-        default=None, description="Draft model: a folder or a hub id. Unset: the embedded one's own, or none."
+        default=None, description="Draft model: a folder or a hub id. Unset: the embedded pair's draft, or none."
     )
     light_draft_path: ModelName | None = Field(
         default=None,
-        description="A lighter quantisation of the draft: a folder or a hub id. Unset: there is none between the draft "
-        "and prompt lookup.",
+        description="A lighter quantisation of the draft: a folder or a hub id. Unset: none.",
     )
     prompt_lookup: bool = Field(
         default=True, description="Also offer drafting by looking up n-grams in the prompt and output."
     )
     drafter: DrafterName | None = Field(
-        default=None, description="Drafter where the request names none. Unset: the draft model."
+        default=None, description="Drafter if the request names none. Unset: the draft model."
     )
 
     @model_validator(mode="after")
@@ -72,9 +71,9 @@ class ServerSettings(Section):
     max_concurrent_streams: int = Field(
         default=256, ge=1, le=65536, description="Calls that one connection may have open at a time."
     )
-    drain_seconds: Seconds = Field(default=20.0, description="On SIGTERM, how long running requests may go on.")
+    drain_seconds: Seconds = Field(default=20.0, description="On SIGTERM, how long running requests may continue.")
     write_stall_seconds: Seconds = Field(
-        default=30.0, description="A client that reads no message for so long is cancelled; 0 waits for ever."
+        default=30.0, description="A request is cancelled if its client reads no message for this long; 0: never."
     )
     reflection: bool = Field(default=True, description="Offer gRPC server reflection.")
 
@@ -87,47 +86,47 @@ class ServerSettings(Section):
 
 
 class EngineSettings(Section):
-    """How much the engine takes on."""
+    """The engine's limits, and how it decodes."""
 
     queue_capacity: int = Field(
-        default=64, ge=1, le=65536, description="Requests that may wait; one more is RESOURCE_EXHAUSTED."
+        default=64, ge=1, le=65536, description="Requests that may wait; more are refused (RESOURCE_EXHAUSTED)."
     )
     max_batch: int = Field(default=8, ge=1, le=256, description="Requests decoded together.")
     prefill_chunk: int = Field(
         default=512,
         ge=1,
         le=16384,
-        description="Most prompt tokens in one prefill forward; as many as that where nothing else runs.",
+        description="Most prompt tokens in one forward pass of prefill. If nothing else runs, it takes that many.",
     )
     prefill_slice_seconds: FiniteFloat = Field(
         default=0.1,
         ge=0.001,
         le=60,
-        description="Longest that running requests wait between two steps for a prompt's prefill, which is of at least "
-        "16 tokens; never more than 0.7 of what a step takes.",
+        description="Longest delay of running requests between two steps by prefill (of at least 16 tokens), at most "
+        "0.7 of the time of a step.",
     )
     kv_cache_bytes: int | None = Field(
         default=None,
         ge=1,
         le=2**50,
-        description="Memory for the key-value caches of running requests: a request waits while its own, at its "
-        "longest, would not fit beside the others', and is refused where it never would. Unset: three quarters of the "
-        "headroom once the model is loaded, or an eighth of the machine's memory where that is not known.",
+        description="Memory for the key-value caches of running requests. A request waits until its cache, at full "
+        "length, fits; it is refused if it never could. Unset: three quarters of the headroom after loading, or an "
+        "eighth of the machine's memory if the headroom is not known.",
     )
     max_draft_tokens: int = Field(
         default=4, ge=0, le=16, description="Most tokens drafted in a step; 0 turns speculation off."
     )
     depth_mode: DepthMode = Field(
         default=DepthMode.AUTOMATIC,
-        description="How many tokens a step drafts where the request does not say: as many as pay, none included, or "
-        "always engine.max_draft_tokens.",
+        description="How many tokens a step drafts if the request does not choose: as many as pay, which may be none, "
+        "or always engine.max_draft_tokens.",
     )
     prefix_cache_bytes: int = Field(
         default=256 * 2**20,
         ge=0,
         le=2**50,
-        description="Most memory for keys and values of finished requests, kept for those that begin with the same "
-        "tokens; 0 keeps nothing. Less is kept while the machine's memory is under pressure.",
+        description="Most memory for keys and values of finished requests, kept for later ones that begin with the "
+        "same tokens; 0 keeps nothing. Less is kept under memory pressure.",
     )
     learnt_file: HomePath | None = Field(
         default=None,
@@ -135,7 +134,7 @@ class EngineSettings(Section):
         "and machine. Unset: in the folder of fallback.state_dir.",
     )
     default_max_tokens: int = Field(
-        default=256, ge=1, le=1_048_576, description="Answer length where the request names none."
+        default=256, ge=1, le=1_048_576, description="Most tokens of an answer if the request does not say."
     )
 
     def limits(self, **asked: Any) -> Limits:
@@ -152,11 +151,11 @@ class FlagSettings(Section):
     )
     file: HomePath = Field(
         default_factory=lambda: state_dir(os.environ) / "flags.json",
-        description="The flag's file; written when missing.",
+        description="The flag's file; written if missing.",
     )
     host: str = Field(default="localhost", min_length=1, description="Host of the flagd server.")
     port: int = Field(default=8015, ge=1, le=65535, description="Port of the flagd server's sync service.")
     tls: bool = Field(default=False, description="Speak TLS to the flagd server.")
     default_variant: Literal["on", "off"] = Field(
-        default="on", description="Variant in a newly written file, and when the flag cannot be evaluated."
+        default="on", description="Variant in a newly written file, and if the flag cannot be evaluated."
     )

@@ -121,7 +121,7 @@ WORKLOAD = _string(
 )
 CONTEXT_TIER = _string(
     "draftd.context_tier",
-    "Prompt length: `short` below 512 tokens, `medium` below 4,096, `long` from there",
+    "Prompt length: `short` below 512 tokens, `medium` below 4,096, `long` above",
     values=tuple(ContextTier),
     given=_PLANNED,
 )
@@ -136,11 +136,13 @@ TOKEN_TYPE = _string("gen_ai.token.type", "`input` or `output`")
 POSITION = _int("draftd.position", "Position in the draft, counted from 0")
 TELEMETRY_PART = _string(
     "draftd.telemetry.part",
-    "Where telemetry itself failed, as `observer` or `span`",
+    "Where telemetry itself failed, such as `observer` or `span`",
     examples=("observer", "span", "metrics"),
 )
 READING = _string(
-    "draftd.hardware.reading", "The reading that failed, as `gpu` or `macmon`", examples=("gpu", "macmon", "memory")
+    "draftd.hardware.reading",
+    "The reading that failed, such as `gpu` or `macmon`",
+    examples=("gpu", "macmon", "memory"),
 )
 MLX_STATE = _string(
     "draftd.memory.mlx.state",
@@ -154,7 +156,7 @@ MEMORY_STATE = _string(
 )
 PAGING_STATE = _string("system.paging.state", "`used` or `free`")
 PAGING_DIRECTION = _string("system.paging.direction", "Always `in`")
-HW_ID = _string("hw.id", "The sensor, as `cpu`, `gpu` or `fan0`")
+HW_ID = _string("hw.id", "The sensor, such as `cpu`, `gpu` or `fan0`")
 HW_TYPE = _string("hw.type", "The kind of part: `cpu`, `gpu`, `memory`, `enclosure` (all of it) or `ane`")
 
 # The request, on the inference span.
@@ -179,7 +181,7 @@ USAGE_CACHE_READ = _int(
 )
 USAGE_OUTPUT = _int("gen_ai.usage.output_tokens", "Emitted tokens, the end-of-text token included")
 INPUT_MESSAGES = _string("gen_ai.input.messages", "The prompt as JSON, its first 16,384 characters; only when opted in")
-OUTPUT_MESSAGES = _string("gen_ai.output.messages", "The answer, likewise")
+OUTPUT_MESSAGES = _string("gen_ai.output.messages", "The answer, in the same form")
 
 # The plan, on the inference span.
 PLAN_REASON = _string(
@@ -187,7 +189,9 @@ PLAN_REASON = _string(
     "Why the request was decoded the way it was",
     examples=("flag: STATIC", "request: autoregressive"),
 )
-PLAN_LEVEL = _string("draftd.plan.level", "Fallback level in force, as `full`", values=_LEVELS[::-1], given=_PLANNED)
+PLAN_LEVEL = _string(
+    "draftd.plan.level", "Fallback level in force, such as `full`", values=_LEVELS[::-1], given=_PLANNED
+)
 PLAN_VARIANT = _string("draftd.plan.variant", "Variant of the feature flag", examples=("on", "off"))
 PLAN_DRAFTER = _string(
     "draftd.plan.drafter",
@@ -231,9 +235,9 @@ TTFT = _double("draftd.time_to_first_token", "Seconds from arrival until the fir
 # The RPC.
 RPC_SYSTEM = _string("rpc.system.name", "Always `grpc`")
 RPC_METHOD = _string(
-    "rpc.method", "Full name, as `draftd.v1.InferenceService/Generate`; `_OTHER` where there is no such method"
+    "rpc.method", "Full name, such as `draftd.v1.InferenceService/Generate`; `_OTHER` where there is no such method"
 )
-RPC_STATUS = _string("rpc.response.status_code", "gRPC status by name, as `OK` or `CANCELLED`")
+RPC_STATUS = _string("rpc.response.status_code", "gRPC status by name, such as `OK` or `CANCELLED`")
 
 # Who serves.
 SERVER_ADDRESS = _string(
@@ -243,13 +247,15 @@ SERVER_ADDRESS = _string(
 SERVER_PORT = _int("server.port", "The port that the daemon listens on; on the SDK's own metrics that of the collector")
 
 # The SDK's own metrics.
-COMPONENT_TYPE = _string("otel.component.type", "The part of the SDK, as `batching_span_processor`")
-COMPONENT_NAME = _string("otel.component.name", "The same with its number, as `batching_span_processor/0`")
+COMPONENT_TYPE = _string("otel.component.type", "The part of the SDK, such as `batching_span_processor`")
+COMPONENT_NAME = _string("otel.component.name", "That part with its number, such as `batching_span_processor/0`")
 
 # What changed.
 TRANSITION_SUBJECT = _string("draftd.transition.subject", "`flag` or `level`", values=("flag", "level"))
 TRANSITION_FROM = _string("draftd.transition.from", "The variant or level before", examples=(*_LEVELS, "on", "off"))
-TRANSITION_TO = _string("draftd.transition.to", "The variant or level from then on", examples=(*_LEVELS, "on", "off"))
+TRANSITION_TO = _string(
+    "draftd.transition.to", "The variant or level after the change", examples=(*_LEVELS, "on", "off")
+)
 TRANSITION_CAUSE = _string("draftd.transition.cause", "Why", examples=("acceptance_drift", "recovered"))
 TRANSITION_EVIDENCE = _string(
     "draftd.transition.evidence",
@@ -260,7 +266,7 @@ TRANSITION_EVIDENCE = _string(
 # The fallback.
 SIGNAL = _string(
     "draftd.signal",
-    "What asks for a level, as `acceptance_floor`, `memory` or `alert`",
+    "What asks for a level, such as `acceptance_floor`, `memory` or `alert`",
     examples=("acceptance_floor", "memory", "alert"),
 )
 RESULT = _string("draftd.result", "The result", examples=("good", "bad", "accepted", "ok"))
@@ -272,9 +278,9 @@ ORIGIN = _string(
 FLAG_KEY = _string("feature_flag.key", "The flag's key")
 FLAG_VARIANT = _string("feature_flag.result.variant", "The variant chosen")
 FLAG_VALUE = _boolean("feature_flag.result.value", "The value, where the provider names no variant")
-FLAG_REASON = _string("feature_flag.result.reason", "Why, as `static` or `targeting_match`")
+FLAG_REASON = _string("feature_flag.result.reason", "Why, such as `static` or `targeting_match`")
 FLAG_PROVIDER = _string("feature_flag.provider.name", "The provider that answered")
 FLAG_CONTEXT = _string("feature_flag.context.id", "The targeting key: the caller, where one was named")
-FLAG_ERROR_MESSAGE = _string("feature_flag.error.message", "What went wrong, where something did")
+FLAG_ERROR_MESSAGE = _string("feature_flag.error.message", "What went wrong; absent on success")
 FLAG_SET = _string("feature_flag.set.id", "The flag set, where the provider names one")
 FLAG_VERSION = _string("feature_flag.version", "Version of the rules, where the provider names one")

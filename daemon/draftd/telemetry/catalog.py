@@ -164,7 +164,7 @@ FALLBACK_TRANSITIONS = _model_counter(
     a.TRANSITION_TO,
     a.SIGNAL,
 )
-FALLBACK_SAVE_ERRORS = _model_counter("draftd.fallback.save.errors", "{error}", "The ladder's state could not be saved")
+FALLBACK_SAVE_ERRORS = _model_counter("draftd.fallback.save.errors", "{error}", "Failures to save the ladder's state")
 DRIFT_SUM = _model_gauge(
     "draftd.drift.sum",
     "1",
@@ -175,7 +175,7 @@ ALERT_NOTIFICATIONS = _model_counter(
     "draftd.alert.notifications", "{notification}", "Notifications at the webhook, by result", a.RESULT
 )
 ALERT_LEASES = _model_gauge("draftd.alert.leases", "{alert}", "Alerts that now ask for a level")
-ALERT_POLLS = _model_counter("draftd.alert.polls", "{poll}", "Times that the source of alerts was asked", a.RESULT)
+ALERT_POLLS = _model_counter("draftd.alert.polls", "{poll}", "Polls of the source of alerts", a.RESULT)
 PROBES = _model_counter("draftd.probe.runs", "{probe}", "Probes of the level above, by verdict", a.PLAN_LEVEL, a.RESULT)
 PROBE_ACCEPTANCE = _model_gauge(
     "draftd.probe.acceptance",
@@ -210,7 +210,7 @@ INTER_CHUNK_DURATION = _histogram(
 )
 ACTIVE_REQUESTS = _model_gauge("draftd.engine.active_requests", "{request}", "Requests in prefill or decoding")
 QUEUED_REQUESTS = _model_gauge("draftd.engine.queued_requests", "{request}", "Requests that wait to be scheduled")
-QUEUE_CAPACITY = _model_gauge("draftd.engine.queue_capacity", "{request}", "Requests that may wait; beyond it, refused")
+QUEUE_CAPACITY = _model_gauge("draftd.engine.queue_capacity", "{request}", "Requests that may wait; more are refused")
 KV_CACHE = _model_gauge("draftd.engine.kv_cache", "By", "MLX arrays held by key-value caches")
 KV_CACHE_LIMIT = _model_gauge(
     "draftd.engine.kv_cache_limit", "By", "Most memory for key-value caches; 0 without a limit"
@@ -230,7 +230,7 @@ PREFIX_USAGE = _model_gauge(
 PREFIX_LIMIT = _model_gauge(
     "draftd.prefix_cache.limit",
     "By",
-    "Most memory for them now: less than was set while the machine's memory is under pressure",
+    "Most memory for cached prefixes now: less than configured while the machine's memory is under pressure",
 )
 PREFIX_ENTRIES = _model_gauge("draftd.prefix_cache.entries", "{entry}", "Cached prefixes")
 PREFIX_LOOKUPS = _model_sum(
@@ -238,7 +238,7 @@ PREFIX_LOOKUPS = _model_sum(
     "{request}",
     "Requests that looked for a cached prefix of their prompt, counted when they end",
 )
-PREFIX_HITS = _model_sum("draftd.prefix_cache.hits", "{request}", "Of those, the requests that found one")
+PREFIX_HITS = _model_sum("draftd.prefix_cache.hits", "{request}", "Requests that found a cached prefix")
 PREFIX_READ = _model_sum(
     "draftd.prefix_cache.read_tokens",
     "{token}",
@@ -251,7 +251,7 @@ MEMORY_HEADROOM = _gauge(
     "By",
     "Memory available beyond `draftd.memory.floor`, negative below it; a control group's limit counts as well",
 )
-MEMORY_FLOOR = _gauge("draftd.memory.floor", "By", "Memory that should stay available: `hardware.memory_floor_bytes`")
+MEMORY_FLOOR = _gauge("draftd.memory.floor", "By", "Memory to leave available: `hardware.memory_floor_bytes`")
 MEMORY_PRESSURE = _gauge(
     "draftd.memory.pressure",
     "{level}",
@@ -284,14 +284,12 @@ POWER_LOW_MODE = _gauge(
 POWER_PLUGGED_IN = _gauge(
     "draftd.power.plugged_in", "{source}", "1 on mains, 0 on battery; absent on a machine without one"
 )
-SYSTEM_MEMORY_USAGE = _up_down(
-    "system.memory.usage", "By", "The machine's memory by what it is used for", a.MEMORY_STATE
-)
+SYSTEM_MEMORY_USAGE = _up_down("system.memory.usage", "By", "The machine's memory by use", a.MEMORY_STATE)
 SYSTEM_MEMORY_LIMIT = _up_down("system.memory.limit", "By", "All memory of the machine")
 SYSTEM_MEMORY_UTILIZATION = _gauge(
     "system.memory.utilization", "1", "`system.memory.usage` over `system.memory.limit`", a.MEMORY_STATE
 )
-SYSTEM_PAGING_USAGE = _up_down("system.paging.usage", "By", "Swap; macOS makes more when it needs more", a.PAGING_STATE)
+SYSTEM_PAGING_USAGE = _up_down("system.paging.usage", "By", "Swap; macOS makes more as needed", a.PAGING_STATE)
 SYSTEM_PAGING_OPERATIONS = _observed(
     "system.paging.operations", "{operation}", "Pages read back from swap since the machine started", a.PAGING_DIRECTION
 )
@@ -380,8 +378,8 @@ RPC_SPAN = Span(
     "{rpc.method}",
     "SERVER",
     "One call, a child of the caller's span where `traceparent` names one. Status is an error for UNKNOWN, "
-    "DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE and DATA_LOSS, and unset for the rest: a caller that "
-    "cancels or asks for nonsense is no fault of the server",
+    "DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE and DATA_LOSS, and unset for the rest: a "
+    "cancelled or invalid call is no error of the server",
     (a.RPC_SYSTEM, a.RPC_METHOD, *_SERVER, a.RPC_STATUS, a.ERROR_TYPE),
 )
 INFERENCE_SPAN = Span(
@@ -406,7 +404,9 @@ INFERENCE_SPAN = Span(
         )),
     ),
 )  # fmt: skip
-QUEUE_SPAN = Span("queue", "INTERNAL", "From arrival until scheduled, or until the end of a request that never was")
+QUEUE_SPAN = Span(
+    "queue", "INTERNAL", "From arrival until scheduled, or until the end of a request that was never scheduled"
+)
 PREFILL_SPAN = Span(
     "prefill", "INTERNAL", "From scheduled until the prompt was cached", (a.USAGE_INPUT, a.USAGE_CACHE_READ)
 )
@@ -416,7 +416,9 @@ PROBE_SPAN = Span(
     "One probe of a level, or one run of the canaries: the daemon's own requests, which no metric of requests counts",
     (a.ORIGIN, a.PLAN_LEVEL, a.RESULT, a.ACCEPTANCE, a.SPEEDUP),
 )
-DECODE_SPAN = Span("decode", "INTERNAL", "From then until the end", (a.USAGE_OUTPUT, a.STEPS))
+DECODE_SPAN = Span(
+    "decode", "INTERNAL", "From the end of prefill until the end of the request", (a.USAGE_OUTPUT, a.STEPS)
+)
 
 FLAG_EVALUATION = Event(
     "feature_flag.evaluation",

@@ -82,8 +82,8 @@ class Link:
                     self._down.clear()
         if lost:
             _log.warning(
-                "telemetry does not reach its collector at %s (%s). Requests are not affected; spans beyond the "
-                "queue's bound are dropped, counters catch up when it returns",
+                "telemetry does not reach its collector at %s (%s). Requests are not affected; spans are dropped when "
+                "the queue is full, counters are complete once the collector is back",
                 endpoint,
                 self.quiet.last or signal,
             )

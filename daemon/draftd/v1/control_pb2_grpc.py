@@ -111,7 +111,7 @@ class ControlServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetManifest(self, request, context):
-        """What is served here, by what and on what: the models to the last byte. Whoever measures keeps it beside the figures.
+        """What exactly is served, by which versions and on which machine. To be kept with measured figures.
         Files are hashed where they lie when it is first asked for, which takes a while with large ones; after that, those
         that changed. FAILED_PRECONDITION where one cannot be read.
         """
@@ -141,21 +141,21 @@ class ControlServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetLevel(self, request, context):
-        """The fallback ladder: where it stands, why, and what asks for another level.
+        """The fallback ladder: its level, the cause, and what asks for another level.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def HoldLevel(self, request, context):
-        """Puts the ladder on a level and keeps it there, whatever asks for another one, until it is released or expires.
+        """Sets the level and keeps it, whatever the signals ask for, until it is released or expires.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseLevel(self, request, context):
-        """Ends a hold. The ladder goes on from where it stands.
+        """Ends a hold. From a lower level the ladder returns at once to the one before, unless a signal asks for less.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -193,7 +193,7 @@ class ControlServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReloadDraft(self, request, context):
-        """Reads the draft's weights anew from where they were loaded, without a gap in service.
+        """Reads the draft's weights again from where they were loaded, without a gap in service.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

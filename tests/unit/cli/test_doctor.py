@@ -173,7 +173,7 @@ def test_a_port_for_alerts_is_free_or_anothers() -> None:
 def test_a_folder_for_the_state_is_there_will_be_made_or_cannot_be(tmp_path: Path) -> None:
     named = settings(fallback__state_dir=tmp_path / "a" / "b")
     assert check_state(named, {}).verdict is Verdict.OK
-    assert "will be made" in check_state(named, {}).found
+    assert "will be created" in check_state(named, {}).found
     assert not (tmp_path / "a").exists()
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "b"):

@@ -34,9 +34,9 @@ Refusal.__abstractmethods__ = frozenset()  # the rest of grpc.Call is of no conc
     [
         (grpc.StatusCode.INVALID_ARGUMENT, "top_p: got 0", "top_p: got 0", 2),
         (grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses", "no daemon answers", 1),
-        (grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses: Socket closed", "want TLS", 1),
-        (grpc.StatusCode.UNAVAILABLE, "Socket closed", "the daemon has stopped", 1),
-        (grpc.StatusCode.UNAVAILABLE, "recvmsg:Connection reset by peer", "the daemon has stopped", 1),
+        (grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses: Socket closed", "use TLS", 1),
+        (grpc.StatusCode.UNAVAILABLE, "Socket closed", "the daemon stopped or was killed", 1),
+        (grpc.StatusCode.UNAVAILABLE, "recvmsg:Connection reset by peer", "the daemon stopped or was killed", 1),
         (grpc.StatusCode.UNAVAILABLE, "loading the model", "unavailable: loading the model", 1),
         (grpc.StatusCode.UNAUTHENTICATED, "no token", "DRAFTD_TOKEN", 1),
         (grpc.StatusCode.RESOURCE_EXHAUSTED, "64 wait", "resource exhausted: 64 wait", 1),

@@ -88,7 +88,7 @@ def test_the_level_is_told_in_words(run: Run, controller: FakeController, comman
     assert told["since"].endswith("ago: acceptance_floor: 31 % in 5 min")
     assert told["asked"] == "memory asks for autoregressive at once: critical for 12 s"
     assert told["alerts"].startswith("DraftdAcceptanceDrift asks for short_block, until ")
-    assert told["next"] == "on its way down to autoregressive: asked by memory"
+    assert told["next"] == "stepping down to autoregressive: asked for by memory"
     assert "▸ short_block     up to 3 from draft_model" in ran.out
     assert ran.out.count("▸") == 1
     assert "\x1b" not in ran.out
@@ -139,7 +139,7 @@ def test_a_hold_further_up_says_where_it_stands_meanwhile(
     ran = run("level", "hold", "full")
     assert ran.out == "full, held until it is released; autoregressive until its weights are loaded\n"
     assert ran.err == ""
-    assert "on its way to full: it is held there" in run("level").out
+    assert "moving to full, where it is held" in run("level").out
 
 
 @pytest.mark.parametrize("time", ["", "0", "0s", "soon", "-5m", "30", "1.5h", "31d", "9999999999999y", "30m later"])
@@ -283,7 +283,7 @@ def test_a_draft_is_read_anew(run: Run, controller: FakeController) -> None:
     assert (ran.code, ran.out) == (0, "scripted-draft: read again (1 MB)\n")
     ending(controller.reloads, 1_400_000)
     ran = run("draft", "reload", "--new")
-    said = "scripted-draft: read again (1 MB); what was learnt of the old one is forgotten\n"
+    said = "scripted-draft: read again (1 MB); what was learnt from the old one is forgotten\n"
     assert (ran.code, ran.out) == (0, said)
     assert controller.forgets[-2:] == [False, True]
     ending(controller.reloads, ModelLoadError("/models/draft: no model.safetensors"))
@@ -324,19 +324,22 @@ def signal(level: FallbackLevel, *, hard: bool = False, cause: Cause = Cause.ACC
         ({"position": 1, "wait": 60.0}, "up once a probe of a level above is good"),
         ({"position": 4}, "up in 3 min, once a probe of a level above is good"),
         ({"signals": (signal(FallbackLevel.SHORT_BLOCK),)},
-         "on its way down to short_block 2: asked by acceptance_floor"),
+         "stepping down to short_block 2: asked for by acceptance_floor"),
         (
             {"position": 1, "signals": (signal(FallbackLevel.SHORT_BLOCK), signal(FallbackLevel.AUTOREGRESSIVE,
              hard=True, cause=Cause.MEMORY))},
-            "on its way down to autoregressive: asked by memory",
+            "stepping down to autoregressive: asked for by memory",
         ),
-        ({"position": 2, "signals": (signal(FallbackLevel.SHORT_BLOCK),)}, "not up while asked by acceptance_floor"),
+        (
+            {"position": 2, "signals": (signal(FallbackLevel.SHORT_BLOCK),)},
+            "no step up while asked for by acceptance_floor",
+        ),
         (
             {"position": 4, "signals": (signal(FallbackLevel.SHORT_BLOCK),)},
             "up in 3 min, once a probe of a level above is good",
         ),
         ({"position": 2, "hold": Hold(2)}, "stays: it is held"),
-        ({"position": 2, "hold": Hold(0)}, "on its way to full: it is held there"),
+        ({"position": 2, "hold": Hold(0)}, "moving to full, where it is held"),
         (
             {"position": 2, "missing": {DRAFT_MODEL: "no draft model is loaded"}},
             "up in 3 min: nothing is drafted there, so there is nothing to probe",

@@ -68,7 +68,7 @@ def test_without_any_place_nothing_is_kept(pair: ModelSettings, tmp_path: Path) 
 
 
 def test_a_file_in_no_folder_is_asked_wrongly(pair: ModelSettings, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="engine.learnt_file.*a file in a folder that there is"):
+    with pytest.raises(ConfigError, match="engine.learnt_file.*a file in an existing folder"):
         Learning(settings(pair, learnt_file=tmp_path / "none" / "learnt.json"), tmp_path)
 
 
@@ -100,7 +100,7 @@ def test_what_is_not_what_was_written_is_said_and_learnt_anew(
     assert Learning(settings(pair), tmp_path).recall() is None
     (said,) = caplog.messages
     assert "learnt.plain[0]" in said
-    assert "learnt anew" in said
+    assert "learnt again" in said
 
 
 def test_nothing_named_is_the_embedded_pair() -> None:

@@ -64,7 +64,7 @@ def test_a_baseline_that_cannot_be_read_is_named_and_leaves_the_rest(
     store.text = json.dumps({**store.document, "probe_baselines": {**probed, **changed}})
     with caplog.at_level(logging.WARNING):
         again = Controlled(store)
-    assert "learnt anew" in caplog.text
+    assert "learnt again" in caplog.text
     assert said in caplog.text
     assert (again.position, store.aside, again.runner.known) == (TOP, 0, set(BUILT_IN_DRAFTERS))
     assert again.controller.state().drift == {"code": 0.0}

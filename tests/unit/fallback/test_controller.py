@@ -317,7 +317,7 @@ def test_what_is_shown_is_what_is() -> None:
     state = controlled.controller.state()
     assert (state.ladder, state.position, state.since) == (LADDER, LIGHT, START)
     assert state.signal is not None
-    assert state.signal.text.startswith("alert: DraftdSomething fires since")
+    assert state.signal.text.startswith("alert: DraftdSomething has fired since")
     assert (state.wait, state.relapses, state.state_file) == (2 * COOLDOWN, 0, None)
     assert state.loaded_drafters == {PROMPT_LOOKUP}
     assert [signal.asks_for for signal in state.signals] == [LIGHT_DRAFT]

@@ -222,7 +222,7 @@ def test_drift_with_a_good_probe_is_other_traffic_and_its_baseline_is_learnt_ane
     assert controlled.told == [("full", "full", "traffic_changed")]
     said = controlled.journal.latest(1)[0].evidence
     assert said.startswith("code by draft_model: acceptance 0.55 in ")
-    assert said.endswith("frozen prompts are accepted as ever: the traffic has changed, its baseline is learnt anew")
+    assert said.endswith("frozen prompts are accepted as before: the traffic has changed, its baseline is learnt again")
     assert controlled.controller.state().drift == {"code": 0.0}
 
 

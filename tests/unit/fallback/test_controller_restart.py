@@ -268,7 +268,7 @@ def test_a_state_that_cannot_be_saved_is_logged_once_and_counted(
         store.failure = None
         controlled.until(11)
     assert [record.message for record in caplog.records if "saved" in record.message] == [
-        "state.json cannot be saved: No space left on device; a restart would not find the level of now",
+        "state.json cannot be saved: No space left on device; a restart would not know the present level",
         "state.json can be saved again",
     ]
     assert controlled.telemetry.saves_failed >= 10
@@ -299,4 +299,4 @@ def test_a_journal_that_ends_elsewhere_gets_the_level_in_force() -> None:
     journal.record(Subject.FLAG, "on", "off", "")
     again = Controlled(store, journal=journal)
     assert again.told[-1] == ("short_block 2", "light_draft prompt_lookup", "alert")
-    assert again.journal.latest(1)[0].evidence.startswith("DraftdSomething fires since")
+    assert again.journal.latest(1)[0].evidence.startswith("DraftdSomething has fired since")

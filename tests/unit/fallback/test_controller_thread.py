@@ -149,8 +149,10 @@ def test_a_look_that_fails_is_logged_once_and_the_next_one_is_made(
 
     monkeypatch.setattr(running.controller, part, broken)
     until(lambda: looks >= 3)
-    assert len([record for record in caplog.records if "could not look" in record.message]) == 1
-    with pytest.raises(QueueFull, match="could not look"):  # its sender comes again: it may not be obeyed, nor saved
+    assert len([record for record in caplog.records if "a check of the fallback failed" in record.message]) == 1
+    with pytest.raises(
+        QueueFull, match="a check of the fallback failed"
+    ):  # its sender comes again: it may not be obeyed, nor saved
         running.controller.notices([notice()])
     monkeypatch.setattr(running.controller, part, look)
     until(lambda: running.controller.state().position == BOTTOM)

@@ -47,7 +47,7 @@ def test_a_strangers_is_not_used_and_stays(
     stranger = file_of(path, HERE | change)
     assert stranger.load() is None
     wanted = [] if named is None else [f"{path} is not of this pair on this machine: it differs in {named}; "]
-    assert [said.removesuffix("what drafts cost is learnt anew") for said in caplog.messages] == wanted
+    assert [said.removesuffix("the costs of drafting are learnt again") for said in caplog.messages] == wanted
     assert stranger.save({"version": 1, "other": True})
     assert file_of(path).load() == LEARNT
     assert file_of(path, HERE | change).load() == {"version": 1, "other": True}
@@ -93,7 +93,7 @@ def test_a_damaged_file_is_put_aside_and_said_to_be(
     path.write_text(text)
     mine = file_of(path)
     assert mine.load() is None
-    assert any(str(path) in said and named in said and "learnt anew" in said for said in caplog.messages)
+    assert any(str(path) in said and named in said and "learnt again" in said for said in caplog.messages)
     assert (tmp_path / "learnt.json.broken").read_text() == text
     assert mine.save(LEARNT)
     assert file_of(path).load() == LEARNT
@@ -160,7 +160,9 @@ def test_a_disk_that_is_full_is_said_once_and_tried_again(caplog: pytest.LogCapt
     keeper.start(learnt)
     for _ in range(5):
         assert asked.acquire(timeout=10)
-    assert caplog.messages.count("disk cannot be saved: [Errno 28] No space left on device; a restart would learn anew")
+    assert caplog.messages.count(
+        "disk cannot be saved: [Errno 28] No space left on device; a restart would learn it again"
+    )
     assert len(caplog.messages) == 1
     disk.full = False
     until(lambda: disk.kept == [LEARNT])
@@ -174,7 +176,7 @@ def test_one_that_cannot_say_what_it_learnt_ends_nothing(caplog: pytest.LogCaptu
     keeper = LearntFile(Disk(), lambda: HERE, period=3600)
     keeper.start(learnt)
     assert keeper.close(10)
-    assert "what was learnt cannot be kept" in caplog.messages
+    assert "what was learnt cannot be saved" in caplog.messages
 
 
 def test_the_end_is_waited_for_no_longer_than_said() -> None:

@@ -32,7 +32,7 @@ def applied(*notices: Notice, leases: Leases | None = None, now: float = 0.0) ->
 def test_a_firing_alert_asks_for_its_level_until_it_resolves() -> None:
     leases, results = applied(FIRES)
     assert results == [Applied.ACCEPTED]
-    evidence = "DraftdSwapRising fires since 2023-11-14 22:13:20 UTC"
+    evidence = "DraftdSwapRising has fired since 2023-11-14 22:13:20 UTC"
     assert leases.signals() == (Signal(Cause.ALERT, LIGHT, evidence, hard=False),)
     leases, results = applied(ENDS, leases=leases)
     assert results == [Applied.RESOLVED]

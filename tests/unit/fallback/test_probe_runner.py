@@ -102,7 +102,7 @@ def test_what_it_is_compared_with_is_asked_once_for_as_long_as_the_target_stays(
     ("counts", "verdict", "reason"),
     [
         (counted(accepted=5, rollbacks=10), Verdict.BAD, "acceptance 0.33, floor 0.40"),
-        (counted(break_even=40.0), Verdict.BAD, "speed-up 0.80, least 1"),
+        (counted(break_even=40.0), Verdict.BAD, "speed-up 0.80, minimum 1"),
         (counted(accepted=4, rollbacks=1), Verdict.TOO_FEW_SAMPLES, "15 drafted tokens reached in 3 prompts"),
         (counted(drafts=0, accepted=0, rollbacks=0), Verdict.TOO_FEW_SAMPLES, "0 drafted tokens reached"),
     ],

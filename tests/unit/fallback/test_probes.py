@@ -58,7 +58,7 @@ def test_what_is_cut_at_the_end_of_a_text_does_not_make_a_draft_pay() -> None:
     whole = judge_probe(level, [probed(40, 70, 30, 60.0)], "", None, None, FLOOR)
     ended = judge_probe(level, [probed(40, 70, 30, 60.0, cut=20)], "", None, None, FLOOR)
     assert (whole.verdict, whole.speedup) == (Verdict.GOOD, 110 / 100)
-    assert (ended.verdict, ended.reason) == (Verdict.BAD, "speed-up 0.90, least 1")
+    assert (ended.verdict, ended.reason) == (Verdict.BAD, "speed-up 0.90, minimum 1")
     assert ended.acceptance == whole.acceptance == 0.7
 
 
@@ -80,7 +80,7 @@ def test_as_ever_is_no_less_than_chance_explains_and_only_where_it_is_known_what
 
 def test_below_the_floor_is_bad_whatever_is_known_and_costing_more_than_it_brings_too() -> None:
     assert judged(0.3, baseline=None).reason == "acceptance 0.30, floor 0.40"
-    assert judged(0.7, costs=2.0).reason == "speed-up 0.92, least 1"
+    assert judged(0.7, costs=2.0).reason == "speed-up 0.92, minimum 1"
     assert judged(0.7, costs=2.0).verdict is Verdict.BAD
 
 

@@ -128,7 +128,7 @@ def test_what_costs_more_than_it_brings_in_two_windows_asks_for_no_draft_at_all(
     watched.requests(35, 0.8, costs=90.0)
     assert watched.asked() == {Cause.BREAK_EVEN: FallbackLevel.AUTOREGRESSIVE}
     assert watched.evidence(Cause.BREAK_EVEN) == (
-        "speed-up 0.92 over autoregressive decoding in 30 requests, least 1, in 2 windows of 300 s in a row"
+        "speed-up 0.92 over autoregressive decoding in 30 requests, minimum 1, in 2 windows of 300 s in a row"
     )
     assert watched.requests(35, 0.8, costs=70.0).asked() == {}, "120 tokens in the time of 110"
     watched.requests(65, 0.8, costs=70.0, cut=20)
@@ -188,7 +188,7 @@ def test_critical_memory_is_hard_once_it_has_lasted() -> None:
     watched.read(1, Machine(True, None, None))
     assert watched.asked() == {Cause.MEMORY: FallbackLevel.AUTOREGRESSIVE}
     assert watched.hard(Cause.MEMORY)
-    assert watched.evidence(Cause.MEMORY) == "memory pressure critical for 10 s, most 10 s"
+    assert watched.evidence(Cause.MEMORY) == "memory pressure critical for 10 s, limit 10 s"
     assert watched.read(1, Machine(False, None, None)).asked() == {}
 
 

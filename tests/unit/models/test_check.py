@@ -78,7 +78,7 @@ DAMAGE = {
     "no configuration": (without(CONFIG), "no config.json in this folder", "mlx_lm.convert"),
     "broken configuration": (rewritten(CONFIG, "{"), "config.json is not JSON (Expecting", "fetch"),
     "no kind": (rewritten(CONFIG, "[]"), "config.json names no model_type", "fetch"),
-    "code of its own": (configured(model_file="x.py"), "config.json wants code from the folder (x.py)", "architecture"),
+    "code of its own": (configured(model_file="x.py"), "config.json needs code from the folder (x.py)", "architecture"),
     "unknown architecture": (configured(model_type="zzz"), "has no architecture 'zzz'", "newer mlx-lm"),
     "no architecture": (configured(model_type="cache"), "has no architecture 'cache'", "newer mlx-lm"),
     "no weights": (without(WEIGHTS), "no model*.safetensors in this folder", "mlx_lm.convert"),
@@ -187,7 +187,7 @@ def test_serve_ends_with_that_line_and_doctor_prints_it(
         (
             RepositoryNotFoundError.__new__(RepositoryNotFoundError, "404\n\nNot found"),  # made of a response
             "no such folder, and the hub shows no such model",
-            "mend the name",
+            "correct the name",
         ),
     ],
 )

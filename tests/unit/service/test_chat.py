@@ -60,7 +60,7 @@ async def test_the_text_is_what_the_tokenizer_itself_renders(renderer: ChatRende
 
 async def test_a_template_that_loops_is_ended_and_another_text_is_rendered_after_it(renderer: ChatRenderer) -> None:
     assert await renderer.render(LOOPS, [Message("user", "hello")], 100, "a") == "hello"
-    with pytest.raises(InvalidRequest, match=r"chat\.messages: got 'user'; allowed: .* within 0\.3 s; it was ended"):
+    with pytest.raises(InvalidRequest, match=r"chat\.messages: got 'user'; allowed: .* within 0\.3 s; it was stopped"):
         await renderer.render(LOOPS, [Message("user", "loop")], 100, "a")
     assert await renderer.render(LOOPS, [Message("user", "hello")], 100, "a") == "hello"
 

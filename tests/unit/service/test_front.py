@@ -326,7 +326,7 @@ async def test_requests_in_hand_are_bounded() -> None:
     async with fronting(slow, limit=2) as front:
         running = [front.begin("x", 50) for _ in range(2)]
         await eventually(lambda: all(told.events for told, _ in running))
-        with pytest.raises(QueueFull, match="2 requests are in hand") as refused:
+        with pytest.raises(QueueFull, match="2 requests are active") as refused:
             await front.ask("x")
         assert refused.value.retry_after == 1.0
         await asyncio.gather(*(task for _, task in running))

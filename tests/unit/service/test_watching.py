@@ -129,7 +129,7 @@ def test_no_more_may_watch_than_the_limit_and_who_goes_makes_room() -> None:
         journal = Journal()
         watchers = transitions_of(journal, limit=2)
         with watchers.feed(None):
-            with watchers.feed(None), pytest.raises(QueueFull, match="2 watch already"), watchers.feed(None):
+            with watchers.feed(None), pytest.raises(QueueFull, match="already 2 watchers"), watchers.feed(None):
                 pass
             with watchers.feed(None) as feed:
                 record(journal)

@@ -95,13 +95,13 @@ def gate(
     junit: options.Junit = None,
     json: options.Json = False,
     print_spec: Annotated[
-        bool, typer.Option("--print-spec", help="Print the shipped criteria, to begin one's own with.")
+        bool, typer.Option("--print-spec", help="Print the shipped criteria, as a start for your own.")
     ] = False,
 ) -> None:
-    """Hold a run against a spec. Exit code 0: promoted; 1: not promoted; 2: not judged.
+    """Compare a run with criteria. Exit code 0: promoted; 1: not promoted; 2: not judged.
 
-    Each criterion passes, fails, has too few samples, was not measured, or is excused where a machine cannot be asked
-    and the spec lets that pass. A run whose manifests differ in what matters is not judged. It all is in its gate.json.
+    Each criterion passes, fails, has too few samples, was not measured, or is excused, if the machine cannot measure it
+    and the criteria allow that. A run whose manifests differ in a relevant field is not judged. Writes gate.json.
     """
     if print_spec:
         print(shipped(), end="")
@@ -122,16 +122,16 @@ def report(
     criteria: options.Criteria,
     run: Annotated[Path | None, typer.Option("--run", metavar="FOLDER", help="The run to report on.")] = None,
     against: Annotated[
-        Path | None, typer.Option("--against", metavar="FOLDER", help="Another run, to set beside it.")
+        Path | None, typer.Option("--against", metavar="FOLDER", help="Another run to compare with.")
     ] = None,
     config: options.Config = None,
     json: options.Json = False,
 ) -> None:
-    """Write a run's report.html and report.md: the verdict, then what it rests on, all derived anew from its raw ticks.
+    """Write a run's report.html and report.md: the verdict and its reasons, computed from the raw ticks.
 
-    The page is one file, without scripts, and fetches nothing. It says what was not measured. Prices are those
-    that the daemon had in its settings ([bold]cost.per_hour[/], or [bold]cost.watts[/] and [bold]cost.tariff[/]); where
-    it had none, those of --config and the environment.
+    The page is one file, without scripts, and fetches nothing. It says what was not measured. Prices are from the
+    daemon's settings ([bold]cost.per_hour[/], or [bold]cost.watts[/] and [bold]cost.tariff[/]), or else from --config
+    and the environment.
     """
     folder = _existing(run)
     verdict = judge_run(

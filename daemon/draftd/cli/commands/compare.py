@@ -45,24 +45,22 @@ _COLUMNS = ("prompt", "TTFT ms", "tokens/s", "p95 ms", "speed-up", "accepted", "
 def command(
     daemon: options.Daemon,
     drafting: options.Drafting,
-    prompt: Annotated[
-        list[str] | None, typer.Argument(help="Prompts. Without any: the held-out ones of the package.")
-    ] = None,
+    prompt: Annotated[list[str] | None, typer.Argument(help="Prompts. Unset: the package's held-out ones.")] = None,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="Prompts: one a line, or .jsonl with messages.")
     ] = None,
     each: Annotated[int, typer.Option("--each", min=1, help="Held-out prompts of each workload class.")] = 3,
-    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Times that each pair is run.")] = 1,
+    repeat: Annotated[int, typer.Option("--repeat", min=1, help="How often each pair is run.")] = 1,
     workload: options.Workload = WorkloadClass.UNSPECIFIED,
     max_tokens: options.MaxTokens = None,
     temperature: options.Temperature = 0.0,
     seed: options.Seed = None,
     json: options.Json = False,
 ) -> None:
-    """Decode the same prompts both ways, in turn, and compare. Greedy pairs must be identical: exits 1 where not.
+    """Decode the same prompts with and without drafts, and compare. Exits 1 if a greedy pair of texts differs.
 
-    Two figures are autoregressive → speculative. TTFT is the time to the first token, p95 that between chunks of
-    tokens, accepted the share of drafted tokens, length the mean number of tokens that a draft yields.
+    Two figures are autoregressive → speculative. TTFT is the time to the first token, p95 the 95th percentile between
+    chunks, accepted the share of drafted tokens that were accepted, length the mean number of tokens for each draft.
     """
     chosen = _choose(prompt, file, each, workload)
     sampling = SamplingParams(temperature=temperature, seed=seed)

@@ -43,18 +43,18 @@ def push(
         str, _what("--webhook-url", envvar="DRAFTD_WEBHOOK_URL", help="The daemon's webhook, as Grafana reaches it.")
     ] = DEFAULT_WEBHOOK,
     docs_url: Annotated[
-        str, _what("--docs-url", envvar="DRAFTD_DOCS_URL", help="Where the documents are that alerts link to.")
+        str, _what("--docs-url", envvar="DRAFTD_DOCS_URL", help="Address of the documentation that alerts link to.")
     ] = DOCS_URL,
     renew_secret: Annotated[
-        bool, _what("--renew-secret", help="Send DRAFTD_WEBHOOK_SECRET although nothing else changed.")
+        bool, _what("--renew-secret", help="Send DRAFTD_WEBHOOK_SECRET again, after it changed.")
     ] = False,
-    route: Annotated[bool, _what("--route", help="Add our route to the notification policies.")] = False,
+    route: Annotated[bool, _what("--route", help="Add draftd's route to the notification policies.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the difference; change nothing.")] = False,
 ) -> None:
-    """Put dashboards, alert rules and the contact point into a Grafana, and nothing else: what others made stays.
+    """Put draftd's dashboards, alert rules and contact point into a Grafana. What others made there is not changed.
 
-    A second push finds nothing to do. The token is read from GRAFANA_TOKEN or --token-file, or else GRAFANA_USER and
-    GRAFANA_PASSWORD; the webhook's secret from DRAFTD_WEBHOOK_SECRET.
+    A second push finds nothing to do. The credentials are GRAFANA_TOKEN, --token-file, or GRAFANA_USER and
+    GRAFANA_PASSWORD; the webhook's secret is DRAFTD_WEBHOOK_SECRET.
     """
     access = find_access(
         url, os.environ, token_file=token_file, insecure_http=insecure_http, timeout=timeout, tls_ca=tls_ca

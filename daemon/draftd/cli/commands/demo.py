@@ -42,9 +42,9 @@ def command(
     ] = None,
     model: Annotated[str | None, typer.Option("--model", help="Another target to show.")] = None,
     draft_model: Annotated[str | None, typer.Option("--draft-model", help="Its draft.")] = None,
-    save: Annotated[Path | None, typer.Option("--save", help="Also keep the screen as a picture (.svg).")] = None,
+    save: Annotated[Path | None, typer.Option("--save", help="Also save the screen as a picture (.svg).")] = None,
 ) -> None:
-    """Start a daemon on the embedded pair and watch it answer the same prompts both ways.
+    """Start a daemon on the embedded pair and see its answers with and without drafts.
 
     Takes about half a minute. Ends with one line of JSON; exits 1 if any pair of texts differs.
     """

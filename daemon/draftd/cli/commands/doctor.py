@@ -106,7 +106,7 @@ def check_blas() -> Finding:
     """Metal on a Mac; elsewhere which BLAS multiplies."""
     backend = blas.load_blas()
     if backend == "reference":
-        return _bad("BLAS", "only the reference BLAS, some fifty times slower than a good one", blas.INSTALL_HINT)
+        return _bad("BLAS", "only the reference BLAS, about fifty times slower than a fast one", blas.INSTALL_HINT)
     if backend != "metal":
         return _ok("BLAS", backend)
     if platform.machine() != "arm64":
@@ -142,7 +142,7 @@ def check_models(settings: Settings) -> list[Finding]:
 def _open(subject: str, path: str) -> tuple[Finding, Any, Any]:
     """What is found, and mlx-lm's model and tokenizer; None where something is wrong, or where it is not here."""
     if is_hub_id(path):
-        return _note(subject, f"{path}: no such folder, so a hub id: it is fetched when it is served"), None, None
+        return _note(subject, f"{path}: no such folder, so a hub id: it is downloaded when it is served"), None, None
     try:
         folder = ModelFolder(path, subject)
         model, config = folder.open()
@@ -172,15 +172,15 @@ def check_memory(settings: Settings) -> Finding:
 
 
 def check_port(settings: Settings) -> Finding:
-    mend = "a daemon may be running there (draftd status); else serve with --port"
+    mend = "a daemon may already run there (see draftd status); otherwise use --port"
     return _check_listener("port", settings.server.host, settings.server.port, mend)
 
 
 def check_webhook(settings: Settings) -> Finding:
     """The port that alerts are to arrive on."""
     if not settings.webhook.listens:
-        return _note("webhook", "neither webhook.token nor webhook.secret: no alerts are taken")
-    mend = "a daemon may take alerts there (draftd status); else set webhook.host and webhook.port to what is free"
+        return _note("webhook", "neither webhook.token nor webhook.secret: alerts are not accepted")
+    mend = "a daemon may already take alerts there (see draftd status); otherwise set webhook.host and webhook.port"
     return _check_listener("webhook", settings.webhook.host, settings.webhook.port, mend)
 
 
@@ -218,7 +218,7 @@ def check_state(settings: Settings, environ: Mapping[str, str]) -> Finding:
         return _bad("state", f"{folder} {why}", "set fallback.state_dir to one that can be written")
     if _in_use(folder):
         return _note("state", f"{folder}: a daemon uses it now")
-    return _ok("state", f"{folder}{'' if folder.exists() else ' (will be made)'}")
+    return _ok("state", f"{folder}{'' if folder.exists() else ' (will be created)'}")
 
 
 def _unusable(folder: Path) -> str:
@@ -263,7 +263,7 @@ def _check_endpoint(endpoint: str, name: str) -> Finding:
     if not host:
         return _bad("collector", f"{name}={endpoint}", "an address such as http://localhost:4317")
     if not _reachable(host, port):
-        mend = f"start the collector, or mend {name}; draftd serves without it"
+        mend = f"start the collector, or correct {name}; draftd also serves without it"
         return _bad("collector", f"nothing answers at {host}:{port}", mend)
     return _ok("collector", f"{host}:{port} answers")
 

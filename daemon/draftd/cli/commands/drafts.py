@@ -19,7 +19,7 @@ _FEW = 0.5  # trials: what is known of a position that was hardly reached is a g
 def reload(
     daemon: options.Daemon,
     new: Annotated[
-        bool, typer.Option("--new", help="This is another draft: what was learnt of the old one is forgotten.")
+        bool, typer.Option("--new", help="This is another draft: what was learnt from the old one is forgotten.")
     ] = False,
     json: options.Json = False,
     timeout: options.Patience = options.PATIENCE,
@@ -28,15 +28,15 @@ def reload(
 
     Weights that cannot be read are refused with the reason, and the ones in use stay.
 
-    A draft that was repaired must be as good as it was: acceptance is compared with what was learnt before. A draft
-    that was exchanged on purpose is not compared, with --new; baselines that a file froze stay.
+    A repaired draft must be as good as before: its acceptance is compared with the learnt baseline. With --new it is
+    another draft and is not compared; baselines from a file stay.
     """
     with daemon.connect() as client:
         reply = client.reload_draft(forget=new, timeout=timeout)
     if json:
         output.print_json(reply)
         return
-    forgotten = "; what was learnt of the old one is forgotten" if new else ""
+    forgotten = "; what was learnt from the old one is forgotten" if new else ""
     print(f"{reply.draft_model}: read again ({size(reply.draft_weight_bytes)}){forgotten}")
 
 
@@ -44,9 +44,9 @@ def reload(
 def depth(daemon: options.Daemon, json: options.Json = False) -> None:
     """Show what drafting costs here and how often drafted tokens are accepted, as the daemon has learnt it.
 
-    The first table has the time of a speculative step by tokens drafted, over that of a step without drafts. The second
-    has the share of drafted tokens that were accepted where all before them were, by place in the draft, and the depth
-    that follows for a request of that kind alone: 0 is parked. Each request is also judged by its own text.
+    The first table shows, by number of drafted tokens, the time of a speculative step over that of a step without
+    drafts. The second shows, by position, how often a drafted token was accepted if all before it were, and the depth
+    that follows for a single request of that kind: 0 is parked. Each request is also judged by its own text.
     """
     with daemon.connect() as client:
         found = client.depth()

@@ -23,7 +23,7 @@ _NAME = 11  # columns
 
 @options.with_options("draftd level", "draftd level hold autoregressive --for 30m", "draftd level release")
 def _level(context: typer.Context, daemon: options.Daemon, json: options.Json = False) -> None:
-    """Show the fallback level and why it is what it is, hold it, or release it. Alone it is [bold]get[/]."""
+    """Show the fallback level and its cause, hold a level, or release it. The default is [bold]get[/]."""
     if context.invoked_subcommand is None:
         _show(daemon, json=json)
         return
@@ -51,9 +51,9 @@ def hold(
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Put the ladder on a level and keep it there, whatever asks for another one.
+    """Set the level and keep it, whatever the signals ask for.
 
-    It acts on the next request. Only the flag outranks a hold; it outlasts a restart of the daemon.
+    A hold acts on the next request and survives a restart of the daemon. Only the flag outranks it.
     """
     seconds = None if for_ is None else lasting(for_)
     with daemon.connect() as client:
@@ -73,7 +73,7 @@ def hold(
 
 @options.with_options("draftd level release")
 def release(daemon: options.Daemon, json: options.Json = False) -> None:
-    """End a hold. The level changes from there: down when a signal asks, up when the cooldown is over."""
+    """End a hold. From a lower level the ladder returns at once to the one before, unless a signal asks for less."""
     with daemon.connect() as client:
         reply = client.release_level()
     if json:
@@ -126,14 +126,14 @@ def lasting(text: str) -> float:
 )
 def events(
     daemon: options.Daemon,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what happens, until Ctrl-C.")] = False,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="The latest so many.")] = 20,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new events, until Ctrl-C.")] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many of the latest events.")] = 20,
     since: Annotated[
-        int, typer.Option("--since", metavar="NUMBER", min=0, help="Only those after the event of this number.")
+        int, typer.Option("--since", metavar="NUMBER", min=0, help="Only events after the one with this number.")
     ] = 0,
-    json: Annotated[bool, typer.Option("--json", help="A line of JSON for each instead.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one line of JSON for each.")] = False,
 ) -> None:
-    """Show what changed of the feature flag and the fallback level, oldest first: when, from what to what, and why."""
+    """Show changes of the feature flag and the fallback level, oldest first: when, from what to what, and why."""
     show: Callable[[pb.Transition], None] = output.print_json if json else _print_event
     with daemon.connect() as client:
         last = since
@@ -179,8 +179,8 @@ def _print_event(one: pb.Transition) -> None:
 def probe(daemon: options.Daemon, json: options.Json = False, timeout: options.Patience = options.PATIENCE) -> None:
     """Decode a few prompts as the level above would, and say whether the daemon may step up to it.
 
-    The daemon does so by itself before each step up. A level whose drafter failed its probe is skipped for one further
-    up. Exit code 1 unless the verdict is good.
+    The daemon does so by itself before each step up. If a level's drafter failed its probe, a higher level is tested.
+    Exit code 1 unless the verdict is good.
     """
     with daemon.connect() as client:
         reply = client.probe(timeout=timeout)

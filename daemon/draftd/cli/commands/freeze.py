@@ -34,18 +34,18 @@ def command(
     which: runs.Which,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the manifest there.")] = None,
     check: Annotated[
-        Path | None, typer.Option("--check", metavar="FILE", help="Compare with a manifest that was written before.")
+        Path | None, typer.Option("--check", metavar="FILE", help="Compare with an earlier manifest.")
     ] = None,
     run: runs.Run = None,
     json: options.Json = False,
     timeout: options.Patience = options.PATIENCE,
 ) -> None:
-    """Take the manifest of a daemon: its models' files, programs, machine, settings, and the prompts of a sweep.
+    """Write the manifest of a daemon: its models' files, programs, machine, settings, and the prompts of a sweep.
 
-    Figures can be compared where what matters of their manifests is the same. With --check it exits 1 where something
-    that matters differs. With --run it is kept in a run, which then continues with nothing else.
+    Figures can be compared if their manifests agree in all relevant fields. With --check it exits 1 if a relevant field
+    differs. With --run the manifest is kept in a run, which then accepts no other.
 
-    The first time, all files of the models are hashed: ten gigabytes take some ten seconds.
+    The first time, all files of the models are hashed: ten gigabytes take about ten seconds.
     """
     before = None if check is None else parsed(Manifest, check.read_bytes(), str(check))
     now = _kept(run, which) if run is not None else _taken(which, timeout)
@@ -62,7 +62,7 @@ def command(
         _compare(found, str(check))
     for role, one in now.models.items():
         if one.changed_since_load:
-            output.complain(f"{role}: a file is no longer what was loaded; load it anew before anything is measured")
+            output.complain(f"{role}: a file has changed since it was loaded; load it again before you measure")
     if differs:
         raise typer.Exit(1)
 
@@ -129,7 +129,7 @@ def _compare(found: Sequence[Difference], source: str) -> None:
         rows = [(one.field, _short(one.left), _short(one.right), "yes" if one.matters else "no") for one in found]
         output.print_table(("field", source, "now", "matters"), rows)
     differs = f"what matters is not as in {source}: {differ} of {len(found)} differences"
-    output.say(differs if differ else f"all that matters is as in {source}")
+    output.say(differs if differ else f"no relevant difference from {source}")
 
 
 def _short(value: str) -> str:

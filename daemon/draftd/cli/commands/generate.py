@@ -31,8 +31,8 @@ def command(
     daemon: options.Daemon,
     drafting: options.Drafting,
     prompt: Annotated[list[str] | None, typer.Argument(help="The prompt; without one, stdin is read.")] = None,
-    system: Annotated[str | None, typer.Option("--system", help="A system message before it.")] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Tokenise as it is, without chat template.")] = False,
+    system: Annotated[str | None, typer.Option("--system", help="A system message before the prompt.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Tokenise the prompt without a chat template.")] = False,
     highlight: Annotated[
         bool, typer.Option("--highlight", help="Mark the tokens that were drafted and accepted.")
     ] = False,
@@ -43,7 +43,7 @@ def command(
     min_p: Annotated[float, options.sampling("--min-p", help="0 is off.")] = 0.0,
     seed: options.Seed = None,
     stop: Annotated[
-        list[str] | None, options.sampling("--stop", help="Text that ends the answer; may be given again.")
+        list[str] | None, options.sampling("--stop", help="Text that ends the answer; may be repeated.")
     ] = None,
     mode: Annotated[
         ModePreference,

@@ -35,12 +35,12 @@ class Asked:
     "draftd quality --run draftd-runs/mine --json | jq .difference",
 )
 def command(asked: Asked, which: runs.Which, run: runs.Run = None, json: options.Json = False) -> None:
-    """Ask the frozen JSON and tool-call prompts with and without drafts: is the task done as often?
+    """Check answers to frozen JSON and tool-call prompts, with and without drafts.
 
-    Exits 1 where fewer pass with drafts than without, by more than 0.5 %; where an answer is missing; where none
-    passes; and where a checker is broken: each is first held to answers that are right and to answers that are spoilt.
+    Exits 1 if the share that passes is more than 0.5 % lower with drafts than without, if an answer is missing, if none
+    passes, or if a checker is broken: each checker is first tested with right and with wrong answers.
 
-    The answers are kept in the run, and checked anew whenever it is looked at.
+    The answers are kept in the run, and checked again whenever it is read.
     """
     folder = runs.measure_stage(QualityOptions, vars(asked), run, which)
     result = quality_result(folder)

@@ -47,11 +47,11 @@ class Asked:
 def command(asked: Asked, which: runs.Which, run: runs.Run = None, json: options.Json = False) -> None:
     """Decode without a pause, several requests at a time: does memory grow without bound, does acceptance hold?
 
-    Exits 1 where memory grows so surely and so fast that it is exhausted within a week, where a request failed, or
-    where it was stopped before its time. Ctrl-C loses nothing: the run is continued, and what was soaked counts.
+    Exits 1 if memory certainly grows so fast that it is used up within a week, if a request failed, or if the soak was
+    stopped early. Ctrl-C loses nothing: the run can be continued, and what was measured counts.
 
-    Growth is told with a 95 % interval after the first quarter of each session, in which caches fill, and from 60
-    readings in 60 s on: with fewer it says "too few samples". A window's accepted share counts from 50 drafts on.
+    Growth has a 95 % interval. It leaves out the first quarter of each session, in which caches fill, and needs 60
+    readings in 60 s: with fewer it says "too few samples". A window's accepted share needs 50 drafts.
     """
     folder = runs.measure_stage(SoakOptions, vars(asked), run, which)
     result = soak_result(folder)

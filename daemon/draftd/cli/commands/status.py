@@ -13,7 +13,7 @@ from draftd.v1 import control_pb2 as pb
 
 @options.with_options("draftd status", "draftd status --target mini.local:50551 --tls-ca ca.pem --json")
 def command(daemon: options.Daemon, json: options.Json = False) -> None:
-    """Show what a running daemon serves, how busy it is, and how its drafts fare."""
+    """Show what a running daemon serves, how busy it is, and how well drafting works."""
     with daemon.connect() as client:
         status = client.status()
     if json:

@@ -30,16 +30,16 @@ class Asked:
     """The options by the names of SweepOptions' fields."""
 
     block_lengths: str | None = _option("--blocks", "LIST", "Tokens drafted at a time; 0,2,3,4,6 if not given.")
-    block_length: int | None = _option("--base", "TOKENS", "Block length while other knobs are turned; 4 if not given.")
-    drafters: str | None = _option("--drafters", "LIST", "The first is swept; all that there are if not given.")
+    block_length: int | None = _option("--base", "TOKENS", "Block length while other options change; 4 if not given.")
+    drafters: str | None = _option("--drafters", "LIST", "Drafters; blocks are swept with the first. Default: all.")
     temperatures: str | None = _option("--temperatures", "LIST", "Besides 0; 0.8 if not given. none: no other.")
     concurrency: str | None = _option("--concurrency", "LIST", "Requests at a time besides 1; 2,4 if not given.")
     groups: str | None = _option("--groups", "LIST", "Of the package's prompts; all if not given. none: only --file's.")
     each: int | None = _option("--each", "COUNT", "Prompts of each workload class; 4 if not given.")
     prompts: list[Path] | None = _option(  # noqa: RUF009  a field, like the others
-        "--file", "FILE", "Prompts of your own besides: .jsonl, or one a line."
+        "--file", "FILE", "Also your own prompts: .jsonl, or one a line."
     )
-    repetitions: int | None = _option("--repeat", "COUNT", "Times each is asked; 3 if not given.", _HOW)
+    repetitions: int | None = _option("--repeat", "COUNT", "How often each is asked; 3 if not given.", _HOW)
     max_tokens: int | None = _option("--max-tokens", "TOKENS", "Longest answer; each prompt's own if not given.", _HOW)
     cool_down: float | None = _option("--cool-down", "SECONDS", "Pause between requests; 0.1 if not given.", _HOW)
     heat_seconds: float | None = _option("--heat", "SECONDS", "Longest wait for a hot machine; 300 if not given.", _HOW)
@@ -69,13 +69,13 @@ class Asked:
     "draftd sweep --run draftd-runs/mine --json | jq .knee.block_length",
 )
 def command(asked: Asked, which: runs.Which, run: runs.Run = None, json: options.Json = False) -> None:
-    """Decode the same prompts in every way, in turn: block lengths, drafters, temperatures, requests at a time.
+    """Decode the same prompts in different ways: block lengths, drafters, temperatures, requests at a time.
 
-    One knob is turned at a time. Ctrl-C loses nothing that was measured: the same run is continued, and what is not
-    given is then as it was. Exits 1 where requests have failed and are still missing.
+    One option is changed at a time. Ctrl-C loses nothing that was measured: --run continues, with the same options.
+    Exits 1 if requests failed and are still missing.
 
-    Figures are medians with 95 % intervals, × AR is over autoregressive decoding on the same prompts, together the
-    tokens a second of all requests at a time, p95 is between tokens, length the tokens that a draft yields.
+    Figures are medians with 95 % intervals. × AR is the ratio to autoregressive decoding on the same prompts, together
+    the tokens a second of all concurrent requests, p95 the time between tokens, length the tokens for each draft.
     """
     folder = runs.measure_stage(SweepOptions, asked.read(), run, which)
     result = Sweep.read(folder)

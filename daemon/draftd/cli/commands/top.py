@@ -26,15 +26,15 @@ def command(
     daemon: options.Daemon,
     once: Annotated[bool, typer.Option("--once", help="Print it once, after one interval; then end.")] = False,
     interval: Annotated[
-        float, typer.Option("--interval", "-i", min=0.2, max=60.0, help="Seconds between two looks.")
+        float, typer.Option("--interval", "-i", min=0.2, max=60.0, help="Seconds between two readings.")
     ] = 1.0,
-    json: Annotated[bool, typer.Option("--json", help="One look as JSON instead.")] = False,
-    save: Annotated[Path | None, typer.Option("--save", help="Keep the last screen as a picture (.svg).")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one reading as JSON.")] = False,
+    save: Annotated[Path | None, typer.Option("--save", help="Save the last screen as a picture (.svg).")] = None,
 ) -> None:
     """Watch a running daemon: throughput, acceptance, depth, level, queue, memory, heat. It needs no collector.
 
     [bold]Keys[/]  f turns the flag on or off, once y confirms; p pauses, q quits, ↑ and ↓ scroll.
-    Into a pipe it is --once.
+    In a pipe it works like --once.
     """
     out = output.stdout()
     screen = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)) and not out.is_dumb_terminal

@@ -22,12 +22,12 @@ from draftd.settings import is_loopback
 _OLDEST = (12, 0)  # signs webhooks with HMAC
 _LONGEST_TEXT = 300
 _MEANING = {
-    400: "Grafana finds fault with it ({})",
+    400: "Grafana rejects it ({})",
     401: "Grafana does not accept the credentials ({}): is the token of this Grafana, and still valid?",
     403: "it is not allowed ({}): give the account that permission, or the role Admin",
-    404: "there is no such thing ({})",
+    404: "it does not exist ({})",
     406: "it was saved in Grafana's newer format ({}): delete it there, and run this again",
-    409: "another one is in its place, or it was changed meanwhile ({}): look there, and run this again",
+    409: "another one has taken its place, or it was changed meanwhile ({}): check it in Grafana, and run this again",
     412: "it was changed meanwhile ({}): run this again",
     429: "too many requests ({}): wait a little, and run this again",
 }
@@ -164,9 +164,9 @@ class Grafana:
             cause = self._cause(error)
             untrusted = "certificate" in cause.lower()
             advice = "--tls-ca names the authority (PEM) that its certificate comes from"
-            line = f"no TLS with {url} ({cause}): {advice if untrusted else 'does it speak https there?'}"
+            line = f"no TLS with {url} ({cause}): {advice if untrusted else 'does it use https?'}"
         elif isinstance(error, exceptions.TooManyRedirects):
-            line = f"{url} sends elsewhere: give the address it ends up at, which no login page stands before"
+            line = f"{url} redirects: give the final address, without a login page before it"
         elif isinstance(error, exceptions.JSONDecodeError):
             return self._no_grafana()
         else:
@@ -175,7 +175,7 @@ class Grafana:
         return GrafanaError(f"could not {what}: {line}", code)
 
     def _no_grafana(self) -> GrafanaError:
-        advice = "give the address of its start page, with the path if it lives under one"
+        advice = "give the address of its start page, with its path, if it has one"
         return GrafanaError(f"{self.access.url} answers, but is not a Grafana: {advice}")
 
     def _cause(self, error: BaseException) -> str:

@@ -106,7 +106,7 @@ def choose_sources(found: Sequence[Json], asked: Mapping[str, str | None]) -> tu
         elif names:
             notes.append(f"none of the {kind} sources is used: --{kind} picks one of {listed}")
         else:
-            notes.append(f"there is no {kind} source: links to it lead nowhere until there is, and this is run again")
+            notes.append(f"there is no {kind} source: links to it work once there is one and you run this again")
     return chosen, notes
 
 

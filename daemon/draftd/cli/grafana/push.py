@@ -24,7 +24,7 @@ from draftd.settings import TIMESTAMP_HEADER
 CONTACT_POINT = "draftd-daemon"  # its uid and its name
 
 _ALERTING = "/v1/provisioning"
-_FROM_FILE = "it comes from a provisioning file on Grafana's side, and is to be changed there"
+_FROM_FILE = "it comes from a provisioning file of Grafana: change it there"
 _OURS = [LABEL, "=", LABEL_VALUE]
 _RULE_FIELDS = (
     "uid", "title", "condition", "noDataState", "execErrState", "annotations", "labels", "isPaused",
@@ -161,7 +161,7 @@ class Push:
         webhook, there = self._webhook, points.get(CONTACT_POINT)
         if webhook.secret is None:
             left = f"the contact point is left {'as it is' if there else 'out'}: DRAFTD_WEBHOOK_SECRET is not set"
-            self.notes.append(f"{left}, and alerts go to the daemon signed or not at all")
+            self.notes.append(f"{left}, which signs alerts for the daemon")
             return there is not None
         why = ""
         if there is None:

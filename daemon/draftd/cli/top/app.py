@@ -250,7 +250,7 @@ class TopApp(App[None]):
         if self._client is None or self._setting or self.screen.has_class("-small"):
             return
         if self._failures:
-            self._say("the flag cannot be turned while the daemon does not answer")
+            self._say("the flag cannot be changed while the daemon does not answer")
         elif now not in _EFFECT:
             self._say(f"the flag is neither on nor off, but {now or 'unknown'}")
         else:

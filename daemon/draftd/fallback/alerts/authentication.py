@@ -94,7 +94,7 @@ class Authentication:
             return self._signed(signatures, _all(headers, self._timestamp_header), now)
         if self._token is not None and given:
             raise Refused(401, Result.BAD_TOKEN, f"the token is wrong; allowed: {self._ways}")
-        raise Refused(401, Result.NO_CREDENTIALS, f"no sender is known; allowed: {self._ways}")
+        raise Refused(401, Result.NO_CREDENTIALS, f"the sender is not known; allowed: {self._ways}")
 
     def prove(self, claim: Signed, body: bytes) -> None:
         """Raises Refused where the signature is not of this body at that time."""

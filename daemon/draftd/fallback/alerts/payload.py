@@ -249,7 +249,7 @@ def notice_of(alert: Notified | Listed, where: str, instance: str, now: float) -
     if not (asks := labels.get("fallback_level")):
         return Ignored(where, name, Result.NO_LEVEL)
     if asks not in _LEVELS:
-        allowed = ", ".join(sorted(_LEVELS)) + ": an alert can lower the level, and not raise it"
+        allowed = ", ".join(sorted(_LEVELS)) + ": an alert can lower the level, but not raise it"
         raise BadLevel(f"{where}.labels.fallback_level", asks, allowed)
     if alert.starts_at > now + AHEAD_SECONDS:
         allowed = "a time that is not more than a day ahead of this machine's"

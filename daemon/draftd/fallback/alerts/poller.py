@@ -104,7 +104,7 @@ class Poller:
 
     def _failed(self, result: PollResult, why: str, error: Exception | None = None) -> None:
         self._telemetry.poll(result)
-        then = "until they can, those that hold run out unless they are repeated"
+        then = "until then, alerts expire unless they are repeated"
         self._outage.began(f"alerts cannot be polled at {self._url}: {why}; {then}", error=error)
         self._failures += 1
 

@@ -191,7 +191,7 @@ class WebhookListener:
         except Refused as refused:
             # Unknown senders have an allowance of their own, so that they do not use up that of known ones.
             if refused.status == 401 and (wait := self._unproven.take()):
-                raise Refused(429, refused.result, "too many without credentials", retry_after=wait) from None
+                raise Refused(429, refused.result, "too many requests without credentials", retry_after=wait) from None
             raise
         try:
             return await self._act(body)
@@ -245,7 +245,7 @@ class WebhookListener:
         except TimeoutError:
             raise Refused(408, Result.SLOW, f"body: allowed: all of it within {self._body_seconds:g} s") from None
         except (OSError, web.RequestPayloadError):
-            raise Refused(400, Result.CUT_SHORT, "body: it ended early, or its chunks are none") from None
+            raise Refused(400, Result.CUT_SHORT, "body: it ended early, or its chunks are invalid") from None
         return bytes(body)
 
     async def _act(self, body: bytes) -> tuple[Result, dict[str, object]]:
@@ -269,7 +269,7 @@ class WebhookListener:
         else:
             result = Result.DUPLICATE if counts[Applied.DUPLICATE] else Result.OUT_OF_ORDER
         said = ", ".join(
-            f"{one.name} {'fires' if one.firing else 'is over'}: {became}"
+            f"{one.name} {'fires' if one.firing else 'is resolved'}: {became}"
             for one, became in zip(notices[:_MOST_SHOWN], applied, strict=False)
         )
         self._log.write(logging.WARNING if result is Result.FULL else logging.INFO, result, f"webhook: {said}")

@@ -48,7 +48,7 @@ class AuthInterceptor(Interceptor):
             return handler
 
         async def refuse(request: Any, context: Context) -> None:
-            await abort(context, Unauthenticated("authorization: a bearer token is needed; none, or a wrong one, came"))
+            await abort(context, Unauthenticated("authorization: a bearer token is required; it was missing or wrong"))
 
         return around(handler, refuse, handler.request_deserializer)
 

@@ -45,7 +45,7 @@ def test_an_answer_that_does_not_come(site: Site, push: Push) -> None:
 
 
 def test_tls_where_there_is_none(site: Site, push: Push) -> None:
-    _fails(push, "does it speak https there?", "--url", site.url.replace("http", "https"))
+    _fails(push, "does it use https?", "--url", site.url.replace("http", "https"))
 
 
 def test_a_certificate_is_trusted_when_its_authority_is_named(site: Site, push: Push, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_grafana_under_a_path(site: Site, push: Push) -> None:
 
 def test_a_redirect_is_not_followed(site: Site, push: Push) -> None:
     site.grafana.answers[HEALTH] = (302, f"{site.url}/login")
-    _fails(push, "sends elsewhere: give the address it ends up at")
+    _fails(push, "redirects: give the final address")
     assert [request.path for request in site.grafana.requests] == ["/api/health"]
 
 
@@ -147,7 +147,7 @@ def test_a_dashboard_that_grafana_saved_in_its_newer_format(site: Site, push: Pu
 
 def test_what_grafana_finds_fault_with_is_in_its_own_words(site: Site, push: Push) -> None:
     site.change(RULES, lambda content: content["groups"][0].update(interval="15s"))
-    told = "could not save rule group draftd: Grafana finds fault with it (400: invalid alert rule group: interval (15)"
+    told = "could not save rule group draftd: Grafana rejects it (400: invalid alert rule group: interval (15)"
     assert told in push().err
 
 

@@ -307,7 +307,7 @@ async def test_while_the_daemon_is_away_nothing_is_asked() -> None:
     async with live(client, status(1), status(2)).run_test(size=(100, 30)) as pilot:
         await until(pilot, "no answer for")
         await pilot.press("f")
-        await until(pilot, "the flag cannot be turned while the daemon does not answer")
+        await until(pilot, "the flag cannot be changed while the daemon does not answer")
         await pilot.press("y")
         await pilot.pause(0.1)
     assert client.variants == []

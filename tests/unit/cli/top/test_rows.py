@@ -116,7 +116,7 @@ def test_a_hold_and_what_asks_are_shown() -> None:
     asked = said(stepped_down(signals=SIGNALS))
     assert asked["level"].startswith("short block 3, 1 of 4 down")
     assert asked["asked"] == "memory → autoregressive, 1 more · critical"
-    assert asked["next"].startswith("on its way down to autoregressive")
+    assert asked["next"].startswith("stepping down to autoregressive")
     assert said(stepped_down(hold=Hold(1)))["held"] == "until it is released"
     assert said(stepped_down())["next"].startswith("up in 4 min, once a probe")
 

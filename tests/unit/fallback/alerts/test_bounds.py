@@ -28,7 +28,7 @@ class Clock:
 
 
 def noticed(labels: dict[str, str], at: float = NOW, where: str = "a") -> Notice | Ignored:
-    """What an alert that fires since then asks for."""
+    """What an alert that has fired since then asks for."""
     alert = Notified.model_construct(labels=labels, fingerprint="f", starts_at=at, status="firing")
     return notice_of(alert, where, "", NOW)
 
