@@ -48,7 +48,7 @@ def test_one_connection_leaves_places_for_others() -> None:
     inbox = opened(64)
     for number in range(56):
         inbox.submit(asked(number), Collected())
-    with pytest.raises(QueueFull, match="for others") as refused:
+    with pytest.raises(QueueFull, match="for other connections") as refused:
         inbox.submit(asked(57), Collected())
     assert refused.value.retry_after
     for number in range(4):

@@ -46,7 +46,7 @@ def test_a_strangers_is_not_used_and_stays(
     file_of(path).save(LEARNT)
     stranger = file_of(path, HERE | change)
     assert stranger.load() is None
-    wanted = [] if named is None else [f"{path} is not of this pair on this machine: it differs in {named}; "]
+    wanted = [] if named is None else [f"{path} is of another pair or machine: it differs in {named}; "]
     assert [said.removesuffix("the costs of drafting are learnt again") for said in caplog.messages] == wanted
     assert stranger.save({"version": 1, "other": True})
     assert file_of(path).load() == LEARNT
