@@ -156,7 +156,7 @@ def assemble(
         model=model,
         draft_model=draft_model,
         context_length=context_length,
-        vocab_size=_vocabulary(target, tokenizer),
+        vocab_size=_vocabulary(target),
         drafters=tuple(drafters),
         speculation_reason=refused.get(DRAFT_MODEL, ""),
         weight_bytes=weight_bytes(target),
@@ -211,7 +211,14 @@ def _context_length(config: Mapping[str, Any], tokenizer: Any) -> int:
     return int(declared) if 0 < declared < 10**7 else 4096
 
 
-def _vocabulary(target: Any, tokenizer: Tokenizer) -> int:
-    args = getattr(target, "args", None)
-    size = getattr(args, "vocab_size", None)
-    return int(size) if isinstance(size, int) else tokenizer.vocab_size
+def _vocabulary(target: Any) -> int:
+    """How many logits it gives. A model with a text model inside does not say so itself: there the shape of a forward
+    tells, which is never computed."""
+    size = getattr(getattr(target, "args", None), "vocab_size", None)
+    if isinstance(size, int):
+        return size
+    import mlx.core as mx
+
+    from draftd.models.mlx_lm import make_prompt_cache
+
+    return int(target(mx.zeros((1, 1), dtype=mx.uint32), cache=make_prompt_cache(target)).shape[-1])
