@@ -78,5 +78,6 @@ def test_a_daemon_that_leaks_fails_its_soak_and_the_same_without_the_leak_passes
     assert said["errors"] == 0
     assert said["seconds"] >= SECONDS
     assert said["peak_resident"] > 1e7
-    assert [window["acceptance"] is not None for window in said["windows"]] == [True] * 3
+    assert len(said["windows"]) >= 3
+    assert all(window["acceptance"] is not None for window in said["windows"])
     assert all(0.2 < window["acceptance"] < 0.95 for window in said["windows"])

@@ -154,7 +154,7 @@ def test_told_twice_it_stops_at_once_and_clients_hear_a_status(tmp_path: Path) -
         next(stream)
         began = time.monotonic()
         served.stop()
-        until(lambda: any("draining: 1 requests" in line for line in served.lines))
+        until(lambda: any("draining: 1 active requests" in line for line in served.lines))
         served.stop()
         with pytest.raises(CallError):
             list(stream)

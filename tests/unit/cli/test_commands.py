@@ -223,12 +223,17 @@ def test_status_tells_state_model_and_drafts(draftd: Run) -> None:
 
 def test_depth_tells_what_drafting_costs_and_yields(draftd: Run) -> None:
     draftd("generate", "-n", "40", "-w", "code", "hello")
-    until(lambda: draftd("depth").code == 0)  # what was learnt is told as of a second ago
-    ran = draftd("depth")
-    lines = [line.split() for line in ran.out.splitlines()]
-    assert lines[0][-5:] == ["none", "1", "2", "3", "4"]
-    assert lines[1][:2] == ["draft_model", "1"]
-    assert all(cell.endswith("×") for cell in lines[1][-4:])
+    table = list[list[str]]()
+
+    def told() -> bool:  # as of a second ago; a slow machine measures some depths at its start, and learns the others
+        table[:] = [line.split() for line in draftd("depth").out.splitlines()]
+        return bool(table) and "none" in table[0] and table[0][-1] != "none"
+
+    until(told)
+    depths = table[0][table[0].index("none") + 1 :]
+    assert [depth for depth in ("1", "2", "3", "4") if depth in depths] == depths
+    assert table[1][:2] == ["draft_model", "1"]
+    assert all(cell.endswith("×") for cell in table[1][-len(depths) :])
     until(lambda: any(one["workload"] == "code" for one in json.loads(draftd("depth", "--json").out)["yields"]))
     assert "code by draft_model " in draftd("depth").out
 
