@@ -215,7 +215,7 @@ class EngineWorker:
         began = time.monotonic()
         try:
             engine = self._engine = self._assembled()
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # an import may want to end the process
             _log.debug("the models could not be loaded", exc_info=error)
             if isinstance(error, DraftdError):
                 self.error = error.message

@@ -7,6 +7,7 @@ clones; whether configuration and weights go together, mlx-lm finds when it open
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -60,10 +61,15 @@ def _check_config(file: Path) -> None:
         raise ModelLoadError("config.json names no model_type", FETCH)
     if own := config.get("model_file"):
         raise ModelLoadError(f"config.json needs code from the folder ({own}), which draftd never runs", _ANOTHER)
+    said = io.StringIO()
     try:
-        model_classes(config)
+        with contextlib.redirect_stdout(said):
+            model_classes(config)
     except (ValueError, AttributeError):  # no such module, or one that is no model's
         what = f"config.json: mlx-lm {version('mlx-lm')} has no architecture {kind!r}"
+        raise ModelLoadError(what, _ANOTHER) from None
+    except SystemExit:  # so one of them ends the process where a package is missing
+        what = f"config.json: mlx-lm cannot run {kind!r} here: {' '.join(said.getvalue().split())}"
         raise ModelLoadError(what, _ANOTHER) from None
 
 

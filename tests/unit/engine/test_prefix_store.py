@@ -8,6 +8,7 @@ import mlx.core as mx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mlx_lm.models.cache import KVCache
 
 from draftd.engine.cache import window
 from draftd.engine.cache.base import CachedPrefix, KVSegment
@@ -245,6 +246,35 @@ def test_a_ring_that_has_come_step_serves_only_texts_that_go_on_from_its_own():
         logits = again.forward(mx.array([text[known:]]), [len(text) - known])
         assert mx.allclose(logits[0, -1], model(mx.array([text]))[0, -1], atol=2e-5)
     assert len(store.find(base, 59)) == 1, "what was handed out was not written to"
+
+
+class WithASpareCache:
+    """A model that has a cache which it never uses."""
+
+    def __init__(self, model):
+        self._model = model
+
+    def make_cache(self):
+        return [KVCache() for _ in range(3)]
+
+    def modules(self):
+        return self._model.modules()
+
+    def __call__(self, tokens, cache):
+        return self._model(tokens, cache=cache[:2])
+
+
+def test_a_cache_that_is_never_used_is_kept_and_restored_as_such():
+    model = WithASpareCache(tiny_llama(3))
+    running = BatchedCaches(model)
+    store, caches = PrefixCache(1 << 20).store(running), running.fresh()
+    base = [(i * 11) % 31 for i in range(40)]
+    caches.forward(mx.array([base[:30]]), [30])
+    store.keep(base, caches, 0, 30)
+    again = running.fresh()
+    again.restore(store.find(base, 39))
+    logits = again.forward(mx.array([base[30:]]), [10])
+    assert mx.allclose(logits[0, -1], model(mx.array([base]), [None, None, None])[0, -1], atol=2e-5)
 
 
 def test_windows_serve_texts_that_go_on_from_where_they_still_see_all_they_need(monkeypatch):

@@ -81,6 +81,7 @@ DAMAGE = {
     "code of its own": (configured(model_file="x.py"), "config.json needs code from the folder (x.py)", "architecture"),
     "unknown architecture": (configured(model_type="zzz"), "has no architecture 'zzz'", "newer mlx-lm"),
     "no architecture": (configured(model_type="cache"), "has no architecture 'cache'", "newer mlx-lm"),
+    "a missing package": (configured(model_type="olmo"), "cannot run 'olmo' here: To run olmo install", "newer mlx-lm"),
     "no weights": (without(WEIGHTS), "no model*.safetensors in this folder", "mlx_lm.convert"),
     "no shard": (without_a_shard, f"{SHARDS[1]} of 2 files that {INDEX} names: not here", "fetch"),
     "no shards": (with_the_index_alone, f"{SHARDS[0]} and 1 more of 2 files that {INDEX} names: not here", "fetch"),

@@ -89,8 +89,9 @@ class BatchedAttention:
         self.keys, self.values = other.keys, other.values
 
     def restore(self, pieces: Sequence[Sequence[mx.array]], capacity: int) -> None:
-        self.keys = _joined([keys for keys, _ in pieces], capacity)
-        self.values = _joined([values for _, values in pieces], capacity)
+        if all(pieces):  # a model may have caches that it never uses
+            self.keys = _joined([keys for keys, _ in pieces], capacity)
+            self.values = _joined([values for _, values in pieces], capacity)
 
     def clear(self) -> None:
         self.keys = self.values = None
