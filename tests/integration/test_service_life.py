@@ -188,3 +188,25 @@ def until_error(stream: Iterator[pb.GenerateResponse]) -> Iterator[pb.GenerateRe
     with pytest.raises(CallError, match="no more") as caught:
         yield from stream
     assert caught.value.code is grpc.StatusCode.INTERNAL
+
+
+def test_a_drain_ends_its_parts_at_the_same_time_and_by_one_deadline(tmp_path: Path) -> None:
+    with serving(tmp_path, lambda: scripted_models(0.7)) as served:
+        closing, seen, given = threading.Event(), list[bool](), list[float]()
+        close, shutdown = served.worker.close, served.telemetry.shutdown
+
+        def closed(seconds: float) -> bool:
+            closing.set()
+            return close(seconds)
+
+        def flushed(seconds: float) -> bool:
+            given.append(seconds)
+            return shutdown(seconds)
+
+        served.worker.close = closed  # type: ignore[method-assign]
+        served.telemetry.shutdown = flushed  # type: ignore[method-assign]
+        served.daemon._on_drain = lambda: seen.append(closing.wait(20))
+        served.stop()
+        served.join(40)
+        assert seen == [True], "the engine does not wait for what else ends"
+        assert 0 < given[0] <= served.settings.server.drain_seconds + 12

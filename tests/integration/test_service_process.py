@@ -10,11 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
+import psutil
 import pytest
 
+from draftd.client.child import clean_environ, serve_command, serving
 from draftd.client.client import CallError, DraftdClient
 from draftd.v1 import control_pb2
 from draftd.v1 import inference_pb2 as pb
+from tests.conftest import NanoPair
 from tests.scripted_daemon import scripted_daemon
 from tests.serving import Answer, collect
 from tests.waiting import until
@@ -126,3 +129,15 @@ def test_hundreds_of_deadlines_at_any_moment_are_all_counted_and_none_leaves_a_t
         assert daemon.wait(20) == 0
         assert daemon.lines[-2].startswith("draftd: serving"), daemon.lines
         assert daemon.lines[-1] == "draftd: stopping"
+
+
+def test_a_low_hard_limit_of_descriptors_is_kept_and_is_enough(tmp_path: Path, nano_pair: NanoPair) -> None:
+    """The import of mlx-lm would raise it, or fail."""
+    limited = ["sh", "-c", 'ulimit -n 600 && exec "$@"', "sh"]
+    command = serve_command("--model", nano_pair.target, "--draft-model", nano_pair.draft, "--port", "0")
+    environ = clean_environ(str(tmp_path / "flags.json")) | {"XDG_STATE_HOME": str(tmp_path)}
+    with serving([*limited, *command], environ, timeout=120) as child, DraftdClient(child.address) as client:
+        assert collect(client.generate("x", max_tokens=8, timeout=60)).error is None
+        (daemon,) = [one for one in psutil.Process().children() if "serve" in one.cmdline()]
+        if hasattr(daemon, "rlimit"):  # macOS cannot tell of another process
+            assert daemon.rlimit(psutil.RLIMIT_NOFILE) == (600, 600)
