@@ -5,7 +5,7 @@ BIN := .venv/bin
 SETUP := scripts/setup.sh scripts/common.sh pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test faults check lint types imports words proto-check docs-check collector-check components collector stack proto \
+.PHONY: help demo serve test faults models check lint types imports words proto-check docs-check collector-check components collector stack proto \
 	docs accept bench bench-harness bench-peers simulate train constraints clean
 
 help: ## list these targets
@@ -25,6 +25,9 @@ test: $(DEV) components ## all tests (ARGS="-m 'not slow'" for the quick ones)
 
 faults: $(DEV) ## kills, full disks, floods … under traffic, drawn from a seed (ten minutes; ARGS="--minutes 30", "--prove")
 	@$(BIN)/python -m tests.faults $(ARGS)
+
+models: $(DEV) ## every text architecture of the installed mlx-lm: served, and with its own texts (ten minutes; ARGS="--only NAME")
+	@$(BIN)/python -m tests.models $(ARGS)
 
 components: # what the tests of the pipeline run; what cannot be had is said, and its tests are skipped
 	@sh scripts/components.sh

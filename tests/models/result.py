@@ -1,0 +1,58 @@
+"""What was found out about one architecture. Imports no MLX."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+COLUMNS = ("served", "batched", "speculating", "prefix", "identical", "quantised")
+
+
+@dataclass
+class Result:
+    """`reasons` says why, for each of COLUMNS that is not so; `notes` say what else is worth knowing.
+
+    - served: mlx-lm's own loop runs it on this backend, and the engine answers every request.
+    - batched: one forward serves all sequences.
+    - speculating: a request with a draft model drafts from its first token to its last.
+    - prefix: a text that goes on is not computed anew.
+    - identical: every text is mlx-lm's own, or the sampled one that the same seed gave without drafts; in ties the two
+      candidates were as good as equal.
+    - quantised: the same holds with 4-bit weights.
+    """
+
+    name: str
+    caches: str = ""  # kinds of the layers' caches, as mlx-lm makes them
+    served: bool = False
+    batched: bool = False
+    speculating: bool = False
+    prefix: bool = False
+    identical: bool = False
+    quantised: bool = False
+    reasons: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    texts: int = 0  # that were compared
+    ties: list[str] = field(default_factory=list)  # of these, those that differ by a tie
+    different: list[str] = field(default_factory=list)  # and those that differ otherwise
+    consistent: bool = True  # mlx-lm's own text does not depend on how a prompt is cut into slices
+    distinct: int = 0  # tokens that occur in the reference texts
+    agreement: float = 0.0  # share of tokens that the draft has right
+    drafted: int = 0
+    accepted: int = 0
+    rollbacks: int = 0
+    looked_up: int = 0  # tokens that prompt lookup drafted
+    continued: int = 0  # tokens read from the prefix store for a text that goes on
+    shared: int = 0  # and for one that shares a part of its prompt
+    seconds: float = 0.0
+
+    @property
+    def broken(self) -> bool:
+        """Whether mlx-lm runs it, and the engine does not serve it or changes a text."""
+        return self.consistent and (bool(self.different) or (not self.served and bool(self.texts)))
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def of(cls, found: dict[str, Any]) -> Result:
+        return cls(**found)

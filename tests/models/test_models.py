@@ -1,0 +1,47 @@
+"""A representative part of `make models`: an architecture of each kind, and what the engine does with it today."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.models.architectures import OWN, architectures
+from tests.models.scene import Size, examine
+
+pytestmark = [pytest.mark.parity, pytest.mark.timeout(120)]
+
+SMALL = Size(tokens=14, depths=(4,), alone=(3,), quantised=False)
+
+# What is not so is held to as well: who changes it changes this table.
+WHOLE_TEXTS = {"batched", "speculating", "prefix"}  # of prefixes
+ALL = {*WHOLE_TEXTS, "shared"}
+EXPECTED = {
+    "qwen3": ALL,
+    "deepseek_v3": ALL,
+    "deepseek_v32": ALL,
+    "qwen3_moe": ALL,
+    "gemma2": ALL - {"batched"},  # mlx-lm puts its masks beside the wrong dimension where heads share keys
+    "gemma3_text": WHOLE_TEXTS,
+    "gpt_oss": WHOLE_TEXTS,
+    "llama4": {"speculating", "prefix"},  # chunks
+    "qwen3_next": WHOLE_TEXTS,
+    "mamba2": WHOLE_TEXTS,
+    "nemotron_h": {"prefix"},  # these two ignore how much of a row is padding
+    "rwkv7": {"prefix"},
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_texts_are_mlx_lms_own(name: str) -> None:
+    result = examine(name, SMALL)
+    assert result.served, result.reasons
+    assert result.different == []
+    holds = {one for one in ("batched", "speculating", "prefix", "shared") if getattr(result, one)}
+    assert holds == EXPECTED[name], result.reasons
+    assert set(result.reasons) >= {"batched", "speculating"} - holds
+    if result.speculating:
+        assert result.rollbacks > 0
+        assert result.accepted > 0
+
+
+def test_each_architecture_of_mlx_lm_has_a_configuration() -> None:
+    assert set(OWN) == set(architectures())
