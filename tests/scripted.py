@@ -81,7 +81,9 @@ class ByteTokenizer:
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size
         self.eos_ids = frozenset({vocab_size - 1})
+        self.end_tokens = {vocab_size - 1: "<end>"}
         self.has_chat_template = True
+        self.tools = self.thinking = False
         self.template: ChatTemplate | None = None
 
     def encode(self, text: str) -> list[int]:

@@ -397,6 +397,15 @@ class ModelInfo:
     registered_drafters: tuple[DrafterName, ...] = BUILT_IN_DRAFTERS
     batched_reason: str = ""
     refused_drafters: Mapping[DrafterName, str] = field(default_factory=dict)  # why others of them cannot be had
+    architecture: str = ""  # `model_type` of the model's configuration
+    layers: Mapping[str, int] = field(default_factory=dict)  # how many keep what of a text, in words for people
+    partial_prefixes: bool = False  # texts that begin alike share that part; where not, only whole texts are reused
+    position_bytes: int = 0  # of key-value caches, target and draft: for one token of context
+    sequence_bytes: int = 0  # besides, for one request however long its text: windows and states
+    largest_context: int = 0  # tokens of the longest text that there is memory for, at most `context_length`
+    end_tokens: Mapping[int, str] = field(default_factory=dict)  # any of them ends a text
+    tools: bool = False  # the chat template takes tools, and the format of a call is known
+    thinking: bool = False  # the vocabulary has tokens around what it thinks before an answer
 
     def why_no(self, drafter: DrafterName) -> str:
         """Why this drafter cannot be had; empty where it can, or where the reason is not known."""

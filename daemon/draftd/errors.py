@@ -110,6 +110,12 @@ class QueueFull(DraftdError):
     grpc_status, http_status = "RESOURCE_EXHAUSTED", 429
 
 
+class NoMemory(DraftdError):
+    """A request needs more memory than the machine has left; the message has both figures."""
+
+    grpc_status, http_status = "RESOURCE_EXHAUSTED", 429
+
+
 class NotServing(DraftdError):
     """The daemon is loading, draining or has failed."""
 

@@ -82,6 +82,9 @@ def test_get_model_says_what_is_loaded(served: Served) -> None:
     assert (model.max_draft_tokens, model.default_max_tokens) == (4, 256)
     assert model.depth_mode == pb.DEPTH_MODE_FIXED
     assert model.chat_template
+    assert (dict(model.layers), dict(model.end_tokens)) == ({"full attention": 1}, {255: "<end>"})
+    assert (model.position_bytes, model.sequence_bytes, model.largest_context) == (2 * 2 * 4, 0, 4096)
+    assert (model.partial_prefixes, model.tools, model.thinking) == (True, False, False)
 
 
 def test_depth_is_chosen_as_the_daemon_says_where_the_request_does_not(tmp_path: Path) -> None:

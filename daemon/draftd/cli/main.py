@@ -30,7 +30,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "probe",
         "Decode a few prompts as the level above would, and say whether the daemon may step up.",
     ),
-    "doctor": ("doctor", "command", "Check BLAS or Metal, memory, model files, ports, folders and the collector."),
+    "doctor": (
+        "doctor",
+        "command",
+        "Check the machine, models, ports, folders and the collector; say what the pair can do.",
+    ),
     "demo": (
         "demo",
         "command",

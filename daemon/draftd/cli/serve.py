@@ -81,7 +81,9 @@ def run_daemon(
         load or models_of(settings.model, drafters),
         observer=FanOut(telemetry.observer, requests),
         limits=settings.engine.limits(
-            memory_share=lambda: memory_share(hardware.state), headroom=lambda: takeable(hardware.state)
+            memory_share=lambda: memory_share(hardware.state),
+            headroom=lambda: takeable(hardware.state),
+            available=lambda: None if hardware.state is None else hardware.state.available,
         ),
         recall=(lambda: None) if learning is None else learning.recall,
     )

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from draftd.core import DecodeRequest
 from draftd.engine.cache.base import MARGIN, STEP, slots, stepped
 from draftd.engine.sequence import DecodeSequence
-from draftd.errors import InvalidRequest
+from draftd.errors import InvalidRequest, NoMemory
 
 _HEADROOM_SHARE = 0.75  # of what may still be taken when the model is loaded: drafts and forwards need some as well
 _MEMORY_SHARE = 1 / 8  # of the machine's, where the headroom is not known
+_RETRY_SECONDS = 10.0  # other programs may have given memory back by then
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,11 @@ class Layout:
         rest = steps // 2 if prompt is None else steps - stepped(prompt + MARGIN) // STEP
         return rest * STEP - MARGIN - (prompt is None)
 
+    def longest(self, limit: int) -> int:
+        """Tokens of the longest text that a request may have, prompt and answer, where all may take `limit` bytes."""
+        prompt = self.largest(limit)
+        return min(self.context_length, prompt + 1 if prompt > 0 else 0) if limit else self.context_length
+
 
 def derived(layout: Layout, headroom: int | None, memory: int | None) -> int:
     """The limit where the settings name none: a share of the headroom when the model has been loaded, or else of the
@@ -67,21 +73,27 @@ class Admission:
         *,
         headroom: Callable[[], int | None] = lambda: None,
         shed: Callable[[int], int] = lambda wanted: 0,
+        available: Callable[[], int | None] = lambda: None,
     ) -> None:
         """`limit` in bytes, 0 for none. `headroom`: bytes that may still be taken, 0 or less in critical memory
-        pressure, None where that is not known. `shed` gives so many bytes of other memory back, or fewer: how many."""
+        pressure, None where that is not known. `shed` gives so many bytes of other memory back, or fewer: how many.
+        `available`: bytes that the machine has left, with what could be given back; None where that is not known."""
         self._layout, self.limit = layout, limit
-        self._headroom, self._shed = headroom, shed
+        self._headroom, self._shed, self._available = headroom, shed, available
 
-    def check(self, request: DecodeRequest) -> None:
-        """Raises InvalidRequest where the request would never fit."""
-        if not self.limit:
-            return
+    def check(self, request: DecodeRequest, held: int = 0) -> None:
+        """`held`: bytes of the caches of all others, which will end. Raises InvalidRequest where the request would
+        never fit, NoMemory where the machine has less memory left than it needs."""
         prompt = len(request.prompt)
         whole = min(prompt + request.max_tokens, self._layout.context_length)
-        if self._layout.held([whole]) + self._layout.prefilling(prompt) <= self.limit:
+        need = self._layout.held([whole]) + self._layout.prefilling(prompt)
+        if not self.limit or need <= self.limit:
+            free = self._available()
+            if free is not None and need > free + held:
+                what = f"a text of {whole} tokens, {prompt} of them the prompt, needs {need} bytes of key-value caches"
+                raise NoMemory(f"{what}; the machine has {free + held} bytes left", retry_after=_RETRY_SECONDS)
             return
-        why = f"key-value caches may take {self.limit} bytes (engine.kv_cache_bytes)"
+        why = f"it needs {need} bytes, and key-value caches may take {self.limit} bytes (engine.kv_cache_bytes)"
         most = self._layout.largest(self.limit, prompt) - prompt
         if most < 1:
             longest = max(0, self._layout.largest(self.limit))

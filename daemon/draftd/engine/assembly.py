@@ -61,17 +61,21 @@ def assemble_engine(
     `report` takes a line for people."""
     prefix = PrefixCache(limits.prefix_cache_bytes)
     drafters = Drafters(models, limits.max_batch, prefix)
-    each = [cache_bytes(model) for model in (models.target, models.draft) if model is not None]
-    position, window = (sum(some) for some in zip(*each, strict=True))
-    layout = Layout(position, models.info.batched, limits.max_batch, models.info.context_length, window)
-    limit = limits.kv_cache_bytes
-    if limit is None:
-        limit = derived(layout, limits.headroom(), psutil.virtual_memory().total)
+    layout, limit, info = cache_limit(models, limits)
+
+    def available() -> int | None:
+        free = limits.available()
+        return None if free is None else free + prefix.bytes
+
     admission = Admission(
-        layout, limit, headroom=limits.headroom, shed=lambda wanted: prefix.shed(max(0, prefix.bytes - wanted))
+        layout,
+        limit,
+        headroom=limits.headroom,
+        shed=lambda wanted: prefix.shed(max(0, prefix.bytes - wanted)),
+        available=available,
     )
-    models = replace(models, draft=None, sources={})
-    target, info = models.target, models.info
+    models = replace(models, draft=None, sources={}, info=info)
+    target = models.target
     compile_ahead()
     depth = DepthControl(StepCosts(), limits.max_draft_tokens)
     if info.speculation_available:  # nothing else asks what a step costs
@@ -95,6 +99,23 @@ def assemble_engine(
     )
     jobs = BackgroundJobs(scheduler, drafters, target, limits.prefill_chunk)
     return Engine(models, drafters, prefix, admission, scheduler, jobs)
+
+
+def cache_limit(models: LoadedModels, limits: Limits) -> tuple[Layout, int, ModelInfo]:
+    """How the pair's caches lie in memory, how much they may take, 0 for no limit, and the figures of both. Computes
+    nothing: weights may have been read or not."""
+    each = [cache_bytes(model) for model in (models.target, models.draft) if model is not None]
+    position, window = (sum(some) for some in zip(*each, strict=True))
+    layout = Layout(position, models.info.batched, limits.max_batch, models.info.context_length, window)
+    limit = limits.kv_cache_bytes
+    if limit is None:
+        limit = derived(layout, limits.headroom(), psutil.virtual_memory().total)
+    longest = layout.longest(limit)
+    return (
+        layout,
+        limit,
+        replace(models.info, position_bytes=position, sequence_bytes=window, largest_context=longest),
+    )
 
 
 def _calibrated(

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`memory_share` and `headroom` are asked on the engine thread, between steps: they must not block."""
+    """`memory_share` and `headroom` are asked on the engine thread, between steps, `available` on any: they must not
+    block."""
 
     queue_capacity: int = 64  # requests that wait
     max_batch: int = 8  # requests that decode at one time
@@ -21,3 +22,5 @@ class Limits:
     memory_share: Callable[[], float] = lambda: 1.0
     #: Bytes that may still be taken, 0 or less in critical memory pressure; None where that is not known.
     headroom: Callable[[], int | None] = lambda: None
+    #: Bytes that the machine has left, whoever they are meant for; None where that is not known.
+    available: Callable[[], int | None] = lambda: None

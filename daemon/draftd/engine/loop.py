@@ -112,11 +112,11 @@ class EngineWorker:
     def submit(self, request: DecodeRequest, sink: TokenSink) -> None:
         """Queues a request. After this returns, `sink.on_finish` is called exactly once.
 
-        Raises NotServing, QueueFull (with a retry delay) or InvalidRequest; then the sink hears nothing.
+        Raises NotServing, QueueFull or NoMemory (with a retry delay), or InvalidRequest; then the sink hears nothing.
         """
         engine = self._loaded()
         _check(request, engine.models.info)
-        engine.admission.check(request)
+        engine.admission.check(request, self._kv_bytes)
         self._inbox.submit(request, sink)
 
     def cancel(self, request_id: str, reason: FinishReason = FinishReason.CANCELLED) -> None:

@@ -95,13 +95,14 @@ def load_models(
         model=folder.name,
         draft_model=drafts[DRAFT_MODEL].label if DRAFT_MODEL in drafts else None,
         light_draft_model=drafts[LIGHT_DRAFT_MODEL].label if LIGHT_DRAFT_MODEL in drafts else None,
-        context_length=_context_length(config, tokenizer),
+        context_length=context_length_of(config, tokenizer),
         backend=backend if backend == "metal" else f"cpu ({backend})",
         prompt_lookup=prompt_lookup,
         refused=refused,
         sources={name: source for name, source in drafts.items() if name not in refused},
         files=PairFiles(target_files, files),
         registry=registry,
+        architecture=config["model_type"],
     )
 
 
@@ -126,9 +127,11 @@ def assemble(
     sources: Mapping[DrafterName, DraftSource] | None = None,
     files: PairFiles | None = None,
     registry: DrafterRegistry | None = None,
+    architecture: str = "",
 ) -> LoadedModels:
     """Checks what models already in memory can do together. `refused`: why drafts were turned away. A draft without a
     source in `sources` stays in memory; a light draft is what has one."""
+    from draftd.engine.cache.factories import FULL, layer_kinds
     from draftd.engine.cache.layouts import why_not_batched
 
     registry, refused, found = registry or built_in_drafters(), dict(refused or {}), dict(sources or {})
@@ -152,6 +155,7 @@ def assemble(
                 refused[name] = why
             else:
                 drafters.append(name)
+    layers = layer_kinds(target)
     info = ModelInfo(
         model=model,
         draft_model=draft_model,
@@ -168,6 +172,12 @@ def assemble(
         light_draft_reason=refused.get(LIGHT_DRAFT_MODEL, ""),
         registered_drafters=registry.names,
         refused_drafters=refused,
+        architecture=architecture,
+        layers=layers,
+        partial_prefixes=set(layers) == {FULL},
+        end_tokens=tokenizer.end_tokens,
+        tools=tokenizer.tools,
+        thinking=tokenizer.thinking,
     )
     return LoadedModels(
         target,
@@ -201,7 +211,7 @@ def _load(folder: ModelFolder) -> tuple[Any, Any, dict[str, Any]]:
     return model, tokenizer, config
 
 
-def _context_length(config: Mapping[str, Any], tokenizer: Any) -> int:
+def context_length_of(config: Mapping[str, Any], tokenizer: Any) -> int:
     text = config.get("text_config", {})
     for source in (config, text):
         value = source.get("max_position_embeddings")

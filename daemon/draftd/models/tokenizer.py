@@ -24,7 +24,9 @@ class Tokenizer:
         self._wrapper = wrapper
         self.vocab_size = len(wrapper.get_vocab())
         self.eos_ids = frozenset(int(i) for i in wrapper.eos_token_ids)
+        self.end_tokens = {i: str(wrapper.decode([i])) for i in sorted(self.eos_ids)}
         self.has_chat_template = bool(wrapper.has_chat_template)
+        self.tools, self.thinking = bool(wrapper.has_tool_calling), bool(wrapper.has_thinking)
         # None where there is none, or where code renders the messages that is not the model folder's.
         self.template = _template(wrapper) if self.has_chat_template else None
 

@@ -265,7 +265,21 @@ class GetModelRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetModelResponse(_message.Message):
-    __slots__ = ("model", "draft_model", "context_length", "vocab_size", "speculation_available", "speculation_reason", "default_max_tokens", "max_draft_tokens", "weight_bytes", "draft_weight_bytes", "chat_template", "light_draft_model", "light_draft_reason", "depth_mode", "drafters", "batched", "batched_reason")
+    __slots__ = ("model", "draft_model", "context_length", "vocab_size", "speculation_available", "speculation_reason", "default_max_tokens", "max_draft_tokens", "weight_bytes", "draft_weight_bytes", "chat_template", "light_draft_model", "light_draft_reason", "depth_mode", "drafters", "batched", "batched_reason", "architecture", "layers", "partial_prefixes", "position_bytes", "sequence_bytes", "largest_context", "end_tokens", "tools", "thinking")
+    class LayersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class EndTokensEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: str
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[str] = ...) -> None: ...
     MODEL_FIELD_NUMBER: _ClassVar[int]
     DRAFT_MODEL_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_LENGTH_FIELD_NUMBER: _ClassVar[int]
@@ -283,6 +297,15 @@ class GetModelResponse(_message.Message):
     DRAFTERS_FIELD_NUMBER: _ClassVar[int]
     BATCHED_FIELD_NUMBER: _ClassVar[int]
     BATCHED_REASON_FIELD_NUMBER: _ClassVar[int]
+    ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_PREFIXES_FIELD_NUMBER: _ClassVar[int]
+    POSITION_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LARGEST_CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    END_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TOOLS_FIELD_NUMBER: _ClassVar[int]
+    THINKING_FIELD_NUMBER: _ClassVar[int]
     model: str
     draft_model: str
     context_length: int
@@ -300,4 +323,13 @@ class GetModelResponse(_message.Message):
     drafters: _containers.RepeatedScalarFieldContainer[str]
     batched: bool
     batched_reason: str
-    def __init__(self, model: _Optional[str] = ..., draft_model: _Optional[str] = ..., context_length: _Optional[int] = ..., vocab_size: _Optional[int] = ..., speculation_available: _Optional[bool] = ..., speculation_reason: _Optional[str] = ..., default_max_tokens: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., draft_weight_bytes: _Optional[int] = ..., chat_template: _Optional[bool] = ..., light_draft_model: _Optional[str] = ..., light_draft_reason: _Optional[str] = ..., depth_mode: _Optional[_Union[DepthMode, str]] = ..., drafters: _Optional[_Iterable[str]] = ..., batched: _Optional[bool] = ..., batched_reason: _Optional[str] = ...) -> None: ...
+    architecture: str
+    layers: _containers.ScalarMap[str, int]
+    partial_prefixes: bool
+    position_bytes: int
+    sequence_bytes: int
+    largest_context: int
+    end_tokens: _containers.ScalarMap[int, str]
+    tools: bool
+    thinking: bool
+    def __init__(self, model: _Optional[str] = ..., draft_model: _Optional[str] = ..., context_length: _Optional[int] = ..., vocab_size: _Optional[int] = ..., speculation_available: _Optional[bool] = ..., speculation_reason: _Optional[str] = ..., default_max_tokens: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., draft_weight_bytes: _Optional[int] = ..., chat_template: _Optional[bool] = ..., light_draft_model: _Optional[str] = ..., light_draft_reason: _Optional[str] = ..., depth_mode: _Optional[_Union[DepthMode, str]] = ..., drafters: _Optional[_Iterable[str]] = ..., batched: _Optional[bool] = ..., batched_reason: _Optional[str] = ..., architecture: _Optional[str] = ..., layers: _Optional[_Mapping[str, int]] = ..., partial_prefixes: _Optional[bool] = ..., position_bytes: _Optional[int] = ..., sequence_bytes: _Optional[int] = ..., largest_context: _Optional[int] = ..., end_tokens: _Optional[_Mapping[int, str]] = ..., tools: _Optional[bool] = ..., thinking: _Optional[bool] = ...) -> None: ...

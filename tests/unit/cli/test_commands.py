@@ -217,6 +217,8 @@ def test_status_tells_state_model_and_drafts(draftd: Run) -> None:
     assert said["state"].startswith("serving for ")
     assert said["telemetry"].startswith("not exporting")
     assert "tokens accepted" in said["drafts"]
+    assert said["context"].startswith("4,096 tokens; KV cache: 16 KB per 1,000 tokens")
+    assert said["layers"] == "1 × full attention"
     assert said["speculation"].endswith("up to 4 draft tokens at a time, depth fixed")
     assert json.loads(draftd("status", "--json").out)["state"] == "serving"
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from mlx.utils import tree_flatten
+from mlx_lm.models import llama
 
 from draftd.cli.commands import doctor
 from draftd.cli.commands.doctor import (
@@ -16,16 +21,20 @@ from draftd.cli.commands.doctor import (
     check_blas,
     check_collectors,
     check_flag,
-    check_memory,
     check_models,
     check_port,
     check_state,
     check_webhook,
     examine,
 )
+from draftd.cli.output import plain
+from draftd.engine.assembly import cache_limit
+from draftd.engine.cache import factories
 from draftd.engine.pair import load_models
 from draftd.fallback.store import StateFolder
+from draftd.fronts.grpc import reply
 from draftd.models import blas
+from draftd.service.request import ServedModel
 from draftd.settings import Settings, load_settings
 from tests.conftest import NanoPair
 from tests.unit.engine.drafts import change_tokenizer, mamba
@@ -45,13 +54,28 @@ def verdicts(findings: list[Finding]) -> dict[str, Verdict]:
     return {finding.subject: finding.verdict for finding in findings}
 
 
+def models_alone(findings: list[Finding]) -> dict[str, Verdict]:
+    """Of the folders and how they go together."""
+    names = ("model", "draft model", "pair", "light draft", "light pair")
+    return {subject: verdict for subject, verdict in verdicts(findings).items() if subject in names}
+
+
+def said(findings: list[Finding], subject: str) -> list[str]:
+    return [finding.found for finding in findings if finding.subject == subject]
+
+
+def figures(findings: list[Finding]) -> dict[str, Any]:
+    (told,) = (finding.figures for finding in findings if finding.figures is not None)
+    return told
+
+
 def pair(target: Path, draft: Path, **overrides: object) -> Settings:
     return settings(model__path=str(target), model__draft_path=str(draft), **overrides)
 
 
 def test_a_pair_of_one_tokenizer_is_well(model: Callable[[str], Path]) -> None:
     found = check_models(pair(model("a"), model("b")))
-    assert verdicts(found) == {"model": Verdict.OK, "draft model": Verdict.OK, "pair": Verdict.OK}
+    assert models_alone(found) == {"model": Verdict.OK, "draft model": Verdict.OK, "pair": Verdict.OK}
     assert "llama" in found[0].found
 
 
@@ -59,19 +83,63 @@ def test_a_pair_is_told_as_serve_tells_it(model: Callable[[str], Path], caplog: 
     target, draft = model("a"), model("b")
     change_tokenizer(draft)  # as many tokens as before
     found = check_models(pair(target, draft))
-    assert verdicts(found) == {"model": Verdict.OK, "draft model": Verdict.OK, "pair": Verdict.BAD}
+    assert models_alone(found) == {"model": Verdict.OK, "draft model": Verdict.OK, "pair": Verdict.BAD}
     info = load_models(str(target), str(draft), progress=lambda line: None).info
     assert info.speculation_reason
-    assert found[-1].found == f"{info.speculation_reason}; it is served without this draft"
-    assert caplog.messages == [f"draft model: {draft}: {info.speculation_reason}: {found[-1].mend}"]
+    (told,) = (finding for finding in found if finding.subject == "pair")
+    assert told.found == f"{info.speculation_reason}; it is served without this draft"
+    assert caplog.messages == [f"draft model: {draft}: {info.speculation_reason}: {told.mend}"]
+    assert said(found, "refused") == [f"drafter draft_model: {info.speculation_reason}"]
 
 
-def test_what_cannot_be_rolled_back_takes_no_draft(model: Callable[[str], Path]) -> None:
+def test_what_only_the_trial_decides_is_left_open(model: Callable[[str], Path]) -> None:
+    found = check_models(pair(mamba(model("a")), model("b")))
+    assert said(found, "layers") == ["mamba: 1 × recurrent state"]
+    assert said(found, "batching")[0].endswith("if a short trial of the weights at load confirms it")
+    assert said(found, "speculation")[0].endswith("only if the trial confirms the batching")
+    assert said(found, "prefix reuse") == ["whole texts only"]
+    assert (figures(found)["batched"], figures(found)["speculation_available"]) == (None, None)
+
+
+def test_what_has_no_batched_layout_is_told_as_serve_tells_it(
+    model: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(factories, "_factory", lambda made: None)
     target, draft = mamba(model("a")), model("b")
     found = check_models(pair(target, draft))
-    assert verdicts(found) == {"model": Verdict.OK, "draft model": Verdict.OK, "pair": Verdict.BAD}
+    assert models_alone(found) == {"model": Verdict.OK, "draft model": Verdict.OK, "pair": Verdict.BAD}
     info = load_models(str(target), str(draft), progress=lambda line: None).info
-    assert found[-1].found == f"{info.speculation_reason}; it is served without drafts"
+    assert said(found, "pair") == [f"{info.speculation_reason}; it is served without drafts"]
+    assert said(found, "batching") == [f"none, each request has forward passes of its own: {info.batched_reason}"]
+    assert f"mode SPECULATIVE: {info.speculation_reason}" in said(found, "refused")
+
+
+def test_the_figures_are_those_of_get_model(model: Callable[[str], Path]) -> None:
+    made = pair(model("a"), model("b"), engine__kv_cache_bytes=2_000_000)
+    found = check_models(made)
+    models = load_models(str(made.model.path), str(made.model.draft_path), progress=lambda line: None)
+    _, limit, info = cache_limit(models, made.engine.limits())
+    engine = made.engine
+    served = ServedModel(info, engine.default_max_tokens, engine.max_draft_tokens, engine.depth_mode, True)
+    assert figures(found) == plain(reply.model(served)) | {"batched": None}
+    assert json.dumps([dataclasses.asdict(finding) for finding in found])
+    assert info.batched
+    assert 0 < info.largest_context < info.context_length
+    (refused,) = said(found, "refused")
+    assert refused.startswith(f"texts of more than {info.largest_context:,} tokens: {info.context_length:,} need ")
+    assert refused.endswith(f" of KV cache, and {limit // 1_000_000} MB are there")
+
+
+def test_a_model_that_the_machine_cannot_run_is_bad(
+    model: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_kernel(*_: object, **__: object) -> None:
+        raise RuntimeError("[metal_kernel] No Metal back-end.")
+
+    monkeypatch.setattr(llama.Model, "__call__", no_kernel)
+    (found, *_) = check_models(settings(model__path=str(model("a"))))
+    assert found.verdict is Verdict.BAD
+    assert found.found.endswith("mlx-lm cannot run 'llama' here: RuntimeError: [metal_kernel] No Metal back-end")
 
 
 def test_a_light_draft_is_looked_at_as_the_draft_is(model: Callable[[str], Path]) -> None:
@@ -90,12 +158,12 @@ def test_a_bad_target_does_not_hide_a_bad_draft(model: Callable[[str], Path]) ->
     target, draft = model("a"), model("b")
     for folder in (target, draft):
         (folder / "model.safetensors").unlink()
-    assert verdicts(check_models(pair(target, draft))) == {"model": Verdict.BAD, "draft model": Verdict.BAD}
+    assert models_alone(check_models(pair(target, draft))) == {"model": Verdict.BAD, "draft model": Verdict.BAD}
 
 
 def test_a_hub_id_is_only_noted() -> None:
-    (finding,) = check_models(settings(model__path="mlx-community/Qwen3-8B-4bit"))
-    assert finding.verdict is Verdict.NOTE
+    found = check_models(settings(model__path="mlx-community/Qwen3-8B-4bit"))
+    assert models_alone(found) == {"model": Verdict.NOTE}
 
 
 def test_a_port_in_use_is_bad_and_a_free_one_well() -> None:
@@ -108,11 +176,24 @@ def test_a_port_in_use_is_bad_and_a_free_one_well() -> None:
     assert check_port(settings(server__port=0)).verdict is Verdict.OK
 
 
-def test_more_weights_than_memory_is_bad(tmp_path: Path) -> None:
-    with (tmp_path / "model.safetensors").open("wb") as sparse:
-        sparse.truncate(1 << 43)  # eight terabytes that take no disk
-    assert check_memory(settings(model__path=str(tmp_path))).verdict is Verdict.BAD
-    assert check_memory(settings()).verdict is Verdict.OK
+def test_more_weights_than_memory_is_bad_and_they_are_not_read(model: Callable[[str], Path]) -> None:
+    folder = model("a")
+    config = json.loads((folder / "config.json").read_text())
+    inner = 1 << 30
+    (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": inner, "num_hidden_layers": 1}))
+    made = llama.Model(llama.ModelArgs.from_dict(config | {"intermediate_size": inner, "num_hidden_layers": 1}))
+    header, end = dict[str, Any](), 0
+    for name, array in tree_flatten(made.parameters()):
+        header[name] = {"dtype": "F32", "shape": array.shape, "data_offsets": [end, end := end + 4 * array.size]}
+    written = json.dumps(header).encode()
+    with (folder / "model.safetensors").open("wb") as sparse:  # terabytes that take no disk
+        sparse.write(len(written).to_bytes(8, "little") + written)
+        sparse.truncate(8 + len(written) + end)
+    found = check_models(settings(model__path=str(folder)))
+    assert models_alone(found)["model"] is Verdict.OK
+    assert figures(found)["weight_bytes"] == end > 10**12
+    assert verdicts(found)["memory"] is Verdict.BAD
+    assert verdicts(check_models(settings()))["memory"] is Verdict.OK
 
 
 def test_a_dead_collector_is_bad_and_a_live_one_well() -> None:

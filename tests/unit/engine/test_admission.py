@@ -14,7 +14,7 @@ from draftd.engine.admission import Admission, Layout, derived
 from draftd.engine.cache.base import MARGIN
 from draftd.engine.cache.layouts import cache_bytes
 from draftd.engine.prefilling import _OVERTAKEN
-from draftd.errors import InvalidRequest
+from draftd.errors import InvalidRequest, NoMemory
 from tests.rig import Rig, autoregressive, pair, request, speculative, tiny_llama
 from tests.scripted import scripted_models
 
@@ -134,6 +134,28 @@ def test_the_largest_that_is_allowed_is_allowed_and_one_more_is_refused(prompt):
         admission.check(request([1] * prompt, autoregressive(), max_tokens=most + 1))
 
 
+def test_a_refusal_has_both_figures_and_what_fits_is_known_before():
+    limit = positions(8 * 256)
+    admission, longest = Admission(layout(), limit), layout().longest(limit)
+    admission.check(request([1] * (longest - 1), autoregressive(), max_tokens=1))
+    need = layout().held([longest + 1]) + layout().prefilling(longest)
+    with pytest.raises(InvalidRequest, match=f"it needs {need} bytes, and .* may take {limit} bytes"):
+        admission.check(request([1] * longest, autoregressive(), max_tokens=1))
+    assert layout(context=400).longest(limit) == layout(context=400).longest(0) == 400
+    assert layout().longest(1) == 0
+
+
+def test_what_the_machine_has_no_memory_for_now_is_refused():
+    asked = request([1] * 300, autoregressive(), max_tokens=100)
+    need = layout().held([400]) + layout().prefilling(300)
+    for free, held in ((None, 0), (need, 0), (0, need)):  # others end, and give back what they hold
+        Admission(layout(), 0, available=answering(free)).check(asked, held)
+    with pytest.raises(NoMemory, match=f"400 tokens, .* needs {need} bytes .* has {need - 1} bytes left") as refused:
+        Admission(layout(), 0, available=answering(need - 10)).check(asked, 9)
+    assert refused.value.grpc_status == "RESOURCE_EXHAUSTED"
+    assert refused.value.retry_after
+
+
 def test_what_the_context_cuts_off_needs_no_memory():
     admission = Admission(layout(context=400), positions(4 * 256))
     admission.check(request([1] * 10, autoregressive(), max_tokens=100_000))
@@ -188,5 +210,7 @@ def test_a_worker_refuses_shows_and_obeys_its_limit(running):
         engine.ask(request([1, 2, 3], speculative(2), max_tokens=3000))
     texts = engine.answer(*[request([1, 2, i], speculative(2), max_tokens=200) for i in range(6)])
     assert [len(text) for text in texts] == [200] * 6
+    with pytest.raises(NoMemory):  # and neither queued nor prefilled
+        running(lambda: scripted_models(0.8), available=answering(1)).ask(request([1, 2, 3], autoregressive()))
     derived_limit = running(lambda: scripted_models(0.8)).worker.status().kv_cache_limit_bytes
     assert derived_limit > 0

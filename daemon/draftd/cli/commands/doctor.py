@@ -9,24 +9,31 @@ import importlib.metadata
 import os
 import platform
 import socket
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
 
-import psutil
 import typer
 
-from draftd.cli import options, output
+from draftd.cli import capabilities, options, output
+from draftd.cli.figures import size
 from draftd.cli.state import paths_of, quiet_transformers
-from draftd.engine.drafters.loaded import OTHER_DRAFT, mismatch, no_rollback
-from draftd.errors import ConfigError, ModelLoadError
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DrafterName
+from draftd.engine.drafters.loaded import OTHER_DRAFT, HeldDraft, mismatch, no_rollback, weight_bytes
+from draftd.engine.pair import assemble, context_length_of
+from draftd.errors import ConfigError, ModelLoadError, in_one_line
 from draftd.fallback.alerts.connections import listening_socket
+from draftd.fronts.grpc import reply
+from draftd.hardware.sample import HardwareSample
+from draftd.hardware.state import HardwareState, advance, takeable
+from draftd.hardware.system import system_probe
 from draftd.models import blas
 from draftd.models.folder import ModelFolder, is_hub_id
+from draftd.models.tokenizer import Tokenizer
+from draftd.service.request import ServedModel
 from draftd.settings import Settings, load_settings, state_dir
 
 _CONNECT_SECONDS = 2.0
@@ -42,12 +49,14 @@ class Verdict(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at. `mend` says what to do where the verdict is BAD."""
+    """One thing looked at. `mend` says what to do where the verdict is BAD. `figures`: of the pair, as `GetModel` has
+    them; null for what only the trial at load decides."""
 
     subject: str
     found: str
     mend: str = ""
     verdict: Verdict = Verdict.OK
+    figures: dict[str, Any] | None = None
 
 
 _ok = partial(Finding, verdict=Verdict.OK)
@@ -69,7 +78,8 @@ def command(
     assignments: options.Assignments = None,
     json: options.Json = False,
 ) -> None:
-    """Check BLAS or Metal, memory, model files, ports, folders and the collector. Exits 1 when something is wrong."""
+    """Check the machine, models, ports, folders and the collector; say what the pair can do. Exits 1 when something is
+    wrong. Reads no weights."""
     overrides: dict[str, object] = {"model.path": model, "model.draft_path": draft_model, "server.port": port}
     findings = examine(config, overrides | options.parse_assignments(assignments))
     if json:
@@ -93,7 +103,7 @@ def examine(config: Path | None, overrides: dict[str, object]) -> list[Finding]:
     except ConfigError as error:
         return [*findings, _bad("settings", error.message, "correct or remove it")]
     findings += [_ok("settings", "flags, DRAFTD_* variables and file are in order"), *check_models(settings)]
-    findings += [check(settings) for check in (check_memory, check_port, check_flag, check_webhook)]
+    findings += [check(settings) for check in (check_port, check_flag, check_webhook)]
     return [*findings, check_state(settings, os.environ), *check_collectors(os.environ)]
 
 
@@ -114,59 +124,147 @@ def check_blas() -> Finding:
     return _ok("Metal", "Apple silicon")
 
 
+class _Opened(NamedTuple):
+    """What lies in a folder: mlx-lm's model, whose weights have not been read, and tokenizer."""
+
+    folder: ModelFolder
+    model: Any
+    config: dict[str, Any]
+    tokenizer: Any
+
+
 def check_models(settings: Settings) -> list[Finding]:
-    """The folders that would be loaded, opened as `serve` opens them, but for their weights. A hub id is only named:
-    looking it up would need the network."""
+    """The folders that would be loaded, opened as `serve` opens them, but for their weights; what the pair can do, what
+    memory it takes, and what would be refused. A hub id is only named: looking it up would need the network."""
     blas.load_blas()  # before MLX is imported
     quiet_transformers()
     path, draft = paths_of(settings.model)
-    light = settings.model.light_draft_path
-    found, target, tokenizer = _open("model", path)
-    findings = [found]
-    for subject, pair, named in (("draft model", "pair", draft), ("light draft", "light pair", light)):
+    found, target = _open("model", path)
+    findings, drafts, refused = [found], dict[DrafterName, _Opened](), dict[DrafterName, str]()
+    for name, subject, pair, named in (
+        (DRAFT_MODEL, "draft model", "pair", draft),
+        (LIGHT_DRAFT_MODEL, "light draft", "light pair", settings.model.light_draft_path),
+    ):
         if named is None:
             continue
-        found, model, own = _open(subject, named)
+        found, opened = _open(subject, named)
         findings.append(found)
-        if target is None or model is None:
-            continue
-        if why := no_rollback(target, "the model"):
+        if target is None or opened is None:
+            refused[name] = f"the {subject} could not be looked at"
+        elif why := no_rollback(target.model, "the model"):
             findings.append(_bad(pair, f"{why}; it is served without drafts", "serve another model, or this one alone"))
-        elif why := mismatch(tokenizer, own) or no_rollback(model, "the draft model"):
+            refused[name] = why
+        elif why := mismatch(target.tokenizer, opened.tokenizer) or no_rollback(opened.model, "the draft model"):
             findings.append(_bad(pair, f"{why}; it is served without this draft", OTHER_DRAFT))
+            refused[name] = why
         else:
             findings.append(_ok(pair, "the draft's tokenizer is the target's"))
-    return findings
+            drafts[name] = opened
+    machine = advance(None, system_probe(HardwareSample).sample(), 0.0, settings.hardware.memory_floor_bytes)
+    if target is None:
+        return [*findings, check_memory(machine)]
+    return [*findings, *foresee(settings, machine, target, drafts, refused)]
 
 
-def _open(subject: str, path: str) -> tuple[Finding, Any, Any]:
-    """What is found, and mlx-lm's model and tokenizer; None where something is wrong, or where it is not here."""
+def _open(subject: str, path: str) -> tuple[Finding, _Opened | None]:
+    """What is found; None where something is wrong, or where it is not here."""
+    from draftd.engine.cache.layouts import why_not_batched
+
     if is_hub_id(path):
-        return _note(subject, f"{path}: no such folder, so a hub id: it is downloaded when it is served"), None, None
+        return _note(subject, f"{path}: no such folder, so a hub id: it is downloaded when it is served"), None
     try:
         folder = ModelFolder(path, subject)
         model, config = folder.open()
         tokenizer = folder.tokenizer(config)
     except ModelLoadError as error:
-        return _bad(subject, error.what.removeprefix(f"{subject}: "), error.cure), None, None
-    return _ok(subject, f"{path} ({config['model_type']}, {_weight_bytes(path) / 1e6:.0f} MB)"), model, tokenizer
+        return _bad(subject, error.what.removeprefix(f"{subject}: "), error.cure), None
+    try:
+        why_not_batched(model, weights=False)  # remembers it, so that nothing below has to try
+    except Exception as error:
+        what = f"{path}: mlx-lm cannot run {config['model_type']!r} here: {in_one_line(error)}"
+        return _bad(subject, what, "serve a model of another architecture"), None
+    found = f"{path} ({config['model_type']}, {size(weight_bytes(model))})"
+    return _ok(subject, found), _Opened(folder, model, config, tokenizer)
 
 
-def _weight_bytes(path: str | None) -> int:
-    """On disk; 0 where there is no such folder."""
-    return sum(file.stat().st_size for file in Path(path).expanduser().glob("*.safetensors")) if path else 0
+def foresee(
+    settings: Settings,
+    machine: HardwareState,
+    target: _Opened,
+    drafts: Mapping[DrafterName, _Opened],
+    refused: Mapping[DrafterName, str],
+) -> list[Finding]:
+    """What `GetModel` would say, and what would be refused. `refused`: drafts that do not go with the target, and
+    why."""
+    from draftd.engine.assembly import cache_limit
+    from draftd.engine.cache.layouts import needs_batching
+
+    draft, light = drafts.get(DRAFT_MODEL), drafts.get(LIGHT_DRAFT_MODEL)
+    models = assemble(
+        target.model,
+        draft and draft.model,
+        Tokenizer(target.tokenizer),
+        model=target.folder.name,
+        draft_model=draft and draft.folder.name,
+        light_draft_model=light and light.folder.name,
+        context_length=context_length_of(target.config, target.tokenizer),
+        backend="",
+        prompt_lookup=settings.model.prompt_lookup,
+        refused=refused,
+        sources={LIGHT_DRAFT_MODEL: HeldDraft(light.model)} if light else {},
+        architecture=target.config["model_type"],
+    )
+    needed = models.info.weight_bytes + models.info.draft_weight_bytes
+    loaded = dataclasses.replace(
+        machine,
+        available=None if machine.available is None else max(0, machine.available - needed),
+        headroom=None if machine.headroom is None else machine.headroom - needed,
+    )
+    engine = settings.engine
+    layout, limit, info = cache_limit(models, engine.limits(headroom=lambda: takeable(loaded)))
+    chat = models.tokenizer.has_chat_template
+    told = reply.model(ServedModel(info, engine.default_max_tokens, engine.max_draft_tokens, engine.depth_mode, chat))
+    figures = output.plain(told)
+    batching = _ok("batching", "one forward serves all requests, if a short trial of the weights at load confirms it")
+    if info.batched_reason:
+        batching = _note("batching", f"none, each request has forward passes of its own: {info.batched_reason}")
+    else:
+        figures["batched"] = None
+    speculation = info.speculation(engine.max_draft_tokens)
+    if info.speculation_available and any(map(needs_batching, (target.model, *(one.model for one in drafts.values())))):
+        figures["speculation_available"] = None
+        speculation += "; only if the trial confirms the batching"
+    findings = [
+        dataclasses.replace(batching, figures=figures),
+        (_ok if info.speculation_available else _note)("speculation", speculation),
+        *(_ok(subject, found) for subject, found in capabilities.fields(told)),
+        check_memory(machine, needed, limit),
+    ]
+    reasons = {f"drafter {name}": why for name, why in info.refused_drafters.items()}
+    if not info.speculation_available:
+        reasons["mode SPECULATIVE"] = info.speculation_reason
+    if not engine.prefix_cache_bytes:
+        reasons["prefix reuse"] = "engine.prefix_cache_bytes is 0"
+    if not chat:
+        reasons["chat"] = "this model has no chat template"
+    if (whole := info.context_length) > info.largest_context:
+        need = size(layout.held([whole]) + layout.prefilling(whole))
+        reasons[f"texts of more than {info.largest_context:,} tokens"] = (
+            f"{whole:,} need {need} of KV cache, and {size(limit)} are there"
+        )
+    return [*findings, *(_note("refused", f"{what}: {why}") for what, why in reasons.items())]
 
 
-def check_memory(settings: Settings) -> Finding:
-    """Free memory against the weights as they will lie in it."""
-    needed = _weight_bytes(settings.model.path) + _weight_bytes(settings.model.draft_path)
-    if sys.platform == "linux":
-        needed *= 2  # half-precision weights are widened to fp32: see draftd.models.folder
-    memory = psutil.virtual_memory()
-    found = f"{memory.available / 1e9:.1f} of {memory.total / 1e9:.1f} GB free"
+def check_memory(machine: HardwareState, needed: int = 0, limit: int = 0) -> Finding:
+    """Free memory against the weights as they will lie in it, `needed` bytes; `limit`: of key-value caches."""
+    if machine.available is None or machine.limit is None:
+        return _note("memory", "how much is free is not known")
+    found = f"{machine.available / 1e9:.1f} of {machine.limit / 1e9:.1f} GB free"
+    if machine.headroom is not None:
+        found += f", {size(machine.headroom)} of headroom"
     if needed:
-        found += f", about {needed / 1e9:.1f} GB needed for weights"
-    if needed > memory.available:
+        found += f"; {size(needed)} needed for weights, then up to {size(limit)} for KV cache"
+    if needed > machine.available:
         return _bad("memory", found, "serve a smaller or quantised model, or close something")
     return _ok("memory", found)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from draftd.cli import ladder, options, output
+from draftd.cli import capabilities, ladder, options, output
 from draftd.cli.figures import length, percent, size, span
 from draftd.core import speculation
 from draftd.protocol import DEPTH_MODES, draft_counts
@@ -31,6 +31,7 @@ def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
         ("model", f"{model.model} ({size(model.weight_bytes)})"),
         ("draft", f"{model.draft_model} ({size(model.draft_weight_bytes)})" if model.draft_model else "none"),
         *([("light draft", model.light_draft_model)] if model.light_draft_model else []),
+        *(capabilities.fields(model) if model.model else ()),
         ("speculation", _speculation(status)),
         *(ladder.fields(status.fallback, now) if status.HasField("fallback") else ()),
         (

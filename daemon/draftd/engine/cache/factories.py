@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,22 @@ def batched_layers(model: Any) -> list[LayerFactory]:
     if missing:
         raise KeyError(", ".join(missing))
     return [factory for factory in found if factory is not None]
+
+
+FULL = "full attention"
+
+
+def layer_kinds(model: Any) -> dict[str, int]:
+    """How many of its caches, of which a layer may have several, keep what of a text: in words for people."""
+    return dict(Counter(map(_kind, flat(make_prompt_cache(model)))))
+
+
+def _kind(made: Any) -> str:
+    if type(made) is KVCache:
+        return FULL
+    if isinstance(made, RotatingKVCache):
+        return f"window of {made.max_size}"
+    return "recurrent state" if isinstance(made, ArraysCache) else type(made).__name__
 
 
 def listed(model: Any, layers: Sequence[LayerCache]) -> list[Any]:

@@ -39,9 +39,10 @@ _BLOCKS = "index_block_size"
 _SELECTS = "its attention selects blocks of the batch's positions, not of each sequence's own"
 
 
-def why_not_batched(model: Any) -> str:
+def why_not_batched(model: Any, *, weights: bool = True) -> str:
     """Why one forward cannot serve all sequences of this model; empty where it can. Tried once for each model, and
-    remembered on the model itself, with which it goes."""
+    remembered on the model itself, with which it goes. Without `weights` none are read: it is what is known before the
+    trial has compared anything."""
     known: str | None = getattr(model, "_draftd_not_batched", None)
     if known is not None:
         return known
@@ -50,23 +51,26 @@ def why_not_batched(model: Any) -> str:
     except KeyError as missing:
         reason = f"there is no batched layout for {missing.args[0]}"
     else:
-        reason = _SELECTS if any(hasattr(layer, _BLOCKS) for layer in model.modules()) else ragged_trial(model)
-    if reason:
+        reason = _SELECTS if any(hasattr(layer, _BLOCKS) for layer in model.modules()) else ragged_trial(model, weights)
+    if reason and weights:
         _log.warning("%s decodes its sequences one by one: %s", type(model).__module__, reason)
     model._draftd_not_batched = reason
     return reason
 
 
-def ragged_trial(model: Any) -> str:
+def ragged_trial(model: Any, weights: bool = True) -> str:
     """Why the batched layout is wrong for this model; empty where two sequences of unlike length get the logits that
-    each gets alone, before and after a rollback, whether attention takes them together or apart."""
+    each gets alone, before and after a rollback, whether attention takes them together or apart. Without `weights`
+    nothing is computed: what the model asks the caches for shows all the same."""
     apart = installed(model)
     vocabulary = PerSequenceCaches(model).fresh().forward(mx.zeros((1, 1), dtype=mx.uint32), [1]).shape[-1]
     texts = [[(5 * at + 3 * row) % vocabulary for at in range(_LONGEST)] for row in range(2)]
-    alone = _alone(model, texts)
+    alone = _alone(model, texts) if weights else []
     try:
         for call_cost in (None, 0) if apart else (None,):
-            found = _batched(BatchedCaches(model, apart=apart, call_cost=call_cost), texts)
+            found = _batched(BatchedCaches(model, apart=apart, call_cost=call_cost), texts, weights)
+            if not weights:
+                continue
             worst = _difference(alone, found)
             halves = alone[0].dtype in (mx.float16, mx.bfloat16)
             if not worst <= (_TOLERANCE_OF_HALVES if halves else _TOLERANCE):  # NaN is wrong too
@@ -90,7 +94,7 @@ def _alone(model: Any, texts: list[list[int]]) -> list[mx.array]:
     return found
 
 
-def _batched(caches: Caches, texts: list[list[int]]) -> list[mx.array]:
+def _batched(caches: Caches, texts: list[list[int]], evaluated: bool) -> list[mx.array]:
     """The same where the sequences are prefilled, join, go on by unlike widths, are rolled back and go on again."""
     (prefills, _), *stages = _STAGES
     found: list[mx.array] = []
@@ -104,7 +108,8 @@ def _batched(caches: Caches, texts: list[list[int]]) -> list[mx.array]:
         fed = [text[n:end] for text, n, end in zip(texts, caches.lengths, ends, strict=True)]
         logits = caches.forward(padded(fed), [len(tokens) for tokens in fed])
         found += [logits[i, len(fed[i]) - width : len(fed[i])] for i, width in enumerate(widths) if width]
-        mx.eval(found, caches.arrays())
+        if evaluated:
+            mx.eval(found, caches.arrays())
         held = [end - back for end, back in zip(ends, rolled_back, strict=True)]
         caches.rollback(held)
     caches.clear()
@@ -140,9 +145,14 @@ def make_caches(model: Any, most_rows: int | None = None, forwards: int = 1) -> 
 def cannot_trim(model: Any) -> str:
     """Names the cache types of the model that cannot be rolled back, or only while a text is short; empty when all
     can."""
+    fixed = needs_batching(model)
+    return fixed if fixed and why_not_batched(model) else ""  # the trial reads all weights
+
+
+def needs_batching(model: Any) -> str:
+    """Names those of mlx-lm's own caches that cannot be rolled back, where ours can; empty where all can."""
     caches = flat(make_prompt_cache(model))
-    fixed = sorted({type(c).__name__ for c in caches if not c.is_trimmable() or hasattr(c, "max_size")})
-    return ", ".join(fixed) if fixed and why_not_batched(model) else ""  # the trial reads all weights
+    return ", ".join(sorted({type(c).__name__ for c in caches if not c.is_trimmable() or hasattr(c, "max_size")}))
 
 
 class CacheBytes(NamedTuple):
@@ -153,10 +163,11 @@ class CacheBytes(NamedTuple):
 
 
 def cache_bytes(model: Any) -> CacheBytes:
-    """Measured: one forward, on this thread. An estimate where mlx-lm's own caches differ in what they keep."""
+    """By the arrays of one forward, which is never computed: no weights are read. An estimate where mlx-lm's own caches
+    differ in what they keep."""
     caches = make_caches(model)
     one = caches.fresh()
-    mx.eval(one.forward(mx.array([[0]], dtype=mx.uint32), [1]), one.arrays())
+    one.forward(mx.array([[0]], dtype=mx.uint32), [1])
     found = CacheBytes(one.position_bytes, one.window_bytes)
     if not any(found):
         found = CacheBytes(-(-one.nbytes // STEP), 0)
