@@ -125,19 +125,8 @@ def test_a_ring_that_has_come_round_is_an_error_to_roll_back():
         caches.rollback([19])
 
 
-def test_a_hybrid_model_names_the_cache_that_cannot_be_trimmed():
-    from mlx_lm.models.mamba import Model, ModelArgs
-
-    args = ModelArgs(
-        model_type="mamba",
-        vocab_size=32,
-        hidden_size=16,
-        intermediate_size=32,
-        state_size=4,
-        num_hidden_layers=1,
-        conv_kernel=4,
-        use_bias=False,
-        use_conv_bias=True,
-        time_step_rank=2,
-    )
-    assert "ArraysCache" in cannot_trim(Model(args))
+def test_what_is_not_batched_names_the_cache_that_cannot_be_trimmed():
+    model = tiny_llama(4, sliding=16)
+    assert cannot_trim(model) == ""
+    model._draftd_not_batched = "the trial found it wrong"
+    assert cannot_trim(model) == "RotatingKVCache"

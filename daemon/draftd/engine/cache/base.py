@@ -156,6 +156,12 @@ class LayerCache(Protocol):
     def move(self, places: Sequence[tuple[int, int]]) -> None:
         """Copies slots: (to, from)."""
 
+    def take(self, other: LayerCache, rows: Sequence[int]) -> None:
+        """Holds copies of another's rows, holding nothing itself."""
+
+    def put(self, other: LayerCache, rows: Sequence[int]) -> None:
+        """Has these rows hold what another's do that took them."""
+
     def resize(self, allocation: Allocation) -> None:
         """Keeps what fits of what it has, at its own size for `allocation`. One copy."""
 

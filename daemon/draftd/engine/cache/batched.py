@@ -48,17 +48,19 @@ class BatchedCaches:
         apart: bool = False,
         call_cost: int | None = None,
         forwards: int = 1,
+        level: bool = False,
         make: Sequence[LayerFactory] | None = None,
     ) -> None:
         """`most_rows`: there will be at most so many. `apart`: the model's attention may take rows of unlike length
         apart. `call_cost`: positions that could be read in the time of one more call of it, where that is not what was
-        measured. `forwards`: how many a rollback may go back over. `make`: the
-        layers, where they are not those that `batched_layers` has for the model."""
+        measured. `forwards`: how many a rollback may go back over. `level`: only rows of equal width may share a
+        forward. `make`: the layers, where they are not those that `batched_layers` has for the model."""
         self._model = model
         self._most_rows = most_rows
         self._apart = apart
         self._call_cost = call_cost
         self.forwards = forwards
+        self._level = level
         self._make = make or batched_layers(model)
         self.windows: dict[int, Window] = {}  # by size
         self._layers: list[LayerCache] = [made(self) for made in self._make]
@@ -86,9 +88,37 @@ class BatchedCaches:
         for state in self._states:
             state.begin(widths, tokens.shape[1])
         self._resize(max(self.lengths) + tokens.shape[1])
-        logits: mx.array = self._model(tokens, cache=self._listed)
+        if self._level and any(w != tokens.shape[1] for w in widths):
+            logits = self._by_width(tokens, widths)
+        else:
+            logits = self._model(tokens, cache=self._listed)
         self.lengths = [n + w for n, w in zip(self.lengths, widths, strict=True)]
         return logits
+
+    def _by_width(self, tokens: mx.array, widths: Sequence[int]) -> mx.array:
+        """A forward for each width, of copies of the rows that have it."""
+        order: list[int] = []
+        out: list[mx.array] = []
+        for width in sorted(set(widths) - {0}):
+            rows = [row for row, w in enumerate(widths) if w == width]
+            some = BatchedCaches(self._model, apart=self._apart, call_cost=self._call_cost, make=self._make)
+            some.lengths = [self.lengths[row] for row in rows]
+            some.allocation = Allocation(len(rows), self.allocation.capacity)
+            for size, window in some.windows.items():
+                window.starts = [self.windows[size].starts[row] for row in rows]
+            for mine, theirs in zip(self._layers, some._layers, strict=True):
+                theirs.take(mine, rows)
+            logits = some.forward(tokens[mx.array(rows), :width], [width] * len(rows))
+            for mine, theirs in zip(self._layers, some._layers, strict=True):
+                mine.put(theirs, rows)
+            some.clear()
+            out.append(mx.pad(logits, [(0, 0), (0, tokens.shape[1] - width), (0, 0)]))
+            order += rows
+        idle = [row for row, w in enumerate(widths) if not w]
+        if idle:
+            out.append(mx.zeros((len(idle), *out[0].shape[1:]), out[0].dtype))
+        places = [(order + idle).index(row) for row in range(len(widths))]
+        return mx.concatenate(out, axis=0)[mx.array(places)]
 
     def rollback(self, lengths: Sequence[int]) -> list[int]:
         held, wanted = self.lengths, list(lengths)
@@ -113,7 +143,7 @@ class BatchedCaches:
             least = further
 
     def fresh(self, length: int = 0) -> BatchedCaches:
-        new = BatchedCaches(self._model, make=self._make)
+        new = BatchedCaches(self._model, level=self._level, make=self._make)
         new.lengths = [0]
         for window in new.windows.values():
             window.starts = [0]

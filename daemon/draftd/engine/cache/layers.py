@@ -120,6 +120,22 @@ class BatchedAttention:
             self.keys[place : place + count, :, :length] = other.keys[:count, :, :length]
             self.values[place : place + count, :, :length] = other.values[:count, :, :length]
 
+    def take(self, other: LayerCache, rows: Sequence[int]) -> None:
+        assert isinstance(other, BatchedAttention)
+        if other.keys is not None and other.values is not None:
+            self.keys, self.values = other.keys[mx.array(rows)], other.values[mx.array(rows)]
+
+    def put(self, other: LayerCache, rows: Sequence[int]) -> None:
+        assert isinstance(other, BatchedAttention)
+        if other.keys is None or other.values is None:
+            return
+        if self.keys is None or self.values is None:
+            size = self.sized(self._owner.allocation)
+            self.keys, self.values = _zeros(other.keys, size), _zeros(other.values, size)
+        end = min(self.allocation.capacity, other.allocation.capacity)
+        self.keys[mx.array(rows), :, :end] = other.keys[:, :, :end]
+        self.values[mx.array(rows), :, :end] = other.values[:, :, :end]
+
     def move(self, places: Sequence[tuple[int, int]]) -> None:
         if self.keys is None or self.values is None:
             return

@@ -2,7 +2,8 @@
 
 A layer is batched by what mlx-lm makes for it: its plain KV cache, or a rotating one. A short trial with sequences of
 unlike length, each compared with itself decoded alone, decides whether it is right for this model: some architectures
-ask the cache for what it lacks, others go wrong without an error. What fails keeps mlx-lm's own caches, one list per
+ask the cache for what it lacks, others go wrong without an error. What fails is tried once more with a forward for each
+width: some recurrent layers ignore that rows are padded. What fails then too keeps mlx-lm's own caches, one list per
 sequence, and the reason is told.
 """
 
@@ -30,7 +31,7 @@ _TOLERANCE, _TOLERANCE_OF_HALVES = 1e-3, 0.1
 
 # The trial: how many tokens each of two sequences takes in at each stage, the first of which prefills them; and how
 # many of those are then rolled back.
-_STAGES = (((5, 2), (0, 0)), ((4, 2), (3, 0)), ((2, 0), (0, 0)), ((1, 3), (0, 0)))
+_STAGES = (((5, 2), (0, 0)), ((4, 2), (3, 0)), ((2, 0), (0, 0)), ((1, 3), (0, 0)), ((2, 2), (0, 0)))
 _LONGEST = 16  # tokens of neither are more
 
 
@@ -52,23 +53,28 @@ def why_not_batched(model: Any, *, weights: bool = True) -> str:
         reason = f"there is no batched layout for {missing.args[0]}"
     else:
         reason = _SELECTS if any(hasattr(layer, _BLOCKS) for layer in model.modules()) else ragged_trial(model, weights)
+        if reason and reason != _SELECTS and weights and not ragged_trial(model, level=True):
+            _log.info("%s decodes sequences of equal width together: %s", type(model).__module__, reason)
+            reason, model._draftd_level = "", True
     if reason and weights:
         _log.warning("%s decodes its sequences one by one: %s", type(model).__module__, reason)
     model._draftd_not_batched = reason
     return reason
 
 
-def ragged_trial(model: Any, weights: bool = True) -> str:
+def ragged_trial(model: Any, weights: bool = True, *, level: bool = False) -> str:
     """Why the batched layout is wrong for this model; empty where two sequences of unlike length get the logits that
     each gets alone, before and after a rollback, whether attention takes them together or apart. Without `weights`
-    nothing is computed: what the model asks the caches for shows all the same."""
+    nothing is computed: what the model asks the caches for shows all the same. `level`: only sequences that take in
+    equally many tokens share a forward."""
     apart = installed(model)
     vocabulary = PerSequenceCaches(model).fresh().forward(mx.zeros((1, 1), dtype=mx.uint32), [1]).shape[-1]
     texts = [[(5 * at + 3 * row) % vocabulary for at in range(_LONGEST)] for row in range(2)]
     alone = _alone(model, texts) if weights else []
     try:
         for call_cost in (None, 0) if apart else (None,):
-            found = _batched(BatchedCaches(model, apart=apart, call_cost=call_cost), texts, weights)
+            caches = BatchedCaches(model, apart=apart, call_cost=call_cost, level=level)
+            found = _batched(caches, texts, weights)
             if not weights:
                 continue
             worst = _difference(alone, found)
@@ -139,7 +145,8 @@ def make_caches(model: Any, most_rows: int | None = None, forwards: int = 1) -> 
     rollback may go back over so many `forwards`."""
     if why_not_batched(model):
         return PerSequenceCaches(model)
-    return BatchedCaches(model, most_rows, apart=installed(model), forwards=forwards)
+    level = getattr(model, "_draftd_level", False)
+    return BatchedCaches(model, most_rows, apart=installed(model), forwards=forwards, level=level)
 
 
 def cannot_trim(model: Any) -> str:

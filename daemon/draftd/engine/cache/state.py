@@ -85,6 +85,17 @@ class RecurrentState(ArraysCache):  # some models ask whether it is one
             for before in self._before
         ]
 
+    def take(self, other: LayerCache, rows: Sequence[int]) -> None:
+        assert isinstance(other, RecurrentState)
+        self.cache = [a if a is None else a[mx.array(rows)] for a in other.cache]
+
+    def put(self, other: LayerCache, rows: Sequence[int]) -> None:
+        assert isinstance(other, RecurrentState)
+        count = len(self._owner.lengths)
+        order = [count + rows.index(row) if row in rows else row for row in range(count)]
+        both = _beside(self.cache, count, other.cache, len(rows))
+        self.cache = [a if a is None else a[mx.array(order)] for a in both]
+
     def move(self, places: Sequence[tuple[int, int]]) -> None:
         def moved(arrays: _Arrays) -> _Arrays:
             return [a if a is None else a[mx.array(_order(a.shape[0], places))] for a in arrays]
