@@ -117,7 +117,8 @@ def test_damage_is_one_line_and_the_same_for_serve_and_doctor(folder: Path, dama
     change, what, cure = DAMAGE[damage]
     change(folder)
     message = refused(folder).message
-    (finding,) = check_models(load_settings(None, {"model.path": str(folder)}, {}))
+    finding, memory = check_models(load_settings(None, {"model.path": str(folder)}, {}))
+    assert memory.subject == "memory"
     assert finding.verdict is Verdict.BAD
     assert message == f"model: {finding.found}: {finding.mend}"
     assert message.startswith(f"model: {folder}: ")
