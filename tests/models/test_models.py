@@ -25,7 +25,7 @@ EXPECTED = {
     "llama4": {"speculating", "prefix"},  # chunks
     "qwen3_next": WHOLE_TEXTS,
     "mamba2": WHOLE_TEXTS,
-    "nemotron_h": WHOLE_TEXTS,  # these two ignore how much of a row is padding: only rows of equal width share a forward
+    "nemotron_h": WHOLE_TEXTS,  # these two know no lengths: only rows of equal width share a forward
     "rwkv7": WHOLE_TEXTS,
 }
 
