@@ -406,6 +406,7 @@ class ModelInfo:
     end_tokens: Mapping[int, str] = field(default_factory=dict)  # any of them ends a text
     tools: bool = False  # the chat template takes tools, and the format of a call is known
     thinking: bool = False  # the vocabulary has tokens around what it thinks before an answer
+    left_out: str = ""  # of a model that takes more than text, what is not served: "vision", "vision, audio"
 
     def why_no(self, drafter: DrafterName) -> str:
         """Why this drafter cannot be had; empty where it can, or where the reason is not known."""

@@ -19,7 +19,8 @@ def fields(model: pb.GetModelResponse) -> list[tuple[str, str]]:
 
 def layers(model: pb.GetModelResponse) -> str:
     kinds = ", ".join(f"{count} × {kind}" for kind, count in sorted(model.layers.items()))
-    return f"{model.architecture}: {kinds}" if model.architecture else kinds
+    text = f"; text only, without its {model.left_out}" if model.left_out else ""
+    return (f"{model.architecture}: {kinds}" if model.architecture else kinds) + text
 
 
 def context(model: pb.GetModelResponse) -> str:

@@ -238,9 +238,15 @@ def models_of(settings: ModelSettings, drafters: DrafterRegistry) -> Load:
     """How to load what the settings name; nothing named is the embedded pair."""
     model, draft = paths_of(settings)
     quiet_transformers()
-    light = settings.light_draft_path
+    light, adapter = settings.light_draft_path, settings.adapter_path
     return lambda progress: load_models(
-        model, draft, light, prompt_lookup=settings.prompt_lookup, registry=drafters, progress=progress
+        model,
+        draft,
+        light,
+        adapter=adapter,
+        prompt_lookup=settings.prompt_lookup,
+        registry=drafters,
+        progress=progress,
     )
 
 

@@ -116,7 +116,7 @@ def identity(settings: Settings) -> dict[str, Any]:
     target, draft = paths_of(settings.model)
     machine = device()
     return {
-        "target": _model(target),
+        "target": _model(target, settings.model.adapter_path),
         "draft": _model(draft),
         "light_draft": _model(settings.model.light_draft_path),
         "prompt_lookup": settings.model.prompt_lookup,
@@ -129,17 +129,20 @@ def identity(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _model(path: str | None) -> dict[str, Any] | None:
+def _model(path: str | None, adapter: Path | None = None) -> dict[str, Any] | None:
     if path is None:
         return None
-    found = stamps(Path(path).expanduser())  # none where it is a hub id
-    return {"path": path, "files": {name: [one.bytes, one.modified_ns] for name, one in found.items()}}
+    found = stamps(Path(path).expanduser(), adapter)  # none where it is a hub id
+    files = {name: [one.bytes, one.modified_ns] for name, one in found.items()}
+    return {"path": path, "files": files} | ({"adapter": str(adapter)} if adapter else {})
 
 
 def pair_of(model: ModelSettings) -> str:
     """Names the models that a ladder is of. A part that is not set has no place in it: what a daemon kept that did not
     know it yet stays."""
     named = [f"{model.path} {model.draft_path}"]
+    if model.adapter_path is not None:
+        named.append(f"adapter={model.adapter_path}")
     if model.light_draft_path is not None:
         named.append(f"light_draft={model.light_draft_path}")
     if model.drafter not in (None, DRAFT_MODEL):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, ModelInfo
@@ -22,6 +23,7 @@ from draftd.engine.drafters.loaded import (
 )
 from draftd.engine.drafters.registry import DrafterRegistry, Needs, built_in_drafters
 from draftd.models.blas import load_blas
+from draftd.models.check import not_served
 from draftd.models.folder import UNREADABLE, ModelFiles, ModelFolder, PairFiles, read
 from draftd.models.tokenizer import Tokenizer
 
@@ -47,27 +49,30 @@ def load_models(
     draft_model: str | None = None,
     light_draft_model: str | None = None,
     *,
+    adapter: Path | None = None,
     prompt_lookup: bool = True,
     registry: DrafterRegistry | None = None,
     progress: Callable[[str], None] = print,
 ) -> LoadedModels:
     """Loads a local folder or a hub id, and its draft. Raises ModelLoadError with what is wrong and where.
 
-    A light draft is checked and not loaded yet. On Linux, floating-point weights are cast to fp32: other types do not
-    go through BLAS there.
+    A light draft is checked and not loaded yet. `adapter`: the folder of what is put on the target's weights. On Linux,
+    floating-point weights are cast to fp32: other types do not go through BLAS there.
     """
     backend = load_blas()
     paths = {DRAFT_MODEL: draft_model, LIGHT_DRAFT_MODEL: light_draft_model}
     progress(f"looking at {model}")
-    folder = ModelFolder(model)
+    folder = ModelFolder(model, adapter=adapter)
     draft_folders = {
         name: ModelFolder(path, name.replace("_", " ")) for name, path in paths.items() if path is not None
     }
     for one in (folder, *draft_folders.values()):  # all of them before the first is read, which may take minutes
         one.check()
-    progress(f"loading {model}")
+    progress(f"loading {model}{f' with the adapter {adapter}' if adapter else ''}")
     target_files = folder.files()
     target, tokenizer, config = _load(folder)
+    if left_out := not_served(config):
+        progress(f"{folder.name} is served for text only, without its {left_out}")
     draft: Any | None = None
     drafts: dict[DrafterName, DraftFolder] = {}
     files: dict[DrafterName, ModelFiles] = {}
@@ -103,6 +108,7 @@ def load_models(
         files=PairFiles(target_files, files),
         registry=registry,
         architecture=config["model_type"],
+        left_out=left_out,
     )
 
 
@@ -128,11 +134,13 @@ def assemble(
     files: PairFiles | None = None,
     registry: DrafterRegistry | None = None,
     architecture: str = "",
+    left_out: str = "",
 ) -> LoadedModels:
     """Checks what models already in memory can do together. `refused`: why drafts were turned away. A draft without a
     source in `sources` stays in memory; a light draft is what has one."""
     from draftd.engine.cache.factories import FULL, layer_kinds
     from draftd.engine.cache.layouts import why_not_batched
+    from draftd.models.mlx_lm import vocabulary_size
 
     registry, refused, found = registry or built_in_drafters(), dict(refused or {}), dict(sources or {})
     not_batched, drafters = why_not_batched(target), list[DrafterName]()
@@ -160,7 +168,7 @@ def assemble(
         model=model,
         draft_model=draft_model,
         context_length=context_length,
-        vocab_size=_vocabulary(target),
+        vocab_size=vocabulary_size(target),
         drafters=tuple(drafters),
         speculation_reason=refused.get(DRAFT_MODEL, ""),
         weight_bytes=weight_bytes(target),
@@ -178,6 +186,7 @@ def assemble(
         end_tokens=tokenizer.end_tokens,
         tools=tokenizer.tools,
         thinking=tokenizer.thinking,
+        left_out=left_out,
     )
     return LoadedModels(
         target,
@@ -219,16 +228,3 @@ def context_length_of(config: Mapping[str, Any], tokenizer: Any) -> int:
             return value
     declared = getattr(tokenizer, "model_max_length", 0)
     return int(declared) if 0 < declared < 10**7 else 4096
-
-
-def _vocabulary(target: Any) -> int:
-    """How many logits it gives. A model with a text model inside does not say so itself: there the shape of a forward
-    tells, which is never computed."""
-    size = getattr(getattr(target, "args", None), "vocab_size", None)
-    if isinstance(size, int):
-        return size
-    import mlx.core as mx
-
-    from draftd.models.mlx_lm import make_prompt_cache
-
-    return int(target(mx.zeros((1, 1), dtype=mx.uint32), cache=make_prompt_cache(target)).shape[-1])

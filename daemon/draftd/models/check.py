@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from importlib.metadata import version
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from draftd.errors import ModelLoadError
 
@@ -23,8 +24,11 @@ _ANOTHER = "serve a model of an architecture that mlx-lm has, or install a newer
 
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _INDEX, _WEIGHTS = "model.safetensors.index.json", "model*.safetensors"
+_OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.npz", "*.gguf")  # of which the most can hold code
 _HEADER_BYTES = 100_000_000  # the longest that safetensors allows
 _TOKENIZERS = ("tokenizer.json", "*.model", "*.tiktoken", "vocab*", "tekken.json")  # each is one, or most of one
+_WIDTHS = {8: "BOOL U8 I8 F8_E4M3 F8_E5M2 F8_E8M0", 16: "U16 I16 F16 BF16", 32: "U32 I32 F32", 64: "U64 I64 F64 C64"}
+_BITS = {name: bits for bits, names in _WIDTHS.items() for name in names.split()}  # of a safetensors dtype
 
 
 def check_folder(folder: Path, files: Sequence[tuple[Path, str]]) -> None:
@@ -33,18 +37,37 @@ def check_folder(folder: Path, files: Sequence[tuple[Path, str]]) -> None:
     Raises ModelLoadError for the first that is wrong: which file, in what way, and what to do; OSError for one that
     cannot be read. Imports mlx-lm: the BLAS is to be loaded before.
     """
-    for file, _ in files:
-        with file.open("rb") as source:
-            if source.read(len(_POINTER)) == _POINTER:
-                what = f"{file.name} is a Git LFS pointer, not the file"
-                raise ModelLoadError(what, f"run `git lfs pull` in {folder}")
+    for file, kind in files:
+        check_no_pointer(file)
+        if kind == "config" and file.name != "config.json":
+            read_json(file)  # mlx-lm passes over one that is broken: the texts would not end where they should
     _check_config(folder / "config.json")
     weights = [file for file, kind in files if kind == "weights"]
     _check_shards(folder, weights)
     for file in weights:
-        _check_weights(file)
+        check_weights(file)
     if not any(True for pattern in _TOKENIZERS for _ in folder.glob(pattern)):
         raise ModelLoadError("no tokenizer (tokenizer.json or the like) in this folder", FETCH)
+
+
+def check_no_pointer(file: Path) -> None:
+    with file.open("rb") as source:
+        if source.read(len(_POINTER)) == _POINTER:
+            what = f"{file.name} is a Git LFS pointer, not the file"
+            raise ModelLoadError(what, f"run `git lfs pull` in {file.parent}")
+
+
+def read_json(file: Path) -> Any:
+    """Raises ModelLoadError where it is none."""
+    try:
+        return json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ModelLoadError(f"{file.name} is not JSON ({error})", FETCH) from None
+
+
+def not_served(config: Mapping[str, Any]) -> str:
+    """What a model sees and hears besides text, which is left out: "vision", "vision, audio"; empty for most."""
+    return ", ".join(kind for kind in ("vision", "audio") if config.get(f"{kind}_config"))
 
 
 def _check_config(file: Path) -> None:
@@ -52,10 +75,7 @@ def _check_config(file: Path) -> None:
 
     if not file.is_file():
         raise ModelLoadError("no config.json in this folder", _FORMAT)
-    try:
-        config = json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise ModelLoadError(f"config.json is not JSON ({error})", FETCH) from None
+    config = read_json(file)
     kind = config.get("model_type") if isinstance(config, dict) else None
     if not isinstance(kind, str):
         raise ModelLoadError("config.json names no model_type", FETCH)
@@ -85,12 +105,14 @@ def _check_shards(folder: Path, weights: Sequence[Path]) -> None:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise ModelLoadError(f"{missing[0]}{more} of {len(named)} files that {_INDEX} names: not here", FETCH)
     if not weights:
-        raise ModelLoadError(f"no {_WEIGHTS} in this folder", _FORMAT)
+        other = next((file.name for pattern in _OTHER_WEIGHTS for file in folder.glob(pattern)), "")
+        also = f"; {other} is of a kind that draftd never reads" if other else ""
+        raise ModelLoadError(f"no {_WEIGHTS} in this folder{also}", _FORMAT)
 
 
-def _check_weights(file: Path) -> None:
-    """Header and size. The header's length lies in the first eight bytes, and ends of arrays count from its own end:
-    https://github.com/huggingface/safetensors#format."""
+def check_weights(file: Path) -> set[str]:
+    """Header and sizes; returns the names of the arrays. The header's length lies in the first eight bytes, and
+    places of arrays count from its own end: https://github.com/huggingface/safetensors#format."""
 
     def refuse(what: str) -> NoReturn:
         raise ModelLoadError(f"{file.name} {what}", FETCH) from None
@@ -104,12 +126,26 @@ def _check_weights(file: Path) -> None:
             refuse(f"is cut off after {size:,} bytes, within its header")
         try:
             header = json.loads(source.read(length))
-            # How far the arrays reach, in bytes after the header.
-            ends = (int(one["data_offsets"][1]) for name, one in header.items() if name != "__metadata__")
-            expected = 8 + length + max(ends, default=0)
+            header.pop("__metadata__", None)
+            sizes = {name: _sizes(one) for name, one in header.items()}
         except (ValueError, RecursionError, KeyError, TypeError, AttributeError, IndexError):
             refuse("is no safetensors file: its header cannot be read")
+    # How far the arrays reach, in bytes after the header.
+    expected = 8 + length + max((end for end, _, _ in sizes.values()), default=0)
     if size < expected:
         refuse(f"is cut off: it has {size:,} of {expected:,} bytes")
     if size > expected:
         refuse(f"is too long: it has {size:,} bytes, and {expected:,} by its header")
+    for name, (_, has, needs) in sizes.items():
+        if needs is not None and has != needs:
+            one = header[name]
+            refuse(f"is damaged: {name}, {one['dtype']} of shape {one['shape']}, has {has:,} of {needs:,} bytes")
+    return set(header)
+
+
+def _sizes(entry: Mapping[str, Any]) -> tuple[int, int, int | None]:
+    """Of an array, in bytes: where it ends, how many it has, and how many its shape and dtype need, None where the
+    dtype is a rare one."""
+    begin, end = (int(offset) for offset in entry["data_offsets"])
+    bits = _BITS.get(entry["dtype"])
+    return end, end - begin, None if bits is None else math.prod(map(int, entry["shape"])) * bits // 8

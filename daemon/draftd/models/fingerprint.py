@@ -24,7 +24,7 @@ _TOKENIZER_CONFIG = "tokenizer_config.json"
 
 @dataclass(frozen=True, slots=True)
 class FileFingerprint:
-    """`kind`: weights, config, tokenizer, chat_template."""
+    """`kind`: weights, config, tokenizer, chat_template, adapter."""
 
     name: str
     kind: str
@@ -47,11 +47,13 @@ class Fingerprints:
         self._known: dict[Path, tuple[Stamp, str]] = {}
         self._closing = threading.Event()
 
-    def of(self, folder: Path) -> Fingerprint:
+    def of(self, folder: Path, adapter: Path | None = None) -> Fingerprint:
         """Raises NotNow, naming the file, where one cannot be read or is being written; NotServing once closed."""
         try:
-            found = dict(model_files(folder))
-            self._known = {file: known for file, known in self._known.items() if file.parent != folder or file in found}
+            found, own = dict(model_files(folder, adapter)), (folder, adapter)
+            self._known = {
+                file: known for file, known in self._known.items() if file.parent not in own or file in found
+            }
             files = [self._file(file, kind) for file, kind in found.items()]
             return Fingerprint(_quantization(folder), (*files, *_template(folder)))
         except OSError as error:
@@ -98,7 +100,7 @@ def _template(folder: Path) -> list[FileFingerprint]:
 def _quantization(folder: Path) -> str:
     config = _json(folder / "config.json")
     text = config.get("text_config")
-    for place in (config, text if isinstance(text, dict) else {}):
+    for place in (config, text if isinstance(text, dict) else {}, _json(folder / "hf_quant_config.json")):
         for key in ("quantization", "quantization_config"):
             if isinstance(found := place.get(key), dict):
                 return quantization(found)
@@ -113,7 +115,7 @@ def quantization(config: Mapping[str, Any]) -> str:
         said.append(f"{config['bits']} bits")
     if "group_size" in config:
         said.append(f"groups of {config['group_size']}")
-    method = config.get("mode") or config.get("quant_method")
+    method = config.get("mode") or config.get("quant_method") or config.get("quant_algo")
     if method and method != "affine":
         said.append(str(method))
     if any(isinstance(one, dict) and "bits" in one for one in config.values()):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -26,6 +26,7 @@ _KINDS = (
     ("chat_template", ("chat_template.*",)),
     ("tokenizer", TOKENIZER_FILES),
 )
+_ADAPTER = (("adapter", ("adapter_config.json", "adapters.safetensors")),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +46,22 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """Where a model lies. `stamps`: its files by name when it was read; None where it is not in memory."""
+    """Where a model lies, and its adapter. `stamps`: their files by name when they were read; None where they are not
+    in memory."""
 
     folder: Path
     stamps: Mapping[str, Stamp] | None = None
+    adapter: Path | None = None
 
     @classmethod
-    def noted(cls, folder: Path) -> Self:
+    def noted(cls, folder: Path, adapter: Path | None = None) -> Self:
         """As they are now. Note them before they are read: one that changes meanwhile is then seen to have."""
-        return cls(folder, stamps(folder))
+        return cls(folder, stamps(folder, adapter), adapter)
 
     @property
     def changed(self) -> bool:
         """Whether what lies there is no longer what was read. Looks at the disk."""
-        return self.stamps is not None and self.stamps != stamps(self.folder)
+        return self.stamps is not None and self.stamps != stamps(self.folder, self.adapter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,29 +72,37 @@ class PairFiles:
     drafts: Mapping[DrafterName, ModelFiles] = field(default_factory=dict)
 
 
-def model_files(folder: Path) -> list[tuple[Path, str]]:
-    """The files that a model is read from, by name, each with its kind: weights, config, chat_template, tokenizer."""
+def model_files(folder: Path, adapter: Path | None = None) -> list[tuple[Path, str]]:
+    """The files that a model is read from, by name, each with its kind: weights, config, chat_template, tokenizer; then
+    those of its adapter."""
+    found = _files(folder, _KINDS)
+    return found if adapter is None else found + _files(adapter, _ADAPTER)
+
+
+def _files(folder: Path, kinds: Sequence[tuple[str, Sequence[str]]]) -> list[tuple[Path, str]]:
     try:
         names = sorted(file.name for file in folder.iterdir() if file.is_file())
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return [(folder / name, kind) for name in names if (kind := _kind(name))]
+    return [(folder / name, kind) for name in names if (kind := _kind(name, kinds))]
 
 
-def _kind(name: str) -> str:
-    return next((kind for kind, patterns in _KINDS if any(fnmatchcase(name, one) for one in patterns)), "")
+def _kind(name: str, kinds: Sequence[tuple[str, Sequence[str]]]) -> str:
+    return next((kind for kind, patterns in kinds if any(fnmatchcase(name, one) for one in patterns)), "")
 
 
-def stamps(folder: Path) -> dict[str, Stamp]:
+def stamps(folder: Path, adapter: Path | None = None) -> dict[str, Stamp]:
     """Of its files, by name; none where there is no such folder."""
     found = {}
-    for file, _ in model_files(folder):
+    for file, _ in model_files(folder, adapter):
         with contextlib.suppress(FileNotFoundError):  # it went since the folder was listed
             found[file.name] = Stamp.of(file)
     return found
 
 
 UNREADABLE = "look at free memory and the disk, and run `draftd doctor`"  # what to do, where weights cannot be read
+_CONVERT = "fetch the model again, or make it anew with `mlx_lm.convert`"
+_TRAIN = "give an adapter that `mlx_lm.lora` made for this model"
 _PIECE_BYTES = 8 << 20  # read at a time; an array that is larger is read whole
 
 
@@ -103,32 +114,35 @@ def is_hub_id(path: str) -> bool:
 class ModelFolder:
     """`path` is a local folder or a hub id, which is downloaded if it must be. Raises ModelLoadError for neither."""
 
-    def __init__(self, path: str, role: str = "model") -> None:
-        """`role` is how errors call it."""
-        self._path = path
+    def __init__(self, path: str, role: str = "model", adapter: Path | None = None) -> None:
+        """`role` is how errors call it. `adapter`: the folder of what is put on its weights."""
+        self._path, self._adapter = path, adapter
         self.called = f"{role}: {path}"
         self._folder = self._found(path)
 
     @property
     def name(self) -> str:
-        """A label of low cardinality: a hub id as it is, a folder by its last one or two parts."""
+        """A label of low cardinality: a hub id as it is, a folder by its last one or two parts; then its adapter's."""
         local = Path(self._path).expanduser()
-        if not local.is_dir():
-            return self._path
-        local = local.resolve()
-        generic = {"target", "draft", "model"}
-        return f"{local.parent.name}/{local.name}" if local.name in generic else local.name
+        label = _label(local, {"target", "draft", "model"}) if local.is_dir() else self._path
+        return label if self._adapter is None else f"{label}+{_label(self._adapter, {'adapter', 'adapters'})}"
 
     def files(self, *, noted: bool = True) -> ModelFiles:
         """Its files as they are now, or only where they lie."""
-        return ModelFiles.noted(self._folder) if noted else ModelFiles(self._folder)
+        if noted:
+            return ModelFiles.noted(self._folder, self._adapter)
+        return ModelFiles(self._folder, adapter=self._adapter)
 
     def check(self) -> None:
         """Looks at its files; reads no weights. Raises ModelLoadError with what is wrong, and what to do."""
+        from draftd.models.adapter import check_adapter
         from draftd.models.check import check_folder
 
         try:
             check_folder(self._folder, model_files(self._folder))
+            if self._adapter is not None:
+                with self._of_the_adapter():
+                    check_adapter(self._adapter)
         except ModelLoadError as found:
             raise ModelLoadError(f"{self.called}: {found.what}", found.cure) from None
         except Exception as error:
@@ -141,14 +155,24 @@ class ModelFolder:
         """
         import mlx.core as mx
 
+        from draftd.models.adapter import apply_adapter
         from draftd.models.mlx_lm import load_model
 
         self.check()
         try:
             model, config = load_model(self._folder, lazy=True)
         except Exception as error:
-            cure = "fetch the model again, or make it anew with `mlx_lm.convert`"
-            raise self.failed("mlx-lm cannot load it", error, cure) from error
+            raise self.failed("mlx-lm cannot load it", error, _CONVERT) from error
+        if what := _whole_numbers(model):
+            raise ModelLoadError(f"{self.called}: {what}, where its layer needs floating-point numbers", _CONVERT)
+        if self._adapter is not None:
+            try:
+                with self._of_the_adapter():
+                    apply_adapter(model, self._adapter)
+            except ModelLoadError as found:
+                raise ModelLoadError(f"{self.called}: {found.what}", found.cure) from None
+            except Exception as error:
+                raise self.failed(f"adapter {self._adapter}: mlx-lm cannot apply it", error, _TRAIN) from error
         if mx.default_device() == mx.Device(mx.cpu):
             model.set_dtype(mx.float32)
         model.eval()
@@ -157,11 +181,22 @@ class ModelFolder:
     def tokenizer(self, config: dict[str, Any] | None = None) -> Any:
         """mlx-lm's tokenizer. `config`: the model's, which may name more tokens that end a text."""
         from draftd.models.mlx_lm import load_tokenizer
+        from draftd.models.tokenizer import check_template
 
+        ends = (config or {}).get("eos_token_id")
         try:
-            return load_tokenizer(self._folder, eos_token_ids=(config or {}).get("eos_token_id"))
+            # Said outright: unsaid, a person at the terminal is asked whether the folder's code may run.
+            found = load_tokenizer(self._folder, {"trust_remote_code": False}, eos_token_ids=ends)
         except Exception as error:
+            if "trust_remote_code" in str(error):
+                what = f"{self.called}: its tokenizer needs code from the folder, which draftd never runs"
+                raise ModelLoadError(what, "serve a model with a tokenizer.json that needs none") from None
             raise self.failed("its tokenizer cannot be loaded", error) from error
+        try:
+            check_template(found)
+        except Exception as error:
+            raise self.failed("its chat template cannot be used", error) from error
+        return found
 
     def tokenizer_digest(self) -> str:
         """Differs when the tokenizer's files do: reading them is cheap, making a tokenizer of them is not."""
@@ -176,6 +211,13 @@ class ModelFolder:
     def failed(self, what: str, error: Exception, cure: str = "fetch the model again") -> ModelLoadError:
         """What another library refused, in one line."""
         return ModelLoadError(f"{self.called}: {what}: {in_one_line(error)}", cure)
+
+    @contextlib.contextmanager
+    def _of_the_adapter(self) -> Iterator[None]:
+        try:
+            yield
+        except ModelLoadError as found:
+            raise ModelLoadError(f"adapter {self._adapter}: {found.what}", found.cure) from None
 
     def _found(self, path: str) -> Path:
         folder = Path(path).expanduser()
@@ -194,13 +236,32 @@ class ModelFolder:
         from draftd.models.mlx_lm import DEFAULT_ALLOW_PATTERNS
 
         try:
-            return Path(snapshot_download(path, allow_patterns=DEFAULT_ALLOW_PATTERNS))
+            wanted = [pattern for pattern in DEFAULT_ALLOW_PATTERNS if pattern != "*.py"]  # no code of it is run
+            return Path(snapshot_download(path, allow_patterns=wanted))
         except RepositoryNotFoundError as error:
             what = f"{self.called}: no such folder, and the hub shows no such model"
             raise ModelLoadError(what, "correct the name, or log in to the hub if the model is not public") from error
         except Exception as error:
             cure = "look at the connection, or give a folder"
             raise self.failed("it cannot be fetched from the hub", error, cure) from error
+
+
+def _label(folder: Path, generic: set[str]) -> str:
+    folder = folder.resolve()
+    return f"{folder.parent.name}/{folder.name}" if folder.name in generic else folder.name
+
+
+def _whole_numbers(model: Any) -> str:
+    """Weights that are whole numbers and should not be, as those of a format that mlx-lm takes for another: they
+    compute nonsense, or nothing."""
+    import mlx.core as mx
+    from mlx import nn
+
+    for path, module in model.named_modules():
+        weight = getattr(module, "weight", None) if type(module) in (nn.Linear, nn.Embedding, nn.RMSNorm) else None
+        if weight is not None and not mx.issubdtype(weight.dtype, mx.floating):
+            return f"{path}.weight is {str(weight.dtype).removeprefix('mlx.core.')}"
+    return ""
 
 
 def read(arrays: list[Any], what: str) -> Iterator[None]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import resource
 from collections.abc import Iterator
+from typing import Any
 
 
 @contextlib.contextmanager
@@ -33,20 +34,38 @@ with limits_kept():
         create_attention_mask,
         make_prompt_cache,
     )
-    from mlx_lm.utils import DEFAULT_ALLOW_PATTERNS, load_model, load_tokenizer
+    from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, SPMStreamingDetokenizer
+    from mlx_lm.tokenizer_utils import _byte_decoder as byte_characters  # of byte-level BPE: character to byte
+    from mlx_lm.utils import DEFAULT_ALLOW_PATTERNS, load_adapters, load_model, load_tokenizer
     from mlx_lm.utils import _get_classes as model_classes  # two tables of other names stand behind it
 
 __all__ = [
     "DEFAULT_ALLOW_PATTERNS",
     "ArraysCache",
+    "BPEStreamingDetokenizer",
     "CacheList",
     "KVCache",
     "RotatingKVCache",
+    "SPMStreamingDetokenizer",
     "base",
+    "byte_characters",
     "create_attention_mask",
     "limits_kept",
+    "load_adapters",
     "load_model",
     "load_tokenizer",
     "make_prompt_cache",
     "model_classes",
+    "vocabulary_size",
 ]
+
+
+def vocabulary_size(model: Any) -> int:
+    """How many logits it gives. A model with a text model inside does not say so itself: there the shape of a forward
+    tells, which is never computed."""
+    size = getattr(getattr(model, "args", None), "vocab_size", None)
+    if isinstance(size, int):
+        return size
+    import mlx.core as mx
+
+    return int(model(mx.zeros((1, 1), dtype=mx.uint32), cache=make_prompt_cache(model)).shape[-1])

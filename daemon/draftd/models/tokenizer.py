@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+_PENDING = 8  # tokens that may be waited for, until they have a text: a character is of four at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,16 @@ class Tokenizer:
         return str(self._wrapper.decode([token for token in tokens if token not in self.eos_ids]))
 
     def detokenizer(self) -> Detokenizer:
-        return Detokenizer(self._wrapper.detokenizer)
+        from draftd.models.mlx_lm import BPEStreamingDetokenizer, SPMStreamingDetokenizer
+
+        # Of mlx-lm's own only the table of tokens: they drop spaces at the start of a text or line, and an id that no
+        # token has is a text or an error.
+        known = self._wrapper.detokenizer
+        if isinstance(known, BPEStreamingDetokenizer):
+            return Detokenizer(_byte_level(known.tokenmap))
+        if isinstance(known, SPMStreamingDetokenizer):
+            return Detokenizer(_sentence_piece(known.tokenmap), strip=known.trim_space)
+        return _Windowed(self.decode)
 
 
 def _template(wrapper: Any) -> ChatTemplate | None:
@@ -68,19 +81,85 @@ def _template(wrapper: Any) -> ChatTemplate | None:
     return ChatTemplate(inner.get_chat_template(None, None), json.loads(json.dumps(variables, default=str)))
 
 
-class Detokenizer:
-    """Token ids to text, piece by piece. One instance serves one text."""
+def check_template(wrapper: Any) -> None:
+    """Raises ValueError where there are templates and none can be used. One is parsed and no more: compiling it would
+    compute what is constant in it, however large."""
+    from jinja2 import TemplateSyntaxError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    def __init__(self, streaming: Any) -> None:
-        self._streaming = streaming
-        streaming.reset()
+    template = _template(wrapper) if wrapper.has_chat_template else None
+    if template is not None:
+        # What transformers adds to the language: a tag for what the model has said.
+        source = re.sub(r"{%-?\s*(end)?generation\s*-?%}", "", template.source)
+        try:
+            ImmutableSandboxedEnvironment(extensions=["jinja2.ext.loopcontrols"]).parse(source)
+        except TemplateSyntaxError as error:
+            raise ValueError(f"{error.message} (line {error.lineno})") from None
+
+
+class Detokenizer:
+    """Token ids to text, piece by piece, as the whole would be decoded. One instance serves one text."""
+
+    def __init__(self, bytes_of: Callable[[int], bytes], *, strip: bool = False) -> None:
+        """For tokenizers each of whose tokens stands for some bytes. `strip`: a space that the text begins with is no
+        part of it."""
+        self._bytes_of, self._strip = bytes_of, strip
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, token: int) -> str:
         """The text that became certain with this token; empty while a character is unfinished."""
-        self._streaming.add_token(token)
-        return str(self._streaming.last_segment)
+        return self._stripped(self._decoder.decode(self._bytes_of(token)))
 
     def finish(self) -> str:
         """What remains; an unfinished character becomes U+FFFD."""
-        self._streaming.finalize()
-        return str(self._streaming.last_segment)
+        return self._stripped(self._decoder.decode(b"", final=True))
+
+    def _stripped(self, text: str) -> str:
+        if self._strip and text:
+            self._strip, text = False, text.removeprefix(" ")
+        return text
+
+
+def _byte_level(pieces: Sequence[str | None]) -> Callable[[int], bytes]:
+    from draftd.models.mlx_lm import byte_characters
+
+    table = byte_characters()
+
+    def bytes_of(token: int) -> bytes:
+        piece = (pieces[token] if token < len(pieces) else None) or ""
+        try:
+            return bytes([table[character] for character in piece])
+        except KeyError:  # an added token, as it is written
+            return piece.encode()
+
+    return bytes_of
+
+
+def _sentence_piece(pieces: Sequence[bytes]) -> Callable[[int], bytes]:
+    space = "\u2581".encode()
+    return lambda token: pieces[token].replace(space, b" ") if token < len(pieces) else b""
+
+
+class _Windowed(Detokenizer):
+    """For all others: what a token adds to the text of those right before it."""
+
+    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+        self._decode = decode
+        self._tokens: list[int] = []
+        self._before, self._shown = 0, ""  # how many of them were shown, and their text
+
+    def add(self, token: int) -> str:
+        self._tokens.append(token)
+        return self._added(final=len(self._tokens) - self._before >= _PENDING)
+
+    def finish(self) -> str:
+        return self._added(final=True)
+
+    def _added(self, *, final: bool) -> str:
+        text = self._decode(self._tokens)
+        piece = text[len(self._shown) :]
+        if not final and (not piece or text.endswith("\ufffd")):
+            return ""
+        del self._tokens[: self._before]
+        self._before, self._shown = len(self._tokens), self._decode(self._tokens)
+        return piece

@@ -36,6 +36,11 @@ class ModelSettings(Section):
         default=None,
         description="A lighter quantisation of the draft: a folder or a hub id. Unset: none.",
     )
+    adapter_path: HomePath | None = Field(
+        default=None,
+        description="LoRA adapter of the model: the folder that `mlx_lm.lora` made. DoRA and full fine-tuning too. "
+        "Unset: none.",
+    )
     prompt_lookup: bool = Field(
         default=True, description="Also offer drafting by looking up n-grams in the prompt and output."
     )
@@ -47,6 +52,8 @@ class ModelSettings(Section):
     def _draft_needs_target(self) -> Self:
         if self.draft_path is not None and self.path is None:
             raise ConfigError("model.draft_path", self.draft_path, "only together with model.path")
+        if self.adapter_path is not None and self.path is None:
+            raise ConfigError("model.adapter_path", str(self.adapter_path), "only together with model.path")
         if self.light_draft_path is not None and self.draft_path is None:
             raise ConfigError("model.light_draft_path", self.light_draft_path, "only together with model.draft_path")
         return self

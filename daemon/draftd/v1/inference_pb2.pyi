@@ -265,7 +265,7 @@ class GetModelRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetModelResponse(_message.Message):
-    __slots__ = ("model", "draft_model", "context_length", "vocab_size", "speculation_available", "speculation_reason", "default_max_tokens", "max_draft_tokens", "weight_bytes", "draft_weight_bytes", "chat_template", "light_draft_model", "light_draft_reason", "depth_mode", "drafters", "batched", "batched_reason", "architecture", "layers", "partial_prefixes", "position_bytes", "sequence_bytes", "largest_context", "end_tokens", "tools", "thinking")
+    __slots__ = ("model", "draft_model", "context_length", "vocab_size", "speculation_available", "speculation_reason", "default_max_tokens", "max_draft_tokens", "weight_bytes", "draft_weight_bytes", "chat_template", "light_draft_model", "light_draft_reason", "depth_mode", "drafters", "batched", "batched_reason", "architecture", "layers", "partial_prefixes", "position_bytes", "sequence_bytes", "largest_context", "end_tokens", "tools", "thinking", "left_out")
     class LayersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -306,6 +306,7 @@ class GetModelResponse(_message.Message):
     END_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TOOLS_FIELD_NUMBER: _ClassVar[int]
     THINKING_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     model: str
     draft_model: str
     context_length: int
@@ -332,4 +333,5 @@ class GetModelResponse(_message.Message):
     end_tokens: _containers.ScalarMap[int, str]
     tools: bool
     thinking: bool
-    def __init__(self, model: _Optional[str] = ..., draft_model: _Optional[str] = ..., context_length: _Optional[int] = ..., vocab_size: _Optional[int] = ..., speculation_available: _Optional[bool] = ..., speculation_reason: _Optional[str] = ..., default_max_tokens: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., draft_weight_bytes: _Optional[int] = ..., chat_template: _Optional[bool] = ..., light_draft_model: _Optional[str] = ..., light_draft_reason: _Optional[str] = ..., depth_mode: _Optional[_Union[DepthMode, str]] = ..., drafters: _Optional[_Iterable[str]] = ..., batched: _Optional[bool] = ..., batched_reason: _Optional[str] = ..., architecture: _Optional[str] = ..., layers: _Optional[_Mapping[str, int]] = ..., partial_prefixes: _Optional[bool] = ..., position_bytes: _Optional[int] = ..., sequence_bytes: _Optional[int] = ..., largest_context: _Optional[int] = ..., end_tokens: _Optional[_Mapping[int, str]] = ..., tools: _Optional[bool] = ..., thinking: _Optional[bool] = ...) -> None: ...
+    left_out: str
+    def __init__(self, model: _Optional[str] = ..., draft_model: _Optional[str] = ..., context_length: _Optional[int] = ..., vocab_size: _Optional[int] = ..., speculation_available: _Optional[bool] = ..., speculation_reason: _Optional[str] = ..., default_max_tokens: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., draft_weight_bytes: _Optional[int] = ..., chat_template: _Optional[bool] = ..., light_draft_model: _Optional[str] = ..., light_draft_reason: _Optional[str] = ..., depth_mode: _Optional[_Union[DepthMode, str]] = ..., drafters: _Optional[_Iterable[str]] = ..., batched: _Optional[bool] = ..., batched_reason: _Optional[str] = ..., architecture: _Optional[str] = ..., layers: _Optional[_Mapping[str, int]] = ..., partial_prefixes: _Optional[bool] = ..., position_bytes: _Optional[int] = ..., sequence_bytes: _Optional[int] = ..., largest_context: _Optional[int] = ..., end_tokens: _Optional[_Mapping[int, str]] = ..., tools: _Optional[bool] = ..., thinking: _Optional[bool] = ..., left_out: _Optional[str] = ...) -> None: ...

@@ -81,6 +81,13 @@ def test_what_makes_a_pair_or_a_machine_another(
     assert identity(settings(pair, max_draft_tokens=3)) != before
     assert identity(Settings(model=pair.model_copy(update={"prompt_lookup": False}))) != before
     assert identity(Settings(model=pair.model_copy(update={"draft_path": None}))) != before
+    (adapter := tmp_path / "adapter").mkdir()
+    (adapter / "adapters.safetensors").write_bytes(b"")
+    adapted = Settings(model=pair.model_copy(update={"adapter_path": adapter}))
+    without = identity(adapted)
+    assert without["target"] != before["target"]
+    (adapter / "adapters.safetensors").write_bytes(b"trained on")
+    assert identity(adapted) != without
     weights = tmp_path / "draft" / "model.safetensors"
     os.utime(weights, ns=(1, 1))
     assert identity(settings(pair)) != before, "weights that were written anew"
@@ -116,6 +123,7 @@ def test_whatever_changes_what_is_drafted_is_another_pair() -> None:
         ModelSettings(),
         ModelSettings(path="a"),
         ModelSettings(path="a", draft_path="b"),
+        ModelSettings(path="a", draft_path="b", adapter_path=Path("c")),
         ModelSettings(path="a", draft_path="c"),
         ModelSettings(path="a", draft_path="b", light_draft_path="c"),
         ModelSettings(path="a", draft_path="b", drafter=PROMPT_LOOKUP),

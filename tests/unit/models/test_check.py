@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,7 @@ from draftd.models.folder import ModelFolder
 from draftd.settings import load_settings
 from tests.conftest import NanoPair
 from tests.unit.cli.conftest import in_process, logging_as_it_was
+from tests.unit.engine.drafts import change_weights
 
 __all__ = ["logging_as_it_was"]
 
@@ -62,6 +64,29 @@ def lengthened(folder: Path) -> None:
         file.write(b"\n")
 
 
+def pickled(folder: Path) -> None:
+    (folder / WEIGHTS).unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(os.getpid))
+
+
+def of_type(dtype: str) -> Callable[[Path], object]:
+    """Another one in the header; the bytes stay."""
+
+    def change(folder: Path) -> None:
+        content = (folder / WEIGHTS).read_bytes()
+        (folder / WEIGHTS).write_bytes(content.replace(b'"BF16"', f'"{dtype}"'.encode().ljust(6), 1))
+
+    return change
+
+
+def of_whole_numbers(folder: Path) -> None:
+    """As FP8 comes without what mlx-lm needs to make numbers of it."""
+    import mlx.core as mx
+
+    name = "model.layers.0.mlp.up_proj.weight"
+    change_weights(folder, lambda one, array: array.astype(mx.uint8) if one == name else array)
+
+
 def without_a_shard(folder: Path) -> None:
     (folder / WEIGHTS).rename(folder / SHARDS[0])
     (folder / INDEX).write_text(json.dumps({"weight_map": {"a": SHARDS[0], "b": SHARDS[1]}}))
@@ -91,6 +116,15 @@ DAMAGE = {
     "a page": (rewritten(WEIGHTS, "<!DOCTYPE html><html>"), "model.safetensors is no safetensors file", "fetch"),
     "no header": (rewritten(WEIGHTS, "\2" + "\0" * 7 + "[]"), "its header cannot be read", "fetch"),
     "too long": (lengthened, "model.safetensors is too long: it has 1,427,361 bytes", "fetch"),
+    "pickle": (pickled, "in this folder; pytorch_model.bin is of a kind that draftd never reads", "mlx_lm.convert"),
+    "another type": (of_type("F32"), "is damaged: ", "fetch"),
+    "whole numbers": (of_whole_numbers, "mlp.up_proj.weight is uint8, where its layer needs floating", "fetch"),
+    "broken generation": (rewritten("generation_config.json", "{"), "generation_config.json is not JSON", "fetch"),
+    "broken template": (
+        rewritten("chat_template.jinja", "{{ messages }"),
+        "its chat template cannot be used: ValueError: unexpected '}' (line 1)",
+        "fetch",
+    ),
     "no tokenizer": (without(TOKENIZER), "no tokenizer (tokenizer.json or the like)", "fetch"),
     "broken tokenizer": (rewritten(TOKENIZER, '{"model": {}}'), "its tokenizer cannot be loaded", "fetch"),
     "another model's weights": (configured(hidden_size=64), "mlx-lm cannot load it: ValueError: ", "fetch"),

@@ -79,6 +79,9 @@ async def test_what_a_template_refuses_or_makes_too_long_is_the_callers_error(re
     refuses = ChatTemplate("{{ raise_exception('roles must alternate') }}", {})
     with pytest.raises(InvalidRequest, match="roles must alternate"):
         await renderer.render(refuses, TALK, 100, "a")
+    for escapes in ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "{% set x = messages.append(1) %}"):
+        with pytest.raises(InvalidRequest, match="messages that the model's template accepts .*(unsafe|not safely)"):
+            await renderer.render(ChatTemplate(escapes, {}), TALK, 1000, "a")
     with pytest.raises(InvalidRequest, match="got '1000 characters when rendered'; allowed: at most 100"):
         await renderer.render(ChatTemplate("{{ 'x' * 1000 }}", {}), TALK, 100, "a")
     with pytest.raises(InvalidRequest):

@@ -31,6 +31,7 @@ from draftd.hardware.sample import HardwareSample
 from draftd.hardware.state import HardwareState, advance, takeable
 from draftd.hardware.system import system_probe
 from draftd.models import blas
+from draftd.models.check import not_served
 from draftd.models.folder import ModelFolder, is_hub_id
 from draftd.models.tokenizer import Tokenizer
 from draftd.service.request import ServedModel
@@ -73,6 +74,7 @@ _STYLES = {Verdict.OK: "green", Verdict.NOTE: "yellow", Verdict.BAD: "bold red"}
 def command(
     model: Annotated[str | None, typer.Option("--model", help="As for serve.")] = None,
     draft_model: Annotated[str | None, typer.Option("--draft-model", help="As for serve.")] = None,
+    adapter_path: Annotated[Path | None, typer.Option("--adapter-path", help="As for serve.")] = None,
     port: Annotated[int | None, typer.Option("--port", help="As for serve.")] = None,
     config: options.Config = None,
     assignments: options.Assignments = None,
@@ -80,7 +82,12 @@ def command(
 ) -> None:
     """Check the machine, models, ports, folders and the collector; say what the pair can do. Exits 1 when something is
     wrong. Reads no weights."""
-    overrides: dict[str, object] = {"model.path": model, "model.draft_path": draft_model, "server.port": port}
+    overrides: dict[str, object] = {
+        "model.path": model,
+        "model.draft_path": draft_model,
+        "model.adapter_path": adapter_path,
+        "server.port": port,
+    }
     findings = examine(config, overrides | options.parse_assignments(assignments))
     if json:
         output.print_json([dataclasses.asdict(finding) for finding in findings])
@@ -139,7 +146,7 @@ def check_models(settings: Settings) -> list[Finding]:
     blas.load_blas()  # before MLX is imported
     quiet_transformers()
     path, draft = paths_of(settings.model)
-    found, target = _open("model", path)
+    found, target = _open("model", path, settings.model.adapter_path)
     findings, drafts, refused = [found], dict[DrafterName, _Opened](), dict[DrafterName, str]()
     for name, subject, pair, named in (
         (DRAFT_MODEL, "draft model", "pair", draft),
@@ -166,14 +173,14 @@ def check_models(settings: Settings) -> list[Finding]:
     return [*findings, *foresee(settings, machine, target, drafts, refused)]
 
 
-def _open(subject: str, path: str) -> tuple[Finding, _Opened | None]:
+def _open(subject: str, path: str, adapter: Path | None = None) -> tuple[Finding, _Opened | None]:
     """What is found; None where something is wrong, or where it is not here."""
     from draftd.engine.cache.layouts import why_not_batched
 
     if is_hub_id(path):
         return _note(subject, f"{path}: no such folder, so a hub id: it is downloaded when it is served"), None
     try:
-        folder = ModelFolder(path, subject)
+        folder = ModelFolder(path, subject, adapter)
         model, config = folder.open()
         tokenizer = folder.tokenizer(config)
     except ModelLoadError as error:
@@ -213,6 +220,7 @@ def foresee(
         refused=refused,
         sources={LIGHT_DRAFT_MODEL: HeldDraft(light.model)} if light else {},
         architecture=target.config["model_type"],
+        left_out=not_served(target.config),
     )
     needed = models.info.weight_bytes + models.info.draft_weight_bytes
     loaded = dataclasses.replace(

@@ -28,6 +28,7 @@ def command(
     drafting: options.Drafting,
     model: Annotated[str | None, _model("--model", help="Folder or hub id. Without one: the embedded pair.")] = None,
     draft_model: Annotated[str | None, _model("--draft-model", help="Folder or hub id of the draft.")] = None,
+    adapter_path: Annotated[Path | None, _model("--adapter-path", help="LoRA adapter of the model: a folder.")] = None,
     max_batch: Annotated[int | None, options.decoding("--max-batch", help="Requests decoded together.")] = None,
     host: Annotated[str | None, _listen("--host", help="Beyond loopback: TLS and a token.")] = None,
     port: Annotated[int | None, _listen("--port", help="0 picks a free one.")] = None,
@@ -45,6 +46,7 @@ def command(
     overrides: dict[str, object] = {
         "model.path": model,
         "model.draft_path": draft_model,
+        "model.adapter_path": adapter_path,
         "model.drafter": drafting.drafter,
         "engine.max_draft_tokens": drafting.max_draft_tokens,
         "engine.depth_mode": drafting.depth_mode,

@@ -15,6 +15,7 @@ from draftd.engine.drafters.base import Draft, Drafter, DraftSequence
 from draftd.engine.sampling.acceptance import draw
 from draftd.engine.sampling.transforms import Sampling, uniforms
 from draftd.engine.step import places_after
+from draftd.models.mlx_lm import vocabulary_size
 
 _FORWARDS = 32  # that a rollback goes back over: one for each token of a block
 
@@ -30,6 +31,7 @@ class DraftModel(Drafter):
         self, model: Any, vocabulary: int, most_rows: int | None = None, prefix: PrefixCache | None = None
     ) -> None:
         self._vocabulary = vocabulary  # of the target: the pair may pad their embeddings differently
+        self._last = vocabulary_size(model) - 1  # that it has an embedding of
         self._caches: Caches = make_caches(model, most_rows, _FORWARDS)
         self._sequences: list[DraftSequence] = []
         self._prefix = prefix or PrefixCache()
@@ -52,7 +54,8 @@ class DraftModel(Drafter):
         wanted = {self._places[id(sequence)] for sequence in sequences}
         pieces: list[list[int]] = []
         for i, (sequence, n) in enumerate(zip(self._sequences, self._caches.lengths, strict=True)):
-            pieces.append(sequence.tokens[n : min(n + chunk, len(sequence.tokens) - 1)] if i in wanted else [])
+            piece = sequence.tokens[n : min(n + chunk, len(sequence.tokens) - 1)] if i in wanted else []
+            pieces.append(self._embedded(piece))
         if any(pieces):
             self._caches.forward(padded(pieces), [len(p) for p in pieces])
             mx.eval(self._caches.arrays())
@@ -63,7 +66,7 @@ class DraftModel(Drafter):
             self._prefill.open(key, whole, sequence.tokens if sequence.shares else ())
         start = self._prefill.held(key)
         if start < whole:
-            self._prefill.take_in(key, sequence.tokens[start : min(start + chunk, whole)])
+            self._prefill.take_in(key, self._embedded(sequence.tokens[start : min(start + chunk, whole)]))
             self._prefill.settle(key)
         if self._prefill.held(key) < whole:
             self._prefill.keep_piece(key, sequence.tokens)
@@ -166,7 +169,7 @@ class DraftModel(Drafter):
     def _catch_up(self, asked: Sequence[int]) -> mx.array:
         """Feeds what each text has and its cache has not; returns the logits after the text, rows × vocabulary."""
         behind = zip(self._sequences, self._caches.lengths, asked, strict=True)
-        pending = [sequence.tokens[n:] if wanted else [] for sequence, n, wanted in behind]
+        pending = [self._embedded(sequence.tokens[n:]) if wanted else [] for sequence, n, wanted in behind]
         widths = [len(p) for p in pending]
         logits = self._caches.forward(padded(pending), widths)
         for sequence, wanted in zip(self._sequences, asked, strict=True):
@@ -175,6 +178,10 @@ class DraftModel(Drafter):
         if min(widths) == max(widths):
             return logits[:, -1]
         return logits[mx.arange(len(pending)), mx.array([max(w, 1) - 1 for w in widths])]
+
+    def _embedded(self, tokens: list[int]) -> list[int]:
+        """The target's padding, beyond what the draft has, goes in as its own: MLX reads past an array's end."""
+        return [min(token, self._last) for token in tokens] if self._last < self._vocabulary - 1 else tokens
 
     def _fitted(self, logits: mx.array) -> mx.array:
         """Cuts or pads the vocabulary axis to the target's."""

@@ -92,7 +92,7 @@ class Manifests:
     def _model(self, name: str, weight_bytes: int, files: ModelFiles | None) -> pb.ModelManifest:
         if files is None:
             return pb.ModelManifest(name=name, quantization="none", weight_bytes=weight_bytes)
-        fingerprint = self._fingerprints.of(files.folder)
+        fingerprint = self._fingerprints.of(files.folder, files.adapter)
         return pb.ModelManifest(
             name=name,
             quantization=fingerprint.quantization,

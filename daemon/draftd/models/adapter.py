@@ -1,0 +1,72 @@
+"""An adapter: what fine-tuning added to a model, in a folder of its own, as `mlx_lm.lora` makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from draftd.errors import ModelLoadError
+from draftd.models.check import check_no_pointer, check_weights, read_json
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapters.safetensors"
+_ANOTHER = "give the folder that `mlx_lm.lora` made (--adapter-path)"
+_FETCH = "fetch the adapter again"
+_KINDS = ("lora", "dora", "full")
+_NUMBERS = ("rank", "scale", "dropout")
+
+
+def check_adapter(folder: Path) -> None:
+    """By the names, sizes and headers of its files. Raises ModelLoadError for the first that is wrong, OSError for one
+    that cannot be read. Whether it goes with the model is found when it is applied."""
+    if not folder.is_dir():
+        raise ModelLoadError("no such folder", _ANOTHER)
+    for name in (CONFIG, WEIGHTS):
+        if not (folder / name).is_file():
+            peft = next(folder.glob("adapter_model.*"), None)
+            also = f"; {peft.name} is PEFT's, which mlx-lm does not read" if peft else ""
+            raise ModelLoadError(f"no {name} in this folder{also}", _ANOTHER)
+        check_no_pointer(folder / name)
+    _check_config(read_json(folder / CONFIG))
+    names = check_weights(folder / WEIGHTS)
+    alone = sorted(name for name in names if name.endswith(".lora_b") and f"{name[:-1]}a" not in names)
+    if alone or not names:
+        what = f"has {alone[0]} without its lora_a" if alone else "is empty"
+        raise ModelLoadError(f"{WEIGHTS} {what}", _FETCH)
+
+
+def apply_adapter(model: Any, folder: Path) -> None:
+    """Puts it on mlx-lm's model; its weights are not read yet. Raises ModelLoadError where it is another model's."""
+    from draftd.models.mlx_lm import load_adapters
+
+    try:
+        load_adapters(model, str(folder))
+    except ValueError as error:
+        first, *arrays = str(error).splitlines()
+        what = f"{len(arrays)} arrays do not fit the model, such as {arrays[0].strip()}" if arrays else first
+        raise ModelLoadError(f"{WEIGHTS}: {what}", "give an adapter that was made for this model") from None
+
+
+def _check_config(config: Any) -> None:
+    """What mlx-lm reads of it."""
+
+    def refuse(what: str, cure: str = _ANOTHER) -> NoReturn:
+        raise ModelLoadError(f"{CONFIG} {what}", cure)
+
+    if not isinstance(config, Mapping):
+        refuse("is no table", _FETCH)
+    if "peft_type" in config:
+        refuse("is PEFT's, whose adapters mlx-lm does not read", "merge it into its model, and convert that")
+    kind = config.get("fine_tune_type", "lora")
+    if kind not in _KINDS:
+        refuse(f"has fine_tune_type {kind!r}, not one of {', '.join(_KINDS)}")
+    if kind == "full":
+        return
+    parameters = config.get("lora_parameters")
+    if not isinstance(config.get("num_layers"), int) or not isinstance(parameters, Mapping):
+        refuse("has no num_layers and lora_parameters")
+    for name in _NUMBERS:
+        if not isinstance(parameters.get(name), (int, float)):
+            refuse(f"has no number lora_parameters.{name}")
+    if parameters["rank"] < 1:
+        refuse(f"has lora_parameters.rank {parameters['rank']}, which must be at least 1")
