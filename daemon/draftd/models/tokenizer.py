@@ -101,7 +101,7 @@ class Detokenizer:
     """Token ids to text, piece by piece, as the whole would be decoded. One instance serves one text."""
 
     def __init__(self, bytes_of: Callable[[int], bytes], *, strip: bool = False) -> None:
-        """For tokenizers each of whose tokens stands for some bytes. `strip`: a space that the text begins with is no
+        """For tokenizers whose every token is some bytes. `strip`: a space that the text begins with is no
         part of it."""
         self._bytes_of, self._strip = bytes_of, strip
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
