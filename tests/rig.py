@@ -223,6 +223,8 @@ def _taken_in(caches: Caches, rows: Sequence[DecodeSequence], but: int = 0) -> m
     assert caches.lengths == []
     tokens = mx.array([row.tokens[: len(row.tokens) - but] for row in rows], dtype=mx.uint32)
     caches.lengths = [0] * len(rows)
+    for window in caches.windows.values():
+        window.hold(caches.lengths)
     logits = caches.forward(tokens, [tokens.shape[1]] * len(rows))
     mx.eval(caches.arrays(), logits)
     return logits

@@ -1,16 +1,17 @@
 """How many requests may begin: as many as the key-value caches have room for, not only as many as the batch has.
 
-A request reserves what it can come to need, its prompt and all that it may be answered with, as the batched cache lays
-sequences out: all are as wide as the longest. During its prefill its prompt lies in arrays of its own besides.
+A request reserves what it can come to need, its prompt and all that it may be answered with, and the spare room of its
+arrays.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from draftd.core import DecodeRequest
-from draftd.engine.cache.base import MARGIN, STEP, slots, stepped
+from draftd.engine.cache.groups import room
 from draftd.engine.sequence import DecodeSequence
 from draftd.errors import InvalidRequest, NoMemory
 
@@ -21,35 +22,21 @@ _RETRY_SECONDS = 10.0  # other programs may have given memory back by then
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How much the caches of a target and its draft take. `batched`: sequences share arrays, as wide as the longest."""
+    """How much the caches of a target and its draft take."""
 
     position_bytes: int  # of one position of one sequence
-    batched: bool
-    most_rows: int
     context_length: int
     window_bytes: int = 0  # of one sequence, however long: of layers that keep a window of it
 
     def held(self, lengths: Sequence[int]) -> int:
-        """Bytes at most, for running sequences of these lengths."""
-        wide = [stepped(length + MARGIN) for length in lengths]
-        rows = slots(len(wide), self.most_rows) if self.batched else len(wide)
-        positions = rows * max(wide, default=0) if self.batched else sum(wide)
-        return positions * self.position_bytes + rows * self.window_bytes
-
-    def prefilling(self, prompt: int) -> int:
-        """Bytes besides, while a prompt of so many tokens is prefilled."""
-        return stepped(prompt + MARGIN) * self.position_bytes + self.window_bytes
-
-    def largest(self, limit: int, prompt: int | None = None) -> int:
-        """Tokens of the longest text that fits, alone, of a prompt of so many; of the longest prompt for None."""
-        steps = max(0, limit - 2 * self.window_bytes) // max(1, self.position_bytes) // STEP
-        rest = steps // 2 if prompt is None else steps - stepped(prompt + MARGIN) // STEP
-        return rest * STEP - MARGIN - (prompt is None)
+        """Bytes at most, for sequences of these lengths."""
+        return sum(room(length) for length in lengths) * self.position_bytes + len(lengths) * self.window_bytes
 
     def longest(self, limit: int) -> int:
-        """Tokens of the longest text that a request may have, prompt and answer, where all may take `limit` bytes."""
-        prompt = self.largest(limit)
-        return min(self.context_length, prompt + 1 if prompt > 0 else 0) if limit else self.context_length
+        """Tokens of the longest text that a request may have, prompt and answer, where all may take `limit` bytes, 0
+        for no limit."""
+        lengths = range(self.context_length + 1)
+        return max(0, bisect_right(lengths, limit, key=lambda n: self.held([n])) - 1) if limit else self.context_length
 
 
 def derived(layout: Layout, headroom: int | None, memory: int | None) -> int:
@@ -59,7 +46,7 @@ def derived(layout: Layout, headroom: int | None, memory: int | None) -> int:
     if headroom is None and memory is None:
         return 0
     share = headroom * _HEADROOM_SHARE if headroom is not None else (memory or 0) * _MEMORY_SHARE
-    one = layout.held([layout.context_length]) + layout.prefilling(layout.context_length)
+    one = layout.held([layout.context_length])
     return max(1, int(share), min(one, int((memory or 0) * _MEMORY_SHARE)))
 
 
@@ -86,7 +73,7 @@ class Admission:
         never fit, NoMemory where the machine has less memory left than it needs."""
         prompt = len(request.prompt)
         whole = min(prompt + request.max_tokens, self._layout.context_length)
-        need = self._layout.held([whole]) + self._layout.prefilling(prompt)
+        need = self._layout.held([whole])
         if not self.limit or need <= self.limit:
             free = self._available()
             if free is not None and need > free + held:
@@ -94,9 +81,9 @@ class Admission:
                 raise NoMemory(f"{what}; the machine has {free + held} bytes left", retry_after=_RETRY_SECONDS)
             return
         why = f"it needs {need} bytes, and key-value caches may take {self.limit} bytes (engine.kv_cache_bytes)"
-        most = self._layout.largest(self.limit, prompt) - prompt
+        most = self._layout.longest(self.limit) - prompt
         if most < 1:
-            longest = max(0, self._layout.largest(self.limit))
+            longest = max(0, most + prompt - 1)
             raise InvalidRequest("prompt", f"{prompt} tokens", f"at most {longest} tokens: {why}")
         raise InvalidRequest("max_tokens", request.max_tokens, f"at most {most} after {prompt} tokens: {why}")
 
@@ -112,7 +99,6 @@ class Admission:
         if not prefilling and not running:
             return True
         need = self._layout.held([_whole(one) for one in (*running, *prefilling, sequence)])
-        need += sum(self._layout.prefilling(len(one.tokens)) for one in (*prefilling, sequence))
         if self.limit and need > self.limit:
             return False
         headroom, more = self._headroom(), max(0, need - held)

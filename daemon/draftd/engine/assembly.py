@@ -60,7 +60,7 @@ def assemble_engine(
     """`learnt`: of the same pair on the same machine, from before. `cancelled`: requests that are to end, by id;
     `report` takes a line for people."""
     prefix = PrefixCache(limits.prefix_cache_bytes)
-    drafters = Drafters(models, limits.max_batch, prefix)
+    drafters = Drafters(models, prefix)
     layout, limit, info = cache_limit(models, limits)
 
     def available() -> int | None:
@@ -85,7 +85,7 @@ def assemble_engine(
         except Exception as error:
             _log.warning("what a step costs could not be measured; it is learnt from requests", exc_info=error)
     scheduler = Scheduler(
-        target=LocalTarget(target, info.vocab_size, limits.max_batch, prefix),
+        target=LocalTarget(target, info.vocab_size, prefix),
         drafters=drafters.make,
         eos=models.tokenizer.eos_ids,
         vocabulary=info.vocab_size,
@@ -106,7 +106,7 @@ def cache_limit(models: LoadedModels, limits: Limits) -> tuple[Layout, int, Mode
     nothing: weights may have been read or not."""
     each = [cache_bytes(model) for model in (models.target, models.draft) if model is not None]
     position, window = (sum(some) for some in zip(*each, strict=True))
-    layout = Layout(position, models.info.batched, limits.max_batch, models.info.context_length, window)
+    layout = Layout(position, models.info.context_length, window)
     limit = limits.kv_cache_bytes
     if limit is None:
         limit = derived(layout, limits.headroom(), psutil.virtual_memory().total)

@@ -19,7 +19,6 @@ import pytest
 from scipy import stats
 
 from draftd.core import PROMPT_LOOKUP, SamplingParams
-from draftd.engine.cache import base as room
 from draftd.engine.sampling import acceptance as acceptance_rule
 from draftd.engine.sampling.noise import Noise
 from draftd.engine.sampling.transforms import Sampling
@@ -35,13 +34,6 @@ PARAMS = {
     "top_k": SamplingParams(temperature=1.2, top_k=3),
     "min_p": SamplingParams(temperature=1.0, min_p=0.3),
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _short_texts_in_small_caches():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(room, "STEP", 8)  # what hundreds of rows hold is copied each time that one of them ends
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from draftd.core import FinishReason
 from draftd.engine.admission import Admission, Layout, derived
-from draftd.engine.cache.base import MARGIN
 from draftd.engine.cache.layouts import cache_bytes
 from draftd.engine.prefilling import _OVERTAKEN
 from draftd.errors import InvalidRequest, NoMemory
@@ -22,8 +21,8 @@ MODELS = pair(tiny_llama(1), tiny_llama(2))
 EACH = cache_bytes(MODELS.target).position + cache_bytes(MODELS.draft).position
 
 
-def layout(batched: bool = True, each: int = EACH, rows: int = 8, context: int = 4096) -> Layout:
-    return Layout(each, batched, rows, context)
+def layout(each: int = EACH, context: int = 4096) -> Layout:
+    return Layout(each, context)
 
 
 def rig(limit: int, models=MODELS, each: int = EACH, **options) -> Rig:
@@ -40,19 +39,17 @@ def test_what_a_position_takes_is_measured():
     assert cache_bytes(tiny_llama(4, sliding=16)) == (of_a_layer, (15 + 16 + 64) * of_a_layer), "one layer of each kind"
 
 
-def test_rows_reserve_what_they_can_come_to_need_as_wide_as_the_longest():
-    assert layout(each=1).held([100, 100, 600]) == 4 * 768
-    assert layout(each=1, rows=3).held([100, 100, 600]) == 3 * 768
-    assert layout(False, each=1).held([100, 100, 600]) == 256 + 256 + 768
+def test_rows_reserve_what_they_can_come_to_need_and_a_quarter_more():
+    assert layout(each=1).held([100, 100, 600]) == 125 + 125 + 750 + 3 * 64
     assert layout(each=1).held([]) == 0
-    windows = Layout(1, True, 8, 4096, window_bytes=1000)
-    assert windows.held([100, 100, 600]) == 4 * 768 + 4 * 1000
-    assert windows.largest(2 * 768 + 2 * 1000) == 768 - MARGIN - 1
+    windows = Layout(1, 4096, window_bytes=1000)
+    assert windows.held([100, 100, 600]) == layout(each=1).held([100, 100, 600]) + 3 * 1000
+    assert windows.longest(750 + 64 + 1000) == 600
 
 
 def test_who_does_not_fit_waits_until_another_has_left_and_is_seen_to(caplog):
     caplog.set_level(logging.INFO)
-    limit = positions(2 * 256 + 256)
+    limit = layout().held([43, 42])
     one = rig(limit)
     first = one.add(request([1, 2, 3], speculative(2), max_tokens=40))
     one.scheduler.step()
@@ -71,7 +68,7 @@ def test_who_does_not_fit_waits_until_another_has_left_and_is_seen_to(caplog):
 
 
 def test_who_is_held_back_is_overtaken_no_more_often_than_that():
-    one = rig(positions(4 * 512))
+    one = rig(layout().held([910]))
     one.add(request([1] * 10, autoregressive(), max_tokens=300))
     one.scheduler.step()
     big = one.add(request([2] * 10, autoregressive(), max_tokens=900))
@@ -86,8 +83,7 @@ def test_who_is_held_back_is_overtaken_no_more_often_than_that():
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_caches_never_take_more_than_the_limit_and_texts_are_those_alone(data):
-    steps = data.draw(st.sampled_from([4, 6, 9, 16, 40]))
-    limit = positions(steps * 256)
+    limit = positions(data.draw(st.sampled_from([128, 400, 800, 2000, 9000])))
     one, sinks = rig(limit), []
     admission = Admission(layout(), limit)
     for i in range(data.draw(st.integers(1, 8))):
@@ -113,14 +109,14 @@ def test_caches_never_take_more_than_the_limit_and_texts_are_those_alone(data):
     assert one.scheduler.kv_cache_bytes == 0
 
 
-@pytest.mark.parametrize("prompt", [10, 300, 1000])
+@pytest.mark.parametrize("prompt", [10, 300, 2000])
 def test_the_largest_that_is_allowed_is_allowed_and_one_more_is_refused(prompt):
     admission = Admission(layout(), positions(8 * 256))
     with pytest.raises(InvalidRequest) as refused:
         admission.check(request([1] * prompt, autoregressive(), max_tokens=4000))
-    if prompt == 1000:
+    if prompt == 2000:
         assert refused.value.field == "prompt"
-        assert refused.value.value == "1000 tokens"
+        assert refused.value.value == "2000 tokens"
         most = int(refused.value.allowed.split()[2])
         admission.check(request([1] * most, autoregressive(), max_tokens=1))
         with pytest.raises(InvalidRequest, match="prompt"):
@@ -138,7 +134,7 @@ def test_a_refusal_has_both_figures_and_what_fits_is_known_before():
     limit = positions(8 * 256)
     admission, longest = Admission(layout(), limit), layout().longest(limit)
     admission.check(request([1] * (longest - 1), autoregressive(), max_tokens=1))
-    need = layout().held([longest + 1]) + layout().prefilling(longest)
+    need = layout().held([longest + 1])
     with pytest.raises(InvalidRequest, match=f"it needs {need} bytes, and .* may take {limit} bytes"):
         admission.check(request([1] * longest, autoregressive(), max_tokens=1))
     assert layout(context=400).longest(limit) == layout(context=400).longest(0) == 400
@@ -147,7 +143,7 @@ def test_a_refusal_has_both_figures_and_what_fits_is_known_before():
 
 def test_what_the_machine_has_no_memory_for_now_is_refused():
     asked = request([1] * 300, autoregressive(), max_tokens=100)
-    need = layout().held([400]) + layout().prefilling(300)
+    need = layout().held([400])
     for free, held in ((None, 0), (need, 0), (0, need)):  # others end, and give back what they hold
         Admission(layout(), 0, available=answering(free)).check(asked, held)
     with pytest.raises(NoMemory, match=f"400 tokens, .* needs {need} bytes .* has {need - 1} bytes left") as refused:
@@ -198,7 +194,7 @@ def test_a_limit_that_nobody_set_follows_from_headroom_or_memory():
     assert derived(layout(each=1), None, None) == 0
     assert derived(layout(each=1, context=100), 4_000_000, 10**9) == 3_000_000
     assert derived(layout(each=1, context=100), None, 8_000_000) == 1_000_000
-    one = layout(each=1).held([4096]) + layout(each=1).prefilling(4096)
+    one = layout(each=1).held([4096])
     assert derived(layout(each=1), 0, 10**9) == one, "a text as long as the context fits all the same"
     assert derived(layout(each=1), 0, 8000) == 1000, "unless that is too much for the machine"
 

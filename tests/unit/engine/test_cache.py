@@ -70,7 +70,6 @@ def test_rows_stay_exact_through_any_history(layout, model, data):
 def test_windows_stay_exact_over_texts_of_many_windows_and_take_no_more_memory(monkeypatch, seed):
     monkeypatch.setattr(window, "_LEAST_ROOM", 3)
     monkeypatch.setattr(window, "_SPARE", seed % 2)
-    monkeypatch.setattr(window, "_GRAIN", 1)
     dice, caches, texts, held = random.Random(seed), BatchedCaches(SLIDING), list[list[int]](), set[int]()
     for step in range(60):
         if len(texts) < 3 and step % 5 == 0:
@@ -92,19 +91,20 @@ def test_windows_stay_exact_over_texts_of_many_windows_and_take_no_more_memory(m
         if step == 40:
             caches.select([2, 0])
             texts = [texts[2], texts[0]]
-        held.add(caches._layers[1].allocation.capacity)
+        held |= {group.capacity for group in caches._layers[1].groups}
     assert max(map(len, texts)) > 100
-    assert max(held) <= 4 + seed % 2 + 3 + 6, "window, spare, room, widest block"
+    assert max(held) <= 3 + seed % 2 + 11, "what the next query sees, spare, the widest slice of a prompt"
 
 
-def test_capacity_grows_past_a_step():
+def test_capacity_grows():
     caches = make_caches(MODEL).fresh()
     text = [i % 31 for i in range(300)]
     for start in range(0, 300, 7):
         part = text[start : start + 7]
         caches.forward(mx.array([part]), [len(part)])
     check(caches, [text])
-    assert caches.nbytes == 2 * 2 * 512 * 2 * 8 * 4  # layers, keys and values, capacity, heads, dim, fp32
+    positions = caches.nbytes / (2 * 2 * 2 * 8 * 4)  # layers, keys and values, heads, dim, fp32
+    assert 300 < positions <= 1.25 * 300 + 64
 
 
 def test_all_rows_leaving_frees_the_arrays():

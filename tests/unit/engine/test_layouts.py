@@ -113,8 +113,8 @@ class InFours(BatchedAttention):
         return [new if new == old else new // 4 * 4 for new, old in zip(wanted, held, strict=True)]
 
 
-def in_fours(model: Any, most_rows: int | None = None, forwards: int = 1) -> BatchedCaches:
-    return BatchedCaches(model, most_rows, make=[BatchedAttention, InFours])
+def in_fours(model: Any, forwards: int = 1) -> BatchedCaches:
+    return BatchedCaches(model, make=[BatchedAttention, InFours])
 
 
 def test_all_layers_roll_back_as_far_as_the_one_that_goes_furthest():

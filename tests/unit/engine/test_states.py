@@ -89,7 +89,7 @@ def noisy(model: Any, made: Any) -> Any:
 @pytest.mark.parametrize("seed", range(2))
 def test_rows_stay_exact_while_they_join_leave_and_go_back(make, seed):
     model, dice = make(1), random.Random(seed)
-    caches, texts = make_caches(model, 4), list[list[int]]()
+    caches, texts = make_caches(model), list[list[int]]()
 
     def fed(blocks: list[list[int]]) -> list[np.ndarray]:
         """The logits after each row's block, with what a rollback went back beyond in front of it."""

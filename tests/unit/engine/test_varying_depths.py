@@ -20,7 +20,6 @@ from draftd.engine.drafters import draft_model as drafting
 from draftd.engine.drafters.base import Draft
 from draftd.engine.drafters.draft_model import DraftModel
 from tests.rig import Rig, automatic, autoregressive, pair, request, speculative, tiny_llama
-from tests.unit.engine import test_acceptance as harness
 from tests.unit.engine.test_acceptance import (
     BATCH,
     LENGTH,
@@ -37,8 +36,6 @@ from tests.whims import whims
 
 LOOKUP = PROMPT_LOOKUP
 PLANS = [automatic(3), automatic(1), automatic(2), autoregressive()]
-
-_short_texts_in_small_caches = harness._short_texts_in_small_caches  # the harness's own fixture
 
 
 @pytest.fixture(scope="module")

@@ -256,7 +256,7 @@ def foresee(
     if not chat:
         reasons["chat"] = "this model has no chat template"
     if (whole := info.context_length) > info.largest_context:
-        need = size(layout.held([whole]) + layout.prefilling(whole))
+        need = size(layout.held([whole]))
         reasons[f"texts of more than {info.largest_context:,} tokens"] = (
             f"{whole:,} need {need} of KV cache, and {size(limit)} are there"
         )

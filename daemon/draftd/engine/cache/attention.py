@@ -1,56 +1,24 @@
-"""Attention over rows of unlike length: rows beside each other that are about as long share a call, others do not.
+"""Attention over rows of unlike length: a call for each group of rows that lie in one array.
 
-One call for all rows reads each as far as the longest goes, and masks what lies beyond its own end: beside one long row
-four short ones cost as much as long ones. The layers of mlx-lm's models call a function of their own module for it.
-`installed` gives the layers of one model another: it asks the cache where rows are to be kept apart, and calls
-mlx-lm's for each run of them. Other models of the process, and mlx-lm itself, are left as they are.
+The layers of mlx-lm's models call a function of their own module for it. `installed` gives the layers of one model
+another: it asks the cache for the groups, and calls mlx-lm's for each. Other models of the process, and mlx-lm itself,
+are left as they are.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Sequence
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
 
+from draftd.engine.cache.layers import BatchedAttention
 from draftd.models.mlx_lm import base
 
 _NAME = "scaled_dot_product_attention"
 _MARK = "_draftd_keeps_rows_apart"
-_CALL = 320  # positions that are read in the time that a call of its own takes, measured
-_MOST = 31
-
-
-class Run(NamedTuple):
-    """Rows from `start` to before `stop`, of which none holds more than `longest` tokens."""
-
-    start: int
-    stop: int
-    longest: int
-
-
-def runs(lengths: Sequence[int], call_cost: int | None = None) -> list[Run]:
-    """Neighbours who share a call, in order: so that what all calls read, and what the calls themselves cost, is the
-    least. `lengths` are tokens, `call_cost` positions; none may be in a run with more than `_MOST` others."""
-    call = _CALL if call_cost is None else call_cost
-    least, cuts = [0] * (len(lengths) + 1), [0] * (len(lengths) + 1)
-    for stop in range(1, len(lengths) + 1):
-        best = longest = 0
-        for start in range(stop - 1, max(stop - 1 - _MOST, 0) - 1, -1):
-            longest = max(longest, lengths[start])
-            total = least[start] + (stop - start) * longest + call
-            if not best or total < best:
-                best, cuts[stop] = total, start
-        least[stop] = best
-    found: list[Run] = []
-    stop = len(lengths)
-    while stop:
-        found.append(Run(cuts[stop], stop, max(lengths[cuts[stop] : stop])))
-        stop = cuts[stop]
-    return found[::-1]
 
 
 def installed(model: Any) -> bool:
@@ -101,13 +69,16 @@ def _apart(
     sinks: mx.array | None = None,
 ) -> mx.array:
     attend = base.scaled_dot_product_attention
-    some = getattr(cache, "runs", ())
-    if len(some) < 2 or not isinstance(mask, mx.array):
+    groups = cache.apart() if isinstance(cache, BatchedAttention) else ()
+    if not groups:
         return attend(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
-    width = keys.shape[2] - max(run.longest for run in some)
     out = []
-    for start, stop, longest in some:
-        part, end = slice(start, stop), longest + width
-        held, seen = (keys[part, :, :end], values[part, :, :end]), mask[part, ..., :end]
-        out.append(attend(queries[part], *held, cache=cache, scale=scale, mask=seen, sinks=sinks))
-    return mx.concatenate(out, axis=0)
+    for (rows, _, first, end, _), held_keys, held_values in groups:
+        own, seen = queries if rows is None else queries[rows], mask
+        if isinstance(mask, mx.array):
+            seen = mask[..., first - cache.window.first : end - cache.window.first]
+            if rows is not None and mask.ndim == 4 and mask.shape[0] > 1:
+                seen = seen[rows]
+        out.append(attend(own, held_keys, held_values, cache=cache, scale=scale, mask=seen, sinks=sinks))
+    whole = mx.concatenate(out, axis=0)
+    return whole if cache.order is None else whole[cache.order]

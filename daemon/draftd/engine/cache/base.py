@@ -93,20 +93,6 @@ class BatchedSnapshot:
         return BatchedSnapshot(parts, length)
 
 
-STEP = 256  # capacity grows by this many positions, as mlx-lm's caches do
-MARGIN = 64  # positions before capacity is used up when arrays begin to grow
-
-
-def stepped(positions: int) -> int:
-    return -(-positions // STEP) * STEP
-
-
-def slots(rows: int, most_rows: int | None) -> int:
-    """Doubled from one on, so that what is copied for the sake of one that joins stays in proportion."""
-    doubled = 1 << (rows - 1).bit_length() if rows else 0
-    return doubled if most_rows is None else max(rows, min(doubled, most_rows))
-
-
 def padded(rows: Sequence[Sequence[int]]) -> mx.array:
     """Token ids as an array, rows × the most that one has, with zeros on the right."""
     width = max(map(len, rows))
@@ -122,39 +108,22 @@ class RollbackFailed(Exception):
     """A cache did not give back what it was asked to: its sequence's text can no longer be trusted."""
 
 
-class Allocation(NamedTuple):
-    """The size of a layer's arrays: sequences and positions that fit."""
-
-    slots: int
-    capacity: int
-
-
 class LayerCache(Protocol):
     """One layer's memory for a batch of sequences at unlike lengths, each from position 0 on.
 
     To mlx-lm's model it is that layer's cache: the model writes to it, reads from it, and asks it for masks. What else
-    the model asks of it depends on the architecture, which is why a trial decides at load (layouts.py). Sequences lie
-    in the first slots, in order.
+    the model asks of it depends on the architecture, which is why a trial decides at load (layouts.py).
     """
-
-    @property
-    def allocation(self) -> Allocation: ...
-
-    def sized(self, allocation: Allocation) -> Allocation:
-        """What it takes of this size: fewer positions where it does not keep all of a text."""
 
     def rollback(self, held: list[int], wanted: list[int]) -> list[int]:
         """Takes tokens back, from `held` to `wanted` for each sequence. Returns the lengths that it reached, none of
         them longer than wanted: a memory that cannot stop there stops earlier, and the rest is fed again."""
 
-    def adopt(self, other: LayerCache) -> None:
-        """Takes over what another of its kind holds, holding nothing itself."""
+    def join(self, place: int, other: LayerCache) -> None:
+        """Takes over the sequences of another, which is used up, as those from `place` on."""
 
-    def join(self, place: int, other: LayerCache, count: int, length: int) -> None:
-        """Copies the first `length` positions of another's first `count` sequences to the slots from `place` on."""
-
-    def move(self, places: Sequence[tuple[int, int]]) -> None:
-        """Copies slots: (to, from)."""
+    def select(self, rows: Sequence[int]) -> None:
+        """Keeps these sequences, in this order."""
 
     def take(self, other: LayerCache, rows: Sequence[int]) -> None:
         """Holds copies of another's rows, holding nothing itself."""
@@ -162,17 +131,14 @@ class LayerCache(Protocol):
     def put(self, other: LayerCache, rows: Sequence[int]) -> None:
         """Has these rows hold what another's do that took them."""
 
-    def resize(self, allocation: Allocation) -> None:
-        """Keeps what fits of what it has, at its own size for `allocation`. One copy."""
-
-    def restore(self, pieces: Sequence[Sequence[mx.array]], capacity: int) -> None:
+    def restore(self, arrays: Sequence[Sequence[mx.array]]) -> None:
         """Holds one sequence, given as its `arrays` for successive positions."""
 
     def clear(self) -> None:
         """Frees its arrays."""
 
     def arrays(self) -> list[mx.array]:
-        """What is held, each slots × …; none while nothing is."""
+        """What is held, each slots × …, in any order; none while nothing is."""
 
     def extract(self, row: int, length: int) -> Part | None:
         """A copy of what is held of a row's first `length` tokens; None where that can no longer be told apart."""
@@ -197,9 +163,6 @@ class Caches(Protocol):
 
     def fresh(self, length: int = 0) -> Caches:
         """New caches of the same model, with one empty row that will come to hold `length` tokens."""
-
-    def expect(self, lengths: Sequence[int]) -> None:
-        """Rows of these lengths will join: memory may be allocated beforehand. Replaces what was said before."""
 
     def join(self, joining: Caches) -> None:
         """Appends the rows of another of the same layout; that one is used up."""

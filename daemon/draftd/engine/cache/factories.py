@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from draftd.engine.cache.base import LayerCache, flat
 from draftd.engine.cache.layers import BatchedAttention
 from draftd.engine.cache.state import RecurrentState
-from draftd.engine.cache.window import WindowAttention
 from draftd.models.mlx_lm import ArraysCache, CacheList, KVCache, RotatingKVCache, make_prompt_cache
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ def _factory(made: Any) -> LayerFactory | None:
     if type(made) is KVCache:
         return BatchedAttention
     if type(made) is RotatingKVCache and not made.keep:
-        return functools.partial(WindowAttention, size=made.max_size)
+        return functools.partial(BatchedAttention, size=made.max_size)
     if type(made) is ArraysCache and made.left_padding is None:
         return functools.partial(RecurrentState, size=len(made.cache))
     return None

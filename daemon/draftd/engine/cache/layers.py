@@ -1,160 +1,242 @@
-"""A layer of a batched model that keeps all of a text: where mlx-lm's models write keys and values, and read them."""
+"""A layer of a batched model that keeps keys and values: where mlx-lm's models write them, and read them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import mlx.core as mx
 
-from draftd.engine.cache.attention import Run
-from draftd.engine.cache.base import Allocation, LayerCache, Part
-from draftd.models.mlx_lm import create_attention_mask
+from draftd.engine.cache.base import LayerCache, Part
+from draftd.engine.cache.groups import Group, Groups, joined, kept
+from draftd.engine.cache.window import Read, Reads
 
 if TYPE_CHECKING:
     from draftd.engine.cache.batched import BatchedCaches
 
 
-class BatchedAttention:
-    """One layer's keys and values, slots × heads × capacity × dim. To mlx-lm's models it is a KV cache."""
+class Held(NamedTuple):
+    """Keys and values of one group, slots × heads × capacity × dim."""
 
-    def __init__(self, owner: BatchedCaches) -> None:
+    keys: mx.array
+    values: mx.array
+
+
+class BatchedAttention:
+    """One layer's keys and values. To mlx-lm's models it is a KV cache, or a rotating one where there is a window."""
+
+    def __init__(self, owner: BatchedCaches, size: int | None = None) -> None:
+        """`size` of the window, None where all of a text is seen."""
         self._owner = owner
-        self.keys: mx.array | None = None
-        self.values: mx.array | None = None
-        self._read = (0, 0, 0)  # rows, first and end of what the last forward read
+        self.window = owner.window(size)
+        if size is not None:
+            self.max_size = size
+        self.groups: Groups = ()
+        self.parts: list[Held] = []  # of each group; none before anything was written
+        self._reads: Reads | None = None  # of the last forward
 
     @property
     def offset(self) -> int | mx.array:
         return self._owner.offset
 
-    @property
-    def runs(self) -> Sequence[Run]:
-        return self._owner._runs
-
-    @property
-    def allocation(self) -> Allocation:
-        return Allocation(0, 0) if self.keys is None else Allocation(self.keys.shape[0], self.keys.shape[2])
-
-    def sized(self, allocation: Allocation) -> Allocation:
-        return allocation
-
-    def _place(self, width: int) -> tuple[int, int, mx.array | None]:
-        """From where and to where this forward reads, and where it writes: rows × width, None at the end of it."""
-        return 0, max(self._owner.lengths) + width, self._owner._positions
-
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        rows, _, width, _ = keys.shape
-        first, end, positions = self._place(width)
-        if self.keys is None or self.values is None:
-            size = self.sized(self._owner.allocation)
-            self.keys, self.values = _zeros(keys, size), _zeros(values, size)
-        held_keys, held_values = self.keys, self.values
-        if positions is None:
-            held_keys[:rows, :, end - width : end] = keys
-            held_values[:rows, :, end - width : end] = values
-        else:
-            spare = held_keys.shape[0] - rows
-            if spare:  # what is written into slots without a row is never read
-                positions = mx.pad(positions, [(0, spare), (0, 0)])
-                keys, values = (mx.pad(new, [(0, spare), (0, 0), (0, 0), (0, 0)]) for new in (keys, values))
-            at = positions[:, None, :, None]
-            held_keys = mx.put_along_axis(held_keys, mx.broadcast_to(at, keys.shape), keys, axis=2)
-            held_values = mx.put_along_axis(held_values, mx.broadcast_to(at, values.shape), values, axis=2)
-        self.keys, self.values, self._read = held_keys, held_values, (rows, first, end)
+        if not self.parts:
+            self.groups = self.window.groups
+            self.parts = [Held(_zeros(keys, group), _zeros(values, group)) for group in self.groups]
+        self._reads = self.window.reads(self.groups)
+        self.parts = [
+            Held(_written(part.keys, keys, read), _written(part.values, values, read))
+            for part, read in zip(self.parts, self._reads.groups, strict=True)
+        ]
         return self.keys_and_values()
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
-        """What this forward reads: layers that have none of their own ask the one whose they share."""
-        assert self.keys is not None
-        assert self.values is not None
-        rows, first, end = self._read
-        return self.keys[:rows, :, first:end], self.values[:rows, :, first:end]
+        """What this forward reads: layers that have none of their own ask the one whose they share. Where attention
+        takes groups apart it asks for `apart`, and this is not read."""
+        assert self._reads is not None
+        if len(self.parts) == 1 and self._reads.order is None:
+            (part,), (read,) = self.parts, self._reads.groups
+            return part.keys[: read.used, :, read.first : read.end], part.values[: read.used, :, read.first : read.end]
+        if self._owner.apart:
+            return self.parts[0]
+        return self._together([part.keys for part in self.parts]), self._together([part.values for part in self.parts])
+
+    def apart(self) -> list[tuple[Read, mx.array, mx.array]]:
+        """What this forward reads of each group; empty where one call of attention reads all."""
+        if self._reads is None or not self._owner.apart or (len(self.parts) == 1 and self._reads.order is None):
+            return []
+        return [
+            (read, keys[: read.used, :, read.first : read.end], values[: read.used, :, read.first : read.end])
+            for read, (keys, values) in zip(self._reads.groups, self.parts, strict=True)
+        ]
+
+    @property
+    def order(self) -> mx.array | None:
+        return None if self._reads is None else self._reads.order
+
+    def _together(self, parts: Sequence[mx.array]) -> mx.array:
+        """Of all groups in one array, as the rows of the batch lie."""
+        assert self._reads is not None
+        first, end = self.window.first, self.window.end
+        same = [
+            mx.pad(part[: read.used, :, first : read.end], [(0, 0), (0, 0), (0, end - read.end), (0, 0)])
+            for part, read in zip(parts, self._reads.groups, strict=True)
+        ]
+        whole = mx.concatenate(same, axis=0)
+        return whole if self._reads.order is None else whole[self._reads.order]
 
     def make_mask(self, n: int, return_array: bool = False, window_size: int | None = None) -> Any:
-        positions = self._owner._positions
-        if positions is None:
-            return create_attention_mask(n, self._owner.offset, return_array, window_size)
-        keys = mx.arange(max(self._owner.lengths) + n)
-        mask = keys <= positions[:, :, None]
-        if window_size is not None:
-            mask = mask & (keys > positions[:, :, None] - window_size)
-        return mask[:, None]
+        return self.window.mask(n, return_array, window_size)
 
     def rollback(self, held: list[int], wanted: list[int]) -> list[int]:
         return wanted  # what lies beyond a sequence's length is masked, and overwritten later
 
-    def adopt(self, other: LayerCache) -> None:
+    # rows
+
+    def regroup(self) -> None:
+        """Has the window's groups. Those that it has already are not copied."""
+        known = dict(zip(self.groups, self.parts, strict=False))
+        parts = [known.get(group) or self._gathered(group.rows, group) for group in self.window.groups if self.parts]
+        self.groups, self.parts = self.window.groups, parts
+
+    def join(self, place: int, other: LayerCache) -> None:
         assert isinstance(other, BatchedAttention)
-        self.keys, self.values = other.keys, other.values
+        if self.parts or other.parts:
+            like = (self.parts or other.parts)[0]
+            for one in (self, other):
+                if not one.parts:  # rows with nothing in them
+                    one.groups = one.window.groups
+                    one.parts = [Held(_zeros(like.keys, group), _zeros(like.values, group)) for group in one.groups]
+        self.groups, self.parts = joined(self.groups, place, other.groups), self.parts + other.parts
 
-    def restore(self, pieces: Sequence[Sequence[mx.array]], capacity: int) -> None:
-        if all(pieces):  # a model may have caches that it never uses
-            self.keys = _joined([keys for keys, _ in pieces], capacity)
-            self.values = _joined([values for _, values in pieces], capacity)
-
-    def clear(self) -> None:
-        self.keys = self.values = None
-
-    def arrays(self) -> list[mx.array]:
-        return [] if self.keys is None or self.values is None else [self.keys, self.values]
-
-    def resize(self, allocation: Allocation) -> None:
-        if self.keys is not None and self.values is not None:
-            size = self.sized(allocation)
-            self.keys, self.values = _resized(self.keys, size), _resized(self.values, size)
-
-    def join(self, place: int, other: LayerCache, count: int, length: int) -> None:
-        assert isinstance(other, BatchedAttention)
-        like_keys, like_values = self.keys, self.values
-        if like_keys is None:
-            like_keys, like_values = other.keys, other.values
-        if like_keys is None or like_values is None:
+    def select(self, rows: Sequence[int]) -> None:
+        if not self.parts:
             return
-        have, need = self.allocation, self.sized(self._owner.allocation)
-        if self.keys is None or self.values is None:
-            self.keys, self.values = _zeros(like_keys, need), _zeros(like_values, need)
-        elif have.slots < place + count or have.capacity < length:
-            self.resize(need)
-        if other.keys is not None and other.values is not None and length:
-            self.keys[place : place + count, :, :length] = other.keys[:count, :, :length]
-            self.values[place : place + count, :, :length] = other.values[:count, :, :length]
+        left = kept(self.groups, rows)
+        self.groups = tuple(group for group, _ in left if group is not None)
+        self.parts = [_moved(part, moves) for part, (group, moves) in zip(self.parts, left, strict=True) if group]
 
     def take(self, other: LayerCache, rows: Sequence[int]) -> None:
         assert isinstance(other, BatchedAttention)
-        if other.keys is not None and other.values is not None:
-            self.keys, self.values = other.keys[mx.array(rows)], other.values[mx.array(rows)]
+        if other.parts:
+            self.groups = self.window.groups
+            self.parts = [other._gathered([rows[row] for row in group.rows], group) for group in self.groups]
 
     def put(self, other: LayerCache, rows: Sequence[int]) -> None:
         assert isinstance(other, BatchedAttention)
-        if other.keys is None or other.values is None:
+        if not other.parts:
             return
-        if self.keys is None or self.values is None:
-            size = self.sized(self._owner.allocation)
-            self.keys, self.values = _zeros(other.keys, size), _zeros(other.values, size)
-        end = min(self.allocation.capacity, other.allocation.capacity)
-        self.keys[mx.array(rows), :, :end] = other.keys[:, :, :end]
-        self.values[mx.array(rows), :, :end] = other.values[:, :, :end]
+        if not self.parts:
+            self.groups, like = self.window.groups, other.parts[0]
+            self.parts = [Held(_zeros(like.keys, group), _zeros(like.values, group)) for group in self.groups]
+        for i, row in enumerate(rows):
+            (mine, slot), (theirs, source) = self._place(row), other._place(i)
+            end = min(mine.keys.shape[2], theirs.keys.shape[2])
+            for to, of in zip(mine, theirs, strict=True):
+                to[slot : slot + 1, :, :end] = of[source : source + 1, :, :end]
 
-    def move(self, places: Sequence[tuple[int, int]]) -> None:
-        if self.keys is None or self.values is None:
-            return
-        source = mx.array([row for _, row in places])
-        keys, values = self.keys[source], self.values[source]
-        mx.eval(keys, values)  # or these would still refer to the arrays that are written next
-        for i, (place, _) in enumerate(places):
-            self.keys[place : place + 1] = keys[i : i + 1]
-            self.values[place : place + 1] = values[i : i + 1]
+    def shift(self, moves: Sequence[int]) -> None:
+        """Each row's positions so many nearer to the front."""
+        for i, (group, part) in enumerate(zip(self.groups, self.parts, strict=False)):
+            own = [moves[row] for row in group.rows]
+            if any(own):
+                self.parts[i] = Held(*(shifted(held, own) for held in part))
+
+    def restore(self, arrays: Sequence[Sequence[mx.array]]) -> None:
+        """Holds one sequence, given as its keys and values for successive positions."""
+        self.groups = self.window.groups
+        if all(arrays):  # a model may have caches that it never uses
+            (group,) = self.groups
+            self.parts = [Held(*(_joined(pieces, group.capacity) for pieces in zip(*arrays, strict=True)))]
+
+    def clear(self) -> None:
+        self.groups, self.parts = (), []
+
+    def arrays(self) -> list[mx.array]:
+        return [array for part in self.parts for array in part]
+
+    def positions(self, row: int, start: int, end: int) -> list[mx.array]:
+        """A copy of keys and values of a row's positions, counted from the first that is held."""
+        if not self.parts:
+            return []
+        part, slot = self._place(row)
+        return [mx.contiguous(held[slot : slot + 1, :, start:end]) for held in part]
 
     def extract(self, row: int, length: int) -> Part | None:
-        return Part([mx.contiguous(a[row : row + 1, :, :length]) for a in self.arrays()])
+        start = self.window.starts[row]
+        least = start + (self.window.size or 0) - 1 if start else 0
+        if length < least:
+            return None
+        return Part(self.positions(row, 0, length - start), start, least)
 
-    # mlx-lm's models ask no more of a cache than the above; some check these.
+    def _place(self, row: int) -> tuple[Held, int]:
+        """Where it lies: the arrays, and the slot."""
+        return next(
+            (part, group.rows.index(row))
+            for group, part in zip(self.groups, self.parts, strict=True)
+            if row in group.rows
+        )
+
+    def _gathered(self, rows: Sequence[int], group: Group) -> Held:
+        """A copy of these rows, in arrays for this group."""
+        found = Held(*(_zeros(held, group) for held in self.parts[0]))
+        for slot, row in enumerate(rows):
+            part, source = self._place(row)
+            end = min(group.capacity, part.keys.shape[2])
+            for to, of in zip(found, part, strict=True):
+                to[slot : slot + 1, :, :end] = of[source : source + 1, :, :end]
+        return found
+
+    # mlx-lm's models ask no more of a cache than the above; some check these, or have one array wait for another.
+
+    @property
+    def keys(self) -> mx.array | None:
+        return self.parts[0].keys if self.parts else None
+
+    @keys.setter
+    def keys(self, keys: mx.array) -> None:
+        self.parts[0] = self.parts[0]._replace(keys=keys)
+
+    @property
+    def values(self) -> mx.array | None:
+        return self.parts[0].values if self.parts else None
+
+    @values.setter
+    def values(self, values: mx.array) -> None:
+        self.parts[0] = self.parts[0]._replace(values=values)
+
     def is_trimmable(self) -> bool:
         return True
 
     def empty(self) -> bool:
-        return self.keys is None
+        return not self.parts
+
+
+def _written(held: mx.array, new: mx.array, read: Read) -> mx.array:
+    """In place, where nothing else refers to it."""
+    if read.rows is not None:
+        new = new[read.rows]
+    width = new.shape[2]
+    if read.written is None:
+        held[: read.used, :, read.end - width : read.end] = new
+        return held
+    spare = held.shape[0] - read.used
+    if spare:  # what is written into slots without a row is never read
+        new = mx.pad(new, [(0, spare), (0, 0), (0, 0), (0, 0)])
+    at = mx.broadcast_to(read.written[:, None, :, None], new.shape)
+    return mx.put_along_axis(held, at, new, axis=2)
+
+
+def _moved(part: Held, moves: Sequence[tuple[int, int]]) -> Held:
+    """Copies slots: (to, from)."""
+    if moves:
+        source = mx.array([slot for _, slot in moves])
+        copies = [held[source] for held in part]
+        mx.eval(copies)  # or these would still refer to the arrays that are written next
+        for held, copy in zip(part, copies, strict=True):
+            for i, (slot, _) in enumerate(moves):
+                held[slot : slot + 1] = copy[i : i + 1]
+    return part
 
 
 def _joined(pieces: Sequence[mx.array], capacity: int) -> mx.array:
@@ -164,12 +246,13 @@ def _joined(pieces: Sequence[mx.array], capacity: int) -> mx.array:
     return mx.concatenate([*pieces, spare], axis=2)
 
 
-def _zeros(like: mx.array, size: Allocation) -> mx.array:
-    return mx.zeros((size.slots, like.shape[1], size.capacity, like.shape[3]), like.dtype)
+def _zeros(like: mx.array, group: Group) -> mx.array:
+    return mx.zeros((group.slots, like.shape[1], group.capacity, like.shape[3]), like.dtype)
 
 
-def _resized(held: mx.array, size: Allocation) -> mx.array:
-    rows, capacity = min(held.shape[0], size.slots), min(held.shape[2], size.capacity)
-    new = _zeros(held, size)  # in any case: a part of the old would hold all of its memory
-    new[:rows, :, :capacity] = held[:rows, :, :capacity]
-    return new
+def shifted(held: mx.array, moves: Sequence[int]) -> mx.array:
+    """Each slot's positions, so many nearer to the front. What comes from beyond the arrays means nothing."""
+    slots, heads, capacity, dim = held.shape
+    by = mx.array([*moves, *[0] * (slots - len(moves))])[:, None]
+    source = mx.clip(mx.arange(capacity)[None] + by, 0, capacity - 1)[:, None, :, None]
+    return mx.take_along_axis(held, mx.broadcast_to(source, (slots, heads, capacity, dim)), axis=2)

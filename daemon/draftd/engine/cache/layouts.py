@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from draftd.engine.cache.attention import installed
-from draftd.engine.cache.base import STEP, Caches, flat, padded
+from draftd.engine.cache.base import Caches, flat, padded
 from draftd.engine.cache.batched import BatchedCaches
 from draftd.engine.cache.factories import batched_layers
 from draftd.engine.cache.per_sequence import PerSequenceCaches
@@ -33,6 +33,8 @@ _TOLERANCE, _TOLERANCE_OF_HALVES = 1e-3, 0.1
 # many of those are then rolled back.
 _STAGES = (((5, 2), (0, 0)), ((4, 2), (3, 0)), ((2, 0), (0, 0)), ((1, 3), (0, 0)), ((2, 2), (0, 0)))
 _LONGEST = 16  # tokens of neither are more
+
+_STEP = 256  # positions that mlx-lm's own caches grow by
 
 
 # MiniMax M3 cuts what it selects from by the batch's positions. The trial is too short to see that go wrong.
@@ -52,27 +54,38 @@ def why_not_batched(model: Any, *, weights: bool = True) -> str:
     except KeyError as missing:
         reason = f"there is no batched layout for {missing.args[0]}"
     else:
-        reason = _SELECTS if any(hasattr(layer, _BLOCKS) for layer in model.modules()) else ragged_trial(model, weights)
-        if reason and reason != _SELECTS and weights and not ragged_trial(model, level=True):
-            _log.info("%s decodes sequences of equal width together: %s", type(model).__module__, reason)
-            reason, model._draftd_level = "", True
+        reason = _SELECTS if any(hasattr(layer, _BLOCKS) for layer in model.modules()) else _tried(model, weights)
     if reason and weights:
         _log.warning("%s decodes its sequences one by one: %s", type(model).__module__, reason)
     model._draftd_not_batched = reason
     return reason
 
 
-def ragged_trial(model: Any, weights: bool = True, *, level: bool = False) -> str:
+def _tried(model: Any, weights: bool) -> str:
+    """Why there is no way in which its sequences can share forwards; empty where one is, which is noted."""
+    together = ""
+    for way in ({"apart": True}, {}, {"level": True, "apart": True}, {"level": True}):
+        if "apart" not in way or installed(model):
+            reason = ragged_trial(model, weights, **way)
+            if not reason:
+                if "level" in way:
+                    _log.info("%s decodes sequences of equal width together: %s", type(model).__module__, together)
+                model._draftd_way = way
+                return ""
+            together = together if way else reason
+    return together
+
+
+def ragged_trial(model: Any, weights: bool = True, *, apart: bool = False, level: bool = False) -> str:
     """Why the batched layout is wrong for this model; empty where two sequences of unlike length get the logits that
-    each gets alone, before and after a rollback, whether attention takes them together or apart. Without `weights`
-    nothing is computed: what the model asks the caches for shows all the same. `level`: only sequences that take in
-    equally many tokens share a forward."""
-    apart = installed(model)
+    each gets alone, before and after a rollback. Without `weights`
+    nothing is computed: what the model asks the caches for shows all the same. `apart`: attention takes sequences of
+    unlike length apart. `level`: only sequences that take in equally many tokens share a forward."""
     vocabulary = PerSequenceCaches(model).fresh().forward(mx.zeros((1, 1), dtype=mx.uint32), [1]).shape[-1]
     texts = [[(5 * at + 3 * row) % vocabulary for at in range(_LONGEST)] for row in range(2)]
     alone = _alone(model, texts) if weights else []
     try:
-        for call_cost in (None, 0) if apart else (None,):
+        for call_cost in (None, 0):  # sequences in one array, and each in one of its own
             caches = BatchedCaches(model, apart=apart, call_cost=call_cost, level=level)
             found = _batched(caches, texts, weights)
             if not weights:
@@ -140,13 +153,11 @@ def _difference(expected: list[mx.array], found: list[mx.array]) -> float:
     return worst
 
 
-def make_caches(model: Any, most_rows: int | None = None, forwards: int = 1) -> Caches:
-    """The best layout that the model allows, holding no sequences, of which there will be at most `most_rows`. A
-    rollback may go back over so many `forwards`."""
+def make_caches(model: Any, forwards: int = 1) -> Caches:
+    """The best layout that the model allows, holding no sequences. A rollback may go back over so many `forwards`."""
     if why_not_batched(model):
         return PerSequenceCaches(model)
-    level = getattr(model, "_draftd_level", False)
-    return BatchedCaches(model, most_rows, apart=installed(model), forwards=forwards, level=level)
+    return BatchedCaches(model, forwards=forwards, **model._draftd_way)
 
 
 def cannot_trim(model: Any) -> str:
@@ -177,7 +188,7 @@ def cache_bytes(model: Any) -> CacheBytes:
     one.forward(mx.array([[0]], dtype=mx.uint32), [1])
     found = CacheBytes(one.position_bytes, one.window_bytes)
     if not any(found):
-        found = CacheBytes(-(-one.nbytes // STEP), 0)
+        found = CacheBytes(-(-one.nbytes // _STEP), 0)
     one.clear()
     caches.clear()  # or it would keep the weights until the collector
     return found

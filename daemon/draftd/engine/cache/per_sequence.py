@@ -79,9 +79,6 @@ class PerSequenceCaches:
         new._rows, new.lengths = [make_prompt_cache(self._model)], [0]
         return new
 
-    def expect(self, lengths: Sequence[int]) -> None:
-        return None  # each row has arrays of its own
-
     def join(self, joining: Caches) -> None:
         assert isinstance(joining, PerSequenceCaches)
         self._rows = self._rows + joining._rows

@@ -37,7 +37,6 @@ class Prefill:
         its last token, whose logits are asked for; empty: the text is neither looked up nor kept. Returns how many
         tokens were found; None where none were looked for."""
         text = self._texts[key] = _Text(self._running.fresh(length), length, bool(prefix))
-        self._expect()
         if not (prefix and self._store.open):
             return None
         kept = self._store.find(prefix, len(prefix) - 1)
@@ -80,24 +79,18 @@ class Prefill:
     def join(self, key: int) -> None:
         """Makes the text the last of the running ones."""
         self._running.join(self._texts.pop(key).caches)
-        self._expect()
 
     def drop(self, key: int) -> None:
         """Forgets a text; an unknown one is no error."""
         text = self._texts.pop(key, None)
         if text is not None:
             text.caches.clear()
-            self._expect()
 
     def clear(self) -> None:
         """Forgets all texts."""
         for text in self._texts.values():
             text.caches.clear()
         self._texts.clear()
-        self._expect()
-
-    def _expect(self) -> None:
-        self._running.expect([text.length for text in self._texts.values()])
 
     @property
     def nbytes(self) -> int:

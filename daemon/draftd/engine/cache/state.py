@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import mlx.core as mx
 
-from draftd.engine.cache.base import Allocation, LayerCache, Part, RollbackFailed
+from draftd.engine.cache.base import LayerCache, Part, RollbackFailed
 from draftd.models.mlx_lm import ArraysCache
 
 if TYPE_CHECKING:
@@ -37,13 +37,6 @@ class RecurrentState(ArraysCache):  # some models ask whether it is one
         self._owner = owner
         self._before: list[_Before] = []  # the forwards since the last rollback, the latest last
         self._settled = False  # what was taken back has been
-
-    @property
-    def allocation(self) -> Allocation:
-        return self._owner.allocation
-
-    def sized(self, allocation: Allocation) -> Allocation:
-        return allocation
 
     def begin(self, widths: Sequence[int], width: int) -> None:
         """Before a forward that takes so many of `width` tokens of each row."""
@@ -70,19 +63,30 @@ class RecurrentState(ArraysCache):  # some models ask whether it is one
             self.cache = [_replaced(now, then, rows) for now, then in zip(self.cache, arrays, strict=True)]
         return reached
 
-    def adopt(self, other: LayerCache) -> None:
+    def join(self, place: int, other: LayerCache) -> None:
         assert isinstance(other, RecurrentState)
-        self.cache, self._before, self._settled = list(other.cache), [], False
-
-    def join(self, place: int, other: LayerCache, count: int, length: int) -> None:
-        assert isinstance(other, RecurrentState)
-        theirs, lengths = [_rows(a, count) for a in other.cache], other._owner.lengths[:count]
-        self.cache = _beside(self.cache, place, theirs, count)
+        if not place:
+            self.cache, self._before, self._settled = list(other.cache), [], False
+            return
+        lengths = other._owner.lengths
+        self.cache = _beside(self.cache, place, other.cache, len(lengths))
         if self._settled:
             self._before, self._settled = [], False
         self._before = [
-            _Before([*before.lengths[:place], *lengths], _beside(before.arrays, place, theirs, count))
+            _Before([*before.lengths[:place], *lengths], _beside(before.arrays, place, other.cache, len(lengths)))
             for before in self._before
+        ]
+
+    def select(self, rows: Sequence[int]) -> None:
+        if not rows:
+            self.clear()
+        if list(rows) == list(range(len(rows))):
+            return  # the last ones have left, and are cut off by the next forward
+        chosen = mx.array(rows)
+        self.cache = [a if a is None else a[chosen] for a in self.cache]
+        self._before = [
+            _Before([n[row] for row in rows], [a if a is None else a[chosen] for a in arrays])
+            for n, arrays in self._before
         ]
 
     def take(self, other: LayerCache, rows: Sequence[int]) -> None:
@@ -96,20 +100,8 @@ class RecurrentState(ArraysCache):  # some models ask whether it is one
         both = _beside(self.cache, count, other.cache, len(rows))
         self.cache = [a if a is None else a[mx.array(order)] for a in both]
 
-    def move(self, places: Sequence[tuple[int, int]]) -> None:
-        def moved(arrays: _Arrays) -> _Arrays:
-            return [a if a is None else a[mx.array(_order(a.shape[0], places))] for a in arrays]
-
-        self.cache = moved(self.cache)
-        self._before = [
-            _Before([n[row] for row in _order(len(n), places)], moved(arrays)) for n, arrays in self._before
-        ]
-
-    def resize(self, allocation: Allocation) -> None:
-        return None  # a row takes what it takes
-
-    def restore(self, pieces: Sequence[Sequence[mx.array]], capacity: int) -> None:
-        (self.cache,) = map(list, pieces)
+    def restore(self, arrays: Sequence[Sequence[mx.array]]) -> None:
+        (self.cache,) = map(list, arrays)
 
     def clear(self) -> None:
         self.cache, self._before = [None] * len(self.cache), []
@@ -123,17 +115,6 @@ class RecurrentState(ArraysCache):  # some models ask whether it is one
         if found is None or any(a is None for a in found):
             return None
         return Part([mx.contiguous(a[row : row + 1]) for a in found if a is not None], least=length)
-
-
-def _order(rows: int, places: Sequence[tuple[int, int]]) -> list[int]:
-    order = list(range(rows))
-    for to, source in places:
-        order[to] = source
-    return order
-
-
-def _rows(held: mx.array | None, count: int) -> mx.array | None:
-    return held if held is None else held[:count]
 
 
 def _beside(mine: _Arrays, place: int, theirs: _Arrays, count: int) -> _Arrays:

@@ -1,70 +1,80 @@
-"""Layers whose attention sees the last `size` positions only, in a batch of sequences at unlike lengths.
+"""What layers with one and the same window keep of a text, in a batch of sequences at unlike lengths.
 
-A sequence keeps what its next query sees, and some more: what a rejected block is rolled back over, and room to write.
-When that is used up the oldest positions go, and the others move to the front of the arrays. So memory and attention
-are bounded by the window, whatever the text's length, and a block can always be rolled back.
+That is all of it, or what the next query sees and some more: what a rejected block is rolled back over, and room to
+write. When that is used up the oldest positions go, and the others move to the front of the arrays. So memory and
+attention are bounded by the window, whatever the text's length, and a block can always be rolled back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from draftd.engine.cache.attention import Run
-from draftd.engine.cache.base import Allocation, LayerCache, Part
-from draftd.engine.cache.layers import BatchedAttention
+from draftd.engine.cache.groups import Grouping, Groups, joined, kept
 from draftd.models.mlx_lm import create_attention_mask
-
-if TYPE_CHECKING:
-    from draftd.engine.cache.batched import BatchedCaches
 
 _LEAST_ROOM = 64  # positions between two moves; of a large window a quarter
 _SPARE = 16  # positions that are kept beyond what is seen: a draft is taken back over as many forwards as tokens
-_GRAIN = 64  # capacities are multiples of this
+
+
+class Read(NamedTuple):
+    """What a forward does with the array of one group."""
+
+    rows: slice | mx.array | None  # of the batch, by slot; None: all, in order
+    used: int  # slots with a row
+    first: int  # reads from here
+    end: int  # to before here
+    written: mx.array | None  # slots × width, where it writes; None where all write at the end
+
+
+class Reads(NamedTuple):
+    groups: list[Read]
+    order: mx.array | None  # of each row, its place among the rows of all groups; None where that is its own
 
 
 class Window:
-    """Where the sequences begin in the arrays of all layers with one window; and where this forward reads and writes.
+    """Where sequences lie in the arrays of all layers with this window; and where this forward reads and writes.
 
-    `size` positions are seen, the query's own among them."""
+    `size` positions are seen, the query's own among them; None: all."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int | None, call_cost: int) -> None:
         self.size = size
-        self._kept = size - 1 + _SPARE
-        self.most = self._kept + max(_LEAST_ROOM, size // 4)  # held at most, where forwards are short
+        self._kept = 0 if size is None else size - 1 + _SPARE
+        #: Positions held at most, where forwards are short.
+        self.most = None if size is None else self._kept + max(_LEAST_ROOM, size // 4)
         self.starts: list[int] = []  # by row: the position that lies first
-        self.needed = self.most  # positions that arrays must have for this forward
+        self.groups: Groups = ()  # what layers shall have; some may lag behind
+        self.held: list[int] = []  # by row, when this forward began
         self.first = self.end = 0  # this forward reads from `first` to before `end`
-        self.written: mx.array | None = None  # rows × width, where this forward writes; None where rows are level
+        self._grouping = Grouping(call_cost, self.most)
+        self._width = 0
+        self._changed = False  # rows have joined or left since the last forward
+        self._gain = self._lost = 0  # positions: what the best groups would save in a forward, and did not
+        self._copied = 0  # positions that would be copied for them
+        self._reads: list[tuple[Groups, Reads]] = []  # in this forward
+        self._queries: mx.array | None = None
 
     def begin(self, lengths: Sequence[int], width: int) -> list[int]:
         """Before a forward of `width` after so many tokens of each sequence: by how many positions each must move to
         the front; empty where none must."""
-        moves = self._moves(lengths) if self._short(lengths, width) else []
-        held = [length - start for length, start in zip(lengths, self.starts, strict=True)]
-        self.end = max(held) + width
-        self.first = max(0, min(held) - self.size + 1)
-        self.needed = max(self.most, -(-self.end // _GRAIN) * _GRAIN)
-        self.written = None if len(set(held)) == 1 else mx.array(held)[:, None] + mx.arange(width)
+        moves: list[int] = []
+        if self.size is None:
+            self.held, self.first = list(lengths), 0
+        else:
+            moves = self.settle(lengths) if self._short(lengths, width) else []
+            self.held = [length - start for length, start in zip(lengths, self.starts, strict=True)]
+            self.first = max(0, min(self.held) - self.size + 1)
+        self.end, self._width = max(self.held) + width, width
+        self._reads, self._queries = [], None
+        self._regroup(width)
         return moves
 
     def settle(self, lengths: Sequence[int]) -> list[int]:
         """Gives back what no later query sees; by how many positions each must move."""
-        return self._moves(lengths)
-
-    def restore(self, length: int, first: int) -> None:
-        """Of one row: it holds so many tokens, from position `first` on."""
-        self.starts, self.needed = [first], max(self.most, length - first)
-
-    def _short(self, lengths: Sequence[int], width: int) -> bool:
-        return any(
-            length < start or (length - start + width > self.most and length - start > self._kept)
-            for length, start in zip(lengths, self.starts, strict=True)
-        )
-
-    def _moves(self, lengths: Sequence[int]) -> list[int]:
+        if self.size is None:
+            return []
         before = self.starts
         self.starts = [
             start if 0 <= length - start <= self._kept else max(0, length - self._kept)
@@ -73,66 +83,115 @@ class Window:
         moves = [now - then for now, then in zip(self.starts, before, strict=True)]
         return moves if any(moves) else []
 
-    def longest(self, lengths: Sequence[int]) -> int:
-        """The most positions that any sequence holds."""
-        return max((length - start for length, start in zip(lengths, self.starts, strict=True)), default=0)
+    def _short(self, lengths: Sequence[int], width: int) -> bool:
+        most = self.most or 0
+        return any(
+            length < start or (length - start + width > most and length - start > self._kept)
+            for length, start in zip(lengths, self.starts, strict=True)
+        )
+
+    # groups
+
+    def hold(self, lengths: Sequence[int], starts: Sequence[int] | None = None) -> None:
+        """Sequences that hold or will come to hold so many tokens, and have them from positions `starts` on."""
+        self.starts = [0] * len(lengths) if starts is None else list(starts)
+        most = max(lengths, default=0) if self.most is None or starts is not None else self.most
+        held = [min(most, length - start) for length, start in zip(lengths, self.starts, strict=True)]
+        self.groups = self._grouping.best(held)
+
+    def restore(self, length: int, first: int = 0) -> None:
+        """Of one sequence: it holds so many tokens, from position `first` on."""
+        self.starts = [first]
+        if not self.groups or self.groups[0].capacity < length - first:
+            self.groups = self._grouping.best([length - first])
+
+    def join(self, joining: Window) -> None:
+        self.groups = joined(self.groups, len(self.starts), joining.groups)
+        self.starts, self._changed = self.starts + joining.starts, True
+
+    def select(self, rows: Sequence[int], lengths: Sequence[int]) -> None:
+        """`lengths`: tokens of each sequence that is kept."""
+        self.starts = [self.starts[i] for i in rows]
+        self.groups = tuple(group for group, _ in kept(self.groups, rows) if group is not None)
+        self.held = [length - start for length, start in zip(lengths, self.starts, strict=True)]
+        self._changed = True
+        if self.wasteful(self.groups):
+            self._regroup(1)
+
+    def wasteful(self, groups: Groups) -> bool:
+        """Whether their arrays take more memory than the sequences may, as they are now."""
+        return any(self._grouping.wasteful(group, self.held) for group in groups)
+
+    def fits(self, groups: Groups) -> bool:
+        """Whether this forward can write to arrays of these groups."""
+        return all(max([self.held[row] for row in group.rows]) + self._width <= group.capacity for group in groups)
+
+    def _regroup(self, width: int) -> None:
+        """Groups change where they must: an array is too small, or too large for the rows that are left. And where
+        others would have saved by now twice what copying rows costs."""
+        fits, held = self._grouping.fits, self.held
+        same = bool(self.groups) and not self._changed
+        if same and all(fits(one, max([held[row] for row in one.rows]) + width) for one in self.groups):
+            self._lost += self._gain
+            if not self._gain or self._lost < 2 * self._copied:
+                return
+        ends = [n + width for n in held]
+        best, known = self._grouping.best(ends), {frozenset(group.rows): group for group in self.groups}
+        admissible = bool(self.groups) and all(self._grouping.admissible(group, ends) for group in self.groups)
+        gain = max(0, self._grouping.cost(self.groups, ends) - self._grouping.cost(best, ends))
+        self._changed, self._gain = False, gain
+        self._copied = sum(held[row] for group in best if frozenset(group.rows) not in known for row in group.rows)
+        if admissible and (not gain or self._lost + gain < 2 * self._copied):
+            return
+        of_these = (known.get(frozenset(group.rows), group) for group in best)
+        self.groups = tuple(
+            old if self._grouping.admissible(old, ends) else new for old, new in zip(of_these, best, strict=True)
+        )
+        self._gain = self._lost = 0
+
+    # what layers ask in a forward
+
+    def reads(self, groups: Groups) -> Reads:
+        for known, reads in self._reads:
+            if known is groups:
+                return reads
+        reads = self._read(groups)
+        self._reads.append((groups, reads))
+        return reads
+
+    def _read(self, groups: Groups) -> Reads:
+        found = []
+        for rows, slots, _ in groups:
+            held = [self.held[row] for row in rows]
+            first = 0 if self.size is None else max(0, min(held) - self.size + 1)
+            level = min(held) == max(held)
+            at = None if level else mx.array([*held, *[0] * (slots - len(held))])[:, None] + mx.arange(self._width)
+            found.append(Read(_rows(rows, len(self.held)), len(rows), first, max(held) + self._width, at))
+        order = [row for group in groups for row in group.rows]
+        places = None if order == list(range(len(order))) else mx.array(_inverse(order))
+        return Reads(found, places)
 
     def mask(self, width: int, return_array: bool, seen: int | None) -> Any:
         """For the queries of this forward, as mlx-lm's models ask for it; `seen`: they see fewer than the window."""
-        size = min(self.size, seen or self.size)
-        if self.written is None:
+        size = min((one for one in (self.size, seen) if one), default=None)
+        if self._queries is None and min(self.held) < max(self.held):
+            self._queries = mx.array(self.held)[:, None, None] + mx.arange(width)[:, None]
+        if self._queries is None:
             offset = self.end - width - self.first
-            return create_attention_mask(width, offset, return_array, size if offset + width > size else None)
+            return create_attention_mask(width, offset, return_array, size if size and offset + width > size else None)
         keys = mx.arange(self.first, self.end)
-        queries = self.written[:, :, None]
-        return ((keys <= queries) & (keys > queries - size))[:, None]
-
-    def sized(self, allocation: Allocation) -> Allocation:
-        return Allocation(allocation.slots, min(allocation.capacity, self.needed))
+        mask = keys <= self._queries
+        return (mask if size is None else mask & (keys > self._queries - size))[:, None]
 
 
-class WindowAttention(BatchedAttention):
-    """A layer with a sliding window. To mlx-lm's models it is a rotating KV cache."""
-
-    def __init__(self, owner: BatchedCaches, size: int) -> None:
-        super().__init__(owner)
-        self.max_size = size
-        self.window = owner.windows.setdefault(size, Window(size))
-
-    @property
-    def runs(self) -> Sequence[Run]:
-        return ()  # no row's window is so much longer than another's that a call of its own would pay
-
-    def sized(self, allocation: Allocation) -> Allocation:
-        return self.window.sized(allocation)
-
-    def _place(self, width: int) -> tuple[int, int, mx.array | None]:
-        return self.window.first, self.window.end, self.window.written
-
-    def make_mask(self, n: int, return_array: bool = False, window_size: int | None = None) -> Any:
-        return self.window.mask(n, return_array, window_size)
-
-    def join(self, place: int, other: LayerCache, count: int, length: int) -> None:
-        assert isinstance(other, WindowAttention)
-        super().join(place, other, count, other.window.longest(other._owner.lengths))
-
-    def extract(self, row: int, length: int) -> Part | None:
-        start = self.window.starts[row]
-        least = start + self.max_size - 1 if start else 0
-        if length < least:
-            return None
-        part = [mx.contiguous(a[row : row + 1, :, : length - start]) for a in self.arrays()]
-        return Part(part, start, least)
-
-    def shift(self, moves: Sequence[int]) -> None:
-        """Each row's positions so many nearer to the front."""
-        if self.keys is not None and self.values is not None:
-            self.keys, self.values = moved(self.keys, moves), moved(self.values, moves)
+def _rows(rows: tuple[int, ...], count: int) -> slice | mx.array | None:
+    if rows != tuple(range(rows[0], rows[0] + len(rows))):
+        return mx.array(rows)
+    return None if len(rows) == count else slice(rows[0], rows[0] + len(rows))
 
 
-def moved(held: mx.array, moves: Sequence[int]) -> mx.array:
-    """Each sequence's positions, so many nearer to the front. What comes from beyond the arrays means nothing."""
-    slots, heads, capacity, dim = held.shape
-    by = mx.array([*moves, *[0] * (slots - len(moves))])[:, None]
-    source = mx.clip(mx.arange(capacity)[None] + by, 0, capacity - 1)[:, None, :, None]
-    return mx.take_along_axis(held, mx.broadcast_to(source, (slots, heads, capacity, dim)), axis=2)
+def _inverse(order: Sequence[int]) -> list[int]:
+    places = [0] * len(order)
+    for place, row in enumerate(order):
+        places[row] = place
+    return places

@@ -27,12 +27,10 @@ class DraftModel(Drafter):
     without a draft): each proposal first catches up in the same forward that drafts the first token.
     """
 
-    def __init__(
-        self, model: Any, vocabulary: int, most_rows: int | None = None, prefix: PrefixCache | None = None
-    ) -> None:
+    def __init__(self, model: Any, vocabulary: int, prefix: PrefixCache | None = None) -> None:
         self._vocabulary = vocabulary  # of the target: the pair may pad their embeddings differently
         self._last = vocabulary_size(model) - 1  # that it has an embedding of
-        self._caches: Caches = make_caches(model, most_rows, _FORWARDS)
+        self._caches: Caches = make_caches(model, _FORWARDS)
         self._sequences: list[DraftSequence] = []
         self._prefix = prefix or PrefixCache()
         self._places: dict[int, int] = {}  # by a sequence's id(): its row of the caches

@@ -125,10 +125,9 @@ class Drafters:
     """Owns the draft models, on the engine thread; `held` may be read on any. What it lets go of is gone: it must be
     the only one that refers to them."""
 
-    def __init__(self, models: LoadedModels, most_rows: int | None = None, prefix: PrefixCache | None = None) -> None:
-        """Drafts for at most `most_rows` sequences at a time; what they leave is kept in `prefix`."""
-        self._prefix = prefix
-        self._vocabulary, self._most_rows = models.info.vocab_size, most_rows
+    def __init__(self, models: LoadedModels, prefix: PrefixCache | None = None) -> None:
+        """What sequences leave is kept in `prefix`."""
+        self._prefix, self._vocabulary = prefix, models.info.vocab_size
         registry = models.registry
         self._registered = {name: registry.get(name) for name in registry.names if name in models.info.drafters}
         self._sources = dict(models.sources)
@@ -149,7 +148,7 @@ class Drafters:
 
     def drafter(self, name: DrafterName, model: Any | None = None) -> Drafter:
         """A new one of that name, which knows no sequences. `model`: its weights, where it needs some."""
-        provided = Provided(self._vocabulary, self._most_rows, self._prefix, model)
+        provided = Provided(self._vocabulary, self._prefix, model)
         return self._registered[name].make(provided)
 
     def load(self, kind: DrafterName) -> Generator[None, None, Any]:

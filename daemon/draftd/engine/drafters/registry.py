@@ -35,7 +35,6 @@ class Provided:
     drafter's own weights, None unless it needs one."""
 
     vocabulary: int
-    max_batch: int | None = None
     prefix: PrefixCache | None = None
     model: Any | None = None
 
@@ -80,7 +79,7 @@ def built_in_drafters() -> DrafterRegistry:
     def draft_model(provided: Provided) -> Drafter:
         from draftd.engine.drafters.draft_model import DraftModel
 
-        return DraftModel(provided.model, provided.vocabulary, provided.max_batch, provided.prefix)
+        return DraftModel(provided.model, provided.vocabulary, provided.prefix)
 
     def prompt_lookup(provided: Provided) -> Drafter:
         from draftd.engine.drafters.prompt_lookup import PromptLookup

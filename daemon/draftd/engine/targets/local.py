@@ -50,19 +50,18 @@ class LocalTarget:
         self,
         model: Any,
         vocabulary: int,
-        most_rows: int | None = None,
         prefix: PrefixCache | None = None,
         dice: Callable[[], random.Random] = random.Random,
     ) -> None:
-        """For at most `most_rows` sequences; what they leave is kept in `prefix`. `dice`: for each new sequence."""
-        self._model, self._vocabulary, self._most_rows, self._dice = model, vocabulary, most_rows, dice
+        """What sequences leave is kept in `prefix`. `dice`: for each new sequence."""
+        self._model, self._vocabulary, self._dice = model, vocabulary, dice
         self._last = max(1, min(_LAST_POSITIONS, _LAST_LOGITS // vocabulary))
         self._prefix_cache = prefix or PrefixCache()
         self._tidied = 0  # steps since memory was given back
         self._begin()
 
     def _begin(self) -> None:
-        self._caches = make_caches(self._model, self._most_rows)
+        self._caches = make_caches(self._model)
         self._store = self._prefix_cache.store(self._caches)
         self._prefill = Prefill(self._caches, self._store)
         self._sequences: dict[int, _Sequence] = {}

@@ -1,0 +1,124 @@
+"""Which rows of a batch share an array, and how many positions it has: rows about as long as each other lie together.
+
+One array for all rows would be as wide as the longest of them, and attention would read all of it. One for each would
+cost a call of attention for each. And what is held stays in proportion to the tokens, however unlike the rows are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+CALL = 320  # positions that attention reads in the time that a call of its own takes, measured
+_MOST = 32  # rows in one group
+_GRAIN = 16  # arrays have a multiple of so many positions
+_NEAR = 24  # positions before an array is used up when a wider one is made, for a few layers at a time
+_SPARE, _ALLOWED = 48, 64  # positions beyond a quarter more than the tokens: of a new array, and of one that is kept
+
+
+class Group(NamedTuple):
+    """`rows` of the batch, by slot. There may be more `slots`, of rows that have left."""
+
+    rows: tuple[int, ...]
+    slots: int
+    capacity: int  # positions in each slot
+
+
+Groups = tuple[Group, ...]
+
+
+def room(tokens: int, spare: int = _ALLOWED) -> int:
+    """Positions that may be held for a row of so many tokens."""
+    return tokens + tokens // 4 + spare
+
+
+class Grouping:
+    """Decides. `most`: positions that an array has use for, whatever the text; `call_cost`: positions that could be
+    read in the time of one more call."""
+
+    def __init__(self, call_cost: int, most: int | None = None) -> None:
+        self._call, self._most = call_cost, most
+
+    def _capacity(self, rows: int, longest: int, allowed: int) -> int:
+        """Positions of an array for so many rows, which may take `allowed` together; 0 where they may not lie
+        together."""
+        most = self._most
+        capacity = min(self._room(longest, _SPARE), allowed // rows)
+        if most is None or capacity < most:
+            capacity -= capacity % _GRAIN
+        need = longest + _NEAR + 1
+        if most is not None:
+            need = max(longest, min(need, most))
+        if rows == 1:
+            return max(capacity, longest)
+        return capacity if capacity >= need else 0
+
+    def fits(self, group: Group, longest: int) -> bool:
+        """Whether its array has room for a row of so many tokens, and for some forwards more."""
+        if self._most is not None and group.capacity >= self._most:  # more is for one long forward alone
+            return longest <= group.capacity and (group.capacity == self._most or longest > self._most)
+        return longest + _NEAR <= group.capacity
+
+    def wasteful(self, group: Group, ends: Sequence[int]) -> bool:
+        """Whether it takes more memory than its rows may. `ends`: tokens by row of the batch."""
+        return group.slots * group.capacity > sum(self._room(ends[row], _ALLOWED) for row in group.rows)
+
+    def admissible(self, group: Group, ends: Sequence[int]) -> bool:
+        """Whether its rows fit, in no more memory than they may take."""
+        return self.fits(group, max(ends[row] for row in group.rows)) and not self.wasteful(group, ends)
+
+    def cost(self, groups: Sequence[Group], ends: Sequence[int]) -> int:
+        """What attention reads in one forward, in positions; a call of it counted as so many."""
+        return sum(len(group.rows) * max(ends[row] for row in group.rows) + self._call for group in groups)
+
+    def best(self, ends: Sequence[int]) -> Groups:
+        """The admissible groups of least cost for rows of so many tokens, shortest rows first: what is contiguous
+        once they are sorted."""
+        order = sorted(range(len(ends)), key=ends.__getitem__)
+        least, cuts, capacities = [0], [0], [0]
+        for stop in range(1, len(order) + 1):
+            found, longest, allowed = (0, stop, 0), ends[order[stop - 1]], 0
+            for start in range(stop - 1, max(stop - _MOST, 0) - 1, -1):
+                allowed += self._room(ends[order[start]], _SPARE)
+                capacity = self._capacity(stop - start, longest, allowed)
+                if not capacity:
+                    break  # with shorter rows still less is allowed
+                total = least[start] + (stop - start) * longest + self._call
+                if found[1] == stop or total < found[0]:
+                    found = (total, start, capacity)
+            for known, one in zip((least, cuts, capacities), found, strict=True):
+                known.append(one)
+        groups: list[Group] = []
+        stop = len(order)
+        while stop:
+            rows = tuple(sorted(order[cuts[stop] : stop]))
+            groups.append(Group(rows, len(rows), capacities[stop]))
+            stop = cuts[stop]
+        return tuple(groups[::-1])
+
+    def _room(self, tokens: int, spare: int) -> int:
+        held = room(tokens, spare)
+        return held if self._most is None else max(tokens, min(held, self._most))
+
+
+def joined(groups: Groups, rows: int, joining: Groups) -> Groups:
+    """With those of a batch whose rows come after `rows` others."""
+    moved = (group._replace(rows=tuple(rows + row for row in group.rows)) for group in joining)
+    return (*groups, *moved)
+
+
+def kept(groups: Groups, rows: Sequence[int]) -> list[tuple[Group | None, list[tuple[int, int]]]]:
+    """For each group, what it is once only these rows are left, in this order, None where nothing is; and which slots
+    are to be copied: (to, from). The last slots move into gaps."""
+    place = {old: new for new, old in enumerate(rows)}
+    found: list[tuple[Group | None, list[tuple[int, int]]]] = []
+    for group in groups:
+        left = [place.get(row, -1) for row in group.rows]
+        count = sum(row >= 0 for row in left)
+        last = [slot for slot in range(count, len(left)) if left[slot] >= 0]
+        moves: list[tuple[int, int]] = []
+        for gap in (slot for slot in range(count) if left[slot] < 0):
+            moves.append((gap, last.pop()))
+            left[gap] = left[moves[-1][1]]
+        found.append((group._replace(rows=tuple(left[:count])) if count else None, moves))
+    return found
