@@ -17,7 +17,6 @@ from draftd.engine.drafters.loaded import (
     DraftSource,
     HeldDraft,
     Unfit,
-    no_rollback,
     parameters,
     weight_bytes,
 )
@@ -144,25 +143,20 @@ def assemble(
 
     registry, refused, found = registry or built_in_drafters(), dict(refused or {}), dict(sources or {})
     not_batched, drafters = why_not_batched(target), list[DrafterName]()
-    if why := no_rollback(target, "the model"):
-        refused[DRAFT_MODEL] = why
+    if draft is not None:
+        drafters.append(DRAFT_MODEL)
+        found.setdefault(DRAFT_MODEL, HeldDraft(draft))
     else:
-        if draft is not None and (why := no_rollback(draft, "the draft model")):
-            refused[DRAFT_MODEL] = why
-        elif draft is not None:
-            drafters.append(DRAFT_MODEL)
-            found.setdefault(DRAFT_MODEL, HeldDraft(draft))
+        refused.setdefault(DRAFT_MODEL, "no draft model is loaded")
+    if LIGHT_DRAFT_MODEL in found:
+        drafters.append(LIGHT_DRAFT_MODEL)
+    for name in registry.names:
+        if name in BUILT_IN_DRAFTERS and (name != PROMPT_LOOKUP or not prompt_lookup):
+            continue
+        if why := _missing(registry.get(name).needs, name in found):
+            refused[name] = why
         else:
-            refused.setdefault(DRAFT_MODEL, "no draft model is loaded")
-        if LIGHT_DRAFT_MODEL in found:
-            drafters.append(LIGHT_DRAFT_MODEL)
-        for name in registry.names:
-            if name in BUILT_IN_DRAFTERS and (name != PROMPT_LOOKUP or not prompt_lookup):
-                continue
-            if why := _missing(registry.get(name).needs, name in found):
-                refused[name] = why
-            else:
-                drafters.append(name)
+            drafters.append(name)
     layers = layer_kinds(target)
     info = ModelInfo(
         model=model,

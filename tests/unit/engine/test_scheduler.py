@@ -238,14 +238,6 @@ def test_one_poisonous_row_ends_alone_and_the_others_finish_exactly():
     assert sinks[1].done.stats.counts.emitted == len(sinks[1].tokens) > 0
 
 
-def test_a_window_of_mlx_lms_own_is_decoded_without_drafts():
-    target = tiny_llama(1, sliding=24)
-    target._draftd_not_batched = "its caches are to be mlx-lm's own"
-    models = pair(target, tiny_llama(2))
-    assert models.info.drafters == ()
-    assert models.info.speculation_reason == "the model's cache cannot be rolled back (RotatingKVCache)"
-
-
 def test_rows_share_a_batch_without_sharing_randomness():
     models = pair(tiny_llama(1), tiny_llama(2))
 

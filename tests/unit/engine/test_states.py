@@ -13,8 +13,7 @@ from mlx_lm.generate import generate_step
 
 from draftd.core import PROMPT_LOOKUP, SamplingParams
 from draftd.engine.cache.layouts import make_caches, why_not_batched
-from draftd.engine.drafters.loaded import no_rollback
-from tests.rig import Rig, automatic, autoregressive, pair, request, speculative
+from tests.rig import Rig, automatic, autoregressive, pair, request, speculative, tiny_llama
 
 PROMPTS = [[5, 6, 7, 8], [9] * 30, [3, 1, 4, 1, 5]]
 
@@ -123,7 +122,7 @@ def test_rows_stay_exact_while_they_join_leave_and_go_back(make, seed):
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 def test_a_model_with_a_state_is_batched_and_speculates_with_its_own_text(make):
     target = make(1)
-    assert why_not_batched(target) == no_rollback(target, "the model") == ""
+    assert why_not_batched(target) == ""
     models = pair(target, noisy(target, make(1)))
     expected = [[int(token) for token, _ in generate_step(mx.array(p), target, max_tokens=60)] for p in PROMPTS]
     for plan in (autoregressive(), speculative(1), speculative(6), automatic(4), speculative(3, PROMPT_LOOKUP)):
@@ -134,6 +133,20 @@ def test_a_model_with_a_state_is_batched_and_speculates_with_its_own_text(make):
         if plan == speculative(6):
             assert sum(one.accepted for one in counts) > 30
             assert sum(one.rollbacks for one in counts) > 10
+
+
+@pytest.mark.parametrize("make", [lambda seed: tiny_llama(seed, sliding=24), *MODELS.values()], ids=["window", *MODELS])
+def test_with_mlx_lms_own_caches_it_speculates_too(make):
+    target = make(1)
+    target._draftd_not_batched = "its caches are to be mlx-lm's own"
+    models = pair(target, noisy(target, make(1)))
+    models.draft._draftd_not_batched = "and its draft's"
+    expected = [[int(token) for token, _ in generate_step(mx.array(p), target, max_tokens=40)] for p in PROMPTS]
+    for plan in (autoregressive(), speculative(4), speculative(3, PROMPT_LOOKUP)):
+        sinks = Rig(models).run([request(prompt, plan, max_tokens=40) for prompt in PROMPTS])
+        assert [sink.tokens for sink in sinks] == expected
+        if plan == speculative(4):
+            assert sum(sink.done.stats.counts.accepted for sink in sinks) > 10
 
 
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)

@@ -22,7 +22,7 @@ from draftd.cli import capabilities, options, output
 from draftd.cli.figures import size
 from draftd.cli.state import paths_of, quiet_transformers
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DrafterName
-from draftd.engine.drafters.loaded import OTHER_DRAFT, HeldDraft, mismatch, no_rollback, weight_bytes
+from draftd.engine.drafters.loaded import OTHER_DRAFT, HeldDraft, mismatch, weight_bytes
 from draftd.engine.pair import assemble, context_length_of
 from draftd.errors import ConfigError, ModelLoadError, in_one_line
 from draftd.fallback.alerts.connections import listening_socket
@@ -158,10 +158,7 @@ def check_models(settings: Settings) -> list[Finding]:
         findings.append(found)
         if target is None or opened is None:
             refused[name] = f"the {subject} could not be looked at"
-        elif why := no_rollback(target.model, "the model"):
-            findings.append(_bad(pair, f"{why}; it is served without drafts", "serve another model, or this one alone"))
-            refused[name] = why
-        elif why := mismatch(target.tokenizer, opened.tokenizer) or no_rollback(opened.model, "the draft model"):
+        elif why := mismatch(target.tokenizer, opened.tokenizer):
             findings.append(_bad(pair, f"{why}; it is served without this draft", OTHER_DRAFT))
             refused[name] = why
         else:
@@ -204,7 +201,6 @@ def foresee(
     """What `GetModel` would say, and what would be refused. `refused`: drafts that do not go with the target, and
     why."""
     from draftd.engine.assembly import cache_limit
-    from draftd.engine.cache.layouts import needs_batching
 
     draft, light = drafts.get(DRAFT_MODEL), drafts.get(LIGHT_DRAFT_MODEL)
     models = assemble(
@@ -238,13 +234,9 @@ def foresee(
         batching = _note("batching", f"none, each request has forward passes of its own: {info.batched_reason}")
     else:
         figures["batched"] = None
-    speculation = info.speculation(engine.max_draft_tokens)
-    if info.speculation_available and any(map(needs_batching, (target.model, *(one.model for one in drafts.values())))):
-        figures["speculation_available"] = None
-        speculation += "; only if the trial confirms the batching"
     findings = [
         dataclasses.replace(batching, figures=figures),
-        (_ok if info.speculation_available else _note)("speculation", speculation),
+        (_ok if info.speculation_available else _note)("speculation", info.speculation(engine.max_draft_tokens)),
         *(_ok(subject, found) for subject, found in capabilities.fields(told)),
         check_memory(machine, needed, limit),
     ]

@@ -1,8 +1,8 @@
 """Attention over rows of unlike length: a call for each group of rows that lie in one array.
 
 The layers of mlx-lm's models call a function of their own module for it. `installed` gives the layers of one model
-another: it asks the cache for the groups, and calls mlx-lm's for each. Other models of the process, and mlx-lm itself,
-are left as they are.
+another: it asks the cache for the groups, and calls mlx-lm's for each. And where a model counts positions with numpy
+(GPT-BigCode), it counts from each row's offset. Other models of the process, and mlx-lm itself, are left as they are.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from types import FunctionType
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 
 from draftd.engine.cache.layers import BatchedAttention
 from draftd.models.mlx_lm import base
 
 _NAME = "scaled_dot_product_attention"
+_THEIRS = ((_NAME, base.scaled_dot_product_attention), ("np", np))
 _MARK = "_draftd_keeps_rows_apart"
 
 
@@ -37,25 +39,39 @@ def installed(model: Any) -> bool:
 
 
 def _keeping_apart(kind: type) -> type:
-    """The same class with the same methods, but that those which call mlx-lm's attention call `_apart`; `kind` itself
-    where none does, or where all do already."""
+    """The same class with the same methods, but that those which call mlx-lm's attention call `_apart`, and numpy's
+    `arange` ours; `kind` itself where none does, or where all do already."""
     if hasattr(kind, _MARK):
         return kind
+    ours: dict[str, Any] = {_NAME: _apart, "np": _Numpy()}
     methods = {
-        name: _calling_apart(method)
+        name: _calling(method, ours)
         for name in dir(kind)
         if isinstance(method := inspect.getattr_static(kind, name), FunctionType)
-        and _NAME in method.__code__.co_names
-        and method.__globals__.get(_NAME) is base.scaled_dot_product_attention
+        and any(name in method.__code__.co_names and method.__globals__.get(name) is one for name, one in _THEIRS)
     }
-    return type(kind.__name__, (kind,), {**methods, "__module__": kind.__module__, _MARK: True}) if methods else kind
+    mark = {_MARK: True} if any(_NAME in method.__code__.co_names for method in methods.values()) else {}
+    return type(kind.__name__, (kind,), {**methods, "__module__": kind.__module__, **mark}) if methods else kind
 
 
-def _calling_apart(method: FunctionType) -> FunctionType:
-    there = {**method.__globals__, _NAME: _apart}
+def _calling(method: FunctionType, ours: dict[str, Any]) -> FunctionType:
+    there = {**method.__globals__, **{name: ours[name] for name in method.__code__.co_names if name in ours}}
     own = FunctionType(method.__code__, there, method.__name__, method.__defaults__, method.__closure__)
     own.__kwdefaults__ = method.__kwdefaults__
     return own
+
+
+class _Numpy:
+    """numpy, but that `arange` counts from each of several offsets: rows × positions."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+    def arange(self, start: Any, stop: Any = None, *more: Any) -> Any:
+        if not isinstance(start, mx.array):
+            return np.arange(start, stop, *more)
+        offsets = np.array(start)
+        return offsets[:, None] + np.arange(np.array(stop)[0] - offsets[0])
 
 
 @functools.wraps(base.scaled_dot_product_attention)

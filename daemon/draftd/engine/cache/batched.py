@@ -37,17 +37,19 @@ class BatchedCaches:
         call_cost: int | None = None,
         forwards: int = 1,
         level: bool = False,
+        axes: int = 1,
         make: Sequence[LayerFactory] | None = None,
     ) -> None:
         """`apart`: the model's attention takes groups of rows apart. `call_cost`: positions that could be read in the
         time of one more call of it, where that is not what was measured. `forwards`: how many a rollback may go back
-        over. `level`: only rows of equal width may share a forward. `make`: the layers, where they are not those that
+        over. `level`: only rows of equal width may share a forward. `axes`: a mask has so many between rows and
+        queries. `make`: the layers, where they are not those that
         `batched_layers` has for the model."""
         self._model = model
         self.apart = apart
         self._call_cost = (CALL if apart else _ONLY_ONE) if call_cost is None else call_cost
         self.forwards = forwards
-        self._level = level
+        self._level, self._axes = level, axes
         self._make = make or batched_layers(model)
         self.windows: dict[int | None, Window] = {}  # by size; None: all of a text is seen
         self._layers: list[LayerCache] = [made(self) for made in self._make]
@@ -62,7 +64,7 @@ class BatchedCaches:
     def window(self, size: int | None) -> Window:
         """The one that all layers with this size share."""
         if size not in self.windows:
-            self.windows[size] = Window(size, self._call_cost)
+            self.windows[size] = Window(size, self._call_cost, self._axes)
         return self.windows[size]
 
     def forward(self, tokens: mx.array, widths: Sequence[int]) -> mx.array:
@@ -218,7 +220,12 @@ class BatchedCaches:
     def _another(self) -> BatchedCaches:
         """Of the same model, with no rows."""
         return BatchedCaches(
-            self._model, apart=self.apart, call_cost=self._call_cost, level=self._level, make=self._make
+            self._model,
+            apart=self.apart,
+            call_cost=self._call_cost,
+            level=self._level,
+            axes=self._axes,
+            make=self._make,
         )
 
     def _regroup(self) -> None:

@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from draftd.engine.cache.attention import installed
-from draftd.engine.cache.base import Caches, flat, padded
+from draftd.engine.cache.base import Caches, padded
 from draftd.engine.cache.batched import BatchedCaches
 from draftd.engine.cache.factories import batched_layers
 from draftd.engine.cache.per_sequence import PerSequenceCaches
-from draftd.models.mlx_lm import make_prompt_cache
 
 _log = logging.getLogger(__name__)
 
@@ -61,10 +60,16 @@ def why_not_batched(model: Any, *, weights: bool = True) -> str:
     return reason
 
 
+# What is tried, the best first: attention takes sequences of unlike length apart; one call of it takes all; it has an
+# axis of its own for queries that share a head (Gemma 2); only sequences that take in equally many tokens share a
+# forward.
+_WAYS: list[dict[str, Any]] = [{"apart": True}, {}, {"axes": 2}, {"level": True, "apart": True}, {"level": True}]
+
+
 def _tried(model: Any, weights: bool) -> str:
     """Why there is no way in which its sequences can share forwards; empty where one is, which is noted."""
     together = ""
-    for way in ({"apart": True}, {}, {"level": True, "apart": True}, {"level": True}):
+    for way in _WAYS:
         if "apart" not in way or installed(model):
             reason = ragged_trial(model, weights, **way)
             if not reason:
@@ -76,17 +81,16 @@ def _tried(model: Any, weights: bool) -> str:
     return together
 
 
-def ragged_trial(model: Any, weights: bool = True, *, apart: bool = False, level: bool = False) -> str:
+def ragged_trial(model: Any, weights: bool = True, **way: Any) -> str:
     """Why the batched layout is wrong for this model; empty where two sequences of unlike length get the logits that
-    each gets alone, before and after a rollback. Without `weights`
-    nothing is computed: what the model asks the caches for shows all the same. `apart`: attention takes sequences of
-    unlike length apart. `level`: only sequences that take in equally many tokens share a forward."""
+    each gets alone, before and after a rollback. Without `weights` nothing is computed: what the model asks the caches
+    for shows all the same. `way`: as for `BatchedCaches`."""
     vocabulary = PerSequenceCaches(model).fresh().forward(mx.zeros((1, 1), dtype=mx.uint32), [1]).shape[-1]
     texts = [[(5 * at + 3 * row) % vocabulary for at in range(_LONGEST)] for row in range(2)]
     alone = _alone(model, texts) if weights else []
     try:
         for call_cost in (None, 0):  # sequences in one array, and each in one of its own
-            caches = BatchedCaches(model, apart=apart, call_cost=call_cost, level=level)
+            caches = BatchedCaches(model, call_cost=call_cost, **way)
             found = _batched(caches, texts, weights)
             if not weights:
                 continue
@@ -156,21 +160,8 @@ def _difference(expected: list[mx.array], found: list[mx.array]) -> float:
 def make_caches(model: Any, forwards: int = 1) -> Caches:
     """The best layout that the model allows, holding no sequences. A rollback may go back over so many `forwards`."""
     if why_not_batched(model):
-        return PerSequenceCaches(model)
+        return PerSequenceCaches(model, forwards)
     return BatchedCaches(model, forwards=forwards, **model._draftd_way)
-
-
-def cannot_trim(model: Any) -> str:
-    """Names the cache types of the model that cannot be rolled back, or only while a text is short; empty when all
-    can."""
-    fixed = needs_batching(model)
-    return fixed if fixed and why_not_batched(model) else ""  # the trial reads all weights
-
-
-def needs_batching(model: Any) -> str:
-    """Names those of mlx-lm's own caches that cannot be rolled back, where ours can; empty where all can."""
-    caches = flat(make_prompt_cache(model))
-    return ", ".join(sorted({type(c).__name__ for c in caches if not c.is_trimmable() or hasattr(c, "max_size")}))
 
 
 class CacheBytes(NamedTuple):

@@ -1,5 +1,7 @@
-"""mlx-lm's own caches, one list per row: any architecture works, each row is a forward of its own, and what cannot be
-rolled back says so."""
+"""mlx-lm's own caches, one list per row: any architecture works, and each row is a forward of its own.
+
+Where they cannot give tokens back, a row goes back to what it was before a forward, and what was right of that is fed
+again."""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from draftd.engine.cache.base import CachedPrefix, Caches, RollbackFailed
+from draftd.engine.cache.base import CachedPrefix, Caches, RollbackFailed, flat
 from draftd.models.mlx_lm import make_prompt_cache
 
 
@@ -46,13 +48,23 @@ class PerSequenceCaches:
     position_bytes = 0
     window_bytes = 0
 
-    def __init__(self, model: Any) -> None:
-        self._model = model
+    def __init__(self, model: Any, forwards: int = 1) -> None:
+        """`forwards`: how many a rollback may go back over."""
+        self._model, self._forwards = model, forwards
         self._rows: list[list[Any]] = []
+        self._before: list[list[OwnSnapshot]] = []  # by row: before the forwards since the last rollback
+        self._settled = False  # what was taken back has been
         self.lengths: list[int] = []
+        # A rotating cache can be trimmed for as long as its window is not full.
+        self._trims = all(c.is_trimmable() and not hasattr(c, "max_size") for c in flat(make_prompt_cache(model)))
 
     def forward(self, tokens: mx.array, widths: Sequence[int]) -> mx.array:
         width = tokens.shape[1]
+        if self._settled:
+            self._before, self._settled = [[] for _ in self._rows], False
+        if not self._trims:
+            now = [OwnSnapshot(copy.deepcopy(row), n) for row, n in zip(self._rows, self.lengths, strict=True)]
+            self._before = [[*b, one][-self._forwards :] for b, one in zip(self._before, now, strict=True)]
         out: list[mx.array | None] = []
         for i, (row, real) in enumerate(zip(self._rows, widths, strict=True)):
             logits = self._model(tokens[i : i + 1, :real], cache=row) if real else None
@@ -64,32 +76,39 @@ class PerSequenceCaches:
         return mx.concatenate([blank if logits is None else logits for logits in out], axis=0)
 
     def rollback(self, lengths: Sequence[int]) -> list[int]:
+        reached = list(lengths)
         for i, (row, new, old) in enumerate(zip(self._rows, lengths, self.lengths, strict=True)):
-            surplus = old - new
+            surplus, self._settled = old - new, True
             if not surplus:
                 continue
-            for cache in row:
-                if not cache.is_trimmable() or cache.trim(surplus) != surplus:
-                    raise RollbackFailed(f"row {i}: {type(cache).__name__} did not give back {surplus} tokens")
-        self.lengths = list(lengths)
-        return self.lengths
+            if self._trims:
+                if any(cache.trim(surplus) != surplus for cache in row):
+                    raise RollbackFailed(f"row {i}: its caches did not give back {surplus} tokens")
+                continue
+            found = [before for before in self._before[i] if before.length <= new]
+            if not found:
+                raise RollbackFailed(f"row {i}: caches of {old} tokens cannot go back to {new}")
+            self._rows[i], reached[i] = found[-1].caches, found[-1].length
+        self.lengths = reached
+        return list(reached)
 
     def fresh(self, length: int = 0) -> PerSequenceCaches:
-        new = PerSequenceCaches(self._model)
-        new._rows, new.lengths = [make_prompt_cache(self._model)], [0]
+        new = PerSequenceCaches(self._model, self._forwards)
+        new._rows, new._before, new.lengths = [make_prompt_cache(self._model)], [[]], [0]
         return new
 
     def join(self, joining: Caches) -> None:
         assert isinstance(joining, PerSequenceCaches)
         self._rows = self._rows + joining._rows
+        self._before = self._before + [[] for _ in joining._rows]
         self.lengths = self.lengths + joining.lengths
 
     def select(self, rows: Sequence[int]) -> None:
-        self._rows = [self._rows[i] for i in rows]
+        self._rows, self._before = [self._rows[i] for i in rows], [self._before[i] for i in rows]
         self.lengths = [self.lengths[i] for i in rows]
 
     def clear(self) -> None:
-        self._model, self._rows, self.lengths = None, [], []
+        self._model, self._rows, self._before, self.lengths = None, [], [], []
 
     def extract(self, row: int, start: int, end: int) -> CachedPrefix | None:
         assert start == 0

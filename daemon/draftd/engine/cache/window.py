@@ -39,8 +39,9 @@ class Window:
 
     `size` positions are seen, the query's own among them; None: all."""
 
-    def __init__(self, size: int | None, call_cost: int) -> None:
-        self.size = size
+    def __init__(self, size: int | None, call_cost: int, axes: int = 1) -> None:
+        """`axes`: of a mask, between rows and queries: of heads, and of queries that share one."""
+        self.size, self._axes = size, axes
         self._kept = 0 if size is None else size - 1 + _SPARE
         #: Positions held at most, where forwards are short.
         self.most = None if size is None else self._kept + max(_LEAST_ROOM, size // 4)
@@ -181,7 +182,8 @@ class Window:
             return create_attention_mask(width, offset, return_array, size if size and offset + width > size else None)
         keys = mx.arange(self.first, self.end)
         mask = keys <= self._queries
-        return (mask if size is None else mask & (keys > self._queries - size))[:, None]
+        mask = mask if size is None else mask & (keys > self._queries - size)
+        return mx.expand_dims(mask, list(range(1, 1 + self._axes)))
 
 
 def _rows(rows: tuple[int, ...], count: int) -> slice | mx.array | None:

@@ -42,7 +42,7 @@ class DraftSource(Protocol):
 
 
 class DraftFolder:
-    """A folder or hub id. What opens fits the target: the same tokens by id, and a cache that can be rolled back."""
+    """A folder or hub id. What opens fits the target: the same tokens by id."""
 
     def __init__(self, folder: ModelFolder, target_tokenizer: Any) -> None:
         """The tokenizer is mlx-lm's."""
@@ -61,8 +61,6 @@ class DraftFolder:
             if complaint := mismatch(self._target, self._folder.tokenizer(config)):
                 raise Unfit(complaint, OTHER_DRAFT)
             self._checked = digest
-        if complaint := no_rollback(model, "the draft model"):
-            raise Unfit(complaint, OTHER_DRAFT)
         return model
 
 
@@ -100,14 +98,6 @@ def mismatch(target: Any, draft: Any) -> str:
     differing = sum(1 for token, i in ours.items() if theirs.get(token) != i)
     differing += sum(1 for token in theirs if token not in ours)
     return f"the draft's tokenizer is not the target's ({differing} of {max(len(ours), len(theirs))} tokens differ)"
-
-
-def no_rollback(model: Any, called: str) -> str:
-    """Why this model can have no part in speculation; empty where it can."""
-    from draftd.engine.cache.layouts import cannot_trim
-
-    fixed = cannot_trim(model)
-    return f"{called}'s cache cannot be rolled back ({fixed})" if fixed else ""
 
 
 @dataclass(frozen=True, slots=True)
