@@ -76,7 +76,7 @@ def run_daemon(
         memory_floor=settings.hardware.memory_floor_bytes,
     )
     sources = Sources(parts.info, parts.status, parts.decided, parts.flag_enabled, hardware, parts.address)
-    telemetry = Telemetry.start(__version__, settings.telemetry, os.environ, sources)
+    telemetry = Telemetry.start(__version__, settings.telemetry, sources)
     worker = EngineWorker(
         load or models_of(settings.model, drafters),
         observer=FanOut(telemetry.observer, requests),

@@ -22,14 +22,9 @@ _NOISY = (
 
 
 class Quiet(logging.Handler):
-    """Keeps the exporters' log records out of the daemon's log while it is installed."""
+    """Keeps the exporters' log records out of the daemon's log."""
 
-    _changing = threading.Lock()  # loggers are the process's: one handler may leave while the next is installed
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.last = ""
-        self._propagated: dict[str, bool] = {}
+    last = ""  # the latest warning
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -41,21 +36,11 @@ class Quiet(logging.Handler):
         _sdk_log.debug("%s: %s", record.name, message)
 
     def install(self) -> None:
-        with self._changing:
-            for name in _NOISY:
-                logger = logging.getLogger(name)
-                before = [handler._propagated[name] for handler in logger.handlers if isinstance(handler, Quiet)]
-                self._propagated[name] = before[0] if before else logger.propagate
-                logger.addHandler(self)
-                logger.propagate = False
-
-    def remove(self) -> None:
-        with self._changing:
-            for name, propagated in self._propagated.items():
-                logger = logging.getLogger(name)
-                logger.removeHandler(self)
-                if not any(isinstance(handler, Quiet) for handler in logger.handlers):
-                    logger.propagate = propagated
+        """For good: threads that outlast the shutdown still log failures."""
+        for name in _NOISY:
+            logger = logging.getLogger(name)
+            logger.handlers = [self]
+            logger.propagate = False
 
 
 class Link:

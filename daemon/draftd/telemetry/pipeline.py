@@ -6,15 +6,13 @@ bounded.
 
 from __future__ import annotations
 
-import enum
 import logging
 import os
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import entry_points
@@ -31,7 +29,7 @@ from opentelemetry.sdk import trace as sdk_trace
 from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
 from opentelemetry.sdk.metrics.view import DropAggregation, View
-from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import NoOpTracerProvider, TracerProvider
 
@@ -47,8 +45,9 @@ _DROPPED = ("otel.sdk.span.*", "otel.sdk.log.*", "otel.sdk.exporter.*.inflight",
 
 # gRPC waits ever longer between attempts to connect, up to two minutes, and a new channel to the same place inherits
 # the wait. A collector that comes back shall be found within seconds.
-_CHANNEL = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 5_000))
+_CHANNEL_OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 5_000))
 
+SIGNALS = ("traces", "metrics", "logs")
 _PROTOCOLS = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
 
 
@@ -82,13 +81,7 @@ class Pipeline:
         if late:
             _join([*(_shutting_down(exporter) for exporter in self.exporters), *threads], deadline)
         self._arrived = not late and self.link.failed == failed
-        # Threads that linger still log failures: the SDK's log stays redirected as long as they do.
-        threading.Thread(target=self._release_log, args=(threads,), daemon=True, name="telemetry-quiet").start()
         return self._arrived
-
-    def _release_log(self, threads: list[threading.Thread]) -> None:
-        _join(threads, time.monotonic() + 60)
-        self.link.quiet.remove()
 
 
 def _shutting_down(thing: Any) -> threading.Thread:
@@ -111,63 +104,51 @@ def _join(threads: list[threading.Thread], deadline: float) -> None:
         thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def build(environ: Mapping[str, str], service_version: str) -> Pipeline:
+def build(service_version: str) -> Pipeline:
     """Providers for the signals that the environment wants exported, and no-op ones for the rest.
 
     Queue lengths, batch sizes, intervals, samplers, limits, endpoints, headers, compression and certificates are read
     by the SDK's own classes. Raises ValueError for an exporter, a protocol or a propagator that is not installed.
     """
-    pipeline = Pipeline(propagator=propagator(environ))
-    makers = {
-        signal: [load_exporter(signal, name, environ) for name in wanted_exporters(signal, environ)]
-        for signal in Signal
-    }
-    if not any(makers.values()):
+    pipeline = Pipeline(propagator=propagator())
+    wanted = {signal: wanted_exporters(signal) for signal in SIGNALS}
+    if not any(wanted.values()):
         return pipeline
     pipeline.exporting = True
     pipeline.link.quiet.install()
+    os.environ.setdefault(_SDK_METRICS_VARIABLE, "true")
     try:
-        with environment({_SDK_METRICS_VARIABLE: "true", **environ}):
-            resource = _resource(service_version)
-            pipeline.instance = str(resource.attributes["service.instance.id"])
-            _fill(pipeline, makers, resource)
+        resource = _resource(service_version)
+        pipeline.instance = str(resource.attributes["service.instance.id"])
+        _fill(pipeline, wanted, resource)
     except Exception:
         pipeline.shutdown(0.0)
         raise
     return pipeline
 
 
-def _fill(pipeline: Pipeline, makers: Mapping[Signal, list[Maker]], resource: Resource) -> None:
-    def exporters(signal: Signal) -> list[Any]:
-        made = [make(pipeline.meters) for make in makers[signal]]
+def _fill(pipeline: Pipeline, wanted: Mapping[str, Sequence[str]], resource: Resource) -> None:
+    def exporters(signal: str) -> list[Any]:
+        made = [_exporter(signal, name, pipeline.meters) for name in wanted[signal]]
         pipeline.exporters += made
-        return [Watched(exporter, signal.lower(), pipeline.link) for exporter in made]
+        return [one if isinstance(one, MetricReader) else Watched(one, signal, pipeline.link) for one in made]
 
     # Metrics first: the other signals' queues and exporters are counted on them.
-    if makers[Signal.METRICS]:
-        made = [make(NoOpMeterProvider()) for make in makers[Signal.METRICS]]
-        readers = [_reader(one, pipeline) for one in made]
+    if metrics := exporters("metrics"):
+        readers = [one if isinstance(one, MetricReader) else _LastingReader(one) for one in metrics]
         views = [View(instrument_name=name, aggregation=DropAggregation()) for name in _DROPPED]
         pipeline.meters = sdk_metrics.MeterProvider(readers, resource, shutdown_on_exit=False, views=views)
-        for one in made:
+        for one in metrics:
             if hasattr(one, "set_meter_provider"):
                 one.set_meter_provider(pipeline.meters)
-    if makers[Signal.TRACES]:
+    if traces := exporters("traces"):
         pipeline.tracers = tracers = sdk_trace.TracerProvider(resource=resource, shutdown_on_exit=False)
-        for spans in exporters(Signal.TRACES):
+        for spans in traces:
             tracers.add_span_processor(BatchSpanProcessor(spans, meter_provider=pipeline.meters))
-    if makers[Signal.LOGS]:
+    if logs := exporters("logs"):
         pipeline.loggers = loggers = sdk_logs.LoggerProvider(resource=resource, shutdown_on_exit=False)
-        for records in exporters(Signal.LOGS):
+        for records in logs:
             loggers.add_log_record_processor(BatchLogRecordProcessor(records, meter_provider=pipeline.meters))
-
-
-def _reader(made: Any, pipeline: Pipeline) -> MetricReader:
-    if isinstance(made, MetricReader):
-        return made
-    pipeline.exporters.append(made)
-    watched: Any = Watched(made, "metrics", pipeline.link)
-    return _LastingReader(watched)
 
 
 class _LastingReader(PeriodicExportingMetricReader):
@@ -178,8 +159,8 @@ class _LastingReader(PeriodicExportingMetricReader):
 
 
 def _resource(service_version: str) -> Resource:
-    """The environment's resource, completed: it wins, also over our own service name."""
-    found = Resource.create().attributes
+    """The environment's resource, which wins, completed by ours."""
+    began = datetime.fromtimestamp(psutil.Process().create_time(), UTC)
     ours: dict[str, str | int] = {
         "service.name": "draftd",
         "service.version": service_version,
@@ -187,84 +168,49 @@ def _resource(service_version: str) -> Resource:
         "host.name": socket.gethostname(),  # else a collector in a container would name its own
         # What `process.memory.usage` is of: the conventions tell a process by these two.
         "process.pid": os.getpid(),
-        **_created(),
+        "process.creation.time": began.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
     }
-    unnamed = str(found.get("service.name", "")).startswith("unknown_service")
-    return Resource.create(
-        {key: value for key, value in ours.items() if key not in found or (key == "service.name" and unnamed)}
-    )
+    return Resource.create(ours).merge(OTELResourceDetector().detect())
 
 
-def _created() -> dict[str, str]:
-    """When this process began, in UTC. A system that hides it costs no more than the attribute."""
-    try:
-        began = datetime.fromtimestamp(psutil.Process().create_time(), UTC)
-    except (psutil.Error, OSError):
-        return {}
-    return {"process.creation.time": began.isoformat(timespec="milliseconds").replace("+00:00", "Z")}
+def _variable(name: str) -> str:
+    return os.environ.get(name, "").strip()
 
 
-class Signal(enum.StrEnum):
-    """The three signals, as variables spell them."""
-
-    TRACES = "TRACES"
-    METRICS = "METRICS"
-    LOGS = "LOGS"
-
-
-def wanted_exporters(signal: Signal, environ: Mapping[str, str]) -> list[str]:
+def wanted_exporters(signal: str) -> list[str]:
     """Names of the exporters to use for a signal: what OTEL_*_EXPORTER says, else `otlp` where there is an endpoint.
 
     Nothing set means none. The specification's default endpoint is used only when `otlp` is asked for by name.
     """
-    if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+    if _variable("OTEL_SDK_DISABLED").lower() == "true":
         return []
-    asked = environ.get(f"OTEL_{signal}_EXPORTER", "").strip()
-    if asked:
+    if asked := _variable(f"OTEL_{signal.upper()}_EXPORTER"):
         return [name for part in asked.split(",") if (name := part.strip().lower()) and name != "none"]
-    general = environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "").strip()
-    return ["otlp"] if environ.get(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT", "").strip() or general else []
+    own = _variable(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT")
+    return ["otlp"] if own or _variable("OTEL_EXPORTER_OTLP_ENDPOINT") else []
 
 
-Maker = Callable[[MeterProvider], Any]  # makes an exporter, which may count on the given meters what it delivers
-
-
-def load_exporter(signal: Signal, name: str, environ: Mapping[str, str]) -> Maker:
-    """What makes the exporter of that name. Raises ValueError, saying what is allowed, for one that is not there."""
+def _exporter(signal: str, name: str, meters: MeterProvider) -> Any:
+    """The exporter of that name, which may count on the given meters what it delivers. Raises ValueError, saying what
+    is allowed, for one that is not there."""
     if name == "otlp":
-        variable = f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL"
-        protocol = environ.get(variable, "").strip() or environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "").strip()
-        if protocol and protocol not in _PROTOCOLS:
+        own = _variable(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL")
+        protocol = own or _variable("OTEL_EXPORTER_OTLP_PROTOCOL") or "grpc"
+        if protocol not in _PROTOCOLS:
             raise ValueError(f"OTLP protocol {protocol!r}; allowed: {', '.join(_PROTOCOLS)}")
-        name = _PROTOCOLS[protocol or "grpc"]
-    made: Callable[..., Any] = _entry(f"opentelemetry_{signal.lower()}_exporter", name)
+        name = _PROTOCOLS[protocol]
+    made: Callable[..., Any] = _entry(f"opentelemetry_{signal}_exporter", name)
     if name not in _PROTOCOLS.values():
-        return lambda meters: made()
-    channel = {"channel_options": _CHANNEL} if name == _PROTOCOLS["grpc"] else {}
-    return lambda meters: made(meter_provider=meters, **channel)
+        return made()
+    channel = {"channel_options": _CHANNEL_OPTIONS} if name == _PROTOCOLS["grpc"] else {}
+    return made(meter_provider=meters, **channel)
 
 
-def propagator(environ: Mapping[str, str]) -> TextMapPropagator:
+def propagator() -> TextMapPropagator:
     """What OTEL_PROPAGATORS asks for; W3C trace context and baggage by default."""
-    asked = environ.get("OTEL_PROPAGATORS", "").strip() or "tracecontext,baggage"
+    asked = _variable("OTEL_PROPAGATORS") or "tracecontext,baggage"
     names = [name for part in asked.split(",") if (name := part.strip()) and name != "none"]
     return CompositePropagator([_entry("opentelemetry_propagator", name)() for name in dict.fromkeys(names)])
-
-
-@contextmanager
-def environment(environ: Mapping[str, str]) -> Iterator[None]:
-    """Shows the SDK, which reads the process's environment, the one that was handed over, and then its own again."""
-    given = {key: value for key, value in environ.items() if key.startswith("OTEL_")}
-    present = {key: value for key, value in os.environ.items() if key.startswith("OTEL_")}
-    try:
-        for key in present:
-            del os.environ[key]
-        os.environ.update(given)
-        yield
-    finally:
-        for key in given:
-            os.environ.pop(key, None)
-        os.environ.update(present)
 
 
 def _entry(group: str, name: str) -> Any:

@@ -72,13 +72,11 @@ class Telemetry:
         self.fallback_recorder = FallbackRecorder(self._on)
 
     @classmethod
-    def start(
-        cls, service_version: str, settings: TelemetrySettings, environ: Mapping[str, str], sources: Sources
-    ) -> Telemetry:
-        """Exports what the OTEL_* variables of `environ` ask for, and without them nothing."""
+    def start(cls, service_version: str, settings: TelemetrySettings, sources: Sources) -> Telemetry:
+        """Exports what the OTEL_* variables ask for, and without them nothing."""
         guard, pipeline = Guard(), Pipeline()
         try:
-            pipeline = build(environ, service_version)
+            pipeline = build(service_version)
             capture = settings.capture_content
             return cls(pipeline, sources, guard, service_version=service_version, capture_content=capture)
         except ValueError as error:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from unittest import mock
 
 from draftd.core import (
     DRAFT_MODEL,
@@ -154,4 +156,5 @@ def telemetry(
     status: EngineStatus = STATUS,
 ) -> Telemetry:
     sources = Sources(lambda: INFO, lambda: status, lambda: LADDER_STATE, lambda: True, hardware, lambda: ADDRESS)
-    return Telemetry.start("1.2.3", TelemetrySettings(capture_content=capture_content), environ, sources)
+    with mock.patch.dict(os.environ, environ):
+        return Telemetry.start("1.2.3", TelemetrySettings(capture_content=capture_content), sources)
