@@ -19,12 +19,13 @@ from draftd.engine.pair import LoadedModels
 from draftd.fallback.journal import Journal
 from draftd.fallback.ladder import LevelInForce, configured_ladder
 from draftd.fronts.daemon import Daemon
-from draftd.fronts.grpc.control import DaemonParts, FallbackControl
+from draftd.fronts.grpc.control import DaemonParts
 from draftd.hardware.state import HardwareView
 from draftd.planning.flag import FlagService
 from draftd.planning.planner import Planner
 from draftd.settings import EngineSettings, FlagSettings, ServerSettings, Settings
 from draftd.v1 import inference_pb2 as pb
+from tests.fallback import FakeController
 from tests.listening import ListeningTelemetry
 from tests.scripted import scripted_models
 from tests.waiting import until
@@ -49,9 +50,9 @@ class Served:
         client: dict[str, Any] | None = None,
         wait: bool = True,
         hardware: HardwareView | None = None,
-        controller: FallbackControl | None = None,
+        controller: FakeController | None = None,
     ) -> None:
-        self.hardware, self.controller = hardware or HardwareView(), controller
+        self.hardware, self.controller = hardware or HardwareView(), controller or FakeController()
         self.settings = Settings(
             server=ServerSettings(**{"port": 0, "drain_seconds": 2.0, "token": token, **(server or {})}),
             # What tests say of drafts, they say of a depth that is always the same; no test is the next one's prompt.

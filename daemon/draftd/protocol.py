@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
+from typing import Any, TypeVar
 
 from google.protobuf.duration_pb2 import Duration
 
-from draftd.core import (
-    DecodeMode,
-    DepthMode,
-    DraftCounts,
-    FinishReason,
-    ModePreference,
-    WorkloadClass,
-)
+from draftd.core import DecodeMode, DepthMode, DraftCounts, FinishReason, ModePreference, WorkloadClass
 from draftd.v1 import inference_pb2 as pb
+
+M = TypeVar("M", bound=enum.Enum)
 
 MESSAGE_SLACK = 4
 """How many times `server.max_message_bytes` gRPC lets through: of such a message the daemon can still say what is wrong
@@ -23,36 +20,34 @@ with it; what is larger gRPC refuses, as RESOURCE_EXHAUSTED."""
 DETAILS_KEY = "grpc-status-details-bin"
 """Where gRPC carries a google.rpc.Status."""
 
+
+def _named(kind: Any, members: type[M]) -> dict[Any, M]:
+    """The contract's numbers, with what the core calls the same: DECODE_MODE_AUTO of `DecodeMode` is AUTO there."""
+    named = {number: members.__members__.get(name.removeprefix(_prefix(kind))) for name, number in kind.items()}
+    return {number: member for number, member in named.items() if member is not None}
+
+
+def number(kind: Any, member: enum.Enum | None) -> Any:
+    """The contract's member of the same name; None, for a field that stays unset, of none."""
+    return None if member is None else kind.Value(_prefix(kind) + member.name)
+
+
+def _prefix(kind: Any) -> str:
+    return str(kind.keys()[0]).removesuffix("UNSPECIFIED")
+
+
 MODES: Mapping[pb.DecodeMode, ModePreference] = {
     pb.DECODE_MODE_UNSPECIFIED: ModePreference.AUTO,
-    pb.DECODE_MODE_AUTO: ModePreference.AUTO,
-    pb.DECODE_MODE_SPECULATIVE: ModePreference.SPECULATIVE,
-    pb.DECODE_MODE_AUTOREGRESSIVE: ModePreference.AUTOREGRESSIVE,
+    **_named(pb.DecodeMode, ModePreference),
 }
-WORKLOADS: Mapping[pb.WorkloadClass, WorkloadClass] = {
-    pb.WORKLOAD_CLASS_UNSPECIFIED: WorkloadClass.UNSPECIFIED,
-    pb.WORKLOAD_CLASS_CODE: WorkloadClass.CODE,
-    pb.WORKLOAD_CLASS_TOOL_CALL: WorkloadClass.TOOL_CALL,
-    pb.WORKLOAD_CLASS_CHAT: WorkloadClass.CHAT,
-    pb.WORKLOAD_CLASS_PROSE: WorkloadClass.PROSE,
-}
+WORKLOADS: Mapping[pb.WorkloadClass, WorkloadClass] = _named(pb.WorkloadClass, WorkloadClass)
 DEPTH_MODES: Mapping[pb.DepthMode, DepthMode | None] = {
     pb.DEPTH_MODE_UNSPECIFIED: None,
-    pb.DEPTH_MODE_AUTOMATIC: DepthMode.AUTOMATIC,
-    pb.DEPTH_MODE_FIXED: DepthMode.FIXED,
+    **_named(pb.DepthMode, DepthMode),
 }
-DECODED: Mapping[pb.DecodeMode, DecodeMode] = {
-    pb.DECODE_MODE_SPECULATIVE: DecodeMode.SPECULATIVE,
-    pb.DECODE_MODE_AUTOREGRESSIVE: DecodeMode.AUTOREGRESSIVE,
-}
+DECODED: Mapping[pb.DecodeMode, DecodeMode] = _named(pb.DecodeMode, DecodeMode)
 """How an answer was decoded."""
-REASONS: Mapping[pb.FinishReason, FinishReason] = {
-    pb.FINISH_REASON_STOP: FinishReason.STOP,
-    pb.FINISH_REASON_LENGTH: FinishReason.LENGTH,
-    pb.FINISH_REASON_CANCELLED: FinishReason.CANCELLED,
-    pb.FINISH_REASON_DEADLINE: FinishReason.DEADLINE,
-    pb.FINISH_REASON_ERROR: FinishReason.ERROR,
-}
+REASONS: Mapping[pb.FinishReason, FinishReason] = _named(pb.FinishReason, FinishReason)
 
 
 def duration(seconds: float | None) -> Duration | None:

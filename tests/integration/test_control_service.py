@@ -270,21 +270,3 @@ def test_draining_ends_watchers_and_runs_with_a_status_and_waits_for_none(tmp_pa
         assert [error.code for error in errors] == [grpc.StatusCode.UNAVAILABLE] * 3
         assert {error.details for error in errors} == {"the daemon is stopping"}
         assert not controller.probes[0].cancelled()
-
-
-def test_without_a_ladder_it_is_said_and_transitions_are_told_all_the_same(tmp_path: Path) -> None:
-    asked: list[Ask] = [
-        DraftdClient.level, lambda client: client.hold_level(FallbackLevel.FULL), DraftdClient.release_level,
-        DraftdClient.probe, DraftdClient.canaries, DraftdClient.reload_draft,
-    ]  # fmt: skip
-    with serving(tmp_path, models) as served:
-        for ask in asked:
-            with pytest.raises(CallError) as refused:
-                ask(served.client)
-            assert refused.value.code == grpc.StatusCode.FAILED_PRECONDITION
-            assert refused.value.details == "this daemon runs no fallback ladder"
-        assert not served.client.status().HasField("fallback")
-        with watching(served) as watch:
-            served.client.set_flag("off")
-            until(lambda: watch.numbers == [1], 20)
-        assert [one.subject for one in served.client.transitions()] == ["flag"]

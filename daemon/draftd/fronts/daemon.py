@@ -12,17 +12,17 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from draftd import __version__
 from draftd.engine.loop import EngineState
-from draftd.errors import ModelLoadError
+from draftd.errors import ModelLoadError, NotServing
 from draftd.fronts.grpc.control import ControlServicer, DaemonParts
 from draftd.fronts.grpc.inference import InferenceServicer
 from draftd.fronts.grpc.manifest import Manifests
 from draftd.fronts.grpc.server import GrpcServer
 from draftd.service.inference import InferenceService
+from draftd.service.watching import unless_set
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _LOAD_POLL_SECONDS = 0.05  # while loading: how soon progress and the end of it are noticed
@@ -156,9 +156,8 @@ class Daemon:
         return ended and delivered
 
     async def _drain_unless_hurried(self) -> bool:
-        drain, _ = await _first(self.drain(), self._hurry.wait())
-        if not drain.cancelled():
-            return drain.result()
+        with contextlib.suppress(NotServing):
+            return await unless_set(self._hurry, self.drain())
         self._announce("stopping at once")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_HURRY_SECONDS):
@@ -202,15 +201,3 @@ class Daemon:
                     log.error("%s", self._worker.error)
                 self._stop.set()
                 return
-
-
-async def _first(*wanted: Coroutine[Any, Any, bool]) -> list[asyncio.Task[bool]]:
-    """Returns when one of them has ended; the others are cancelled."""
-    tasks = [asyncio.create_task(one) for one in wanted]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    return tasks

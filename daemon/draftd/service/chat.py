@@ -8,11 +8,9 @@ import contextlib
 import json
 import logging
 import os
-import select
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -143,20 +141,18 @@ class _Worker:
         """Raises _Ended."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        end, said = time.monotonic() + seconds, bytearray()
+        late = threading.Timer(seconds, self._process.kill)
+        late.start()
         try:
             self._process.stdin.write(json.dumps(what).encode() + b"\n")
             self._process.stdin.flush()
-            descriptor = self._process.stdout.fileno()
-            while not said.endswith(b"\n"):
-                if not _readable(descriptor, end - time.monotonic()):
-                    raise _Ended(f"no answer in {seconds:g} s")
-                piece = os.read(descriptor, 1 << 16)
-                if not piece:
-                    raise _Ended("it has ended")
-                said += piece
+            said = self._process.stdout.readline()
         except (OSError, ValueError) as error:  # its pipes are closed
             raise _Ended(str(error)) from None
+        finally:
+            late.cancel()
+        if not said.endswith(b"\n"):
+            raise _Ended(f"it has ended, or gave no answer in {seconds:g} s")
         found: dict[str, Any] = json.loads(said)
         return found
 
@@ -167,9 +163,3 @@ class _Worker:
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
-
-
-def _readable(descriptor: int, seconds: float) -> bool:
-    poll = select.poll()  # select has no descriptors above 1,023
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(max(0.0, seconds) * 1000))

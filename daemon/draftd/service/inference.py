@@ -28,7 +28,7 @@ from draftd.models.tokenizer import Tokenizer
 from draftd.planning.planner import FlagContext, Planner
 from draftd.service.chat import ChatRenderer
 from draftd.service.request import Chat, Chunk, Finished, Prompt, RawText, Request, Send, ServedModel, Started, checked
-from draftd.service.stream import Mailbox, StallGuard, TokenStream
+from draftd.service.stream import Mailbox, TokenStream, stall_guard
 from draftd.service.text import StopStrings, TextStream, tokenise
 from draftd.telemetry.spans import InferenceSpan, InferenceStart
 
@@ -155,18 +155,16 @@ class InferenceService:
             )
             stream = TokenStream(self._mailbox, partial(self._ended, request_id, span))
             self._worker.submit(decode, stream)
-        except DraftdError as error:
-            self.refused += 1
-            (span or self._begin_span(start)).refused(error)
-            raise
         except asyncio.CancelledError:
             reason = _reason_to_leave(request)
             self.left[reason] = self.left.get(reason, 0) + 1
             (span or self._begin_span(start)).left(reason)
             raise
-        except Exception as error:  # a bug: its request is counted as any other that is refused
+        except Exception as error:
+            # What is no DraftdError is a bug: its request is counted as any other that is refused.
+            refusal = error if isinstance(error, DraftdError) else EngineFailure(f"{type(error).__name__}: {error}")
             self.refused += 1
-            (span or self._begin_span(start)).refused(EngineFailure(f"{type(error).__name__}: {error}"))
+            (span or self._begin_span(start)).refused(refusal)
             raise
         return _Call(valid, Started(request_id, model.info, len(ids), plan), tokenizer, span, stream)
 
@@ -182,24 +180,24 @@ class InferenceService:
     async def _relay(self, call: _Call, send: Send) -> None:
         """Sends what the engine says until it has said all."""
         started, stream = call.started, call.stream
-        async with StallGuard(self._stall) as guard:
-            await guard.write(send(started))
+        async with stall_guard(self._stall) as write:
+            await write(send(started))
             text = TextStream(call.tokenizer, call.request.stop)
             answer: list[str] = []
             while (emission := await stream.take()) is not None:
                 pieces = text.add(emission.tokens)
                 rest = text.finish() if stream.exhausted else ""
                 answer += [*pieces, rest]
-                await guard.write(send(Chunk(emission, pieces, rest)))
+                await write(send(Chunk(emission, pieces, rest)))
             if rest := text.finish():
                 answer.append(rest)
-                await guard.write(send(Chunk(Emission((), ()), (), rest)))
+                await write(send(Chunk(Emission((), ()), (), rest)))
             outcome = stream.outcome
             assert outcome is not None
             # Before the client learns of the end: whoever looks then finds it counted.
             call.span.captured("".join(answer))
             call.span.finished(outcome)
-            await guard.write(send(Finished(outcome, started.plan, text.stop)))
+            await write(send(Finished(outcome, started.plan, text.stop)))
         if (error := _error_of(outcome)) is not None:
             raise error
 

@@ -14,9 +14,7 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
-from types import TracebackType
-from typing import Self
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from draftd.core import Emission, Outcome
 from draftd.errors import ClientStalled
@@ -153,50 +151,43 @@ class TokenStream:
         self._pending.clear()
 
 
-class StallGuard:
-    """Around a stream, in its task: a write that lasts longer than `seconds` (within twice that) ends the block with
-    ClientStalled. `seconds` None waits for ever. One timer for a whole stream: one for each write would cost half a
-    write."""
+Write = Callable[[Awaitable[None]], Awaitable[None]]
 
-    def __init__(self, seconds: float | None) -> None:
-        self._seconds = seconds
-        self._loop = asyncio.get_running_loop()
-        self._task: asyncio.Task[object] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._writing_since: float | None = None
-        self._cancelling = 0
-        self._fired = False
 
-    async def write(self, sent: Awaitable[None]) -> None:
-        self._writing_since = self._loop.time()
+@contextlib.asynccontextmanager
+async def stall_guard(seconds: float | None) -> AsyncIterator[Write]:
+    """Around a stream, in its task: gives what it writes with. A write that lasts longer than `seconds` (within twice
+    that) ends the block with ClientStalled. `seconds` None waits for ever. One timer for a whole stream: one for each
+    write would cost half a write."""
+    loop = asyncio.get_running_loop()
+    since: float | None = None
+    timer: asyncio.TimerHandle | None = None
+
+    async def write(sent: Awaitable[None]) -> None:
+        nonlocal since
+        since = loop.time()
         await sent
-        self._writing_since = None
+        since = None
 
-    async def __aenter__(self) -> Self:
-        self._task = asyncio.current_task()
-        assert self._task is not None
-        self._cancelling = self._task.cancelling()
-        if self._seconds is not None:
-            self._timer = self._loop.call_later(self._seconds, self._check)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        assert self._task is not None
-        # As asyncio.timeout does it: a cancellation from elsewhere, the client's own, is never swallowed.
-        if self._fired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
-            raise ClientStalled(f"nothing was read for {self._seconds:g} s: the request was cancelled") from None
-
-    def _check(self) -> None:
-        assert self._task is not None
-        assert self._seconds is not None
-        now, since = self._loop.time(), self._writing_since
-        if since is not None and now >= since + self._seconds:
-            self._fired = True
-            self._task.cancel()
+    def check(seconds: float) -> None:
+        nonlocal timer
+        now = loop.time()
+        if since is not None and now >= since + seconds:
+            timeout.reschedule(now)
         else:
             # No sooner than the write in hand could be late, or the next one.
-            self._timer = self._loop.call_at((now if since is None else since) + self._seconds, self._check)
+            timer = loop.call_at((now if since is None else since) + seconds, check, seconds)
+
+    timeout = asyncio.timeout(None)
+    try:
+        async with timeout:
+            if seconds is not None:
+                check(seconds)
+            yield write
+    except TimeoutError:
+        if timeout.expired():
+            raise ClientStalled(f"nothing was read for {seconds:g} s: the request was cancelled") from None
+        raise
+    finally:
+        if timer is not None:
+            timer.cancel()

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeVar
 
 from draftd.errors import ClientStalled, InvalidRequest, NotServing, QueueFull
 from draftd.fallback.journal import Journal, Transition
-from draftd.service.stream import StallGuard
+from draftd.service.stream import stall_guard
 
 MOST_WATCHERS = 32
 MOST_LISTED, LISTED = 1000, 100  # transitions in one answer: at most, and where no limit is given
@@ -49,11 +49,11 @@ class Transitions:
         Raises InvalidRequest, QueueFull where too many watch already, NotServing once the daemon is stopping,
         ClientStalled for a watcher that does not read."""
         with self.feed(after) as feed:
-            async with StallGuard(self._stall) as guard:
-                await guard.write(begun())
+            async with stall_guard(self._stall) as write:
+                await write(begun())
                 while True:
                     transition = await unless_set(self._stopping, anext(feed))
-                    await guard.write(send(transition))
+                    await write(send(transition))
 
     @contextlib.contextmanager
     def feed(self, after: int | None) -> Iterator[AsyncIterator[Transition]]:
@@ -112,7 +112,6 @@ class Transitions:
 async def unless_set(stopping: asyncio.Event, wanted: Awaitable[T]) -> T:
     """What `wanted` ends with. Raises NotServing as soon as the daemon stops; what is not done by then is given up."""
     asked, ending = asyncio.ensure_future(wanted), asyncio.ensure_future(stopping.wait())
-    asked.add_done_callback(unheard)
     try:
         await asyncio.wait((asked, ending), return_when=asyncio.FIRST_COMPLETED)
         if asked.done() and not asked.cancelled():
@@ -121,6 +120,7 @@ async def unless_set(stopping: asyncio.Event, wanted: Awaitable[T]) -> T:
     finally:
         asked.cancel()
         ending.cancel()
+        await asyncio.gather(asked, ending, return_exceptions=True)
 
 
 def unheard(done: asyncio.Future[Any]) -> None:

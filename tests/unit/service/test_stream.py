@@ -11,7 +11,7 @@ import pytest
 
 from draftd.core import Emission, FinishReason, Outcome, RequestStats
 from draftd.errors import ClientStalled
-from draftd.service.stream import Mailbox, StallGuard, TokenStream
+from draftd.service.stream import Mailbox, TokenStream, stall_guard
 
 
 def outcome() -> Outcome:
@@ -176,8 +176,8 @@ async def test_posting_to_a_closed_mailbox_is_nothing() -> None:
 
 async def stuck(seconds: float | None) -> None:
     """A write that never ends."""
-    async with StallGuard(seconds) as guard:
-        await guard.write(asyncio.sleep(10))
+    async with stall_guard(seconds) as write:
+        await write(asyncio.sleep(10))
 
 
 async def raising() -> None:
@@ -185,8 +185,8 @@ async def raising() -> None:
 
 
 async def failing() -> None:
-    async with StallGuard(0.02) as guard:
-        await guard.write(raising())
+    async with stall_guard(0.02) as write:
+        await write(raising())
 
 
 async def test_a_write_that_never_ends_is_given_up() -> None:
@@ -198,16 +198,16 @@ async def test_a_write_that_never_ends_is_given_up() -> None:
 
 
 async def test_waiting_for_the_engine_is_no_stall() -> None:
-    async with StallGuard(0.05) as guard:
+    async with stall_guard(0.05) as write:
         for _ in range(3):
             await asyncio.sleep(0.1)
-            await guard.write(asyncio.sleep(0.01))
+            await write(asyncio.sleep(0.01))
 
 
 async def test_many_short_writes_are_no_stall() -> None:
-    async with StallGuard(0.5) as guard:
+    async with stall_guard(0.5) as write:
         for _ in range(80):
-            await guard.write(asyncio.sleep(0.01))
+            await write(asyncio.sleep(0.01))
 
 
 async def test_without_a_limit_it_waits() -> None:

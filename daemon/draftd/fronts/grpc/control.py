@@ -7,17 +7,16 @@ import time
 from collections import Counter
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from google.protobuf.duration_pb2 import Duration
 
 from draftd import __version__
 from draftd.core import FallbackLevel, WorkloadClass
 from draftd.engine.loop import EngineState, EngineWorker
-from draftd.errors import InvalidRequest, NotNow, NotServing
-from draftd.fallback.controller import FallbackState
+from draftd.errors import InvalidRequest, NotServing
+from draftd.fallback.controller import Controller
 from draftd.fallback.journal import Journal
-from draftd.fallback.probes import CanaryReport, ProbeReport
 from draftd.fronts.grpc import reply
 from draftd.fronts.grpc.interceptors import Context
 from draftd.fronts.grpc.manifest import Manifests
@@ -52,33 +51,9 @@ _LEVELS = {level.label: level for level in sorted(FallbackLevel, reverse=True)}
 T = TypeVar("T")
 
 
-class FallbackControl(Protocol):
-    """The fallback's `Controller`, as an operator reaches it. Any thread; `hold` and `release` block until it is saved.
-    Refusals are QueueFull, NotNow and NotServing; the futures end in them, or in what the engine raised."""
-
-    def state(self) -> FallbackState: ...
-
-    def hold(self, level: FallbackLevel, expires_in: float | None) -> None:
-        """`expires_in` is seconds; None is until it is released."""
-        ...
-
-    def release(self) -> bool:
-        """Whether there was a hold."""
-        ...
-
-    def probe(self) -> Future[ProbeReport]: ...
-
-    def canaries(self) -> Future[CanaryReport]: ...
-
-    def reload_draft(self, *, forget: bool = False) -> Future[int]:
-        """Ends with the bytes of the draft's weights. `forget`: it is another draft, which is not held to what was
-        learnt of the old one."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class DaemonParts:
-    """What a daemon is put together from. Without a controller the transitions are told all the same."""
+    """What a daemon is put together from."""
 
     settings: Settings
     worker: EngineWorker
@@ -87,7 +62,7 @@ class DaemonParts:
     telemetry: Telemetry
     journal: Journal
     hardware: HardwareView
-    controller: FallbackControl | None = None
+    controller: Controller
 
 
 class ControlServicer(control_pb2_grpc.ControlServiceServicer):
@@ -98,7 +73,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
     ) -> None:
         self._service, self._manifests, self._stopping = service, manifests, stopping
         self._worker, self._planner, self._flags = parts.worker, parts.planner, parts.flags
-        self._journal, self._hardware, self._fallback = parts.journal, parts.hardware, parts.controller
+        self._journal, self._hardware, self._controller = parts.journal, parts.hardware, parts.controller
         self._exporting = parts.telemetry.exporting
         stall = parts.settings.server.write_stall_seconds or None
         self._transitions = Transitions(parts.journal, stopping, write_stall_seconds=stall)
@@ -137,7 +112,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
             flag=filled(pb.FlagState, flag),
             started=self._started,
             prefix_cache=filled(pb.PrefixCache, engine.prefix),
-            fallback=None if self._fallback is None else reply.fallback(self._fallback.state()),
+            fallback=reply.fallback(self._controller.state()),
         )
 
     async def GetManifest(self, request: pb.GetManifestRequest, context: Context) -> pb.GetManifestResponse:
@@ -205,12 +180,6 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         held = await self._end_of(self._controller.reload_draft(forget=request.forget_baselines))
         draft = self._service.model().info.draft_model or ""
         return pb.ReloadDraftResponse(draft_model=draft, draft_weight_bytes=held)
-
-    @property
-    def _controller(self) -> FallbackControl:
-        if self._fallback is None:
-            raise NotNow("this daemon runs no fallback ladder")
-        return self._fallback
 
     async def _end_of(self, running: Future[T]) -> T:
         """What it ends with. A caller that goes, or whose time is up, leaves it running: half of it was paid for, and

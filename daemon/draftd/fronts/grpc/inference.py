@@ -16,14 +16,11 @@ from draftd.errors import InvalidRequest
 from draftd.fronts.grpc import reply
 from draftd.fronts.grpc.interceptors import Context
 from draftd.planning.planner import Wish
-from draftd.protocol import DECODED, DEPTH_MODES, MODES, REASONS, WORKLOADS, duration
+from draftd.protocol import DEPTH_MODES, MODES, WORKLOADS, duration, number
 from draftd.service.inference import InferenceService
 from draftd.service.request import Chat, Chunk, Event, Finished, Message, Prompt, RawText, Request, Started, TokenIds
 from draftd.v1 import inference_pb2 as pb
 from draftd.v1 import inference_pb2_grpc
-
-_MODES = {mode: number for number, mode in DECODED.items()}
-_REASONS = {reason: number for number, reason in REASONS.items()}
 
 _T = TypeVar("_T", bound="Enum | None")
 _E = TypeVar("_E", bound=int)
@@ -123,9 +120,9 @@ def _started(told: Started) -> pb.Started:
         plan=reply.filled(
             pb.DecodePlan,
             plan,
-            mode=_MODES[plan.mode],
+            mode=number(pb.DecodeMode, plan.mode),
             level=plan.level.label,
-            depth_mode=reply.DEPTH_MODE_NUMBERS[plan.depth_mode if plan.drafter is not None else None],
+            depth_mode=number(pb.DepthMode, plan.depth_mode if plan.drafter is not None else None),
             alternatives=sorted(plan.alternatives),
         ),
     )
@@ -134,7 +131,7 @@ def _started(told: Started) -> pb.Started:
 def _finished(told: Finished) -> pb.Finished:
     outcome, stats = told.outcome, told.outcome.stats
     return pb.Finished(
-        reason=_REASONS[outcome.reason],
+        reason=number(pb.FinishReason, outcome.reason),
         usage=pb.Usage(
             input_tokens=stats.prompt_tokens, output_tokens=stats.counts.emitted, cache_read_tokens=stats.cached_tokens
         ),
@@ -142,7 +139,7 @@ def _finished(told: Finished) -> pb.Finished:
         counts=reply.counts(stats.counts),
         stop=told.stop,
         degraded=outcome.degraded,
-        mode=_MODES[told.plan.mode],
+        mode=number(pb.DecodeMode, told.plan.mode),
     )
 
 

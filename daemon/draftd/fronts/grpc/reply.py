@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -19,13 +18,10 @@ from draftd.fallback.journal import Transition
 from draftd.fallback.ladder import LadderLevel
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport
 from draftd.hardware.state import HardwareView
-from draftd.protocol import DEPTH_MODES, WORKLOADS, duration
+from draftd.protocol import duration, number
 from draftd.service.request import ServedModel
 from draftd.v1 import control_pb2
 from draftd.v1 import inference_pb2 as pb
-
-DEPTH_MODE_NUMBERS = {mode: number for number, mode in DEPTH_MODES.items()}
-_WORKLOADS = {workload: number for number, workload in WORKLOADS.items()}
 
 M = TypeVar("M", bound=Message)
 
@@ -57,7 +53,7 @@ def model(told: ServedModel) -> pb.GetModelResponse:
         default_max_tokens=told.default_max_tokens,
         max_draft_tokens=told.max_draft_tokens,
         chat_template=told.chat_template,
-        depth_mode=DEPTH_MODE_NUMBERS[told.depth_mode],
+        depth_mode=number(pb.DepthMode, told.depth_mode),
     )
 
 
@@ -72,7 +68,7 @@ def hardware(view: HardwareView, now: float) -> control_pb2.Hardware | None:
         control_pb2.Hardware,
         sample,
         age=duration(now - state.at),
-        memory_pressure=_number(control_pb2.MemoryPressure, "MEMORY_PRESSURE", sample.memory_pressure),
+        memory_pressure=number(control_pb2.MemoryPressure, sample.memory_pressure),
         memory_headroom_bytes=state.headroom,
         memory_floor_bytes=state.floor,
         memory_available_bytes=state.available,
@@ -86,16 +82,11 @@ def hardware(view: HardwareView, now: float) -> control_pb2.Hardware | None:
         mlx_peak_bytes=sample.mlx_peak,
         mlx_working_set_bytes=sample.mlx_working_set,
         gpu_memory_bytes=sample.gpu_memory,
-        thermal_level=_number(control_pb2.ThermalLevel, "THERMAL_LEVEL", sample.thermal_level),
+        thermal_level=number(control_pb2.ThermalLevel, sample.thermal_level),
         throttles=state.throttles,
         on_mains=sample.plugged_in,
         errors=view.errors,
     )
-
-
-def _number(kind: Any, prefix: str, member: enum.Enum | None) -> Any:
-    """The contract's member of the same name."""
-    return None if member is None else kind.Value(f"{prefix}_{member.name}")
 
 
 def depth(learnt: Learnt | None, most: int) -> control_pb2.GetDepthResponse:
@@ -124,7 +115,7 @@ def depth(learnt: Learnt | None, most: int) -> control_pb2.GetDepthResponse:
         rates = acceptance.rates(key)[:most]
         made.yields.add(
             drafter=drafter,
-            workload=_WORKLOADS[workload],
+            workload=number(pb.WorkloadClass, workload),
             sampled=sampled,
             seeded=seeded,
             acceptance=rates,
