@@ -125,11 +125,10 @@ class InferenceService:
         """Submits the request to the engine. Raises what it is refused with, after telemetry was told what was known of
         it by then."""
         operation = "chat" if isinstance(request.prompt, Chat) else "text_completion"
-        start = InferenceStart(operation, "", None, request_id, arrival, workload=request.workload)
+        start = InferenceStart(operation, request_id, arrival, workload=request.workload)
         span: InferenceSpan | None = None
         try:
             model, tokenizer = self._ready(), self._worker.tokenizer
-            start = replace(start, model=model.info.model, draft_model=model.info.draft_model)
             valid = checked(request, model)
             told = _messages(valid.prompt)
             start = replace(start, sampling=valid.sampling, max_tokens=valid.max_tokens, stop=valid.stop, messages=told)

@@ -82,12 +82,18 @@ class Naming:
         """None while the model has no name: what is observed under another one would count twice."""
         return None if self.info() is None else {a.MODEL.name: self.model()}
 
+    def draft(self, plan: DecodePlan | None) -> str:
+        """The draft label: that of the loaded pair in both modes, so that the modes can be compared."""
+        if plan is not None and plan.drafter not in (None, DRAFT_MODEL):
+            return plan.drafter
+        info = self.info()
+        return (info and info.draft_model) or "none"
+
     def labels(self, plan: DecodePlan | None, workload: WorkloadClass, tier: ContextTier | None) -> Labels:
         """`plan` and `tier` are None for a request that was refused before it had them."""
-        info = self.info()
         found = {
-            a.MODEL: "unknown" if info is None else info.model,
-            a.DRAFT_MODEL: draft_label(None if info is None else info.draft_model, plan),
+            a.MODEL: self.model(),
+            a.DRAFT_MODEL: self.draft(plan),
             a.WORKLOAD: workload.value,
             a.MODE: None if plan is None else plan.mode.value,
             a.PLAN_LEVEL: None if plan is None else plan.level.label,
@@ -99,10 +105,3 @@ class Naming:
         """Where the daemon listens."""
         host, port = self._address() or (None, None)
         return {a.SERVER_ADDRESS: host, a.SERVER_PORT: port}
-
-
-def draft_label(draft_model: str | None, plan: DecodePlan | None) -> str:
-    """The draft label: that of the loaded pair in both modes, so that the modes can be compared."""
-    if plan is not None and plan.drafter not in (None, DRAFT_MODEL):
-        return plan.drafter
-    return draft_model or "none"

@@ -22,7 +22,7 @@ from draftd.telemetry import catalog
 from draftd.telemetry.attributes import Attribute, Metric
 from draftd.telemetry.hardware import hardware_attributes
 from draftd.telemetry.metrics import COUNTS, Recording
-from draftd.telemetry.recording import Labels, draft_label, named
+from draftd.telemetry.recording import Labels, Naming, named
 
 # What this task works for: the call, and within it the request. A call has a task to itself, so neither is ever reset.
 call_context: ContextVar[Context | None] = ContextVar("draftd_call", default=None)
@@ -44,8 +44,6 @@ class InferenceStart:
     pairs and leave the process only when content capture was opted in."""
 
     operation: str
-    model: str
-    draft_model: str | None
     request_id: str
     arrival: float
     sampling: SamplingParams = field(default_factory=SamplingParams)
@@ -75,10 +73,11 @@ class InferenceSpan:
             return
         parent = call_context.get() or Context()
         with self._on.guard.part("span"):
+            info = on.naming.info()  # None for one that is refused while the model loads
             self._span = on.tracer.start_span(
-                f"{start.operation} {start.model}".rstrip(),
+                start.operation if info is None else f"{start.operation} {info.model}",
                 context=parent,
-                attributes=_request_attributes(start),
+                attributes=_request_attributes(start, on.naming),
                 start_time=self._nanos(start.arrival),
             )
         self._context = set_span_in_context(self._span, parent)
@@ -89,7 +88,7 @@ class InferenceSpan:
         if not self._ended:
             with self._on.guard.part("span"):
                 self._plan, self._tier = plan, tier
-                self._span.set_attributes(_plan_attributes(self._start, plan, tier))
+                self._span.set_attributes(_plan_attributes(plan, tier, self._on.naming))
 
     def captured(self, text: str) -> None:
         """The whole answer; kept only when content capture was opted in. Before `finished`."""
@@ -204,13 +203,14 @@ class InferenceSpan:
         return int((monotonic + self._epoch) * 1e9)
 
 
-def _request_attributes(start: InferenceStart) -> dict[str, AttributeValue]:
-    sampling, seed, model = start.sampling, start.sampling.seed, start.model or None
+def _request_attributes(start: InferenceStart, naming: Naming) -> dict[str, AttributeValue]:
+    sampling, seed, info = start.sampling, start.sampling.seed, naming.info()
+    model = None if info is None else info.model
     return named(
         {
             a.OPERATION: start.operation,
             a.PROVIDER: catalog.PROVIDER_NAME,
-            a.MODEL: model,  # not yet known to a request that is refused while the model loads
+            a.MODEL: model,
             a.REQUEST_MAX_TOKENS: start.max_tokens,
             a.REQUEST_TEMPERATURE: sampling.temperature,
             a.REQUEST_TOP_P: sampling.top_p,
@@ -223,16 +223,16 @@ def _request_attributes(start: InferenceStart) -> dict[str, AttributeValue]:
             a.RESPONSE_ID: start.request_id,
             a.RESPONSE_MODEL: model,
             a.USAGE_INPUT: start.prompt_tokens,
-            a.DRAFT_MODEL: draft_label(start.draft_model, None),
+            a.DRAFT_MODEL: naming.draft(None),
             a.WORKLOAD: start.workload.value,
         }
     )
 
 
-def _plan_attributes(start: InferenceStart, plan: DecodePlan, tier: ContextTier) -> dict[str, AttributeValue]:
+def _plan_attributes(plan: DecodePlan, tier: ContextTier, naming: Naming) -> dict[str, AttributeValue]:
     return named(
         {
-            a.DRAFT_MODEL: draft_label(start.draft_model, plan),
+            a.DRAFT_MODEL: naming.draft(plan),
             a.MODE: plan.mode.value,
             a.CONTEXT_TIER: tier.value,
             a.PLAN_REASON: plan.reason,

@@ -105,8 +105,6 @@ class Scene:
         self.served += 1
         values: dict[str, object] = {
             "operation": "chat",
-            "model": "nano",
-            "draft_model": "nano-draft",
             "request_id": f"request-{self.served}",
             "arrival": time.monotonic(),
             "sampling": SamplingParams(),
@@ -154,7 +152,8 @@ def telemetry(
     capture_content: bool = False,
     hardware: HardwareView = HARDWARE,
     status: EngineStatus = STATUS,
+    info: ModelInfo | None = INFO,
 ) -> Telemetry:
-    sources = Sources(lambda: INFO, lambda: status, lambda: LADDER_STATE, lambda: True, hardware, lambda: ADDRESS)
+    sources = Sources(lambda: info, lambda: status, lambda: LADDER_STATE, lambda: True, hardware, lambda: ADDRESS)
     with mock.patch.dict(os.environ, environ):
         return Telemetry.start("1.2.3", TelemetrySettings(capture_content=capture_content), sources)

@@ -277,8 +277,9 @@ def test_captured_text_is_bounded(open_scene: Callable[..., Scene], receiver: Ot
     assert len(json.loads(attributes["gen_ai.output.messages"])[0]["parts"][0]["content"]) == 16_384
 
 
-def test_a_request_before_the_model_is_known(scene: Scene, receiver: OtlpReceiver) -> None:
-    scene.telemetry.begin_inference(scene.start(model="", draft_model=None)).refused(NotServing("loading"))
+def test_a_request_before_the_model_is_known(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
+    scene = open_scene(receiver.environ(), info=None)
+    scene.telemetry.begin_inference(scene.start()).refused(NotServing("loading"))
     scene.telemetry.shutdown(30.0)
     attributes = only(receiver, "chat").attributes
     assert "gen_ai.request.model" not in attributes
