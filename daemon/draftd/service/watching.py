@@ -4,8 +4,7 @@ read delays nothing else."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from draftd.errors import ClientStalled, InvalidRequest, NotServing, QueueFull
@@ -21,16 +20,8 @@ T = TypeVar("T")
 class Transitions:
     """What clients may read of the journal, and watch until `stopping` is set. Event loop only."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        stopping: asyncio.Event,
-        *,
-        limit: int = MOST_WATCHERS,
-        write_stall_seconds: float | None = None,
-    ) -> None:
-        self._journal, self._stopping = journal, stopping
-        self._limit, self._stall = limit, write_stall_seconds
+    def __init__(self, journal: Journal, stopping: asyncio.Event, write_stall_seconds: float | None = None) -> None:
+        self._journal, self._stopping, self._stall = journal, stopping, write_stall_seconds
         self.watchers = 0
 
     def latest(self, limit: int, after: int) -> Sequence[Transition]:
@@ -47,52 +38,39 @@ class Transitions:
         `after` (None: none of them), then each as it happens.
 
         Raises InvalidRequest, QueueFull where too many watch already, NotServing once the daemon is stopping,
-        ClientStalled for a watcher that does not read."""
-        with self.feed(after) as feed:
+        ClientStalled for a watcher that does not read, and where the journal no longer keeps the next one."""
+        if after is not None:
+            self._check(after)
+        if self.watchers >= MOST_WATCHERS:
+            raise QueueFull(f"there are already {MOST_WATCHERS} watchers, which is the limit", retry_after=10.0)
+        self.watchers += 1
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        last = self._last if after is None else after
+        unread = self._later(last)  # some of those that are long past may be gone, which is no hole
+
+        def wake(transition: Transition) -> None:  # on any thread
+            loop.call_soon_threadsafe(woken.set)
+
+        end = self._journal.listen(wake)
+        try:
             async with stall_guard(self._stall) as write:
                 await write(begun())
                 while True:
-                    transition = await unless_set(self._stopping, anext(feed))
-                    await write(send(transition))
-
-    @contextlib.contextmanager
-    def feed(self, after: int | None) -> Iterator[AsyncIterator[Transition]]:
-        """What one watcher has yet to read, as `watch` says; the journal keeps it."""
-        if after is not None:
-            self._check(after)
-        if self.watchers >= self._limit:
-            raise QueueFull(f"there are already {self._limit} watchers, which is the limit", retry_after=10.0)
-        self.watchers += 1
-        loop, woken = asyncio.get_running_loop(), asyncio.Event()
-
-        def wake(transition: Transition) -> None:  # on any thread
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and the watcher gone with it
-                loop.call_soon_threadsafe(woken.set)
-
-        last = self._last if after is None else after
-        unread = self._later(last)  # some of those that are long past may be gone, which is no hole
-        end = self._journal.listen(wake)
-        try:
-            yield self._read(last, unread, woken)
+                    for one in unread:
+                        last = one.number
+                        await write(send(one))
+                    woken.clear()
+                    unread = self._later(last)
+                    if not unread:
+                        await unless_set(self._stopping, woken.wait())
+                    elif unread[0].number > last + 1:
+                        raise ClientStalled(
+                            f"after_number: the watcher fell more than {MOST_LISTED} transitions behind; "
+                            f"watch again with after_number {last}"
+                        )
         finally:
             end()
             self.watchers -= 1
-
-    async def _read(self, last: int, unread: list[Transition], woken: asyncio.Event) -> AsyncIterator[Transition]:
-        """Raises ClientStalled where the journal no longer keeps the next one."""
-        while True:
-            for one in unread:
-                last = one.number
-                yield one
-            woken.clear()
-            unread = self._later(last)
-            if not unread:
-                await woken.wait()
-            elif unread[0].number > last + 1:
-                raise ClientStalled(
-                    f"after_number: the watcher fell more than {MOST_LISTED} transitions behind; "
-                    f"watch again with after_number {last}"
-                )
 
     def _later(self, last: int) -> list[Transition]:
         return [one for one in self._journal.latest(MOST_LISTED) if one.number > last]

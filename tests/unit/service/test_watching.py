@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, TypeVar
 
 import pytest
 
 from draftd.errors import ClientStalled, InvalidRequest, NotServing, QueueFull
 from draftd.fallback.journal import Journal, Subject, Transition
-from draftd.service.watching import Transitions
+from draftd.service.watching import MOST_WATCHERS, Transitions
+
+T = TypeVar("T")
 
 
 def record(journal: Journal, count: int = 1) -> None:
@@ -24,18 +26,48 @@ def transitions_of(journal: Journal, **options: Any) -> Transitions:
     return Transitions(journal, asyncio.Event(), **options)
 
 
-async def read(feed: AsyncIterator[Transition], count: int) -> list[int]:
-    async with asyncio.timeout(20):
-        return [(await anext(feed)).number for _ in range(count)]
+Read = Callable[[int], Awaitable[list[int]]]
+
+
+@asynccontextmanager
+async def feed(transitions: Transitions, after: int | None) -> AsyncIterator[Read]:
+    """Watches in a task of its own; what it gives reads the numbers of so many transitions, or raises what ended the
+    watch."""
+    told: asyncio.Queue[int] = asyncio.Queue()
+    begun = asyncio.Event()
+
+    async def begin() -> None:
+        begun.set()
+
+    async def send(transition: Transition) -> None:
+        told.put_nowait(transition.number)
+
+    watch = asyncio.create_task(transitions.watch(after, begin, send))
+
+    async def unless_ended(wanted: Awaitable[T]) -> T:
+        asked = asyncio.ensure_future(wanted)
+        await asyncio.wait((asked, watch), return_when=asyncio.FIRST_COMPLETED, timeout=20)
+        if not asked.done():
+            asked.cancel()
+            watch.result()
+        return asked.result()
+
+    async def read(count: int) -> list[int]:
+        return [await unless_ended(told.get()) for _ in range(count)]
+
+    await unless_ended(begun.wait())
+    yield read
+    watch.cancel()
+    await asyncio.gather(watch, return_exceptions=True)
 
 
 def test_what_is_kept_comes_first_then_what_happens() -> None:
     async def watched() -> list[int]:
         journal = Journal()
         record(journal, 5)
-        with transitions_of(journal).feed(2) as feed:
+        async with feed(transitions_of(journal), 2) as read:
             record(journal)
-            return await read(feed, 4)
+            return await read(4)
 
     assert asyncio.run(watched()) == [3, 4, 5, 6]
 
@@ -44,20 +76,23 @@ def test_without_a_number_only_what_happens_from_now_on_comes() -> None:
     async def watched() -> list[int]:
         journal = Journal()
         record(journal, 5)
-        with transitions_of(journal).feed(None) as feed:
+        async with feed(transitions_of(journal), None) as read:
             record(journal, 2)
-            return await read(feed, 2)
+            return await read(2)
 
     assert asyncio.run(watched()) == [6, 7]
 
 
 def test_a_transition_between_listening_and_looking_comes_once() -> None:
     class Racing(Journal):
-        """Records one more before what is kept is known, and one right after."""
+        """Records one more before what is kept is known, and one right after: the first time."""
+
+        raced = False
 
         def latest(self, count: int) -> tuple[Transition, ...]:
-            if count == 1:
+            if count == 1 or self.raced:
                 return super().latest(count)
+            self.raced = True
             record(self)
             found = super().latest(count)
             record(self)
@@ -66,9 +101,9 @@ def test_a_transition_between_listening_and_looking_comes_once() -> None:
     async def watched() -> list[int]:
         journal = Racing()
         record(journal, 2)
-        with transitions_of(journal).feed(0) as feed:
+        async with feed(transitions_of(journal), 0) as read:
             record(journal)
-            return await read(feed, 5)
+            return await read(5)
 
     assert asyncio.run(watched()) == [1, 2, 3, 4, 5]
 
@@ -82,13 +117,13 @@ def test_what_is_recorded_on_other_threads_wakes_the_watcher() -> None:
             record(journal)
 
     async def watched() -> list[int]:
-        with transitions_of(journal).feed(None) as feed:
+        async with feed(transitions_of(journal), None) as read:
             threads = [threading.Thread(target=recording) for _ in range(4)]
             for thread in threads:
                 thread.start()
             found = []
             for _ in range(500):
-                found += await read(feed, 1)
+                found += await read(1)
                 room.release()
             for thread in threads:
                 thread.join()
@@ -100,12 +135,12 @@ def test_what_is_recorded_on_other_threads_wakes_the_watcher() -> None:
 def test_a_watcher_that_falls_behind_hears_where_to_go_on() -> None:
     async def watched() -> tuple[list[int], str]:
         journal = Journal()
-        with transitions_of(journal).feed(None) as feed:
+        async with feed(transitions_of(journal), None) as read:
             record(journal, 64)
-            found = await read(feed, 64)
+            found = await read(64)
             record(journal, 1001)  # one more than can be had
             with pytest.raises(ClientStalled) as stalled:
-                await read(feed, 1)
+                await read(1)
             return found, stalled.value.message
 
     found, message = asyncio.run(watched())
@@ -117,9 +152,9 @@ def test_a_long_past_is_not_falling_behind() -> None:
     async def watched() -> list[int]:
         journal = Journal()
         record(journal, 200)
-        with transitions_of(journal).feed(0) as feed:
+        async with feed(transitions_of(journal), 0) as read:
             record(journal)
-            return await read(feed, 201)
+            return await read(201)
 
     assert asyncio.run(watched()) == list(range(1, 202))
 
@@ -127,31 +162,20 @@ def test_a_long_past_is_not_falling_behind() -> None:
 def test_no_more_may_watch_than_the_limit_and_who_goes_makes_room() -> None:
     async def watched() -> None:
         journal = Journal()
-        watchers = transitions_of(journal, limit=2)
-        with watchers.feed(None):
-            with watchers.feed(None), pytest.raises(QueueFull, match="already 2 watchers"), watchers.feed(None):
-                pass
-            with watchers.feed(None) as feed:
+        watchers = transitions_of(journal)
+        async with AsyncExitStack() as others:
+            for _ in range(MOST_WATCHERS - 1):
+                await others.enter_async_context(feed(watchers, None))
+            async with feed(watchers, None):
+                with pytest.raises(QueueFull, match=f"already {MOST_WATCHERS} watchers"):
+                    await others.enter_async_context(feed(watchers, None))
+            async with feed(watchers, None) as read:
                 record(journal)
-                assert await read(feed, 1) == [1]
+                assert await read(1) == [1]
         assert watchers.watchers == 0
         assert not journal._listeners
 
     asyncio.run(watched())
-
-
-def test_a_journal_that_outlives_the_loop_is_not_disturbed() -> None:
-    journal = Journal()
-
-    async def leave() -> AbstractContextManager[object]:
-        feed = transitions_of(journal).feed(0)
-        feed.__enter__()
-        return feed
-
-    feed = asyncio.run(leave())
-    record(journal)
-    assert journal.latest(1)[-1].number == 1
-    feed.__exit__(None, None, None)
 
 
 def test_a_watch_sends_each_transition_until_the_daemon_stops() -> None:
@@ -210,17 +234,18 @@ def test_the_latest_after_a_number_are_listed() -> None:
 
 
 @pytest.mark.parametrize("after", [-1, 8, 2**63 - 1])
-def test_a_number_that_is_yet_to_come_is_refused(after: int) -> None:
+async def test_a_number_that_is_yet_to_come_is_refused(after: int) -> None:
     journal = Journal()
     record(journal, 7)
     transitions = transitions_of(journal)
     with pytest.raises(InvalidRequest, match="after_number: got .*; allowed: 0 to 7"):
         transitions.latest(0, after)
-    with pytest.raises(InvalidRequest, match="after_number: got .*; allowed: 0 to 7"), transitions.feed(after):
-        pass
+    with pytest.raises(InvalidRequest, match="after_number: got .*; allowed: 0 to 7"):
+        async with feed(transitions, after):
+            pass
 
 
-def test_before_the_first_transition_only_nought_is_after() -> None:
+async def test_before_the_first_transition_only_nought_is_after() -> None:
     assert transitions_of(Journal()).latest(0, 0) == []
     with pytest.raises(InvalidRequest, match="allowed: 0 to 0"):
         transitions_of(Journal()).latest(0, 1)

@@ -76,7 +76,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         self._journal, self._hardware, self._controller = parts.journal, parts.hardware, parts.controller
         self._exporting = parts.telemetry.exporting
         stall = parts.settings.server.write_stall_seconds or None
-        self._transitions = Transitions(parts.journal, stopping, write_stall_seconds=stall)
+        self._transitions = Transitions(parts.journal, stopping, stall)
         self._began, self._started = time.monotonic(), reply.timestamp(time.time())
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
