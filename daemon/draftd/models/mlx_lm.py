@@ -39,26 +39,6 @@ with limits_kept():
     from mlx_lm.utils import DEFAULT_ALLOW_PATTERNS, load_adapters, load_model, load_tokenizer
     from mlx_lm.utils import _get_classes as model_classes  # two tables of other names stand behind it
 
-__all__ = [
-    "DEFAULT_ALLOW_PATTERNS",
-    "ArraysCache",
-    "BPEStreamingDetokenizer",
-    "CacheList",
-    "KVCache",
-    "RotatingKVCache",
-    "SPMStreamingDetokenizer",
-    "base",
-    "byte_characters",
-    "create_attention_mask",
-    "limits_kept",
-    "load_adapters",
-    "load_model",
-    "load_tokenizer",
-    "make_prompt_cache",
-    "model_classes",
-    "vocabulary_size",
-]
-
 
 def vocabulary_size(model: Any) -> int:
     """How many logits it gives. A model with a text model inside does not say so itself: there the shape of a forward

@@ -8,23 +8,3 @@ from draftd.settings.kinds import is_loopback, state_dir
 from draftd.settings.load import Settings, describe_settings, load_settings
 from draftd.settings.machine import CostSettings, HardwareSettings, LogSettings, TelemetrySettings
 from draftd.settings.serving import EngineSettings, FlagSettings, ModelSettings, ServerSettings
-
-__all__ = [
-    "TIMESTAMP_HEADER",
-    "AnnotationSettings",
-    "CostSettings",
-    "EngineSettings",
-    "FallbackSettings",
-    "FlagSettings",
-    "HardwareSettings",
-    "LogSettings",
-    "ModelSettings",
-    "ServerSettings",
-    "Settings",
-    "TelemetrySettings",
-    "WebhookSettings",
-    "describe_settings",
-    "is_loopback",
-    "load_settings",
-    "state_dir",
-]

@@ -8,11 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from draftd.telemetry import attributes as a
-from draftd.telemetry.attributes import Attribute
-from draftd.telemetry.attributes import Event as Event
-from draftd.telemetry.attributes import Kind as Kind
-from draftd.telemetry.attributes import Metric as Metric
-from draftd.telemetry.attributes import Span as Span
+from draftd.telemetry.attributes import Attribute, Event, Kind, Metric, Span
 
 SCOPE = "draftd"  # name of the instrumentation scope
 PROVIDER_NAME = "draftd"  # value of gen_ai.provider.name

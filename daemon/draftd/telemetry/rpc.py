@@ -6,10 +6,9 @@ client left while a message was being written, which the handler itself may neve
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import grpc
 from opentelemetry.context import Context
@@ -23,18 +22,13 @@ from draftd.telemetry.metrics import Recording
 from draftd.telemetry.recording import named
 from draftd.telemetry.spans import call_context
 
-if TYPE_CHECKING:  # generic in the stubs only
-    Interceptor: TypeAlias = grpc.aio.ServerInterceptor[Any, Any]
-else:
-    Interceptor: TypeAlias = grpc.aio.ServerInterceptor
-
 # The conventions' list for servers: the rest are the caller's doing.
 _SERVER_ERRORS = ("UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS")
 # Asked every few seconds, or open for days: noise as spans, nonsense as durations.
 _UNTRACED = ("/grpc.health.", "/grpc.reflection.")
 
 
-class RpcInterceptor(Interceptor):
+class RpcInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Must be the server's first interceptor, so that it sees what later ones refuse. Where nothing is exported,
     calls pass it untouched."""
 
@@ -57,8 +51,6 @@ class RpcInterceptor(Interceptor):
             call.end(grpc.StatusCode.UNIMPLEMENTED)
             return None
         inner, method = inner_of(handler), details.method.removeprefix("/")
-        if not inspect.iscoroutinefunction(inner):
-            return handler  # draftd has no other
 
         async def followed(request: Any, context: Any) -> Any:
             call = None

@@ -18,7 +18,7 @@ from draftd.telemetry.hardware import observed_hardware
 from draftd.telemetry.metrics import Ledger, Metrics, MetricsObserver, Recording, observed_engine
 from draftd.telemetry.pipeline import Pipeline, build
 from draftd.telemetry.recording import Guard, Naming
-from draftd.telemetry.rpc import Interceptor, RpcInterceptor
+from draftd.telemetry.rpc import RpcInterceptor
 from draftd.telemetry.spans import InferenceSpan, InferenceStart
 
 _log = logging.getLogger("draftd.telemetry")
@@ -66,7 +66,7 @@ class Telemetry:
             tracer, metrics, naming, sources.hardware, guard, self.exporting, capture_content and self.exporting
         )
         self.observer = MetricsObserver(ledger, metrics, guard) if self.exporting else EngineObserver()
-        self.rpc_interceptor: Interceptor = RpcInterceptor(self._on, self._pipeline.propagator)
+        self.rpc_interceptor = RpcInterceptor(self._on, self._pipeline.propagator)
         self.flag_hook = FlagHook(logger, guard)
         self.transition_log = TransitionLog(logger, guard)
         self.fallback_recorder = FallbackRecorder(self._on)

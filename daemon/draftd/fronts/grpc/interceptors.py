@@ -8,7 +8,7 @@ import hmac
 import logging
 import re
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import grpc
 from google.protobuf import any as any_proto
@@ -18,14 +18,10 @@ from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-unty
 from draftd.errors import DraftdError, EngineFailure, FieldError, InvalidRequest, Unauthenticated
 from draftd.fronts.grpc import wire
 from draftd.protocol import DETAILS_KEY, duration
-from draftd.telemetry.rpc import Interceptor, around, inner_of
+from draftd.telemetry.rpc import around, inner_of
 from draftd.v1 import control_pb2, inference_pb2
 
-if TYPE_CHECKING:  # generic in the stubs only
-    Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
-else:
-    Context: TypeAlias = grpc.aio.ServicerContext
-
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
 
 DOMAIN = "draftd"
@@ -36,7 +32,7 @@ _OPEN = "/grpc.health.v1.Health/"
 log = logging.getLogger(__name__)
 
 
-class AuthInterceptor(Interceptor):
+class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Lets through calls whose `authorization` is `Bearer TOKEN`, and health checks."""
 
     def __init__(self, token: str) -> None:
@@ -62,7 +58,7 @@ class AuthInterceptor(Interceptor):
         return found
 
 
-class ErrorInterceptor(Interceptor):
+class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """For draftd's own services: DraftdError becomes its status, anything else INTERNAL with a line in the log.
 
     A request that does not parse reaches the handler's place as the error that explains it: raised in the parser

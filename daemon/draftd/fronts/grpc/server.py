@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -15,7 +16,7 @@ from draftd.fronts.grpc.interceptors import AuthInterceptor, ErrorInterceptor
 from draftd.hardware.descriptors import most_connections
 from draftd.protocol import MESSAGE_SLACK
 from draftd.settings import ServerSettings
-from draftd.telemetry.rpc import Interceptor
+from draftd.telemetry.rpc import RpcInterceptor
 from draftd.v1 import control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc
 
 INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
@@ -26,11 +27,15 @@ class GrpcServer:
     """Listens from `start` on. Health is NOT_SERVING until `serving` is called, but for the control service."""
 
     def __init__(
-        self, settings: ServerSettings, inference: InferenceServicer, control: ControlServicer, telemetry: Interceptor
+        self,
+        settings: ServerSettings,
+        inference: InferenceServicer,
+        control: ControlServicer,
+        telemetry: RpcInterceptor,
     ) -> None:
         """Raises ConfigError where it cannot listen. `telemetry` sees every call first."""
         # Telemetry first: it must see what the others refuse.
-        interceptors = [telemetry]
+        interceptors: list[Any] = [telemetry]
         if settings.token is not None:
             interceptors.append(AuthInterceptor(settings.token.get_secret_value()))
         interceptors.append(ErrorInterceptor(settings.max_message_bytes))
