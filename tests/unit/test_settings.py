@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import fields
 from pathlib import Path
 
@@ -201,10 +202,10 @@ def test_content_is_captured_as_the_convention_says(value: str, expected: bool) 
     ).telemetry.capture_content
 
 
-def test_state_lives_where_the_environment_says(tmp_path: Path) -> None:
-    environ = {"XDG_STATE_HOME": str(tmp_path)}
-    assert state_dir(environ) == tmp_path / "draftd"
-    assert load_settings(None, {}, environ).flag.file == tmp_path / "draftd" / "flags.json"
+def test_state_lives_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert state_dir(os.environ) == tmp_path / "draftd"
+    assert load_settings(None, {}, {}).flag.file == tmp_path / "draftd" / "flags.json"
     assert state_dir({"XDG_STATE_HOME": "relative"}).is_absolute()
 
 

@@ -7,24 +7,12 @@ a daemon may open is for its own start to say (`draftd.hardware.descriptors`).
 
 from __future__ import annotations
 
-import contextlib
 import resource
-from collections.abc import Iterator
 from typing import Any
 
-
-@contextlib.contextmanager
-def limits_kept() -> Iterator[None]:
-    """`resource.setrlimit` does nothing meanwhile."""
-    real = resource.setrlimit
-    resource.setrlimit = lambda *_: None
-    try:
-        yield
-    finally:
-        resource.setrlimit = real
-
-
-with limits_kept():
+_real = resource.setrlimit
+resource.setrlimit = lambda *_: None
+try:
     from mlx_lm.models import base
     from mlx_lm.models.cache import (
         ArraysCache,
@@ -38,6 +26,8 @@ with limits_kept():
     from mlx_lm.tokenizer_utils import _byte_decoder as byte_characters  # of byte-level BPE: character to byte
     from mlx_lm.utils import DEFAULT_ALLOW_PATTERNS, load_adapters, load_model, load_tokenizer
     from mlx_lm.utils import _get_classes as model_classes  # two tables of other names stand behind it
+finally:
+    resource.setrlimit = _real
 
 
 def vocabulary_size(model: Any) -> int:

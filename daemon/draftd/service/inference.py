@@ -16,6 +16,7 @@ import asyncio
 import logging
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -58,7 +59,7 @@ class InferenceService:
         self._default_max_tokens, self._stall = default_max_tokens, write_stall_seconds
         self.limit = limit
         self.refused = 0
-        self.left: dict[FinishReason, int] = {}  # requests that ended before the engine had them
+        self.left: Counter[FinishReason] = Counter()  # requests that ended before the engine had them
         self.draining = False
         self._open: set[str] = set()
         self._abandoned: set[str] = set()  # of these: the engine has yet to learn that their clients have gone
@@ -156,7 +157,7 @@ class InferenceService:
             self._worker.submit(decode, stream)
         except asyncio.CancelledError:
             reason = _reason_to_leave(request)
-            self.left[reason] = self.left.get(reason, 0) + 1
+            self.left[reason] += 1
             (span or self._begin_span(start)).left(reason)
             raise
         except Exception as error:

@@ -96,7 +96,7 @@ class TokenStream:
         self._mailbox = mailbox
         self._on_late = on_late
         self._pending: deque[Emission] = deque()
-        self._waiter: asyncio.Future[None] | None = None
+        self._arrived = asyncio.Event()
         self._abandoned = False
         self.outcome: Outcome | None = None
 
@@ -117,19 +117,15 @@ class TokenStream:
                 self._on_late(item)
         elif not self._abandoned:
             self._pending.append(item)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._arrived.set()
 
     async def take(self) -> Emission | None:
         """All that has come since the last call, as one; None when the request has ended and all was taken."""
         while not self._pending:
             if self.outcome is not None:
                 return None
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
+            self._arrived.clear()
+            await self._arrived.wait()
         first = self._pending.popleft()
         if not self._pending:
             return first

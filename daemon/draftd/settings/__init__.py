@@ -5,6 +5,6 @@
 
 from draftd.settings.fallback import TIMESTAMP_HEADER, AnnotationSettings, FallbackSettings, WebhookSettings
 from draftd.settings.kinds import is_loopback, state_dir
-from draftd.settings.load import Settings, describe_settings, load_settings
+from draftd.settings.load import UNSET, Settings, describe_settings, load_settings, shown
 from draftd.settings.machine import CostSettings, HardwareSettings, LogSettings, TelemetrySettings
 from draftd.settings.serving import EngineSettings, FlagSettings, ModelSettings, ServerSettings

@@ -23,7 +23,6 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
-from pydantic_settings import NoDecode
 
 from draftd.core import DrafterName
 from draftd.errors import ConfigError
@@ -134,10 +133,9 @@ HeaderName = Annotated[
 ]
 BlockLengths = Annotated[
     tuple[Annotated[int, Ge(1), Le(16)], ...],
-    NoDecode,
     BeforeValidator(_listed),
     _allowed("whole numbers from 1 to 16, with commas between them"),
 ]
 Drafters = Annotated[
-    tuple[DrafterName, ...], NoDecode, BeforeValidator(_listed), _allowed("names of drafters, with commas between them")
+    tuple[DrafterName, ...], BeforeValidator(_listed), _allowed("names of drafters, with commas between them")
 ]

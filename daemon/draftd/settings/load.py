@@ -14,11 +14,10 @@ from typing import Any, cast
 
 from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
-from pydantic_settings import EnvSettingsSource
 
 from draftd.errors import ConfigError
 from draftd.settings.fallback import AnnotationSettings, FallbackSettings, WebhookSettings
-from draftd.settings.kinds import Section, state_dir
+from draftd.settings.kinds import Section
 from draftd.settings.machine import (
     CAPTURE_CONTENT_VARIABLE,
     CostSettings,
@@ -30,6 +29,7 @@ from draftd.settings.serving import EngineSettings, FlagSettings, ModelSettings,
 
 ENV_PREFIX = "DRAFTD_"
 _ENVIRONMENT = "the environment"
+UNSET = "unset"
 #: Variables of the commands themselves, and of the pipeline around the daemon, which are not settings of the daemon.
 COMMAND_VARIABLES = {
     "DRAFTD_CONFIG": "The TOML file of `draftd serve` and `draftd doctor`.",
@@ -84,7 +84,7 @@ def describe_settings() -> Iterator[SettingDoc]:
             yield SettingDoc(
                 name=f"{section}.{key}",
                 variable=_variable(f"{section}.{key}"),
-                default=_shown(shape["default"]) if "default" in shape else "in the user's state folder",
+                default=shown(shape["default"]) if "default" in shape else "in the user's state folder",
                 allowed=_allowed(value),
                 description=shape["description"],
                 secret=value.get("format") == "password",
@@ -96,12 +96,15 @@ def _resolved(schema: Mapping[str, Any], part: Mapping[str, Any]) -> Mapping[str
     return found
 
 
-def _shown(default: object) -> str:
-    if default is None:
-        return "unset"
-    if isinstance(default, list):
-        return ", ".join(map(str, default))
-    return str(default).lower() if isinstance(default, bool) else str(default)
+def shown(value: object) -> str:
+    """As people write it."""
+    if value is None:
+        return UNSET
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(shown, value))
+    if isinstance(value, float):
+        return f"{value:.12g}"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _allowed(value: Mapping[str, Any]) -> str:
@@ -125,14 +128,15 @@ def load_settings(file: Path | None, overrides: Mapping[str, object], environ: M
     came from, and what is allowed.
     """
     names = _names()
-    variables = [_variable(name) for name in names]
+    variables = {name: _variable(name) for name in names}
+    known = [*variables.values(), *COMMAND_VARIABLES]
     _refuse_unknown(overrides, names)
-    _refuse_unknown((name for name in environ if name.startswith(ENV_PREFIX)), [*variables, *COMMAND_VARIABLES])
+    _refuse_unknown((name for name in environ if name.startswith(ENV_PREFIX)), known)
     sources = (
-        ("", _nested({name: value for name, value in overrides.items() if value is not None}, "", ".")),
-        (_ENVIRONMENT, _nested({name: environ[name] for name in environ if name in variables}, ENV_PREFIX, "__")),
+        ("", _tables_of(overrides)),
+        (_ENVIRONMENT, _tables_of({name: environ.get(variable) for name, variable in variables.items()})),
         (str(file), _tables(file)),
-        (CAPTURE_CONTENT_VARIABLE, _of_other_variables(environ)),
+        (CAPTURE_CONTENT_VARIABLE, _tables_of({"telemetry.capture_content": _captures(environ)})),
     )
     merged: dict[str, Any] = {}
     for _, tables in reversed(sources):
@@ -156,14 +160,17 @@ def _variable(name: str) -> str:
 _Tables = Mapping[str, dict[str, object]]  # values by section and key
 
 
-def _nested(given: Mapping[str, object], prefix: str, delimiter: str) -> _Tables:
-    source = EnvSettingsSource(cast(Any, Settings), env_prefix=prefix, env_nested_delimiter=delimiter)
-    source.env_vars = {name.lower(): value for name, value in given.items()}  # type: ignore[misc]
-    return source()
+def _tables_of(given: Mapping[str, object]) -> _Tables:
+    """From dotted names; None means not given."""
+    tables: dict[str, dict[str, object]] = {}
+    for name, value in given.items():
+        if value is not None:
+            section, _, key = name.partition(".")
+            tables.setdefault(section, {})[key] = value
+    return tables
 
 
 def _tables(file: Path | None) -> _Tables:
-    # pydantic-settings' own source of TOML passes over a file that is missing.
     if file is None:
         return {}
     try:
@@ -180,13 +187,10 @@ def _tables(file: Path | None) -> _Tables:
     return tables
 
 
-def _of_other_variables(environ: Mapping[str, str]) -> _Tables:
-    values: dict[str, dict[str, object]] = {"flag": {"file": state_dir(environ) / "flags.json"}}
-    if CAPTURE_CONTENT_VARIABLE in environ:
-        # The convention's newer values name where the content goes; only spans are a place that draftd writes to.
-        wanted = environ[CAPTURE_CONTENT_VARIABLE].strip().lower()
-        values["telemetry"] = {"capture_content": wanted in ("true", "1", "span_only", "span_and_event")}
-    return values
+def _captures(environ: Mapping[str, str]) -> bool | None:
+    # The convention's newer values name where the content goes; only spans are a place that draftd writes to.
+    wanted = environ.get(CAPTURE_CONTENT_VARIABLE)
+    return None if wanted is None else wanted.strip().lower() in ("true", "1", "span_only", "span_and_event")
 
 
 def _explained(error: ErrorDetails, sources: Iterable[tuple[str, _Tables]]) -> ConfigError:

@@ -50,12 +50,9 @@ class ModelSettings(Section):
 
     @model_validator(mode="after")
     def _draft_needs_target(self) -> Self:
-        if self.draft_path is not None and self.path is None:
-            raise ConfigError("model.draft_path", self.draft_path, "only together with model.path")
-        if self.adapter_path is not None and self.path is None:
-            raise ConfigError("model.adapter_path", str(self.adapter_path), "only together with model.path")
-        if self.light_draft_path is not None and self.draft_path is None:
-            raise ConfigError("model.light_draft_path", self.light_draft_path, "only together with model.draft_path")
+        for name, needed in (("draft_path", "path"), ("adapter_path", "path"), ("light_draft_path", "draft_path")):
+            if (value := getattr(self, name)) is not None and getattr(self, needed) is None:
+                raise ConfigError(f"model.{name}", str(value), f"only together with model.{needed}")
         return self
 
 

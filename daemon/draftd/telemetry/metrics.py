@@ -127,36 +127,26 @@ class Ledger:
 
     def __init__(self, naming: Naming) -> None:
         self._naming = naming
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()  # held while a step is added: its figures belong together
         self._entries: dict[tuple[str | None, ...], Entry] = {}
         self._page: tuple[Entry, ...] = ()
         self._readers: set[str] = set()
 
     def entry(self, request: DecodeRequest) -> Entry:
-        """The entry that a request counts under. Its labels are the caller's to read, not to change."""
+        """The entry that a request counts under, to be added to. Its labels are the caller's to read only."""
         plan = request.plan
         key = (plan.mode, plan.drafter, plan.level.name, request.workload, request.tier)
         found = self._entries.get(key)
         if found is None:
             found = Entry(self._naming.labels(plan, request.workload, request.tier))
-            with self._lock:
+            with self.lock:
                 self._entries[key] = found
         return found
-
-    def add_step(self, entry: Entry, result: StepCounts) -> None:
-        with self._lock:
-            entry.counts.add(result)
-
-    def add(self, entry: Entry, *, input_tokens: int = 0, drafter_errors: int = 0, verifier_errors: int = 0) -> None:
-        with self._lock:
-            entry.input_tokens += input_tokens
-            entry.drafter_errors += drafter_errors
-            entry.verifier_errors += verifier_errors
 
     def read(self, reader: str) -> tuple[Entry, ...]:
         """A copy of the sums. All readers of one collection see the same copy: a new one is made for the first reader
         that has read the last. So `drafted = accepted + rolled back` holds in every export, not only in the last."""
-        with self._lock:
+        with self.lock:
             if reader in self._readers or not self._readers:
                 self._page = tuple(_copy(entry) for entry in self._entries.values())
                 self._readers.clear()
@@ -185,7 +175,8 @@ class MetricsObserver(EngineObserver):
     def on_step(self, request: DecodeRequest, result: StepCounts, gap: float | None) -> None:
         try:  # costs less than `with`: this one is called for each sequence of each step
             entry = self._ledger.entry(request)
-            self._ledger.add_step(entry, result)
+            with self._ledger.lock:
+                entry.counts.add(result)
             if gap is not None:
                 self._metrics.record(catalog.INTER_CHUNK_DURATION, gap, entry.labels)
         except Exception as error:
@@ -193,15 +184,15 @@ class MetricsObserver(EngineObserver):
 
     def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
         with self._guard.part("observer"):
-            self._ledger.add(self._ledger.entry(request), drafter_errors=1)
+            self._ledger.entry(request).drafter_errors += 1
 
     def on_verifier_error(self, request: DecodeRequest, message: str) -> None:
         with self._guard.part("observer"):
-            self._ledger.add(self._ledger.entry(request), verifier_errors=1)
+            self._ledger.entry(request).verifier_errors += 1
 
     def on_finish(self, request: DecodeRequest, outcome: Outcome) -> None:
         with self._guard.part("observer"):
-            self._ledger.add(self._ledger.entry(request), input_tokens=outcome.stats.prompt_tokens)
+            self._ledger.entry(request).input_tokens += outcome.stats.prompt_tokens
 
 
 # What each counter shows, of the sums of one label set; a request's span shows the same of that request alone.

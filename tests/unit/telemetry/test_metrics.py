@@ -252,8 +252,9 @@ def test_one_collection_reads_one_state() -> None:
 
     def steps() -> None:
         while not over.is_set():
-            ledger.add_step(entry, SPECULATIVE_STEP)
-            ledger.add_step(entry, CUT_STEP)
+            for step in (SPECULATIVE_STEP, CUT_STEP):
+                with ledger.lock:
+                    entry.counts.add(step)
 
     thread = threading.Thread(target=steps)
     thread.start()

@@ -82,7 +82,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
         flag = await asyncio.to_thread(self._flags.state)
         engine, in_force = self._worker.status(), self._planner.in_force
-        finished = Counter(engine.finished) + Counter(self._service.left)
+        finished = Counter(engine.finished) + self._service.left
         try:
             model, backend = reply.model(self._service.model()), self._worker.info.backend
         except NotServing:

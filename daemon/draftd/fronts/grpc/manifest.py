@@ -20,13 +20,13 @@ from draftd.models.blas import described
 from draftd.models.fingerprint import Fingerprints
 from draftd.models.folder import ModelFiles
 from draftd.protocol import duration
-from draftd.settings import Settings
+from draftd.settings import UNSET, Settings, shown
 from draftd.v1 import control_pb2 as pb
 
 # What decides tokens and times besides draftd itself: those that are installed are told.
 _PACKAGES = ("mlx", "mlx-cpu", "mlx-metal", "mlx-lm", "mkl", "tokenizers", "transformers", "grpcio")
 
-SET, UNSET = "set", "unset"  # as secrets, files and addresses are told
+SET = "set"  # as secrets, files and addresses are told
 
 _POWER = {None: "", True: "mains", False: "battery"}
 
@@ -114,14 +114,5 @@ def in_force(settings: Settings, labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def _shown(name: str, value: object) -> str:
-    if value is None:
-        return UNSET
-    if isinstance(value, (SecretStr, Path)) or name.endswith("_url"):
-        return SET
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:.12g}"
-    if isinstance(value, (tuple, list)):
-        return ", ".join(_shown(name, one) for one in value)
-    return str(value)
+    hidden = value is not None and (isinstance(value, (SecretStr, Path)) or name.endswith("_url"))
+    return SET if hidden else shown(value)
