@@ -149,8 +149,8 @@ def _attribute(attribute: Attribute) -> Group:
     ]
     found: Group = {"id": attribute.name, "type": {"members": members} if members else attribute.type}
     found |= {"stability": _STABILITY, "brief": f"{attribute.brief}."}
-    if attribute.examples:
-        examples = list(attribute.examples)
+    examples = list(attribute.examples) or re.findall("`([^`]+)`", attribute.brief)
+    if examples and not members and attribute.type.startswith("string"):
         found["examples"] = [examples] if attribute.type.endswith("[]") else examples
     return found
 

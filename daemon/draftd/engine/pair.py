@@ -207,10 +207,8 @@ def _load(folder: ModelFolder) -> tuple[Any, Any, dict[str, Any]]:
 
     model, config = folder.open()
     tokenizer = folder.tokenizer(config)  # before the weights, which may take minutes
-    try:
+    with folder.told("its weights cannot be read", UNREADABLE):
         mx.eval(model.parameters())
-    except Exception as error:
-        raise folder.failed("its weights cannot be read", error, UNREADABLE) from error
     return model, tokenizer, config
 
 

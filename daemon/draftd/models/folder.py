@@ -138,15 +138,11 @@ class ModelFolder:
         from draftd.models.adapter import check_adapter
         from draftd.models.check import check_folder
 
-        try:
+        with self.told("cannot be read", "look at its permissions, and at the disk"):
             check_folder(self._folder, model_files(self._folder))
             if self._adapter is not None:
                 with self._of_the_adapter():
                     check_adapter(self._adapter)
-        except ModelLoadError as found:
-            raise ModelLoadError(f"{self.called}: {found.what}", found.cure) from None
-        except Exception as error:
-            raise self.failed("cannot be read", error, "look at its permissions, and at the disk") from error
 
     def open(self) -> tuple[Any, dict[str, Any]]:
         """The model and its configuration; its weights are not read yet. Raises ModelLoadError.
@@ -159,20 +155,13 @@ class ModelFolder:
         from draftd.models.mlx_lm import load_model
 
         self.check()
-        try:
+        with self.told("mlx-lm cannot load it", _CONVERT):
             model, config = load_model(self._folder, lazy=True)
-        except Exception as error:
-            raise self.failed("mlx-lm cannot load it", error, _CONVERT) from error
-        if what := _whole_numbers(model):
-            raise ModelLoadError(f"{self.called}: {what}, where its layer needs floating-point numbers", _CONVERT)
+            if what := _whole_numbers(model):
+                raise ModelLoadError(f"{what}, where its layer needs floating-point numbers", _CONVERT)
         if self._adapter is not None:
-            try:
-                with self._of_the_adapter():
-                    apply_adapter(model, self._adapter)
-            except ModelLoadError as found:
-                raise ModelLoadError(f"{self.called}: {found.what}", found.cure) from None
-            except Exception as error:
-                raise self.failed(f"adapter {self._adapter}: mlx-lm cannot apply it", error, _TRAIN) from error
+            with self.told(f"adapter {self._adapter}: mlx-lm cannot apply it", _TRAIN), self._of_the_adapter():
+                apply_adapter(model, self._adapter)
         if mx.default_device() == mx.Device(mx.cpu):
             model.set_dtype(mx.float32)
         model.eval()
@@ -184,33 +173,36 @@ class ModelFolder:
         from draftd.models.tokenizer import check_template
 
         ends = (config or {}).get("eos_token_id")
-        try:
-            # Said outright: unsaid, a person at the terminal is asked whether the folder's code may run.
-            found = load_tokenizer(self._folder, {"trust_remote_code": False}, eos_token_ids=ends)
-        except Exception as error:
-            if "trust_remote_code" in str(error):
-                what = f"{self.called}: its tokenizer needs code from the folder, which draftd never runs"
+        with self.told("its tokenizer cannot be loaded"):
+            try:
+                # Said outright: unsaid, a person at the terminal is asked whether the folder's code may run.
+                found = load_tokenizer(self._folder, {"trust_remote_code": False}, eos_token_ids=ends)
+            except Exception as error:
+                if "trust_remote_code" not in str(error):
+                    raise
+                what = "its tokenizer needs code from the folder, which draftd never runs"
                 raise ModelLoadError(what, "serve a model with a tokenizer.json that needs none") from None
-            raise self.failed("its tokenizer cannot be loaded", error) from error
-        try:
+        with self.told("its chat template cannot be used"):
             check_template(found)
-        except Exception as error:
-            raise self.failed("its chat template cannot be used", error) from error
         return found
 
     def tokenizer_digest(self) -> str:
         """Differs when the tokenizer's files do: reading them is cheap, making a tokenizer of them is not."""
         digest = hashlib.sha256()
-        try:
+        with self.told("its tokenizer cannot be read"):
             for file in sorted({file for pattern in TOKENIZER_FILES for file in self._folder.glob(pattern)}):
                 digest.update(file.name.encode() + b"\0" + file.read_bytes())
-        except OSError as error:
-            raise self.failed("its tokenizer cannot be read", error) from error
         return digest.hexdigest()
 
-    def failed(self, what: str, error: Exception, cure: str = "fetch the model again") -> ModelLoadError:
-        """What another library refused, in one line."""
-        return ModelLoadError(f"{self.called}: {what}: {in_one_line(error)}", cure)
+    @contextlib.contextmanager
+    def told(self, failed: str, cure: str = "fetch the model again") -> Iterator[None]:
+        """Says of which model an error is. What another library refuses becomes one line: what `failed`, and why."""
+        try:
+            yield
+        except ModelLoadError as found:
+            raise ModelLoadError(f"{self.called}: {found.what}", found.cure) from None
+        except Exception as error:
+            raise ModelLoadError(f"{self.called}: {failed}: {in_one_line(error)}", cure) from error
 
     @contextlib.contextmanager
     def _of_the_adapter(self) -> Iterator[None]:
@@ -235,15 +227,13 @@ class ModelFolder:
 
         from draftd.models.mlx_lm import DEFAULT_ALLOW_PATTERNS
 
-        try:
-            wanted = [pattern for pattern in DEFAULT_ALLOW_PATTERNS if pattern != "*.py"]  # no code of it is run
-            return Path(snapshot_download(path, allow_patterns=wanted))
-        except RepositoryNotFoundError as error:
-            what = f"{self.called}: no such folder, and the hub shows no such model"
-            raise ModelLoadError(what, "correct the name, or log in to the hub if the model is not public") from error
-        except Exception as error:
-            cure = "look at the connection, or give a folder"
-            raise self.failed("it cannot be fetched from the hub", error, cure) from error
+        with self.told("it cannot be fetched from the hub", "look at the connection, or give a folder"):
+            try:
+                wanted = [pattern for pattern in DEFAULT_ALLOW_PATTERNS if pattern != "*.py"]  # no code of it is run
+                return Path(snapshot_download(path, allow_patterns=wanted))
+            except RepositoryNotFoundError:
+                what = "no such folder, and the hub shows no such model"
+                raise ModelLoadError(what, "correct the name, or log in to the hub if it is not public") from None
 
 
 def _label(folder: Path, generic: set[str]) -> str:

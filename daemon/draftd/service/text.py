@@ -90,8 +90,8 @@ class StopScanner:
 
     def feed(self, text: str) -> str:
         """The text that is now known to be outside of any stop string. After a match, nothing."""
-        if self.matched:
-            return ""
+        if self.matched or not self._stops:
+            return "" if self.matched else text
         whole = self._held + text
         for i, character in enumerate(text, len(self._held) + 1):
             for n, stop in enumerate(self._stops):
@@ -133,12 +133,12 @@ class TextStream:
     def __init__(self, tokenizer: Tokenizer, stops: Sequence[str] = ()) -> None:
         self._detokenizer = tokenizer.detokenizer()
         self._silent = tokenizer.eos_ids
-        self._scanner = StopScanner(stops) if stops else None
+        self._scanner = StopScanner(stops)
 
     @property
     def stop(self) -> str:
         """The stop string that ended the text; empty while none did."""
-        return "" if self._scanner is None else self._scanner.matched
+        return self._scanner.matched
 
     def add(self, tokens: Iterable[int]) -> list[str]:
         """The text that became certain with each token; empty while a character or a stop string is unfinished."""
@@ -146,16 +146,10 @@ class TextStream:
 
     def finish(self) -> str:
         """The rest of the text."""
-        text = self._detokenizer.finish()
-        if self._scanner is None:
-            return text
-        return self._scanner.feed(text) + self._scanner.finish()
+        return self._scanner.feed(self._detokenizer.finish()) + self._scanner.finish()
 
     def _piece(self, token: int) -> str:
-        if token in self._silent:
-            return ""
-        text = self._detokenizer.add(token)
-        return text if self._scanner is None else self._scanner.feed(text)
+        return "" if token in self._silent else self._scanner.feed(self._detokenizer.add(token))
 
 
 class StopStrings:

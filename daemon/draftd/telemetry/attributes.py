@@ -16,7 +16,8 @@ from draftd.core import ContextTier, DecodeMode, DepthMode, FallbackLevel, Finis
 class Attribute:
     """One attribute: its name, its type in OpenTelemetry's words, what it says.
 
-    A text of draftd's own has `values`, where those are all there are, or else `examples` of them. `given` says when a
+    A text of draftd's own has `values`, where those are all there are, or else `examples` of them, here or
+    in backticks in the brief. `given` says when a
     metric or an event has the attribute, where it has not always.
     """
 
@@ -134,16 +135,8 @@ OUTCOME = _string(
 # Metrics only.
 TOKEN_TYPE = _string("gen_ai.token.type", "`input` or `output`")
 POSITION = _int("draftd.position", "Position in the draft, counted from 0")
-TELEMETRY_PART = _string(
-    "draftd.telemetry.part",
-    "Where telemetry itself failed, such as `observer` or `span`",
-    examples=("observer", "span", "metrics"),
-)
-READING = _string(
-    "draftd.hardware.reading",
-    "The reading that failed, such as `gpu` or `macmon`",
-    examples=("gpu", "macmon", "memory"),
-)
+TELEMETRY_PART = _string("draftd.telemetry.part", "Where telemetry itself failed, such as `observer` or `span`")
+READING = _string("draftd.hardware.reading", "The reading that failed, such as `gpu` or `macmon`")
 MLX_STATE = _string(
     "draftd.memory.mlx.state",
     "`active` (held by arrays), `cache` (freed and kept for reuse) or `peak` (the most that was active)",
@@ -193,11 +186,7 @@ PLAN_LEVEL = _string(
     "draftd.plan.level", "Fallback level in force, such as `full`", values=_LEVELS[::-1], given=_PLANNED
 )
 PLAN_VARIANT = _string("draftd.plan.variant", "Variant of the feature flag", examples=("on", "off"))
-PLAN_DRAFTER = _string(
-    "draftd.plan.drafter",
-    "`draft_model`, `prompt_lookup` or `none`",
-    examples=("draft_model", "light_draft_model", "prompt_lookup", "none"),
-)
+PLAN_DRAFTER = _string("draftd.plan.drafter", "`draft_model`, `light_draft_model`, `prompt_lookup` or `none`")
 PLAN_MAX_DRAFT = _int("draftd.plan.max_draft_tokens", "Most tokens to draft in a step; 0 is none")
 PLAN_DEPTH_MODE = _string(
     "draftd.plan.depth_mode",
@@ -264,11 +253,7 @@ TRANSITION_EVIDENCE = _string(
 )
 
 # The fallback.
-SIGNAL = _string(
-    "draftd.signal",
-    "What asks for a level, such as `acceptance_floor`, `memory` or `alert`",
-    examples=("acceptance_floor", "memory", "alert"),
-)
+SIGNAL = _string("draftd.signal", "What asks for a level, such as `acceptance_floor`, `memory` or `alert`")
 RESULT = _string("draftd.result", "The result", examples=("good", "bad", "accepted", "ok"))
 ORIGIN = _string(
     "draftd.origin", "`probe` or `canary`: the daemon's own requests", values=(Origin.PROBE, Origin.CANARY)

@@ -59,27 +59,22 @@ def _evaluation(
     }
 
 
-class TransitionLog:
-    """Emits `draftd.transition` for each transition. Any thread; never raises, never blocks."""
-
-    def __init__(self, logger: Logger, guard: Guard) -> None:
-        self._logger, self._guard = logger, guard
-
-    def __call__(self, change: Transition) -> None:
-        with self._guard.part("transition"):
-            self._logger.emit(
-                timestamp=time.time_ns(),
-                context=Context(),
-                severity_number=SeverityNumber.INFO,
-                event_name=catalog.TRANSITION.name,
-                body=f"{change.subject}: {change.previous} -> {change.current} ({change.cause})",
-                attributes=named(
-                    {
-                        a.TRANSITION_SUBJECT: change.subject.value,
-                        a.TRANSITION_FROM: change.previous,
-                        a.TRANSITION_TO: change.current,
-                        a.TRANSITION_CAUSE: change.cause,
-                        a.TRANSITION_EVIDENCE: change.evidence,
-                    }
-                ),
-            )
+def log_transition(logger: Logger, guard: Guard, change: Transition) -> None:
+    """Emits `draftd.transition`. Any thread; never raises, never blocks."""
+    with guard.part("transition"):
+        logger.emit(
+            timestamp=time.time_ns(),
+            context=Context(),
+            severity_number=SeverityNumber.INFO,
+            event_name=catalog.TRANSITION.name,
+            body=f"{change.subject}: {change.previous} -> {change.current} ({change.cause})",
+            attributes=named(
+                {
+                    a.TRANSITION_SUBJECT: change.subject.value,
+                    a.TRANSITION_FROM: change.previous,
+                    a.TRANSITION_TO: change.current,
+                    a.TRANSITION_CAUSE: change.cause,
+                    a.TRANSITION_EVIDENCE: change.evidence,
+                }
+            ),
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from draftd.core import ModelInfo
 from draftd.engine.observer import EngineObserver, EngineStatus
@@ -12,7 +13,7 @@ from draftd.fallback.controller import FallbackState
 from draftd.hardware.state import HardwareView
 from draftd.settings import TelemetrySettings
 from draftd.telemetry import catalog
-from draftd.telemetry.events import FlagHook, TransitionLog
+from draftd.telemetry.events import FlagHook, log_transition
 from draftd.telemetry.fallback import FallbackRecorder, observed_decisions
 from draftd.telemetry.hardware import observed_hardware
 from draftd.telemetry.metrics import Ledger, Metrics, MetricsObserver, Recording, observed_engine
@@ -68,7 +69,7 @@ class Telemetry:
         self.observer = MetricsObserver(ledger, metrics, guard) if self.exporting else EngineObserver()
         self.rpc_interceptor = RpcInterceptor(self._on, self._pipeline.propagator)
         self.flag_hook = FlagHook(logger, guard)
-        self.transition_log = TransitionLog(logger, guard)
+        self.transition_log = partial(log_transition, logger, guard)
         self.fallback_recorder = FallbackRecorder(self._on)
 
     @classmethod

@@ -135,12 +135,9 @@ class InferenceSpan:
         self._content(outcome)
         self._span.set_attributes(hardware_attributes(self._on.hardware.state))
         self._span.end(self._nanos(end))
-        self._count(outcome, kind, end - self._start.arrival)
-
-    def _count(self, outcome: str, kind: str | None, seconds: float) -> None:
         failed = {} if kind is None else {a.ERROR_TYPE.name: kind}
         self._on.metrics.count(catalog.REQUESTS, {**self._labels(), **failed, a.OUTCOME.name: outcome}, self._context)
-        self._record(catalog.REQUEST_DURATION, seconds, {**self._gen_ai(), **failed})
+        self._record(catalog.REQUEST_DURATION, end - self._start.arrival, {**self._gen_ai(), **failed})
 
     def _times(self, stats: RequestStats, *, success: bool) -> None:
         labels = self._labels()

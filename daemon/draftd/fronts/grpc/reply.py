@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -23,24 +24,24 @@ from draftd.service.request import ServedModel
 from draftd.v1 import control_pb2
 from draftd.v1 import inference_pb2 as pb
 
+_UNIT = re.compile("_(bytes|tokens)$")
+
 M = TypeVar("M", bound=Message)
 
 
 def filled(kind: type[M], source: object, **others: Any) -> M:
     """A message of that kind: `others` by name, and every field besides from the attribute of `source` that has its
-    name. Raises AttributeError where there is none. What is None stays unset."""
-    same = {name: getattr(source, name) for name in kind.DESCRIPTOR.fields_by_name if name not in others}
-    return kind(**same, **others)
+    name, be it without the unit (`swap_used` for `swap_used_bytes`). Raises AttributeError where there is none. What
+    is None stays unset."""
+    for name in set(kind.DESCRIPTOR.fields_by_name) - set(others):
+        others[name] = getattr(source, name if hasattr(source, name) else _UNIT.sub("", name))
+    return kind(**others)
 
 
 def counts(c: DraftCounts) -> pb.DraftCounts:
     return filled(
         pb.DraftCounts,
         c,
-        drafted_tokens=c.drafted,
-        accepted_tokens=c.accepted,
-        cut_tokens=c.cut,
-        rolled_back_tokens=c.rolled_back,
         draft_time=duration(c.draft_seconds),
         verify_time=duration(c.verify_seconds),
     )
@@ -74,14 +75,7 @@ def hardware(view: HardwareView, now: float) -> control_pb2.Hardware | None:
         memory_available_bytes=state.available,
         memory_limit_bytes=state.limit,
         critical_pressure=duration(state.critical_seconds),
-        swap_used_bytes=sample.swap_used,
         swap_in_bytes=state.swap_ins,
-        process_resident_bytes=sample.process_resident,
-        mlx_active_bytes=sample.mlx_active,
-        mlx_cache_bytes=sample.mlx_cache,
-        mlx_peak_bytes=sample.mlx_peak,
-        mlx_working_set_bytes=sample.mlx_working_set,
-        gpu_memory_bytes=sample.gpu_memory,
         thermal_level=number(control_pb2.ThermalLevel, sample.thermal_level),
         throttles=state.throttles,
         on_mains=sample.plugged_in,
