@@ -6,6 +6,7 @@ look-up, and the same wheel runs fp32 matrix products some fifty times faster. O
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -38,11 +39,9 @@ def load_blas() -> str:
         return _BUNDLED
     os.environ.setdefault(*_SPIN)  # OpenBLAS reads it once, when it is loaded
     for name, library in _candidates():
-        try:
+        with contextlib.suppress(OSError):
             ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
-        except OSError:
-            continue
-        return name
+            return name
     return "reference"
 
 
@@ -56,12 +55,9 @@ def described(name: str) -> str:
     if name == "metal":
         return ""
     for candidate, library in _candidates():
-        if candidate != name:
-            continue
-        try:
-            return _DESCRIBE[name](ctypes.CDLL(library))
-        except (OSError, AttributeError):
-            continue
+        if candidate == name:
+            with contextlib.suppress(OSError, AttributeError):
+                return _DESCRIBE[name](ctypes.CDLL(library))
     return name
 
 

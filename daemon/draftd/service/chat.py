@@ -81,7 +81,6 @@ class ChatRenderer:
         try:
             said = worker.ask({"messages": [message._asdict() for message in messages], "most": most}, _ANSWER_SECONDS)
         except _Ended:
-            worker.kill()
             allowed = f"messages that the model's template renders within {self._limit:g} s; it was stopped"
             raise InvalidRequest("chat.messages", roles, allowed) from None
         if "error" in said:
@@ -104,7 +103,9 @@ class ChatRenderer:
                     raise _Ended("the daemon is stopping")
                 self._worker = worker = _Worker()
         if worker.template != template:
-            worker.begin(template, self._limit)
+            told = {"source": template.source, "variables": dict(template.variables), "seconds": self._limit}
+            worker.ask(told, _START_SECONDS)
+            worker.template = template
         return worker
 
 
@@ -123,22 +124,12 @@ class _Worker:
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
         )
 
-    def begin(self, template: ChatTemplate, limit: float) -> None:
-        """Raises _Ended."""
-        told = {"source": template.source, "variables": dict(template.variables), "seconds": limit}
-        try:
-            self.ask(told, _START_SECONDS)
-        except _Ended as error:
-            self.kill()
-            raise _Ended(f"its process did not start ({error})") from None
-        self.template = template
-
     @property
     def running(self) -> bool:
         return self._process.poll() is None
 
     def ask(self, what: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """Raises _Ended."""
+        """Raises _Ended, and then it has."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         late = threading.Timer(seconds, self._process.kill)
@@ -147,12 +138,13 @@ class _Worker:
             self._process.stdin.write(json.dumps(what).encode() + b"\n")
             self._process.stdin.flush()
             said = self._process.stdout.readline()
-        except (OSError, ValueError) as error:  # its pipes are closed
-            raise _Ended(str(error)) from None
+        except (OSError, ValueError):  # its pipes are closed
+            said = b""
         finally:
             late.cancel()
         if not said.endswith(b"\n"):
-            raise _Ended(f"it has ended, or gave no answer in {seconds:g} s")
+            self.kill()
+            raise _Ended(f"its process has ended, or gave no answer in {seconds:g} s")
         found: dict[str, Any] = json.loads(said)
         return found
 

@@ -76,55 +76,36 @@ def _encode(prompt: RawText | Chat, tokenizer: Tokenizer) -> list[int]:
 class StopScanner:
     """Finds the first stop string to be complete in a text that arrives in pieces.
 
-    Of strings complete at the same character, the longest counts. The text ends before it. Knuth–Morris–Pratt, one
-    state for each string: work per character does not depend on how long the strings are.
+    Of strings complete at the same character, the longest counts. The text ends before it. No more is held back than
+    the longest beginning of a stop string, so that a long text costs no more per character than a short one.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
         assert all(stops), "an empty stop string matches everywhere"
-        self._stops = sorted(stops, key=len, reverse=True)
-        self._failures = [_failures(stop) for stop in self._stops]
-        self._states = [0] * len(self._stops)
+        self._stops = stops
+        self._beginnings = {stop[:length] for stop in stops for length in range(1, len(stop))}
+        self._longest = max(map(len, self._beginnings), default=0)
         self._held = ""
         self.matched = ""
 
     def feed(self, text: str) -> str:
         """The text that is now known to be outside of any stop string. After a match, nothing."""
-        if self.matched or not self._stops:
-            return "" if self.matched else text
-        whole = self._held + text
-        for i, character in enumerate(text, len(self._held) + 1):
-            for n, stop in enumerate(self._stops):
-                state, failures = self._states[n], self._failures[n]
-                while state and stop[state] != character:
-                    state = failures[state - 1]
-                if stop[state] == character:
-                    state += 1
-                if state == len(stop):
-                    self.matched, self._held = stop, ""
-                    return whole[: i - len(stop)]
-                self._states[n] = state
-        keep = max(self._states, default=0)
-        self._held = whole[len(whole) - keep :]
-        return whole[: len(whole) - keep]
+        if self.matched:
+            return ""
+        whole, self._held = self._held + text, ""
+        ends = [(at + len(stop), -len(stop), stop) for stop in self._stops if (at := whole.find(stop)) >= 0]
+        if ends:
+            end, _, self.matched = min(ends)
+            return whole[: end - len(self.matched)]
+        lengths = range(min(len(whole), self._longest), 0, -1)
+        sure = len(whole) - next((one for one in lengths if whole[-one:] in self._beginnings), 0)
+        self._held = whole[sure:]
+        return whole[:sure]
 
     def finish(self) -> str:
         """What was held back: the text ended without the rest of a stop string."""
         held, self._held = self._held, ""
         return held
-
-
-def _failures(pattern: str) -> list[int]:
-    """For each prefix, the length of its longest proper prefix that is also its suffix."""
-    table = [0] * len(pattern)
-    length = 0
-    for i in range(1, len(pattern)):
-        while length and pattern[i] != pattern[length]:
-            length = table[length - 1]
-        if pattern[i] == pattern[length]:
-            length += 1
-        table[i] = length
-    return table
 
 
 class TextStream:

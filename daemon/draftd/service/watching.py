@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 from draftd.errors import ClientStalled, InvalidRequest, NotServing, QueueFull
 from draftd.fallback.journal import Journal, Transition
@@ -99,9 +99,3 @@ async def unless_set(stopping: asyncio.Event, wanted: Awaitable[T]) -> T:
         asked.cancel()
         ending.cancel()
         await asyncio.gather(asked, ending, return_exceptions=True)
-
-
-def unheard(done: asyncio.Future[Any]) -> None:
-    """For futures that may fail with no caller left: then asyncio does not complain."""
-    if not done.cancelled():
-        done.exception()

@@ -21,19 +21,15 @@ _NOISY = (
 )
 
 
-class Quiet(logging.Handler):
-    """Keeps the exporters' log records out of the daemon's log."""
+class Link(logging.Handler):
+    """Counts exports that did not arrive, and keeps the exporters' log records out of the daemon's log."""
 
-    last = ""  # the latest warning
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            message = record.getMessage()
-        except Exception:
-            return
-        if record.levelno >= logging.WARNING and "hutdown" not in message:
-            self.last = message
-        _sdk_log.debug("%s: %s", record.name, message)
+    def __init__(self) -> None:
+        super().__init__()
+        self.failed = 0
+        self._counting = threading.Lock()
+        self._down: set[str] = set()
+        self._warning = ""  # the exporters' latest
 
     def install(self) -> None:
         """For good: threads that outlast the shutdown still log failures."""
@@ -42,37 +38,34 @@ class Quiet(logging.Handler):
             logger.handlers = [self]
             logger.propagate = False
 
-
-class Link:
-    """Counts exports that did not arrive."""
-
-    def __init__(self) -> None:
-        self.quiet = Quiet()
-        self._lock = threading.Lock()
-        self._down: set[str] = set()
-        self.failed = 0
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            message = record.getMessage()
+        except Exception:
+            return
+        if record.levelno >= logging.WARNING and "hutdown" not in message:
+            self._warning = message
+        _sdk_log.debug("%s: %s", record.name, message)
 
     def report(self, signal: str, endpoint: str, arrived: bool) -> None:
         """The outcome of one export of one signal."""
-        lost = back = False
-        with self._lock:
+        with self._counting:
+            was_down = bool(self._down)
             if not arrived:
                 self.failed += 1
-                lost = not self._down
                 self._down.add(signal)
-            else:
+            elif signal in self._down:
                 # The first of the lost signals to return speaks for all: another may have nothing to send for hours.
-                back = signal in self._down
-                if back:
-                    self._down.clear()
-        if lost:
+                self._down.clear()
+            down = bool(self._down)
+        if down and not was_down:
             _log.warning(
                 "telemetry does not reach its collector at %s (%s). Requests are not affected; spans are dropped when "
                 "the queue is full, counters are complete once the collector is back",
                 endpoint,
-                self.quiet.last or signal,
+                self._warning or signal,
             )
-        elif back:
+        elif was_down and not down:
             _log.warning("telemetry reaches its collector again")
 
 

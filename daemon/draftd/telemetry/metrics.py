@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -76,7 +77,7 @@ class Metrics:
             elif metric.kind is Kind.COUNTER:
                 self._counters[name] = meter.create_counter(name, unit, brief)
             else:
-                observable[metric.kind](name, [self._callback(observed[name])], unit, brief)
+                observable[metric.kind](name, [partial(self._shown, observed[name])], unit, brief)
 
     def record(
         self, metric: Metric, value: float, attributes: Mapping[str, AttributeValue], context: Context | None = None
@@ -88,13 +89,10 @@ class Metrics:
         """Adds one to a counter."""
         self._counters[metric.name].add(1, attributes, context)
 
-    def _callback(self, observe: Observe) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        def callback(options: CallbackOptions) -> Iterable[Observation]:
-            with self._guard.part("metrics"):
-                return list(observe())
-            return []
-
-        return callback
+    def _shown(self, observe: Observe, options: CallbackOptions) -> Iterable[Observation]:
+        with self._guard.part("metrics"):
+            return list(observe())
+        return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,22 +146,10 @@ class Ledger:
         that has read the last. So `drafted = accepted + rolled back` holds in every export, not only in the last."""
         with self.lock:
             if reader in self._readers or not self._readers:
-                self._page = tuple(_copy(entry) for entry in self._entries.values())
+                self._page = tuple(copy.deepcopy(entry) for entry in self._entries.values())
                 self._readers.clear()
             self._readers.add(reader)
             return self._page
-
-
-def _copy(entry: Entry) -> Entry:
-    counts = entry.counts
-    return replace(
-        entry,
-        counts=replace(
-            counts,
-            drafted_per_position=list(counts.drafted_per_position),
-            accepted_per_position=list(counts.accepted_per_position),
-        ),
-    )
 
 
 class MetricsObserver(EngineObserver):

@@ -115,7 +115,7 @@ def build(service_version: str) -> Pipeline:
     if not any(wanted.values()):
         return pipeline
     pipeline.exporting = True
-    pipeline.link.quiet.install()
+    pipeline.link.install()
     os.environ.setdefault(_SDK_METRICS_VARIABLE, "true")
     try:
         resource = _resource(service_version)

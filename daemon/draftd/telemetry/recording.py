@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -28,7 +29,7 @@ class Guard:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts: dict[str, int] = {}
+        self._counts: Counter[str] = Counter()
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
@@ -41,8 +42,8 @@ class Guard:
     def caught(self, part: str, error: Exception) -> None:
         """Counts one failure. Never raises."""
         with self._lock:
-            first = part not in self._counts
-            self._counts[part] = self._counts.get(part, 0) + 1
+            self._counts[part] += 1
+            first = self._counts[part] == 1
         if first:
             _log.warning(
                 "telemetry failed in its %s part; requests are not affected, further failures are only counted",

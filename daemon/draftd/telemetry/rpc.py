@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import TextMapPropagator
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_context
+from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
 
 from draftd.core import DEADLINE_SLACK_SECONDS
 from draftd.telemetry import attributes as a
@@ -47,7 +47,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         if details.method.startswith(_UNTRACED):
             return handler
         if handler is None:
-            call = self._begin("_OTHER", details.invocation_metadata, arrival)
+            call = Call("_OTHER", details.invocation_metadata, arrival, self._on, self._propagator)
             call.end(grpc.StatusCode.UNIMPLEMENTED)
             return None
         inner, method = inner_of(handler), details.method.removeprefix("/")
@@ -55,7 +55,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         async def followed(request: Any, context: Any) -> Any:
             call = None
             with self._on.guard.part("rpc"):
-                call = self._begin(method, details.invocation_metadata, arrival)
+                call = Call(method, details.invocation_metadata, arrival, self._on, self._propagator)
                 context.add_done_callback(call.done)
                 call_context.set(call.context)
             try:
@@ -69,28 +69,32 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
         return around(handler, followed, handler.request_deserializer)
 
-    def _begin(self, method: str, metadata: Sequence[tuple[str, str | bytes]] | None, arrival: int) -> Call:
-        carrier: dict[str, list[str]] = {}
-        for key, value in metadata or ():
-            if isinstance(value, str):
-                carrier.setdefault(key.lower(), []).append(value)
-        parent = self._propagator.extract(carrier, Context())
-        span = self._on.tracer.start_span(
-            method if method != "_OTHER" else "grpc",
-            context=parent,
-            kind=SpanKind.SERVER,
-            attributes=named({a.RPC_SYSTEM: "grpc", a.RPC_METHOD: method, **self._on.naming.server()}),
-            start_time=arrival,
-        )
-        return Call(method, arrival, span, set_span_in_context(span, parent), self._on)
-
 
 class Call:
     """One call in progress."""
 
-    def __init__(self, method: str, arrival: int, span: Span, context: Context, on: Recording) -> None:
-        self.context = context
-        self._method, self._arrival, self._span, self._on = method, arrival, span, on
+    def __init__(
+        self,
+        method: str,
+        metadata: Sequence[tuple[str, str | bytes]] | None,
+        arrival: int,
+        on: Recording,
+        propagator: TextMapPropagator,
+    ) -> None:
+        carrier: dict[str, list[str]] = {}
+        for key, value in metadata or ():
+            if isinstance(value, str):
+                carrier.setdefault(key.lower(), []).append(value)
+        parent = propagator.extract(carrier, Context())
+        self._span = on.tracer.start_span(
+            method if method != "_OTHER" else "grpc",
+            context=parent,
+            kind=SpanKind.SERVER,
+            attributes=named({a.RPC_SYSTEM: "grpc", a.RPC_METHOD: method, **on.naming.server()}),
+            start_time=arrival,
+        )
+        self.context = set_span_in_context(self._span, parent)
+        self._method, self._arrival, self._on = method, arrival, on
         self._error: Exception | None = None
         self._ended = False
 

@@ -169,18 +169,18 @@ class InferenceSpan:
     def _children(self, stats: RequestStats, end: float) -> None:
         if not self._span.is_recording():
             return
-        scheduled, prefilled, counts = stats.scheduled, stats.prefilled, stats.counts
-        self._child(catalog.QUEUE_SPAN, stats.arrival, end if scheduled is None else scheduled, {})
-        if scheduled is not None:
-            taken = {a.USAGE_INPUT: stats.prompt_tokens, a.USAGE_CACHE_READ: stats.cached_tokens}
-            self._child(catalog.PREFILL_SPAN, scheduled, end if prefilled is None else prefilled, taken)
-        if prefilled is not None:
-            self._child(catalog.DECODE_SPAN, prefilled, end, {a.USAGE_OUTPUT: counts.emitted, a.STEPS: counts.steps})
-
-    def _child(self, kind: catalog.Span, start: float, end: float, attributes: Mapping[Attribute, int]) -> None:
-        self._on.tracer.start_span(
-            kind.name, context=self._context, attributes=named(attributes), start_time=self._nanos(start)
-        ).end(self._nanos(max(start, end)))
+        counts = stats.counts
+        read = {a.USAGE_INPUT: stats.prompt_tokens, a.USAGE_CACHE_READ: stats.cached_tokens}
+        stages: tuple[tuple[catalog.Span, float | None, float | None, Mapping[Attribute, int]], ...] = (
+            (catalog.QUEUE_SPAN, stats.arrival, stats.scheduled, {}),
+            (catalog.PREFILL_SPAN, stats.scheduled, stats.prefilled, read),
+            (catalog.DECODE_SPAN, stats.prefilled, end, {a.USAGE_OUTPUT: counts.emitted, a.STEPS: counts.steps}),
+        )
+        for kind, start, over, attributes in stages:
+            if start is not None:
+                self._on.tracer.start_span(
+                    kind.name, context=self._context, attributes=named(attributes), start_time=self._nanos(start)
+                ).end(self._nanos(max(start, end if over is None else over)))
 
     def _content(self, finish: str) -> None:
         if not self._on.capture_content:

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
+from draftd.telemetry.rpc import Call
 from draftd.telemetry.setup import Telemetry
 from tests.otlp import OtlpReceiver, SpanRecord
 from tests.unit.telemetry.scene import ADDRESS, SPECULATIVE_STEP, Scene
@@ -198,7 +199,8 @@ async def test_a_client_that_leaves_at_its_deadline_was_late(
         def time_remaining(self) -> float | None:
             return left
 
-    call = scene.telemetry.rpc_interceptor._begin("test.Service/patient", (), time.time_ns())  # type: ignore[attr-defined]
+    rpc = scene.telemetry.rpc_interceptor
+    call = Call("test.Service/patient", (), time.time_ns(), rpc._on, rpc._propagator)
     call.done(Gone())
     await flushed(scene)
     assert only(receiver, "test.Service/patient").attributes["rpc.response.status_code"] == code

@@ -27,7 +27,7 @@ from draftd.planning.planner import FlagContext, Planner
 from draftd.protocol import WORKLOADS, duration
 from draftd.service.inference import InferenceService
 from draftd.service.request import check_caller
-from draftd.service.watching import Transitions, unheard, unless_set
+from draftd.service.watching import Transitions, unless_set
 from draftd.settings import Settings
 from draftd.telemetry.setup import Telemetry
 from draftd.v1 import control_pb2 as pb
@@ -185,7 +185,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         """What it ends with. A caller that goes, or whose time is up, leaves it running: half of it was paid for, and
         its verdict moves the ladder."""
         end = asyncio.wrap_future(running)
-        end.add_done_callback(unheard)
+        end.add_done_callback(lambda done: done.cancelled() or done.exception())  # else asyncio complains of an error
         return await unless_set(self._stopping, asyncio.shield(end))
 
 

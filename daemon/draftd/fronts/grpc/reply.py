@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
@@ -199,5 +198,5 @@ def timestamp(seconds: float | None) -> Timestamp | None:
     if seconds is None:
         return None
     made = Timestamp()
-    made.FromDatetime(datetime.fromtimestamp(seconds, UTC))
+    made.FromNanoseconds(round(seconds * 1e9))
     return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -16,15 +17,13 @@ from draftd.errors import InvalidRequest
 
 def explain(data: bytes, message: Descriptor) -> InvalidRequest:
     """The error to answer with: the first string that is not UTF-8, or the message as a whole."""
-    try:
+    with contextlib.suppress(DecodeError):
         for path, value in _strings(data, message, ""):
             try:
                 value.decode()
             except UnicodeDecodeError as error:
                 shown = value[max(0, error.start - 8) : error.end + 8]
                 return InvalidRequest(path, shown, f"valid UTF-8 ({error.reason} at byte {error.start})")
-    except DecodeError:
-        pass
     return InvalidRequest("message", f"{len(data)} bytes", f"a well-formed {message.full_name}")
 
 
