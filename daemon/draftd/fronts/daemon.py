@@ -35,8 +35,6 @@ _GRACE_SECONDS = 0.5  # for calls that never end by themselves, such as health w
 
 log = logging.getLogger(__name__)
 
-Announce = Callable[[str], None]
-
 
 class Daemon:
     """One engine, one service over it, and its listener. Made and used on one event loop. The controller is started and
@@ -46,7 +44,7 @@ class Daemon:
         self,
         parts: DaemonParts,
         *,
-        announce: Announce = lambda line: None,
+        announce: Callable[[str], None] = lambda line: None,
         on_drain: Callable[[], object] = lambda: None,
     ) -> None:
         """`on_drain` is called once on a thread when draining begins: it may block for a few seconds."""

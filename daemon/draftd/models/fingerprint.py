@@ -5,6 +5,7 @@ Files are hashed where they lie, in pieces, and each once: again only when it is
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import threading
@@ -125,8 +126,7 @@ def quantization(config: Mapping[str, Any]) -> str:
 
 def _json(path: Path) -> dict[str, Any]:
     """Empty where there is no such file, or none that says anything."""
-    try:
-        found = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError, ValueError):
+        if isinstance(found := json.loads(path.read_bytes()), dict):
+            return found
+    return {}

@@ -127,11 +127,10 @@ def load_settings(file: Path | None, overrides: Mapping[str, object], environ: M
     The first of these that has a value wins. Raises ConfigError, which names the setting, where the value
     came from, and what is allowed.
     """
-    names = _names()
-    variables = {name: _variable(name) for name in names}
-    known = [*variables.values(), *COMMAND_VARIABLES]
-    _refuse_unknown(overrides, names)
-    _refuse_unknown((name for name in environ if name.startswith(ENV_PREFIX)), known)
+    variables = {name: _variable(name) for name in _names()}
+    _refuse_unknown(overrides, variables)
+    named = (name for name in environ if name.startswith(ENV_PREFIX))
+    _refuse_unknown(named, [*variables.values(), *COMMAND_VARIABLES])
     sources = (
         ("", _tables_of(overrides)),
         (_ENVIRONMENT, _tables_of({name: environ.get(variable) for name, variable in variables.items()})),

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 
 from openfeature.flag_evaluation import FlagEvaluationDetails, FlagValueType
 from openfeature.hook import Hook, HookContext, HookHints
 from opentelemetry._logs import Logger, SeverityNumber
 from opentelemetry.context import Context
-from opentelemetry.util.types import AttributeValue
 
 from draftd.fallback.journal import Transition
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
-from draftd.telemetry.attributes import Attribute
 from draftd.telemetry.recording import Guard, named
 from draftd.telemetry.spans import call_context, request_context
 
@@ -29,34 +26,31 @@ class FlagHook(Hook):
         self, hook_context: HookContext, details: FlagEvaluationDetails[FlagValueType], hints: HookHints
     ) -> None:
         with self._guard.part("flag"):
-            failed = details.error_code is not None
+            metadata = {key: str(value) for key, value in details.flag_metadata.items()}
+            provider, code, value = hook_context.provider_metadata, details.error_code, details.value
+            caller = hook_context.evaluation_context.targeting_key or None
+            stands_in = details.variant is None and isinstance(value, bool | int | float | str)
             self._logger.emit(
                 timestamp=time.time_ns(),
                 context=request_context.get() or call_context.get() or Context(),
-                severity_number=SeverityNumber.WARN if failed else SeverityNumber.INFO,
+                severity_number=SeverityNumber.INFO if code is None else SeverityNumber.WARN,
                 event_name=catalog.FLAG_EVALUATION.name,
-                attributes=named(_evaluation(hook_context, details)),
+                attributes=named(
+                    {
+                        a.FLAG_KEY: details.flag_key,
+                        a.FLAG_VARIANT: details.variant,
+                        a.FLAG_VALUE: value if stands_in else None,
+                        # The conventions spell reasons in lower case, OpenFeature in upper case.
+                        a.FLAG_REASON: str(details.reason or "unknown").lower(),
+                        a.FLAG_PROVIDER: None if provider is None else provider.name,
+                        a.FLAG_CONTEXT: metadata.get("contextId") or caller,
+                        a.FLAG_SET: metadata.get("flagSetId"),
+                        a.FLAG_VERSION: metadata.get("version"),
+                        a.ERROR_TYPE: None if code is None else str(code.value).lower(),
+                        a.FLAG_ERROR_MESSAGE: details.error_message or None,
+                    }
+                ),
             )
-
-
-def _evaluation(
-    context: HookContext, details: FlagEvaluationDetails[FlagValueType]
-) -> Mapping[Attribute, AttributeValue | None]:
-    metadata = {key: str(value) for key, value in details.flag_metadata.items()}
-    provider, code, value = context.provider_metadata, details.error_code, details.value
-    return {
-        a.FLAG_KEY: details.flag_key,
-        a.FLAG_VARIANT: details.variant,
-        a.FLAG_VALUE: value if details.variant is None and isinstance(value, bool | int | float | str) else None,
-        # The conventions spell reasons in lower case, OpenFeature in upper case.
-        a.FLAG_REASON: str(details.reason or "unknown").lower(),
-        a.FLAG_PROVIDER: None if provider is None else provider.name,
-        a.FLAG_CONTEXT: metadata.get("contextId") or context.evaluation_context.targeting_key or None,
-        a.FLAG_SET: metadata.get("flagSetId"),
-        a.FLAG_VERSION: metadata.get("version"),
-        a.ERROR_TYPE: None if code is None else str(code.value).lower(),
-        a.FLAG_ERROR_MESSAGE: details.error_message or None,
-    }
 
 
 def log_transition(logger: Logger, guard: Guard, change: Transition) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -91,11 +91,6 @@ class Telemetry:
     def exporting(self) -> bool:
         """True when any signal is exported."""
         return self._pipeline.exporting
-
-    @property
-    def errors(self) -> Mapping[str, int]:
-        """Failures of telemetry itself so far, by part."""
-        return self._on.guard.counts()
 
     @property
     def instance(self) -> str:

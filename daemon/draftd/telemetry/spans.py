@@ -126,7 +126,11 @@ class InferenceSpan:
         self._children(stats, end)
         failed = reason in (FinishReason.DEADLINE, FinishReason.ERROR)
         self._end(reason.value, kind, (outcome.error or reason.value) if failed else None, end)
-        self._times(stats, success=kind is None)
+        self._record(catalog.QUEUE_DURATION, stats.queue_seconds, self._labels())
+        self._record(catalog.PREFILL_DURATION, stats.prefill_seconds, self._labels())
+        if kind is None:
+            self._record(catalog.TIME_TO_FIRST_TOKEN, stats.time_to_first_token, self._gen_ai())
+            self._record(catalog.TIME_PER_OUTPUT_TOKEN, stats.time_per_output_token, self._gen_ai())
 
     def _end(self, outcome: str, kind: str | None, message: str | None, end: float) -> None:
         """Ends the span, with what the machine is like then, and counts the request."""
@@ -138,15 +142,6 @@ class InferenceSpan:
         failed = {} if kind is None else {a.ERROR_TYPE.name: kind}
         self._on.metrics.count(catalog.REQUESTS, {**self._labels(), **failed, a.OUTCOME.name: outcome}, self._context)
         self._record(catalog.REQUEST_DURATION, end - self._start.arrival, {**self._gen_ai(), **failed})
-
-    def _times(self, stats: RequestStats, *, success: bool) -> None:
-        labels = self._labels()
-        self._record(catalog.QUEUE_DURATION, stats.queue_seconds, labels)
-        self._record(catalog.PREFILL_DURATION, stats.prefill_seconds, labels)
-        if success:
-            more = self._gen_ai()
-            self._record(catalog.TIME_TO_FIRST_TOKEN, stats.time_to_first_token, more)
-            self._record(catalog.TIME_PER_OUTPUT_TOKEN, stats.time_per_output_token, more)
 
     def _record(self, metric: Metric, seconds: float | None, labels: Mapping[str, AttributeValue]) -> None:
         if seconds is not None:

@@ -15,7 +15,7 @@ from draftd.settings import TelemetrySettings
 from draftd.telemetry import catalog
 from draftd.telemetry.setup import Sources, Telemetry
 from tests.otlp import OtlpReceiver
-from tests.unit.telemetry.scene import INFO, STATUS, Scene
+from tests.unit.telemetry.scene import INFO, STATUS, Scene, errors_of
 
 PREFIXES = ("system.", "process.", "hw.", "draftd.memory.", "draftd.thermal.", "draftd.power.", "draftd.hardware.")
 MACHINE = {metric.name for metric in catalog.METRICS if metric.name.startswith(PREFIXES)}
@@ -75,7 +75,7 @@ def test_what_is_absent_is_not_exported(
     assert "draftd.tokens" in receiver.metric_names()
     (span,) = receiver.spans("chat nano")
     assert span.attributes.keys() & SPAN_ATTRIBUTES == set()
-    assert scene.telemetry.errors == {}
+    assert errors_of(scene.telemetry) == {}
 
 
 def test_zero_is_exported(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:

@@ -14,7 +14,7 @@ from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.trace import ReadableSpan
 
 from tests.otlp import OtlpReceiver
-from tests.unit.telemetry.scene import Scene
+from tests.unit.telemetry.scene import Scene, errors_of
 
 FAULTS = ["dead", "slow", "unavailable", "exhausted", "invalid"]
 QUEUE = {"OTEL_BSP_MAX_QUEUE_SIZE": "64", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "32", "OTEL_BSP_SCHEDULE_DELAY": "20"}
@@ -63,7 +63,7 @@ def test_a_broken_collector_costs_neither_time_nor_memory(
         # Some twenty batches. An exporter tries each for a second at the least, and for ten by default.
         assert time.monotonic() - began < 15
         assert 0 < spans_in_memory() < 300, "the queue's 64 and the batches on their way, of 600"
-        assert scene.telemetry.errors == {}
+        assert errors_of(scene.telemetry) == {}
         if fault != "dead":
             assert broken.wait_for(lambda: broken.calls > 0, 60)
         assert not broken.store.traces, "nothing arrived"

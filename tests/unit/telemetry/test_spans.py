@@ -11,7 +11,7 @@ from draftd.core import FinishReason, RequestStats, SamplingParams
 from draftd.errors import InvalidRequest, NotServing, QueueFull, SpeculationUnavailable
 from draftd.telemetry import catalog
 from tests.otlp import OtlpReceiver, SpanRecord
-from tests.unit.telemetry.scene import AUTOMATIC, AUTOREGRESSIVE, CAPPED_STEP, CUT_STEP, PARKED_STEP, Scene
+from tests.unit.telemetry.scene import AUTOMATIC, AUTOREGRESSIVE, CAPPED_STEP, CUT_STEP, PARKED_STEP, Scene, errors_of
 
 
 def only(receiver: OtlpReceiver, name: str = "chat nano") -> SpanRecord:
@@ -298,7 +298,7 @@ def test_nothing_handed_over_makes_it_raise(
         scene.telemetry.observer.on_finish(broken, broken)  # type: ignore[arg-type]
         scene.telemetry.observer.on_drafter_error(broken, "")  # type: ignore[arg-type]
     assert scene.telemetry.begin_inference(broken) is not None  # type: ignore[arg-type]
-    assert scene.telemetry.errors == {"span": 3, "observer": 9}
+    assert errors_of(scene.telemetry) == {"span": 3, "observer": 9}
     assert len(caplog.records) == 2, "each part complains once"
     scene.telemetry.shutdown(30.0)
     assert receiver.by("draftd.telemetry.errors", "draftd.telemetry.part") == {"span": 3, "observer": 9}
