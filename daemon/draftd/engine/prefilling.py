@@ -4,7 +4,10 @@ Running sequences wait for each slice of a prompt: it may take a share of a step
 their next tokens does not double. Up to `MOST_PREFILLING` prompts are prefilled at a time, and each slice goes to the
 one with the least left, so that a short prompt need not wait for a long one. One that was passed over `_PATIENCE` times
 comes first: each has at least one slice in every `_PATIENCE + MOST_PREFILLING`, whatever else arrives. A sequence for
-which there is no memory waits (admission.py)."""
+which there is no memory waits (admission.py).
+
+Short prompts of about the same length share a forward. Where nothing runs, as many are prefilled as one long slice
+could take in: they run together, and what comes next finds nothing running again."""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from draftd.core import DrafterName, FinishReason
 from draftd.engine.delivery import Delivery
@@ -28,6 +32,7 @@ _OVERTAKEN = 16  # times that a sequence for which there is no memory is, by oth
 _LOOKED_AT = 8  # of those that wait for memory, in a step
 _LONG = 256  # tokens: to copy so many into the running sequences' caches takes about as long as a slice
 
+_PADDED = 32  # tokens: what is computed for nothing, where a forward is saved by it, as these take as long
 _LEAST = 16  # tokens: a forward of fewer costs about as much
 _SHARE = 0.7  # of a step: with a slice before every step, what a sequence waits for its next tokens does not double
 _FASTER, _SLOWER = 2.0, 0.5  # most that one measurement changes the rate by
@@ -82,6 +87,7 @@ class _Prompt:
     sequence: DecodeSequence
     position: int | None = None  # tokens that the target has; None before it knows the sequence
     done: bool = False  # it has all of them, and has chosen the token that follows
+    alone: bool = False  # a forward that it shared failed
     passed: int = 0  # slices that others had since it had one
     slices: dict[DrafterName | None, Slices] = field(default_factory=dict)  # by model; None is the target
 
@@ -106,11 +112,12 @@ class Prefilling:
         clock: Callable[[], float],
         timer: Callable[[], float],
         cancelled: Callable[[], Mapping[str, FinishReason]],
-        drafted_for: Callable[[DecodeSequence], bool],
+        drafted_for: Callable[[DecodeSequence, bool], bool],
         fits: Callable[[DecodeSequence, Sequence[DecodeSequence]], bool],
     ) -> None:
         """`slice_seconds`: the longest that running sequences wait for a slice. `timer`: what slices are timed by.
-        `drafted_for`: whether a sequence that is ready to join is worth prefilling in its drafter's caches first.
+        `drafted_for`: whether a sequence that is ready to join, by itself or with others, is worth prefilling in its
+        drafter's caches first.
         `fits`: whether there is memory for a sequence beside those that are being prefilled."""
         self._target, self._steps, self._drafting, self._delivery = target, steps, drafting, delivery
         self._drafted_for, self._fits = drafted_for, fits
@@ -144,19 +151,24 @@ class Prefilling:
     def step(self, room: int, step_seconds: float | None) -> None:
         """A slice, of sequences that wait where there is `room` for that many more, and others that fit beside it. What
         the running sequences' steps take bounds it; None where none runs."""
-        self._enter(room)
+        self._enter(room, self._chunk if step_seconds is None else 0)
         if not self._prompts:
             return
         if self.joined_long and step_seconds is not None:  # that was a slice's worth of work
             self.joined_long = False
             return
         began = self._timer()
-        self._turn(self._next(), step_seconds)
-        while step_seconds is not None:
-            fitting = self._fitting(step_seconds, self._timer() - began)
-            if fitting is None:
-                break
-            self._turn(fitting, step_seconds)
+        first = self._next()
+        size = self._slices_of(first, None).tokens(step_seconds)
+        chosen = self._sharing(first, size)
+        while chosen:
+            size -= sum(prompt.left for prompt in chosen)
+            self._turn(chosen, step_seconds)
+            if step_seconds is None:
+                chosen = self._whole(size)
+            else:
+                fitting = self._fitting(step_seconds, self._timer() - began)
+                chosen = [fitting] if fitting else []
 
     def joined(self) -> list[DecodeSequence]:
         """The sequences that are ready, which now run; none that has ended since."""
@@ -172,7 +184,7 @@ class Prefilling:
         """Prefills a sequence that ran, alone and at once; whether it runs again. One that fails here ends."""
         prompt = _Prompt(sequence)
         try:
-            while sequence.finish is None and not self._prefill(prompt, self._chunk):
+            while sequence.finish is None and not self._prefill([prompt], self._chunk):
                 pass
         except Exception as error:
             sequence.end(FinishReason.ERROR, f"decoding failed: {error}")
@@ -208,22 +220,26 @@ class Prefilling:
 
     # which is next
 
-    def _enter(self, room: int) -> None:
+    def _enter(self, room: int, tokens: int) -> None:
         """Lets waiting sequences begin: in their order, but for the last place, and for those there is no memory for.
-        The first of these is overtaken a bounded number of times; then all wait for it."""
-        held_back = 0
+        The first of these is overtaken a bounded number of times; then all wait for it. There are more places for
+        prompts of up to `tokens` together."""
+        held_back, tokens = 0, tokens - sum(prompt.left for prompt in self._prompts)
         for sequence in list(self._waiting):
-            if len(self._prompts) >= min(room, MOST_PREFILLING) or held_back >= _LOOKED_AT:
+            if len(self._prompts) >= room or held_back >= _LOOKED_AT:
                 break
-            if len(self._prompts) == MOST_PREFILLING - 1:
+            tokens -= len(sequence.tokens)
+            if tokens < 0 and len(self._prompts) >= MOST_PREFILLING:
+                break
+            if tokens < 0 and len(self._prompts) == MOST_PREFILLING - 1:
                 least = min(prompt.left for prompt in self._prompts)
                 if len(sequence.tokens) >= least:
                     continue
+            if held_back and self._overtaken >= _OVERTAKEN:
+                break
             first = sequence is self._waiting[0]
             if not self._fits(sequence, self.prefilling):
                 held_back += 1
-                if first and self._overtaken >= _OVERTAKEN:
-                    break
                 continue
             self._overtaken = 0 if first else self._overtaken + bool(held_back)
             self._waiting.remove(sequence)
@@ -247,6 +263,30 @@ class Prefilling:
             return most
         return min(self._prompts, key=lambda prompt: prompt.left)
 
+    def _sharing(self, first: _Prompt, tokens: int) -> list[_Prompt]:
+        """With this one, others that have one forward with it: whole prompts, none of them shorter, of which nothing
+        was prefilled, of no more than `tokens` together."""
+        if first.position is not None or first.alone or first.left > tokens:
+            return [first]
+        others = [one for one in self._prompts if one.position is None and not one.alone and one is not first]
+        others = [one for one in others if one.left >= first.left and one.sequence.finish is None]
+        chosen = [first, *sorted(others, key=lambda prompt: prompt.left)]
+        for n, (one, other) in enumerate(pairwise(chosen), 1):
+            tokens -= one.left
+            if other.left > tokens or n * (other.left - one.left) > _PADDED:
+                chosen = chosen[:n]
+                break
+        if len(chosen) > 1:
+            for prompt in chosen:
+                prompt.position = self._open(prompt.sequence)
+        return [first] if first.position else [prompt for prompt in chosen if not prompt.position]
+
+    def _whole(self, tokens: int) -> list[_Prompt]:
+        """Those with the least left that can be prefilled whole within so many tokens, and share a forward."""
+        others = [one for one in self._prompts if not one.done and one.sequence.finish is None]
+        least = min(others, key=lambda prompt: prompt.left, default=None)
+        return [] if least is None or least.left > tokens else self._sharing(least, tokens)
+
     def _fitting(self, step_seconds: float, spent: float) -> _Prompt | None:
         """The one with the least left, where that fits whole into what `spent` has left of a slice's time."""
         others = [one for one in self._prompts if one.sequence not in self._ready and one.sequence.finish is None]
@@ -259,25 +299,35 @@ class Prefilling:
 
     # slices
 
-    def _turn(self, chosen: _Prompt, step_seconds: float | None) -> None:
-        """A slice for the target, or once that has all of it one for the drafter."""
+    def _turn(self, chosen: list[_Prompt], step_seconds: float | None) -> None:
+        """A slice for the target, or once that has all of it one for the drafter. Several share the slice."""
         for prompt in self._prompts:
-            prompt.passed = 0 if prompt is chosen else prompt.passed + 1
-        sequence = chosen.sequence
-        worked = not chosen.done
+            prompt.passed = 0 if prompt in chosen else prompt.passed + 1
+        worked = not chosen[0].done
         if worked:
             try:
-                self._timed(chosen, None, step_seconds, lambda size: self._prefill(chosen, size))
+                self._timed(chosen[0], None, step_seconds, lambda size: self._prefill(chosen, size))
             except Exception as error:
-                sequence.end(FinishReason.ERROR, f"prefill failed: {error}")
-            if sequence.finish is not None or not chosen.done:
-                return
-        if sequence.drafter is not None and self._drafted_for(sequence):
-            if worked and step_seconds is not None:  # the drafter's is another
-                return
-            if not self._drafter_ready(chosen, sequence.drafter, step_seconds):
-                return
-        self._ready.append(sequence)
+                self._failed(chosen, error)
+        for prompt in chosen:
+            sequence = prompt.sequence
+            if sequence.finish is not None or not prompt.done:
+                continue
+            if sequence.drafter is not None and self._drafted_for(sequence, len(chosen) == 1 and not self._ready):
+                if worked and step_seconds is not None:  # the drafter's is another
+                    continue
+                if not self._drafter_ready(prompt, sequence.drafter, step_seconds):
+                    continue
+            self._ready.append(sequence)
+
+    def _failed(self, chosen: list[_Prompt], error: Exception) -> None:
+        """One of several is tried again by itself: whose fault it was is not known."""
+        if len(chosen) == 1:
+            chosen[0].sequence.end(FinishReason.ERROR, f"prefill failed: {error}")
+            return
+        self._target.close([prompt.sequence.id for prompt in chosen])
+        for prompt in chosen:
+            prompt.position, prompt.done, prompt.alone = None, False, True
 
     def _drafter_ready(self, prompt: _Prompt, kind: DrafterName, step_seconds: float | None) -> bool:
         """One slice for the drafter; True where there is none left, or where it fails."""
@@ -306,27 +356,31 @@ class Prefilling:
             prompt.slices[kind] = Slices(self._chunk, self._slice_seconds, first)
         return prompt.slices[kind]
 
-    def _prefill(self, prompt: _Prompt, size: int) -> bool:
-        """Up to `size` tokens, by the target; True once the text is prefilled, and the token that follows is sent."""
-        started = self._timer()
-        sequence, text = prompt.sequence, prompt.sequence.tokens
-        if prompt.position is None:
-            prompt.position = self._open(sequence)
-        start = prompt.position
-        prompt.position = end = min(start + size, len(text))
-        prompt.done = end == len(text)
-        plan = self._steps.submit([Entry(sequence.id, start, tuple(text[start:end]), wanted=prompt.done)])
-        (result,) = self._steps.result(plan).entries
-        if result.following is None:
+    def _prefill(self, chosen: list[_Prompt], size: int) -> bool:
+        """Up to `size` tokens of one, or all of several, by the target; True once their texts are prefilled, and the
+        tokens that follow are sent."""
+        started, entries = self._timer(), list[Entry]()
+        for prompt in chosen:
+            if prompt.position is None:
+                prompt.position = self._open(prompt.sequence)
+            start, text = prompt.position, prompt.sequence.tokens
+            prompt.position = end = min(start + size, len(text)) if len(chosen) == 1 else len(text)
+            prompt.done = end == len(text)
+            entries.append(Entry(prompt.sequence.id, start, tuple(text[start:end]), wanted=prompt.done))
+        results = {one.sequence: one for one in self._steps.result(self._steps.submit(entries)).entries}
+        if not chosen[0].done:
             return False
         seconds = self._timer() - started
-        reason = self._cancelled().get(sequence.request.id)
-        if reason is not None:
-            sequence.end(reason)
-        else:
+        for prompt in chosen:
+            sequence, following = prompt.sequence, results[prompt.sequence.id].following
+            assert following is not None
+            reason = self._cancelled().get(sequence.request.id)
+            if reason is not None:
+                sequence.end(reason)
+                continue
             now = self._clock()
             sequence.stats.prefilled = sequence.stats.prefilled or now
-            first = SequenceStep(0, [], result.following, 0)
+            first = SequenceStep(0, [], following, 0)
             self._delivery.tokens(sequence, first, DecodeStep([first], 0.0, seconds, []), now)
         return True
 

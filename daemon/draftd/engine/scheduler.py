@@ -67,7 +67,9 @@ class Scheduler:
             clock=clock,
             timer=timer,
             cancelled=cancelled,
-            drafted_for=lambda one: self.depth.worth_prefilling(one, self._running, self.drafting.drafters),
+            drafted_for=lambda one, alone: self.depth.worth_prefilling(
+                one, alone, self._running, self.drafting.drafters
+            ),
             fits=self._fits,
         )
         self._admission = admission

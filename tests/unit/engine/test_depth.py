@@ -243,7 +243,7 @@ def test_a_row_of_fixed_depth_drafts_as_its_plan_says_and_others_draft_along_sin
     while sink.outcome is None:
         simulation.scheduler.step()
     counts = sink.done.stats.counts
-    assert counts.drafted_per_position[0] == counts.drafted_per_position[1]
+    assert counts.drafted_per_position[0] - counts.drafted_per_position[1] <= 1  # the last may have no room for more
     assert len(counts.drafted_per_position) == 3
     assert counts.steps - counts.drafts <= 2  # the first token, and the last
     assert counts.parked_steps == 0

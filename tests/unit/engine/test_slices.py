@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FinishReason
 from draftd.engine.prefilling import _PATIENCE, MOST_PREFILLING, Slices
+from draftd.engine.step import StepPlan
+from draftd.engine.targets.local import LocalTarget
 from tests.rig import Collected, Rig, autoregressive, request, speculative
 from tests.scripted import scripted_models
+
+POISON = 250
 
 
 def settled(slices: Slices, cost, step_seconds: float, slices_taken: int = 40) -> int:
@@ -305,3 +311,63 @@ def test_a_deadline_acts_while_waiting_and_in_prefill(state):
     assert late.done.reason is FinishReason.DEADLINE
     assert late.tokens == []
     assert machine.now <= deadline + 0.1
+
+
+class Noting:
+    """A target that notes how long the prompts of each forward are. One with the token `POISON` fails, with all that
+    share its forward."""
+
+    def __init__(self, target: LocalTarget) -> None:
+        self._target = target
+        self.forwards: list[list[int]] = []
+
+    def submit(self, plan: StepPlan) -> None:
+        prompts = [entry.tokens for entry in plan.entries if entry.tokens]
+        if prompts:
+            self.forwards.append([len(tokens) for tokens in prompts])
+            if any(POISON in tokens for tokens in prompts):
+                raise RuntimeError("poison")
+        self._target.submit(plan)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._target, name)
+
+
+def test_prompts_of_about_the_same_length_share_a_forward_and_give_their_own_texts():
+    models = scripted_models(0.7)
+    rig = Rig(models, wrap=Noting)
+    lengths = [20, 90, 24, 31, 95, 22, 300]
+    asked = [
+        request(prompt(length, i), speculative(2) if i % 2 else autoregressive(), max_tokens=1 + 6 * (i % 3))
+        for i, length in enumerate(lengths)
+    ]
+    sinks = rig.run(asked)
+    assert rig.scheduler.target.forwards[:2] == [[20, 22, 24, 31], [90, 95]]
+    for one, sink in zip(asked, sinks, strict=True):
+        assert (
+            sink.tokens == Rig(models).run([request(one.prompt, autoregressive(), max_tokens=one.max_tokens)])[0].tokens
+        )
+    assert rig.scheduler.kv_cache_bytes == 0
+
+
+def test_of_prompts_that_share_a_forward_that_fails_only_the_one_whose_fault_it_is_fails():
+    models = scripted_models(0.7)
+    rig = Rig(models, wrap=Noting)
+    asked = [request([*prompt(20, i), POISON if i == 1 else 1], autoregressive(), max_tokens=9) for i in range(3)]
+    sinks = rig.run(asked)
+    assert [len(forward) for forward in rig.scheduler.target.forwards] == [3, 1, 1, 1]
+    assert [sink.done.reason for sink in sinks] == [FinishReason.LENGTH, FinishReason.ERROR, FinishReason.LENGTH]
+    assert sinks[1].done.error == "prefill failed: poison"
+    assert rig.scheduler.kv_cache_bytes == 0
+
+
+def test_who_leaves_before_those_it_shared_a_forward_with_run_takes_nothing_with_it():
+    models = scripted_models(0.7)
+    rig = Rig(models)
+    asked = [request(prompt(20 + i, i), autoregressive(), max_tokens=9) for i in range(4)]
+    sinks = [rig.add(one) for one in asked]
+    rig.scheduler._prefill()
+    rig.scheduler.end({asked[1].id: FinishReason.CANCELLED, asked[3].id: FinishReason.CANCELLED})
+    rig.drain()
+    for i in (0, 2):
+        assert sinks[i].tokens == Rig(models).run([asked[i]])[0].tokens

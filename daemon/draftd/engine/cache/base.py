@@ -161,8 +161,12 @@ class Caches(Protocol):
         of what each reached, which is returned; the rest has to be fed again. Raises RollbackFailed where a cache does
         not comply."""
 
-    def fresh(self, length: int = 0) -> Caches:
-        """New caches of the same model, with one empty row that will come to hold `length` tokens."""
+    def fresh(self, *lengths: int) -> Caches:
+        """New caches of the same model, with an empty row for each that will come to hold so many tokens; with one
+        where none is named."""
+
+    def split(self, rows: Sequence[int]) -> Caches:
+        """New caches with these rows, in this order, which these here have no longer."""
 
     def join(self, joining: Caches) -> None:
         """Appends the rows of another of the same layout; that one is used up."""

@@ -91,13 +91,7 @@ class BatchedCaches:
         out: list[mx.array] = []
         for width in sorted(set(widths) - {0}):
             rows = [row for row, w in enumerate(widths) if w == width]
-            some = self._another()
-            some.lengths = [self.lengths[row] for row in rows]
-            for size, window in some.windows.items():
-                starts = self.windows[size].starts
-                window.hold([n + width for n in some.lengths], [starts[row] for row in rows])
-            for mine, theirs in zip(self._layers, some._layers, strict=True):
-                theirs.take(mine, rows)
+            some = self._taken(rows, width)
             logits = some.forward(tokens[mx.array(rows), :width], [width] * len(rows))
             for mine, theirs in zip(self._layers, some._layers, strict=True):
                 mine.put(theirs, rows)
@@ -132,12 +126,29 @@ class BatchedCaches:
                 return least
             least = further
 
-    def fresh(self, length: int = 0) -> BatchedCaches:
+    def _taken(self, rows: Sequence[int], width: int) -> BatchedCaches:
+        """Copies of these rows, which may be as much longer."""
+        some = self._another()
+        some.lengths = [self.lengths[row] for row in rows]
+        for size, window in some.windows.items():
+            starts = self.windows[size].starts
+            window.hold([n + width for n in some.lengths], [starts[row] for row in rows])
+        for mine, theirs in zip(self._layers, some._layers, strict=True):
+            theirs.take(mine, rows)
+        return some
+
+    def fresh(self, *lengths: int) -> BatchedCaches:
         new = self._another()
-        new.lengths = [0]
+        new.lengths = [0] * max(1, len(lengths))
         for window in new.windows.values():
-            window.hold([length])  # which its arrays do not grow beyond before it joins
+            window.hold(lengths or [0])  # which arrays do not grow beyond before they join
         return new
+
+    def split(self, rows: Sequence[int]) -> BatchedCaches:
+        some = self._taken(rows, 1)
+        mx.eval(some.arrays())  # or they would still refer to arrays that are written next
+        self.select([row for row in range(len(self.lengths)) if row not in rows])
+        return some
 
     def join(self, joining: Caches) -> None:
         assert isinstance(joining, BatchedCaches)
@@ -157,7 +168,7 @@ class BatchedCaches:
         for window in self.windows.values():
             window.select(rows, self.lengths)
         for layer in self._attention:
-            if layer.window.wasteful(layer.groups):
+            if layer.parts and layer.window.wasteful(layer.groups):
                 layer.regroup()
 
     def clear(self) -> None:
@@ -231,7 +242,7 @@ class BatchedCaches:
     def _regroup(self) -> None:
         """Before a forward: layers whose arrays are too small for it get their window's groups, and a few others."""
         few = -(-len(self._layers) // _FORWARDS)
-        lagging = [layer for layer in self._attention if layer.groups != layer.window.groups]
+        lagging = [layer for layer in self._attention if layer.parts and layer.groups != layer.window.groups]
         for layer in lagging:
             fits = layer.window.fits(layer.groups)
             if few or not fits:

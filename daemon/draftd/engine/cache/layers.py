@@ -32,7 +32,7 @@ class BatchedAttention:
         if size is not None:
             self.max_size = size
         self.groups: Groups = ()
-        self.parts: list[Held] = []  # of each group; none before anything was written
+        self.parts: list[Held] = []  # of each group; none before anything was written, and a model may never write
         self._reads: Reads | None = None  # of the last forward
 
     @property
@@ -96,7 +96,7 @@ class BatchedAttention:
     def regroup(self) -> None:
         """Has the window's groups. Those that it has already are not copied."""
         known = dict(zip(self.groups, self.parts, strict=False))
-        parts = [known.get(group) or self._gathered(group.rows, group) for group in self.window.groups if self.parts]
+        parts = [known.get(group) or self._gathered(group.rows, group) for group in self.window.groups]
         self.groups, self.parts = self.window.groups, parts
 
     def join(self, place: int, other: LayerCache) -> None:

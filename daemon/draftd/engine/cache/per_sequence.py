@@ -92,9 +92,17 @@ class PerSequenceCaches:
         self.lengths = reached
         return list(reached)
 
-    def fresh(self, length: int = 0) -> PerSequenceCaches:
+    def fresh(self, *lengths: int) -> PerSequenceCaches:
+        new, rows = PerSequenceCaches(self._model, self._forwards), max(1, len(lengths))
+        new._rows = [make_prompt_cache(self._model) for _ in range(rows)]
+        new._before, new.lengths = [[] for _ in range(rows)], [0] * rows
+        return new
+
+    def split(self, rows: Sequence[int]) -> PerSequenceCaches:
         new = PerSequenceCaches(self._model, self._forwards)
-        new._rows, new._before, new.lengths = [make_prompt_cache(self._model)], [[]], [0]
+        new._rows, new._before = [self._rows[i] for i in rows], [self._before[i] for i in rows]
+        new.lengths = [self.lengths[i] for i in rows]
+        self.select([i for i in range(len(self._rows)) if i not in rows])
         return new
 
     def join(self, joining: Caches) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
 
-from draftd.engine.cache.base import Caches
+from draftd.engine.cache.base import Caches, padded
 from draftd.engine.cache.prefix_store import PrefixStore
 
 _PIECE = 128  # tokens: what is taken in is kept in pieces of at least so many, so that none takes long
@@ -15,10 +15,11 @@ _PIECE = 128  # tokens: what is taken in is kept in pieces of at least so many, 
 
 @dataclass(slots=True)
 class _Text:
-    caches: Caches
+    caches: Caches  # which several may share
     length: int  # that its caches will have
     shares: bool  # whether it uses what is kept of other texts, and is kept itself
     kept: int = 0  # tokens of it that were found or kept
+    row: int = 0  # of the caches
 
 
 class Prefill:
@@ -55,36 +56,81 @@ class Prefill:
             mx.async_eval(caches.arrays())
         return caches.forward(mx.array([tokens[split:]], dtype=mx.uint32), [len(tokens) - split])
 
+    def take_in_together(self, texts: Mapping[int, Sequence[int]], last: int) -> mx.array:
+        """Begins to take in several whole texts of which nothing was, in one forward, or where the longest is of more
+        than `last` tokens, the last of each in another. Returns the logits of the last tokens, texts × 1 × vocabulary,
+        in their order."""
+        caches = self._running.fresh(*(self._texts[key].length for key in texts))
+        for row, key in enumerate(texts):
+            text = self._texts[key]
+            text.caches.clear()
+            text.caches, text.row = caches, row
+        tokens = list(texts.values())
+        lengths = [len(one) for one in tokens]
+        if max(lengths) <= last:
+            logits = caches.forward(padded(tokens), lengths)
+            return logits[mx.arange(len(lengths)), mx.array(lengths) - 1][:, None]
+        caches.forward(padded([one[:-1] for one in tokens]), [n - 1 for n in lengths])
+        mx.async_eval(caches.arrays())
+        return caches.forward(padded([one[-1:] for one in tokens]), [1] * len(lengths))
+
     def settle(self, key: int, *more: mx.array) -> None:
         """Computes what the last forward left to be computed, and `more` with it."""
         mx.eval(self._texts[key].caches.arrays(), *more)
 
     def held(self, key: int) -> int:
         """Tokens of the text that were taken in."""
-        return self._texts[key].caches.lengths[0]
+        return self._length(self._texts[key])
 
     def keep_piece(self, key: int, tokens: Sequence[int]) -> None:
         """Keeps what was taken in of the text `tokens`, where that is a piece more than was kept before."""
         text = self._texts[key]
-        if text.caches.segmented and text.caches.lengths[0] - text.kept >= _PIECE:
+        if text.caches.segmented and self._length(text) - text.kept >= _PIECE:
             self.keep(key, tokens)
 
     def keep(self, key: int, tokens: Sequence[int]) -> None:
         """Keeps what was taken in of the text `tokens`, if it is one that is kept."""
         text = self._texts[key]
         if text.shares:
-            text.kept = min(text.caches.lengths[0], len(tokens))
-            self._store.keep(tokens, text.caches, 0, text.kept)
+            text.kept = min(self._length(text), len(tokens))
+            self._store.keep(tokens, text.caches, text.row, text.kept)
 
-    def join(self, key: int) -> None:
-        """Makes the text the last of the running ones."""
-        self._running.join(self._texts.pop(key).caches)
+    def join(self, keys: Sequence[int]) -> list[int]:
+        """Makes these texts the last of the running ones; in which order."""
+        joined: list[int] = []
+        while len(joined) < len(keys):
+            caches = next(self._texts[key].caches for key in keys if key in self._texts)
+            some = [key for key in keys if key in self._texts and self._texts[key].caches is caches]
+            rows = [self._texts.pop(key).row for key in some]
+            if len(rows) < len(caches.lengths):
+                part = caches.split(rows)
+                self._renumber(caches)
+            else:
+                part = caches
+                part.select(rows)
+            self._running.join(part)
+            joined += some
+        return joined
 
     def drop(self, key: int) -> None:
         """Forgets a text; an unknown one is no error."""
         text = self._texts.pop(key, None)
         if text is not None:
-            text.caches.clear()
+            rows = list(range(len(text.caches.lengths)))
+            if len(rows) == 1:
+                text.caches.clear()
+            else:
+                text.caches.select([row for row in rows if row != text.row])
+                self._renumber(text.caches)
+
+    def _renumber(self, caches: Caches) -> None:
+        """Of the texts that still share them, some have gone."""
+        left = sorted((text for text in self._texts.values() if text.caches is caches), key=lambda text: text.row)
+        for row, text in enumerate(left):
+            text.row = row
+
+    def _length(self, text: _Text) -> int:
+        return text.caches.lengths[text.row]
 
     def clear(self) -> None:
         """Forgets all texts."""
@@ -94,4 +140,4 @@ class Prefill:
 
     @property
     def nbytes(self) -> int:
-        return sum(text.caches.nbytes for text in self._texts.values())
+        return sum({id(text.caches): text.caches.nbytes for text in self._texts.values()}.values())

@@ -96,7 +96,7 @@ class Window:
     def hold(self, lengths: Sequence[int], starts: Sequence[int] | None = None) -> None:
         """Sequences that hold or will come to hold so many tokens, and have them from positions `starts` on."""
         self.starts = [0] * len(lengths) if starts is None else list(starts)
-        most = max(lengths, default=0) if self.most is None or starts is not None else self.most
+        most = max(lengths) if self.most is None or starts is not None else self.most
         held = [min(most, length - start) for length, start in zip(lengths, self.starts, strict=True)]
         self.groups = self._grouping.best(held)
 

@@ -190,12 +190,19 @@ class DepthControl:
     # which texts a drafter takes in
 
     def worth_prefilling(
-        self, new: DecodeSequence, running: Sequence[DecodeSequence], drafters: Mapping[DrafterName, Drafter]
+        self,
+        new: DecodeSequence,
+        alone: bool,
+        running: Sequence[DecodeSequence],
+        drafters: Mapping[DrafterName, Drafter],
     ) -> bool:
-        """Whether a new sequence's drafter takes its text in before it joins the running ones."""
+        """Whether a new sequence's drafter takes its text in before it joins the running ones. Where it does not join
+        `alone`, what their drafter takes in is weighed for all of them once they run."""
         if new.prefills_drafter is None:  # asked again for each slice of it
             new.prefills_drafter = (
-                not automatic(new) or new.drafter == _LOOKUP or self._worth_prefilling(new, running, drafters)
+                not automatic(new)
+                or new.drafter == _LOOKUP
+                or (alone and self._worth_prefilling(new, running, drafters))
             )
         return new.prefills_drafter
 
@@ -206,10 +213,14 @@ class DepthControl:
         candidate = None if estimate is None else next((c for c in estimate.candidates if c.sequence is new), None)
         if estimate is None or candidate is None or candidate.drafter is None:
             return False
-        without = estimate.best()
-        candidate.ready = True
-        best = estimate.best()
-        return best.depth > 0 and self._pays(without, best, [candidate], estimate.size)
+        # Its share of what all gain where each draft knows its text, and not what it adds to the others', who would all
+        # go on as they are where it alone were weighed: each would pay for what none is worth.
+        for one in estimate.candidates:
+            one.ready = False
+        now, then = estimate.best(), estimate.best(if_ready=True)
+        left = min(_HORIZON, self.lengths.left(new))
+        pays = left / now.rate - left / then.rate > candidate.prefill_seconds
+        return then.depth > 0 and then.rate >= now.rate * WORTH and pays
 
     def _worth_catching_up(self, estimate: Estimate | None, best: Best | None) -> list[DecodeSequence]:
         """Running sequences whose text their drafter should take in: because that pays, or for a trial."""

@@ -70,7 +70,7 @@ class DraftModel(Drafter):
             self._prefill.keep_piece(key, sequence.tokens)
             return False
         self._prefill.keep(key, sequence.tokens)
-        self._prefill.join(key)
+        self._prefill.join([key])
         self._places[id(sequence)] = len(self._sequences)
         self._sequences.append(sequence)
         return True

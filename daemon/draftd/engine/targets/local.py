@@ -80,7 +80,7 @@ class LocalTarget:
         return found
 
     def submit(self, plan: StepPlan) -> None:
-        parts = [self._take_in(entry) for entry in plan.entries if entry.tokens]
+        parts = [self._take_in(entries) for entries in _forwards(plan.entries)]
         width = max([len(entry.tokens) for entry in plan.entries])
         running = [entry for entry in plan.entries if not entry.tokens]
         if running:
@@ -161,34 +161,43 @@ class LocalTarget:
 
     # prefill
 
-    def _take_in(self, entry: Entry) -> _Read:
-        key, known = entry.sequence, self._sequences[entry.sequence]
-        assert self._prefill.held(key) == entry.position, entry
-        known.ids.extend(entry.tokens)
-        logits = self._prefill.take_in(key, entry.tokens, last=self._last)
-        if not entry.wanted:
-            return lambda: self._taken_in(key)
-        token = self._chosen(logits[:, -1:], [known], Sampling([known.options.sampling]), self._starts([entry]))
-        mx.async_eval(token)
-        return lambda: self._taken_in(key, token)
+    def _take_in(self, entries: list[Entry]) -> _Read:
+        known = [self._sequences[entry.sequence] for entry in entries]
+        for entry, one in zip(entries, known, strict=True):
+            assert self._prefill.held(entry.sequence) == entry.position, entry
+            one.ids.extend(entry.tokens)
+        keys = [entry.sequence for entry in entries]
+        if len(entries) > 1:
+            most = self._last // len(entries)
+            logits = self._prefill.take_in_together({entry.sequence: entry.tokens for entry in entries}, most)
+        else:
+            logits = self._prefill.take_in(keys[0], entries[0].tokens, last=self._last)[:, -1:]
+        if not entries[0].wanted:
+            return lambda: self._taken_in(keys)
+        tokens = self._chosen(logits, known, Sampling([one.options.sampling for one in known]), self._starts(entries))
+        mx.async_eval(tokens)
+        return lambda: self._taken_in(keys, tokens)
 
-    def _taken_in(self, key: int, token: mx.array | None = None) -> list[EntryResult]:
-        if key not in self._sequences:
+    def _taken_in(self, keys: list[int], tokens: mx.array | None = None) -> list[EntryResult]:
+        left = [key for key in keys if key in self._sequences]
+        if not left:
             return []
-        if token is None:
-            self._prefill.settle(key)
-            self._prefill.keep_piece(key, self._sequences[key].ids)
-            return [EntryResult(key, [], None)]
-        self._prefill.settle(key, token)
-        following = int(token.item())
-        self._sequences[key].ids.append(following)
-        return [EntryResult(key, [], following)]
+        if tokens is None:
+            self._prefill.settle(left[0])
+            self._prefill.keep_piece(left[0], self._sequences[left[0]].ids)
+            return [EntryResult(left[0], [], None)]
+        self._prefill.settle(left[0], tokens)
+        done = []
+        for key, (following,) in zip(keys, tokens.tolist(), strict=True):
+            if key in self._sequences:
+                self._sequences[key].ids.append(following)
+                done.append(EntryResult(key, [], following))
+        return done
 
-    def _join(self, sequence: int) -> None:
-        assert not self._plain, "a sequence joins between forwards"
-        self._prefill.join(sequence)
-        self._running = [*self._running, sequence]
-        self._again = [*self._again, []]
+    def _join(self, sequences: list[int]) -> None:
+        assert not self._plain, "sequences join between forwards"
+        self._running = [*self._running, *self._prefill.join(sequences)]
+        self._again = [*self._again, *([] for _ in sequences)]
         self._sampling = None
 
     # decoding
@@ -287,9 +296,9 @@ class LocalTarget:
         asked = [entry.sequence for entry in entries]
         rows = None
         if asked != self._running:
-            for sequence in asked:
-                if sequence in self._prefill:
-                    self._join(sequence)
+            joining = [sequence for sequence in asked if sequence in self._prefill]
+            if joining:
+                self._join(joining)
             if asked != self._running:
                 rows = [asked.index(sequence) for sequence in self._running]
                 entries[:] = [entries[i] for i in rows]
@@ -316,6 +325,13 @@ class LocalTarget:
             return sampling.choose(logits, starts)
         p = sampling.distribution(logits, starts)
         return draw(p, uniforms([one.dice for one in known], [1] * len(known)))
+
+
+def _forwards(entries: Sequence[Entry]) -> list[list[Entry]]:
+    """Of those that take tokens in: whole prompts share a forward, a piece of a prompt has its own."""
+    found = [entry for entry in entries if entry.tokens]
+    whole = [entry for entry in found if entry.wanted and not entry.position]
+    return [*([entry] for entry in found if entry not in whole), *([whole] if whole else [])]
 
 
 def _array(ids: Ids | list[list[int]]) -> mx.array:
