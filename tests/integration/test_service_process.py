@@ -123,8 +123,11 @@ def test_hundreds_of_deadlines_at_any_moment_are_all_counted_and_none_leaves_a_t
         assert codes == {"DEADLINE_EXCEEDED"}
         until(lambda: client.status().active_requests == client.status().queued_requests == 0)
         status = client.status()
-        assert set(status.finished_requests) == {"deadline"}
-        assert 200 < status.finished_requests["deadline"] + status.refused_requests <= 300
+        # On a busy machine a client's reset may come well before the deadline that the daemon was told.
+        finished = {"cancelled": 0, **status.finished_requests}
+        assert set(finished) == {"cancelled", "deadline"}
+        assert finished["cancelled"] < finished["deadline"]
+        assert 200 < sum(finished.values()) + status.refused_requests <= 300
         daemon.child.terminate()
         assert daemon.wait(20) == 0
         assert daemon.lines[-2].startswith("draftd: serving"), daemon.lines
