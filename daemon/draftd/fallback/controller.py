@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from draftd.core import DrafterName, FallbackLevel
+from draftd.engine.loop import EngineWorker
 from draftd.errors import NotServing, QueueFull
 from draftd.fallback.baselines import frozen_baselines
 from draftd.fallback.journal import Journal, Subject
@@ -24,10 +25,11 @@ from draftd.fallback.ladder import Cause, Hold, LadderLevel, LadderSettings, Lev
 from draftd.fallback.leases import Applied, Lease, Notice
 from draftd.fallback.loaded_drafters import LoadedDrafters, StepUp, missing_drafters
 from draftd.fallback.logs import OutageLog
-from draftd.fallback.probe_schedule import ProbeRuns, ProbeSchedule
+from draftd.fallback.probe_runner import ProbeRunner
+from draftd.fallback.probe_schedule import ProbeSchedule
 from draftd.fallback.probes import CanaryReport, ProbeReport
 from draftd.fallback.saved_state import SavedState
-from draftd.fallback.seams import EngineControl, FallbackTelemetry
+from draftd.fallback.seams import FallbackTelemetry
 from draftd.fallback.signal_feed import MachineFeed, RequestFeed, SignalFeed, SteadyClock
 from draftd.fallback.signals import Guard
 from draftd.fallback.store import StateStore
@@ -83,9 +85,9 @@ class Controller:
     def __init__(
         self,
         in_force: LevelInForce,
-        engine: EngineControl,
+        engine: EngineWorker,
         *,
-        runner: ProbeRuns,
+        runner: ProbeRunner,
         drafters: LoadedDrafters,
         requests: RequestFeed,
         hardware: HardwareView,

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 
 from draftd.core import DRAFT_MODEL, DrafterName, FallbackLevel
+from draftd.engine.loop import EngineWorker
 from draftd.errors import DraftdError, NotServing, QueueFull
 from draftd.fallback.ladder import LadderLevel
-from draftd.fallback.seams import EngineControl
 
 log = logging.getLogger(__name__)
 LOAD_SECONDS = 120.0  # a draft that is not loaded by then is taken not to be had
@@ -36,7 +36,7 @@ class LoadedDrafters:
 
     def __init__(
         self,
-        engine: EngineControl,
+        engine: EngineWorker,
         *,
         load_seconds: float = LOAD_SECONDS,
         clock: Callable[[], float] = time.monotonic,
@@ -153,7 +153,7 @@ class StepUp:
             self._drafters.hold(self._ladder[position])
 
 
-def why_missing(drafter: DrafterName | None, engine: EngineControl) -> str:
+def why_missing(drafter: DrafterName | None, engine: EngineWorker) -> str:
     """Why it cannot be had; empty where it can, where there is none, and while that is not known yet."""
     try:
         info = engine.info
@@ -164,7 +164,7 @@ def why_missing(drafter: DrafterName | None, engine: EngineControl) -> str:
     return info.why_no(drafter) or f"{drafter} is not configured"
 
 
-def missing_drafters(ladder: Sequence[LadderLevel], engine: EngineControl) -> dict[DrafterName, str]:
+def missing_drafters(ladder: Sequence[LadderLevel], engine: EngineWorker) -> dict[DrafterName, str]:
     """All of a ladder's, with the reason."""
     kinds = dict.fromkeys(level.drafter for level in ladder if level.drafter is not None)
     return {kind: why for kind in kinds if (why := why_missing(kind, engine))}

@@ -28,10 +28,10 @@ from draftd.core import (
     Origin,
     Outcome,
 )
+from draftd.engine.loop import EngineWorker
 from draftd.errors import DraftdError
 from draftd.fallback.ladder import LadderLevel
 from draftd.fallback.probes import Divergence
-from draftd.fallback.seams import EngineControl
 from draftd.models.tokenizer import Tokenizer
 
 STOPPING = "the daemon is stopping"
@@ -84,7 +84,7 @@ class ProbeRequests:
     """One thread asks; any thread may abort it."""
 
     def __init__(
-        self, engine: EngineControl, borrow: Borrow, seconds: float, clock: Callable[[], float] = time.monotonic
+        self, engine: EngineWorker, borrow: Borrow, seconds: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """`seconds`: how long one answer may take, its time in the queue included."""
         self._engine, self._borrow, self._seconds, self._clock = engine, borrow, seconds, clock

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from draftd.canaries.prompts import Canary, FrozenPrompts
 from draftd.core import Origin
+from draftd.engine.loop import EngineWorker
 from draftd.errors import DraftdError, NotNow
 from draftd.fallback.baselines import ProbeBaselines, learnt
 from draftd.fallback.ladder import LadderLevel, LevelInForce
@@ -31,7 +32,7 @@ from draftd.fallback.probes import (
     judge_probe,
     tolerated_gap,
 )
-from draftd.fallback.seams import EngineControl, FallbackTelemetry
+from draftd.fallback.seams import FallbackTelemetry
 from draftd.settings import FallbackSettings
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class ProbeRunner:
 
     def __init__(
         self,
-        engine: EngineControl,
+        engine: EngineWorker,
         borrow: Borrow,
         settings: FallbackSettings,
         telemetry: FallbackTelemetry,

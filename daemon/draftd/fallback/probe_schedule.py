@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from draftd.core import PROMPT_LOOKUP
+from draftd.engine.loop import EngineWorker
 from draftd.errors import DraftdError, NotNow
-from draftd.fallback.baselines import ProbeBaselines
 from draftd.fallback.ladder import Cause, LadderLevel, LadderSettings, LadderState, Permit, Signal, lowest, to_probe
 from draftd.fallback.loaded_drafters import why_missing
+from draftd.fallback.probe_runner import ProbeRunner
 from draftd.fallback.probes import CanaryReport, ProbeReport, Verdict, permits
-from draftd.fallback.seams import EngineControl
 from draftd.settings import FallbackSettings
 
 log = logging.getLogger(__name__)
@@ -24,26 +24,13 @@ _LEAD_SECONDS = 30.0  # a probe begins at most so much before the wait is over
 _LIKELY_SECONDS = 1.0  # what a probe is taken to cost before the first one
 
 
-class ProbeRuns(Protocol):
-    """What runs probes and canaries, one at a time: ProbeRunner. Each raises NotNow while one is under way."""
-
-    baselines: ProbeBaselines  # what probes showed while all was well
-
-    @property
-    def busy(self) -> bool: ...
-
-    def probe(self, level: LadderLevel, *, learn: bool = False) -> Future[ProbeReport]: ...
-
-    def canaries(self) -> Future[CanaryReport]: ...
-
-
 class ProbeSchedule:
     """The controller's thread only. Times are the ladder's clock."""
 
     def __init__(
         self,
-        runner: ProbeRuns,
-        engine: EngineControl,
+        runner: ProbeRunner,
+        engine: EngineWorker,
         ladder: Sequence[LadderLevel],
         settings: FallbackSettings,
         limits: LadderSettings,
