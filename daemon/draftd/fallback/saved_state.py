@@ -12,8 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, TypeAdapter, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
-from pydantic_core import from_json
+from pydantic import AfterValidator, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from draftd.core import FallbackLevel, drafter_cost_rank
 from draftd.fallback.baselines import Baselines, ProbeBaselines
@@ -46,13 +45,16 @@ def _readable(found: object, read: ValidatorFunctionWrapHandler) -> ProbeBaselin
         return None
 
 
-class Saved(Document):
+class _Level(Document):
+    level: LadderLevel
+
+
+class Saved(_Level):
     """`at` is when it was saved; `level`, `hold_level` and `unheld_level` are what the ladder's positions stood for;
     `quality` as Guard has it."""
 
     version: Literal[2] = 2
     at: float
-    level: LadderLevel
     hold_level: LadderLevel | None
     unheld_level: LadderLevel | None = None
     ladder: LadderState
@@ -105,9 +107,8 @@ def safer(text: str | None, levels: Sequence[LadderLevel], now: float) -> Saved:
     """What to begin with where `parse` raises: the level, if that can be read; else no drafts, until a probe of a
     higher level is good: what was held there is not known any more."""
     try:
-        level = TypeAdapter(LadderLevel).validate_python(from_json(text or "")["level"])
-        position = _position(level, levels)
-    except (ValueError, TypeError, LookupError):
+        position = _position(_Level.model_validate_json(text or "").level, levels)
+    except ValidationError:
         position = lowest(levels, FallbackLevel.AUTOREGRESSIVE)
     signal = Signal(Cause.UNREADABLE_STATE, levels[position].kind, "the saved state could not be read")
     return Saved.of(now, levels, LadderState(position, since=now, signal=signal))
@@ -125,7 +126,7 @@ class SavedState:
     ) -> None:
         self._store, self._levels, self._telemetry = store, tuple(levels), telemetry
         self._probe_baselines = probe_baselines
-        self._kept: Saved | None = None  # as it is on the disk, but for its time
+        self._kept = ""  # as it is on the disk, but for its time
         self.unsaved = ""  # why it is not, where it could not be saved
         self._outage = OutageLog(log)
 
@@ -165,16 +166,12 @@ class SavedState:
             self.unsaved = f"{self.path} cannot be saved: {getattr(error, 'strerror', None) or error}"
             self._outage.began(f"{self.unsaved}; a restart would not know the present level")
             return
-        self.unsaved = ""
+        self.unsaved, self._kept = "", timeless
         self._outage.ended(f"{self.path} can be saved again")
-        self._kept = timeless
 
 
-def _timeless(saved: Saved) -> Saved:
-    """As it is whenever it is saved."""
-    probed = saved.probe_baselines
-    copied = None if probed is None else probed.model_copy(update={"drafters": dict(probed.drafters)})
-    return saved.model_copy(update={"at": 0.0, "probe_baselines": copied})
+def _timeless(saved: Saved) -> str:
+    return saved.model_dump_json(exclude={"at"})
 
 
 def _position(was: LadderLevel, levels: Sequence[LadderLevel]) -> int:
