@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -41,17 +40,7 @@ class GrafanaError(DraftdError):
         self.code = code
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
-    """One Grafana and one identity: a token, or user and password. `timeout` in seconds for each call."""
-
-    url: str
-    auth: str | tuple[str, str] = field(repr=False)
-    timeout: float = 10.0
-    tls_ca: Path | None = None
-
-
-def find_access(
+def connect(
     url: str | None,
     environ: Mapping[str, str],
     *,
@@ -59,8 +48,9 @@ def find_access(
     insecure_http: bool = False,
     timeout: float = 10.0,
     tls_ca: Path | None = None,
-) -> Access:
-    """The token of `token_file`, else GRAFANA_TOKEN, else GRAFANA_USER and GRAFANA_PASSWORD. Raises FieldError."""
+) -> Grafana:
+    """By the token of `token_file`, else GRAFANA_TOKEN, else GRAFANA_USER and GRAFANA_PASSWORD. `timeout` is in seconds
+    for each call. Raises FieldError."""
     if not url:
         raise ConfigError("url", "", "--url or GRAFANA_URL, such as https://grafana.example.org")
     parts = urlsplit(checked_url("url", url))
@@ -69,7 +59,8 @@ def find_access(
         raise ConfigError("url", f"http://{parts.hostname}", f"{allowed}that this is meant")
     if tls_ca is not None and not tls_ca.is_file():
         raise ConfigError("tls_ca", str(tls_ca), "an existing file")
-    return Access(url.rstrip("/"), _credentials(token_file, environ), timeout, tls_ca)
+    auth, secret = _credentials(token_file, environ), environ.get("DRAFTD_WEBHOOK_SECRET")
+    return Grafana(url.rstrip("/"), auth, secret, timeout, tls_ca)
 
 
 def checked_url(name: str, url: str) -> str:
@@ -104,18 +95,20 @@ def _credentials(file: Path | None, environ: Mapping[str, str]) -> str | tuple[s
 
 
 class Grafana:
-    """One Grafana. Raises GrafanaError only, whose messages repeat neither the credentials nor the `secret`.
+    """One Grafana, as one identity. Raises GrafanaError only, whose messages repeat neither the credentials nor the
+    webhook's `secret`.
 
     `what` says in an error what was being done ("list the data sources").
     """
 
-    def __init__(self, access: Access, secret: str | None = None) -> None:
-        self.access = access
-        own = access.auth if isinstance(access.auth, str) else access.auth[1]
-        self._secrets = [own, secret] if secret else [own]
-        verify = True if access.tls_ca is None else str(access.tls_ca)
-        self._http: Any = GrafanaClient(access.auth, verify=verify, timeout=access.timeout)
-        self._http.url = urlsplit(access.url)._replace(query="", fragment="").geturl().rstrip("/") + "/api"
+    def __init__(
+        self, url: str, auth: str | tuple[str, str], secret: str | None, timeout: float, tls_ca: Path | None
+    ) -> None:
+        """`auth`: a token, or user and password."""
+        self.url, self._timeout = url, timeout
+        self._secrets = [one for one in (auth if isinstance(auth, str) else auth[1], secret) if one]
+        self._http: Any = GrafanaClient(auth, verify=True if tls_ca is None else str(tls_ca), timeout=timeout)
+        self._http.url = urlsplit(url)._replace(query="", fragment="").geturl().rstrip("/") + "/api"
         self._http.s.max_redirects = 0  # a redirect could carry the credentials elsewhere, or to a login page
 
     def check(self) -> None:
@@ -126,7 +119,7 @@ class Grafana:
         numbers = re.match(r"(\d+)\.(\d+)", version := str(health.get("version") or ""))
         if numbers and tuple(map(int, numbers.groups())) < _OLDEST:
             oldest = f"the oldest that signs alerts for the daemon is {_OLDEST[0]}.{_OLDEST[1]}: upgrade it"
-            raise GrafanaError(f"{self.access.url} is Grafana {version}; {oldest}")
+            raise GrafanaError(f"{self.url} is Grafana {version}; {oldest}")
 
     def get_list(self, what: str, path: str) -> list[Any]:
         found = self.send("GET", what, path)
@@ -153,9 +146,9 @@ class Grafana:
         raise problem  # not from within the handler: what it was made from may hold the credentials
 
     def _explained(self, error: Exception, what: str) -> GrafanaError:
-        url, code = self.access.url, None
+        url, code = self.url, None
         if isinstance(error, (GrafanaTimeoutError, exceptions.Timeout)):
-            line = f"{url} did not answer within {self.access.timeout:g} s: --timeout gives it longer"
+            line = f"{url} did not answer within {self._timeout:g} s: --timeout gives it longer"
         elif isinstance(error, GrafanaException):
             code = int(error.status_code or 0)
             answer = ": ".join(filter(None, (str(code), self._scrubbed(_message(error.response)))))
@@ -176,7 +169,7 @@ class Grafana:
 
     def _no_grafana(self) -> GrafanaError:
         advice = "give the address of its start page, with its path, if it has one"
-        return GrafanaError(f"{self.access.url} answers, but is not a Grafana: {advice}")
+        return GrafanaError(f"{self.url} answers, but is not a Grafana: {advice}")
 
     def _cause(self, error: BaseException) -> str:
         """The innermost reason: what wraps it repeats the address and the retries."""

@@ -7,9 +7,7 @@ only with the mark and a uid that begins with `draftd-`.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
@@ -28,10 +26,8 @@ TAG = "managed-by:draftd"
 LABEL, LABEL_VALUE = "managed_by", "draftd"
 
 _UID_PREFIX = "draftd-"
-#: The uids that what is shipped uses for the data sources, by Grafana's name of their kind.
-_SHIPPED_SOURCES = {"prometheus": "draftd-prometheus", "tempo": "draftd-tempo", "loki": "draftd-loki"}
-#: One of them by itself: no letter, digit or hyphen beside it, unless that ends an encoded sign of a link (%22).
-_SHIPPED_UID = re.compile(rf"(?:(?<![\w-])|(?<=%[0-9A-Fa-f]{{2}}))(?:{'|'.join(_SHIPPED_SOURCES.values())})(?![\w-])")
+#: Grafana's names of the kinds of data source; what is shipped names one of each by the uid `draftd-KIND`.
+_KINDS = ("prometheus", "tempo", "loki")
 
 
 def ours(thing: Json) -> bool:
@@ -40,48 +36,33 @@ def ours(thing: Json) -> bool:
     return marked and str(thing.get("uid", "")).startswith(_UID_PREFIX)
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Rules that are evaluated together, every `interval` seconds."""
-
-    name: str
-    interval: int
-    rules: tuple[Json, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Content:
-    """All that there is to send, marked as draftd's own."""
-
-    dashboards: tuple[Json, ...]
-    groups: tuple[Group, ...]
-
-
-def read_content(sources: Mapping[str, str], folder: Traversable | None = None, docs_url: str = DOCS_URL) -> Content:
-    """What is shipped, with its uids of data sources replaced by these, by kind, and links to the documents at
-    `docs_url`. `folder` is one like the package's: `dashboards/*.json`, and `alerting/rules.yaml` in Grafana's format
-    for provisioning files."""
+def read_content(
+    sources: Mapping[str, str], folder: Traversable | None = None, docs_url: str = DOCS_URL
+) -> tuple[list[Json], Json]:
+    """The dashboards and the group of rules that are shipped, as the HTTP API wants them and marked as draftd's own,
+    with these uids of data sources, by kind, and links to the documents at `docs_url`. `folder` is one like the
+    package's: `dashboards/*.json`, and `alerting/rules.yaml` in Grafana's format for provisioning files."""
     folder = files("draftd") / "grafana" if folder is None else folder
     boards = (file for file in (folder / "dashboards").iterdir() if file.name.endswith(".json"))
     models = with_sources([json.loads(file.read_text(encoding="utf-8")) for file in boards], sources)
-    rules = yaml.safe_load(
-        (folder / "alerting" / "rules.yaml").read_text(encoding="utf-8").replace(DOCS_URL, docs_url.rstrip("/"))
-    )
-    groups = with_sources(rules["groups"], sources)
-    return Content(
-        tuple(sorted(map(_dashboard, models), key=lambda model: str(model["uid"]))),
-        tuple(Group(one["name"], int(seconds_of(one["interval"])), tuple(map(_rule, one["rules"]))) for one in groups),
-    )
+    rules = (folder / "alerting" / "rules.yaml").read_text(encoding="utf-8").replace(DOCS_URL, docs_url.rstrip("/"))
+    (group,) = with_sources(yaml.safe_load(rules)["groups"], sources)
+    made = [model | {"tags": [*model["tags"], TAG]} for model in models]
+    interval, name = int(seconds_of(group["interval"])), group["name"]
+    return sorted(made, key=lambda model: str(model["uid"])), {
+        "title": name,
+        "folderUid": FOLDER,
+        "interval": interval,
+        "rules": [_rule(rule) | {"folderUID": FOLDER, "ruleGroup": name} for rule in group["rules"]],
+    }
 
 
 def with_sources(value: Any, sources: Mapping[str, str]) -> Any:
     """A JSON value with other data sources, in whatever text of it the shipped uids are."""
-    if isinstance(value, str):
-        replaced = {_SHIPPED_SOURCES[kind]: uid for kind, uid in sources.items()}
-        return _SHIPPED_UID.sub(lambda found: replaced.get(found[0], found[0]), value)
-    if isinstance(value, dict):
-        return {key: with_sources(item, sources) for key, item in value.items()}
-    return [with_sources(item, sources) for item in value] if isinstance(value, list) else value
+    text = json.dumps(value)
+    for kind, uid in sources.items():
+        text = text.replace(f"draftd-{kind}", uid)
+    return json.loads(text)
 
 
 def choose_sources(found: Sequence[Json], asked: Mapping[str, str | None]) -> tuple[dict[str, str], list[str]]:
@@ -89,7 +70,7 @@ def choose_sources(found: Sequence[Json], asked: Mapping[str, str | None]) -> tu
     on those that are missing. Prometheus must be there."""
     chosen: dict[str, str] = {}
     notes: list[str] = []
-    for kind in _SHIPPED_SOURCES:
+    for kind in _KINDS:
         names = {str(source.get("uid")): str(source.get("name")) for source in found if source.get("type") == kind}
         listed = ", ".join(f"{uid} ({name})" for uid, name in names.items()) or "none is there"
         wanted = asked.get(kind)
@@ -110,18 +91,8 @@ def choose_sources(found: Sequence[Json], asked: Mapping[str, str | None]) -> tu
     return chosen, notes
 
 
-def _dashboard(model: Json) -> Json:
-    tags = [*(tag for tag in model.get("tags") or [] if tag != TAG), TAG]
-    return {key: value for key, value in model.items() if key not in ("id", "version")} | {"tags": tags}
-
-
 def _rule(rule: Json) -> Json:
-    """As the HTTP API wants it: the file names one field otherwise, and writes each dollar of titles and labels twice,
-    where Grafana expands variables."""
+    """The provisioning file names one field otherwise."""
     made = {key: value for key, value in rule.items() if key != "keepFiringFor"}
-    made |= {"for": str(rule.get("for", "0s")), "keep_firing_for": str(rule.get("keepFiringFor", "0s"))}
-    labels = {str(key): str(value).replace("$$", "$") for key, value in (rule.get("labels") or {}).items()}
-    made |= {"title": str(rule["title"]).replace("$$", "$"), "labels": labels | {LABEL: LABEL_VALUE}}
-    query = {"queryType": "", "relativeTimeRange": {"from": 0, "to": 0}}
-    made["data"] = [query | one for one in rule["data"]]
-    return {"noDataState": "NoData", "execErrState": "Alerting", "isPaused": False, "annotations": {}} | made
+    labels = rule["labels"] | {LABEL: LABEL_VALUE}
+    return made | {"keep_firing_for": rule.get("keepFiringFor", "0s"), "labels": labels}

@@ -15,9 +15,8 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from draftd.cli.figures import seconds_of
 from draftd.cli.grafana.client import Grafana, GrafanaError
-from draftd.cli.grafana.content import FOLDER, LABEL, LABEL_VALUE, TAG, Content, Group, Json, ours
+from draftd.cli.grafana.content import FOLDER, LABEL, LABEL_VALUE, TAG, Json, ours
 from draftd.fallback.alerts.authentication import SIGNATURE_HEADER
 from draftd.settings import TIMESTAMP_HEADER
 
@@ -27,10 +26,9 @@ _ALERTING = "/v1/provisioning"
 _FROM_FILE = "it comes from a provisioning file of Grafana: change it there"
 _OURS = [LABEL, "=", LABEL_VALUE]
 _RULE_FIELDS = (
-    "uid", "title", "condition", "noDataState", "execErrState", "annotations", "labels", "isPaused",
+    "uid", "title", "condition", "data", "noDataState", "execErrState", "annotations", "labels", "isPaused", "for",
     "missingSeriesEvalsToResolve", "notification_settings", "record",
 )  # fmt: skip
-_QUERY_DEFAULTS = {"intervalMs": 1000, "maxDataPoints": 43200}
 _SETS = ("tags", "object_matchers")  # lists whose order says nothing
 
 #: Our one route in the tree of notification policies, of which a Grafana has a single one, and it is others'. The
@@ -90,21 +88,23 @@ class Push:
     """One look at a Grafana, and what follows: `changes` in the order in which they can be made, `refusals` is what is
     in the way, `unchanged` the number of things that are as shipped. Kinds and names are for people."""
 
-    def __init__(self, grafana: Grafana, content: Content, webhook: Webhook, *, route: bool = False) -> None:
+    def __init__(
+        self, grafana: Grafana, content: tuple[Sequence[Json], Json], webhook: Webhook, *, route: bool = False
+    ) -> None:
         """`route`: add ours to the notification policies, which are left alone otherwise."""
+        dashboards, group = content
         self.changes: list[Change] = []
         self.unchanged = 0
         self.refusals: list[str] = []
         self.notes: list[str] = []
         self._grafana, self._webhook = grafana, webhook
         there = self._folder()
-        for model in content.dashboards:
+        for model in dashboards:
             self._dashboard(model)
         points = grafana.get_list("list the contact points", f"{_ALERTING}/contact-points")
         contact_point = self._contact_point({str(point.get("uid")): point for point in points})
         rules = grafana.get_list("list the alert rules", f"{_ALERTING}/alert-rules")
-        for group in content.groups:
-            self._group(group, rules, there=there)
+        self._group(group, rules, there=there)
         if route:
             self._route(contact_point)
 
@@ -192,10 +192,11 @@ class Push:
         self._compare("contact point", CONTACT_POINT, before, after, make)
         return True
 
-    def _group(self, group: Group, rules: Sequence[Json], *, there: bool) -> None:
+    def _group(self, shipped: Json, rules: Sequence[Json], *, there: bool) -> None:
         """A group is written whole, and what it no longer names goes. Its PUT has no version to check. `rules`: all
         that the Grafana has; `there`: the folder is."""
-        name, by_uid, own = group.name, {rule.get("uid"): rule for rule in rules}, [rule["uid"] for rule in group.rules]
+        name, by_uid = shipped["title"], {rule.get("uid"): rule for rule in rules}
+        own = [rule["uid"] for rule in shipped["rules"]]
         for uid in own:
             found = by_uid.get(uid)
             from_file = found is not None and _from_file(found)
@@ -207,15 +208,14 @@ class Push:
         present = {rule["uid"]: rule for rule in [*members, *rules] if rule.get("uid") in own}
         present |= {rule["uid"]: rule for rule in members if ours(rule)}
         before = _plain_group(name, int(was.get("interval") or 0), present.values()) if present else None
-        wanted = [{**rule, "folderUID": FOLDER, "ruleGroup": name} for rule in group.rules]
-        body = {"title": name, "folderUid": FOLDER, "interval": group.interval, "rules": wanted}
+        after = _plain_group(name, shipped["interval"], shipped["rules"])
 
         def save() -> None:
             if (read() or {}) != was:
                 raise GrafanaError(f"rule group {name} was changed meanwhile: run this again")
-            self._grafana.send("PUT", f"save rule group {name}", path, body)
+            self._grafana.send("PUT", f"save rule group {name}", path, shipped)
 
-        if self._compare("rule group", name, before, _plain_group(name, group.interval, wanted), save):
+        if self._compare("rule group", name, before, after, save):
             for other in members:
                 if not ours(other) and other.get("uid") not in own:
                     held = f"it also holds {other.get('title')!r} (uid {other.get('uid')}), which was not made by this"
@@ -298,20 +298,10 @@ def _plain_group(name: str, interval: int, rules: Iterable[Json]) -> Json:
 
 
 def _plain_rule(rule: Json, group: str) -> Json:
-    made = {name: rule[name] for name in _RULE_FIELDS if name in rule}
-    made |= {name: seconds_of(str(rule.get(name) or "0s")) for name in ("for", "keep_firing_for")}
-    made["data"] = list(map(_plain_query, rule.get("data") or []))
+    made = {name: rule.get(name) for name in _RULE_FIELDS}
+    made["keep_firing_for"] = rule.get("keep_firing_for") or "0s"
     place = rule.get("folderUID", FOLDER), rule.get("ruleGroup", group)
     return made if place == (FOLDER, group) else made | {"moved to": "/".join(map(str, place))}
-
-
-def _plain_query(query: Json) -> Json:
-    model = {key: value for key, value in (query.get("model") or {}).items() if _QUERY_DEFAULTS.get(key) != value}
-    if model.get("queryType") == query.get("queryType"):
-        model.pop("queryType", None)
-    span = {"from": 0, "to": 0} | (query.get("relativeTimeRange") or {})
-    kept = {name: query.get(name) for name in ("refId", "queryType", "datasourceUid")}
-    return kept | {"relativeTimeRange": span, "model": model}
 
 
 def plain_contact_point(point: Json) -> Json:

@@ -22,6 +22,7 @@ from tests.unit.cli.conftest import Ran, in_process
 
 SECRET = "webhook-secret-of-the-tests"
 RULES = "alerting/rules.yaml"
+_FILLED_IN = {"intervalMs": 1000, "maxDataPoints": 43200}  # by Grafana, in every query; what is shipped has it too
 TEMPO_QUERY = '{"datasource":"draftd-tempo","queries":[]}'
 
 
@@ -147,17 +148,18 @@ def rule(name: str, severity: str, **labels: str) -> dict[str, Any]:
                 "refId": "A",
                 "relativeTimeRange": {"from": 600, "to": 0},
                 "datasourceUid": "draftd-prometheus",
-                "model": {"refId": "A", "expr": f"{name}_total > 1", "instant": True},
+                "model": {"refId": "A", "expr": f"{name}_total > 1", "instant": True, **_FILLED_IN},
             },
             {
                 "refId": "B",
                 "datasourceUid": "__expr__",
-                "model": {"refId": "B", "type": "threshold", "expression": "A"},
+                "relativeTimeRange": {"from": 600, "to": 0},
+                "model": {"refId": "B", "type": "threshold", "expression": "A", **_FILLED_IN},
             },
         ],
         "noDataState": "OK",
         "execErrState": "KeepLast",
-        "for": "300s",
+        "for": "5m",
         "keepFiringFor": "1m",
         "labels": {"severity": severity, **labels},
         "annotations": {"summary": "{{ $labels.instance }} is gone"},

@@ -45,7 +45,6 @@ def test_rules_are_marked_locked_and_as_the_api_writes_them(site: Site, push: Pu
     assert stored["labels"] == {"severity": "warning", "fallback_level": "short_block", "managed_by": "draftd"}
     assert stored["provenance"] == "api"
     assert [query["datasourceUid"] for query in stored["data"]] == ["prom-1", "__expr__"]
-    assert stored["data"][1]["relativeTimeRange"] == {"from": 0, "to": 0}
     assert (stored["for"], stored["keep_firing_for"]) == ("5m", "1m")
     assert stored["annotations"] == {"summary": "{{ $labels.instance }} is gone"}
     assert site.grafana.intervals == {"draftd/draftd": 60}
@@ -83,8 +82,8 @@ def test_drift_is_shown_line_by_line_and_mended(site: Site, push: Push) -> None:
     for line in (
         '-panels["Requests"].fieldConfig.defaults.unit = "none"',
         '+panels["Requests"].fieldConfig.defaults.unit = "reqps"',
-        "-rules.draftd-absent.for = 600.0",
-        "+rules.draftd-absent.for = 300.0",
+        '-rules.draftd-absent.for = "10m"',
+        '+rules.draftd-absent.for = "5m"',
         '-rules.draftd-slower.data["A"].model.expr = "vector(0)"',
         '+rules.draftd-slower.data["A"].model.expr = "slower_total > 1"',
         "-interval = 120",
