@@ -30,8 +30,7 @@ from draftd.cli.top.rows import DIM, Row
 from draftd.client.client import DraftdClient
 
 LEAST = (60, 20)  # columns and lines
-_WIDE = 120  # columns from which three panels are side by side
-_BESIDE = 80  # from which two are
+_BESIDE = 80  # columns from which panels are side by side
 _WHOLE = {False: 42, True: 24}  # lines that all of it takes, by whether panels are side by side
 _SIDE = 18  # columns for the figures beside a curve
 _STATUS_SECONDS = 5.0  # a daemon that takes longer does not answer
@@ -50,52 +49,50 @@ def pause(failures: int, interval: float) -> float:
 
 
 class Curve(Static):
-    """A curve that fills its panel, a column for each two snapshots, with two figures beside it. `resized` is called
-    when its size has changed."""
+    """Throughput as a curve that fills its panel, a column for each two snapshots, with figures beside it. `resized` is
+    called when its size has changed."""
 
-    def __init__(self, id: str, resized: Callable[[], None]) -> None:
-        super().__init__(id=id, classes="panel")
+    def __init__(self, resized: Callable[[], None]) -> None:
+        super().__init__(id="curve", classes="panel")
         self.resized = resized
 
     def on_resize(self) -> None:
         """As the scrollbar comes and goes, too."""
         self.call_after_refresh(self.resized)
 
-    def show(self, values: Sequence[float | None], beside: Sequence[Text], interval: float, top: float | None) -> float:
-        """Draws the latest; `top` is the value that fills the height, None the highest seen. Returns that value."""
+    def show(self, view: View, interval: float) -> None:
+        """Draws the latest; the highest seen fills the height."""
+        now, lately, *past = (one and one.tokens_per_second for one in (view.now, view.minute, *view.past))
+        beside = [
+            Text.assemble((figures.rate(now), "bold"), " tokens/s"),
+            Text(f"{figures.rate(lately)} over {rows.period(view)}", DIM),
+        ]
         columns = max(self.content_size.width - _SIDE, 10)
-        drawn = [*([None] * columns), *values][-columns:]
-        most = max((value for value in drawn if value is not None), default=0.0) if top is None else top
+        drawn = [*([None] * columns), *past][-columns:]
+        most = max((value for value in drawn if value is not None), default=0.0)
         grid = Table.grid()
         grid.add_column(width=_SIDE, no_wrap=True)
         grid.add_column(no_wrap=True)
         for number, line in enumerate(spark(drawn, max(self.content_size.height, 1), most)):
             grid.add_row(beside[number] if number < len(beside) else "", Text(line, _ACCENT))
         self.update(grid)
+        self.border_title = f"throughput, {figures.rate(most) if most else NOTHING} at most"
         self.border_subtitle = f"last {figures.span(round(columns * interval))}"
-        return most
 
 
 class Line:
-    """Text that is cut between words where it takes more than `most` lines: half a number would be another number, and
-    so would one without its unit."""
+    """Text that is cut between words where it takes more than a line: half a number would be another number, and so
+    would one without its unit."""
 
-    def __init__(self, text: Text, most: int = 1) -> None:
-        self.text, self.most = text, most
+    def __init__(self, text: Text) -> None:
+        self.text = text
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width, rest = max(options.max_width, 2), self.text
-        for _ in range(self.most - 1):
-            first, *others = rest.wrap(console, width)
-            if not others:
-                break
-            yield first
-            rest = rest[len(first) :]
-            rest = rest[len(rest) - len(rest.plain.lstrip()) :]
-        if len(rest.wrap(console, width)) > 1:
-            whole = rest.wrap(console, width - 1)[0].plain.rstrip()
-            rest = rest[: len(_LOOSE.sub("", whole))].append("…")
-        yield rest
+        width, text = max(options.max_width, 2), self.text
+        if len(text.wrap(console, width)) > 1:
+            whole = text.wrap(console, width - 1)[0].plain.rstrip()
+            text = text[: len(_LOOSE.sub("", whole))].append("…")
+        yield text
 
 
 class TopApp(App[None]):
@@ -126,29 +123,22 @@ class TopApp(App[None]):
     #body { height: 1fr; scrollbar-size-vertical: 1; }
     .panel { border: round $foreground 35%; height: auto; padding: 0 1; border-title-color: $foreground; }
     .-lost .panel { border: round $error; }
-    #curves { height: 1fr; min-height: 4; max-height: 16; }
-    #curves .panel { height: 1fr; width: 1fr; }
+    #curve { height: 1fr; min-height: 4; max-height: 16; }
     #panels { height: auto; }
     #left { width: 43fr; height: auto; }
     #right { width: 57fr; height: auto; }
-    #acceptance, #below, #essential { display: none; }
+    #essential { display: none; }
     .-narrow #panels { layout: vertical; }
     .-narrow #left, .-narrow #right { width: 1fr; }
-    .-narrow #curves { height: 6; }
-    .-compact #curves { height: 4; }
+    .-narrow #curve { height: 6; }
+    .-compact #curve { height: 4; }
     .-compact #essential { display: block; }
-    .-wide #acceptance, .-wide #below { display: block; }
-    .-wide #beside { display: none; }
-    .-wide #left { width: 3fr; }
-    .-wide #right { width: 7fr; layout: horizontal; }
-    .-wide #serving { width: 1fr; }
-    .-wide #machine { width: 48; }
     """
 
     def __init__(self, client: DraftdClient | None, history: History, target: str, interval: float) -> None:
         """`history` has the first snapshot, or more."""
         super().__init__()
-        self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (_BESIDE, "-normal"), (_WIDE, "-wide")]
+        self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (_BESIDE, "-normal")]
         self.picture = ""
         self._client, self._history = client, history
         self._target, self._interval = target, interval
@@ -164,18 +154,15 @@ class TopApp(App[None]):
         yield Static(id="small")
         yield Static(id="header")
         with VerticalScroll(id="body"):
-            with Horizontal(id="curves"):
-                yield Curve("throughput", self.draw)
-                yield Curve("acceptance", self.draw)
+            yield Curve(self.draw)
             yield Static(id="essential", classes="panel")
             with Horizontal(id="panels"):
                 with Vertical(id="left"):
                     yield Static(id="speculation", classes="panel")
-                    yield Static(id="beside", classes="panel transitions")
+                    yield Static(id="transitions", classes="panel")
                 with Vertical(id="right"):
                     yield Static(id="serving", classes="panel")
                     yield Static(id="machine", classes="panel")
-            yield Static(id="below", classes="panel transitions")
         yield Static(id="footer")
         yield Static(id="told")
 
@@ -183,12 +170,9 @@ class TopApp(App[None]):
         if not self.is_headless:
             for number in (signal.SIGTERM, signal.SIGHUP):  # the terminal is to be left as it was
                 asyncio.get_running_loop().add_signal_handler(number, self.exit, None, 128 + number)
-        for panel in ("speculation", "serving", "machine"):
+        for panel in ("speculation", "transitions", "serving", "machine"):
             self.query_one(f"#{panel}").border_title = panel
         self.query_one("#essential").border_title = "at a glance"
-        self.query_one("#acceptance").border_title = "acceptance, of 100%"
-        for widget in self.query(".transitions"):
-            widget.border_title = "transitions"
         self.set_interval(_DRAW_SECONDS, self.draw)
         if self._client is not None:
             self.run_worker(self._follow(self._client))
@@ -302,15 +286,13 @@ class TopApp(App[None]):
         self._fill("header", Line(self._lost() if self._failures else rows.state(view)))
         self._fill("footer", self._footer(view.status.flag_variant))
         self._draw_told()
-        self._draw_curves(view)
+        self.query_one(Curve).show(view, self._interval)
         self._fill("essential", _grid(rows.essential(view, now)))
         self._fill("speculation", _speculation(view))
-        # In three columns it is the narrowest, and has room below.
-        self._fill("serving", _grid(rows.serving(view, now), 2 if self.screen.has_class("-wide") else 1))
+        self._fill("serving", _grid(rows.serving(view, now)))
         self._fill("machine", _grid(rows.machine(view)))
-        for name, short in (("beside", True), ("below", False)):
-            made = rows.transitions(view, now, short=short)
-            self._fill(name, _grid(made) if made else Text("none yet", DIM))
+        made = rows.transitions(view, now, short=True)
+        self._fill("transitions", _grid(made) if made else Text("none yet", DIM))
 
     def _lost(self) -> Text:
         now = time.monotonic()
@@ -338,20 +320,6 @@ class TopApp(App[None]):
         self.screen.set_class(bool(self._question), "-asked")
         self._fill("told", Text(told))
 
-    def _draw_curves(self, view: View) -> None:
-        seen = (view.now, view.minute, *view.past)
-        speeds = [None if one is None else one.tokens_per_second for one in seen]
-        shares = [None if one is None else one.drafting.acceptance for one in seen]
-        for name, what, shown, (now, lately, *past), top in (
-            ("throughput", "tokens/s", figures.rate, speeds, None),
-            ("acceptance", "accepted", figures.percent, shares, 1.0),
-        ):
-            over = Text(f"{shown(lately)} over {rows.period(view)}", DIM)
-            curve = self.query_one(f"#{name}", Curve)
-            peak = curve.show(past, (Text.assemble((shown(now), "bold"), f" {what}"), over), self._interval, top)
-            if top is None:
-                curve.border_title = f"{name}, {shown(peak) if peak else NOTHING} at most"
-
     def _fill(self, name: str, content: RenderableType) -> None:
         self.query_one(f"#{name}", Static).update(content)
 
@@ -361,13 +329,12 @@ def _message(error: Exception) -> str:
     return failure.message if failure is not None else repr(error)
 
 
-def _grid(made: Sequence[Row], most: int = 1) -> Table:
-    """`most` lines a row."""
+def _grid(made: Sequence[Row]) -> Table:
     grid = Table.grid(padding=(0, 1), expand=True)
     grid.add_column(no_wrap=True, style=DIM, min_width=max(len(row.name) for row in made))
     grid.add_column(ratio=1)
     for row in made:
-        grid.add_row(row.name, Line(row.value, most))
+        grid.add_row(row.name, Line(row.value))
     return grid
 
 
