@@ -15,49 +15,38 @@ from draftd import __version__
 from draftd.cli.failures import explain
 from draftd.cli.output import complain
 
-#: Where each command is, in the order of the help: its module, the function there (or the commands
-#: of a group by their names), and its line in that list. A module is imported when its command is called.
-COMMANDS: dict[str, tuple[str, str, str]] = {
-    "serve": ("serve", "command", "Serve a model over gRPC until SIGTERM or Ctrl-C."),
-    "generate": ("generate", "command", "Stream one answer to stdout, then one line of figures to stderr."),
-    "compare": ("compare", "command", "Decode the same prompts with and without drafts, and compare."),
-    "status": ("status", "command", "Show what a running daemon serves, how busy it is, and how well drafting works."),
-    "top": ("top", "command", "Watch a running daemon: throughput, acceptance, depth, level, queue, memory, heat."),
-    "depth": ("drafts", "depth", "Show what drafting costs here and how often drafted tokens are accepted."),
-    "events": ("fallback", "events", "Show changes of the feature flag and the fallback level, oldest first."),
+#: Where each command is, in the order of the help: the function (or the commands of a group by their names) and its
+#: module, and its line in that list. A module is imported when its command is called.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "serve": ("serve.command", "Serve a model over gRPC until SIGTERM or Ctrl-C."),
+    "generate": ("generate.command", "Stream one answer to stdout, then one line of figures to stderr."),
+    "compare": ("compare.command", "Decode the same prompts with and without drafts, and compare."),
+    "status": ("status.command", "Show what a running daemon serves, how busy it is, and how well drafting works."),
+    "top": ("top.command", "Watch a running daemon: throughput, acceptance, depth, level, queue, memory, heat."),
+    "depth": ("drafts.depth", "Show what drafting costs here and how often drafted tokens are accepted."),
+    "events": ("fallback.events", "Show changes of the feature flag and the fallback level, oldest first."),
     "probe": (
-        "fallback",
-        "probe",
+        "fallback.probe",
         "Decode a few prompts as the level above would, and say whether the daemon may step up.",
     ),
     "doctor": (
-        "doctor",
-        "command",
+        "doctor.command",
         "Check the machine, models, ports, folders and the collector; say what the pair can do.",
     ),
-    "demo": (
-        "demo",
-        "command",
-        "Start a daemon on the embedded pair and see its answers with and without drafts.",
-    ),
-    "freeze": ("freeze", "command", "Write the manifest of a daemon: its models' files, programs, machine, settings."),
-    "accept": ("accept", "accept", "Freeze, sweep, soak, quality, gate and report, one after another."),
-    "sweep": ("sweep", "command", "Decode the same prompts in different ways."),
-    "soak": ("soak", "command", "Decode without a pause, several requests at a time: does memory grow without bound?"),
-    "quality": (
-        "quality",
-        "command",
-        "Check answers to frozen JSON and tool-call prompts, with and without drafts.",
-    ),
-    "gate": ("accept", "gate", "Compare a run with criteria."),
-    "report": ("accept", "report", "Write a run's report.html and report.md."),
-    "flag": ("flag", "GROUP", "Read or set the feature flag speculative-decoding. It acts on the next request."),
-    "level": ("fallback", "LEVEL", "Show the fallback level and its cause, hold a level, or release it."),
-    "canary": ("fallback", "CANARY", "Quality canaries: frozen prompts with checks, with and without drafts."),
-    "draft": ("drafts", "GROUP", "The draft model of a running daemon."),
+    "demo": ("demo.command", "Start a daemon on the embedded pair and see its answers with and without drafts."),
+    "freeze": ("freeze.command", "Write the manifest of a daemon: its models' files, programs, machine, settings."),
+    "accept": ("accept.accept", "Freeze, sweep, soak, quality, gate and report, one after another."),
+    "sweep": ("sweep.command", "Decode the same prompts in different ways."),
+    "soak": ("soak.command", "Decode without a pause, several requests at a time: does memory grow without bound?"),
+    "quality": ("quality.command", "Check answers to frozen JSON and tool-call prompts, with and without drafts."),
+    "gate": ("accept.gate", "Compare a run with criteria."),
+    "report": ("accept.report", "Write a run's report.html and report.md."),
+    "flag": ("flag.GROUP", "Read or set the feature flag speculative-decoding. It acts on the next request."),
+    "level": ("fallback.LEVEL", "Show the fallback level and its cause, hold a level, or release it."),
+    "canary": ("fallback.CANARY", "Quality canaries: frozen prompts with checks, with and without drafts."),
+    "draft": ("drafts.GROUP", "The draft model of a running daemon."),
     "dashboards": (
-        "dashboards",
-        "GROUP",
+        "dashboards.GROUP",
         "The dashboards and alert rules that come with draftd, and how to put them into a Grafana.",
     ),
 }
@@ -68,7 +57,7 @@ class _Commands(TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = {name: TyperCommand(name, help=line) for name, (_, _, line) in COMMANDS.items()}
+        self.commands = {name: TyperCommand(name, help=line) for name, (_, line) in COMMANDS.items()}
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, _, rest = super().resolve_command(ctx, args)
@@ -77,7 +66,8 @@ class _Commands(TyperGroup):
 
 def load(name: str) -> Any:
     """The command of that name, or group of commands."""
-    module, function, line = COMMANDS[name]
+    place, line = COMMANDS[name]
+    module, _, function = place.partition(".")
     found = getattr(importlib.import_module(f"draftd.cli.commands.{module}"), function)
     if callable(found):
         app = _app(add_completion=False)

@@ -32,7 +32,6 @@ from draftd.client.child import Serving, clean_environ, serve_command, serving
 from draftd.client.client import DraftdClient, answered
 from draftd.client.prompts import Prompt
 from draftd.settings import Settings, load_settings
-from draftd.v1 import inference_pb2 as pb
 
 _KEPT = ("target", "model", "draft_model", "config", "assignments")
 _RUNS = Path("draftd-runs")
@@ -90,18 +89,10 @@ class Which:
         return load_settings(self.config, {**named, **options.parse_assignments(self.assignments)}, os.environ)
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """A daemon that serves, and may be measured. `own`: it was started for this."""
-
-    client: DraftdClient
-    model: pb.GetModelResponse
-    own: bool
-
-
 @contextlib.contextmanager
-def measured(which: Which, *, block_length: int = 0) -> Iterator[Measured]:
-    """`block_length` is the longest that will be asked for: a daemon of its own allows it."""
+def measured(which: Which, *, block_length: int = 0) -> Iterator[DraftdClient]:
+    """A client of the daemon, which serves. `block_length` is the longest that will be asked for: a daemon of its own
+    allows it."""
     with contextlib.ExitStack() as stack:
         # SIGTERM ends a run as Ctrl-C does, so that no daemon of its own is left behind; SIGINT also where a shell that
         # put the command into the background had it ignored.
@@ -115,7 +106,7 @@ def measured(which: Which, *, block_length: int = 0) -> Iterator[Measured]:
         client.wait_ready(_READY_SECONDS)
         if which.target is not None:
             stack.enter_context(held(client))
-        yield Measured(client, client.model(), own=which.target is None)
+        yield client
 
 
 def _own(settings: Settings, block_length: int) -> contextlib.AbstractContextManager[Serving]:
@@ -180,16 +171,16 @@ def by_stage(prompts: Mapping[Stage, Sequence[Prompt]]) -> dict[str, str]:
     }
 
 
-def begin(daemon: Measured, folder: RunFolder, prompts: Mapping[Stage, Sequence[Prompt]]) -> Session:
+def begin(client: DraftdClient, folder: RunFolder, prompts: Mapping[Stage, Sequence[Prompt]]) -> Session:
     """Freezes what is measured, and the prompts that each stage asks. Raises RunError where what matters is no longer
     what the run began with."""
-    manifest = take_manifest(daemon.client, by_stage(prompts))
+    manifest = take_manifest(client, by_stage(prompts))
     for number, earlier in folder.manifests().items():
         for one in differences(earlier, manifest):
             if one.matters:
                 allowed = f"{one.left!r}, as in session {number}; use a new run after a change"
                 raise RunError(f"{folder.path}: {one.field}", one.right, allowed)
-    return Session(daemon.client, folder, folder.begin_session(manifest))
+    return Session(client, folder, folder.begin_session(manifest))
 
 
 _STAGES: Mapping[Stage, tuple[Callable[..., Any], ...]] = {
@@ -217,11 +208,12 @@ def measure(
     longest = (swept or SweepOptions.resumed(folder.plan(Stage.SWEEP))).longest_block
     longest = max(longest, *(getattr(one, "block_length", None) or 0 for one in wanted))
     try:
-        with measured(which, block_length=longest) as daemon, output.progress() as advance:
-            prompts = {one.stage: _STAGES[one.stage][0](one, daemon.model) for one in wanted}
-            session = begin(daemon, folder, prompts)
+        with measured(which, block_length=longest) as client, output.progress() as advance:
+            model = client.model()
+            prompts = {one.stage: _STAGES[one.stage][0](one, model) for one in wanted}
+            session = begin(client, folder, prompts)
             for options in wanted:
-                _STAGES[options.stage][2](session, settled(options), daemon.model, advance)
+                _STAGES[options.stage][2](session, settled(options), model, advance)
     except KeyboardInterrupt:
         output.complain(f"stopped; what was measured is kept: continue with draftd {command} --run {folder.path}")
         raise

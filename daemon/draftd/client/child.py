@@ -26,7 +26,6 @@ class Serving:
 
     model: str
     address: str
-    running: Callable[[], bool]
 
 
 @contextlib.contextmanager
@@ -83,7 +82,7 @@ def _wait(
             raise DraftdError(f"the daemon ended with exit code {process.wait()}: {last}")
         last = _LINE.sub("", line)
         if found := _SERVING.match(last):
-            return Serving(found["model"], found["address"], lambda: process.poll() is None)
+            return Serving(found["model"], found["address"])
         on_line(last)
 
 

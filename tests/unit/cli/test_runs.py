@@ -15,7 +15,7 @@ from draftd.acceptance.ticks import Stage
 from draftd.cli import output
 from draftd.cli.options import Daemon
 from draftd.cli.output import time_left
-from draftd.cli.runs import Measured, Which, begin, measured, open_run
+from draftd.cli.runs import Which, begin, measured, open_run
 from draftd.client.client import DraftdClient
 from draftd.client.prompts import Prompt, from_texts
 from draftd.errors import ConfigError
@@ -57,13 +57,12 @@ def test_a_setting_that_is_none_is_named_before_a_folder_is_made(tmp_path: Path)
 
 def test_a_daemon_of_its_own_allows_what_is_measured_and_nothing_comes_between() -> None:
     which = Which(assignments=["engine.max_batch=3", "engine.max_draft_tokens=2"])
-    with measured(which, block_length=6) as daemon:
-        assert daemon.own
-        assert daemon.model.max_draft_tokens == 6
-        settings = daemon.client.manifest().settings
+    with measured(which, block_length=6) as client:
+        assert client.model().max_draft_tokens == 6
+        settings = client.manifest().settings
         wanted = {"engine.max_batch": "3", "fallback.guard": "false", "fallback.probe_share": "0"}
         assert {name: settings[name] for name in wanted} == wanted
-        address = daemon.client.target
+        address = client.target
     with DraftdClient(address) as gone:
         assert not gone.serving()
 
@@ -77,15 +76,16 @@ def test_a_run_whose_daemon_has_changed_is_not_gone_on_with(tmp_path: Path) -> N
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
     with serving(tmp_path / "one", lambda: scripted_models(0.7)) as first:
-        one = Measured(first.client, first.client.model(), own=False)
-        assert begin(one, folder, {Stage.SWEEP: code("ab")}).number == 1
-        assert begin(one, folder, {Stage.SOAK: code("cd")}).number == 2  # which may ask other prompts of a group
+        assert begin(first.client, folder, {Stage.SWEEP: code("ab")}).number == 1
+        # another stage may ask other prompts of a group
+        assert begin(first.client, folder, {Stage.SOAK: code("cd")}).number == 2
         with pytest.raises(RunError, match=r"prompts\.sweep\.code.*session 1"):
-            begin(one, folder, {Stage.SWEEP: code("cd")})
-    with serving(tmp_path / "two", lambda: scripted_models(0.7), engine={"max_batch": 2}) as second:
-        other = Measured(second.client, second.client.model(), own=False)
-        with pytest.raises(RunError, match=r"settings\.engine\.max_batch: got '2'.*'8', as in session 1"):
-            begin(other, folder, {Stage.SWEEP: code("ab")})
+            begin(first.client, folder, {Stage.SWEEP: code("cd")})
+    with (
+        serving(tmp_path / "two", lambda: scripted_models(0.7), engine={"max_batch": 2}) as second,
+        pytest.raises(RunError, match=r"settings\.engine\.max_batch: got '2'.*'8', as in session 1"),
+    ):
+        begin(second.client, folder, {Stage.SWEEP: code("ab")})
     assert list(folder.manifests()) == [1, 2]
 
 

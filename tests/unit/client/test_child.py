@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from draftd.client.child import clean_environ, serving
 from draftd.errors import DraftdError
+from tests.waiting import until
 
 ENVIRON = dict(os.environ)
 
@@ -45,16 +47,13 @@ def test_a_silent_child_is_given_up() -> None:
         pass
 
 
-def test_a_talkative_child_does_not_block_while_it_serves() -> None:
+def test_a_talkative_child_does_not_block_while_it_serves(tmp_path: Path) -> None:
     program = (
         "import sys; print('draftd: serving m on h:1', file=sys.stderr, flush=True);"
-        "[print('x' * 1000, file=sys.stderr) for _ in range(2000)]; sys.exit(0)"
+        f"[print('x' * 1000, file=sys.stderr) for _ in range(2000)]; open({str(tmp_path / 'said')!r}, 'x')"
     )
-    with serving(python(program), ENVIRON, timeout=20) as ready:
-        deadline = time.monotonic() + 20
-        while ready.running() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert not ready.running()
+    with serving(python(program), ENVIRON, timeout=20):
+        until((tmp_path / "said").exists, 20)
 
 
 def test_the_demos_daemon_keeps_the_model_and_telemetry_settings_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:

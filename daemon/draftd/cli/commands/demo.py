@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,7 +15,7 @@ from rich.text import Text
 from draftd import __version__
 from draftd.acceptance.ticks import decode_tokens_per_second
 from draftd.cli import options, output
-from draftd.cli.commands.compare import Pair, Summary, by_group, rounded, run_pairs, summarise
+from draftd.cli.commands.compare import Pair, by_group, rounded, run_pairs, summarise
 from draftd.cli.figures import length, percent, rate, times
 from draftd.cli.runs import own_daemon
 from draftd.client import prompts
@@ -67,8 +67,8 @@ def command(
     if save is not None:
         output.save_picture(save, out.export_svg(title="make demo"))
     output.print_json(_figures(daemon.model, status.backend, pairs, summary, time.monotonic() - began))
-    if summary.identical < summary.comparable:
-        output.complain(f"{summary.comparable - summary.identical} of {summary.comparable} pairs differ")
+    if differ := summary["comparable"] - summary["identical"]:
+        output.complain(f"{differ} of {summary['comparable']} pairs differ")
         raise typer.Exit(1)
 
 
@@ -98,21 +98,23 @@ def _show_answer(out: Console, prompt: prompts.Prompt, pair: Pair) -> None:
         out.print(f"{pair.group}: {question}\n{text}\n({figures})\n", markup=False, soft_wrap=True)
 
 
-def _row(name: str, s: Summary) -> tuple[str, ...]:
+def _row(name: str, s: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         name,
-        str(s.pairs),
-        rate(s.autoregressive_tokens_per_second),
-        rate(s.speculative_tokens_per_second),
-        times(s.speedup),
-        percent(s.acceptance),
-        length(s.mean_accepted_length),
-        f"{s.identical} of {s.comparable}",
+        str(s["pairs"]),
+        rate(s["autoregressive_tokens_per_second"]),
+        rate(s["speculative_tokens_per_second"]),
+        times(s["speedup"]),
+        percent(s["acceptance"]),
+        length(s["mean_accepted_length"]),
+        f"{s['identical']} of {s['comparable']}",
     )
 
 
-def _figures(model: str, backend: str, pairs: Sequence[Pair], summary: Summary, seconds: float) -> dict[str, object]:
-    def chosen(s: Summary) -> dict[str, object]:
+def _figures(
+    model: str, backend: str, pairs: Sequence[Pair], summary: Mapping[str, Any], seconds: float
+) -> dict[str, Any]:
+    def chosen(s: Mapping[str, Any]) -> dict[str, Any]:
         return {key: value for key, value in rounded(s).items() if key in _KEYS}
 
     return {

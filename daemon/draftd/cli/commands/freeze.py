@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json as jsonlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +19,7 @@ from draftd.acceptance.ticks import Stage
 from draftd.cli import options, output, runs
 from draftd.cli.figures import size
 from draftd.client.asking import connect
+from draftd.client.client import DraftdClient
 from draftd.client.prompts import Prompt
 
 _SHOWN_DIGITS = 12  # of a checksum, on a terminal
@@ -68,33 +69,29 @@ def command(
 
 
 def _taken(which: runs.Which, timeout: float) -> Manifest:
-    with _daemon(which) as daemon:
-        return take_manifest(daemon.client, runs.by_stage(_prompts(daemon)), timeout=timeout)
+    with _client(which) as client:
+        return take_manifest(client, runs.by_stage(_prompts(client)), timeout=timeout)
 
 
 def _kept(run: Path, which: runs.Which) -> Manifest:
     """In the run, as that of a session. Raises RunError where the run was begun with something else."""
     folder, which = runs.open_run(run, which)
-    with _daemon(which) as daemon:
-        session = runs.begin(daemon, folder, _prompts(daemon))
+    with _client(which) as client:
+        session = runs.begin(client, folder, _prompts(client))
     return folder.manifests()[session.number]
 
 
-@contextlib.contextmanager
-def _daemon(which: runs.Which) -> Iterator[runs.Measured]:
-    """A running one is only asked: its ladder may stand where it likes."""
+def _client(which: runs.Which) -> AbstractContextManager[DraftdClient]:
+    """A running daemon is only asked: its ladder may stand where it likes."""
     if which.target is None:
-        with runs.measured(which, block_length=max(SweepOptions().block_lengths)) as daemon:
-            yield daemon
-        return
-    with connect(which.target, which.token, which.tls_ca) as client:
-        yield runs.Measured(client, client.model(), own=False)
+        return runs.measured(which, block_length=max(SweepOptions().block_lengths))
+    return connect(which.target, which.token, which.tls_ca)
 
 
-def _prompts(daemon: runs.Measured) -> Mapping[Stage, Sequence[Prompt]]:
+def _prompts(client: DraftdClient) -> Mapping[Stage, Sequence[Prompt]]:
     """What a sweep asks of this model where it is told nothing else; nothing where none of it fits."""
     try:
-        return {Stage.SWEEP: chosen_prompts(SweepOptions(), daemon.model)}
+        return {Stage.SWEEP: chosen_prompts(SweepOptions(), client.model())}
     except NothingToMeasure:
         return {}
 

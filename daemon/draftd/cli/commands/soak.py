@@ -130,6 +130,4 @@ def _days(days: float | None) -> str:
 
 
 def _size(count: int | None) -> str:
-    if count is None:
-        return _UNREADABLE
-    return f"-{size(-count)}" if count < 0 else size(count)
+    return _UNREADABLE if count is None else size(count)

@@ -62,7 +62,8 @@ class Curve(Static):
 
     def show(self, view: View, interval: float) -> None:
         """Draws the latest; the highest seen fills the height."""
-        now, lately, *past = (one and one.tokens_per_second for one in (view.now, view.minute, *view.past))
+        seen = (view.now, view.minute, *view.past)
+        now, lately, *past = (None if one is None else one.tokens_per_second for one in seen)
         beside = [
             Text.assemble((figures.rate(now), "bold"), " tokens/s"),
             Text(f"{figures.rate(lately)} over {rows.period(view)}", DIM),
