@@ -215,12 +215,6 @@ class Step:
     def keys(self) -> tuple[Key, ...]:
         return tuple((self.arm.id, prompt.name, self.repetition) for prompt in self.prompts)
 
-    @property
-    def group(self) -> str:
-        """What it may be compared with: of several groups at once it is of none."""
-        groups = {prompt.group for prompt in self.prompts}
-        return groups.pop() if len(groups) == 1 else ""
-
 
 def schedule(plan: SweepPlan) -> list[Step]:
     """All of it, and the same again for the same plan.

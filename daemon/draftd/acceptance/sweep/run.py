@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
-from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
 from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.options import SweepOptions
 from draftd.acceptance.samples import Sample, sampling
 from draftd.acceptance.session import ANSWER_SECONDS, Advance, ErrorLimit, Progress, Session
-from draftd.acceptance.sweep.plan import Key, Step, SweepPlan, key_of, measured, pending, plan_sweep, schedule
+from draftd.acceptance.sweep.plan import Key, Step, SweepPlan, measured, pending, plan_sweep, schedule
 from draftd.acceptance.ticks import Arm, Stage
 
 if TYPE_CHECKING:
@@ -34,15 +32,10 @@ def run_sweep(session: Session, options: SweepOptions, model: pb.GetModelRespons
     steps = schedule(plan)
     total = sum(len(step.prompts) for step in steps)
     session.folder.freeze_plan(Stage.SWEEP, plan.frozen(total))
-    ticks = session.folder.ticks(Stage.SWEEP)
-    missing = pending(steps, measured(ticks))
+    missing = pending(steps, measured(session.folder.ticks(Stage.SWEEP)))
     if not missing:
         return
-    heat, errors, remaining = Heat(options.heat_seconds), ErrorLimit(), Remaining(options.cool_down)
-    took = {key_of(tick): tick.ended for tick in ticks if not tick.error}  # in earlier sessions
-    for step in steps:
-        if took.keys() >= set(step.keys):
-            remaining.took(step, max(took[key] for key in step.keys))
+    heat, errors = Heat(options.heat_seconds), ErrorLimit()
 
     def keep(sample: Sample) -> None:
         heat.observe(sample)
@@ -61,20 +54,19 @@ def run_sweep(session: Session, options: SweepOptions, model: pb.GetModelRespons
         errors.count(step.arm, ticks)
 
     def say(at: int, doing: str) -> None:
-        left = missing[at:]
-        done = total - sum(len(step.prompts) for step in left)
-        progress(Advance(Stage.SWEEP, done, total, remaining.of(left), doing))
+        done = total - sum(len(step.prompts) for step in missing[at:])
+        remaining = (time.perf_counter() - began) / at * (len(missing) - at) if at else None
+        progress(Advance(Stage.SWEEP, done, total, remaining, doing))
 
     with sampling(session.client, Stage.SWEEP, session.number, session.began, keep) as mark:
         for arm in dict.fromkeys(step.arm for step in missing):
             say(0, f"warming up: {arm.id}")
             ask(_warm_up(arm, plan), warm_up=True)
+        began = time.perf_counter()
         for at, step in enumerate(missing):
             heat.wait(partial(say, at))
             say(at, f"{step.arm.id} · {step.prompts[0].name}" + (" …" if len(step.prompts) > 1 else ""))
-            began = time.perf_counter()
             ask(step)
-            remaining.took(step, time.perf_counter() - began)
             time.sleep(options.cool_down)
         say(len(missing), "done")
 
@@ -128,38 +120,6 @@ class Heat:
             say(f"waiting for the machine to cool: thermal level {level}, {self._patience - waited:.0f} s at most")
             self._sleep(min(_LOOK_SECONDS, self._patience - waited))
         return self._clock() - began
-
-
-class Remaining:
-    """How long a sweep still takes: a step as those of its arm and group took, else of its arm, else all."""
-
-    def __init__(self, pause_seconds: float = 0.0) -> None:
-        """`pause_seconds` come after each step."""
-        self._pause = pause_seconds
-        self._like: dict[tuple[str, ...], list[float]] = defaultdict(list)
-
-    def took(self, step: Step, seconds: float) -> None:
-        """Without the pause after it."""
-        for key in _alike(step):
-            self._like[key].append(seconds)
-
-    def of(self, steps: Iterable[Step]) -> float | None:
-        """Seconds; None while nothing is known."""
-        if not self._like:
-            return None
-        likely = {key: _likely(found) for key, found in self._like.items()}
-        return sum(self._pause + next(likely[key] for key in _alike(step) if key in likely) for step in steps)
-
-
-def _alike(step: Step) -> tuple[tuple[str, ...], ...]:
-    """The kinds of steps that it is of, from the narrowest."""
-    return (step.arm.id, step.group), (step.arm.id,), ()
-
-
-def _likely(seconds: list[float]) -> float:
-    """The mean, since what is wanted is a sum; one answer that hung counts as four usual ones at most."""
-    most = 4 * median(seconds)
-    return mean(min(one, most) for one in seconds)
 
 
 def _warm_up(arm: Arm, plan: SweepPlan) -> Step:
