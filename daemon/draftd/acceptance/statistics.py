@@ -6,7 +6,6 @@ repetitions are alike, and taken for independent they would make every interval 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -24,6 +23,7 @@ _RESOLUTION = 8 * 2**20  # bytes: allocators take memory by pieces of some MiB; 
 _WHITE = (0.0, 0.3, 1.0, 3.0, 10.0, 100.0)  # the noise that forgets at once, over what the other adds within a bin
 _MEMORIES = 8  # how long the other may last, from a bin to ten times the soak
 _DRAWS = 20_000
+_AT_ONCE = 100_000  # counts of values in resamples: what fits into a processor's cache
 # Of a random walk's means over bins the steps vary by 2/3 of what those of its values do (Working, "Note on the
 # correlation of first differences of averages in a random chain", Econometrica 28, 1960).
 _AVERAGED = 1.5
@@ -63,7 +63,7 @@ def bootstrap(
         filled = [[value] for value in filled[0]]
     pool = _Pool(filled)
     low, high = _middle(pool.resampled(_draws(len(filled), resamples, seed), statistic))
-    return Interval(pool.whole(statistic), low, high, pool.size)
+    return Interval(pool.whole(statistic), low, high, len(pool.values))
 
 
 def ratio(
@@ -93,63 +93,44 @@ def ratio(
     if not np.isfinite(found).all():
         return None
     low, high = _middle(found)
-    return Interval(above.whole(statistic) / below.whole(statistic), low, high, min(above.size, below.size))
+    samples = min(len(above.values), len(below.values))
+    return Interval(above.whole(statistic) / below.whole(statistic), low, high, samples)
 
 
 class _Pool:
-    """All clusters' values, sorted together: a resample is how often each cluster was drawn, and its quantile is found
-    without its values ever being copied."""
+    """All clusters' values, sorted together: a resample is how often each cluster was drawn."""
 
     def __init__(self, clusters: Sequence[Sequence[float]]) -> None:
-        parts = [np.asarray(cluster, float) for cluster in clusters]
-        self.clusters = len(parts)
-        self.sizes = np.array([len(part) for part in parts])
-        self.sums = np.array([part.sum() for part in parts])
-        values, owners = np.concatenate(parts), np.repeat(np.arange(self.clusters), self.sizes)
+        sizes = [len(cluster) for cluster in clusters]
+        values, owners = np.concatenate([np.asarray(cluster, float) for cluster in clusters]), np.arange(len(clusters))
         order = np.argsort(values, kind="stable")
-        self.values, self.owners = values[order], owners[order]
-        self.size = len(values)
-        # How many of its values each cluster holds in each stretch of the sorted ones.
-        self.width = math.isqrt(self.size - 1) + 1
-        stretches = np.arange(self.size) // self.width
-        shape = self.clusters, int(stretches[-1]) + 1
-        flat = np.bincount(self.owners * shape[1] + stretches, minlength=shape[0] * shape[1])
-        self.held = flat.reshape(shape).astype(float)
+        self.values, self.owners, self.clusters = values[order], owners.repeat(sizes)[order], len(clusters)
 
     def whole(self, statistic: Statistic) -> float:
-        if statistic == "mean":
-            return float(self.values.mean())
-        return float(np.quantile(self.values, statistic))
+        return float(self.values.mean() if statistic == "mean" else np.quantile(self.values, statistic))
 
     def resampled(self, draws: NDArray[Any], statistic: Statistic) -> _Floats:
         """Of each resample; `draws` is resamples by clusters, how often each was drawn."""
-        totals = draws @ self.sizes
         if statistic == "mean":
-            return np.asarray(draws @ self.sums / totals, float)
-        ends = np.cumsum(draws @ self.held, axis=1)
-        at = statistic * (totals - 1)
-        below = np.floor(at).astype(np.int64)
-        lower = self._ranked(draws, ends, below)
-        upper = self._ranked(draws, ends, np.minimum(below + 1, totals - 1))
-        return np.asarray(lower + (upper - lower) * (at - below), float)
+            sums, sizes = np.bincount(self.owners, self.values), np.bincount(self.owners)
+            return np.asarray(draws @ sums / (draws @ sizes), float)
+        some = max(1, _AT_ONCE // len(self.values))
+        return np.concatenate([self._quantiles(draws[i : i + some], statistic) for i in range(0, len(draws), some)])
 
-    def _ranked(self, draws: NDArray[Any], ends: _Floats, ranks: NDArray[Any]) -> _Floats:
-        """The value of that rank, from 0, in each resample. `ends`: how many values it has up to the end of each
-        stretch. First the stretch that holds the rank is found, then the value within: the work grows with the root of
-        how many values there are."""
-        stretch = (ends <= ranks[:, None]).sum(axis=1)
-        before = np.where(stretch > 0, np.take_along_axis(ends, np.maximum(stretch - 1, 0)[:, None], 1)[:, 0], 0)
-        inside = np.minimum(stretch[:, None] * self.width + np.arange(self.width), self.size - 1)
-        counts = np.cumsum(np.take_along_axis(draws, self.owners[inside], axis=1), axis=1)
-        found = (counts <= (ranks - before)[:, None]).sum(axis=1)
-        return np.asarray(self.values[stretch * self.width + found], float)
+    def _quantiles(self, draws: NDArray[Any], q: float) -> _Floats:
+        # How many values each resample has, up to each of all.
+        ends = np.cumsum(draws[:, self.owners], axis=1, dtype=np.int32)
+        at = q * (ends[:, -1] - 1)
+        ranks = np.floor(at).astype(np.int32), np.ceil(at).astype(np.int32)
+        lower, upper = (self.values[np.count_nonzero(ends <= rank[:, None], axis=1)] for rank in ranks)
+        return np.asarray(lower + (upper - lower) * (at % 1), float)
 
 
 def _draws(clusters: int, resamples: int, seed: int) -> NDArray[Any]:
     """How often each cluster is in each resample of as many as there are."""
     drawn = np.random.default_rng(seed).integers(0, clusters, size=(resamples, clusters))
     flat = (drawn + clusters * np.arange(resamples)[:, None]).ravel()
-    return np.bincount(flat, minlength=resamples * clusters).reshape(resamples, clusters)
+    return np.bincount(flat, minlength=resamples * clusters).reshape(resamples, clusters).astype(np.int32)
 
 
 def _middle(found: _Floats) -> tuple[float, float]:
