@@ -112,18 +112,23 @@ def _alone(model: Any, texts: list[list[int]]) -> list[mx.array]:
                 end = held[row] + width
                 logits = PerSequenceCaches(model).fresh().forward(_row(texts[row][:end]), [end])
                 found.append(logits[0, end - width :])
+                mx.eval(found)  # now: see `_batched`
         held = [n + width - back for n, width, back in zip(held, widths, rolled_back, strict=True)]
-    mx.eval(found)
     return found
 
 
 def _batched(caches: Caches, texts: list[list[int]], evaluated: bool) -> list[mx.array]:
-    """The same where the sequences are prefilled, join, go on by unlike widths, are rolled back and go on again."""
+    """The same where the sequences are prefilled, join, go on by unlike widths, are rolled back and go on again.
+
+    Each forward is computed before the next is built. The graph of many scatters the heap, and every later forward of
+    the process would take about three per cent longer."""
     (prefills, _), *stages = _STAGES
     found: list[mx.array] = []
     for text, width in zip(texts, prefills, strict=True):
         one = caches.fresh()
         found.append(one.forward(_row(text[:width]), [width])[0])
+        if evaluated:
+            mx.eval(found, one.arrays())
         caches.join(one)
     held: Sequence[int] = prefills
     for widths, rolled_back in stages:
