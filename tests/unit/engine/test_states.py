@@ -158,3 +158,16 @@ def test_a_seed_gives_the_same_text_at_every_depth_beside_a_state(make):
         for plan in (autoregressive(), speculative(2), speculative(5), speculative(3, PROMPT_LOOKUP))
     }
     assert len(texts) == 1
+
+
+@pytest.mark.parametrize("make", [*MODELS.values(), lambda seed: tiny_llama(seed, sliding=16)], ids=[*MODELS, "window"])
+def test_what_a_third_conversation_begins_with_as_two_did_is_not_computed_again(make):
+    models, found = pair(make(1), make(2)), []
+    rig = Rig(models, prefix_bytes=64 << 20, prefill_chunk=48)
+    for user in (30, 0, 31):
+        prompt = [*[(7 * i) % 29 + 1 for i in range(150)], user, *[5, 6] * 50]
+        asked = request(prompt, speculative(3), max_tokens=12)
+        (sink,), (alone,) = rig.run([asked]), Rig(models).run([asked])
+        assert sink.tokens == alone.tokens
+        found.append(sink.done.stats.cached_tokens)
+    assert found == [0, 0, 150]

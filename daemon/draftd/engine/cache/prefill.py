@@ -20,6 +20,7 @@ class _Text:
     shares: bool  # whether it uses what is kept of other texts, and is kept itself
     kept: int = 0  # tokens of it that were found or kept
     row: int = 0  # of the caches
+    fork: Sequence[int] = ()  # its beginning up to where it parts from another, to be kept on the way
 
 
 class Prefill:
@@ -44,12 +45,24 @@ class Prefill:
         if kept:
             text.caches.restore(kept)
         text.kept = text.caches.lengths[0]
+        shared = self._store.shared(prefix, len(prefix) - 1)
+        if shared - text.kept >= _PIECE:
+            text.fork = prefix[:shared]
         return text.kept
 
     def take_in(self, key: int, tokens: Sequence[int], last: int = 0) -> mx.array:
         """Begins to take in more tokens; where these are more than `last`, the last so many in a forward of their own.
-        Returns the logits of the last forward, 1 × width × vocabulary, which cost nothing unless they are read."""
-        caches = self._texts[key].caches
+        Returns the logits of the last forward, 1 × width × vocabulary, which cost nothing unless they are read.
+
+        Where the text parts from another, as after a system prompt that many have, a snapshot is kept: what cannot be
+        kept in segments serves the next text that begins so (Pan et al. 2024, Marconi)."""
+        text = self._texts[key]
+        caches, ahead = text.caches, len(text.fork) - self._length(text)
+        if 0 <= ahead < len(tokens) and text.fork:
+            if ahead:
+                caches.forward(mx.array([tokens[:ahead]], dtype=mx.uint32), [ahead])
+            self._store.keep(text.fork, caches, text.row, len(text.fork))
+            tokens, text.fork = tokens[ahead:], ()
         split = len(tokens) - last if 0 < last < len(tokens) else 0
         if split:
             caches.forward(mx.array([tokens[:split]], dtype=mx.uint32), [split])

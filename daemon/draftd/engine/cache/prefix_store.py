@@ -117,6 +117,11 @@ class PrefixStore(ABC):
         """What is kept of the longest known beginning of `tokens`, of at most `most` tokens, in order; nothing where
         that is too short to be of use."""
 
+    def shared(self, tokens: Sequence[int], most: int) -> int:
+        """How many of the first `most` tokens are those of a text that is kept, but cannot be found of it; 0 where all
+        of them can."""
+        return 0
+
     def keep(self, tokens: Sequence[int], caches: Caches, row: int, length: int) -> None:
         """Keeps what `caches` hold of the first `length` of `tokens` for their row `row`, as far as it is not known and
         fits."""
@@ -210,6 +215,9 @@ class SnapshotStore(PrefixStore):
                 self._cache.used(self, [node])
                 return [cut]
         return []
+
+    def shared(self, tokens: Sequence[int], most: int) -> int:
+        return sum(n for _, n in self._trie.path(packed(tokens[:most])))
 
     def _keep(self, tokens: Sequence[int], caches: Caches, row: int, length: int) -> None:
         text = packed(tokens[:length])
