@@ -22,7 +22,7 @@ from draftd.engine.cache.layers import BatchedAttention
 from draftd.engine.cache.state import RecurrentState
 from draftd.engine.cache.window import Window
 
-_FORWARDS = 16  # over which groups change, some layers in each: all at once would hold the rows up
+_FORWARDS = 8  # over which groups change, some layers in each: all at once would hold the rows up
 _ONLY_ONE = 1 << 24  # positions: what a further group costs where attention cannot take them apart, but needs a copy
 
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 CALL = 320  # positions that attention reads in the time that a call of its own takes, measured
 _MOST = 32  # rows in one group
-_GRAIN = 16  # arrays have a multiple of so many positions
-_NEAR = 24  # positions before an array is used up when a wider one is made, for a few layers at a time
+_GRAIN = 8  # arrays have a multiple of so many positions
+_NEAR = 8  # positions before an array is used up when a wider one is made, for a few layers at a time
 _SPARE, _ALLOWED = 48, 64  # positions beyond a quarter more than the tokens: of a new array, and of one that is kept
 
 
