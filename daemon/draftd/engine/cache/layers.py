@@ -223,7 +223,7 @@ def _written(held: mx.array, new: mx.array, read: Read) -> mx.array:
     spare = held.shape[0] - read.used
     if spare:  # what is written into slots without a row is never read
         new = mx.pad(new, [(0, spare), (0, 0), (0, 0), (0, 0)])
-    at = mx.broadcast_to(read.written[:, None, :, None], new.shape)
+    at = mx.broadcast_to(read.written, new.shape)
     return mx.put_along_axis(held, at, new, axis=2)
 
 

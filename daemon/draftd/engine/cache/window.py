@@ -26,7 +26,7 @@ class Read(NamedTuple):
     used: int  # slots with a row
     first: int  # reads from here
     end: int  # to before here
-    written: mx.array | None  # slots × width, where it writes; None where all write at the end
+    written: mx.array | None  # slots × 1 × width × 1, where it writes; None where all write at the end
 
 
 class Reads(NamedTuple):
@@ -165,8 +165,10 @@ class Window:
         for rows, slots, _ in groups:
             held = [self.held[row] for row in rows]
             first = 0 if self.size is None else max(0, min(held) - self.size + 1)
-            level = min(held) == max(held)
-            at = None if level else mx.array([*held, *[0] * (slots - len(held))])[:, None] + mx.arange(self._width)
+            at = None
+            if min(held) < max(held):
+                starts = mx.array([*held, *[0] * (slots - len(held))])
+                at = starts[:, None, None, None] + mx.arange(self._width)[:, None]
             found.append(Read(_rows(rows, len(self.held)), len(rows), first, max(held) + self._width, at))
         order = [row for group in groups for row in group.rows]
         places = None if order == list(range(len(order))) else mx.array(_inverse(order))
