@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, TypeVar
 
 from google.protobuf.duration_pb2 import Duration
@@ -60,22 +61,11 @@ def duration(seconds: float | None) -> Duration | None:
 
 def draft_counts(counts: pb.DraftCounts, emitted: int) -> DraftCounts:
     """What one answer's end says of its drafts. `emitted`: its output tokens."""
-    return DraftCounts(
-        steps=counts.steps,
-        drafts=counts.drafts,
-        drafted=counts.drafted_tokens,
-        accepted=counts.accepted_tokens,
-        emitted=emitted,
-        cut=counts.cut_tokens,
-        rollbacks=counts.rollbacks,
-        rolled_back=counts.rolled_back_tokens,
-        draft_forwards=counts.draft_forwards,
-        target_forwards=counts.target_forwards,
-        draft_seconds=counts.draft_time.ToNanoseconds() / 1e9,
-        verify_seconds=counts.verify_time.ToNanoseconds() / 1e9,
-        break_even_tokens=counts.break_even_tokens,
-        parked_steps=counts.parked_steps,
-        capped_steps=counts.capped_steps,
-        drafted_per_position=list(counts.drafted_per_position),
-        accepted_per_position=list(counts.accepted_per_position),
-    )
+    said: dict[str, Any] = {"emitted": emitted}
+    for name in {field.name for field in fields(DraftCounts)} - set(said):
+        if name.endswith("_seconds"):
+            said[name] = getattr(counts, name.replace("_seconds", "_time")).ToNanoseconds() / 1e9
+        else:
+            value = getattr(counts, name if hasattr(counts, name) else f"{name}_tokens")
+            said[name] = list(value) if name.endswith("_per_position") else value
+    return DraftCounts(**said)

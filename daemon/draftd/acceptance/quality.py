@@ -17,7 +17,7 @@ from draftd.acceptance.statistics import Interval, bootstrap
 from draftd.acceptance.sweep.plan import Step, measured, pending
 from draftd.acceptance.ticks import Arm, Stage, Tick, usable
 from draftd.canaries.prompts import Canary, FrozenPrompts
-from draftd.canaries.selftest import Fault, complaint, faults
+from draftd.canaries.selftest import Fault, faults
 from draftd.client.prompts import Prompt
 
 if TYPE_CHECKING:
@@ -224,5 +224,5 @@ def _prompt(canary: Canary, answers: Mapping[tuple[str, bool], Mapping[int, Tick
 
 
 def _way(canary: Canary, ticks: Sequence[Tick]) -> Way:
-    said = [complaint(canary.check, tick.text or "") for tick in ticks]
+    said = [canary.check.complaint(tick.text or "") for tick in ticks]
     return Way(len(said), sum(not one for one in said), next(filter(None, said), ""))

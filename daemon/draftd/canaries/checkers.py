@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -29,14 +29,6 @@ _TYPES: Mapping[_Type, tuple[type, ...]] = {
 
 
 Functions = Annotated[frozenset[str], Field(min_length=1)]
-
-
-class Check(Protocol):
-    """What an answer must be."""
-
-    def complaint(self, answer: str) -> str:
-        """What is wrong with it; empty where nothing is. Never raises."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +98,10 @@ class NoToolCall:
         if not any(re.search(rf"\b{re.escape(word.casefold())}\b", said) for word in self.mentions):
             return f"mentions none of {', '.join(self.mentions)}"
         return ""
+
+
+Check = JsonObject | ToolCall | NoToolCall
+"""What an answer must be. `complaint` says what is wrong with one; empty where nothing is. It never raises."""
 
 
 def objects(answer: str) -> Iterator[dict[str, object]]:

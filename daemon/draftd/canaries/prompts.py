@@ -8,7 +8,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from draftd.canaries.checkers import Check, JsonObject, NoToolCall, ToolCall
+from draftd.canaries.checkers import Check, ToolCall
 from draftd.core import WorkloadClass
 from draftd.errors import FieldError, wrong_field
 
@@ -89,7 +89,7 @@ class _Line(_Part):
 
 
 class _CanaryLine(_Line):
-    check: Annotated[JsonObject | ToolCall | NoToolCall, Field(discriminator="kind"), AfterValidator(_callable)]
+    check: Annotated[Check, Field(discriminator="kind"), AfterValidator(_callable)]
 
 
 Line = TypeVar("Line", bound=_Line)

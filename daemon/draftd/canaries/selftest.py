@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from draftd.canaries.checkers import Check, JsonObject, NoToolCall, ToolCall
+from draftd.canaries.checkers import Check, JsonObject, ToolCall
 from draftd.canaries.prompts import Canary
 
 _OF_TYPE: Mapping[str, object] = {
@@ -20,7 +20,6 @@ _OF_TYPE: Mapping[str, object] = {
     "array": ["word"],
     "object": {"inner": 1},
 }
-_RAISED = "the checker raised"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +35,6 @@ def faults(canaries: Sequence[Canary]) -> tuple[Fault, ...]:
     """All that are found; empty where every checker is sound."""
     found: list[Fault] = []
     for canary in canaries:
-        if next(right(canary.check), None) is None:
-            what = f"cannot be tried: nothing is known of {type(canary.check).__name__}"
-            found.append(Fault(canary.prompt.id, "", what))
         for answers, wanted in ((right(canary.check), True), (spoilt(canary.check), False)):
             for answer in answers:
                 if what := _wrong(canary.check, answer, wanted):
@@ -56,7 +52,7 @@ def right(check: Check) -> Iterator[str]:
         yield _call(check.name, check.arguments)
         yield f"<tool_call>\n{_call(check.name, check.arguments)}\n</tool_call>"
         yield json.dumps({"function": {"name": check.name, "arguments": json.dumps(dict(check.arguments))}})
-    elif isinstance(check, NoToolCall):
+    else:
         yield from (f"It is {word}." for word in check.mentions)
 
 
@@ -80,23 +76,13 @@ def spoilt(check: Check) -> Iterator[str]:
         for key, value in made.items():
             yield _call(check.name, {name: kept for name, kept in made.items() if name != key})
             yield _call(check.name, {**made, key: _other(value)})
-    elif isinstance(check, NoToolCall):
+    else:
         for name in sorted(check.allowed):
             yield f"It is {check.mentions[0]}. {_call(name, {})}"
 
 
-def complaint(check: Check, answer: str) -> str:
-    """The check's own; also where it raises, which it promised not to."""
-    try:
-        return check.complaint(answer)
-    except Exception as error:
-        return f"{_RAISED} {type(error).__name__}: {error}"
-
-
 def _wrong(check: Check, answer: str, passes: bool) -> str:
-    said = complaint(check, answer)
-    if said.startswith(_RAISED):
-        return said
+    said = check.complaint(answer)
     if passes:
         return f"rejects what is right: {said}" if said else ""
     return "" if said else "accepts what is wrong"

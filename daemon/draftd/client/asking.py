@@ -10,7 +10,7 @@ from pathlib import Path
 from draftd.client.client import DraftdClient, Message
 from draftd.core import DecodeMode, DepthMode, DraftCounts, DrafterName, ModePreference, SamplingParams, WorkloadClass
 from draftd.errors import ConfigError
-from draftd.protocol import draft_counts
+from draftd.protocol import DECODED, draft_counts
 from draftd.v1 import inference_pb2 as pb
 
 
@@ -53,8 +53,7 @@ class Answer:
     @property
     def mode(self) -> DecodeMode:
         """The mode it was decoded in, whatever was asked."""
-        speculative = self.finished.mode == pb.DECODE_MODE_SPECULATIVE
-        return DecodeMode.SPECULATIVE if speculative else DecodeMode.AUTOREGRESSIVE
+        return DECODED.get(self.finished.mode, DecodeMode.AUTOREGRESSIVE)
 
     @property
     def tokens_per_second(self) -> float | None:

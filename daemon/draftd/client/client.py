@@ -20,13 +20,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from draftd.core import DepthMode, DrafterName, FallbackLevel, ModePreference, SamplingParams, WorkloadClass
 from draftd.errors import DraftdError
-from draftd.protocol import DEPTH_MODES, DETAILS_KEY, MESSAGE_SLACK, MODES, WORKLOADS, duration
+from draftd.protocol import DETAILS_KEY, MESSAGE_SLACK, duration, number
 from draftd.v1 import control_pb2, control_pb2_grpc, inference_pb2_grpc
 from draftd.v1 import inference_pb2 as pb
-
-_MODES = {mode: pb.DecodeMode.Name(number) for number, mode in MODES.items()}
-_WORKLOADS = {workload: pb.WorkloadClass.Name(number) for number, workload in WORKLOADS.items()}
-_DEPTH_MODES = {mode: pb.DepthMode.Name(number) for number, mode in DEPTH_MODES.items()}
 
 _LOOK_SECONDS = 0.5  # between two looks at whether a model is loaded
 
@@ -150,11 +146,11 @@ class DraftdClient:
             prompt=prompt,
             max_tokens=max_tokens,
             stop=stop,
-            mode=_MODES[mode],
+            mode=number(pb.DecodeMode, mode),
             max_draft_tokens=max_draft_tokens,
             drafter=drafter or "",
-            depth_mode=_DEPTH_MODES[depth_mode],
-            workload=_WORKLOADS[workload],
+            depth_mode=number(pb.DepthMode, depth_mode),
+            workload=number(pb.WorkloadClass, workload),
             caller=caller,
         )
         if messages is not None:
@@ -189,7 +185,7 @@ class DraftdClient:
     def get_flag(
         self, *, workload: WorkloadClass = WorkloadClass.UNSPECIFIED, caller: str = ""
     ) -> control_pb2.GetFlagResponse:
-        request = control_pb2.GetFlagRequest(workload=_WORKLOADS[workload], caller=caller)
+        request = control_pb2.GetFlagRequest(workload=number(pb.WorkloadClass, workload), caller=caller)
         return self._call(self._control.GetFlag, request)  # type: ignore[no-any-return]
 
     def set_flag(self, variant: str) -> control_pb2.SetFlagResponse:
@@ -291,13 +287,12 @@ def answered(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
         return
     before = {}
     try:
-        for number, handler in handlers.items():
-            before[number] = signal.getsignal(number)
-            signal.signal(number, handler)
+        for one, handler in handlers.items():
+            before[one] = signal.signal(one, handler)
         yield
     finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
+        for one, earlier in before.items():
+            signal.signal(one, earlier)
 
 
 @contextlib.contextmanager
@@ -309,7 +304,7 @@ def _deferred() -> Iterator[None]:
     came: list[int] = []
     handled = [one for one in (signal.SIGINT, signal.SIGTERM) if callable(signal.getsignal(one))]
     try:
-        with answered(dict.fromkeys(handled, lambda number, _: came.append(number))):
+        with answered(dict.fromkeys(handled, lambda one, _: came.append(one))):
             yield
     finally:
         if came:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from draftd.core import (
-    BUILT_IN_DRAFTERS,
     DRAFT_MODEL,
     PROMPT_LOOKUP,
     DecodeMode,
@@ -33,9 +32,6 @@ class FlagContext:
     model: str = ""
     workload: WorkloadClass = WorkloadClass.UNSPECIFIED
     caller: str = ""
-
-
-_WEIGHTLESS = frozenset({PROMPT_LOOKUP})  # to be had whatever weights are in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +128,7 @@ def _alternatives(wish: Wish, drafter: DrafterName, model: ModelInfo) -> frozens
     """What may draft in the drafter's place in steps where it pays more: only what is lighter, so that no level of the
     ladder excludes it, and needs no weights beside those that the level holds. A client that names a drafter gets
     it."""
-    if wish.drafter is not None:
-        return frozenset()
-    lighter = frozenset(BUILT_IN_DRAFTERS[drafter_cost_rank(drafter) + 1 :])
-    return lighter & _WEIGHTLESS & frozenset(model.drafters)
+    return frozenset() if wish.drafter is not None else frozenset({PROMPT_LOOKUP} & set(model.drafters) - {drafter})
 
 
 def _missing(drafter: DrafterName, wish: Wish, model: ModelInfo) -> str:
