@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 from typing import Annotated, Literal, TypeVar
@@ -18,8 +19,8 @@ MOST_TOKENS = 256  # of one answer
 Messages = tuple[tuple[str, str], ...]
 
 
-class FrozenPromptError(FieldError):
-    """A file of frozen prompts is not as it should be: says which file, line and field."""
+class PromptError(FieldError):
+    """A prompt, or a file of them, is not as it should be: says which file, line and field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class FrozenPrompts:
 
     @classmethod
     def shipped(cls) -> FrozenPrompts:
-        """Those of the package. Raises FrozenPromptError where the installation is broken."""
+        """Those of the package. Raises PromptError where the installation is broken."""
         return cls(parse_probe(*_read("probe.jsonl")), parse_canaries(*_read("quality.jsonl")))
 
 
@@ -92,35 +93,40 @@ class _CanaryLine(_Line):
     check: Annotated[Check, Field(discriminator="kind"), AfterValidator(_callable)]
 
 
+M = TypeVar("M", bound=BaseModel)
 Line = TypeVar("Line", bound=_Line)
 
 
 def parse_probe(text: str, source: str) -> tuple[FrozenPrompt, ...]:
-    """Raises FrozenPromptError, naming `source`, line and field."""
+    """Raises PromptError, naming `source`, line and field."""
     return tuple(line.prompt() for line in _lines(text, source, _Line))
 
 
 def parse_canaries(text: str, source: str) -> tuple[Canary, ...]:
-    """Raises FrozenPromptError, naming `source`, line and field."""
+    """Raises PromptError, naming `source`, line and field."""
     return tuple(Canary(line.prompt(), line.check) for line in _lines(text, source, _CanaryLine))
 
 
-def _lines(text: str, source: str, kind: type[Line]) -> list[Line]:
-    """The objects of a file with one a line; empty lines are skipped."""
-    found: dict[str, Line] = {}
+def json_lines(text: str, source: str, kind: type[M]) -> Iterator[tuple[str, M]]:
+    """The objects of a file with one a line, each with its place; empty lines are skipped. Raises PromptError, naming
+    `source`, line and field."""
     for number, written in enumerate(text.splitlines(), 1):
-        if not written.strip():
-            continue
-        place = f"{source}, line {number}"
-        try:
-            line = kind.model_validate_json(written)
-        except ValidationError as error:
-            raise FrozenPromptError(*wrong_field(error, f"{place}: ")) from None
+        if written.strip():
+            place = f"{source}, line {number}"
+            try:
+                yield place, kind.model_validate_json(written)
+            except ValidationError as error:
+                raise PromptError(*wrong_field(error, f"{place}: ")) from None
+
+
+def _lines(text: str, source: str, kind: type[Line]) -> list[Line]:
+    found: dict[str, Line] = {}
+    for place, line in json_lines(text, source, kind):
         if line.id in found:
-            raise FrozenPromptError(f"{place}: id", line.id, "one that no line above has")
+            raise PromptError(f"{place}: id", line.id, "one that no line above has")
         found[line.id] = line
     if not 1 <= len(found) <= MOST_PROMPTS:
-        raise FrozenPromptError(source, f"{len(found)} prompts", f"1 to {MOST_PROMPTS}")
+        raise PromptError(source, f"{len(found)} prompts", f"1 to {MOST_PROMPTS}")
     return list(found.values())
 
 
@@ -129,4 +135,4 @@ def _read(name: str) -> tuple[str, str]:
     try:
         return (resources.files("draftd.canaries") / name).read_text(encoding="utf-8"), source
     except (OSError, UnicodeDecodeError) as error:
-        raise FrozenPromptError(source, None, f"a file of the package that can be read ({error})") from None
+        raise PromptError(source, None, f"a file of the package that can be read ({error})") from None

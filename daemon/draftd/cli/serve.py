@@ -264,7 +264,7 @@ async def _serve(
     journal.listen(telemetry.transition_log)
     with contextlib.ExitStack() as undo:  # where it cannot be started
         undo.callback(telemetry.shutdown, settings.telemetry.shutdown_seconds)
-        flags = FlagService.open(settings.flag, hook=telemetry.flag_hook, journal=journal)
+        flags = FlagService(settings.flag, hook=telemetry.flag_hook, journal=journal)
         undo.callback(flags.close)
         in_force = LevelInForce(configured_ladder(settings), journal)
         planner = Planner(flags, in_force, depth_mode=settings.engine.depth_mode)

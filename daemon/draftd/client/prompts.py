@@ -7,15 +7,12 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
-from pydantic import BaseModel, Field, StrictInt, ValidationError
+from pydantic import BaseModel, Field, StrictInt
 
+from draftd.canaries.prompts import PromptError, json_lines
 from draftd.client.client import Message
 from draftd.core import WorkloadClass
-from draftd.errors import DraftdError, FieldError, wrong_field
-
-
-class PromptError(FieldError):
-    """A prompt, or a file of them, is not as it should be."""
+from draftd.errors import DraftdError
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +83,7 @@ class _Line(BaseModel):
 
 def _parse(text: str, source: str) -> list[Prompt]:
     prompts = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            entry = _Line.model_validate_json(line)
-        except ValidationError as error:
-            raise PromptError(*wrong_field(error, f"{source}, line {number}: ")) from None
+    for _, entry in json_lines(text, source, _Line):
         chat = tuple((message.role, message.content) for message in entry.messages)
         name = str(entry.id or shorten(chat[-1][1]))
         prompts.append(Prompt(name, chat, entry.workload, entry.max_tokens, entry.group))

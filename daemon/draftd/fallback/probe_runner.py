@@ -67,7 +67,7 @@ class ProbeRunner:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`borrow` holds a drafter's weights. `prompts`: the package's own, where none are given; raises
-        FrozenPromptError where those are broken."""
+        PromptError where those are broken."""
         self._engine, self._settings, self._telemetry = engine, settings, telemetry
         self._in_force, self._clock = in_force, clock
         self._prompts = FrozenPrompts.shipped() if prompts is None else prompts

@@ -12,7 +12,7 @@ import struct
 from pydantic import BaseModel
 
 from draftd.hardware.apple import SystemApple
-from draftd.hardware.monitor import Reading
+from draftd.hardware.monitor import Readings
 from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel
 
 _PRESSURES = {1: MemoryPressure.NORMAL, 2: MemoryPressure.WARN, 4: MemoryPressure.CRITICAL}
@@ -29,22 +29,22 @@ _IOREG = ("/usr/sbin/ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
 _MACMON_MILLISECONDS = "200"  # it measures power over this long; its default is a second
 
 
-def darwin_readings(apple: SystemApple, macmon: str | None) -> list[Reading]:
+def darwin_readings(apple: SystemApple, macmon: str | None) -> Readings:
     """What macOS adds to the common readings. `macmon` is that program's path; None where it is not installed."""
-    readings = [
+    readings: Readings = {
         # Coarser than the next one, which replaces it: its four steps are the first four levels.
-        Reading("thermal_state", lambda: HardwareSample(thermal_level=ThermalLevel(apple.thermal_state()))),
-        Reading("thermal_pressure", lambda: HardwareSample(thermal_level=ThermalLevel(apple.thermal_pressure()))),
-        Reading("low_power", lambda: HardwareSample(low_power=apple.low_power())),
-        Reading("pressure", lambda: pressure_sample(apple.sysctl("kern.memorystatus_vm_pressure_level"))),
-        Reading("free_share", lambda: free_share_sample(apple.sysctl("kern.memorystatus_level"))),
-        Reading("swap", lambda: swap_sample(apple.sysctl("vm.swapusage"))),
-        Reading("memory_states", lambda: pages_sample(apple.vm_statistics(), apple.page_size)),
-        Reading("gpu", lambda: gpu_sample(apple.run(_IOREG))),
-    ]
+        "thermal_state": lambda: HardwareSample(thermal_level=ThermalLevel(apple.thermal_state())),
+        "thermal_pressure": lambda: HardwareSample(thermal_level=ThermalLevel(apple.thermal_pressure())),
+        "low_power": lambda: HardwareSample(low_power=apple.low_power()),
+        "pressure": lambda: pressure_sample(apple.sysctl("kern.memorystatus_vm_pressure_level")),
+        "free_share": lambda: free_share_sample(apple.sysctl("kern.memorystatus_level")),
+        "swap": lambda: swap_sample(apple.sysctl("vm.swapusage")),
+        "memory_states": lambda: pages_sample(apple.vm_statistics(), apple.page_size),
+        "gpu": lambda: gpu_sample(apple.run(_IOREG)),
+    }
     if macmon is not None:
         command = (macmon, "pipe", "-s", "1", "-i", _MACMON_MILLISECONDS)
-        readings.append(Reading("macmon", lambda: macmon_sample(apple.run(command))))
+        readings["macmon"] = lambda: macmon_sample(apple.run(command))
     return readings
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from draftd.hardware.monitor import Reading
+from draftd.hardware.monitor import Readings
 from draftd.hardware.sample import HardwareSample, MemoryPressure
 
 # Shares of the last ten seconds, in percent, in which some or all tasks were stalled for memory. The kernel names no
@@ -23,16 +23,16 @@ _WARN_SOME, _CRITICAL_FULL = 10.0, 10.0
 _MOUNTS = ("sys/fs/cgroup", "sys/fs/cgroup/unified")  # alone, or beside version 1
 
 
-def linux_readings(root: Path = Path("/")) -> list[Reading]:
+def linux_readings(root: Path = Path("/")) -> Readings:
     """What Linux adds to the common readings; `root` is where /proc and /sys are."""
-    return [
-        Reading("memory_states", lambda: _memory_states(root)),
-        Reading("pressure", lambda: _pressure(root)),
-        Reading("cgroup", lambda: _cgroup(root)),
-        Reading("swap", lambda: _swap(root)),
-        Reading("thermal_zones", lambda: _thermal_zones(root)),
-        Reading("fans", _fans),
-    ]
+    return {
+        "memory_states": lambda: _memory_states(root),
+        "pressure": lambda: _pressure(root),
+        "cgroup": lambda: _cgroup(root),
+        "swap": lambda: _swap(root),
+        "thermal_zones": lambda: _thermal_zones(root),
+        "fans": _fans,
+    }
 
 
 def pressure_level(stalls: str) -> MemoryPressure:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
 
 from draftd.hardware.sample import HardwareSample
 from draftd.hardware.state import HardwareView, advance
@@ -15,12 +14,8 @@ from draftd.hardware.state import HardwareView, advance
 _log = logging.getLogger("draftd.hardware")
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """One source. `read` returns a sample with only what it found; nothing there is an empty one, not an error."""
-
-    name: str
-    read: Callable[[], HardwareSample]
+Readings = dict[str, Callable[[], HardwareSample]]
+"""Sources by name. Each returns a sample with only what it found; nothing there is an empty one, not an error."""
 
 
 class HardwareProbe:
@@ -30,20 +25,19 @@ class HardwareProbe:
     so that no more threads are left behind than there are readings.
     """
 
-    def __init__(self, readings: Sequence[Reading], reading_seconds: float = 3.0) -> None:
-        self._readings = tuple(readings)
-        self._seconds = reading_seconds
+    def __init__(self, readings: Readings, reading_seconds: float = 3.0) -> None:
+        self._readings, self._seconds = readings, reading_seconds
         self._asked: dict[str, Future[HardwareSample]] = {}
         self.errors: Mapping[str, int] = {}  # failures so far by reading
 
     def sample(self) -> HardwareSample:
         """What all readings found. What one of them raises costs its own values, and so does its silence."""
         found = HardwareSample()
-        for reading in self._readings:
+        for name, read in self._readings.items():
             try:
-                found = found.merged(self._read(reading))
+                found = found.merged(self._read(name, read))
             except Exception as error:
-                self.failed(reading.name, error)
+                self.failed(name, error)
         return found
 
     def failed(self, name: str, error: Exception) -> None:
@@ -54,22 +48,22 @@ class HardwareProbe:
         if not before:
             _log.warning("cannot read %s: %r; its values are absent, further failures are only counted", name, error)
 
-    def _read(self, reading: Reading) -> HardwareSample:
-        earlier = self._asked.get(reading.name)
+    def _read(self, name: str, read: Callable[[], HardwareSample]) -> HardwareSample:
+        earlier = self._asked.get(name)
         if earlier is not None and not earlier.done():
             raise TimeoutError("an earlier reading has still not returned")
-        answer = self._asked[reading.name] = Future()
+        answer = self._asked[name] = Future()
         # Daemonic: a reading that never returns must not keep the process from ending.
-        threading.Thread(target=_answer, args=(answer, reading), name="draftd-reading", daemon=True).start()
+        threading.Thread(target=_answer, args=(answer, read), name="draftd-reading", daemon=True).start()
         wait([answer], self._seconds)
         if not answer.done():
             raise TimeoutError(f"no answer within {self._seconds:g} s")
         return answer.result()
 
 
-def _answer(answer: Future[HardwareSample], reading: Reading) -> None:
+def _answer(answer: Future[HardwareSample], read: Callable[[], HardwareSample]) -> None:
     try:
-        answer.set_result(reading.read())
+        answer.set_result(read())
     except Exception as error:
         answer.set_exception(error)
 

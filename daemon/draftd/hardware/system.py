@@ -18,7 +18,7 @@ import psutil
 from draftd.hardware.apple import SystemApple
 from draftd.hardware.darwin import darwin_readings
 from draftd.hardware.linux import linux_readings, memory_limit, processor_limit
-from draftd.hardware.monitor import HardwareProbe, Reading
+from draftd.hardware.monitor import HardwareProbe, Readings
 from draftd.hardware.sample import HardwareSample
 
 
@@ -26,21 +26,21 @@ def system_probe(mlx: Callable[[], HardwareSample]) -> HardwareProbe:
     """All readings of this platform. `mlx` reads MLX's own memory; it is called on the sampling thread."""
     readings = common_readings(mlx)
     if sys.platform == "linux":
-        readings += linux_readings()
+        readings |= linux_readings()
     elif sys.platform == "darwin":
-        readings += darwin_readings(SystemApple(), shutil.which("macmon"))
+        readings |= darwin_readings(SystemApple(), shutil.which("macmon"))
     return HardwareProbe(readings)
 
 
-def common_readings(mlx: Callable[[], HardwareSample]) -> list[Reading]:
+def common_readings(mlx: Callable[[], HardwareSample]) -> Readings:
     """What is read alike on macOS and Linux."""
     process = psutil.Process()
-    return [
-        Reading("memory", _memory),
-        Reading("process", lambda: HardwareSample(process_resident=process.memory_info().rss)),
-        Reading("mlx", mlx),
-        Reading("battery", _battery),
-    ]
+    return {
+        "memory": _memory,
+        "process": lambda: HardwareSample(process_resident=process.memory_info().rss),
+        "mlx": mlx,
+        "battery": _battery,
+    }
 
 
 def _memory() -> HardwareSample:

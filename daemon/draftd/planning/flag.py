@@ -54,7 +54,9 @@ class FlagState:
 class FlagService:
     """Owns one provider, in an OpenFeature domain of its own. Any thread."""
 
-    def __init__(self, settings: FlagSettings, journal: Journal) -> None:
+    def __init__(self, settings: FlagSettings, *, hook: Hook | None = None, journal: Journal | None = None) -> None:
+        """Writes the file when it is missing; where that cannot be done, the configured default is in force until there
+        is one. A broken file, or a server that is away, is logged and waited for."""
         self._file = FlagFile(settings.file) if settings.provider == "file" else None
         if self._file is not None:
             self._name, self._source = "flagd (file)", str(settings.file)
@@ -73,27 +75,20 @@ class FlagService:
         self._default = VARIANTS[settings.default_variant]
         self._domain = f"draftd-{uuid.uuid4().hex}"
         self._client = api.get_client(self._domain)
+        self._client.add_hooks([] if hook is None else [hook])
         self._looking = api.get_client(self._domain)  # without hooks: a look at the flag is no request's evaluation
         self._writing = threading.Lock()
-        self._journal = journal
+        self._journal = journal if journal is not None else Journal()
         self._noting = threading.Lock()
-        self._noted = ""  # the default variant that the journal knows of
         self._changed = threading.Event()
         self._error = ""
         self._quiet = _Quiet()
-
-    @classmethod
-    def open(cls, settings: FlagSettings, *, hook: Hook | None = None, journal: Journal | None = None) -> FlagService:
-        """Writes the file when it is missing; where that cannot be done, the configured default is in force until there
-        is one. A broken file, or a server that is away, is logged and waited for."""
-        service = cls(settings, journal if journal is not None else Journal())
-        try:
-            if service._file is not None and service._file.create_if_missing(settings.default_variant):
-                log.info("wrote the flag file %s", settings.file)
-        except ConfigError as error:
-            log.warning("%s; the flag is %s until there is one", error.message, settings.default_variant)
-        service._begin([] if hook is None else [hook])
-        return service
+        logging.getLogger("openfeature.contrib").addFilter(self._quiet)
+        self._begin(settings.default_variant)
+        self._noted = self.state().default_variant  # the default variant that the journal knows of
+        # Only now: a handler is told at once of the state of the provider in place, which was another one before.
+        for event, handler in self._handlers():
+            self._client.add_handler(event, handler)
 
     def evaluate(self, context: FlagContext) -> FlagResolution:
         """About 0.1 ms. Never raises."""
@@ -120,17 +115,14 @@ class FlagService:
     def state(self) -> FlagState:
         """The source as it is now, even where that is not in force yet."""
         error = self._error
-        variants, writable = tuple(VARIANTS), False
         if self._file is not None and self._file.writable:
             try:
                 document = self._file.read()
                 variants, default = flag_file.variants(document), flag_file.default_variant(document)
-                writable = True
+                return FlagState(FLAG_KEY, default, variants, self._name, True, self._source, error)
             except ValueError as broken:
-                error, default = str(broken), self._look().variant
-        else:
-            default = self._look().variant
-        return FlagState(FLAG_KEY, default, variants, self._name, writable, self._source, error)
+                error = str(broken)
+        return FlagState(FLAG_KEY, self._look().variant, tuple(VARIANTS), self._name, False, self._source, error)
 
     def set_variant(self, variant: str) -> str:
         """Makes `variant` the default and returns the previous one, once the change is in force. Blocks: not for the
@@ -159,20 +151,19 @@ class FlagService:
         api.set_provider(NoOpProvider(), self._domain)
         logging.getLogger("openfeature.contrib").removeFilter(self._quiet)
 
-    def _begin(self, hooks: list[Hook]) -> None:
-        self._client.add_hooks(hooks)
-        logging.getLogger("openfeature.contrib").addFilter(self._quiet)
+    def _begin(self, default_variant: str) -> None:
         if self._file is None:
             api.set_provider(self._provider, self._domain)  # connects in the background
-        else:
-            try:
-                api.set_provider_and_wait(self._provider, self._domain)
-            except Exception:
-                self._broken(self._reason())
-        self._noted = self.state().default_variant
-        # Only now: a handler is told at once of the state of the provider in place, which was another one before.
-        for event, handler in self._handlers():
-            self._client.add_handler(event, handler)
+            return
+        try:
+            if self._file.create_if_missing(default_variant):
+                log.info("wrote the flag file %s", self._source)
+        except ConfigError as error:
+            log.warning("%s; the flag is %s until there is one", error.message, default_variant)
+        try:
+            api.set_provider_and_wait(self._provider, self._domain)
+        except Exception:
+            self._broken(self._reason())
 
     def _handlers(self) -> tuple[tuple[ProviderEvent, Callable[[EventDetails], None]], ...]:
         return (

@@ -96,7 +96,6 @@ class Call:
         self.context = set_span_in_context(self._span, parent)
         self._method, self._arrival, self._on = method, arrival, on
         self._error: Exception | None = None
-        self._ended = False
 
     def failed(self, error: Exception) -> None:
         """The handler raised. `abort` raises too, having set its code before."""
@@ -119,10 +118,7 @@ class Call:
         return grpc.StatusCode.OK if self._error is None else grpc.StatusCode.UNKNOWN
 
     def end(self, code: grpc.StatusCode) -> None:
-        """Ends the span and records the duration, once."""
-        if self._ended:
-            return
-        self._ended = True
+        """Ends the span and records the duration."""
         now = time.time_ns()
         attributes = {a.RPC_STATUS.name: code.name}
         if code.name in _SERVER_ERRORS:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from draftd.canaries.prompts import MOST_PROMPTS, FrozenPromptError, FrozenPrompts, parse_canaries, parse_probe
+from draftd.canaries.prompts import MOST_PROMPTS, FrozenPrompts, PromptError, parse_canaries, parse_probe
 from draftd.core import WorkloadClass
 
 PROMPT: dict[str, Any] = {
@@ -68,7 +68,7 @@ def test_nothing_that_ships_is_among_the_prompts_that_speed_is_told_with() -> No
 def test_a_broken_prompt_is_named_with_file_line_field_and_what_is_allowed(
     changed: dict[str, object], named: str
 ) -> None:
-    with pytest.raises(FrozenPromptError, match=named):
+    with pytest.raises(PromptError, match=named):
         parse_probe(json.dumps({**PROMPT, **changed}), "f.jsonl")
 
 
@@ -91,14 +91,14 @@ def test_a_broken_prompt_is_named_with_file_line_field_and_what_is_allowed(
 )
 def test_a_broken_check_is_named_with_its_field(changed: dict[str, object], named: str) -> None:
     line = json.dumps({**PROMPT, "check": {**CHECK, **changed}})
-    with pytest.raises(FrozenPromptError, match=named):
+    with pytest.raises(PromptError, match=named):
         parse_canaries(line, "f.jsonl")
 
 
 def test_a_type_that_json_does_not_have_is_named() -> None:
     line = json.dumps({**PROMPT, "check": {"kind": "json_object", "keys": {"a": "text"}, "values": {}}})
     with pytest.raises(
-        FrozenPromptError, match=r"line 1: check\.json_object\.keys\.a: got 'text'; allowed: 'string', 'integer'"
+        PromptError, match=r"line 1: check\.json_object\.keys\.a: got 'text'; allowed: 'string', 'integer'"
     ):
         parse_canaries(line, "f.jsonl")
 
@@ -114,12 +114,12 @@ def test_a_type_that_json_does_not_have_is_named() -> None:
     ],
 )
 def test_a_broken_file_is_named_with_its_line(text: str, named: str) -> None:
-    with pytest.raises(FrozenPromptError, match=named):
+    with pytest.raises(PromptError, match=named):
         parse_probe(text, "f.jsonl")
 
 
 def test_a_file_cannot_have_more_prompts_than_are_kept_in_memory() -> None:
     lines = [json.dumps({**PROMPT, "id": str(number)}) for number in range(MOST_PROMPTS + 1)]
     assert len(parse_probe("\n".join(lines[:-1]), "f.jsonl")) == MOST_PROMPTS
-    with pytest.raises(FrozenPromptError, match="257 prompts"):
+    with pytest.raises(PromptError, match="257 prompts"):
         parse_probe("\n".join(lines), "f.jsonl")

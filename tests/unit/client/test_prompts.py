@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from draftd.canaries.prompts import PromptError
 from draftd.cli.options import parse_assignments
-from draftd.client.prompts import PromptError, from_file, from_texts, held_out, shorten, spread
+from draftd.client.prompts import from_file, from_texts, held_out, shorten, spread
 from draftd.core import WorkloadClass
 from draftd.errors import ConfigError
 from tests.conftest import NanoPair

@@ -262,7 +262,7 @@ def test_without_apples_libraries_every_reading_fails_alone() -> None:
     readings = darwin.darwin_readings(SystemApple(), "/nowhere/macmon")
     probe = HardwareProbe(readings)
     assert probe.sample() == HardwareSample()
-    assert probe.errors == {reading.name: 1 for reading in readings}
+    assert probe.errors == dict.fromkeys(readings, 1)
 
 
 def test_a_command_is_bounded_and_its_failure_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from draftd.hardware.monitor import HardwareMonitor, HardwareProbe, Reading
+from draftd.hardware.monitor import HardwareMonitor, HardwareProbe, Readings
 from draftd.hardware.sample import HardwareSample, MemoryPressure
 from draftd.hardware.system import common_readings
 from tests.waiting import until
 
 CRITICAL = HardwareSample(memory_pressure=MemoryPressure.CRITICAL)
-SWAP = Reading("swap", lambda: HardwareSample(swap_used=0))
+SWAP: Readings = {"swap": lambda: HardwareSample(swap_used=0)}
 
 
 def fails() -> HardwareSample:
@@ -62,8 +62,8 @@ def hanging() -> Iterator[Hanging]:
 
 
 def test_a_failing_reading_costs_only_its_own_values(caplog: pytest.LogCaptureFixture) -> None:
-    total = Reading("total", lambda: HardwareSample(memory_total=24))
-    probe = HardwareProbe([total, Reading("broken", fails), SWAP])
+    total: Readings = {"total": lambda: HardwareSample(memory_total=24)}
+    probe = HardwareProbe({**total, "broken": fails, **SWAP})
     assert probe.sample() == HardwareSample(memory_total=24, swap_used=0)
     before = probe.errors
     assert probe.sample() == HardwareSample(memory_total=24, swap_used=0)
@@ -83,7 +83,7 @@ def test_a_hanging_reading_costs_one_thread() -> None:
         released.wait(60)
         return HardwareSample(gpu_memory=7)
 
-    probe = HardwareProbe([Reading("gpu", hangs), SWAP], reading_seconds=0.05)
+    probe = HardwareProbe({"gpu": hangs, **SWAP}, reading_seconds=0.05)
     threads = threading.active_count()
     for _ in range(5):
         assert probe.sample().gpu_memory is None
@@ -97,7 +97,7 @@ def test_a_hanging_reading_costs_one_thread() -> None:
 
 def test_a_sample_leaves_no_thread() -> None:
     threads = threading.active_count()
-    HardwareProbe([SWAP, Reading("broken", fails)]).sample()
+    HardwareProbe({**SWAP, "broken": fails}).sample()
     until(lambda: threading.active_count() == threads)
 
 

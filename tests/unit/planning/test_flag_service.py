@@ -41,7 +41,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def service(path: Path) -> Iterator[FlagService]:
-    service = FlagService.open(FlagSettings(file=path))
+    service = FlagService(FlagSettings(file=path))
     yield service
     service.close()
 
@@ -54,7 +54,7 @@ def document(default: str = "on", targeting: dict[str, Any] | None = None) -> st
 
 
 def test_a_missing_file_is_written_with_the_configured_default(path: Path) -> None:
-    service = FlagService.open(FlagSettings(file=path, default_variant="off"))
+    service = FlagService(FlagSettings(file=path, default_variant="off"))
     try:
         assert json.loads(path.read_text())["flags"][FLAG_KEY]["defaultVariant"] == "off"
         assert service.evaluate(ANY).value is False
@@ -78,7 +78,7 @@ def test_a_watcher_that_raises_watches_on(path: Path, monkeypatch: pytest.Monkey
         look(watcher)
 
     monkeypatch.setattr(FileWatcher, "safe_load_data", failing)
-    service = FlagService.open(FlagSettings(file=path))
+    service = FlagService(FlagSettings(file=path))
     try:
         path.write_text(document("off"))
         until(lambda: not service.evaluate(ANY).value, 30)
@@ -140,7 +140,7 @@ def test_a_deleted_file_leaves_the_last_good_state_and_is_written_anew(service: 
 def test_a_file_that_is_broken_from_the_start_gives_the_default_and_recovers(path: Path) -> None:
     path.parent.mkdir()
     path.write_text("nonsense")
-    service = FlagService.open(FlagSettings(file=path, default_variant="off"))
+    service = FlagService(FlagSettings(file=path, default_variant="off"))
     try:
         resolution = service.evaluate(ANY)
         assert (resolution.value, resolution.reason) == (False, "ERROR")
@@ -170,7 +170,7 @@ def test_a_link_is_followed_and_stays(tmp_path: Path) -> None:
     real.write_text(document())
     real.chmod(0o600)
     link.symlink_to(real)
-    service = FlagService.open(FlagSettings(file=link))
+    service = FlagService(FlagSettings(file=link))
     try:
         service.set_variant("off")
     finally:
@@ -185,7 +185,7 @@ def test_a_path_that_cannot_be_written_leaves_the_default_in_force(
     variant: Literal["on", "off"], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
-    service = FlagService.open(FlagSettings(file=tmp_path / "file" / "flags.json", default_variant=variant))
+    service = FlagService(FlagSettings(file=tmp_path / "file" / "flags.json", default_variant=variant))
     try:
         assert service.evaluate(ANY).value is (variant == "on")
         with pytest.raises(FlagReadOnly, match="can be written"):
@@ -200,14 +200,14 @@ def test_what_a_killed_daemon_left_of_the_file_is_removed(tmp_path: Path) -> Non
     old.touch()
     new.touch()  # another daemon's, which is about to replace the file
     os.utime(old, (time.time() - 120, time.time() - 120))
-    FlagService.open(FlagSettings(file=tmp_path / "flags.json")).close()
+    FlagService(FlagSettings(file=tmp_path / "flags.json")).close()
     assert not old.exists()
     assert new.exists()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # gRPC's own, when closed early
 def test_a_flagd_server_that_is_away_gives_the_default_and_takes_no_writes() -> None:
-    service = FlagService.open(FlagSettings(provider="flagd", host="127.0.0.1", port=9))
+    service = FlagService(FlagSettings(provider="flagd", host="127.0.0.1", port=9))
     try:
         assert service.evaluate(ANY).reason == "ERROR"
         assert service.evaluate(ANY).value is True
@@ -227,7 +227,7 @@ def test_the_hook_hears_each_evaluation_with_its_context(path: Path) -> None:
         ) -> None:
             heard.append((hook_context.evaluation_context.targeting_key, details.variant))
 
-    service = FlagService.open(FlagSettings(file=path), hook=Listen())
+    service = FlagService(FlagSettings(file=path), hook=Listen())
     try:
         service.evaluate(FlagContext("model", caller="someone"))
     finally:
@@ -254,7 +254,7 @@ def test_a_flagd_server_is_followed_and_its_loss_leaves_the_last_good_state() ->
     sync_pb2_grpc.add_FlagSyncServiceServicer_to_server(flagd, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    service = FlagService.open(FlagSettings(provider="flagd", host="127.0.0.1", port=port, default_variant="off"))
+    service = FlagService(FlagSettings(provider="flagd", host="127.0.0.1", port=port, default_variant="off"))
     prose = FlagContext("model", WorkloadClass.PROSE)
     try:
         until(lambda: service.evaluate(ANY).value)
@@ -277,7 +277,7 @@ def told(journal: Journal) -> list[tuple[str, str, str]]:
 
 def test_a_flip_is_in_the_journal_once(path: Path) -> None:
     journal = Journal()
-    service = FlagService.open(FlagSettings(file=path), journal=journal)
+    service = FlagService(FlagSettings(file=path), journal=journal)
     try:
         assert told(journal) == []
         for variant in ("off", "off", "on"):
@@ -295,7 +295,7 @@ def test_a_flip_is_in_the_journal_once(path: Path) -> None:
 
 def test_an_edit_by_hand_that_changes_no_default_is_no_transition(path: Path) -> None:
     journal = Journal()
-    service = FlagService.open(FlagSettings(file=path), journal=journal)
+    service = FlagService(FlagSettings(file=path), journal=journal)
     try:
         path.write_text(document("on", targeting=PROSE_OFF))
         until(lambda: not service.evaluate(FlagContext("model", WorkloadClass.PROSE)).value)
@@ -310,7 +310,7 @@ def test_an_edit_by_hand_that_changes_no_default_is_no_transition(path: Path) ->
 
 def test_a_flip_right_after_an_edit_leaves_neither_out(path: Path) -> None:
     journal = Journal()
-    service = FlagService.open(FlagSettings(file=path), journal=journal)
+    service = FlagService(FlagSettings(file=path), journal=journal)
     try:
         path.write_text(document("off"))
         service.set_variant("on")
@@ -328,7 +328,7 @@ def test_a_look_at_the_flag_is_no_evaluation(path: Path) -> None:
         ) -> None:
             heard.append(hook_context.flag_key)
 
-    service = FlagService.open(FlagSettings(file=path), hook=Listen())
+    service = FlagService(FlagSettings(file=path), hook=Listen())
     try:
         assert service.default_value() is True
         service.set_variant("off")
@@ -348,7 +348,7 @@ def test_what_a_flagd_server_changes_is_in_the_journal_and_unknown_before_it_ans
     server = grpc.server(ThreadPoolExecutor(4))
     sync_pb2_grpc.add_FlagSyncServiceServicer_to_server(flagd, server)
     port = server.add_insecure_port("127.0.0.1:0")
-    service = FlagService.open(FlagSettings(provider="flagd", host="127.0.0.1", port=port), journal=journal)
+    service = FlagService(FlagSettings(provider="flagd", host="127.0.0.1", port=port), journal=journal)
     try:
         assert service.default_value() is None
         server.start()
