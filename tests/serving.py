@@ -87,7 +87,7 @@ class Served:
         try:
             self.loop = asyncio.get_running_loop()
             self.journal = Journal()
-            self.flags = FlagService.open(self.settings.flag, journal=self.journal)
+            self.flags = FlagService(self.settings.flag, journal=self.journal)
             mode = self.settings.engine.depth_mode
             self.in_force = LevelInForce(configured_ladder(self.settings), self.journal)
             self.planner = Planner(self.flags, self.in_force, depth_mode=mode)

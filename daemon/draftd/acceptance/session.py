@@ -23,7 +23,7 @@ import grpc
 from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.samples import sampling
 from draftd.acceptance.ticks import Arm, Chunk, Granted, Place, Served, Stage, Tick
-from draftd.client.asking import Answer, Ask, gather, send
+from draftd.client.asking import Answer, Ask, gather
 from draftd.client.client import CallError
 from draftd.core import DecodeMode, DepthMode, FallbackLevel, FinishReason, ModePreference, SamplingParams
 from draftd.errors import DraftdError, FieldError
@@ -182,7 +182,7 @@ def capture(client: DraftdClient, ask: Ask, *, timeout: float) -> Capture:
     failure, clock = None, time.perf_counter
     asked_at, began = time.time(), clock()
     try:
-        for response in send(client, ask, timeout):
+        for response in client.generate(**vars(ask), timeout=timeout):
             arrivals.append(clock() - began)
             responses.append(response)
     except CallError as failed:

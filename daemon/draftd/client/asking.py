@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from draftd.client.client import DraftdClient, Message
@@ -14,9 +14,10 @@ from draftd.protocol import DECODED, draft_counts
 from draftd.v1 import inference_pb2 as pb
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ask:
-    """One question to a daemon: `messages`, a raw `prompt`, or `tokens`. What is None is left to the daemon."""
+    """One question to a daemon: `messages`, a raw `prompt`, or `tokens`. What is None is left to the daemon. Its `vars`
+    are what `DraftdClient.generate` takes."""
 
     messages: tuple[Message, ...] | None = None
     prompt: str | None = None
@@ -80,12 +81,6 @@ def connect(target: str, token: str | None, tls_ca: str | None) -> DraftdClient:
     return DraftdClient(
         target, token, ca, tls_cert=own[0], tls_key=own[1], tls=tls_ca is not None or own[0] is not None
     )
-
-
-def send(client: DraftdClient, ask: Ask, timeout: float | None = None) -> Iterator[pb.GenerateResponse]:
-    """The stream that answers it; closing the iterator cancels the request. `timeout` is in seconds."""
-    asked = {field.name: getattr(ask, field.name) for field in fields(ask)}
-    return client.generate(**asked, timeout=timeout)
 
 
 def gather(stream: Iterable[pb.GenerateResponse], on_pieces: Callable[[Sequence[Piece]], None] | None = None) -> Answer:

@@ -24,7 +24,7 @@ from openfeature.hook import Hook
 from openfeature.provider import ProviderStatus
 from openfeature.provider.no_op_provider import NoOpProvider
 
-from draftd.errors import ConfigError, DeadlineExceeded, FlagReadOnly
+from draftd.errors import DeadlineExceeded, FlagReadOnly
 from draftd.fallback.journal import Journal, Subject
 from draftd.planning import flag_file
 from draftd.planning.flag_file import FLAG_KEY, VARIANTS, FlagFile, FlagResolution
@@ -82,8 +82,7 @@ class FlagService:
         self._noting = threading.Lock()
         self._changed = threading.Event()
         self._error = ""
-        self._quiet = _Quiet()
-        logging.getLogger("openfeature.contrib").addFilter(self._quiet)
+        logging.getLogger("openfeature.contrib").addFilter(_quiet)
         self._begin(settings.default_variant)
         self._noted = self.state().default_variant  # the default variant that the journal knows of
         # Only now: a handler is told at once of the state of the provider in place, which was another one before.
@@ -149,7 +148,7 @@ class FlagService:
         for event, handler in self._handlers():
             self._client.remove_handler(event, handler)
         api.set_provider(NoOpProvider(), self._domain)
-        logging.getLogger("openfeature.contrib").removeFilter(self._quiet)
+        logging.getLogger("openfeature.contrib").removeFilter(_quiet)
 
     def _begin(self, default_variant: str) -> None:
         if self._file is None:
@@ -158,8 +157,9 @@ class FlagService:
         try:
             if self._file.create_if_missing(default_variant):
                 log.info("wrote the flag file %s", self._source)
-        except ConfigError as error:
-            log.warning("%s; the flag is %s until there is one", error.message, default_variant)
+        except OSError as error:
+            said = f"{self._source} cannot be written ({error.strerror})"
+            log.warning("%s; the flag is %s until there is one", said, default_variant)
         try:
             api.set_provider_and_wait(self._provider, self._domain)
         except Exception:
@@ -236,8 +236,6 @@ class FlagService:
         return False
 
 
-class _Quiet(logging.Filter):
+def _quiet(record: logging.LogRecord) -> bool:
     """Drops the file watcher's own tracebacks, one a poll: `FlagService` says it once, in a line."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return record.funcName != "handle_error"
+    return record.funcName != "handle_error"

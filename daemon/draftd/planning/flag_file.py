@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from draftd.errors import ConfigError, FlagReadOnly, InvalidRequest
+from draftd.errors import FlagReadOnly, InvalidRequest
 from draftd.fallback.store import remove_leftovers, replace_file
 
 FLAG_KEY = "speculative-decoding"
@@ -90,15 +90,12 @@ class FlagFile:
         self.path = path
 
     def create_if_missing(self, variant: str) -> bool:
-        """Whether it was written. Raises ConfigError where it cannot be."""
+        """Whether it was written. Raises OSError where it cannot be."""
         remove_leftovers(self.path, _LEFT_SECONDS)
         if self.path.exists():
             return False
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._write(with_default_variant({"$schema": _SCHEMA, "flags": {}}, variant))
-        except OSError as error:
-            raise ConfigError("flag.file", str(self.path), f"a path that can be written ({error.strerror})") from None
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._write(with_default_variant({"$schema": _SCHEMA, "flags": {}}, variant))
         return True
 
     def read(self) -> Document:
@@ -125,20 +122,15 @@ class FlagFile:
         try:
             if self.create_if_missing(variant):
                 return ""
-        except ConfigError as error:
-            raise FlagReadOnly(error.message) from None
-        try:
             document = self.read()
+            changed = with_default_variant(document, variant)
+            if changed != document:
+                self._write(changed)
+            return default_variant(document)
         except ValueError as error:
             raise FlagReadOnly(f"{self.path} is broken and is left as it is: {error}") from None
-        previous = default_variant(document)
-        changed = with_default_variant(document, variant)
-        if changed != document:
-            try:
-                self._write(changed)
-            except OSError as error:
-                raise FlagReadOnly(f"{self.path} cannot be written: {error.strerror}") from None
-        return previous
+        except OSError as error:
+            raise FlagReadOnly(f"{self.path} cannot be written: {error.strerror}") from None
 
     def _write(self, document: Document) -> None:
         target = self.path.resolve()

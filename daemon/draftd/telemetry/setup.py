@@ -78,14 +78,12 @@ class Telemetry:
         guard, pipeline = Guard(), Pipeline()
         try:
             pipeline = build(service_version)
-            capture = settings.capture_content
-            return cls(pipeline, sources, guard, service_version=service_version, capture_content=capture)
         except ValueError as error:
             _log.error("telemetry is off: %s", error)
         except Exception as error:
             guard.caught("start", error)
-        pipeline.shutdown(0.0)
-        return cls(guard=guard)
+        capture = settings.capture_content
+        return cls(pipeline, sources, guard, service_version=service_version, capture_content=capture)
 
     @property
     def exporting(self) -> bool:

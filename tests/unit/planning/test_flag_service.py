@@ -188,7 +188,7 @@ def test_a_path_that_cannot_be_written_leaves_the_default_in_force(
     service = FlagService(FlagSettings(file=tmp_path / "file" / "flags.json", default_variant=variant))
     try:
         assert service.evaluate(ANY).value is (variant == "on")
-        with pytest.raises(FlagReadOnly, match="can be written"):
+        with pytest.raises(FlagReadOnly, match="cannot be written"):
             service.set_variant("on")
     finally:
         service.close()

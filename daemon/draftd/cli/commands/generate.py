@@ -14,7 +14,7 @@ from rich.text import Text
 from draftd.canaries.prompts import PromptError
 from draftd.cli import options, output
 from draftd.cli.figures import length, milliseconds, percent, rate
-from draftd.client.asking import Answer, Ask, Piece, gather, send
+from draftd.client.asking import Answer, Ask, Piece, gather
 from draftd.client.client import Message
 from draftd.core import DecodeMode, ModePreference, SamplingParams, WorkloadClass
 from draftd.errors import DraftdError
@@ -75,7 +75,7 @@ def command(
             caller=caller,
             **asdict(drafting),
         )
-        stream = send(client, asked)
+        stream = client.generate(**vars(asked))
         if json:
             output.print_json(document(gather(stream)))
             return
