@@ -142,8 +142,12 @@ class DraftdClient:
     ) -> Iterator[pb.GenerateResponse]:
         """Streams one answer to a raw prompt, chat messages, or token ids. The request is sent when iteration begins;
         closing the iterator cancels it."""
+        chat = [pb.ChatMessage(role=role, content=content) for role, content in messages or ()]
         request = pb.GenerateRequest(
             prompt=prompt,
+            chat=None if messages is None else pb.ChatInput(messages=chat),
+            tokens=None if tokens is None else pb.TokenInput(ids=tokens),
+            sampling=None if sampling is None else pb.SamplingParams(**asdict(sampling)),
             max_tokens=max_tokens,
             stop=stop,
             mode=number(pb.DecodeMode, mode),
@@ -153,13 +157,6 @@ class DraftdClient:
             workload=number(pb.WorkloadClass, workload),
             caller=caller,
         )
-        if messages is not None:
-            chat = [pb.ChatMessage(role=role, content=content) for role, content in messages]
-            request.chat.messages.extend(chat)
-        if tokens is not None:
-            request.tokens.ids.extend(tokens)
-        if sampling is not None:
-            request.sampling.CopyFrom(pb.SamplingParams(**asdict(sampling)))
         return self.generate_raw(request, timeout=timeout)
 
     def generate_raw(

@@ -108,7 +108,10 @@ def decide(
         notes.append(f"request: max_draft_tokens {wish.max_draft_tokens} lowered to the daemon's {depth}")
     elif wish.max_draft_tokens is not None:
         depth = wish.max_draft_tokens
-    others = _alternatives(wish, drafter, model) if mode is DepthMode.AUTOMATIC else frozenset()
+    others: frozenset[DrafterName] = frozenset()
+    if wish.drafter is None and mode is DepthMode.AUTOMATIC:
+        # In steps where it pays more. It is the lightest, so that no level excludes it, and needs no weights in memory.
+        others = frozenset({PROMPT_LOOKUP} & set(model.drafters) - {drafter})
     reason = "; ".join(notes)
     return DecodePlan(DecodeMode.SPECULATIVE, depth, drafter, ceiling.kind, flag.variant, reason, mode, others)
 
@@ -122,13 +125,6 @@ def _drafter(wish: Wish, ceiling: LadderLevel) -> DrafterName:
     if ceiling.kind is FallbackLevel.LIGHT_DRAFT and drafter_cost_rank(wish.drafter) < drafter_cost_rank(allowed):
         return allowed
     return wish.drafter
-
-
-def _alternatives(wish: Wish, drafter: DrafterName, model: ModelInfo) -> frozenset[DrafterName]:
-    """What may draft in the drafter's place in steps where it pays more: only what is lighter, so that no level of the
-    ladder excludes it, and needs no weights beside those that the level holds. A client that names a drafter gets
-    it."""
-    return frozenset() if wish.drafter is not None else frozenset({PROMPT_LOOKUP} & set(model.drafters) - {drafter})
 
 
 def _missing(drafter: DrafterName, wish: Wish, model: ModelInfo) -> str:
