@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -26,7 +27,7 @@ _MOUNTS = ("sys/fs/cgroup", "sys/fs/cgroup/unified")  # alone, or beside version
 def linux_readings(root: Path = Path("/")) -> Readings:
     """What Linux adds to the common readings; `root` is where /proc and /sys are."""
     return {
-        "memory_states": lambda: _memory_states(root),
+        "memory_states": _memory_states,
         "pressure": lambda: _pressure(root),
         "cgroup": lambda: _cgroup(root),
         "swap": lambda: _swap(root),
@@ -46,19 +47,14 @@ def pressure_level(stalls: str) -> MemoryPressure:
 
 
 def fields_of(text: str) -> dict[str, int]:
-    """The numbers of `Name: 12 kB` or `name 12` lines, as written."""
-    return {name: int(number) for name, number in re.findall(r"^([\w()]+):?\s+(\d+)", text, re.MULTILINE)}
+    """The numbers of `name 12` lines."""
+    return {name: int(number) for name, number in re.findall(r"^(\w+) (\d+)", text, re.MULTILINE)}
 
 
-def _memory_states(root: Path) -> HardwareSample:
-    text = _text(root / "proc/meminfo")
-    if text is None:
-        return HardwareSample()
-    sizes = {name: size * 1024 for name, size in fields_of(text).items()}
-    free, buffers = sizes["MemFree"], sizes["Buffers"]
-    cached = sizes["Cached"] + sizes.get("SReclaimable", 0)
-    states = {"free": free, "buffers": buffers, "cached": cached}
-    return HardwareSample(memory_states={"used": max(0, sizes["MemTotal"] - free - buffers - cached), **states})
+def _memory_states() -> HardwareSample:
+    memory: Any = psutil.virtual_memory()  # it says more on Linux than elsewhere
+    states = {"free": memory.free, "buffers": memory.buffers, "cached": memory.cached}
+    return HardwareSample(memory_states={"used": max(0, memory.total - sum(states.values())), **states})
 
 
 def _pressure(root: Path) -> HardwareSample:

@@ -30,7 +30,9 @@ MemAvailable:   24093628 kB
 Buffers:          100000 kB
 Cached:          3000000 kB
 SwapCached:            0 kB
-Active(anon):     123456 kB
+Active:           123456 kB
+Inactive:         123456 kB
+Shmem:                 0 kB
 SReclaimable:     400000 kB
 """
 
@@ -85,12 +87,15 @@ def test_stalls_that_cannot_be_read_are_an_error(text: str) -> None:
 
 def test_an_empty_machine_has_no_values_and_no_errors(tmp_path: Path) -> None:
     found = sample(tmp_path)
-    absent = ("memory_states", "memory_pressure", "cgroup_limit", "cgroup_used", "swap_in_pages", "swap_in_bytes")
-    assert [getattr(found, name) for name in (*absent, "temperatures")] == [None] * 7
+    absent = ("memory_pressure", "cgroup_limit", "cgroup_used", "swap_in_pages", "swap_in_bytes")
+    assert [getattr(found, name) for name in (*absent, "temperatures")] == [None] * 6
 
 
-def test_memory_states_add_up_to_the_total(tmp_path: Path) -> None:
-    found = sample(tree(tmp_path, {"proc/meminfo": MEMINFO})).memory_states
+def test_memory_states_add_up_to_the_total(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "meminfo").write_text(MEMINFO)
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
+    found = linux_readings()["memory_states"]().memory_states
+    assert found is not None
     assert found == {
         "used": 1_184_096 * KIB,
         "free": 20_000_000 * KIB,
@@ -155,7 +160,7 @@ def test_fans_go_by_chip_and_number(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_broken_file_costs_only_its_own_values(tmp_path: Path) -> None:
-    files = {"proc/pressure/memory": "nonsense", "proc/meminfo": MEMINFO, "proc/vmstat": "pswpin 7\n"}
+    files = {"proc/pressure/memory": "nonsense", "proc/vmstat": "pswpin 7\n"}
     probe = HardwareProbe(linux_readings(tree(tmp_path, files)))
     found = probe.sample()
     assert found.memory_pressure is None
