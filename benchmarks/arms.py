@@ -132,7 +132,7 @@ def daemon(model: str, draft: str, endpoint: str | None, checkout: Path | None =
             serving([*command, "--max-draft-tokens", "16"], environ, timeout=_START_SECONDS) as child,
             DraftdClient(child.address) as client,
         ):
-            client.wait_ready(_START_SECONDS)
+            client.loaded(_START_SECONDS)
             yield client
 
 

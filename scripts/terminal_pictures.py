@@ -41,7 +41,7 @@ def main() -> int:
 
 def _watch(picture: Path, folder: Path) -> None:
     with own_daemon() as daemon, DraftdClient(daemon.address) as client:
-        client.wait_ready(120)
+        client.loaded(120)
 
         def ask() -> None:
             for prompt, workload in _PROMPTS:

@@ -77,7 +77,7 @@ class Served:
         self.target = f"localhost:{self.port}"
         self.client = DraftdClient(self.target, token, **(client or {}))
         if wait:
-            self.client.wait_ready(60)
+            until(self.client.serving, 60)
 
     def _run(self) -> None:
         with contextlib.suppress(BaseException):

@@ -39,7 +39,7 @@ def daemon(
             serving(command, base | dict(environ or {}), timeout=_START_SECONDS) as child,
             DraftdClient(child.address) as client,
         ):
-            client.wait_ready(_START_SECONDS)
+            client.loaded(_START_SECONDS)
             yield client
 
 

@@ -26,6 +26,7 @@ from draftd.core import ModePreference
 from draftd.v1 import inference_pb2 as pb
 from tests.scripted_daemon import scripted_daemon
 from tests.ticking import place
+from tests.waiting import until
 from tests.wire import Message, relaying
 
 _STEP = 0.008
@@ -67,7 +68,7 @@ def heard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Heard]]:
         relaying(daemon.port) as relay,
         DraftdClient(relay.target) as client,
     ):
-        client.wait_ready(30)
+        until(client.serving, 30)
         found, began = [], time.perf_counter()
         for number in range(_ASKED):
             relay.asked.clear()

@@ -55,7 +55,7 @@ def test_transitions_are_marked_and_what_is_tried_out_is_answered(tmp_path: Path
         ) as address,
         DraftdClient(address) as client,
     ):
-        client.wait_ready(60)
+        until(client.serving, 60)
         run = client.canaries()
         assert (run.verdict, len(run.results)) == ("good", 24), run.reason
         assert not any(result.diverged for result in run.results)
@@ -83,7 +83,7 @@ def test_a_grafana_that_hangs_keeps_no_daemon_from_stepping_nor_from_stopping_in
 
     with serving(hang) as url:
         with composed(DAEMON.format(url=url), tmp_path, {}) as address, DraftdClient(address) as client:
-            client.wait_ready(60)
+            until(client.serving, 60)
             client.hold_level(FallbackLevel.AUTOREGRESSIVE)
             assert asked.wait(30)
             assert marks[0].body["tags"] == [

@@ -90,7 +90,7 @@ def test_a_daemon_that_is_killed_at_any_moment_comes_back_as_it_was_or_one_step_
                 assert whole(history), history
                 assert history[-1].current.split()[0] == state.ladder[state.position].level, said
             assert not list((tmp_path / "state").glob(".*")), "nothing half written is left"
-            client.wait_ready(120)
+            until(client.serving, 120)
             client.hold_level(FallbackLevel.FULL)
             until(lambda: client.level().position == 0, 60)
             asked = Asked()

@@ -10,6 +10,7 @@ import psutil
 from draftd.client.client import DraftdClient
 from tests.composed import composed
 from tests.otlp import OtlpReceiver
+from tests.waiting import until
 
 DAEMON = """
 import sys
@@ -33,7 +34,7 @@ def test_a_real_sample_is_on_the_metrics_and_on_the_span(tmp_path: Path) -> None
         composed(DAEMON, tmp_path, receiver.environ()) as address,
         DraftdClient(address) as client,
     ):
-        client.wait_ready(30)
+        until(client.serving, 30)
         time.sleep(0.5)  # a few samples
         assert list(client.generate("a prompt", max_tokens=4, timeout=60))
 

@@ -21,6 +21,7 @@ from draftd.v1 import inference_pb2 as pb
 from tests.composed import composed
 from tests.live_check import findings, violations
 from tests.otlp import OtlpReceiver
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -124,7 +125,7 @@ def test_four_places_say_the_same_number(tmp_path: Path) -> None:
         DraftdClient(address) as client,
         ThreadPoolExecutor(10) as pool,
     ):
-        client.wait_ready(30)
+        until(client.serving, 30)
         list(pool.map(lambda n: received.ask(client, n), range(REQUESTS)))
         status = client.status()
         while status.active_requests or status.queued_requests:

@@ -19,6 +19,7 @@ from draftd.core import ModePreference, WorkloadClass
 from draftd.v1 import inference_pb2 as pb
 from tests import forked
 from tests.otlp import OtlpReceiver, SpanRecord
+from tests.waiting import until
 
 DRAIN = 5.0
 FLUSH = 3.0
@@ -68,7 +69,7 @@ def daemon(tmp_path: Path, environ: dict[str, str]) -> Iterator[Daemon]:
         forked.daemon(forked.program, DAEMON, environ=environment) as process,
         DraftdClient(process.address) as client,
     ):
-        client.wait_ready(60)
+        until(client.serving, 60)
         yield Daemon(process, client)
 
 

@@ -102,8 +102,7 @@ def measured(which: Which, *, block_length: int = 0) -> Iterator[DraftdClient]:
         else:
             client = connect(which.target, which.token, which.tls_ca)
         stack.callback(client.close)
-        client.status()  # no daemon at all is an error at once; one that loads is waited for
-        client.wait_ready(_READY_SECONDS)
+        client.loaded(_READY_SECONDS)  # no daemon at all is an error at once; one that loads is waited for
         if which.target is not None:
             stack.enter_context(held(client))
         yield client

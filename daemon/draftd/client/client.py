@@ -241,14 +241,6 @@ class DraftdClient:
             return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
         return False
 
-    def wait_ready(self, timeout: float) -> None:
-        """Raises TimeoutError when the daemon does not serve within `timeout` seconds."""
-        deadline = time.monotonic() + timeout
-        while not self.serving(timeout=max(0.1, min(2.0, deadline - time.monotonic()))):
-            if time.monotonic() >= deadline:
-                raise TimeoutError(f"{self.target} does not serve after {timeout:g} s")
-            time.sleep(0.05)
-
     def _begin(self, method: Any, request: Any, timeout: float | None) -> Any:
         # A stream that is begun and belongs to none of gRPC's threads yet keeps its channel from ever closing.
         with _deferred():
