@@ -30,6 +30,7 @@ from benchmarks.arms import Draftd, Prompt, daemon
 from benchmarks.ratios import Tick
 from benchmarks.run import load_prompts
 from draftd.acceptance.folder import RunFolder
+from draftd.acceptance.samples import sampling
 from draftd.acceptance.session import ANSWER_SECONDS, Session, capture
 from draftd.acceptance.statistics import Interval, bootstrap
 from draftd.acceptance.ticks import Place, Stage
@@ -117,7 +118,7 @@ def measure(session: Session, prompts: Sequence[Prompt], repetition: int, args: 
 def _asking(session: Session, name: str, arm: str, repetition: int, args: argparse.Namespace) -> Iterator[Answers]:
     if arm == "harness":
         harness = Harness(session, name, MODES[name], args.depth, args.tokens)
-        with session.sampling(Stage.SWEEP) as mark:
+        with sampling(session, Stage.SWEEP, session.folder.keep_sample) as mark:
             mark(name)
             yield lambda prompt: harness.answer(prompt, repetition)
     else:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from draftd.acceptance.folder import RunError, RunFolder
 from draftd.acceptance.options import QualityOptions
+from draftd.acceptance.samples import sampling
 from draftd.acceptance.session import Advance, ErrorLimit, Progress, Session
 from draftd.acceptance.statistics import Interval, bootstrap
 from draftd.acceptance.sweep.plan import Step, measured, pending
@@ -54,7 +55,7 @@ def run_quality(session: Session, options: QualityOptions, model: pb.GetModelRes
     missing, total = pending(steps, measured(session.folder.ticks(Stage.QUALITY))), len(steps)
     how: dict[str, Any] = {"chat": model.chat_template, "seed": options.seed, "timeout": _ANSWER_SECONDS}
     errors, folding, took = ErrorLimit(), not model.chat_template, 0.0
-    with session.sampling(Stage.QUALITY) as mark:
+    with sampling(session, Stage.QUALITY, session.folder.keep_sample) as mark:
         for at, step in enumerate(missing):
             left = took / at * (len(missing) - at) if at else None
             doing = f"{step.arm.id} · {step.prompts[0].name}"

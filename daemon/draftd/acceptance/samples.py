@@ -13,7 +13,7 @@ from draftd.acceptance.ticks import Stage
 from draftd.v1 import control_pb2 as control
 
 if TYPE_CHECKING:
-    from draftd.client.client import DraftdClient
+    from draftd.acceptance.session import Session
 
 _CALL_SECONDS = 5.0
 
@@ -110,18 +110,13 @@ def _name(kind: type, value: int | None) -> str | None:
 
 @contextlib.contextmanager
 def sampling(
-    client: DraftdClient,
-    stage: Stage,
-    session: int,
-    session_began: float,
-    keep: Callable[[Sample], None],
-    period_seconds: float = 1.0,
+    session: Session, stage: Stage, keep: Callable[[Sample], None], period_seconds: float = 1.0
 ) -> Iterator[Callable[[str], None]]:
     """Asks the daemon how the machine is, every so often, on a thread of its own, until the block ends. It is given
     `mark`, which is told the arm that is in hand from then on.
 
-    A call that fails leaves a gap: whether the daemon still answers, the requests say. `session_began` is
-    time.perf_counter() when the session did. `keep` is called on the sampler's thread.
+    A call that fails leaves a gap: whether the daemon still answers, the requests say. `keep` is called on the
+    sampler's thread.
     """
     from draftd.client.client import CallError  # brings gRPC in: who only reads samples does without
 
@@ -135,8 +130,8 @@ def sampling(
         while True:
             asked = arm
             with contextlib.suppress(CallError):
-                status = client.status(timeout=_CALL_SECONDS)
-                keep(sample(status, stage, session, asked, time.perf_counter() - session_began))
+                status = session.client.status(timeout=_CALL_SECONDS)
+                keep(sample(status, stage, session.number, asked, time.perf_counter() - session.began))
             if stop.wait(period_seconds):
                 return
 

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 
 from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.samples import sampling
 from draftd.acceptance.ticks import Arm, Chunk, Granted, Place, Served, Stage, Tick
 from draftd.client.asking import Answer, Ask, gather
 from draftd.client.client import CallError
@@ -85,11 +84,6 @@ class Session:
         manifest = self.folder.manifests().get(self.number)
         said = manifest.settings.get("engine.max_batch", "") if manifest is not None else ""
         return int(said) if said.isdecimal() else None
-
-    def sampling(
-        self, stage: Stage, period_seconds: float = 1.0
-    ) -> contextlib.AbstractContextManager[Callable[[str], None]]:
-        return sampling(self.client, stage, self.number, self.began, self.folder.keep_sample, period_seconds)
 
     def measure(
         self,

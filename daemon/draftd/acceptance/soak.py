@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from draftd.acceptance.cost import alpha_of
 from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.options import WINDOW_SECONDS, SoakOptions, SweepOptions
-from draftd.acceptance.samples import Sample
+from draftd.acceptance.samples import Sample, sampling
 from draftd.acceptance.session import Advance, MeasurementStopped, Progress, Session, on_threads
 from draftd.acceptance.statistics import Curve, Growth, after_warm_up, growth, quantile
 from draftd.acceptance.summary import total
@@ -72,74 +72,57 @@ def run_soak(
     before = soaked_seconds(session.folder)
     if before >= options.duration:
         return
-    soak = _Soak(session, options, prompts, model.chat_template, patience_seconds)
-    with session.sampling(Stage.SOAK, options.sample_seconds) as mark:
-        mark(options.arm.id)
-        soak.run(before, progress)
+    asked, stop, lock = _endless(prompts, options, session.number), threading.Event(), threading.Lock()
+    how: dict[str, Any] = {"chat": model.chat_template, "seed": options.seed, "timeout": _ANSWER_SECONDS}
+    counts = Counter(requests=0, failed=0)
+    began = answered = time.perf_counter()
+    # The first request is asked, and the clock of a soak begins, a moment after this one.
+    ends = began + options.duration - before + 0.1
 
-
-class _Soak:
-    """One session's share."""
-
-    def __init__(
-        self, session: Session, options: SoakOptions, prompts: Sequence[Prompt], chat: bool, patience: float
-    ) -> None:
-        self._session, self._options, self._chat, self._patience = session, options, chat, patience
-        self._lock = threading.Lock()
-        self._asked = _endless(prompts, options, session.number)
-        self._stop = threading.Event()
-        self._began = self._answered = time.perf_counter()
-        self._ends = self._began
-        self._requests = self._errors = 0
-
-    def run(self, before: float, progress: Progress) -> None:
-        """`before` seconds were soaked in earlier sessions."""
-        wanted, number = self._options.duration, self._options.streams or 1
-        # The first request is asked, and the clock of a soak begins, a moment after this one.
-        self._ends = self._began + wanted - before + 0.1
-        with on_threads("draftd-soak", [self._stream] * number) as streams:
-            try:
-                while not all(stream.done() for stream in streams):
-                    done = min(wanted, before + time.perf_counter() - self._began)
-                    said = f"{self._requests} requests, {self._errors} failed"
-                    progress(Advance(Stage.SOAK, done, wanted, wanted - done, said))
-                    wait(streams, _LOOK_SECONDS)
-            finally:
-                self._stop.set()
-            for stream in streams:
-                stream.result()
-
-    def _stream(self) -> None:
-        pause = 0.0
-        try:
-            while not self._stop.is_set() and time.perf_counter() < self._ends:
-                tick = self._ask()
-                pause = min(_LONGEST_PAUSE, max(0.1, 2 * pause)) if tick.error else 0.0
-                self._count(tick)
-                self._stop.wait(pause)
-        finally:
-            self._stop.set()  # where one fails all end; where its time is over theirs is too
-
-    def _ask(self) -> Tick:
-        with self._lock:
-            passed, prompt = next(self._asked)
-        step, seed = Step(self._options.arm, (prompt,), passed), self._options.seed
-        (tick,) = self._session.measure(Stage.SOAK, step, chat=self._chat, seed=seed, timeout=_ANSWER_SECONDS)
-        self._session.folder.keep_tick(tick)
+    def ask() -> Tick:
+        with lock:
+            passed, prompt = next(asked)
+        (tick,) = session.measure(Stage.SOAK, Step(options.arm, (prompt,), passed), **how)
+        session.folder.keep_tick(tick)
         return tick
 
-    def _count(self, tick: Tick) -> None:
-        with self._lock:
-            self._requests += 1
-            self._errors += bool(tick.error)
-            now = time.perf_counter()
-            if not tick.error:
-                self._answered = now
-            silent = now - self._answered
-        if tick.error and silent > self._patience:
+    def count(tick: Tick) -> None:
+        nonlocal answered
+        with lock:
+            counts.update(requests=1, failed=bool(tick.error))
+            answered = answered if tick.error else time.perf_counter()
+            silent = time.perf_counter() - answered
+        if tick.error and silent > patience_seconds:
             raise MeasurementStopped(
                 f"nothing was answered for {silent:.0f} s, the last request failed with: {tick.error}"
             )
+
+    def stream() -> None:
+        pause = 0.0
+        try:
+            while not stop.is_set() and time.perf_counter() < ends:
+                tick = ask()
+                count(tick)
+                pause = min(_LONGEST_PAUSE, max(0.1, 2 * pause)) if tick.error else 0.0
+                stop.wait(pause)
+        finally:
+            stop.set()  # where one fails all end; where its time is over theirs is too
+
+    with (
+        sampling(session, Stage.SOAK, session.folder.keep_sample, options.sample_seconds) as mark,
+        on_threads("draftd-soak", [stream] * (options.streams or 1)) as streams,
+    ):
+        try:
+            mark(options.arm.id)
+            while not all(one.done() for one in streams):
+                done = min(options.duration, before + time.perf_counter() - began)
+                said = "{requests} requests, {failed} failed".format_map(counts)
+                progress(Advance(Stage.SOAK, done, options.duration, options.duration - done, said))
+                wait(streams, _LOOK_SECONDS)
+        finally:
+            stop.set()
+        for one in streams:
+            one.result()
 
 
 def _endless(prompts: Sequence[Prompt], options: SoakOptions, session: int) -> Iterator[tuple[int, Prompt]]:

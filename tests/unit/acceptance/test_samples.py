@@ -13,7 +13,9 @@ import grpc
 import pytest
 
 from draftd.acceptance import samples as module
+from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.samples import Sample, sample, sampling
+from draftd.acceptance.session import Session
 from draftd.acceptance.ticks import Stage
 from draftd.client.client import CallError, DraftdClient
 from draftd.protocol import duration
@@ -88,6 +90,10 @@ def test_each_reading_is_in_its_place() -> None:
     assert (found.verifier_errors, found.drafter_errors) == (14, 15)
 
 
+def session(client: Any, number: int = 1, began: float = 0.0) -> Session:
+    return Session(client, RunFolder(Path("unused")), number, began)
+
+
 def alive() -> bool:
     return any(thread.name == "draftd-sampler" for thread in threading.enumerate())
 
@@ -105,7 +111,7 @@ def test_samples_bear_the_arm_in_hand_and_go_on_over_gaps() -> None:
 
     client: Any = SimpleNamespace(status=status)
     began = time.perf_counter() - 50
-    with sampling(client, Stage.SWEEP, 2, began, kept.append, period_seconds=0.002) as mark:
+    with sampling(session(client, 2, began), Stage.SWEEP, kept.append, period_seconds=0.002) as mark:
         until(lambda: len(kept) >= 2)
         mark("k4")
         before = len(kept)
@@ -124,7 +130,7 @@ def test_leaving_ends_the_pause_between_two_samples() -> None:
     """A sampler with an hour to wait is joined at once; the first sample is taken at the start."""
     kept: list[Sample] = []
     client: Any = SimpleNamespace(status=lambda timeout: control.GetStatusResponse())
-    with sampling(client, Stage.SWEEP, 1, time.perf_counter(), kept.append, period_seconds=3600):
+    with sampling(session(client), Stage.SWEEP, kept.append, period_seconds=3600):
         until(lambda: len(kept) == 1)
     assert not alive()
 
@@ -143,7 +149,7 @@ def test_a_call_that_hangs_does_not_delay_the_end(monkeypatch: pytest.MonkeyPatc
 
     client: Any = SimpleNamespace(status=status)
     try:
-        with sampling(client, Stage.SWEEP, 1, 0.0, lambda one: None, period_seconds=0.01):
+        with sampling(session(client), Stage.SWEEP, lambda one: None, period_seconds=0.01):
             assert asked.wait(10)
         assert alive()
         assert deadlines == [-0.9]
@@ -157,7 +163,7 @@ def test_a_real_daemon_that_goes_away_leaves_a_gap(tmp_path: Path) -> None:
     with serving(tmp_path, lambda: scripted_models(0.7)) as served:
         client = DraftdClient(served.target)
         try:
-            with sampling(client, Stage.SOAK, 1, time.perf_counter(), kept.append, period_seconds=0.005):
+            with sampling(session(client), Stage.SOAK, kept.append, period_seconds=0.005):
                 until(lambda: len(kept) >= 3)
                 assert kept[0].variant == "on"
                 assert kept[0].level == "full"

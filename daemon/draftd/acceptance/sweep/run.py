@@ -58,7 +58,7 @@ def run_sweep(session: Session, options: SweepOptions, model: pb.GetModelRespons
         remaining = (time.perf_counter() - began) / at * (len(missing) - at) if at else None
         progress(Advance(Stage.SWEEP, done, total, remaining, doing))
 
-    with sampling(session.client, Stage.SWEEP, session.number, session.began, keep) as mark:
+    with sampling(session, Stage.SWEEP, keep) as mark:
         for arm in dict.fromkeys(step.arm for step in missing):
             say(0, f"warming up: {arm.id}")
             ask(_warm_up(arm, plan), warm_up=True)
