@@ -45,8 +45,16 @@ METRICS: Mapping[str, MetricDef] = MappingProxyType(
             figures.output_tokens_per_second,
         ),
         "time_to_first_token": MetricDef("s", "The time from asking to the first token.", figures.time_to_first_token),
-        "queue": MetricDef("s", "The time in the daemon from arrival until the request is scheduled.", figures.queue),
-        "prefill": MetricDef("s", "The time in the daemon until the whole prompt is in the cache.", figures.prefill),
+        "queue": MetricDef(
+            "s",
+            "The time in the daemon from arrival until the request is scheduled.",
+            lambda tick: tick.served.queue if tick.served else None,
+        ),
+        "prefill": MetricDef(
+            "s",
+            "The time in the daemon until the whole prompt is in the cache.",
+            lambda tick: tick.served.prefill if tick.served else None,
+        ),
         "network": MetricDef("s", "The time that the network adds to the first token, both ways.", figures.network),
         "time_per_output_token": MetricDef(
             "s", "The time after the first token, divided by the tokens after it.", figures.time_per_output_token
@@ -60,7 +68,7 @@ METRICS: Mapping[str, MetricDef] = MappingProxyType(
         "acceptance_at_position_0": MetricDef(
             "1",
             "The share of first tokens of a block that the target accepts; it can be compared between block lengths.",
-            lambda tick: figures.acceptance_at(tick, 0),
+            lambda tick: next(iter(per_position(tick.counts)), None),
         ),
         "mean_accepted_length": MetricDef(
             "tokens",
@@ -124,10 +132,9 @@ def total(counts: Iterable[DraftCounts]) -> DraftCounts:
     return made
 
 
-def per_position(ticks: Iterable[Tick]) -> tuple[float | None, ...]:
+def per_position(counts: DraftCounts) -> tuple[float | None, ...]:
     """Of the tokens drafted at each position of a block, the share that was accepted."""
-    found = counted(ticks)
-    pairs = zip_longest(found.accepted_per_position, found.drafted_per_position, fillvalue=0)
+    pairs = zip_longest(counts.accepted_per_position, counts.drafted_per_position, fillvalue=0)
     return tuple(accepted / drafted if drafted else None for accepted, drafted in pairs)
 
 
@@ -168,7 +175,7 @@ def summarise(
         errors=sum(bool(tick.error) for tick in mine),
         output_tokens=tokens,
         figures={name: measure(usable, name) for name in metrics},
-        acceptance_per_position=per_position(usable),
+        acceptance_per_position=per_position(counts),
         target_forwards_per_token=counts.target_forwards / tokens if tokens else None,
         draft_forwards_per_token=counts.draft_forwards / tokens if tokens else None,
         peak_resident=max((s.resident for s in beside if s.resident is not None), default=None),

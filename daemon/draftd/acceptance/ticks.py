@@ -175,16 +175,6 @@ def time_to_first_token(tick: Tick) -> float | None:
     return tick.chunks[0].at if tick.chunks else None
 
 
-def queue(tick: Tick) -> float | None:
-    """In the daemon, from its arrival until it was scheduled."""
-    return tick.served.queue if tick.served is not None else None
-
-
-def prefill(tick: Tick) -> float | None:
-    """In the daemon, from when it was scheduled until the prompt was in the cache."""
-    return tick.served.prefill if tick.served is not None else None
-
-
 def network(tick: Tick) -> float | None:
     """What the way there and back adds to the time to the first token, over the daemon's own."""
     here, there = time_to_first_token(tick), tick.served.time_to_first_token if tick.served is not None else None
@@ -223,11 +213,3 @@ def time_per_output_token(tick: Tick) -> float | None:
 def output_tokens_per_second(tick: Tick) -> float | None:
     """All tokens over the whole time, the wait for the first included."""
     return tick.output_tokens / tick.ended if tick.output_tokens and tick.ended > 0 else None
-
-
-def acceptance_at(tick: Tick, position: int) -> float | None:
-    """Of the tokens drafted at this position of a block, from 0, the share that was accepted."""
-    drafted, accepted = tick.counts.drafted_per_position, tick.counts.accepted_per_position
-    if position >= len(drafted) or not drafted[position]:
-        return None
-    return (accepted[position] if position < len(accepted) else 0) / drafted[position]

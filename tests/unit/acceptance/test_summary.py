@@ -12,6 +12,7 @@ from draftd.acceptance.samples import Sample
 from draftd.acceptance.summary import (
     METRICS,
     against,
+    counted,
     measure,
     per_position,
     select,
@@ -134,8 +135,8 @@ def test_acceptance_by_position_is_over_all_tokens_of_the_position() -> None:
         tick(place("k4", "b"), counts=DraftCounts(drafted_per_position=[30], accepted_per_position=[15])),
         tick(place("k4", "c"), error="gone", counts=DraftCounts(drafted_per_position=[9], accepted_per_position=[9])),
     ]
-    assert per_position(ticks) == (24 / 40, 0.6, 0.0)
-    assert per_position([tick()]) == ()
+    assert per_position(counted(ticks)) == (24 / 40, 0.6, 0.0)
+    assert per_position(tick().counts) == ()
 
 
 def together(session: int, start: float, prompts: str, *, seconds: float = 1.0, error: str = "") -> list[Tick]:
@@ -206,7 +207,7 @@ def test_a_summary_is_of_its_own_arm() -> None:
     assert found.figures.keys() == METRICS.keys()
     assert found.figures["acceptance"] == measure(ticks, "acceptance")
     assert found.figures["queue"] is None
-    assert found.acceptance_per_position == per_position(ticks)
+    assert found.acceptance_per_position == per_position(counted(ticks))
     assert (found.target_forwards_per_token, found.draft_forwards_per_token) == (12 / 20, 40 / 20)
     assert (found.peak_resident, found.peak_mlx) == (700, 300)
     assert found.watts == 20.0

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftd.acceptance import ticks as figures
+from draftd.acceptance.summary import METRICS, per_position
 from draftd.acceptance.ticks import Served, Tick
 from draftd.core import DraftCounts, FinishReason
 from tests.ticking import place, tick
@@ -24,28 +25,29 @@ _EMPTY = tick(chunks=[], ended=0.2)
 
 def test_each_figure_is_what_it_says() -> None:
     assert figures.time_to_first_token(_TIMED) == 0.5
-    assert figures.queue(_TIMED) == 0.01
-    assert figures.prefill(_TIMED) == 0.2
+    assert METRICS["queue"].values(_TIMED) == (0.01,)
+    assert METRICS["prefill"].values(_TIMED) == (0.2,)
     assert figures.network(_TIMED) == pytest.approx(0.05)
     assert figures.decode_tokens_per_second(_TIMED) == pytest.approx(4 / 0.5)
     assert figures.inter_chunk(_TIMED) == pytest.approx((0.3, 0.2))
     assert figures.inter_token(_TIMED) == pytest.approx((0.1, 0.1, 0.1, 0.2))
     assert figures.time_per_output_token(_TIMED) == pytest.approx(0.6 / 5)
     assert figures.output_tokens_per_second(_TIMED) == pytest.approx(6 / 1.1)
-    assert [figures.acceptance_at(_TIMED, i) for i in range(5)] == [1.0, 0.5, 0.0, 0.0, None]
+    assert per_position(_TIMED.counts) == (1.0, 0.5, 0.0, 0.0)
+    assert METRICS["acceptance_at_position_0"].values(_TIMED) == (1.0,)
 
 
 @pytest.mark.parametrize(
     "figure",
     [
         figures.time_to_first_token,
-        figures.queue,
-        figures.prefill,
+        METRICS["queue"].figure,
+        METRICS["prefill"].figure,
         figures.network,
         figures.decode_tokens_per_second,
         figures.time_per_output_token,
         figures.output_tokens_per_second,
-        lambda t: figures.acceptance_at(t, 0),
+        METRICS["acceptance_at_position_0"].figure,
     ],
 )
 def test_where_there_is_nothing_to_measure_nothing_is_said(figure) -> None:  # type: ignore[no-untyped-def]
@@ -67,12 +69,12 @@ def test_chunks_that_come_at_one_moment_have_no_rate() -> None:
 
 def test_a_position_that_was_never_drafted_has_no_acceptance() -> None:
     counts = DraftCounts(drafted_per_position=[3, 0], accepted_per_position=[3, 0])
-    assert figures.acceptance_at(tick(counts=counts), 1) is None
+    assert per_position(counts) == (1.0, None)
 
 
 def test_what_the_daemon_did_not_reach_is_not_nought() -> None:
     served = tick(served=Served(queue=0.1, prefill=None, time_to_first_token=None, total=None))
-    assert (figures.queue(served), figures.prefill(served), figures.network(served)) == (0.1, None, None)
+    assert [METRICS[name].figure(served) for name in ("queue", "prefill", "network")] == [0.1, None, None]
 
 
 @settings(deadline=None)

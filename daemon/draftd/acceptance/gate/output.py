@@ -16,7 +16,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from draftd.acceptance.gate.judge import Decision, Judgement, Outcome, Verdict
+from draftd.acceptance.gate.judge import Judgement, Verdict
 from draftd.acceptance.gate.metrics import METRICS, Reading
 from draftd.acceptance.gate.spec import Criterion
 
@@ -140,28 +140,11 @@ _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 
 def to_junit(verdict: Verdict, at: datetime | None = None) -> str:
     """`at` is when it was judged; now, where it is None."""
-    cases, excused = list(verdict.judgements), sum(one.outcome is Outcome.EXCUSED for one in verdict.judgements)
-    judged = verdict.decision is not Decision.NOT_JUDGED
-    counts = {
-        "tests": len(cases) if judged else 1,
-        "failures": len(verdict.unproven) if judged else 0,
-        "errors": 0 if judged else 1,
-        "skipped": excused if judged else 0,
-    }
-    told = {"run": verdict.run, "baseline": verdict.baseline, "candidate": verdict.candidate}
     # Without what XML cannot hold, escaped or not.
     environment = Environment(autoescape=True, undefined=StrictUndefined, finalize=_clean, trim_blocks=True)
     text = (resources.files("draftd.acceptance.gate") / "junit.xml.j2").read_text(encoding="utf-8")
-    return environment.from_string(text).render(
-        verdict=verdict,
-        judged=judged,
-        counts=counts,
-        properties={name: value for name, value in {**told, "verdict": verdict.sentence}.items() if value},
-        # A dot parts packages from classes in CI systems' lists.
-        classname=f"draftd.gate.{verdict.spec.replace('.', ' ').strip() or 'gate'}",
-        at=(at or datetime.now(UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S"),
-        explanation=explanation,
-    )
+    when = (at or datetime.now(UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return environment.from_string(text).render(verdict=verdict, at=when, explanation=explanation)
 
 
 def _clean(value: object) -> object:

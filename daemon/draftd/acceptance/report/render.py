@@ -31,12 +31,10 @@ from draftd.acceptance.summary import METRICS
 from draftd.acceptance.sweep.result import Sweep, parse
 from draftd.acceptance.ticks import Arm, Stage, usable
 
-_WORDS = {
-    Decision.PROMOTED: ("good", "Promoted"),
-    Decision.NOT_PROMOTED: ("bad", "Not promoted"),
-    Decision.NOT_JUDGED: ("absent", "Not judged"),
-}
-_TONES = {
+_TONES: Mapping[Decision | Outcome, str] = {
+    Decision.PROMOTED: "good",
+    Decision.NOT_PROMOTED: "bad",
+    Decision.NOT_JUDGED: "absent",
     Outcome.PASSED: "good",
     Outcome.FAILED: "bad",
     Outcome.TOO_FEW_SAMPLES: "unproven",
@@ -110,7 +108,7 @@ def report(
     candidate = _candidate(verdict, swept)
     failed = [tick for tick in chain.from_iterable(ticks.values()) if tick.error]
     outcomes = Counter(one.outcome for one in verdict.judgements)
-    tone, word = _WORDS[verdict.decision]
+    tone = _TONES[verdict.decision]
     if verdict.decision is Decision.NOT_PROMOTED and not outcomes[Outcome.FAILED]:
         tone = "unproven"  # nothing was disproven
     made: dict[str, Any] = {
@@ -118,7 +116,7 @@ def report(
         "title": _title(folder, last),
         "about": _about(folder, last),
         "tone": tone,
-        "word": word,
+        "word": figures.capitalised(verdict.decision.replace("_", " ")),
         "sentence": _sentence(verdict),
         "outcomes": {one: outcomes[one] for one in Outcome if outcomes[one]},
         "made_by": f"Made by draftd {__version__} from the raw ticks of the run “{folder.name}”. "
@@ -132,7 +130,6 @@ def report(
         "errors": Counter((one.place.stage, one.place.arm, one.error) for one in failed).most_common(12),
         "manifest": last,
         "sessions": len(manifests),
-        "differ": _differ(last, manifests),
         "other": None,
     }
     charts = [soak_charts(ticks[Stage.SOAK], samples, soak.windows)] if soak is not None else []
@@ -204,9 +201,3 @@ def _about(folder: RunFolder, last: Manifest | None) -> tuple[str, ...]:
     day = datetime.fromisoformat(last.created)
     machine = f"{last.device}, {figures.memory(last.memory_bytes)}"
     return machine, last.backend, f"{day.day} {day:%B %Y}", f"draftd {last.draftd}", f"Run {folder.name}"
-
-
-def _differ(last: Manifest | None, manifests: Mapping[int, Manifest]) -> list[str]:
-    """In what that matters the sessions differ."""
-    found = (differences(last, other) for other in manifests.values() if last is not None)
-    return list(dict.fromkeys(one.field for one in chain.from_iterable(found) if one.matters))

@@ -12,13 +12,13 @@ import random
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from draftd.acceptance.manifest import prompt_checksum
 from draftd.acceptance.options import LONG, MEDIUM, SHORT, SweepOptions
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Tick
-from draftd.client.prompts import Prompt, held_out, spread
+from draftd.client.prompts import Prompt, from_file, held_out, spread
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DrafterName, WorkloadClass
 from draftd.errors import DraftdError
 
@@ -28,16 +28,14 @@ if TYPE_CHECKING:
 Key = tuple[str, str, int]  # Arm.id, prompt's name, repetition
 
 CHARACTERS_A_TOKEN = 3.0  # an estimate on the safe side: English has four and more in a large vocabulary
+_SETS = Path(__file__).parents[1] / "prompt_sets"
 _SYSTEM = "You answer questions from passages that were found for you. Say nothing that they do not say."
 
 
 def group(name: str, context_length: int, each: int) -> list[Prompt]:
     """The prompts of one of GROUPS. `each` is how many of a workload class; a tier comes whole."""
     if name in (SHORT, MEDIUM):
-        return [
-            _prompt(line, tuple((said["role"], said["content"]) for said in line["messages"]), name)
-            for line in _lines(name)
-        ]
+        return from_file(_SETS / f"{name}.jsonl")
     if name == LONG:
         return [_over_passages(line, context_length) for line in _lines(LONG)]
     return [replace(prompt, group=name) for prompt in spread(held_out(WorkloadClass(name)), each)]
@@ -79,11 +77,8 @@ def _over_passages(line: dict[str, Any], context_length: int) -> Prompt:
         with_it = [p for p in passages if p in chosen or p is passage]
         if len(_SYSTEM) + len(_question(line["question"], with_it)) <= space:
             chosen = with_it
-    return _prompt(line, (("system", _SYSTEM), ("user", _question(line["question"], chosen))), LONG)
-
-
-def _prompt(line: dict[str, Any], messages: tuple[tuple[str, str], ...], group: str) -> Prompt:
-    return Prompt(line["id"], messages, WorkloadClass.UNSPECIFIED, line["max_tokens"], group)
+    messages = (("system", _SYSTEM), ("user", _question(line["question"], chosen)))
+    return Prompt(line["id"], messages, WorkloadClass.UNSPECIFIED, line["max_tokens"], LONG)
 
 
 def _question(question: str, passages: Sequence[dict[str, Any]]) -> str:
@@ -93,8 +88,7 @@ def _question(question: str, passages: Sequence[dict[str, Any]]) -> str:
 
 @cache
 def _lines(name: str) -> tuple[dict[str, Any], ...]:
-    text = (resources.files("draftd.acceptance") / "prompt_sets" / f"{name}.jsonl").read_text(encoding="utf-8")
-    return tuple(json.loads(line) for line in text.splitlines() if line.strip())
+    return tuple(map(json.loads, (_SETS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()))
 
 
 class NothingToMeasure(DraftdError):

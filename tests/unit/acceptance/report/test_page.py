@@ -238,7 +238,7 @@ def test_sessions_that_differ_are_not_judged_and_the_page_says_why(run: Path) ->
     made = drawn(synthetic_run(run, manifests=(manifest(), manifest(python="3.12.1")), **SMALL, soak_seconds=60))
     assert made.said("word") == "Not judged"
     assert "python" in made.said("sentence").lower()
-    assert "differ in python" in words(made.section("manifest"))
+    assert "Python is 3.11.9 in session 1 of run, and 3.12.1 in session 2" in words(made.root)
 
 
 def test_a_soak_in_two_sessions_is_drawn_as_one(run: Path) -> None:
