@@ -59,8 +59,9 @@ class RunFolder:
         path.mkdir(parents=True, exist_ok=True)
         created = datetime.now(UTC).isoformat(timespec="seconds")
         about = _About(format=1, name=name or path.name, created=created, daemon=dict(daemon or {}))
-        _replace(path / "run.json", to_json(about))
-        return cls(path)
+        folder = cls(path)
+        folder.write("run.json", to_json(about))
+        return folder
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
@@ -91,7 +92,7 @@ class RunFolder:
         with self._lock:
             number = max(self.manifests(), default=0) + 1
             (self.path / "manifests").mkdir(exist_ok=True)
-            _replace(self.path / "manifests" / f"{number:04}.json", to_json(manifest))
+            self.write(f"manifests/{number:04}.json", to_json(manifest))
         return number
 
     def manifests(self) -> dict[int, Manifest]:
@@ -114,7 +115,7 @@ class RunFolder:
         wanted = json.loads(json.dumps(plan))
         begun = self.plan(stage)
         if begun is None:
-            _replace(self.path / f"{stage}.json", to_json(wanted))
+            self.write(f"{stage}.json", to_json(wanted))
             return
         for name in sorted({*begun, *wanted}):
             if begun.get(name) != wanted.get(name):
@@ -137,8 +138,10 @@ class RunFolder:
         self._append("machine.jsonl", sample)
 
     def write(self, name: str, text: str) -> Path:
-        """A derived file, whole or not at all."""
-        return _replace(self.path / name, text)
+        """A file, whole or not at all."""
+        beside = self.path / f"{name}.new"
+        beside.write_text(text, encoding="utf-8", newline="")
+        return beside.replace(self.path / name)
 
     def _append(self, name: str, value: Any) -> None:
         line = _adapter(type(value)).dump_json(value)
@@ -178,10 +181,3 @@ def _drop_partial_line(file: Any) -> None:
 
 
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
-
-
-def _replace(path: Path, text: str) -> Path:
-    """Whole or not at all."""
-    beside = path.with_name(path.name + ".new")
-    beside.write_text(text, encoding="utf-8", newline="")
-    return beside.replace(path)

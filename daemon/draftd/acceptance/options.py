@@ -131,11 +131,7 @@ class SoakOptions(Options):
 
     def settled(self, model: pb.GetModelResponse, max_batch: int | None) -> Self:
         """With the daemon's own in the place of None. Raises OptionError for what this daemon cannot do."""
-        most = model.max_draft_tokens if model.drafters else 0
-        block = most if self.block_length is None else self.block_length
-        if block > most:
-            why = "" if model.drafters else f" (it does not speculate: {model.speculation_reason})"
-            raise OptionError("block_length", block, f"up to {most}, as this daemon drafts{why}")
+        block = _drafted(self.block_length, model)
         own = {
             "streams": self.streams or min(STREAMS, max_batch or STREAMS),
             "block_length": block,
@@ -178,10 +174,8 @@ class QualityOptions(Options):
         """With the daemon's own in the place of None. Raises OptionError for what this daemon cannot do."""
         if not model.drafters or not model.max_draft_tokens:
             raise OptionError("daemon", "no drafts", f"one that speculates: {model.speculation_reason}")
-        block = self.block_length or model.max_draft_tokens
-        if block > model.max_draft_tokens:
-            raise OptionError("block_length", block, f"up to {model.max_draft_tokens}, as this daemon drafts")
-        return self._checked(self.plan() | {"block_length": block, "drafter": _offered(self.drafter, model)})
+        own = {"block_length": _drafted(self.block_length, model), "drafter": _offered(self.drafter, model)}
+        return self._checked(self.plan() | own)
 
     @property
     def arms(self) -> tuple[tuple[Arm, Arm], ...]:
@@ -190,6 +184,15 @@ class QualityOptions(Options):
         greedy = Arm(self.block_length, self.drafter)
         both = (greedy, replace(greedy, temperature=self.temperature)) if self.temperature else (greedy,)
         return tuple((arm.baseline, arm) for arm in both)
+
+
+def _drafted(block_length: int | None, model: pb.GetModelResponse) -> int:
+    """The block that is asked for, or the longest that the daemon drafts. Raises OptionError for a longer one."""
+    most = model.max_draft_tokens if model.drafters else 0
+    if block_length is not None and block_length > most:
+        why = "" if model.drafters else f" (it does not speculate: {model.speculation_reason})"
+        raise OptionError("block_length", block_length, f"up to {most}, as this daemon drafts{why}")
+    return most if block_length is None else block_length
 
 
 def _offered(drafter: DrafterName | None, model: pb.GetModelResponse) -> DrafterName | None:

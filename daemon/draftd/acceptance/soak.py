@@ -54,14 +54,7 @@ def soak_complete(folder: RunFolder) -> bool:
     return plan is not None and soaked_seconds(folder) >= SoakOptions.from_plan(plan).duration
 
 
-def run_soak(
-    session: Session,
-    options: SoakOptions,
-    model: pb.GetModelResponse,
-    progress: Progress,
-    *,
-    patience_seconds: float = _PATIENCE_SECONDS,
-) -> None:
+def run_soak(session: Session, options: SoakOptions, model: pb.GetModelResponse, progress: Progress) -> None:
     """For as long as is missing; what was soaked before an interruption counts.
 
     Raises RunError where the run began with another plan, OptionError, MeasurementStopped, NothingToMeasure.
@@ -92,7 +85,7 @@ def run_soak(
             counts.update(requests=1, failed=bool(tick.error))
             answered = answered if tick.error else time.perf_counter()
             silent = time.perf_counter() - answered
-        if tick.error and silent > patience_seconds:
+        if tick.error and silent > _PATIENCE_SECONDS:
             raise MeasurementStopped(
                 f"nothing was answered for {silent:.0f} s, the last request failed with: {tick.error}"
             )

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from draftd.acceptance import session as session_module
+from draftd.acceptance import soak as module
 from draftd.acceptance import soak as soak_run
 from draftd.acceptance.folder import RunError, RunFolder
 from draftd.acceptance.options import OptionError, SoakOptions
@@ -385,15 +386,16 @@ class TestRun:
         assert result.errors == result.requests
         assert f"asked for {model.max_draft_tokens}, the daemon allowed" in result.error_examples[0]
 
-    def test_it_gives_up_where_nothing_is_answered_any_more(self, daemon: Served, tmp_path: Path) -> None:
+    def test_it_gives_up_where_nothing_is_answered_any_more(
+        self, daemon: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(module, "_PATIENCE_SECONDS", 0.3)
         model = daemon.client.model()
         with DraftdClient("127.0.0.1:1") as away:
             session = session_of(away, tmp_path / "run")
             began = time.monotonic()
             with pytest.raises(MeasurementStopped, match="nothing was answered for .* UNAVAILABLE"):
-                run_soak(
-                    session, self.OPTIONS.model_copy(update={"duration": 600.0}), model, silent, patience_seconds=0.3
-                )
+                run_soak(session, self.OPTIONS.model_copy(update={"duration": 600.0}), model, silent)
         assert time.monotonic() - began < 30
         assert streams() == []
         result = judged(session.folder)

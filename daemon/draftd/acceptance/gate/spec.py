@@ -6,8 +6,9 @@ import difflib
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,13 +17,13 @@ from annotated_types import Ge, Le, MinLen
 from pydantic import AllowInfNan, BaseModel, ConfigDict, PlainValidator, Strict, StringConstraints, ValidationError
 
 from draftd.acceptance.gate.metrics import METRICS
+from draftd.acceptance.options import LONGEST_BLOCK
 from draftd.acceptance.ticks import Stage
 from draftd.core import DRAFT_MODEL, DrafterName, WorkloadClass
 from draftd.errors import FieldError, wrong_field
 
 SHIPPED = "production_candidate.toml"
 _EXACT = 1e-9  # 0.995 - 0.99 is a little more than 0.005
-_LONGEST_BLOCK = 64
 _NARROWING = ("against", "group", "workload", "block_length", "temperature", "concurrency")  # of a sweep's metrics only
 
 
@@ -51,8 +52,8 @@ class Comparison(StrEnum):
 
 def _block_length(value: object) -> int | Literal["knee"]:
     whole = isinstance(value, int) and not isinstance(value, bool)
-    if value != "knee" and not (whole and 1 <= value <= _LONGEST_BLOCK):  # type: ignore[operator]
-        raise ValueError(f'"knee" or a whole number from 1 to {_LONGEST_BLOCK}')
+    if value != "knee" and not (whole and 1 <= value <= LONGEST_BLOCK):  # type: ignore[operator]
+        raise ValueError(f'"knee" or a whole number from 1 to {LONGEST_BLOCK}')
     return value  # type: ignore[return-value]
 
 
@@ -91,7 +92,7 @@ class Criterion(_Table):
     unreadable: Literal["fail", "excuse"] = "fail"
     group: _Name | None = None
     workload: WorkloadClass | None = None
-    block_length: Annotated[_Whole, Ge(0), Le(_LONGEST_BLOCK)] | None = None
+    block_length: Annotated[_Whole, Ge(0), Le(LONGEST_BLOCK)] | None = None
     temperature: Annotated[_Number, Ge(0)] = 0.0
     concurrency: Annotated[_Whole, Ge(1)] = 1
 
@@ -129,18 +130,18 @@ def parse(text: str, source: str) -> Spec:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SpecError(source, None, f"valid TOML ({error})") from None
-    places = _Places(text, source, document)
+    place = partial(_place, text=text, source=source, document=document)
     try:
         spec = Spec.model_validate(document)
     except ValidationError as error:
-        raise _wrong(error, places) from None
+        raise _wrong(error, place) from None
     seen: set[str] = set()
     for number, criterion in enumerate(spec.criterion):
         if wrong := _contradiction(criterion):
             field, value, allowed = wrong
-            raise SpecError(places.of(("criterion", number, field)), value, allowed)
+            raise SpecError(place(("criterion", number, field)), value, allowed)
         if criterion.name in seen:
-            raise SpecError(places.of(("criterion", number, "name")), criterion.name, "a name that no other has")
+            raise SpecError(place(("criterion", number, "name")), criterion.name, "a name that no other has")
         seen.add(criterion.name)
     return spec
 
@@ -164,15 +165,15 @@ def _contradiction(criterion: Criterion) -> tuple[str, str, str] | None:
     return None
 
 
-def _wrong(error: ValidationError, places: _Places) -> SpecError:
+def _wrong(error: ValidationError, place: Callable[[tuple[str | int, ...]], str]) -> SpecError:
     found = error.errors(include_url=False)
     # An unknown key is often the one that is missing, misspelt.
     if unknown := next((one for one in found if one["type"] == "extra_forbidden"), None):
         *table, key = where = unknown["loc"]
         kind = Criterion if "criterion" in table else Candidate if "candidate" in table else Spec
-        return SpecError(places.of(where), unknown["input"], _one_of(str(key), list(kind.model_fields)))
+        return SpecError(place(where), unknown["input"], _one_of(str(key), list(kind.model_fields)))
     _, value, allowed = wrong_field(error)
-    return SpecError(places.of(found[0]["loc"]), value, allowed)
+    return SpecError(place(found[0]["loc"]), value, allowed)
 
 
 def _one_of(given: str, names: list[str]) -> str:
@@ -180,38 +181,31 @@ def _one_of(given: str, names: list[str]) -> str:
     return ", ".join(names) + (f"; did you mean {near[0]}?" if near else "")
 
 
-class _Places:
+def _place(where: tuple[str | int, ...], text: str, source: str, document: Mapping[str, Any]) -> str:
     """Where in a file a field is, as a person would say it."""
-
-    def __init__(self, text: str, source: str, document: Mapping[str, Any]) -> None:
-        self._lines, self._source, self._document = text.splitlines(), source, document
-
-    def of(self, where: tuple[str | int, ...]) -> str:
-        line = self._line(where)
-        return f"{self._source}{f', line {line}' if line else ''}: {self._field(where)}"
-
-    def _field(self, where: tuple[str | int, ...]) -> str:
-        if len(where) < 2 or where[0] != "criterion":
-            return ".".join(map(str, where))
+    line, field = _line(where, text), ".".join(map(str, where))
+    if len(where) > 1 and where[0] == "criterion":
         number = int(where[1])
-        entry = self._document["criterion"][number]
+        entry = document["criterion"][number]
         name = entry.get("name") if isinstance(entry, Mapping) else None
         named = f" ({name})" if isinstance(name, str) and name else ""
-        return ": ".join([f"criterion {number + 1}{named}", *map(str, where[2:3])])
+        field = ": ".join([f"criterion {number + 1}{named}", *map(str, where[2:3])])
+    return f"{source}{f', line {line}' if line else ''}: {field}"
 
-    def _line(self, where: tuple[str | int, ...]) -> int | None:
-        """From 1: that of the key, or of its table where it is not there."""
-        *table, key = where
-        wanted = (table[0], table[1] if len(table) > 1 else 0) if table else ("", 0)
-        here, header = ("", 0), None
-        counted: Counter[str] = Counter()
-        for number, line in enumerate(self._lines, 1):
-            if found := re.match(r"\s*\[+\s*([\w-]+)\s*\]+", line):
-                here = found[1], counted[found[1]]
-                counted[found[1]] += 1
-                if where == (found[1],):
-                    return number
-                header = number if here == wanted else header
-            elif here == wanted and re.match(rf'\s*"?{re.escape(str(key))}"?\s*=', line):
+
+def _line(where: tuple[str | int, ...], text: str) -> int | None:
+    """From 1: that of the key, or of its table where it is not there."""
+    *table, key = where
+    wanted = (table[0], table[1] if len(table) > 1 else 0) if table else ("", 0)
+    here, header = ("", 0), None
+    counted: Counter[str] = Counter()
+    for number, line in enumerate(text.splitlines(), 1):
+        if found := re.match(r"\s*\[+\s*([\w-]+)\s*\]+", line):
+            here = found[1], counted[found[1]]
+            counted[found[1]] += 1
+            if where == (found[1],):
                 return number
-        return header
+            header = number if here == wanted else header
+        elif here == wanted and re.match(rf'\s*"?{re.escape(str(key))}"?\s*=', line):
+            return number
+    return header

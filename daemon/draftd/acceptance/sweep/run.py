@@ -90,14 +90,8 @@ class Heat:
     machine that is always hot ends too, and its samples show that it was.
     """
 
-    def __init__(
-        self,
-        patience_seconds: float,
-        *,
-        clock: Callable[[], float] = time.perf_counter,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._patience, self._clock, self._sleep = patience_seconds, clock, sleep
+    def __init__(self, patience_seconds: float) -> None:
+        self._patience = patience_seconds
         self._level: str | None = None
         self._given_up = False
 
@@ -111,15 +105,15 @@ class Heat:
         if self._level not in _HOT:
             self._given_up = False
             return 0.0
-        began = self._clock()
+        began = time.perf_counter()
         while not self._given_up and (level := self._level) in _HOT:
-            waited = self._clock() - began
+            waited = time.perf_counter() - began
             if waited >= self._patience:
                 self._given_up = True
                 break
             say(f"waiting for the machine to cool: thermal level {level}, {self._patience - waited:.0f} s at most")
-            self._sleep(min(_LOOK_SECONDS, self._patience - waited))
-        return self._clock() - began
+            time.sleep(min(_LOOK_SECONDS, self._patience - waited))
+        return time.perf_counter() - began
 
 
 def _warm_up(arm: Arm, plan: SweepPlan) -> Step:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -333,7 +334,7 @@ class Machine:
     def __init__(self, patience: float = 60.0, cools_at: float = float("inf")) -> None:
         self.now, self.cools_at = 0.0, cools_at
         self.said: list[str] = []
-        self.heat = Heat(patience, clock=lambda: self.now, sleep=self.sleep)
+        self.heat = Heat(patience)
 
     def sleep(self, seconds: float) -> None:
         assert seconds > 0
@@ -345,8 +346,9 @@ class Machine:
         self.heat.observe(Sample(Stage.SWEEP, 1, "", self.now, self.now, thermal=level))
 
     def wait(self) -> float:
-        say: Callable[[str], None] = self.said.append
-        return self.heat.wait(say)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sweep_run, "time", SimpleNamespace(perf_counter=lambda: self.now, sleep=self.sleep))
+            return self.heat.wait(self.said.append)
 
 
 @pytest.mark.parametrize("level", [None, "nominal", "moderate"])
