@@ -29,12 +29,9 @@ class CostRates:
     @classmethod
     def from_settings(cls, settings: Mapping[str, str]) -> CostRates | None:
         """From a manifest's settings; None where they name no price."""
-
-        def number(name: str) -> float | None:
-            text = settings.get(f"cost.{name}", _UNSET)
-            return None if text == _UNSET else float(text)
-
-        rates = cls(settings.get("cost.currency", "$"), number("per_hour"), number("watts"), number("tariff"))
+        told = {name: settings.get(f"cost.{name}", _UNSET) for name in ("per_hour", "watts", "tariff")}
+        known = {name: float(text) for name, text in told.items() if text != _UNSET}
+        rates = cls(settings.get("cost.currency", "$"), **known)
         return None if rates.per_hour is None and rates.tariff is None else rates
 
     def measuring(self, watts: float | None) -> CostRates:

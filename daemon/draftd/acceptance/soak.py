@@ -185,7 +185,7 @@ def _window(part: Part, earlier: float, later: float, start: float, last: bool) 
 
     ended = [tick for tick in part.ticks if within(tick.elapsed + tick.ended)]
     counts = total(tick.counts for tick in ended)
-    came = [chunk.tokens for tick in part.ticks for chunk in tick.chunks if within(tick.elapsed + chunk.at)]
+    came = sum(chunk.tokens for tick in part.ticks for chunk in tick.chunks if within(tick.elapsed + chunk.at))
     gaps = [
         (chunk.at - before.at) / chunk.tokens
         for tick in part.ticks
@@ -202,7 +202,7 @@ def _window(part: Part, earlier: float, later: float, start: float, last: bool) 
         drafts=counts.drafts,
         acceptance=counts.acceptance,
         alpha=alpha_of(counts.accepted, counts.rollbacks),
-        tokens_per_second=sum(came) / (later - earlier) if later > earlier else None,
+        tokens_per_second=came / (later - earlier) if later > earlier else None,
         inter_token_p50=quantile(gaps, 0.5),
         inter_token_p95=quantile(gaps, 0.95),
     )

@@ -59,10 +59,8 @@ def bootstrap(
     filled = [cluster for cluster in clusters if len(cluster)]
     if not filled:
         return None
-    if len(filled) == 1:
-        filled = [[value] for value in filled[0]]
     pool = _Pool(filled)
-    low, high = _middle(pool.resampled(_draws(len(filled), resamples, seed), statistic))
+    low, high = _middle(pool.resampled(statistic, resamples, seed))
     return Interval(pool.whole(statistic), low, high, len(pool.values))
 
 
@@ -82,14 +80,9 @@ def ratio(
     above, below = _Pool([numerators[key] for key in shared]), _Pool([denominators[key] for key in shared])
     if not below.whole(statistic):
         return None
-    if len(shared) == 1:
-        # One prompt: each side's values are resampled for themselves.
-        above, below = _Pool([[v] for v in numerators[shared[0]]]), _Pool([[v] for v in denominators[shared[0]]])
-        draws = _draws(above.clusters, resamples, 0), _draws(below.clusters, resamples, 1)
-    else:
-        draws = (_draws(len(shared), resamples, 0),) * 2
+    apart = int(len(shared) == 1)  # of one prompt each side's values are resampled for themselves
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = above.resampled(draws[0], statistic) / below.resampled(draws[1], statistic)
+        found = above.resampled(statistic, resamples, 0) / below.resampled(statistic, resamples, apart)
     if not np.isfinite(found).all():
         return None
     low, high = _middle(found)
@@ -98,9 +91,12 @@ def ratio(
 
 
 class _Pool:
-    """All clusters' values, sorted together: a resample is how often each cluster was drawn."""
+    """All clusters' values, sorted together: a resample is how often each cluster was drawn. A single cluster's values
+    are a cluster each."""
 
     def __init__(self, clusters: Sequence[Sequence[float]]) -> None:
+        if len(clusters) == 1:
+            clusters = [[value] for value in clusters[0]]
         sizes = [len(cluster) for cluster in clusters]
         values, owners = np.concatenate([np.asarray(cluster, float) for cluster in clusters]), np.arange(len(clusters))
         order = np.argsort(values, kind="stable")
@@ -109,13 +105,16 @@ class _Pool:
     def whole(self, statistic: Statistic) -> float:
         return float(self.values.mean() if statistic == "mean" else np.quantile(self.values, statistic))
 
-    def resampled(self, draws: NDArray[Any], statistic: Statistic) -> _Floats:
-        """Of each resample; `draws` is resamples by clusters, how often each was drawn."""
+    def resampled(self, statistic: Statistic, resamples: int, seed: int) -> _Floats:
+        """Of each resample, of as many clusters as there are. The same seed draws the same clusters."""
+        drawn = np.random.default_rng(seed).integers(0, self.clusters, size=(resamples, self.clusters))
+        flat = (drawn + self.clusters * np.arange(resamples)[:, None]).ravel()
+        draws = np.bincount(flat, minlength=drawn.size).reshape(drawn.shape).astype(np.int32)
         if statistic == "mean":
             sums, sizes = np.bincount(self.owners, self.values), np.bincount(self.owners)
             return np.asarray(draws @ sums / (draws @ sizes), float)
         some = max(1, _AT_ONCE // len(self.values))
-        return np.concatenate([self._quantiles(draws[i : i + some], statistic) for i in range(0, len(draws), some)])
+        return np.concatenate([self._quantiles(draws[i : i + some], statistic) for i in range(0, resamples, some)])
 
     def _quantiles(self, draws: NDArray[Any], q: float) -> _Floats:
         # How many values each resample has, up to each of all.
@@ -124,13 +123,6 @@ class _Pool:
         ranks = np.floor(at).astype(np.int32), np.ceil(at).astype(np.int32)
         lower, upper = (self.values[np.count_nonzero(ends <= rank[:, None], axis=1)] for rank in ranks)
         return np.asarray(lower + (upper - lower) * (at % 1), float)
-
-
-def _draws(clusters: int, resamples: int, seed: int) -> NDArray[Any]:
-    """How often each cluster is in each resample of as many as there are."""
-    drawn = np.random.default_rng(seed).integers(0, clusters, size=(resamples, clusters))
-    flat = (drawn + clusters * np.arange(resamples)[:, None]).ravel()
-    return np.bincount(flat, minlength=resamples * clusters).reshape(resamples, clusters).astype(np.int32)
 
 
 def _middle(found: _Floats) -> tuple[float, float]:

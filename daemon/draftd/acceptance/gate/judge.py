@@ -17,7 +17,6 @@ from draftd.acceptance.gate.spec import Candidate, Criterion, Spec
 from draftd.acceptance.manifest import Difference, Manifest, differences
 from draftd.acceptance.sweep.result import knee
 from draftd.acceptance.ticks import Arm, Stage
-from draftd.core import DrafterName
 
 
 class Outcome(StrEnum):
@@ -140,49 +139,34 @@ def _differing(pairs: Iterable[tuple[_Session, _Session]]) -> Iterator[tuple[Dif
                 yield one, first, second
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """The candidate as it stands. `block_length` is None where the sweep does not show it."""
-
-    block_length: int | None
-    drafter: DrafterName
-    note: str = ""
-
-    @property
-    def id(self) -> str:
-        """Of its arm; empty where there is none."""
-        return Arm(self.block_length, self.drafter).id if self.block_length else ""
-
-    def arm(self, criterion: Criterion) -> Arm | None:
-        """The one that the criterion is about."""
-        length = self.block_length if criterion.block_length is None else criterion.block_length
-        if length is None:
-            return None
-        return Arm(length, self.drafter if length else None, criterion.temperature, criterion.concurrency)
-
-
-def choose(candidate: Candidate, run: Evidence) -> Chosen:
-    """Where the knee lies at 0 the best block length that does draft is judged: the figures then say by how much it
-    falls short."""
-    if candidate.block_length != "knee":
-        return Chosen(candidate.block_length, candidate.drafter)
-    found = knee(run.sweep, candidate.drafter)
+def choose(candidate: Candidate, run: Evidence) -> tuple[Candidate, str]:
+    """The candidate, with the knee's block length where the sweep shows one, and a note on that. Where the knee lies at
+    0 the best block length that does draft is judged: the figures then say by how much it falls short."""
+    found = knee(run.sweep, candidate.drafter) if candidate.block_length == "knee" else None
     if found is None:
-        return Chosen(None, candidate.drafter)
-    if found.block_length:
-        return Chosen(found.block_length, candidate.drafter, found.sentence)
-    best, _ = max((one for one in found.curve if one[0]), key=lambda one: one[1].estimate)
-    judged = f"Blocks of {best} are judged, because they are the fastest."
-    return Chosen(best, candidate.drafter, f"{found.sentence} {judged}")
+        return candidate, ""
+    best, note = found.block_length, found.sentence
+    if not best:
+        best, _ = max((one for one in found.curve if one[0]), key=lambda one: one[1].estimate)
+        note += f" Blocks of {best} are judged, because they are the fastest."
+    return Candidate(block_length=best, drafter=candidate.drafter), note
 
 
-def judge(criterion: Criterion, chosen: Chosen, run: Evidence, baseline: Evidence | None) -> Judgement:
+def judge(criterion: Criterion, candidate: Candidate, run: Evidence, baseline: Evidence | None) -> Judgement:
     """`baseline` is another run, for criteria that are against it."""
     metric = METRICS[criterion.metric]
-    arm = chosen.arm(criterion) if metric.stage is Stage.SWEEP else None
+    arm = _arm(criterion, candidate) if metric.stage is Stage.SWEEP else None
     reading = read(criterion, arm, run, baseline if criterion.against == "baseline" else None)
     outcome, reason = weigh(criterion, reading, metric)
     return Judgement(criterion, arm.id if arm is not None else "", reading, outcome, reason)
+
+
+def _arm(criterion: Criterion, candidate: Candidate) -> Arm | None:
+    """The one that the criterion is about; None where the candidate's block length is not known."""
+    length = candidate.block_length if criterion.block_length is None else criterion.block_length
+    if length == "knee":
+        return None
+    return Arm(length, candidate.drafter if length else None, criterion.temperature, criterion.concurrency)
 
 
 def weigh(criterion: Criterion, reading: Reading, metric: Metric) -> tuple[Outcome, str]:
@@ -231,17 +215,17 @@ def judge_run(path: Path, spec: Spec, *, baseline: Path | None = None, may_diffe
     refused, allowed = hindrances(run, other, may_differ)
     if refused:
         return not_judged(*refused, spec=spec.name, run=run.name, baseline=other.name if other is not None else "")
-    chosen = choose(spec.candidate, run)
-    judgements = tuple(judge(criterion, chosen, run, other) for criterion in spec.criterion)
+    candidate, note = choose(spec.candidate, run)
+    judgements = tuple(judge(criterion, candidate, run, other) for criterion in spec.criterion)
     good = all(one.outcome.good for one in judgements)
     return Verdict(
         decision=Decision.PROMOTED if good else Decision.NOT_PROMOTED,
         spec=spec.name,
         run=run.name,
         baseline=other.name if other is not None else "",
-        candidate=chosen.id,
+        candidate=candidate.id,
         judgements=judgements,
-        notes=tuple(_notes(run, chosen, allowed)),
+        notes=(*filter(None, [note]), *_notes(run, candidate.id), *(f"allowed: {one}" for one in allowed)),
     )
 
 
@@ -255,17 +239,14 @@ def _read(path: Path) -> Evidence | str:
         return f"{error.filename}: {error.strerror}"
 
 
-def _notes(run: Evidence, chosen: Chosen, allowed: Sequence[str]) -> Iterator[str]:
-    if chosen.note:
-        yield chosen.note
+def _notes(run: Evidence, candidate: str) -> Iterator[str]:
     if run.missing:
         yield f"The sweep is not complete: {run.missing} requests are still to be measured."
     for stage in (Stage.SOAK, Stage.QUALITY):
         # Where no arm is the candidate's, whatever its temperature and however many at a time.
         arms = run.arms.get(stage, ())
-        if arms and chosen.id and not any(arm.split("-t")[0].split("-x")[0] == chosen.id for arm in arms):
-            yield f"The candidate is {chosen.id}, but the {stage} stage measured {', '.join(arms)}."
-    yield from (f"allowed: {one}" for one in allowed)
+        if arms and candidate and not any(arm.split("-t")[0].split("-x")[0] == candidate for arm in arms):
+            yield f"The candidate is {candidate}, but the {stage} stage measured {', '.join(arms)}."
 
 
 def not_judged(*reasons: str, spec: str = "", run: str = "", baseline: str = "") -> Verdict:

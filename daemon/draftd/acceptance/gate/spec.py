@@ -18,7 +18,7 @@ from pydantic import AllowInfNan, BaseModel, ConfigDict, PlainValidator, Strict,
 
 from draftd.acceptance.gate.metrics import METRICS
 from draftd.acceptance.options import LONGEST_BLOCK
-from draftd.acceptance.ticks import Stage
+from draftd.acceptance.ticks import Arm, Stage
 from draftd.core import DRAFT_MODEL, DrafterName, WorkloadClass
 from draftd.errors import FieldError, wrong_field
 
@@ -72,6 +72,11 @@ class Candidate(_Table):
 
     block_length: Annotated[int | Literal["knee"], PlainValidator(_block_length)] = "knee"
     drafter: Annotated[DrafterName, StringConstraints(pattern="^[a-z][a-z_]*$")] = DRAFT_MODEL
+
+    @property
+    def id(self) -> str:
+        """Of its arm; empty where the knee is still to be found."""
+        return "" if self.block_length == "knee" else Arm(self.block_length, self.drafter).id
 
 
 class Criterion(_Table):

@@ -14,16 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.gate.judge import Chosen, Decision, Outcome, Verdict, choose, judge, judge_run, weigh
+from draftd.acceptance.gate.judge import Decision, Outcome, Verdict, choose, judge, judge_run, weigh
 from draftd.acceptance.gate.metrics import METRICS, Evidence, Moves, Reading
 from draftd.acceptance.gate.spec import Candidate, Comparison, Criterion, Spec, parse
 from draftd.acceptance.manifest import Manifest
 from draftd.acceptance.summary import against, select, total_throughput
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Place, Stage, Tick
-from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
+from draftd.core import PROMPT_LOOKUP, WorkloadClass
 from tests.acceptance import Truth, manifest, request, synthetic_run
 
-K4 = Chosen(4, DRAFT_MODEL)
+K4 = Candidate(block_length=4)
 WORKLOADS = {"short_control": WorkloadClass.UNSPECIFIED, "code": WorkloadClass.CODE, "prose": WorkloadClass.PROSE}
 
 
@@ -70,13 +70,13 @@ def ticks() -> list[Tick]:
         (K4, {"workload": "prose"}, "k4", None, WorkloadClass.PROSE),
         (K4, {"temperature": 0.8}, "k4-t0.8", None, None),
         (K4, {"concurrency": 2}, "k4-x2", None, None),
-        (Chosen(4, PROMPT_LOOKUP), {}, "k4-prompt_lookup", None, None),
-        (Chosen(None, DRAFT_MODEL), {"block_length": 2}, "k2", None, None),
+        (Candidate(block_length=4, drafter=PROMPT_LOOKUP), {}, "k4-prompt_lookup", None, None),
+        (Candidate(), {"block_length": 2}, "k2", None, None),
     ],
 )
 def test_a_ratio_is_of_the_requests_that_are_named_over_the_same_without_drafts(
     ticks: list[Tick],
-    chosen: Chosen,
+    chosen: Candidate,
     narrowed: dict[str, object],
     arm: str,
     group: str | None,
@@ -126,8 +126,8 @@ def test_all_tokens_of_requests_that_run_at_a_time(ticks: list[Tick]) -> None:
 def test_what_was_not_swept_is_not_measured(ticks: list[Tick]) -> None:
     for evidence, chosen, narrowed, why in (
         (run(), K4, {}, "no sweep"),
-        (run(ticks), Chosen(None, DRAFT_MODEL), {}, "no knee"),
-        (run(ticks), Chosen(6, DRAFT_MODEL), {}, "k6"),
+        (run(ticks), Candidate(), {}, "no knee"),
+        (run(ticks), Candidate(block_length=6), {}, "k6"),
         (run(ticks), K4, {"group": "long_context"}, "long_context"),
         (run(t for t in ticks if t.place.arm != "ar"), K4, {"against": "autoregressive"}, "k4 and ar"),
     ):
@@ -142,24 +142,24 @@ def test_requests_that_failed_are_no_samples(ticks: list[Tick]) -> None:
 
 
 def test_the_candidate_is_the_knee() -> None:
-    found = choose(Candidate(), run(asked(AUTOREGRESSIVE, *map(Arm, (2, 4)), truth=Truth(alpha=0.95))))
+    found, note = choose(Candidate(), run(asked(AUTOREGRESSIVE, *map(Arm, (2, 4)), truth=Truth(alpha=0.95))))
     assert (found.block_length, found.id) == (4, "k4")
-    assert found.note.startswith("The knee is at 4")
+    assert note.startswith("The knee is at 4")
 
 
 def test_where_speculation_does_not_pay_the_fastest_that_drafts_is_judged() -> None:
     ticks = asked(AUTOREGRESSIVE, *map(Arm, (2, 4)), truth=Truth(alpha=0.05))
-    found = choose(Candidate(), run(ticks))
+    found, note = choose(Candidate(), run(ticks))
     assert found.block_length == 2
-    assert "does not pay" in found.note
-    assert "blocks of 2" in found.note
+    assert "does not pay" in note
+    assert "blocks of 2" in note
     wanted = criterion("decode_tokens_per_second", ">=", 1.0, against="autoregressive")
     assert judge(wanted, found, run(ticks), None).outcome is Outcome.FAILED
 
 
 def test_a_candidate_of_a_set_block_length_needs_no_knee() -> None:
-    assert choose(Candidate(block_length=3), run()).id == "k3"
-    assert choose(Candidate(), run()).id == ""
+    assert choose(Candidate(block_length=3), run())[0].id == "k3"
+    assert choose(Candidate(), run())[0].id == ""
 
 
 def test_by_its_bound_the_worse_end_of_the_interval_has_to_pass() -> None:
