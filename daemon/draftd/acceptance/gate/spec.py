@@ -50,11 +50,10 @@ class Comparison(StrEnum):
         return (value - threshold) * self.direction > 0
 
 
-def _block_length(value: object) -> int | Literal["knee"]:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if value != "knee" and not (whole and 1 <= value <= LONGEST_BLOCK):  # type: ignore[operator]
+def _block_length(value: Any) -> Any:
+    if value != "knee" and not (type(value) is int and 1 <= value <= LONGEST_BLOCK):
         raise ValueError(f'"knee" or a whole number from 1 to {LONGEST_BLOCK}')
-    return value  # type: ignore[return-value]
+    return value
 
 
 _Name = Annotated[str, MinLen(1)]

@@ -100,20 +100,17 @@ class Heat:
         if sample.thermal is not None:
             self._level = sample.thermal
 
-    def wait(self, say: Callable[[str], None]) -> float:
-        """Until the machine is cooler than heavy, or patience ends. Gives how long that took."""
-        if self._level not in _HOT:
-            self._given_up = False
-            return 0.0
-        began = time.perf_counter()
-        while not self._given_up and (level := self._level) in _HOT:
-            waited = time.perf_counter() - began
-            if waited >= self._patience:
+    def wait(self, say: Callable[[str], None]) -> None:
+        """Until the machine is cooler than heavy, or patience ends."""
+        ends = time.perf_counter() + (0.0 if self._given_up else self._patience)
+        while (level := self._level) in _HOT:
+            left = ends - time.perf_counter()
+            if left <= 0:
                 self._given_up = True
-                break
-            say(f"waiting for the machine to cool: thermal level {level}, {self._patience - waited:.0f} s at most")
-            time.sleep(min(_LOOK_SECONDS, self._patience - waited))
-        return time.perf_counter() - began
+                return
+            say(f"waiting for the machine to cool: thermal level {level}, {left:.0f} s at most")
+            time.sleep(min(_LOOK_SECONDS, left))
+        self._given_up = False
 
 
 def _warm_up(arm: Arm, plan: SweepPlan) -> Step:

@@ -346,9 +346,11 @@ class Machine:
         self.heat.observe(Sample(Stage.SWEEP, 1, "", self.now, self.now, thermal=level))
 
     def wait(self) -> float:
+        began = self.now
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sweep_run, "time", SimpleNamespace(perf_counter=lambda: self.now, sleep=self.sleep))
-            return self.heat.wait(self.said.append)
+            self.heat.wait(self.said.append)
+        return self.now - began
 
 
 @pytest.mark.parametrize("level", [None, "nominal", "moderate"])
