@@ -61,10 +61,7 @@ def write_report(
 
 def html(made: Mapping[str, Any]) -> str:
     """One file: no script, nothing fetched."""
-    light = "".join(f"--{name}:{pair[0]};" for name, pair in PALETTE.items())
-    either = "".join(f"--{name}:light-dark({pair[0]},{pair[1]});" for name, pair in PALETTE.items())
-    colours = f":root{{{light}}}@supports (color:light-dark(#000,#fff)){{:root{{{either}}}}}"
-    return _rendered("report.html.j2", made, autoescape=True, colours=colours)
+    return _rendered("report.html.j2", made, autoescape=True, palette=PALETTE)
 
 
 def markdown(made: Mapping[str, Any]) -> str:
