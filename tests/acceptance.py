@@ -250,22 +250,14 @@ def _sample(
         available=13 * GIB,
         headroom=3 * GIB,
         floor=10 * GIB,
-        limit=24 * GIB,
         pressure="normal",
         swap_in=0,
-        swap_used=0,
         mlx_active=5 * GIB,
         mlx_cache=GIB // 2,
-        mlx_peak=int(5.6 * GIB),
         thermal="nominal",
         throttles=0,
         temperature=61 + random_.gauss(0, 0.5),
         watts=None if watts is None else watts + random_.gauss(0, 0.2),
-        on_mains=True,
-        low_power=False,
-        level="full",
-        variant="on",
-        active_requests=1,
     )
 
 

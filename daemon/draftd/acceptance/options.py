@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Stage
+from draftd.acceptance.ticks import Arm, Stage
 from draftd.client.prompts import Prompt
 from draftd.core import CLASSES, DrafterName
-from draftd.errors import FieldError
+from draftd.errors import FieldError, wrong_field
 
 if TYPE_CHECKING:
     from draftd.v1 import inference_pb2 as pb
@@ -64,9 +64,7 @@ class Options(BaseModel):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            allowed = first["msg"].removeprefix("Input should be ")
-            raise OptionError(f"{place}{first['loc'][0]}", first["input"], allowed) from None
+            raise OptionError(*wrong_field(error, place)) from None
 
 
 class SweepOptions(Options):
@@ -144,8 +142,6 @@ class SoakOptions(Options):
     def arm(self) -> Arm:
         """Of options that are settled."""
         assert self.block_length is not None and self.streams is not None, self  # noqa: PT018
-        if not self.block_length:
-            return replace(AUTOREGRESSIVE, concurrency=self.streams)
         return Arm(self.block_length, self.drafter, concurrency=self.streams)
 
     @property

@@ -188,7 +188,8 @@ def quality_result(folder: RunFolder, canaries: Sequence[Canary] | None = None) 
         if tick.place.prompt not in names:
             raise RunError("quality: prompt", tick.place.prompt, "one of the quality canaries of this draftd")
     failed = [tick.error for tick in ticks if tick.error]
-    sampled = sorted({Arm.parse(tick.place.arm).temperature for tick in ticks} - {0.0})
+    arms = {Arm.parse(tick.place.arm) for tick in ticks}
+    sampled = sorted({arm.temperature for arm in arms if arm is not None} - {0.0})
     return QualityResult(
         greedy=_comparison(canaries, ticks, 0.0),
         sampled=_comparison(canaries, ticks, sampled[0]) if sampled else None,
@@ -203,7 +204,7 @@ def _comparison(canaries: Sequence[Canary], ticks: Sequence[Tick], temperature: 
     answers: dict[tuple[str, bool], dict[int, Tick]] = {}
     for tick in ticks:
         arm = Arm.parse(tick.place.arm)
-        if usable(tick) and tick.text is not None and arm.temperature == temperature:
+        if arm is not None and arm.temperature == temperature and usable(tick) and tick.text is not None:
             answers.setdefault((tick.place.prompt, arm.speculative), {})[tick.place.repetition] = tick
     prompts = tuple(_prompt(canary, answers, greedy=not temperature) for canary in canaries)
     both = [one for one in prompts if one.complete]

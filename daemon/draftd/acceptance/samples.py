@@ -22,8 +22,8 @@ _CALL_SECONDS = 5.0
 class Sample:
     """One reading. Bytes, seconds, watts, degrees Celsius; what could not be read is None, never nought.
 
-    `elapsed` is monotonic seconds since the session began. What counts up (critical seconds, swap-ins, throttles,
-    errors, requests) does so since the daemon started.
+    `elapsed` is monotonic seconds since the session began. What counts up (critical seconds, swap-ins, throttles) does
+    so since the daemon started.
     """
 
     stage: Stage
@@ -35,26 +35,15 @@ class Sample:
     available: int | None = None  # of the machine, without swapping
     headroom: int | None = None  # available beyond the floor
     floor: int | None = None
-    limit: int | None = None  # the machine's memory
     pressure: str | None = None  # normal, warn, critical
     critical_seconds: float = 0.0
     swap_in: int | None = None
-    swap_used: int | None = None
     mlx_active: int | None = None
     mlx_cache: int | None = None
-    mlx_peak: int | None = None
-    kv_cache: int = 0
     thermal: str | None = None  # nominal, moderate, heavy, trapping, sleeping
     throttles: int | None = None
     temperature: float | None = None  # the hottest sensor's
     watts: float | None = None  # all that is measured, together
-    on_mains: bool | None = None
-    low_power: bool | None = None
-    level: str = ""
-    variant: str = ""
-    active_requests: int = 0
-    verifier_errors: int = 0
-    drafter_errors: int = 0
 
     @property
     def mlx(self) -> int | None:
@@ -69,7 +58,6 @@ def sample(status: control.GetStatusResponse, stage: Stage, session: int, arm: s
     def known(name: str) -> int | None:
         return getattr(h, name) if h.HasField(name) else None
 
-    pressure, thermal = known("memory_pressure"), known("thermal_level")
     return Sample(
         stage=stage,
         session=session,
@@ -80,26 +68,15 @@ def sample(status: control.GetStatusResponse, stage: Stage, session: int, arm: s
         available=known("memory_available_bytes"),
         headroom=known("memory_headroom_bytes"),
         floor=known("memory_floor_bytes"),
-        limit=known("memory_limit_bytes"),
-        pressure=_name(control.MemoryPressure, pressure),
+        pressure=_name(control.MemoryPressure, known("memory_pressure")),
         critical_seconds=h.critical_pressure.ToNanoseconds() / 1e9,
         swap_in=known("swap_in_bytes"),
-        swap_used=known("swap_used_bytes"),
         mlx_active=known("mlx_active_bytes"),
         mlx_cache=known("mlx_cache_bytes"),
-        mlx_peak=known("mlx_peak_bytes"),
-        kv_cache=status.kv_cache_bytes,
-        thermal=_name(control.ThermalLevel, thermal),
+        thermal=_name(control.ThermalLevel, known("thermal_level")),
         throttles=known("throttles"),
         temperature=max(h.temperatures.values(), default=None),
         watts=sum(h.power.values()) if h.power else None,
-        on_mains=h.on_mains if h.HasField("on_mains") else None,
-        low_power=h.low_power if h.HasField("low_power") else None,
-        level=status.level,
-        variant=status.flag_variant,
-        active_requests=status.active_requests,
-        verifier_errors=status.verifier_errors,
-        drafter_errors=status.drafter_errors,
     )
 
 

@@ -22,7 +22,7 @@ import grpc
 
 from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.ticks import Arm, Chunk, Granted, Place, Served, Stage, Tick
-from draftd.client.asking import Answer, Ask, gather
+from draftd.client.asking import Ask, gather
 from draftd.client.client import CallError
 from draftd.core import DecodeMode, DepthMode, FallbackLevel, FinishReason, ModePreference, SamplingParams
 from draftd.errors import DraftdError, FieldError
@@ -134,13 +134,9 @@ class Capture:
     responses: tuple[pb.GenerateResponse, ...]
     failure: CallError | None = None
 
-    def answer(self) -> Answer:
-        """As a client reads it."""
-        return gather(self.responses)
-
     def tick(self, place: Place, session_began: float, *, keep_text: bool = False) -> Tick:
         """`session_began` is time.perf_counter() when the session did."""
-        answer = self.answer()
+        answer = gather(self.responses)
         started, finished = answer.started, answer.finished
         complete = bool(self.responses) and self.responses[-1].WhichOneof("event") == "finished"
         error = "" if complete else "the stream ended before its answer did"

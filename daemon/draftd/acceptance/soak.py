@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, fields, replace
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import TYPE_CHECKING, Any
 
 from draftd.acceptance.cost import alpha_of
@@ -79,7 +79,7 @@ def run_soak(session: Session, options: SoakOptions, model: pb.GetModelResponse,
         session.folder.keep_tick(tick)
         return tick
 
-    def count(tick: Tick) -> None:
+    def note(tick: Tick) -> None:
         nonlocal answered
         with lock:
             counts.update(requests=1, failed=bool(tick.error))
@@ -95,7 +95,7 @@ def run_soak(session: Session, options: SoakOptions, model: pb.GetModelResponse,
         try:
             while not stop.is_set() and time.perf_counter() < ends:
                 tick = ask()
-                count(tick)
+                note(tick)
                 pause = min(_LONGEST_PAUSE, max(0.1, 2 * pause)) if tick.error else 0.0
                 stop.wait(pause)
         finally:
@@ -121,9 +121,7 @@ def run_soak(session: Session, options: SoakOptions, model: pb.GetModelResponse,
 def _endless(prompts: Sequence[Prompt], options: SoakOptions, session: int) -> Iterator[tuple[int, Prompt]]:
     """All prompts in a random order each time, with the number of the time, from 1; answers of mixed lengths."""
     drawn = random.Random(f"{options.seed}/{session}")
-    passed = 0
-    while True:
-        passed += 1
+    for passed in count(1):
         for prompt in drawn.sample(list(prompts), len(prompts)):
             yield passed, replace(prompt, max_tokens=drawn.choice(options.lengths))
 
@@ -230,7 +228,6 @@ class SoakResult:
     mlx: Growth | None  # MLX's active memory and its cache together
     too_few_samples: str
     days_to_exhaustion: float | None
-    least_available: int | None
     least_headroom: int | None
     floor: int | None
     swap_in: int | None
@@ -299,7 +296,6 @@ def soak_result(folder: RunFolder) -> SoakResult | None:
         mlx=mlx,
         too_few_samples="" if resident or mlx else max(map(_too_few, curves)),
         days_to_exhaustion=_days([one for one in (resident, mlx) if one is not None], parts),
-        least_available=min(_known(samples, "available"), default=None),
         least_headroom=min(_known(samples, "headroom"), default=None),
         floor=max(_known(samples, "floor"), default=None),
         swap_in=_added(parts, "swap_in"),

@@ -11,7 +11,7 @@ from draftd.acceptance import ticks as figures
 from draftd.acceptance.samples import Sample
 from draftd.acceptance.statistics import Interval, Statistic, bootstrap, ratio
 from draftd.acceptance.ticks import Tick
-from draftd.core import DraftCounts, WorkloadClass
+from draftd.core import DraftCounts
 
 _PromptKey = tuple[str, str]  # Place.key
 
@@ -79,9 +79,7 @@ METRICS: Mapping[str, MetricDef] = MappingProxyType(
 )
 
 
-def select(
-    ticks: Iterable[Tick], *, arm: str | None = None, group: str | None = None, workload: WorkloadClass | None = None
-) -> list[Tick]:
+def select(ticks: Iterable[Tick], *, arm: str | None = None, group: str | None = None) -> list[Tick]:
     """Those that count."""
     return [
         tick
@@ -89,7 +87,6 @@ def select(
         if figures.usable(tick)
         and (arm is None or tick.place.arm == arm)
         and (group is None or tick.place.group == group)
-        and (workload is None or tick.place.workload == workload)
     ]
 
 

@@ -136,13 +136,12 @@ class Arm:
         return "-".join(parts)
 
     @classmethod
-    def parse(cls, name: str) -> Arm:
-        """The arm of that id. Raises ValueError."""
-        found = re.fullmatch(r"(?:ar|(k|auto)([1-9]\d*))(?:-([a-z_]+))?(?:-t([\d.e+-]+))?(?:-x(\d+))?", name)
+    def parse(cls, name: str) -> Arm | None:
+        """The arm of that id; None for one that no version of draftd gave."""
+        temperature = r"\d+(?:\.\d+)?(?:e[+-]\d+)?"
+        found = re.fullmatch(rf"(?:ar|(k|auto)([1-9]\d*))(?:-([a-z_]+))?(?:-t({temperature}))?(?:-x(\d+))?", name)
         if found is None:
-            raise ValueError(
-                f"an arm's id: got {name!r}; allowed: such as ar, k4, auto6, k4-prompt_lookup, k4-t0.8, ar-x4"
-            )
+            return None
         how, length, drafter, temperature, together = found.groups()
         kind = DrafterName(drafter or DRAFT_MODEL) if length else None
         return cls(int(length or 0), kind, float(temperature or 0), int(together or 1), how == "auto")

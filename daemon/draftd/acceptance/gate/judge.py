@@ -98,7 +98,7 @@ def hindrances(run: Evidence, baseline: Evidence | None, may_differ: Sequence[st
     allowed: list[str] = []
     if baseline is not None:
         refused += _within(baseline)
-        for one, _, _ in _differing(product(_kept(baseline), _kept(run))):
+        for one, _, _ in _differing(product(baseline.manifests.items(), run.manifests.items())):
             line = f"{one.field} is {one.right} in this run, and {one.left} in the baseline {baseline.name}"
             may = any(f"{one.field}.".startswith(f"{prefix}.") for prefix in may_differ)
             (allowed if may else refused).append(line)
@@ -110,23 +110,16 @@ def _within(run: Evidence) -> Iterator[str]:
     if not run.manifests:
         yield f"nothing was measured in {run.name}"
     for number, manifest in run.manifests.items():
-        if manifest is None:
-            yield f"session {number} of {run.name} measured something, and manifests/{number:04}.json is not there"
-            continue
         for role, model in manifest.models.items():
             if model.changed_since_load:
                 gone = "the files are no longer what was loaded"
                 yield f"models.{role}.changed_since_load is true in session {number} of {run.name}: {gone}"
     # Each with each: of the prompts, two sessions may hold what the first one lacks.
-    for one, first, second in _differing(combinations(_kept(run), 2)):
+    for one, first, second in _differing(combinations(run.manifests.items(), 2)):
         yield f"{one.field} is {one.left} in session {first} of {run.name}, and {one.right} in session {second}"
 
 
 _Session = tuple[int, Manifest]
-
-
-def _kept(run: Evidence) -> list[_Session]:
-    return [(number, manifest) for number, manifest in run.manifests.items() if manifest is not None]
 
 
 def _differing(pairs: Iterable[tuple[_Session, _Session]]) -> Iterator[tuple[Difference, int, int]]:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from draftd.acceptance import summary
-from draftd.acceptance.folder import RunFolder
+from draftd.acceptance.folder import RunError, RunFolder
 from draftd.acceptance.manifest import Manifest
 from draftd.acceptance.quality import Comparison, QualityResult, quality_result
 from draftd.acceptance.soak import SoakResult, soak_result
@@ -31,11 +31,11 @@ _ONE_WAY = "no prompt was answered both ways"
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """All that a run holds for a gate. By a stage's name what it came to, empty or None where it was not run.
-    `manifests` are those of the sessions that measured something; one that was not kept is None. `arms`: which a stage
-    was of. `missing` requests of the sweep are still to be measured."""
+    `manifests` are those of the sessions that measured something. `arms`: which a stage was of. `missing` requests of
+    the sweep are still to be measured."""
 
     name: str
-    manifests: Mapping[int, Manifest | None]
+    manifests: Mapping[int, Manifest]
     sweep: Sequence[Tick] = ()
     soak: SoakResult | None = None
     quality: QualityResult | None = None
@@ -44,14 +44,17 @@ class Evidence:
 
     @classmethod
     def read(cls, folder: RunFolder) -> Evidence:
-        """Raises RunError where a file cannot be read, naming it and the line."""
+        """Raises RunError where a file cannot be read, naming it and the line, or a session's manifest is missing."""
         kept = folder.manifests()
         ticks = {stage: folder.ticks(stage) for stage in Stage}
         sessions = {tick.place.session for found in ticks.values() for tick in found}
         sessions |= {sample.session for sample in folder.samples()}
+        for number in sorted(sessions - kept.keys()):
+            place = f"{folder.path / 'manifests'}/{number:04}.json"
+            raise RunError(place, "no file", f"the manifest of session {number}, which measured something")
         return cls(
             name=folder.name,
-            manifests={number: kept.get(number) for number in sorted(sessions)},
+            manifests={number: kept[number] for number in sorted(sessions)},
             sweep=ticks[Stage.SWEEP],
             soak=soak_result(folder),
             quality=quality_result(folder),

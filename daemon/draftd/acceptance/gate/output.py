@@ -6,7 +6,6 @@ what is excused was skipped; a run that was not judged is one case with an error
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from datetime import UTC, datetime
@@ -92,10 +91,6 @@ def _interval(reading: Reading, unit: str) -> str:
 
 def _unit(criterion: Criterion) -> str:
     return "×" if criterion.against else METRICS[criterion.metric].unit
-
-
-def to_json(verdict: Verdict, *, indent: int | None = None) -> str:
-    return json.dumps(document(verdict), ensure_ascii=False, indent=indent, allow_nan=False)
 
 
 def document(verdict: Verdict) -> dict[str, Any]:

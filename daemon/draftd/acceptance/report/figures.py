@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from draftd.acceptance.cost import CostRates, per_answer
 from draftd.acceptance.statistics import Growth, Interval
-from draftd.acceptance.sweep.result import parse
 from draftd.acceptance.ticks import Arm
 from draftd.core import DRAFT_MODEL
 
@@ -120,7 +119,7 @@ def capitalised(text: str) -> str:
 def name(arm: Arm | str) -> str:
     """Autoregressive; Speculative, 4 a step; Automatic, up to 6 a step; Prompt lookup, 4 a step; … temperature 0.8;
     … 2 at a time."""
-    known = parse(arm) if isinstance(arm, str) else arm
+    known = Arm.parse(arm) if isinstance(arm, str) else arm
     if known is None:
         return str(arm)
     parts = ["Autoregressive"]
@@ -138,7 +137,7 @@ def name(arm: Arm | str) -> str:
 
 def spoken(arm: Arm | str) -> str:
     """Within a sentence: autoregressive decoding; speculative decoding in blocks of 4; … at temperature 0.8."""
-    known = parse(arm) if isinstance(arm, str) else arm
+    known = Arm.parse(arm) if isinstance(arm, str) else arm
     if known is None:
         return str(arm)
     said = "autoregressive decoding"

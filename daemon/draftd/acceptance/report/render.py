@@ -28,7 +28,7 @@ from draftd.acceptance.report.charts import PALETTE, Chart, parts
 from draftd.acceptance.report.soak import LEAST_ACCEPTED, ends, soak_charts
 from draftd.acceptance.soak import soak_result
 from draftd.acceptance.summary import METRICS
-from draftd.acceptance.sweep.result import Sweep, parse
+from draftd.acceptance.sweep.result import Sweep
 from draftd.acceptance.ticks import Arm, Stage, usable
 
 _TONES: Mapping[Decision | Outcome, str] = {
@@ -170,10 +170,10 @@ def _candidate(verdict: Verdict, swept: Sweep | None) -> Arm | None:
     """The one that was judged; where none was, the one that decodes fastest of those that draft."""
     if swept is None:
         return None
-    judged = parse(verdict.candidate) if verdict.candidate else None
+    judged = Arm.parse(verdict.candidate) if verdict.candidate else None
     if judged in swept.arms:
         return judged
-    gains = [(gain.estimate, arm) for arm in swept.lengths if (gain := swept.gains.get(arm)) is not None]
+    gains = [(gain.estimate, arm) for arm in swept.by_length.values() if (gain := swept.gains.get(arm)) is not None]
     return max(gains, key=lambda pair: pair[0])[1] if gains else None
 
 

@@ -55,12 +55,10 @@ def distinct(prompts: Iterable[Prompt]) -> list[Prompt]:
     return found
 
 
-def checksums(prompts: Iterable[Prompt]) -> dict[str, str]:
+def checksums(prompts: Sequence[Prompt]) -> dict[str, str]:
     """Of each group, for the manifest."""
-    groups: dict[str, list[Prompt]] = {}
-    for prompt in prompts:
-        groups.setdefault(prompt.group, []).append(prompt)
-    return {name: prompt_checksum(group) for name, group in groups.items()}
+    groups = dict.fromkeys(prompt.group for prompt in prompts)
+    return {name: prompt_checksum([prompt for prompt in prompts if prompt.group == name]) for name in groups}
 
 
 def tokens_of(prompt: Prompt) -> int:

@@ -87,7 +87,7 @@ class Sweep:
     def read(cls, folder: RunFolder, metrics: Iterable[str] = METRICS) -> Sweep | None:
         """`metrics` are summarised of every arm. None where the run has no sweep."""
         ticks, samples = folder.ticks(Stage.SWEEP), folder.samples(Stage.SWEEP)
-        found = {parse(tick.place.arm) for tick in ticks if not tick.place.warm_up}
+        found = {Arm.parse(tick.place.arm) for tick in ticks if not tick.place.warm_up}
         arms = tuple(sorted((arm for arm in found if arm is not None), key=_order))
         if not arms:
             return None
@@ -97,7 +97,7 @@ class Sweep:
 
     @property
     def knee(self) -> Knee | None:
-        drafters = [arm.drafter for arm in self.lengths if arm.drafter is not None]
+        drafters = [arm.drafter for arm in self.by_length.values() if arm.drafter is not None]
         return knee(self.ticks, drafters[0] if drafters else DRAFT_MODEL)
 
     @property
@@ -121,17 +121,12 @@ class Sweep:
         return dict(Counter(tick.error for tick in failed).most_common())
 
     @property
-    def lengths(self) -> tuple[Arm, ...]:
+    def by_length(self) -> dict[int, Arm]:
         """The arms that differ in nothing but the block length, from 0; of the draft model where there is one."""
         alone = [arm for arm in self.arms if not (arm.automatic or arm.temperature or arm.concurrency > 1)]
         drafters = [arm.drafter for arm in alone if arm.speculative]
         first = DRAFT_MODEL if DRAFT_MODEL in drafters else next(iter(drafters), None)
-        return tuple(arm for arm in alone if arm.drafter in (None, first))
-
-    @property
-    def by_length(self) -> dict[int, Arm]:
-        """The same by block length."""
-        return {arm.block_length: arm for arm in self.lengths}
+        return {arm.block_length: arm for arm in alone if arm.drafter in (None, first)}
 
     def figure(self, arm: Arm, metric: str) -> Interval | None:
         """One of summary.METRICS; None where the arm was not measured."""
@@ -142,7 +137,7 @@ class Sweep:
 
     def curve(self, metric: str) -> dict[int, Interval]:
         """By block length."""
-        found = {arm.block_length: self.figure(arm, metric) for arm in self.lengths}
+        found = {k: self.figure(arm, metric) for k, arm in self.by_length.items()}
         return {k: one for k, one in found.items() if one is not None}
 
     def ratio(self, arm: Arm, metric: str) -> Interval | None:
@@ -151,14 +146,6 @@ class Sweep:
 
     def of(self, arm: Arm) -> list[Tick]:
         return select(self.ticks, arm=arm.id)
-
-
-def parse(id_: str) -> Arm | None:
-    """The arm of that id; None for one that no version of draftd gave."""
-    try:
-        return Arm.parse(id_)
-    except ValueError:
-        return None
 
 
 def _order(arm: Arm) -> tuple[object, ...]:

@@ -77,10 +77,10 @@ def sweep_complete(folder: RunFolder) -> bool:
     return plan is not None and missing_requests(plan, measured(folder.ticks(Stage.SWEEP))) == 0
 
 
-def missing_requests(plan: Mapping[str, object], done: Collection[Key]) -> int:
+def missing_requests(plan: Mapping[str, Any], done: Collection[Key]) -> int:
     """Of those that the run's plan counts."""
-    wanted = plan.get("requests")
-    return max(0, wanted - len(done)) if isinstance(wanted, int) else 0
+    wanted: int = plan.get("requests", 0)
+    return max(0, wanted - len(done))
 
 
 class Heat:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +10,10 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from draftd.acceptance.folder import RunFolder
+from draftd.acceptance.folder import RunFolder, to_json
 from draftd.acceptance.gate import output as shown
 from draftd.acceptance.gate.judge import Decision, Outcome, Verdict, judge_run, not_judged
-from draftd.acceptance.gate.output import document, to_json, to_junit
+from draftd.acceptance.gate.output import document, to_junit
 from draftd.acceptance.gate.spec import SpecError, load_spec, shipped
 from draftd.acceptance.options import Options, QualityOptions, SoakOptions, SweepOptions
 from draftd.acceptance.sweep.result import knee
@@ -77,7 +76,7 @@ def accept(
         output.complain(f"not judged: {failure.message if failure else error}")
         raise typer.Exit(NOT_JUDGED) from None
     if json:
-        output.print_json({"run": str(folder.path), "report": str(page)} | jsonlib.loads(to_json(verdict)))
+        output.print_json({"run": str(folder.path), "report": str(page)} | document(verdict))
     else:
         show(verdict)
         output.say(str(page))
@@ -108,7 +107,7 @@ def gate(
         return
     verdict = judge(_existing(run), criteria, junit)
     if json:
-        print(to_json(verdict))
+        output.print_json(document(verdict))
     else:
         show(verdict)
     raise typer.Exit(verdict.decision.exit_code)
@@ -204,7 +203,7 @@ def _keep(run: Path, verdict: Verdict) -> None:
     if not (run / "run.json").is_file():
         return
     try:
-        RunFolder(run).write("gate.json", to_json(verdict, indent=2) + "\n")
+        RunFolder(run).write("gate.json", to_json(document(verdict)))
     except OSError as error:
         output.complain(f"{run / 'gate.json'} was not written: {error.strerror}")
 

@@ -22,7 +22,7 @@ from draftd.acceptance.ticks import AUTOREGRESSIVE, Place, Stage, Tick
 from draftd.cli import options, output
 from draftd.cli.figures import NOTHING, both, length, percent, times
 from draftd.client import prompts
-from draftd.client.asking import Answer, Ask
+from draftd.client.asking import Answer, Ask, gather
 from draftd.client.client import DraftdClient
 from draftd.core import CLASSES, ModePreference, SamplingParams, WorkloadClass
 
@@ -110,7 +110,7 @@ def run_pair(client: DraftdClient, ask: Ask, name: str, group: str) -> Pair:
 
     began = time.perf_counter()
     slow, fast = taken(ModePreference.AUTOREGRESSIVE), taken(ModePreference.SPECULATIVE)
-    answer = fast.answer()
+    answer = gather(fast.responses)
     arms = AUTOREGRESSIVE.id, f"k{answer.started.plan.max_draft_tokens}"
     places = [Place(Stage.SWEEP, 0, arm, 0, name, group, ask.workload) for arm in arms]
     return Pair(name, group, ask.sampling.greedy, slow.tick(places[0], began), fast.tick(places[1], began), answer)

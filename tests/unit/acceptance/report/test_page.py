@@ -16,7 +16,7 @@ from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.gate.judge import judge_run
 from draftd.acceptance.gate.spec import load_spec
 from draftd.acceptance.report.render import markdown, report
-from draftd.acceptance.sweep.result import Sweep, knee, parse
+from draftd.acceptance.sweep.result import Sweep, knee
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Stage
 from draftd.core import BUILT_IN_DRAFTERS, DrafterName
 from tests.acceptance import GIB, Truth, manifest, synthetic_run
@@ -91,7 +91,7 @@ def test_automatic_depth_stands_beside_the_fixed_ones_and_is_no_block_length(ful
     found = Sweep.read(full)
     assert found is not None
     assert [arm.id for arm in found.arms][:4] == ["ar", "k2", "k4", "auto6"]
-    assert [arm.id for arm in found.lengths] == ["ar", "k2", "k4"]
+    assert [arm.id for arm in found.by_length.values()] == ["ar", "k2", "k4"]
     assert "Automatic" in full_page.html
 
 
@@ -131,7 +131,7 @@ def test_an_arm_is_known_by_its_id(
     block_length: int, drafter: DrafterName, temperature: float, concurrency: int
 ) -> None:
     arm = Arm(block_length, drafter if block_length else None, temperature, concurrency)
-    assert parse(arm.id) == arm
+    assert Arm.parse(arm.id) == arm
 
 
 def test_what_was_left_out_and_what_failed_is_said(full_page: Page) -> None:

@@ -97,6 +97,7 @@ class TestWhole:
         assert {tick.error for tick in ticks} == {""}
         for tick in ticks:
             arm = Arm.parse(tick.place.arm)
+            assert arm is not None
             assert tick.granted is not None
             assert tick.granted.max_draft_tokens == arm.block_length
             assert tick.granted.drafter == arm.drafter
@@ -118,7 +119,7 @@ class TestWhole:
         assert one == other
         greedy: dict[str, set[str]] = {}
         for (arm, prompt, _), digest in one.items():
-            if not Arm.parse(arm).temperature:
+            if "-t" not in arm:
                 greedy.setdefault(prompt, set()).add(digest)
         assert {len(found) for found in greedy.values()} == {1}
 
