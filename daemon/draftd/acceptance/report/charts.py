@@ -183,9 +183,7 @@ def parts(id_: str, rows: Mapping[str, Mapping[str, float]], inks: Mapping[str, 
         left = np.zeros(len(rows))
         for part, ink in inks.items():
             seconds = np.array([values.get(part, 0.0) for values in rows.values()])
-            bars = axes.barh(range(len(rows)), seconds, left=left, height=0.56, label=part)
-            for bar in bars:
-                bar.set(color=_ink(ink), edgecolor=_ink("card"), linewidth=1)
+            axes.barh(range(len(rows)), seconds, 0.56, left, color=_ink(ink), edgecolor=_ink("card"), label=part)
             left += seconds
         for row, total in enumerate(left):
             axes.text(total + longest * 0.015, row, f"{figure(float(total))} s", va="center")

@@ -143,9 +143,8 @@ def report(
         theirs, earlier = Sweep.read(other, _SUMMARISED), other.manifests()
         before = earlier.get(max(earlier, default=0))
         ratios = sweep.ratios(swept, theirs) if swept is not None and theirs is not None else {}
-        both = last is not None and before is not None
-        changes = differences(before, last) if last is not None and before is not None else ()
-        made |= {"other": other.name, "both_manifests": both, "changes": changes, "ratios": ratios}
+        changes = None if last is None or before is None else differences(before, last)
+        made |= {"other": other.name, "changes": changes, "ratios": ratios}
         charts.append(sweep.change_charts(ratios, other.name))
     made["drawn"] = {chart.id: chart for chart in chain.from_iterable(charts)}
     return made

@@ -63,7 +63,7 @@ def test_prompts_of_ones_own_are_kept_with_the_run(sweep, daemon: Served, tmp_pa
     ("arguments", "complaint"),
     [
         (("--blocks", "0,two"), "--blocks: got '0,two'; allowed: whole numbers, with commas between"),
-        (("--blocks", "2,65"), "block_lengths: got 65; allowed: less than or equal to 64"),
+        (("--blocks", "2,65"), "block_lengths[1]: got 65; allowed: less than or equal to 64"),
         (("--groups", "shrt"), "groups: got 'shrt'; allowed: short_control"),
         (("--groups", "none"), "groups: got ()"),
         (("--repeat", "0"), "repetitions: got 0"),
