@@ -6,7 +6,8 @@ A group of options is a frozen dataclass whose fields are annotated options. A c
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
 from pathlib import Path
@@ -16,12 +17,13 @@ import typer
 
 from draftd.core import DepthMode, DrafterName, WorkloadClass
 from draftd.errors import ConfigError
-from draftd.settings import describe_settings
+from draftd.settings import Settings, describe_settings, load_settings
 
 if TYPE_CHECKING:
     from draftd.client.client import DraftdClient
 
 _INT32 = 2**31 - 1  # what the contract can carry; the daemon says what it allows
+models = partial(typer.Option, rich_help_panel="What to serve")
 which_daemon = partial(typer.Option, rich_help_panel="Which daemon")
 sampling = partial(typer.Option, rich_help_panel="How to choose tokens")
 decoding = partial(typer.Option, rich_help_panel="How to decode")
@@ -38,6 +40,7 @@ Config = Annotated[Path | None, typer.Option("--config", "-c", envvar="DRAFTD_CO
 Assignments = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting; may be repeated.")
 ]
+AdapterPath = Annotated[Path | None, models("--adapter-path", help="LoRA adapter of the model: a folder.")]
 Token = Annotated[
     str | None, which_daemon("--token", envvar="DRAFTD_TOKEN", help="Bearer token. Better set the variable.")
 ]
@@ -79,6 +82,23 @@ class Daemon:
         from draftd.client.asking import connect
 
         return connect(self.target, self.token, self.tls_ca)
+
+
+@dataclass(frozen=True)
+class Served:
+    """The models of a daemon that is to be started, and its other settings."""
+
+    model: Annotated[
+        str | None, models("--model", help="Model to serve: folder or hub id. Unset: the embedded pair.")
+    ] = None
+    draft_model: Annotated[str | None, models("--draft-model", help="Its draft: folder or hub id.")] = None
+    config: Config = None
+    assignments: Assignments = None
+
+    def settings(self, others: Mapping[str, object] = {}) -> Settings:
+        """With `others` by their dotted names; those that are None are not set. Raises ConfigError."""
+        named = {"model.path": self.model, "model.draft_path": self.draft_model, **others}
+        return load_settings(self.config, named | parse_assignments(self.assignments), os.environ)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import signal
 import tempfile
@@ -31,7 +30,7 @@ from draftd.client.asking import connect
 from draftd.client.child import Serving, clean_environ, serve_command, serving
 from draftd.client.client import DraftdClient, answered
 from draftd.client.prompts import Prompt
-from draftd.settings import Settings, load_settings
+from draftd.settings import Settings
 
 _KEPT = ("target", "model", "draft_model", "config", "assignments")
 _RUNS = Path("draftd-runs")
@@ -45,7 +44,7 @@ Run = Annotated[
 
 
 @dataclass(frozen=True)
-class Which:
+class Which(options.Served):
     """The daemon to measure: a running one at `target`, or one of its own from the same settings as `draftd serve`."""
 
     target: Annotated[
@@ -58,17 +57,6 @@ class Which:
     ] = None
     token: options.Token = field(default=None, repr=False)
     tls_ca: options.TlsCa = None
-    model: Annotated[
-        str | None,
-        options.which_daemon(
-            "--model", help="Model of a daemon that is started: folder or hub id. Unset: the embedded pair."
-        ),
-    ] = None
-    draft_model: Annotated[str | None, options.which_daemon("--draft-model", help="Its draft: folder or hub id.")] = (
-        None
-    )
-    config: options.Config = None
-    assignments: options.Assignments = None
 
     @property
     def named(self) -> bool:
@@ -82,11 +70,6 @@ class Which:
         """The one that a run was begun with."""
         config = memory.get("config")
         return replace(self, **{name: memory.get(name) for name in _KEPT} | {"config": config and Path(config)})
-
-    def settings(self) -> Settings:
-        """Those of a daemon of its own; of costs in any case. Raises ConfigError."""
-        named = {"model.path": self.model, "model.draft_path": self.draft_model}
-        return load_settings(self.config, {**named, **options.parse_assignments(self.assignments)}, os.environ)
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ from draftd.cli.commands.doctor import (
     check_webhook,
     examine,
 )
+from draftd.cli.options import Served
 from draftd.cli.output import plain
 from draftd.core import DRAFT_MODEL
 from draftd.engine.assembly import cache_limit
@@ -228,7 +229,7 @@ def test_a_slow_blas_is_bad_and_says_what_to_install(monkeypatch: pytest.MonkeyP
 
 def test_wrong_settings_are_a_finding_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAFTD_SERVER__PORT", "x")
-    assert verdicts(examine(None, {}))["settings"] is Verdict.BAD
+    assert verdicts(examine(Served().settings))["settings"] is Verdict.BAD
 
 
 def webhook(**overrides: object) -> Settings:
@@ -281,4 +282,4 @@ def test_one_that_a_daemon_uses_is_noted(tmp_path: Path) -> None:
 
 
 def test_the_doctor_looks_at_both() -> None:
-    assert {"webhook", "state"} <= {finding.subject for finding in examine(None, {})}
+    assert {"webhook", "state"} <= {finding.subject for finding in examine(Served().settings)}

@@ -9,7 +9,7 @@ import importlib.metadata
 import os
 import platform
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ from draftd.models.check import not_served
 from draftd.models.folder import ModelFolder, is_hub_id
 from draftd.models.tokenizer import Tokenizer
 from draftd.service.request import ServedModel
-from draftd.settings import Settings, load_settings, state_dir
+from draftd.settings import Settings, state_dir
 
 _CONNECT_SECONDS = 2.0
 
@@ -72,23 +72,14 @@ _STYLES = {Verdict.OK: "green", Verdict.NOTE: "yellow", Verdict.BAD: "bold red"}
     "draftd doctor --config /etc/draftd.toml --json",
 )
 def command(
-    model: Annotated[str | None, typer.Option("--model", help="As for serve.")] = None,
-    draft_model: Annotated[str | None, typer.Option("--draft-model", help="As for serve.")] = None,
-    adapter_path: Annotated[Path | None, typer.Option("--adapter-path", help="As for serve.")] = None,
+    served: options.Served,
+    adapter_path: options.AdapterPath = None,
     port: Annotated[int | None, typer.Option("--port", help="As for serve.")] = None,
-    config: options.Config = None,
-    assignments: options.Assignments = None,
     json: options.Json = False,
 ) -> None:
     """Check the machine, models, ports, folders and the collector; say what the pair can do. Exits 1 when something is
     wrong. Reads no weights."""
-    overrides: dict[str, object] = {
-        "model.path": model,
-        "model.draft_path": draft_model,
-        "model.adapter_path": adapter_path,
-        "server.port": port,
-    }
-    findings = examine(config, overrides | options.parse_assignments(assignments))
+    findings = examine(partial(served.settings, {"model.adapter_path": adapter_path, "server.port": port}))
     if json:
         output.print_json([dataclasses.asdict(finding) for finding in findings])
     else:
@@ -102,11 +93,11 @@ def command(
         raise typer.Exit(1)
 
 
-def examine(config: Path | None, overrides: dict[str, object]) -> list[Finding]:
+def examine(load: Callable[[], Settings]) -> list[Finding]:
     """All checks; those of settings are left out when the settings themselves are wrong."""
     findings = [check_mlx(), check_blas()]
     try:
-        settings = load_settings(config, overrides, os.environ)
+        settings = load()
     except ConfigError as error:
         return [*findings, _bad("settings", error.message, "correct or remove it")]
     findings += [_ok("settings", "flags, DRAFTD_* variables and file are in order"), *check_models(settings)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,9 +12,7 @@ import typer
 
 from draftd.cli import options
 from draftd.cli.failures import explain
-from draftd.settings import load_settings
 
-_model = partial(typer.Option, rich_help_panel="What to serve")
 _listen = partial(typer.Option, rich_help_panel="Where to listen")
 
 
@@ -25,10 +22,9 @@ _listen = partial(typer.Option, rich_help_panel="Where to listen")
     "OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4317 draftd serve --set engine.queue_capacity=16",
 )
 def command(
+    served: options.Served,
     drafting: options.Drafting,
-    model: Annotated[str | None, _model("--model", help="Folder or hub id. Without one: the embedded pair.")] = None,
-    draft_model: Annotated[str | None, _model("--draft-model", help="Folder or hub id of the draft.")] = None,
-    adapter_path: Annotated[Path | None, _model("--adapter-path", help="LoRA adapter of the model: a folder.")] = None,
+    adapter_path: options.AdapterPath = None,
     max_batch: Annotated[int | None, options.decoding("--max-batch", help="Requests decoded together.")] = None,
     host: Annotated[str | None, _listen("--host", help="Beyond loopback: TLS and a token.")] = None,
     port: Annotated[int | None, _listen("--port", help="0 picks a free one.")] = None,
@@ -36,16 +32,12 @@ def command(
     tls_key: Annotated[Path | None, _listen("--tls-key", help="Private key (PEM).")] = None,
     flag_file: Annotated[Path | None, typer.Option("--flag-file", help="The feature flag's file.")] = None,
     log_level: Annotated[str | None, typer.Option("--log-level", help="debug, info, warning, error.")] = None,
-    config: options.Config = None,
-    assignments: options.Assignments = None,
 ) -> None:
     """Serve a model over gRPC until SIGTERM or Ctrl-C. Telemetry goes where OTEL_* variables say.
 
     Settings come from flags, then DRAFTD_* variables, then the TOML file: docs/configuration.md lists them.
     """
-    overrides: dict[str, object] = {
-        "model.path": model,
-        "model.draft_path": draft_model,
+    overrides = {
         "model.adapter_path": adapter_path,
         "model.drafter": drafting.drafter,
         "engine.max_draft_tokens": drafting.max_draft_tokens,
@@ -58,7 +50,7 @@ def command(
         "flag.file": flag_file,
         "log.level": log_level,
     }
-    settings = load_settings(config, overrides | options.parse_assignments(assignments), os.environ)
+    settings = served.settings(overrides)
 
     from draftd.cli.serve import run_daemon  # brings MLX and all that serves in, which help does without
 
