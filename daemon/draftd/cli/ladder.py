@@ -31,15 +31,11 @@ def rank(level: str) -> int:
     return _RANKS.get(level, 0)
 
 
-def place(state: pb.FallbackState) -> str:
-    """How far down that is."""
-    return "the top" if not state.position else f"{state.position} of {len(state.ladder) - 1} down"
-
-
 def fields(state: pb.FallbackState, now: datetime, *, whole: bool = False) -> list[tuple[str, str]]:
     """Name and value of what there is to say; an empty name belongs to the one above. `whole`: leases too, and that
     nothing asks."""
-    made = [("level", f"{current(state)} ({place(state)})")]
+    place = f"{state.position} of {len(state.ladder) - 1} down" if state.position else "the top"
+    made = [("level", f"{current(state)} ({place})")]
     if state.cause:
         made.append(("since", f"{span(_whole(now, moment(state.since)))} ago: {state.cause}"))
     if until := held(state, now):

@@ -371,8 +371,8 @@ def test_a_hold_says_until_when_and_how_long_that_is() -> None:
 
 
 def test_a_place_is_told_from_the_top() -> None:
-    assert ladder.place(state()) == "the top"
-    assert ladder.place(state(position=4)) == "4 of 4 down"
+    assert ladder.fields(state(), AT)[0][1].endswith(" (the top)")
+    assert ladder.fields(state(position=4), AT)[0][1].endswith(" (4 of 4 down)")
     assert ladder.current(state(position=3)) == "light_draft prompt_lookup"
 
 

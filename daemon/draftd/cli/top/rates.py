@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import zip_longest
 from typing import Any
 
+from draftd.core import DraftCounts
 from draftd.protocol import draft_counts
 from draftd.v1 import control_pb2 as control
-from draftd.v1 import inference_pb2 as pb
 
 WINDOW_SECONDS = 60.0
 _MOST_COLUMNS = 400  # more than the widest terminal has
@@ -56,9 +56,8 @@ class Rates:
     drafting: Drafting
 
 
-def drafting(counts: pb.DraftCounts, output_tokens: int) -> Drafting:
-    """Of everything that is counted in `counts`."""
-    made = draft_counts(counts, output_tokens)
+def drafting(made: DraftCounts) -> Drafting:
+    """Of everything that is counted."""
     return Drafting(
         acceptance=made.acceptance,
         per_position=tuple(map(_over, made.accepted_per_position, made.drafted_per_position)),
@@ -68,7 +67,7 @@ def drafting(counts: pb.DraftCounts, output_tokens: int) -> Drafting:
         parked=_over(made.parked_steps, made.steps),
         # A daemon that does not measure what a step costs sends 0; measured, a draft is never for nothing.
         speedup=made.speedup if made.break_even_tokens > 0 else None,
-        tokens_per_forward=_over(output_tokens, made.target_forwards),
+        tokens_per_forward=_over(made.emitted, made.target_forwards),
     )
 
 
@@ -82,15 +81,18 @@ def between(before: Snapshot, after: Snapshot) -> Rates | None:
     if after.at <= before.at or not same_run(before.status, after.status):
         return None
     old, new = before.status, after.status
-    counts = _difference(old.counts, new.counts)
-    tokens = new.output_tokens - old.output_tokens
+    counts = _difference(_counts(old), _counts(new))
     finished = sum(new.finished_requests.values()) - sum(old.finished_requests.values())
     failed = failures(new) - failures(old)
     refused = new.refused_requests - old.refused_requests
-    if counts is None or min(tokens, finished, failed, refused) < 0:
+    if counts is None or min(finished, failed, refused) < 0:
         return None
     seconds = after.at - before.at
-    return Rates(seconds, tokens / seconds, finished, failed, refused, drafting(counts, tokens))
+    return Rates(seconds, counts.emitted / seconds, finished, failed, refused, drafting(counts))
+
+
+def _counts(status: control.GetStatusResponse) -> DraftCounts:
+    return draft_counts(status.counts, status.output_tokens)
 
 
 def failures(status: control.GetStatusResponse) -> int:
@@ -98,22 +100,18 @@ def failures(status: control.GetStatusResponse) -> int:
     return int(status.finished_requests.get("error", 0))
 
 
-_COUNTERS = (
-    "steps", "drafts", "parked_steps", "drafted_tokens", "accepted_tokens", "cut_tokens", "target_forwards",
-    "break_even_tokens",
-)  # fmt: skip
-_BY_POSITION = ("drafted_per_position", "accepted_per_position")
-
-
-def _difference(before: pb.DraftCounts, after: pb.DraftCounts) -> pb.DraftCounts | None:
+def _difference(before: DraftCounts, after: DraftCounts) -> DraftCounts | None:
     """None where a counter has gone back."""
-    made: dict[str, Any] = {name: getattr(after, name) - getattr(before, name) for name in _COUNTERS}
-    grown = list(made.values())
-    for name in _BY_POSITION:
-        pairs = zip_longest(getattr(after, name), getattr(before, name), fillvalue=0)
-        made[name] = [later - earlier for later, earlier in pairs]
-        grown += made[name]
-    return pb.DraftCounts(**made) if min(grown) >= 0 else None
+    made: dict[str, Any] = {}
+    for name in (field.name for field in fields(DraftCounts)):
+        old, new = getattr(before, name), getattr(after, name)
+        by_position = isinstance(new, list)
+        pairs = zip_longest(new, old, fillvalue=0) if by_position else [(new, old)]
+        grown = [later - earlier for later, earlier in pairs]
+        if min(grown, default=0) < 0:
+            return None
+        made[name] = grown if by_position else grown[0]
+    return DraftCounts(**made)
 
 
 def _over(part: float, whole: float) -> float | None:
@@ -153,7 +151,7 @@ class History:
         """Of the latest snapshot. The window is the last minute, or as much of it as was seen."""
         status = self.latest.status
         window = between(self._snapshots[0], self.latest)
-        whole = drafting(status.counts, status.output_tokens)
+        whole = drafting(_counts(status))
         return View(target, status, self.past[-1] if self.past else None, window, whole, tuple(self.past))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from draftd.cli.top.rates import History, Snapshot, View, between, drafting
+from draftd.protocol import draft_counts
 from draftd.v1 import control_pb2 as pb
 from tests.unit.cli.top.snapshots import SECOND_RUN, counts, status
 
@@ -85,15 +86,15 @@ def test_two_snapshots_of_one_moment_give_no_rate() -> None:
 
 
 def test_where_nothing_was_ever_drafted_nothing_is_said_of_drafts() -> None:
-    found = drafting(counts(plain=30), 30)
+    found = drafting(draft_counts(counts(plain=30), 30))
     assert (found.acceptance, found.mean_length, found.depth, found.speedup) == (None,) * 4
     assert found.per_position == ()
     assert (found.drafting, found.tokens_per_forward) == (0.0, 1.0)
 
 
 def test_a_speedup_that_was_not_measured_is_not_known() -> None:
-    assert drafting(counts(10, 40, 30), 40).speedup is None
-    assert drafting(counts(10, 40, 30, break_even=15.0), 40).speedup == 1.6
+    assert drafting(draft_counts(counts(10, 40, 30), 40)).speedup is None
+    assert drafting(draft_counts(counts(10, 40, 30, break_even=15.0), 40)).speedup == 1.6
 
 
 def filled(seconds: int, per_second: int = 10) -> History:
