@@ -67,33 +67,31 @@ class Learning:
     def __init__(self, settings: Settings, folder: Path | None) -> None:
         """`folder` is the daemon's own; without one only `engine.learnt_file` is a place. Raises ConfigError where that
         lies in no folder."""
-        self._file: LearntFile | None = None
         path = settings.engine.learnt_file
         if path is not None and not path.parent.is_dir():
             raise ConfigError("engine.learnt_file", str(path), "a file in an existing folder")
         if path is None and folder is not None:
             path = folder / _LEARNT
-        if path is not None:
-            self._file = LearntFile(StateStore(path), lambda: identity(settings))
         self._path = path
+        self._file = LearntFile(StateStore(path), lambda: identity(settings))
 
     def recall(self) -> Learnt | None:
         """Of earlier runs of this pair; what cannot be used is said in the log."""
         try:
-            document = None if self._file is None else self._file.load()
+            document = self._file.load()
             return None if document is None else Learnt.of_document(document)
         except ConfigError as error:
             log.warning("%s cannot be used: %s; the costs of drafting are learnt again", self._path, error.message)
             return None
 
     def start(self, learnt: Callable[[], Learnt | None]) -> None:
-        """From now on it is kept."""
-        if self._file is not None:
+        """From now on it is kept, where there is a place."""
+        if self._path is not None:
             self._file.start(lambda: None if (found := learnt()) is None else found.to_document())
 
     def close(self) -> bool:
         """True when it is kept."""
-        return self._file is None or self._file.close(_CLOSE_SECONDS)
+        return self._file.close(_CLOSE_SECONDS)
 
 
 def paths_of(model: ModelSettings) -> tuple[str, str | None]:

@@ -162,11 +162,8 @@ def rounded(summary: Mapping[str, Any]) -> dict[str, Any]:
     return {key: float(f"{value:.4g}") if isinstance(value, float) else value for key, value in summary.items()}
 
 
-def by_group(pairs: Iterable[Pair]) -> dict[str, list[Pair]]:
-    groups: dict[str, list[Pair]] = {}
-    for pair in pairs:
-        groups.setdefault(pair.group, []).append(pair)
-    return groups
+def by_group(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
+    return {name: [p for p in pairs if p.group == name] for name in dict.fromkeys(p.group for p in pairs)}
 
 
 def _median(values: Iterable[float | None]) -> float | None:

@@ -42,7 +42,10 @@ def command(
         picture = _watch(daemon, interval)
     else:
         with daemon.connect() as client:
-            history = look(client, interval)
+            history = History()
+            history.add(asked(client))
+            time.sleep(interval)
+            history.add(asked(client))
         view = history.view(daemon.target)
         if json:
             output.print_json(document(view))
@@ -52,15 +55,6 @@ def command(
         picture = _drawn(history, daemon.target, interval) if save is not None else ""
     if save is not None:
         output.save_picture(save, picture)
-
-
-def look(client: DraftdClient, interval: float) -> History:
-    """Of two snapshots; takes `interval` seconds."""
-    history = History()
-    history.add(asked(client))
-    time.sleep(interval)
-    history.add(asked(client))
-    return history
 
 
 def asked(client: DraftdClient) -> Snapshot:
