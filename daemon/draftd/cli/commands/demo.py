@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,14 +23,16 @@ from draftd.client.asking import Ask, connect
 from draftd.client.child import Serving
 from draftd.core import CLASSES
 
-_KEYS = (
-    "pairs", "identical", "autoregressive_tokens_per_second", "speculative_tokens_per_second", "speedup", "acceptance",
-    "mean_accepted_length",
-)  # fmt: skip
-_COLUMNS = (
-    "workload", "pairs", "autoregressive\ntokens/s", "speculative\ntokens/s", "speed-up", "drafts\naccepted",
-    "tokens\nper draft", "texts\nidentical",
-)  # fmt: skip
+_FIGURES: Mapping[str, tuple[str, Callable[[Any], str]]] = {
+    "pairs": ("pairs", str),
+    "autoregressive_tokens_per_second": ("autoregressive\ntokens/s", rate),
+    "speculative_tokens_per_second": ("speculative\ntokens/s", rate),
+    "speedup": ("speed-up", times),
+    "acceptance": ("drafts\naccepted", percent),
+    "mean_accepted_length": ("tokens\nper draft", length),
+    "identical": ("texts\nidentical", str),
+}
+"""What is shown of a summary: its name in JSON, its heading, and how it is written in a table."""
 
 
 @options.with_options("draftd demo", "draftd demo --each 8 --max-draft-tokens 6", "draftd demo | tail -1 | jq .speedup")
@@ -61,8 +63,9 @@ def command(
                 _show_answer(out, p, pair)
             pairs.append(pair)
     summary = summarise(pairs)
+    columns = ("workload", *(heading for heading, _ in _FIGURES.values()))
     rows = [_row(name, summarise(group)) for name, group in by_group(pairs).items()]
-    out.print(output.table(out, _COLUMNS, [*rows, _row("all", summary)]))
+    out.print(output.table(out, columns, [*rows, _row("all", summary)]))
     out.print("")
     if save is not None:
         output.save_picture(save, out.export_svg(title="make demo"))
@@ -98,24 +101,16 @@ def _show_answer(out: Console, prompt: prompts.Prompt, pair: Pair) -> None:
         out.print(f"{pair.group}: {question}\n{text}\n({figures})\n", markup=False, soft_wrap=True)
 
 
-def _row(name: str, s: Mapping[str, Any]) -> tuple[str, ...]:
-    return (
-        name,
-        str(s["pairs"]),
-        rate(s["autoregressive_tokens_per_second"]),
-        rate(s["speculative_tokens_per_second"]),
-        times(s["speedup"]),
-        percent(s["acceptance"]),
-        length(s["mean_accepted_length"]),
-        f"{s['identical']} of {s['comparable']}",
-    )
+def _row(name: str, summary: Mapping[str, Any]) -> tuple[str, ...]:
+    shown = [written(summary[key]) for key, (_, written) in _FIGURES.items()]
+    return name, *shown[:-1], f"{shown[-1]} of {summary['comparable']}"
 
 
 def _figures(
     model: str, backend: str, pairs: Sequence[Pair], summary: Mapping[str, Any], seconds: float
 ) -> dict[str, Any]:
     def chosen(s: Mapping[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in rounded(s).items() if key in _KEYS}
+        return {key: value for key, value in rounded(s).items() if key in _FIGURES}
 
     return {
         "draftd": __version__,
