@@ -14,9 +14,11 @@ from urllib.parse import urlsplit
 
 from grafana_client.client import GrafanaClient, GrafanaException, GrafanaTimeoutError
 from niquests import exceptions
+from pydantic import TypeAdapter, ValidationError
 
 from draftd.errors import ConfigError, DraftdError, FieldError
 from draftd.settings import is_loopback
+from draftd.settings.kinds import Address
 
 _OLDEST = (12, 0)  # signs webhooks with HMAC
 _LONGEST_TEXT = 300
@@ -53,29 +55,24 @@ def connect(
     for each call. Raises FieldError."""
     if not url:
         raise ConfigError("url", "", "--url or GRAFANA_URL, such as https://grafana.example.org")
-    parts = urlsplit(checked_url("url", url))
+    url = checked_url("url", url)
+    parts = urlsplit(url)
     if parts.scheme == "http" and not insecure_http and not is_loopback(parts.hostname or ""):
         allowed = "https beyond this machine: over http the credentials could be read on the way. --insecure-http says "
         raise ConfigError("url", f"http://{parts.hostname}", f"{allowed}that this is meant")
     if tls_ca is not None and not tls_ca.is_file():
         raise ConfigError("tls_ca", str(tls_ca), "an existing file")
     auth, secret = _credentials(token_file, environ), environ.get("DRAFTD_WEBHOOK_SECRET")
-    return Grafana(url.rstrip("/"), auth, secret, timeout, tls_ca)
+    return Grafana(url, auth, secret, timeout, tls_ca)
 
 
 def checked_url(name: str, url: str) -> str:
-    """An http address without credentials in it, which would end up in logs and in process lists."""
+    """Without a slash at its end, and without credentials, which would end up in logs and in process lists."""
     try:
-        parts = urlsplit(url)
-        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        fits = False
-    if fits and (parts.username or parts.password):
-        raise ConfigError(name, f"{parts.scheme}://…@{parts.hostname}", "an address without user and password in it")
-    if not fits or not url.isascii() or any(sign.isspace() for sign in url):
+        return TypeAdapter(Address).validate_python(url)
+    except ValidationError:
         shown = "…@" + url.rsplit("@", 1)[1] if "@" in url else url  # even what is no address may hold a password
-        raise ConfigError(name, shown, "an address such as https://grafana.example.org")
-    return url
+        raise ConfigError(name, shown, "such as https://grafana.example.org, without user and password") from None
 
 
 def _credentials(file: Path | None, environ: Mapping[str, str]) -> str | tuple[str, str]:
@@ -108,7 +105,7 @@ class Grafana:
         self.url, self._timeout = url, timeout
         self._secrets = [one for one in (auth if isinstance(auth, str) else auth[1], secret) if one]
         self._http: Any = GrafanaClient(auth, verify=True if tls_ca is None else str(tls_ca), timeout=timeout)
-        self._http.url = urlsplit(url)._replace(query="", fragment="").geturl().rstrip("/") + "/api"
+        self._http.url = f"{url}/api"
         self._http.s.max_redirects = 0  # a redirect could carry the credentials elsewhere, or to a login page
 
     def check(self) -> None:

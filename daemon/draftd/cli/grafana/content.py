@@ -45,7 +45,7 @@ def read_content(
     folder = files("draftd") / "grafana" if folder is None else folder
     boards = (file for file in (folder / "dashboards").iterdir() if file.name.endswith(".json"))
     models = with_sources([json.loads(file.read_text(encoding="utf-8")) for file in boards], sources)
-    rules = (folder / "alerting" / "rules.yaml").read_text(encoding="utf-8").replace(DOCS_URL, docs_url.rstrip("/"))
+    rules = (folder / "alerting" / "rules.yaml").read_text(encoding="utf-8").replace(DOCS_URL, docs_url)
     (group,) = with_sources(yaml.safe_load(rules)["groups"], sources)
     made = [model | {"tags": [*model["tags"], TAG]} for model in models]
     interval, name = int(seconds_of(group["interval"])), group["name"]

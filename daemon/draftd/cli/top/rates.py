@@ -77,18 +77,20 @@ def same_run(before: control.GetStatusResponse, after: control.GetStatusResponse
 
 
 def between(before: Snapshot, after: Snapshot) -> Rates | None:
-    """None where there is nothing to compare with: a snapshot of another run, or no time in between."""
-    if after.at <= before.at or not same_run(before.status, after.status):
+    """None where there is nothing to compare with: a snapshot of another run, or no time in between. Within a run no
+    counter goes back."""
+    old, new, seconds = before.status, after.status, after.at - before.at
+    if seconds <= 0 or not same_run(old, new):
         return None
-    old, new = before.status, after.status
     counts = _difference(_counts(old), _counts(new))
-    finished = sum(new.finished_requests.values()) - sum(old.finished_requests.values())
-    failed = failures(new) - failures(old)
-    refused = new.refused_requests - old.refused_requests
-    if counts is None or min(finished, failed, refused) < 0:
-        return None
-    seconds = after.at - before.at
-    return Rates(seconds, counts.emitted / seconds, finished, failed, refused, drafting(counts))
+    return Rates(
+        seconds,
+        tokens_per_second=counts.emitted / seconds,
+        finished=sum(new.finished_requests.values()) - sum(old.finished_requests.values()),
+        failed=failures(new) - failures(old),
+        refused=new.refused_requests - old.refused_requests,
+        drafting=drafting(counts),
+    )
 
 
 def _counts(status: control.GetStatusResponse) -> DraftCounts:
@@ -100,17 +102,12 @@ def failures(status: control.GetStatusResponse) -> int:
     return int(status.finished_requests.get("error", 0))
 
 
-def _difference(before: DraftCounts, after: DraftCounts) -> DraftCounts | None:
-    """None where a counter has gone back."""
+def _difference(before: DraftCounts, after: DraftCounts) -> DraftCounts:
     made: dict[str, Any] = {}
     for name in (field.name for field in fields(DraftCounts)):
         old, new = getattr(before, name), getattr(after, name)
         by_position = isinstance(new, list)
-        pairs = zip_longest(new, old, fillvalue=0) if by_position else [(new, old)]
-        grown = [later - earlier for later, earlier in pairs]
-        if min(grown, default=0) < 0:
-            return None
-        made[name] = grown if by_position else grown[0]
+        made[name] = [a - b for a, b in zip_longest(new, old, fillvalue=0)] if by_position else new - old
     return DraftCounts(**made)
 
 
@@ -121,8 +118,7 @@ def _over(part: float, whole: float) -> float | None:
 class History:
     """Fed with snapshots in order. One of another run of the daemon begins a new window; the curve goes on."""
 
-    def __init__(self, window: float = WINDOW_SECONDS) -> None:
-        self._window = window
+    def __init__(self) -> None:
         self._snapshots: deque[Snapshot] = deque()
         #: What the curves are drawn from: between each two snapshots, None where that is not known.
         self.past: deque[Rates | None] = deque(maxlen=_MOST_COLUMNS)
@@ -135,7 +131,7 @@ class History:
                 self._snapshots.clear()
         self._snapshots.append(snapshot)
         # One from before the window stays, to be compared with.
-        while len(self._snapshots) > 1 and self._snapshots[1].at <= snapshot.at - self._window:
+        while len(self._snapshots) > 1 and self._snapshots[1].at <= snapshot.at - WINDOW_SECONDS:
             self._snapshots.popleft()
 
     def gap(self) -> None:
