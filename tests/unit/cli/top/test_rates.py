@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from draftd.cli.top.rates import History, Snapshot, View, between, drafting
 from draftd.protocol import draft_counts
-from draftd.v1 import control_pb2 as pb
 from tests.unit.cli.top.snapshots import SECOND_RUN, counts, status
 
 
