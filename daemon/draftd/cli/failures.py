@@ -38,22 +38,24 @@ def explain(error: BaseException) -> Failure | None:
     return None
 
 
-_ENDED = re.compile(r"(socket closed|connection reset|recvmsg:|broken pipe|goaway|stream removed)", re.IGNORECASE)
-_OTHER_PROTOCOL = ("socket closed", "handshake", "certificate")
-_NO_CONNECTION = ("failed to connect", "connection refused", "resolution")
+_UNAVAILABLE = {
+    r"^(socket closed|connection reset|recvmsg:|broken pipe|goaway|stream removed)": (
+        "the connection ended: the daemon stopped or was killed; its log says why"
+    ),
+    r"socket closed|handshake|certificate": (
+        "the address answers, but not as expected: does the daemon use TLS, or not?"
+    ),
+    r"failed to connect|connection refused|resolution": "no daemon answers: is `draftd serve` running there?",
+}
+"""What gRPC says of a connection, and what that means; the first that fits."""
 
 
 def _of_call(status: str, details: str) -> Failure:
     if status == "INVALID_ARGUMENT":
         return Failure(details, ASKED_WRONGLY)
-    if status == "UNAVAILABLE" and _ENDED.match(details):
-        return Failure(f"the connection ended: the daemon stopped or was killed; its log says why ({details})", FAILED)
-    if status == "UNAVAILABLE" and any(sign in details.lower() for sign in _OTHER_PROTOCOL):
-        return Failure(
-            f"the address answers, but not as expected: does the daemon use TLS, or not? ({details})", FAILED
-        )
-    if status == "UNAVAILABLE" and any(sign in details.lower() for sign in _NO_CONNECTION):
-        return Failure(f"no daemon answers: is `draftd serve` running there? ({details})", FAILED)
+    for sign, meaning in _UNAVAILABLE.items():
+        if status == "UNAVAILABLE" and re.search(sign, details, re.IGNORECASE):
+            return Failure(f"{meaning} ({details})", FAILED)
     if status == "UNAUTHENTICATED":
         return Failure(f"{details}: give the daemon's token in DRAFTD_TOKEN", FAILED)
     if status == "CANCELLED":

@@ -19,14 +19,14 @@ from draftd.core import ModelInfo
 from draftd.engine.drafters.registry import DrafterRegistry, built_in_drafters
 from draftd.engine.loop import EngineState, EngineWorker
 from draftd.engine.memory import mlx_memory
-from draftd.engine.observer import EngineStatus, FanOut
+from draftd.engine.observer import FanOut
 from draftd.engine.pair import LoadedModels, load_models
 from draftd.errors import NotServing
 from draftd.fallback.alerts.connections import listening_socket
 from draftd.fallback.alerts.poller import Poller
 from draftd.fallback.alerts.webhook import WebhookListener
 from draftd.fallback.annotations import Annotator
-from draftd.fallback.controller import Controller, FallbackState
+from draftd.fallback.controller import Controller
 from draftd.fallback.ladder import LevelInForce, configured_ladder
 from draftd.fallback.loaded_drafters import LoadedDrafters
 from draftd.fallback.probe_runner import ProbeRunner
@@ -69,13 +69,20 @@ def run_daemon(
     check_drafters(settings, drafters)
     _check_port(settings.server)
     parts, requests, kept = _Parts(), RequestFeed(), Kept(settings, os.environ)
-    learning = Learning(settings, kept.path) if load is None else None  # what is loaded otherwise has no name
+    learning = Learning(settings, kept.path if load is None else None)  # what is loaded otherwise has no name
     hardware = HardwareMonitor(
         system_probe(parts.mlx),
         period_seconds=settings.hardware.period_seconds,
         memory_floor=settings.hardware.memory_floor_bytes,
     )
-    sources = Sources(parts.info, parts.status, parts.decided, parts.flag_enabled, hardware, parts.address)
+    sources = Sources(
+        info=parts.info,
+        status=lambda: parts.worker and parts.worker.status(),
+        fallback=lambda: parts.fallback and parts.fallback.controller.state(),
+        flag_enabled=lambda: parts.flags and parts.flags.default_value(),
+        hardware=hardware,
+        address=lambda: parts.daemon and parts.daemon.listens_on,
+    )
     telemetry = Telemetry.start(__version__, settings.telemetry, sources)
     worker = EngineWorker(
         load or models_of(settings.model, drafters),
@@ -85,18 +92,16 @@ def run_daemon(
             headroom=lambda: takeable(hardware.state),
             available=lambda: None if hardware.state is None else hardware.state.available,
         ),
-        recall=(lambda: None) if learning is None else learning.recall,
+        recall=learning.recall,
     )
     parts.worker = worker
     hardware.start()
-    if learning is not None:
-        learning.start(worker.learnt)
+    learning.start(worker.learnt)
     try:
         code = asyncio.run(_serve(settings, parts, requests, kept, telemetry, hardware, announce))
     finally:
         hardware.close(_HARDWARE_CLOSE_SECONDS)
-        if learning is not None:
-            learning.close()
+        learning.close()
         kept.close()
     if worker.state is EngineState.LOADING:
         # Its thread is inside native code that cannot be interrupted, and must not meet a dying interpreter.
@@ -107,7 +112,7 @@ def run_daemon(
 @dataclass
 class _Parts:
     """Telemetry and the hardware monitor ask parts that are made after them, some of which need them in turn: until
-    then these answer that nothing is known yet."""
+    then nothing is known yet."""
 
     worker: EngineWorker | None = None
     flags: FlagService | None = None
@@ -120,9 +125,6 @@ class _Parts:
         except NotServing:
             return None
 
-    def status(self) -> EngineStatus | None:
-        return self.worker.status() if self.worker is not None else None
-
     def mlx(self) -> HardwareSample:
         # Not while it loads: the engine's thread must be the first to import MLX.
         if self.worker is None or self.worker.state is not EngineState.READY:
@@ -131,15 +133,6 @@ class _Parts:
         return HardwareSample(
             mlx_active=held.active, mlx_cache=held.cache, mlx_peak=held.peak, mlx_working_set=held.working_set
         )
-
-    def decided(self) -> FallbackState | None:
-        return self.fallback.controller.state() if self.fallback is not None else None
-
-    def flag_enabled(self) -> bool | None:
-        return self.flags.default_value() if self.flags is not None else None
-
-    def address(self) -> tuple[str, int] | None:
-        return self.daemon.listens_on if self.daemon is not None else None
 
 
 class Fallback:
@@ -183,12 +176,11 @@ class Fallback:
 
         self._listener = None
         if webhook.listens:
-            self._listener = WebhookListener(webhook, notices, recorder, known_as, unsaved=self._unsaved)
+            self._listener = WebhookListener(
+                webhook, notices, recorder, known_as, unsaved=lambda: self.controller.state().unsaved
+            )
         self._poller = Poller(webhook, polled, recorder, known_as) if webhook.poll_url else None
         self._annotator = Annotator(marks, kept.journal, recorder, marked_as) if marks.grafana_url else None
-
-    def _unsaved(self) -> str:
-        return self.controller.state().unsaved
 
     def start(self, announce: Callable[[str], None]) -> None:
         """Raises ConfigError where the webhook cannot listen; then nothing runs."""

@@ -70,10 +70,8 @@ class Learning:
         path = settings.engine.learnt_file
         if path is not None and not path.parent.is_dir():
             raise ConfigError("engine.learnt_file", str(path), "a file in an existing folder")
-        if path is None and folder is not None:
-            path = folder / _LEARNT
-        self._path = path
-        self._file = LearntFile(StateStore(path), lambda: identity(settings))
+        self._path = path or (folder and folder / _LEARNT)
+        self._file = LearntFile(StateStore(self._path), lambda: identity(settings))
 
     def recall(self) -> Learnt | None:
         """Of earlier runs of this pair; what cannot be used is said in the log."""
