@@ -143,9 +143,8 @@ class TopApp(App[None]):
         self.picture = ""
         self._client, self._history = client, history
         self._target, self._interval = target, interval
-        self._unpaused, self._wake = asyncio.Event(), asyncio.Event()
-        self._unpaused.set()
-        self._asking = self._setting = False
+        self._wake = asyncio.Event()
+        self._paused = self._asking = self._setting = False
         self._next = history.latest.at + interval
         self._why, self._failures = "", 0
         self._notice, self._notice_until = "", 0.0
@@ -196,11 +195,11 @@ class TopApp(App[None]):
     async def _follow(self, client: DraftdClient) -> None:
         """Asks again and again, ever more seldom while the daemon does not answer."""
         while True:
-            await self._unpaused.wait()
-            self._wake.clear()
+            left = None if self._paused else max(0.0, self._next - time.monotonic())
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), max(0.0, self._next - time.monotonic()))
-            if self._unpaused.is_set():
+                await asyncio.wait_for(self._wake.wait(), left)
+            self._wake.clear()
+            if not self._paused:
                 await self._ask(client)
 
     async def _ask(self, client: DraftdClient) -> None:
@@ -221,11 +220,7 @@ class TopApp(App[None]):
         self.draw()
 
     def action_pause(self) -> None:
-        if self._unpaused.is_set():
-            self._unpaused.clear()
-        else:
-            self._next = min(self._next, time.monotonic())
-            self._unpaused.set()
+        self._paused = not self._paused
         self._wake.set()
         self.draw()
 
@@ -300,14 +295,13 @@ class TopApp(App[None]):
         return rows.lost(self._why, now - self._history.latest.at, None if self._asking else self._next - now)
 
     def _footer(self, variant: str) -> Text:
-        paused = not self._unpaused.is_set()
         if self._question:
             keys = [("y", f"yes, turn it {self._question}"), ("n", "no")]
         else:
             turn = {"on": "turn the flag off", "off": "turn the flag on"}.get(variant, "flag")
-            keys = [("f", turn), ("p", "continue" if paused else "pause"), ("q", "quit")]
+            keys = [("f", turn), ("p", "continue" if self._paused else "pause"), ("q", "quit")]
         parts = [part for key, what in keys for part in ((f" {key} ", "reverse"), (f" {what}  ", ""))]
-        return Text.assemble(*parts, ("paused" if paused else "", "yellow"), no_wrap=True, overflow="ellipsis")
+        return Text.assemble(*parts, ("paused" if self._paused else "", "yellow"), no_wrap=True, overflow="ellipsis")
 
     def _draw_told(self) -> None:
         """The question, or what came of the last one; over the panels, which it does not move."""
