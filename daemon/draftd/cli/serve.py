@@ -95,10 +95,32 @@ def run_daemon(
         recall=learning.recall,
     )
     parts.worker = worker
+
+    async def serve() -> int:
+        kept.journal.listen(telemetry.transition_log)
+        with contextlib.ExitStack() as undo:  # where it cannot be started
+            undo.callback(telemetry.shutdown, settings.telemetry.shutdown_seconds)
+            flags = FlagService(settings.flag, hook=telemetry.flag_hook, journal=kept.journal)
+            undo.callback(flags.close)
+            in_force = LevelInForce(configured_ladder(settings), kept.journal)
+            planner = Planner(flags, in_force, depth_mode=settings.engine.depth_mode)
+            fallback = Fallback(settings, worker, in_force, requests, kept, telemetry, hardware)
+            parts.flags, parts.fallback = flags, fallback
+            made = DaemonParts(settings, worker, planner, flags, telemetry, kept.journal, hardware, fallback.controller)
+            parts.daemon = daemon = Daemon(made, announce=announce, on_drain=fallback.close)
+            fallback.start(announce)
+            undo.callback(fallback.close)
+            await daemon.start(signals=True)
+            undo.pop_all()
+        orderly = await daemon.serve_until_stopped()
+        if daemon.hurried:
+            _leave(1)
+        return 0 if orderly else 1
+
     hardware.start()
     learning.start(worker.learnt)
     try:
-        code = asyncio.run(_serve(settings, parts, requests, kept, telemetry, hardware, announce))
+        code = asyncio.run(serve())
     finally:
         hardware.close(_HARDWARE_CLOSE_SECONDS)
         learning.close()
@@ -240,38 +262,6 @@ def models_of(settings: ModelSettings, drafters: DrafterRegistry) -> Load:
         registry=drafters,
         progress=progress,
     )
-
-
-async def _serve(
-    settings: Settings,
-    parts: _Parts,
-    requests: RequestFeed,
-    kept: Kept,
-    telemetry: Telemetry,
-    hardware: HardwareMonitor,
-    announce: Callable[[str], None],
-) -> int:
-    worker, journal = parts.worker, kept.journal
-    assert worker is not None
-    journal.listen(telemetry.transition_log)
-    with contextlib.ExitStack() as undo:  # where it cannot be started
-        undo.callback(telemetry.shutdown, settings.telemetry.shutdown_seconds)
-        flags = FlagService(settings.flag, hook=telemetry.flag_hook, journal=journal)
-        undo.callback(flags.close)
-        in_force = LevelInForce(configured_ladder(settings), journal)
-        planner = Planner(flags, in_force, depth_mode=settings.engine.depth_mode)
-        fallback = Fallback(settings, worker, in_force, requests, kept, telemetry, hardware)
-        parts.flags, parts.fallback = flags, fallback
-        made = DaemonParts(settings, worker, planner, flags, telemetry, journal, hardware, fallback.controller)
-        parts.daemon = daemon = Daemon(made, announce=announce, on_drain=fallback.close)
-        fallback.start(announce)
-        undo.callback(fallback.close)
-        await daemon.start(signals=True)
-        undo.pop_all()
-    orderly = await daemon.serve_until_stopped()
-    if daemon.hurried:
-        _leave(1)
-    return 0 if orderly else 1
 
 
 def _leave(code: int) -> None:

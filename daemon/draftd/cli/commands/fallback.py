@@ -25,7 +25,7 @@ _NAME = 11  # columns
 def _level(context: typer.Context, daemon: options.Daemon, json: options.Json = False) -> None:
     """Show the fallback level and its cause, hold a level, or release it. The default is [bold]get[/]."""
     if context.invoked_subcommand is None:
-        _show(daemon, json=json)
+        _show(daemon, json)
         return
     for name in context.params:
         if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE":
@@ -33,10 +33,17 @@ def _level(context: typer.Context, daemon: options.Daemon, json: options.Json = 
             raise typer.BadParameter(f"give {option} after `{context.invoked_subcommand}`", param_hint=option)
 
 
-@options.with_options("draftd level get", "draftd level get --json | jq .demands")
-def get(daemon: options.Daemon, json: options.Json = False) -> None:
+def _show(daemon: options.Daemon, json: options.Json = False) -> None:
     """Show the level, since when and why, what asks for another level, and what comes next."""
-    _show(daemon, json=json)
+    with daemon.connect() as client:
+        state = client.level()
+    if json:
+        output.print_json(state)
+        return
+    output.print_fields(lines(state, _now()), _NAME)
+
+
+get = options.with_options("draftd level get", "draftd level get --json | jq .demands")(_show)
 
 
 @options.with_options("draftd level hold autoregressive --for 30m", "draftd level hold full")
@@ -80,15 +87,6 @@ def release(daemon: options.Daemon, json: options.Json = False) -> None:
         output.print_json(reply.fallback)
         return
     print(f"{ladder.current(reply.fallback)}, " + ("released" if reply.was_held else "it was not held"))
-
-
-def _show(daemon: options.Daemon, *, json: bool) -> None:
-    with daemon.connect() as client:
-        state = client.level()
-    if json:
-        output.print_json(state)
-        return
-    output.print_fields(lines(state, _now()), _NAME)
 
 
 def lines(state: pb.FallbackState, now: datetime) -> list[tuple[str, str | Text]]:
