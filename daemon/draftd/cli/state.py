@@ -136,11 +136,7 @@ def _model(path: str | None, adapter: Path | None = None) -> dict[str, Any] | No
 def pair_of(model: ModelSettings) -> str:
     """Names the models that a ladder is of. A part that is not set has no place in it: what a daemon kept that did not
     know it yet stays."""
-    named = [f"{model.path} {model.draft_path}"]
-    if model.adapter_path is not None:
-        named.append(f"adapter={model.adapter_path}")
-    if model.light_draft_path is not None:
-        named.append(f"light_draft={model.light_draft_path}")
-    if model.drafter not in (None, DRAFT_MODEL):
-        named.append(f"drafter={model.drafter}")
-    return " ".join(named)
+    drafter = None if model.drafter == DRAFT_MODEL else model.drafter
+    others = {"adapter": model.adapter_path, "light_draft": model.light_draft_path, "drafter": drafter}
+    named = [f"{name}={value}" for name, value in others.items() if value is not None]
+    return " ".join([f"{model.path} {model.draft_path}", *named])
