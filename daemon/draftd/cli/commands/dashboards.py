@@ -11,7 +11,7 @@ import typer
 
 from draftd import DOCS_URL
 from draftd.cli import options, output
-from draftd.cli.grafana.client import checked_url, connect
+from draftd.cli.grafana.client import Grafana, checked_url
 from draftd.cli.grafana.content import choose_sources, read_content
 from draftd.cli.grafana.push import Change, Push, Webhook
 
@@ -56,7 +56,7 @@ def push(
     A second push finds nothing to do. The credentials are GRAFANA_TOKEN, --token-file, or GRAFANA_USER and
     GRAFANA_PASSWORD; the webhook's secret is DRAFTD_WEBHOOK_SECRET.
     """
-    grafana = connect(
+    grafana = Grafana(
         url, os.environ, token_file=token_file, insecure_http=insecure_http, timeout=timeout, tls_ca=tls_ca
     )
     secret = os.environ.get("DRAFTD_WEBHOOK_SECRET") or None

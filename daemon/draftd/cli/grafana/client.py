@@ -42,30 +42,6 @@ class GrafanaError(DraftdError):
         self.code = code
 
 
-def connect(
-    url: str | None,
-    environ: Mapping[str, str],
-    *,
-    token_file: Path | None = None,
-    insecure_http: bool = False,
-    timeout: float = 10.0,
-    tls_ca: Path | None = None,
-) -> Grafana:
-    """By the token of `token_file`, else GRAFANA_TOKEN, else GRAFANA_USER and GRAFANA_PASSWORD. `timeout` is in seconds
-    for each call. Raises FieldError."""
-    if not url:
-        raise ConfigError("url", "", "--url or GRAFANA_URL, such as https://grafana.example.org")
-    url = checked_url("url", url)
-    parts = urlsplit(url)
-    if parts.scheme == "http" and not insecure_http and not is_loopback(parts.hostname or ""):
-        allowed = "https beyond this machine: over http the credentials could be read on the way. --insecure-http says "
-        raise ConfigError("url", f"http://{parts.hostname}", f"{allowed}that this is meant")
-    if tls_ca is not None and not tls_ca.is_file():
-        raise ConfigError("tls_ca", str(tls_ca), "an existing file")
-    auth, secret = _credentials(token_file, environ), environ.get("DRAFTD_WEBHOOK_SECRET")
-    return Grafana(url, auth, secret, timeout, tls_ca)
-
-
 def checked_url(name: str, url: str) -> str:
     """Without a slash at its end, and without credentials, which would end up in logs and in process lists."""
     try:
@@ -93,19 +69,37 @@ def _credentials(file: Path | None, environ: Mapping[str, str]) -> str | tuple[s
 
 class Grafana:
     """One Grafana, as one identity. Raises GrafanaError only, whose messages repeat neither the credentials nor the
-    webhook's `secret`.
+    webhook's secret.
 
     `what` says in an error what was being done ("list the data sources").
     """
 
     def __init__(
-        self, url: str, auth: str | tuple[str, str], secret: str | None, timeout: float, tls_ca: Path | None
+        self,
+        url: str | None,
+        environ: Mapping[str, str],
+        *,
+        token_file: Path | None = None,
+        insecure_http: bool = False,
+        timeout: float = 10.0,
+        tls_ca: Path | None = None,
     ) -> None:
-        """`auth`: a token, or user and password."""
-        self.url, self._timeout = url, timeout
-        self._secrets = [one for one in (auth if isinstance(auth, str) else auth[1], secret) if one]
+        """By the token of `token_file`, else GRAFANA_TOKEN, else GRAFANA_USER and GRAFANA_PASSWORD. `timeout` is in
+        seconds for each call. Raises FieldError."""
+        if not url:
+            raise ConfigError("url", "", "--url or GRAFANA_URL, such as https://grafana.example.org")
+        self.url, self._timeout = checked_url("url", url), timeout
+        parts = urlsplit(self.url)
+        if parts.scheme == "http" and not insecure_http and not is_loopback(parts.hostname or ""):
+            allowed = "https beyond this machine: over http the credentials could be read on the way"
+            raise ConfigError("url", f"http://{parts.hostname}", f"{allowed}. --insecure-http says that this is meant")
+        if tls_ca is not None and not tls_ca.is_file():
+            raise ConfigError("tls_ca", str(tls_ca), "an existing file")
+        auth = _credentials(token_file, environ)
+        secrets = (auth if isinstance(auth, str) else auth[1], environ.get("DRAFTD_WEBHOOK_SECRET"))
+        self._secrets = [one for one in secrets if one]
         self._http: Any = GrafanaClient(auth, verify=True if tls_ca is None else str(tls_ca), timeout=timeout)
-        self._http.url = f"{url}/api"
+        self._http.url = f"{self.url}/api"
         self._http.s.max_redirects = 0  # a redirect could carry the credentials elsewhere, or to a login page
 
     def check(self) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from draftd.cli.grafana.client import GrafanaError, connect
+from draftd.cli.grafana import client as real
+from draftd.cli.grafana.client import GrafanaError
 from draftd.cli.grafana.push import Webhook
 from tests.grafana import Grafana
 from tests.unit.cli.grafana.conftest import SECRET, Push, Site
@@ -105,14 +106,14 @@ def test_no_output_holds_a_credential(
 
 
 def test_an_error_does_not_keep_what_it_was_made_from(site: Site) -> None:
-    client = connect(site.url, {"GRAFANA_TOKEN": "wrong"})
+    client = real.Grafana(site.url, {"GRAFANA_TOKEN": "wrong"})
     with pytest.raises(GrafanaError) as caught:
         client.get_list("list the rules", "/v1/provisioning/alert-rules")
     assert caught.value.__cause__ is caught.value.__context__ is None
 
 
 def test_no_value_shows_a_credential_where_it_is_printed() -> None:
-    access = connect("https://host", {"GRAFANA_USER": "me", "GRAFANA_PASSWORD": PASSWORD})
+    access = real.Grafana("https://host", {"GRAFANA_USER": "me", "GRAFANA_PASSWORD": PASSWORD})
     assert PASSWORD not in repr(access)
-    assert "token-1" not in repr(connect("https://host", {"GRAFANA_TOKEN": "token-1"}))
+    assert "token-1" not in repr(real.Grafana("https://host", {"GRAFANA_TOKEN": "token-1"}))
     assert SECRET not in repr(Webhook("http://host", SECRET))

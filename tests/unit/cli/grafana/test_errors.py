@@ -13,7 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from draftd.cli.grafana.client import connect
+from draftd.cli.grafana.client import Grafana
 from draftd.errors import FieldError
 from tests.http_server import serving
 from tests.unit.cli.grafana.conftest import RULES, Push, Site
@@ -243,7 +243,7 @@ def test_no_prometheus_or_several(site: Site, push: Push) -> None:
 )
 def test_plain_http_stays_on_this_machine(url: str, insecure: bool, allowed: bool) -> None:
     if allowed:
-        assert connect(url, {"GRAFANA_TOKEN": "t"}, insecure_http=insecure).url == url.rstrip("/")
+        assert Grafana(url, {"GRAFANA_TOKEN": "t"}, insecure_http=insecure).url == url.rstrip("/")
     else:
         with pytest.raises(FieldError, match="url"):
-            connect(url, {"GRAFANA_TOKEN": "t"}, insecure_http=insecure)
+            Grafana(url, {"GRAFANA_TOKEN": "t"}, insecure_http=insecure)
