@@ -77,11 +77,11 @@ def run_daemon(
     )
     sources = Sources(
         info=parts.info,
-        status=lambda: parts.worker and parts.worker.status(),
-        fallback=lambda: parts.fallback and parts.fallback.controller.state(),
-        flag_enabled=lambda: parts.flags and parts.flags.default_value(),
+        status=lambda: None if parts.worker is None else parts.worker.status(),
+        fallback=lambda: None if parts.fallback is None else parts.fallback.controller.state(),
+        flag_enabled=lambda: None if parts.flags is None else parts.flags.default_value(),
         hardware=hardware,
-        address=lambda: parts.daemon and parts.daemon.listens_on,
+        address=lambda: None if parts.daemon is None else parts.daemon.listens_on,
     )
     telemetry = Telemetry.start(__version__, settings.telemetry, sources)
     worker = EngineWorker(
