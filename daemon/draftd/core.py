@@ -7,9 +7,10 @@ Values only, standard library only: every room may import this one, and it impor
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import zip_longest
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 
 class DecodeMode(enum.StrEnum):
@@ -269,6 +270,17 @@ class DraftCounts:
             self.drafted_per_position[i] += 1
         for i in range(accepted):
             self.accepted_per_position[i] += 1
+
+    def combined(self, other: DraftCounts, operation: Callable[[Any, Any], Any]) -> DraftCounts:
+        """Each count by `operation` with the other's of that name, such as their sum or their difference."""
+        made: dict[str, Any] = {}
+        for name in (one.name for one in fields(self)):
+            a, b = getattr(self, name), getattr(other, name)
+            if isinstance(a, list):
+                made[name] = [operation(x, y) for x, y in zip_longest(a, b, fillvalue=0)]
+            else:
+                made[name] = operation(a, b)
+        return DraftCounts(**made)
 
     @property
     def acceptance(self) -> float | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import chain, zip_longest
 from types import MappingProxyType
 
@@ -119,14 +121,7 @@ def counted(ticks: Iterable[Tick]) -> DraftCounts:
 
 
 def total(counts: Iterable[DraftCounts]) -> DraftCounts:
-    made = DraftCounts()
-    for one in counts:
-        for each in fields(DraftCounts):
-            ours, theirs = getattr(made, each.name), getattr(one, each.name)
-            if isinstance(ours, list):
-                theirs = [a + b for a, b in zip_longest(ours, theirs, fillvalue=0)]
-            setattr(made, each.name, theirs if isinstance(ours, list) else ours + theirs)
-    return made
+    return reduce(lambda all_of, one: all_of.combined(one, operator.add), counts, DraftCounts())
 
 
 def per_position(counts: DraftCounts) -> tuple[float | None, ...]:

@@ -5,11 +5,10 @@ No clock, no terminal, no connection. What is not known is None, never zero.
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from itertools import zip_longest
-from typing import Any
+from dataclasses import dataclass
 
 from draftd.core import DraftCounts
 from draftd.protocol import draft_counts
@@ -82,7 +81,7 @@ def between(before: Snapshot, after: Snapshot) -> Rates | None:
     old, new, seconds = before.status, after.status, after.at - before.at
     if seconds <= 0 or not same_run(old, new):
         return None
-    counts = _difference(_counts(old), _counts(new))
+    counts = _counts(new).combined(_counts(old), operator.sub)
     return Rates(
         seconds,
         tokens_per_second=counts.emitted / seconds,
@@ -100,15 +99,6 @@ def _counts(status: control.GetStatusResponse) -> DraftCounts:
 def failures(status: control.GetStatusResponse) -> int:
     """Requests that ended in an error of the daemon's."""
     return int(status.finished_requests.get("error", 0))
-
-
-def _difference(before: DraftCounts, after: DraftCounts) -> DraftCounts:
-    made: dict[str, Any] = {}
-    for name in (field.name for field in fields(DraftCounts)):
-        old, new = getattr(before, name), getattr(after, name)
-        by_position = isinstance(new, list)
-        made[name] = [a - b for a, b in zip_longest(new, old, fillvalue=0)] if by_position else new - old
-    return DraftCounts(**made)
 
 
 def _over(part: float, whole: float) -> float | None:

@@ -240,9 +240,8 @@ def _thermal(h: pb.Hardware) -> Text:
     name, style = NOTHING, ""
     if h.HasField("thermal_level"):
         name = str(enum_name(pb.ThermalLevel.DESCRIPTOR, h.thermal_level))
-        style = BAD if h.thermal_level >= pb.THERMAL_LEVEL_HEAVY else WARN
-        if h.thermal_level == pb.THERMAL_LEVEL_NOMINAL:
-            style = GOOD
+        warm = BAD if h.thermal_level >= pb.THERMAL_LEVEL_HEAVY else WARN
+        style = GOOD if h.thermal_level == pb.THERMAL_LEVEL_NOMINAL else warm
     shown = Text.assemble((name, style))
     if h.HasField("throttles"):
         shown.append(f", {h.throttles} throttles", WARN if h.throttles else "")
