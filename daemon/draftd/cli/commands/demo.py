@@ -42,6 +42,8 @@ def command(
     max_draft_tokens: Annotated[
         int | None, typer.Option("--max-draft-tokens", min=1, help="Most tokens drafted at a time.")
     ] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Another target to show.")] = None,
+    draft_model: Annotated[str | None, typer.Option("--draft-model", help="Its draft.")] = None,
     save: Annotated[Path | None, typer.Option("--save", help="Also save the screen as a picture (.svg).")] = None,
 ) -> None:
     """Start a daemon on the embedded pair and see its answers with and without drafts.
@@ -51,8 +53,9 @@ def command(
     chosen = [p for workload in CLASSES for p in prompts.spread(prompts.held_out(workload), each)]
     began = time.monotonic()
     out = output.recording() if save is not None else output.stdout()
+    named = [f"{option}={value}" for option, value in (("--model", model), ("--draft-model", draft_model)) if value]
     pairs: list[Pair] = []
-    with own_daemon() as daemon, connect(daemon.address, None, None) as client:
+    with own_daemon(*named) as daemon, connect(daemon.address, None, None) as client:
         status = client.status()
         _introduce(out, daemon, status.model.draft_model, status.backend)
         for p, pair in run_pairs(client, Ask(max_tokens=max_tokens, max_draft_tokens=max_draft_tokens), chosen):
