@@ -44,6 +44,12 @@ class BatchedAttention:
             self.groups = self.window.groups
             self.parts = [Held(_zeros(keys, group), _zeros(values, group)) for group in self.groups]
         self._reads = self.window.reads(self.groups)
+        if (level := self._reads.level) is not None:  # as most are: in fewer operations
+            ((held_keys, held_values),) = self.parts
+            _, used, first, end, _ = level
+            at = end - keys.shape[2]
+            held_keys[:used, :, at:end], held_values[:used, :, at:end] = keys, values
+            return held_keys[:used, :, first:end], held_values[:used, :, first:end]
         self.parts = [
             Held(_written(part.keys, keys, read), _written(part.values, values, read))
             for part, read in zip(self.parts, self._reads.groups, strict=True)
