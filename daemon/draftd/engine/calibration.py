@@ -118,7 +118,8 @@ class _Calibration:
             for kind, drafter in self._drafters.items():
                 steps[kind] = min(self._step(drafter), steps.get(kind, math.inf))
             for depth in self._depths:
-                alone[depth] = min(self._verify(size, depth), alone.get(depth, math.inf))
+                width, seconds = self._verify(size, depth)
+                alone[width] = min(seconds, alone.get(width, math.inf))
         for depth, seconds in alone.items():
             self._drafted.setdefault(PROMPT_LOOKUP, {})[size, depth] = seconds
             for drafts, step in steps.items():
@@ -132,22 +133,26 @@ class _Calibration:
         mx.eval(draft.tokens)
         return (time.perf_counter() - began) / deepest
 
-    def _verify(self, size: int, depth: int) -> float:
-        """Seconds of verifying `depth` tokens of each sequence, of which few are accepted."""
+    def _verify(self, size: int, depth: int) -> tuple[int, float]:
+        """Verifies `depth` tokens of each sequence, of which few are accepted. The positions that were computed after
+        the first, which are more where rejected ones are replayed; and seconds."""
         began = time.perf_counter()
         drafts = mx.full((size, depth), 1, dtype=mx.uint32)
-        self._read(self._steps.submit(self._entries(depth), drafts))
-        return time.perf_counter() - began
+        width = self._read(self._steps.submit(self._entries(depth), drafts))
+        return width - 1, time.perf_counter() - began
 
     def _entries(self, depth: int = 0) -> list[Entry]:
         held = self._target.lengths
         held += [_PROMPT] * (len(self._sequences) - len(held))  # of those that begin to run now
         return [Entry(sequence, position, (), depth) for sequence, position in enumerate(held)]
 
-    def _read(self, plan: StepPlan) -> None:
-        for one, (_, accepted, following) in zip(self._sequences, self._steps.result(plan).entries, strict=True):
+    def _read(self, plan: StepPlan) -> int:
+        """The width of its forward."""
+        result = self._steps.result(plan)
+        for one, (_, accepted, following) in zip(self._sequences, result.entries, strict=True):
             assert following is not None
             one.tokens += [*accepted, following]
+        return result.width
 
     def _longer(self, size: int) -> None:
         """What context adds: the same sequences, told that they hold more, which costs the same whatever it is."""
@@ -155,11 +160,12 @@ class _Calibration:
         held = self._target.lengths
         if long < 4 * _PROMPT or not self._target.pretend([long] * size):
             return
-        short = {0: self._plain[size]}
-        for depth in self._depths:
-            short[depth] = self._drafted[PROMPT_LOOKUP][size, depth]
-        for depth in [0, *self._depths]:
-            again = [self._verify(size, depth) for _ in range(_DRAFTED_STEPS)] if depth else []
-            seconds = min(again, default=0.0) or self._plain_steps(_DRAFTED_STEPS)
-            self._growth[depth] = max(0.0, seconds - short[depth]) / (size * (long - _PROMPT))
+        verified = self._drafted.get(PROMPT_LOOKUP, {})
+        short = {0: self._plain[size]} | {width: seconds for (n, width), seconds in verified.items() if n == size}
+        again = {0: self._plain_steps(_DRAFTED_STEPS)}
+        for depth in self._depths * _DRAFTED_STEPS:
+            width, seconds = self._verify(size, depth)
+            again[width] = min(seconds, again.get(width, math.inf))
+        for width in short.keys() & again.keys():
+            self._growth[width] = max(0.0, again[width] - short[width]) / (size * (long - _PROMPT))
         self._target.pretend(held)

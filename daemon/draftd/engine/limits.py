@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+MOST_REPLAYED = 8
+"""Tokens of a sequence that a target computes again in front of a draft, where a layer could not be rolled back to
+their end. More have a forward of their own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

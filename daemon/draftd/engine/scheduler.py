@@ -232,13 +232,15 @@ class Scheduler:
         else:
             depths, forwards, lag = draft.depths, draft.forwards, draft.lag
             submitted = self._steps.submit(continued(self._running, depths), draft.tokens)
-        found = {result.sequence: result for result in self._steps.result(submitted).entries}
+        told = self._steps.result(submitted)
+        found = {result.sequence: result for result in told.entries}
         decoded = []
         for sequence, wanted, depth, steps in zip(self._running, plan.sequences, depths, forwards, strict=True):
             _, accepted, following = found[sequence.id]
             assert following is not None
             decoded.append(SequenceStep(depth, accepted, following, steps, wanted.state))
-        return DecodeStep(decoded, drafted_at - started, self._timer() - drafted_at, errors, lag)
+        replayed = max(0, told.width - 1 - max(depths))
+        return DecodeStep(decoded, drafted_at - started, self._timer() - drafted_at, errors, lag, replayed)
 
     def _keep_piece(self) -> None:
         """Keeps a running sequence's text in pieces, one in a step, so that there is little left to copy at its end."""

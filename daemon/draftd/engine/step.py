@@ -132,13 +132,15 @@ class SequenceStep(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class DecodeStep:
     """One step of all running sequences. Seconds are wall time; `drafter_errors` names those whose drafter failed, and
-    why; `lag` is the most tokens that a draft model took in before it drafted."""
+    why; `lag` is the most tokens that a draft model took in before it drafted; `replayed`: by how many positions the
+    forward was wider than the last tokens and their drafts."""
 
     sequences: list[SequenceStep]
     draft_seconds: float
     verify_seconds: float
     drafter_errors: list[tuple[DecodeSequence, str]]
     lag: int = 0
+    replayed: int = 0
 
 
 def continued(sequences: Sequence[DecodeSequence], depths: Sequence[int] = (), after: int = 0) -> list[Entry]:

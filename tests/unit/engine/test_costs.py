@@ -54,6 +54,17 @@ def test_a_new_price_is_learnt_and_a_stall_is_not_one() -> None:
     assert costs.plain(1) == pytest.approx(0.020, rel=0.01)
 
 
+def test_what_was_replayed_in_a_step_is_no_cost_of_its_depth() -> None:
+    prices = Prices({1: 0.010}, {LOOKUP: {(1, 1): 0.011, (1, 2): 0.012, (1, 4): 0.014}, MODEL: {(1, 2): 0.016}})
+    costs, blamed = StepCosts(prices), StepCosts(prices)
+    for _ in range(20):
+        costs.learn(MODEL, 1, 2, 0.018, replayed=2)
+        blamed.learn(MODEL, 1, 2, 0.018)
+    assert costs.drafted(MODEL, 1, 2)[2] == pytest.approx(0.016)
+    assert blamed.drafted(MODEL, 1, 2)[2] > 0.017
+    assert costs.without_stall(MODEL, 1, 2, 1.0, replayed=2) == pytest.approx(0.018 * 1.25)
+
+
 PRICES = Prices({1: 0.010, 4: 0.020}, {MODEL: {(1, 1): 0.012, (1, 4): 0.018, (4, 1): 0.030, (4, 4): 0.060}})
 
 

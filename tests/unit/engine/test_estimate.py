@@ -11,6 +11,7 @@ import pytest
 from draftd.core import DRAFT_MODEL, FinishReason, Origin, WorkloadClass
 from draftd.engine.depth.acceptance_rates import AnswerLengths
 from draftd.engine.depth.costs import Best, Candidate, Estimate
+from draftd.engine.limits import MOST_REPLAYED
 from draftd.engine.sequence import DecodeSequence
 from tests.rig import Collected, automatic, autoregressive, request
 
@@ -56,6 +57,30 @@ def test_a_step_takes_its_deepest_rows_steps_and_its_widest_rows_verification(
 ) -> None:
     found = estimate(candidate(expected(0.9)), fixed_depth=fixed_depth, fixed_steps=fixed_steps)
     assert found.seconds(depth, lookup) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    "sequences",
+    [[[1.0, 1.0]], [[0.5, 0.5]], [[0.0, 0.0]], [[0.8] * 4], [[0.9] * 3, [0.6] * 3], [[0.8] * 4] * 4],
+    ids=str,
+)
+def test_what_is_replayed_after_a_rejection_is_verified_again(sequences: list[list[float]]) -> None:
+    batch = replace(estimate(*[candidate(expected(*rates)) for rates in sequences]), replays=True)
+    dice, held, positions, forwards, steps = random.Random(1), [0] * len(sequences), 0, 0, 20_000
+    for _ in range(steps):
+        positions += max(held)
+        for i, rates in enumerate(sequences):
+            accepted = next((n for n, rate in enumerate(rates) if dice.random() >= rate), len(rates))
+            held[i] = 0 if accepted == len(rates) else held[i] + accepted + 1
+        if max(held) > MOST_REPLAYED:
+            held, forwards = [0] * len(sequences), forwards + 1
+    again, own = batch.replayed(len(sequences[0]), 0)
+    assert again == pytest.approx(positions / steps, rel=0.35, abs=0.05)
+    assert own == pytest.approx(forwards / steps, rel=0.5, abs=0.03)
+    slope, apart = VERIFIED[2] - VERIFIED[1], estimate(*batch.candidates).seconds(len(sequences[0]))
+    assert batch.seconds(0) == 1.0
+    if len(sequences[0]) + again <= len(VERIFIED) - 1:
+        assert batch.seconds(len(sequences[0])) == pytest.approx(apart + slope * again + own * VERIFIED[-1])
 
 
 @pytest.mark.parametrize("seed", range(40))

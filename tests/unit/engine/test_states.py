@@ -13,6 +13,7 @@ from mlx_lm.generate import generate_step
 
 from draftd.core import PROMPT_LOOKUP, SamplingParams
 from draftd.engine.cache.layouts import make_caches, why_not_batched
+from draftd.engine.limits import MOST_REPLAYED
 from tests.rig import Rig, automatic, autoregressive, pair, request, speculative, tiny_llama
 
 PROMPTS = [[5, 6, 7, 8], [9] * 30, [3, 1, 4, 1, 5]]
@@ -171,3 +172,25 @@ def test_what_a_third_conversation_begins_with_as_two_did_is_not_computed_again(
         assert sink.tokens == alone.tokens
         found.append(sink.done.stats.cached_tokens)
     assert found == [0, 0, 150]
+
+
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+def test_a_step_says_how_many_tokens_it_replayed(make, monkeypatch):
+    target = make(1)
+    rig, steps = Rig(pair(target, noisy(target, make(1)))), []
+    learn = rig.scheduler.depth.learn
+
+    def noted(sequences, plan, done, seconds):
+        (one,) = done.sequences
+        steps.append((done.replayed, one.drafted, len(one.accepted)))
+        return learn(sequences, plan, done, seconds)
+
+    monkeypatch.setattr(rig.scheduler.depth, "learn", noted)
+    rig.run([request(PROMPTS[0], speculative(6), max_tokens=90)])
+    held, expected = 0, list[int]()
+    for _, drafted, accepted in steps:
+        expected.append(held)  # a forward for those alone is one of theirs too
+        held = accepted + 1 + (held if held <= MOST_REPLAYED else 0) if accepted < drafted else 0
+    assert [replayed for replayed, _, _ in steps] == expected
+    assert max(expected) > 0
+    assert 0 in expected[1:]

@@ -56,6 +56,7 @@ class DepthControl:
         self._trial: Trial | None = None  # of the step that was planned last
         self._started = self._measuring = False  # likewise
         self._regime_changes, self._steps = costs.regime_changes, 0
+        self._replays = False  # the target was seen to
 
     # before a step
 
@@ -160,9 +161,10 @@ class DepthControl:
                     fixed_steps, weights = max(fixed_steps, depth), weights or kind
         size, context, sampled = len(sequences), mean_context(sequences), any_sampled(sequences)
         deepest = min(max(self._deepest, fixed_depth) + 1, DEEPEST)
-        lookup = self.costs.drafted(_LOOKUP, size, deepest, context, sampled)
+        widest = min(2 * deepest, DEEPEST) if self._replays else deepest
+        lookup = self.costs.drafted(_LOOKUP, size, widest, context, sampled)
         draft = lookup if weights is None else self.costs.drafted(weights, size, deepest, context, sampled)
-        return Estimate(size, sampled, candidates, others, fixed_depth, fixed_steps, draft, lookup)
+        return Estimate(size, sampled, candidates, others, fixed_depth, fixed_steps, draft, lookup, self._replays)
 
     def _candidate(
         self, index: int, one: DecodeSequence, most: int, drafters: Mapping[DrafterName, Drafter]
@@ -259,9 +261,10 @@ class DepthControl:
         size, context, sampled = len(sequences), mean_context(sequences), any_sampled(sequences)
         width = max(result.drafted for result in done.sequences)
         costed = _costed(plan, done, width)
+        self._replays = self._replays or done.replayed > 0
         drafting, pipelined = plan.mode is StepMode.SPECULATIVE or self._measuring, plan.mode is StepMode.PLAIN_AHEAD
         if seconds is not None and costed is not None:
-            self.costs.learn(costed, size, width, seconds, context, sampled)
+            self.costs.learn(costed, size, width, seconds, context, sampled, done.replayed)
         elif seconds is not None and self._started and pipelined:
             self.costs.learn(None, size, 0, seconds, context, sampled)
         self._measurement.passed(seconds or 0.0, drafting=drafting, pipelined=pipelined)
@@ -284,7 +287,7 @@ class DepthControl:
             return 0.0
         took = done.draft_seconds + done.verify_seconds if seconds is None else seconds
         if costed is not None:
-            took = self.costs.without_stall(costed, size, width, took, context, sampled)
+            took = self.costs.without_stall(costed, size, width, took, context, sampled, done.replayed)
         return self.costs.break_even(size, took, context, sampled)
 
     def learnt(self) -> Learnt:

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from draftd.core import BUILT_IN_DRAFTERS, DrafterName
+from draftd.core import BUILT_IN_DRAFTERS, PROMPT_LOOKUP, DrafterName
+from draftd.engine.limits import MOST_REPLAYED
 
 if TYPE_CHECKING:
     from draftd.engine.depth.acceptance_rates import Key
@@ -131,10 +132,12 @@ class StepCosts:
         seconds: float,
         context: int = 0,
         sampled: bool = False,
+        replayed: int = 0,
     ) -> None:
-        """A step took `seconds`. A plain one (drafter None, depth 0) tells only where it was pipelined."""
+        """A step took `seconds`, in which `replayed` positions were computed besides the last token and its draft. A
+        plain one (drafter None, depth 0) tells only where it was pipelined."""
         curve, at = self._curve(drafter, batch, sampled), _index(depth)
-        cost = self._cost(curve, at, batch, context)
+        cost = self._cost(curve, at, batch, context) + self._wider(batch, depth, replayed, context, sampled)
         surprise = math.log(max(seconds, 1e-9) / cost)
         speed, offset, own = self._speed, curve.offset, curve.depths[at]
         if speed.variance < _UNKNOWN and offset.variance < _GUESSED:
@@ -186,11 +189,19 @@ class StepCosts:
         return max(0.0, seconds / self.plain(batch, context, sampled) - 1.0) if self.measured else 0.0
 
     def without_stall(
-        self, drafter: DrafterName, batch: int, depth: int, seconds: float, context: int = 0, sampled: bool = False
+        self,
+        drafter: DrafterName,
+        batch: int,
+        depth: int,
+        seconds: float,
+        context: int = 0,
+        sampled: bool = False,
+        replayed: int = 0,
     ) -> float:
         """`seconds` of a speculative step, as far off its cost as `learn` takes it to be at most. What stalls the
         machine now and then is in no cost, so it must not be in what is compared with one."""
         cost = self._cost(self._curve(drafter, batch, sampled), _index(depth), batch, context)
+        cost += self._wider(batch, depth, replayed, context, sampled)
         return min(max(seconds, cost * math.exp(-_CLAMP)), cost * math.exp(_CLAMP))
 
     # saved state
@@ -225,6 +236,14 @@ class StepCosts:
     def _cost(self, curve: _Curve, at: int, batch: int, context: int) -> float:
         held = batch * (context - self.prices.context)
         return (curve.base[at] + curve.slope[at] * held) * curve.factors[at] * math.exp(self._speed.value)
+
+    def _wider(self, batch: int, depth: int, replayed: int, context: int, sampled: bool) -> float:
+        """Seconds that `replayed` positions add to verifying `depth` tokens: what as many tokens more would."""
+        if not replayed:
+            return 0.0
+        curve = self._curve(PROMPT_LOOKUP, batch, sampled)
+        wide, narrow = (self._cost(curve, _index(one), batch, context) for one in (depth + replayed, depth))
+        return max(0.0, wide - narrow)
 
     def _curve(self, drafter: DrafterName | None, batch: int, sampled: bool) -> _Curve:
         key = (drafter, batch, sampled)
@@ -299,6 +318,12 @@ class Candidate:
         """Expected of a step that drafts so deep, by whichever of the two promises more."""
         return max(self.draft[min(depth, self.most)], self.lookup[min(lookup, len(self.lookup) - 1)])
 
+    def reached(self, depth: int, lookup: int) -> list[float]:
+        """Probability that its first r drafted tokens are all accepted, for r from 0 to as many as it drafts."""
+        draft = self.draft[: 1 + (min(depth, self.most) if self.drafter is not None else 0)]
+        chosen = max(draft, self.lookup[: lookup + 1], key=lambda tokens: tokens[-1])
+        return [1.0, *(more - less for less, more in pairwise(chosen))]
+
 
 class Best(NamedTuple):
     """The depths with the most expected tokens a second: of the draft model, and of prompt lookup."""
@@ -319,7 +344,8 @@ class Estimate:
 
     `others`: tokens expected of those that are no candidates; they draft `fixed_depth` tokens, `fixed_steps` of these
     with a draft model. `draft_seconds` and `lookup_seconds`: of a step by depth, 0 the plain one, where a draft model
-    drafts, and where prompt lookup does.
+    drafts, and where prompt lookup does. `replays`: after a rejected token the target computes the accepted ones again
+    in the next step, in front of its draft.
     """
 
     size: int
@@ -330,13 +356,43 @@ class Estimate:
     fixed_steps: int
     draft_seconds: list[float]
     lookup_seconds: list[float]
+    replays: bool = False
 
     def seconds(self, depth: int, lookup: int = 0) -> float:
         """Of a step with `depth` forwards of a draft model, verified at the greater of the two depths."""
         steps = max(depth, self.fixed_steps)
         width = max(steps, lookup, self.fixed_depth)
         verified = self.lookup_seconds[width]
-        return verified + (self.draft_seconds[width] - verified) * steps / width if steps else verified
+        drafted = (self.draft_seconds[width] - verified) * steps / width if steps else 0.0
+        if self.replays and width:
+            positions, forwards = self.replayed(depth, lookup)
+            verified = self._verified(width + positions) + forwards * self._verified(MOST_REPLAYED)
+        return verified + drafted
+
+    def _verified(self, width: float) -> float:
+        last = len(self.lookup_seconds) - 1
+        low = min(int(width), last)
+        narrow, wide = self.lookup_seconds[low], self.lookup_seconds[min(low + 1, last)]
+        return narrow + (width - low) * (wide - narrow)
+
+    def replayed(self, depth: int, lookup: int) -> tuple[float, float]:
+        """Expected of a step, where every one drafts so: the positions that are replayed of the sequence that has most
+        of them, and the forwards for those that have become too many.
+
+        A draft with a rejected token adds one more than were accepted, here always the mean of that; one of which all
+        are accepted ends it, and so does a forward. The number of rejections since is then geometrically distributed.
+        """
+        under, none = [1.0] * MOST_REPLAYED, 1.0  # probabilities: none has more than so many; none has too many
+        for c in self.candidates:
+            reached = c.reached(depth, lookup)
+            rejected = 1 - reached[-1]
+            if rejected <= 0:
+                continue
+            mean = sum(one - reached[-1] for one in reached) / rejected
+            sums = list(accumulate(rejected**n for n in range(int(MOST_REPLAYED / mean) + 1)))
+            under = [p * sums[int(n / mean)] / sums[-1] for n, p in enumerate(under)]
+            none *= 1 - rejected ** len(sums) / sums[-1]
+        return sum(1 - p for p in under), 1 - none
 
     def tokens(self, drafting: Sequence[Candidate], depth: int) -> float:
         """Expected where only these draft, so deep."""

@@ -18,6 +18,7 @@ from draftd.engine.cache.batched import BatchedCaches
 from draftd.engine.cache.layouts import make_caches
 from draftd.engine.cache.prefill import Prefill
 from draftd.engine.cache.prefix_store import PrefixCache
+from draftd.engine.limits import MOST_REPLAYED
 from draftd.engine.sampling.acceptance import Distributions, accept, draw
 from draftd.engine.sampling.transforms import Sampling, one_hot, uniforms
 from draftd.engine.step import Entry, EntryResult, Ids, StepPlan, StepResult, places_after
@@ -26,7 +27,6 @@ from draftd.engine.targets.base import SequenceOptions
 # The forward that ends a prompt computes the logits of all its positions, and one is read. A forward less is worth that
 # up to about this many positions, and this many logits (32 MB of halves).
 _LAST_POSITIONS, _LAST_LOGITS = 256, 1 << 24
-_AGAIN = 8  # tokens of a sequence that are fed again in front of a block
 _GAP_POSITIONS = 16  # likewise, where no request waits for it
 _TIDY_STEPS = 256  # MLX keeps freed buffers for reuse: let go of them now and then, as mlx-lm does
 
@@ -67,7 +67,8 @@ class LocalTarget:
         self._sequences: dict[int, _Sequence] = {}
         self._running: list[int] = []
         self._again: list[list[int]] = []  # of each: tokens that the caches gave back too much of, to be fed again
-        self._fed = 0  # width of the last forward
+        self._fed = 0  # positions that the last forward computed of the widest sequence
+        self._before = 0  # and one before it, of nothing but tokens that were fed again
         self._sampling: Sampling | None = None  # of the running sequences; None when they have changed
         self._submitted: deque[tuple[StepPlan, list[_Read], int]] = deque()  # and the width that is computed
         self._unread: mx.array | None = None  # rows × 1: what the latest plain step chose, until it is read
@@ -272,14 +273,15 @@ class LocalTarget:
         if reached != lengths:
             texts = [self._sequences[sequence].ids for sequence in self._running]
             self._again = [text[start:end] for text, start, end in zip(texts, reached, lengths, strict=True)]
-            if max(map(len, self._again)) > _AGAIN:
+            if max(map(len, self._again)) > MOST_REPLAYED:
+                self._before = max(map(len, self._again))
                 self._caches.forward(padded(self._again), [len(tokens) for tokens in self._again])
                 self._again = [[] for _ in texts]
 
     def _forward(self, tokens: mx.array, widths: list[int]) -> mx.array:
         """The logits of `tokens`, rows × width, of which each row's first `widths` are real."""
         again, (rows, width) = self._again, tokens.shape
-        self._fed = width
+        self._fed, self._before = width + self._before, 0
         if not any(again):
             return self._caches.forward(tokens, widths)
         self._again = [[] for _ in again]
