@@ -12,10 +12,11 @@ could take in: they run together, and what comes next finds nothing running agai
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from draftd.core import DrafterName, FinishReason
 from draftd.engine.delivery import Delivery
@@ -34,6 +35,7 @@ _LONG = 256  # tokens: to copy so many into the running sequences' caches takes 
 
 _PADDED = 32  # tokens: what is computed for nothing, where a forward is saved by it, as these take as long
 _LEAST = 16  # tokens: a forward of fewer costs about as much
+_ENDING = 4  # tokens that the running sequences have left at most, where slices wait for their end
 _SHARE = 0.7  # of a step: with a slice before every step, what a sequence waits for its next tokens does not double
 _FASTER, _SLOWER = 2.0, 0.5  # most that one measurement changes the rate by
 _WEIGHT = 0.5  # of the newest measurement: attention makes later slices of a prompt dearer than earlier ones
@@ -148,18 +150,26 @@ class Prefilling:
     def add(self, sequence: DecodeSequence) -> None:
         self._waiting.append(sequence)
 
-    def step(self, room: int, step_seconds: float | None) -> None:
+    def step(self, room: int, running: Sequence[DecodeSequence], step_seconds: float) -> None:
         """A slice, of sequences that wait where there is `room` for that many more, and others that fit beside it. What
-        the running sequences' steps take bounds it; None where none runs."""
-        self._enter(room, self._chunk if step_seconds is None else 0)
-        if not self._prompts:
+        steps of the `running` sequences take of late bounds it, where there are any. Those that end soon are not held
+        up: what waits is prefilled faster once they are gone."""
+        crowded = 0 < len(running) < self._short(room)
+        self._enter(room, self._chunk if crowded or not running else 0)
+        if not self._prompts or (running and all(sequence.remaining <= _ENDING for sequence in running)):
             return
-        if self.joined_long and step_seconds is not None:  # that was a slice's worth of work
+        if self.joined_long and running:  # that was a slice's worth of work
             self.joined_long = False
             return
+        self._slice(step_seconds if running else None, crowded)
+
+    def _slice(self, step_seconds: float | None, crowded: bool) -> None:
         began = self._timer()
         first = self._next()
-        size = self._slices_of(first, None).tokens(step_seconds)
+        slices = self._slices_of(first, None)
+        if crowded and slices.fit(first.left, self._slice_seconds):
+            step_seconds = math.inf  # few wait for one long slice, and not many for several short ones
+        size = slices.tokens(step_seconds)
         chosen = self._sharing(first, size)
         while chosen:
             size -= sum(prompt.left for prompt in chosen)
@@ -219,6 +229,12 @@ class Prefilling:
             self._target.keep(sequence.id, len(sequence.tokens))
 
     # which is next
+
+    def _short(self, room: int) -> int:
+        """Sequences without a token, of those that there is `room` for, that one long slice could prefill whole."""
+        left = [prompt.left for prompt in self._prompts if not prompt.done]
+        left += [len(sequence.tokens) for sequence in islice(self._waiting, max(0, room - len(self._prompts)))]
+        return sum(self._rates(None).fit(tokens, self._slice_seconds) for tokens in left)
 
     def _enter(self, room: int, tokens: int) -> None:
         """Lets waiting sequences begin: in their order, but for the last place, and for those there is no memory for.
@@ -305,10 +321,15 @@ class Prefilling:
             prompt.passed = 0 if prompt in chosen else prompt.passed + 1
         worked = not chosen[0].done
         if worked:
+            slices, began, left = self._slices_of(chosen[0], None), self._timer(), sum(one.left for one in chosen)
             try:
-                self._timed(chosen[0], None, step_seconds, lambda size: self._prefill(chosen, size))
+                self._prefill(chosen, slices.tokens(step_seconds))
             except Exception as error:
                 self._failed(chosen, error)
+            else:
+                taken = left - sum(one.left for one in chosen)
+                if step_seconds is not None and taken >= min(_LEAST, self._chunk):
+                    slices.took(taken, self._timer() - began)
         for prompt in chosen:
             sequence = prompt.sequence
             if sequence.finish is not None or not prompt.done:
@@ -331,29 +352,25 @@ class Prefilling:
 
     def _drafter_ready(self, prompt: _Prompt, kind: DrafterName, step_seconds: float | None) -> bool:
         """One slice for the drafter; True where there is none left, or where it fails."""
-        drafters, sequence = self._drafting.drafters, prompt.sequence
+        slices, began = self._slices_of(prompt, kind), self._timer()
+        size = slices.tokens(step_seconds)
         try:
-            return self._timed(prompt, kind, step_seconds, lambda size: drafters[kind].prefill(sequence, size))
+            done = self._drafting.drafters[kind].prefill(prompt.sequence, size)
         except Exception as error:
-            self._drafting.failed(sequence, str(error))
+            self._drafting.failed(prompt.sequence, str(error))
             return True
-
-    def _timed(
-        self, prompt: _Prompt, kind: DrafterName | None, step_seconds: float | None, prefill: Callable[[int], bool]
-    ) -> bool:
-        """A slice for this model; whether it was the last."""
-        slices = self._slices_of(prompt, kind)
-        size, began = slices.tokens(step_seconds), self._timer()
-        done = prefill(size)
         if not done and step_seconds is not None:
             slices.took(size, self._timer() - began)
         return done
 
+    def _rates(self, kind: DrafterName | None) -> Slices:
+        """Of prompts' first slices."""
+        return self._first.setdefault(kind, Slices(self._chunk, self._slice_seconds))
+
     def _slices_of(self, prompt: _Prompt, kind: DrafterName | None) -> Slices:
         """A prompt's own: the more of it is taken in, the more a token of the rest takes."""
         if kind not in prompt.slices:
-            first = self._first.setdefault(kind, Slices(self._chunk, self._slice_seconds))
-            prompt.slices[kind] = Slices(self._chunk, self._slice_seconds, first)
+            prompt.slices[kind] = Slices(self._chunk, self._slice_seconds, self._rates(kind))
         return prompt.slices[kind]
 
     def _prefill(self, chosen: list[_Prompt], size: int) -> bool:

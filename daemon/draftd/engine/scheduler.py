@@ -184,8 +184,7 @@ class Scheduler:
         self._step_ended = None
 
     def _prefill(self) -> None:
-        running = len(self._running)
-        self._prefilling.step(self._max_batch - running, self._step_seconds if running else None)
+        self._prefilling.step(self._max_batch - len(self._running), self._running, self._step_seconds)
         if self._prefilling.prefilling:
             self.interrupted()
 

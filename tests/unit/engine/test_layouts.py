@@ -92,11 +92,18 @@ def test_a_sliding_window_speculates_to_the_end_of_a_text_of_ten_windows():
     prompts = [[5, 6, 7, 8], [9] * 30, [3, 1]]
     expected = [own_loop(target, prompt, 240) for prompt in prompts]
     for draft in (tiny_llama(2, scale=8.0), tiny_llama(1, sliding=24, scale=8.0)):
-        sinks = Rig(pair(target, draft)).run([request(prompt, speculative(3), max_tokens=240) for prompt in prompts])
+        rig, held = Rig(pair(target, draft)), list[int]()
+        sinks = [rig.add(request(prompt, speculative(3), max_tokens=240)) for prompt in prompts]
+        while not rig.scheduler.idle:
+            rig.scheduler.step()
+            windows = [layer for layer in rig.target._caches._attention if layer.window.size]
+            held.append(sum(array.nbytes for layer in windows for array in layer.arrays()))
         assert [sink.tokens for sink in sinks] == expected
         assert [sink.done.degraded for sink in sinks] == [""] * 3
         counts = [sink.done.stats.counts for sink in sinks]
         assert all(one.drafted >= 2 * (one.emitted - one.accepted) for one in counts), "every step drafted"
+        early = len(held) // 3
+        assert max(held[early:]) <= max(held[:early]) > 0, "what windows keep does not grow with the text"
 
 
 @pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])

@@ -211,7 +211,7 @@ def test_a_long_prompt_under_an_endless_stream_of_short_ones_has_its_share_of_sl
 
 
 @pytest.mark.parametrize("plan", [autoregressive(), speculative(3)])
-def test_short_prompts_that_fit_into_a_slices_time_join_together_and_no_row_waits_longer_for_it(plan):
+def test_short_prompts_that_fit_into_a_slices_time_join_together_and_no_sequence_waits_longer_for_it(plan):
     machine = Machine(scripted_models(0.7), fixed=0.001, each=0.0001)
     scheduler = machine.rig.scheduler
     runs = watched(machine, request([1, 2, 3], plan, max_tokens=3000))
@@ -221,12 +221,43 @@ def test_short_prompts_that_fit_into_a_slices_time_join_together_and_no_row_wait
     assert scheduler.active == 1
     for i in range(6):
         machine.rig.add(request(prompt(40, i), plan, max_tokens=100))
-    steps = 0
-    while len(scheduler._running) < 7:
-        scheduler.step()
-        steps += 1
-    assert steps <= 3, "each takes 5 ms, beside steps of 30"
+        if i == 2:
+            scheduler.step()
+            scheduler.step()
+            assert len(scheduler._running) == 4, "each takes 5 ms, beside steps of 30"
+    scheduler.step()
+    scheduler.step()
+    assert len(scheduler._running) == 7
     assert max(runs.gaps) <= 1.95 * (0.03 if plan.drafter is None else 0.04)
+
+
+def test_where_more_short_prompts_wait_than_sequences_run_one_long_slice_takes_several():
+    machine = Machine(scripted_models(0.7), fixed=0.01, each=0.0002)
+    scheduler = machine.rig.scheduler
+    runs = watched(machine, request([1, 2, 3], autoregressive(), max_tokens=3000))
+    machine.rig.add(request(prompt(700, 99), autoregressive(), max_tokens=2))
+    while scheduler.waiting or scheduler.active > 1:
+        scheduler.step()
+    assert max(runs.gaps) <= 1.95 * 0.03
+    scheduler.step()
+    first = len(machine.prefills)
+    for i in range(5):
+        machine.rig.add(request(prompt(60, i), autoregressive(), max_tokens=100))
+    while len(scheduler._running) < 3:
+        scheduler.step()
+    assert [tokens for _, tokens in machine.prefills[first:]] == [60] * (len(machine.prefills) - first), "whole ones"
+    assert 1.95 * 0.03 < max(runs.gaps) <= 0.03 + 0.05 + 0.012, "for no longer than a slice may ever take"
+
+
+def test_sequences_that_end_soon_are_not_held_up_by_slices():
+    machine = Machine(scripted_models(0.7))
+    scheduler = machine.rig.scheduler
+    runs = watched(machine, request([1, 2, 3], autoregressive(), max_tokens=5))
+    scheduler.step()
+    machine.rig.add(request(prompt(60), autoregressive(), max_tokens=5))
+    machine.rig.drain()
+    assert runs.gaps == pytest.approx([0.03] * 4)
+    assert [tokens for _, tokens in machine.prefills] == [3, 60], "and what waited was prefilled whole"
 
 
 def test_what_fits_into_a_time_is_known_once_a_slice_was_measured():
