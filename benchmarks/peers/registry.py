@@ -10,7 +10,8 @@ from benchmarks.peers.open_loop import OpenLoop
 from benchmarks.peers.part import Part
 from benchmarks.peers.prefix import Prefix
 from benchmarks.peers.regret import Regret
+from benchmarks.peers.short_requests import ShortRequests
 
 
 def parts() -> tuple[Part, ...]:
-    return (Clients(), OpenLoop(), LongPrompts(), Prefix(), Regret(), NeverSlower(), Growth())
+    return (Clients(), OpenLoop(), LongPrompts(), Prefix(), ShortRequests(), Regret(), NeverSlower(), Growth())
