@@ -7,7 +7,8 @@ comes first: each has at least one slice in every `_PATIENCE + MOST_PREFILLING`,
 which there is no memory waits (admission.py).
 
 Short prompts of about the same length share a forward. Where nothing runs, as many are prefilled as one long slice
-could take in: they run together, and what comes next finds nothing running again."""
+could take in: they run together, and what comes next finds nothing running again. Where more short ones wait than
+sequences run, a slice may take as long as one ever may; and where all that run end soon, all prompts wait for that."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class EngineSettings(Section):
         ge=0.001,
         le=60,
         description="Longest delay of running requests between two steps by prefill (of at least 16 tokens), at most "
-        "0.7 of the time of a step.",
+        "0.7 of the time of a step unless more short prompts wait than requests run.",
     )
     kv_cache_bytes: int | None = Field(
         default=None,
