@@ -104,12 +104,12 @@ def started(kind: str) -> tuple[Any, dict[str, Any]]:
     from draftd.engine.pair import LoadedModels, assemble, load_tokenizer
     from draftd.models.mlx_lm import model_classes
 
-    script: dict[str, Any] = {"texts": {}, "right": 0.8}
+    script: dict[str, Any] = {"texts": {}, "right": 0.8, "seed": 0}
 
     class Scripted(TextDrafter):
         def continuation(self, sequence: DraftSequence, depth: int) -> list[int]:
             text, at = script["texts"].get(tuple(sequence.tokens[:PROMPT]), ()), len(sequence.tokens) - PROMPT
-            dice = random.Random(at)
+            dice = random.Random(script["seed"] << 16 | at)
             said = [token if dice.random() < script["right"] else token ^ 1 for token in text[at : at + depth]]
             return said or [1] * depth  # what calibration asks for has no text
 
@@ -165,13 +165,19 @@ def examined(kind: str, repetitions: int, console: Console) -> dict[str, float]:
     arms += [(n, 0.0, None) for n in (1, 4)]
     for repetition in range(repetitions):
         rates.append({})
+        script["seed"] = repetition
         for arm in random.Random(repetition).sample(arms, len(arms)):
             batch, script["right"], depth = arm
             # Each kind of draft has a class of its own, of which the first answers are to learn from.
             workload = WorkloadClass.CODE if script["right"] else WorkloadClass.PROSE
-            for _ in range(2 if depth is None else 1):
-                rates[-1][arm], texts = measured(worker, prompts[:batch], depth, workload)
-            assert texts == [script["texts"][prompt] for prompt in prompts[:batch]], arm
+            together = [prompts] if batch > 1 else [[prompt] for prompt in prompts[:2]]
+            if depth is None:
+                measured(worker, together[0], depth, workload)
+            answers = [measured(worker, some, depth, workload) for some in together]
+            rates[-1][arm] = statistics.mean(rate for rate, _ in answers)
+            assert [text for _, texts in answers for text in texts] == [
+                script["texts"][prompt] for some in together for prompt in some
+            ], arm
     worker.close()
     ratios: dict[str, list[float]] = {}
     for (i, rate), n in product(enumerate(rates), (1, 4)):

@@ -54,6 +54,14 @@ def test_a_new_price_is_learnt_and_a_stall_is_not_one() -> None:
     assert costs.plain(1) == pytest.approx(0.020, rel=0.01)
 
 
+def test_a_batch_that_was_not_measured_costs_what_as_many_positions_of_a_smaller_one_do() -> None:
+    verified = {(1, 1): 0.011, (1, 3): 0.013, (1, 7): 0.017}
+    costs = StepCosts(Prices({1: 0.010}, {LOOKUP: verified, MODEL: {(1, 1): 0.012, (1, 3): 0.016, (1, 7): 0.024}}))
+    assert costs.drafted(LOOKUP, 2, 3)[1:] == pytest.approx([0.013, 0.015, 0.017])
+    assert costs.drafted(MODEL, 2, 3)[3] == pytest.approx(0.016 + 0.004), "the draft's steps, and four positions more"
+    assert costs.drafted(LOOKUP, 4, 3)[3] == pytest.approx(0.025), "beyond what was measured the line goes on"
+
+
 def test_what_was_replayed_in_a_step_is_no_cost_of_its_depth() -> None:
     prices = Prices({1: 0.010}, {LOOKUP: {(1, 1): 0.011, (1, 2): 0.012, (1, 4): 0.014}, MODEL: {(1, 2): 0.016}})
     costs, blamed = StepCosts(prices), StepCosts(prices)

@@ -271,13 +271,24 @@ class StepCosts:
         if known is None:
             base = [plain * (1 + _GUESS_STEP * depth) for depth in range(1, DEEPEST + 1)]
         else:
-            found, points = prices.drafted[known], {0: plain}
+            found, points, verified = prices.drafted[known], {0: plain}, _by_positions(prices)
             for depth in sorted({depth for _, depth in found}):
-                points[depth] = _between({size: s for (size, d), s in found.items() if d == depth}, batch)
+                sizes = {size: seconds for (size, d), seconds in found.items() if d == depth}
+                points[depth] = _between(sizes, batch)
+                if (largest := max(sizes)) < batch:  # more to verify, in one sequence or in several
+                    wide, narrow = (_between(verified, n * (depth + 1), beyond=True) for n in (batch, largest))
+                    points[depth] += wide - narrow
             rising = dict(zip(points, accumulate(points.values(), max), strict=True))
             base = [_between(rising, depth, beyond=True) for depth in range(1, DEEPEST + 1)]
         variance = _MEASURED if known == drafter else _UNMEASURED
         return _Curve(base, growth[1:], _Offset(variance=variance, seen=self._seconds))
+
+
+def _by_positions(prices: Prices) -> dict[int, float]:
+    """Seconds of a forward by the positions that it computes, of all sequences together; never falls."""
+    found = {size * (depth + 1): s for (size, depth), s in prices.drafted.get(PROMPT_LOOKUP, {}).items()}
+    rising = sorted((found | dict(prices.plain)).items())
+    return dict(zip((at for at, _ in rising), accumulate((s for _, s in rising), max), strict=True))
 
 
 def _index(depth: int) -> int:
