@@ -118,8 +118,7 @@ class _Calibration:
             for kind, drafter in self._drafters.items():
                 steps[kind] = min(self._step(drafter), steps.get(kind, math.inf))
             for depth in self._depths:
-                width, seconds = self._verify(size, depth)
-                alone[width] = min(seconds, alone.get(width, math.inf))
+                self._verify(size, depth, alone)
         for depth, seconds in alone.items():
             self._drafted.setdefault(PROMPT_LOOKUP, {})[size, depth] = seconds
             for drafts, step in steps.items():
@@ -133,13 +132,13 @@ class _Calibration:
         mx.eval(draft.tokens)
         return (time.perf_counter() - began) / deepest
 
-    def _verify(self, size: int, depth: int) -> tuple[int, float]:
-        """Verifies `depth` tokens of each sequence, of which few are accepted. The positions that were computed after
-        the first, which are more where rejected ones are replayed; and seconds."""
+    def _verify(self, size: int, depth: int, least: dict[int, float]) -> None:
+        """Verifies `depth` tokens of each sequence, of which few are accepted. `least`: seconds by the positions that
+        were computed after the first, which are more where rejected ones are replayed."""
         began = time.perf_counter()
         drafts = mx.full((size, depth), 1, dtype=mx.uint32)
-        width = self._read(self._steps.submit(self._entries(depth), drafts))
-        return width - 1, time.perf_counter() - began
+        after = self._read(self._steps.submit(self._entries(depth), drafts)) - 1
+        least[after] = min(time.perf_counter() - began, least.get(after, math.inf))
 
     def _entries(self, depth: int = 0) -> list[Entry]:
         held = self._target.lengths
@@ -164,8 +163,7 @@ class _Calibration:
         short = {0: self._plain[size]} | {width: seconds for (n, width), seconds in verified.items() if n == size}
         again = {0: self._plain_steps(_DRAFTED_STEPS)}
         for depth in self._depths * _DRAFTED_STEPS:
-            width, seconds = self._verify(size, depth)
-            again[width] = min(seconds, again.get(width, math.inf))
+            self._verify(size, depth, again)
         for width in short.keys() & again.keys():
             self._growth[width] = max(0.0, again[width] - short[width]) / (size * (long - _PROMPT))
         self._target.pretend(held)

@@ -137,7 +137,7 @@ class StepCosts:
         """A step took `seconds`, in which `replayed` positions were computed besides the last token and its draft. A
         plain one (drafter None, depth 0) tells only where it was pipelined."""
         curve, at = self._curve(drafter, batch, sampled), _index(depth)
-        cost = self._cost(curve, at, batch, context) + self._wider(batch, depth, replayed, context, sampled)
+        cost = self._expected(drafter, batch, depth, context, sampled, replayed)
         surprise = math.log(max(seconds, 1e-9) / cost)
         speed, offset, own = self._speed, curve.offset, curve.depths[at]
         if speed.variance < _UNKNOWN and offset.variance < _GUESSED:
@@ -200,8 +200,7 @@ class StepCosts:
     ) -> float:
         """`seconds` of a speculative step, as far off its cost as `learn` takes it to be at most. What stalls the
         machine now and then is in no cost, so it must not be in what is compared with one."""
-        cost = self._cost(self._curve(drafter, batch, sampled), _index(depth), batch, context)
-        cost += self._wider(batch, depth, replayed, context, sampled)
+        cost = self._expected(drafter, batch, depth, context, sampled, replayed)
         return min(max(seconds, cost * math.exp(-_CLAMP)), cost * math.exp(_CLAMP))
 
     # saved state
@@ -237,13 +236,16 @@ class StepCosts:
         held = batch * (context - self.prices.context)
         return (curve.base[at] + curve.slope[at] * held) * curve.factors[at] * math.exp(self._speed.value)
 
-    def _wider(self, batch: int, depth: int, replayed: int, context: int, sampled: bool) -> float:
-        """Seconds that `replayed` positions add to verifying `depth` tokens: what as many tokens more would."""
+    def _expected(
+        self, drafter: DrafterName | None, batch: int, depth: int, context: int, sampled: bool, replayed: int
+    ) -> float:
+        """Seconds of a step; `replayed` positions add to them what verifying as many tokens more would."""
+        cost = self._cost(self._curve(drafter, batch, sampled), _index(depth), batch, context)
         if not replayed:
-            return 0.0
+            return cost
         curve = self._curve(PROMPT_LOOKUP, batch, sampled)
         wide, narrow = (self._cost(curve, _index(one), batch, context) for one in (depth + replayed, depth))
-        return max(0.0, wide - narrow)
+        return cost + max(0.0, wide - narrow)
 
     def _curve(self, drafter: DrafterName | None, batch: int, sampled: bool) -> _Curve:
         key = (drafter, batch, sampled)
@@ -278,7 +280,7 @@ class StepCosts:
                 if (largest := max(sizes)) < batch:  # more to verify, in one sequence or in several
                     wide, narrow = (_between(verified, n * (depth + 1), beyond=True) for n in (batch, largest))
                     points[depth] += wide - narrow
-            rising = dict(zip(points, accumulate(points.values(), max), strict=True))
+            rising = _rising(points)
             base = [_between(rising, depth, beyond=True) for depth in range(1, DEEPEST + 1)]
         variance = _MEASURED if known == drafter else _UNMEASURED
         return _Curve(base, growth[1:], _Offset(variance=variance, seen=self._seconds))
@@ -287,18 +289,22 @@ class StepCosts:
 def _by_positions(prices: Prices) -> dict[int, float]:
     """Seconds of a forward by the positions that it computes, of all sequences together; never falls."""
     found = {size * (depth + 1): s for (size, depth), s in prices.drafted.get(PROMPT_LOOKUP, {}).items()}
-    rising = sorted((found | dict(prices.plain)).items())
-    return dict(zip((at for at, _ in rising), accumulate((s for _, s in rising), max), strict=True))
+    return _rising(dict(sorted((found | dict(prices.plain)).items())))
+
+
+def _rising(points: Mapping[int, float]) -> dict[int, float]:
+    """Each no less than the one before it."""
+    return dict(zip(points, accumulate(points.values(), max), strict=True))
 
 
 def _index(depth: int) -> int:
     return max(0, min(depth, DEEPEST) - 1)
 
 
-def _between(points: Mapping[int, float], at: int, beyond: bool = False) -> float:
+def _between(points: Mapping[int, float], at: float, beyond: bool = False) -> float:
     """Linear interpolation; outside of what was measured the nearest value, or with `beyond` the last line goes on."""
     if at in points:
-        return points[at]
+        return points[int(at)]
     known = sorted(points)
     for low, high in pairwise(known):
         if low < at < high or (beyond and high == known[-1] and at > high):
@@ -377,14 +383,9 @@ class Estimate:
         drafted = (self.draft_seconds[width] - verified) * steps / width if steps else 0.0
         if self.replays and width:
             positions, forwards = self.replayed(depth, lookup)
-            verified = self._verified(width + positions) + forwards * self._verified(MOST_REPLAYED)
+            by_width = dict(enumerate(self.lookup_seconds))
+            verified = _between(by_width, width + positions) + forwards * _between(by_width, MOST_REPLAYED)
         return verified + drafted
-
-    def _verified(self, width: float) -> float:
-        last = len(self.lookup_seconds) - 1
-        low = min(int(width), last)
-        narrow, wide = self.lookup_seconds[low], self.lookup_seconds[min(low + 1, last)]
-        return narrow + (width - low) * (wide - narrow)
 
     def replayed(self, depth: int, lookup: int) -> tuple[float, float]:
         """Expected of a step, where every one drafts so: the positions that are replayed of the sequence that has most

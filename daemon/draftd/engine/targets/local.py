@@ -273,8 +273,8 @@ class LocalTarget:
         if reached != lengths:
             texts = [self._sequences[sequence].ids for sequence in self._running]
             self._again = [text[start:end] for text, start, end in zip(texts, reached, lengths, strict=True)]
-            if max(map(len, self._again)) > MOST_REPLAYED:
-                self._before = max(map(len, self._again))
+            if (most := max(map(len, self._again))) > MOST_REPLAYED:
+                self._before = most
                 self._caches.forward(padded(self._again), [len(tokens) for tokens in self._again])
                 self._again = [[] for _ in texts]
 
