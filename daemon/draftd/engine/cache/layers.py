@@ -44,24 +44,24 @@ class BatchedAttention:
             self.groups = self.window.groups
             self.parts = [Held(_zeros(keys, group), _zeros(values, group)) for group in self.groups]
         self._reads = self.window.reads(self.groups)
-        if (level := self._reads.level) is not None:  # as most are: in fewer operations
-            ((held_keys, held_values),) = self.parts
-            _, used, first, end, _ = level
-            at = end - keys.shape[2]
-            held_keys[:used, :, at:end], held_values[:used, :, at:end] = keys, values
-            return held_keys[:used, :, first:end], held_values[:used, :, first:end]
-        self.parts = [
-            Held(_written(part.keys, keys, read), _written(part.values, values, read))
-            for part, read in zip(self.parts, self._reads.groups, strict=True)
-        ]
+        whole = self._reads.whole
+        if whole is not None and whole.written is None:  # as most are: in place, in fewer operations
+            (part,) = self.parts
+            _written(part.keys, keys, whole)
+            _written(part.values, values, whole)
+        else:
+            self.parts = [
+                Held(_written(part.keys, keys, read), _written(part.values, values, read))
+                for part, read in zip(self.parts, self._reads.groups, strict=True)
+            ]
         return self.keys_and_values()
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
         """What this forward reads: layers that have none of their own ask the one whose they share. Where attention
         takes groups apart it asks for `apart`, and this is not read."""
         assert self._reads is not None
-        if len(self.parts) == 1 and self._reads.order is None:
-            (part,), (read,) = self.parts, self._reads.groups
+        if (read := self._reads.whole) is not None:
+            (part,) = self.parts
             return part.keys[: read.used, :, read.first : read.end], part.values[: read.used, :, read.first : read.end]
         if self._owner.apart:
             return self.parts[0]
@@ -69,7 +69,7 @@ class BatchedAttention:
 
     def apart(self) -> list[tuple[Read, mx.array, mx.array]]:
         """What this forward reads of each group; empty where one call of attention reads all."""
-        if self._reads is None or not self._owner.apart or (len(self.parts) == 1 and self._reads.order is None):
+        if self._reads is None or not self._owner.apart or self._reads.whole is not None:
             return []
         return [
             (read, keys[: read.used, :, read.first : read.end], values[: read.used, :, read.first : read.end])

@@ -32,7 +32,7 @@ class Read(NamedTuple):
 class Reads(NamedTuple):
     groups: list[Read]
     order: mx.array | None  # of each row, its place among the rows of all groups; None where that is its own
-    level: Read | None  # of the only group, where that has all rows in order, and all write at the end
+    whole: Read | None  # of the only group, where that has all rows in order
 
 
 class Window:
@@ -173,8 +173,7 @@ class Window:
             found.append(Read(_rows(rows, len(self.held)), len(rows), first, max(held) + self._width, at))
         order = [row for group in groups for row in group.rows]
         places = None if order == list(range(len(order))) else mx.array(_inverse(order))
-        level = len(found) == 1 and found[0].rows is None and found[0].written is None
-        return Reads(found, places, found[0] if level else None)
+        return Reads(found, places, found[0] if len(found) == 1 and places is None else None)
 
     def mask(self, width: int, return_array: bool, seen: int | None) -> Any:
         """For the queries of this forward, as mlx-lm's models ask for it; `seen`: they see fewer than the window."""
