@@ -19,7 +19,7 @@ from benchmarks.peers.codec import Codec
 from benchmarks.peers.load import Load, closed_loop
 from benchmarks.peers.part import Context, Direction, Figure
 
-_PAUSE_SECONDS = 0.1  # longer than OpenBLAS's workers spin after their last product
+PAUSE_SECONDS = 0.1  # longer than OpenBLAS's workers spin after their last product
 
 Loads = Mapping[tuple[int, int, str], Load]  # by repetition, clients, arm
 
@@ -57,7 +57,7 @@ class Clients:
                 closed_loop(asker, context.prompts[-8:], 4, self.max_tokens)
             for repetition, clients, arm in turns:
                 prompts = self._prompts(context, repetition, clients)
-                time.sleep(_PAUSE_SECONDS)
+                time.sleep(PAUSE_SECONDS)
                 load = closed_loop(askers[arm], prompts, clients, self.max_tokens)
                 context.say(f"{clients} clients, {arm}: {load.tokens_per_second:.0f} tokens/s")
                 place = {"repetition": repetition, "clients": clients, "arm": arm}

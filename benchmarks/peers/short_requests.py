@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks.arms import Prompt
 from benchmarks.peers.asking import AUTOMATIC, PEER, Asker, arms
+from benchmarks.peers.clients import PAUSE_SECONDS
 from benchmarks.peers.codec import Codec
 from benchmarks.peers.drawn import long_prompt
 from benchmarks.peers.load import Load, closed_loop
@@ -23,7 +24,6 @@ from benchmarks.peers.part import Context, Direction, Figure
 
 CLIENTS, TOKENS, SHORTEST, LONGEST = 24, 4, 20, 100
 _ALONE, _TOGETHER = 24, 96  # prompts of a repetition, for one client and for all
-_PAUSE_SECONDS = 0.1
 _FORWARDS = 5  # whose median counts
 
 ONE, MANY, PEERS, CEILING = "one", "many", "peer", "ceiling"
@@ -49,10 +49,10 @@ class ShortRequests:
         ceiling = _ceiling(context.pair.model)
         with arms(context.pair, codec, CLIENTS, (AUTOMATIC, PEER)) as askers:
             for asker in askers.values():  # not kept
-                closed_loop(asker, _prompts(context, codec, -1, _TOGETHER), CLIENTS, TOKENS)
+                closed_loop(asker, _prompts(context, codec, -1), CLIENTS, TOKENS)
             for repetition, arm in turns:
-                prompts = _prompts(context, codec, repetition, _ALONE if arm == ONE else _TOGETHER)
-                time.sleep(_PAUSE_SECONDS)
+                prompts = _prompts(context, codec, repetition)[: _ALONE if arm == ONE else _TOGETHER]
+                time.sleep(PAUSE_SECONDS)
                 rate = ceiling(prompts) if arm == CEILING else _asked(askers, arm, prompts).requests_per_second
                 context.say(f"{arm}: {rate:.1f} requests/s")
                 context.store.add({"repetition": repetition, "arm": arm, "requests_per_second": rate})
@@ -83,23 +83,22 @@ def _asked(askers: Mapping[str, Asker], arm: str, prompts: Sequence[Prompt]) -> 
     return closed_loop(askers[PEER if arm == PEERS else AUTOMATIC], prompts, 1 if arm == ONE else CLIENTS, TOKENS)
 
 
-def _prompts(context: Context, codec: Codec, repetition: int, count: int) -> list[Prompt]:
-    """The same for all arms, but that one client takes fewer of them."""
+def _prompts(context: Context, codec: Codec, repetition: int) -> list[Prompt]:
+    """The same for all arms."""
     draw = random.Random(f"{context.seed}/short/{repetition}")
-    lengths = [draw.randint(SHORTEST, LONGEST) for _ in range(count)]
+    lengths = [draw.randint(SHORTEST, LONGEST) for _ in range(_TOGETHER)]
     return [long_prompt(context.prompts, codec, n, f"short-{i}", draw) for i, n in enumerate(lengths)]
 
 
 def _ceiling(model: str) -> Callable[[Sequence[Prompt]], float]:
     """Requests a second, of such prompts, if nothing but forward passes took time."""
     import mlx.core as mx
-    from mlx_lm import load
     from mlx_lm.models.cache import make_prompt_cache
 
-    loaded: Any = load(model)[0]
-    if mx.default_device() == mx.Device(mx.cpu):
-        loaded.set_dtype(mx.float32)
-        mx.eval(loaded.parameters())
+    from draftd.models.folder import ModelFolder
+
+    loaded, _ = ModelFolder(model).open()
+    mx.eval(loaded.parameters())
 
     def seconds(ids: Any, apart: bool) -> float:
         """Of all passes. `apart`: the prompts' last tokens in one of their own, so that no more logits are computed."""
