@@ -24,8 +24,8 @@ def test_an_array_is_counted_whichever_thread_asks() -> None:
     asking.start()
     asking.join()
     (found,) = answers
-    # less than the array's 4 MiB: what an earlier test left may be freed meanwhile
-    assert found.active >= before.active + 3 * 1024 * 1024
+    # what an earlier test left may be freed meanwhile, a few bytes
+    assert found.active >= before.active + 4 * 1024 * 1024 - 4096
     assert found.peak >= found.active
     assert found.cache >= 0
     assert found.working_set is None or found.working_set > 0
