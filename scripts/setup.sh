@@ -62,7 +62,7 @@ install -e "$package"
 # What serving imports is compiled now, and the rest when it is first imported: all of it would take a minute.
 PYTHONDONTWRITEBYTECODE= .venv/bin/python -c 'import draftd.cli.commands.demo, draftd.cli.serve'
 
-# Without a fast BLAS the Linux wheel of MLX multiplies some fifty times slower: see daemon/draftd/models/blas.py.
+# Without a fast BLAS prompts take about ten times as long on Linux: see daemon/draftd/models/blas.py.
 blas() { .venv/bin/python -c 'from draftd.models.blas import load_blas; print(load_blas())'; }
 if [ "$(blas)" = reference ]; then
     apt_install libopenblas0-pthread || true

@@ -10,7 +10,8 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from mlx.utils import tree_flatten
+from mlx import nn
+from mlx.utils import tree_flatten, tree_map
 
 from draftd.cli.commands.doctor import check_models
 from draftd.core import DRAFT_MODEL, SamplingParams
@@ -81,6 +82,21 @@ def test_each_layout_of_weights_gives_mlx_lms_text(layout: str, nano_pair: NanoP
     assert Fingerprints().of(tmp_path / "model").quantization == words
     if layout == "mixed":
         assert {module.bits for _, module in models.target.named_modules() if hasattr(module, "bits")} == {4, 8}
+
+
+def test_matrices_are_stored_by_columns_with_the_same_logits(nano_pair: NanoPair) -> None:
+    ours, _ = ModelFolder(nano_pair.draft).open()
+    matrices = [m.weight for m in ours.modules() if isinstance(m, nn.Linear | nn.Embedding)]
+    mx.eval(matrices)
+    assert matrices
+    for matrix in matrices:
+        rows, columns = matrix.shape
+        assert memoryview(matrix).strides == (4, 4 * rows), (rows, columns)
+    theirs, _ = ModelFolder(nano_pair.draft).open()
+    theirs.update(tree_map(mx.contiguous, theirs.parameters()))
+    for width in (1, 5, 40):
+        tokens = mx.array([[(7 * i) % 4096 for i in range(width)]])
+        assert mx.allclose(ours(tokens), theirs(tokens), rtol=0, atol=1e-4).item(), width  # OpenBLAS: equal
 
 
 def test_several_end_tokens_of_the_generation_configuration_all_end_a_text(nano_pair: NanoPair, tmp_path: Path) -> None:

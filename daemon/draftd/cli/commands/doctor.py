@@ -114,7 +114,7 @@ def check_blas() -> Finding:
     """Metal on a Mac; elsewhere which BLAS multiplies."""
     backend = blas.load_blas()
     if backend == "reference":
-        return _bad("BLAS", "only the reference BLAS, about fifty times slower than a fast one", blas.INSTALL_HINT)
+        return _bad("BLAS", "only the reference BLAS: prompts take about ten times as long", blas.INSTALL_HINT)
     if backend != "metal":
         return _ok("BLAS", backend)
     if platform.machine() != "arm64":
