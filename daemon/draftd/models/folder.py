@@ -164,8 +164,8 @@ class ModelFolder:
             with self.told(f"adapter {self._adapter}: mlx-lm cannot apply it", _TRAIN), self._of_the_adapter():
                 apply_adapter(model, self._adapter)
         if mx.default_device() == mx.Device(mx.cpu):
-            model.set_dtype(mx.float32)
             _lay_out_for_blas(model)
+            model.set_dtype(mx.float32)
         model.eval()
         return model, config
 
@@ -280,9 +280,8 @@ def read(arrays: list[Any], what: str) -> Iterator[None]:
             piece.append(arrays.pop())
             size += piece[-1].nbytes
         try:
-            finite = [mx.isfinite(array).all() for array in piece if mx.issubdtype(array.dtype, mx.floating)]
-            mx.eval(piece, finite)
-            sound = all(bool(one.item()) for one in finite)
+            mx.eval(piece)  # by themselves: what is computed to look at them takes memory as well
+            sound = all(bool(mx.isfinite(one).all().item()) for one in piece if mx.issubdtype(one.dtype, mx.floating))
         except Exception as error:
             raise ModelLoadError(f"{what}: its weights cannot be read: {in_one_line(error)}", UNREADABLE) from error
         if not sound:
