@@ -17,6 +17,7 @@ import mlx.core as mx
 from draftd.core import PROMPT_LOOKUP, DrafterName, SamplingParams
 from draftd.engine.depth.costs import Prices
 from draftd.engine.drafters.base import Drafter, Text
+from draftd.engine.limits import MOST_REPLAYED
 from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.step import Entry, StepPlan
 from draftd.engine.targets.base import SequenceOptions, Steps
@@ -60,6 +61,7 @@ class _Calibration:
         self._drafters = {kind: d for kind, d in drafters.items() if kind != PROMPT_LOOKUP}
         self._depths = [d for d in (1, 2, 4, 8, 16) if d < deepest] + [deepest] * (deepest > 0)
         self._sequences: list[Text] = []
+        self._replays = 0  # the most tokens that one of them has computed again in the next step
         self._context_length = context_length
         self._plain: dict[int, float] = {}
         self._drafted: dict[DrafterName, dict[tuple[int, int], float]] = {}
@@ -135,6 +137,8 @@ class _Calibration:
     def _verify(self, size: int, depth: int, least: dict[int, float]) -> None:
         """Verifies `depth` tokens of each sequence, of which few are accepted. `least`: seconds by the positions that
         were computed after the first, which are more where rejected ones are replayed."""
+        if self._replays > MOST_REPLAYED:
+            self._read(self._steps.submit(self._entries()))
         began = time.perf_counter()
         drafts = mx.full((size, depth), 1, dtype=mx.uint32)
         after = self._read(self._steps.submit(self._entries(depth), drafts)) - 1
@@ -148,9 +152,10 @@ class _Calibration:
     def _read(self, plan: StepPlan) -> int:
         """The width of its forward."""
         result = self._steps.result(plan)
-        for one, (_, accepted, following) in zip(self._sequences, result.entries, strict=True):
+        for one, (_, accepted, following, _) in zip(self._sequences, result.entries, strict=True):
             assert following is not None
             one.tokens += [*accepted, following]
+        self._replays = max(entry.replays for entry in result.entries)
         return result.width
 
     def _longer(self, size: int) -> None:

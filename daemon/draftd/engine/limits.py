@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 MOST_REPLAYED = 8
 """Tokens of a sequence that a target computes again in front of a draft, where a layer could not be rolled back to
-their end. More have a forward of their own."""
+their end. A sequence with more of them drafts nothing in its next step, with which they end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,7 +235,7 @@ class Scheduler:
         found = {result.sequence: result for result in told.entries}
         decoded = []
         for sequence, wanted, depth, steps in zip(self._running, plan.sequences, depths, forwards, strict=True):
-            _, accepted, following = found[sequence.id]
+            _, accepted, following, sequence.replays = found[sequence.id]
             assert following is not None
             decoded.append(SequenceStep(depth, accepted, following, steps, wanted.state))
         replayed = max(0, told.width - 1 - max(depths))
@@ -310,7 +310,7 @@ class Scheduler:
             self._observer.on_verifier_error(sequence.request, str(error))
             if sequence.rebuilt_at == sequence.emitted:
                 sequence.end(FinishReason.ERROR, f"decoding failed: {error}")
-            sequence.rebuilt_at = sequence.emitted
+            sequence.rebuilt_at, sequence.replays = sequence.emitted, 0
             if self._prefilling.retake(sequence):
                 self._running.append(sequence)
             else:

@@ -23,6 +23,7 @@ class DecodeSequence:
     most: int  # tokens to draft in a step: the plan's, or fewer since it was lowered
     id: int = 0  # what the target calls it
     guesses: int = 0  # of its tokens, those at the end that the target has not judged: none, all are its own
+    replays: int = 0  # tokens that the target computes again in its next step
     degraded: str = ""
     lowered: str = ""
     finish: FinishReason | None = None

@@ -52,11 +52,13 @@ class StepPlan:
 
 
 class EntryResult(NamedTuple):
-    """The drafted tokens of an entry that were accepted, and the token after them; None where none was wanted."""
+    """The drafted tokens of an entry that were accepted, and the token after them; None where none was wanted.
+    `replays`: tokens that the target computes again in the sequence's next step, in front of its draft."""
 
     sequence: int
     accepted: list[int]
     following: int | None
+    replays: int = 0
 
 
 @dataclass(frozen=True, slots=True)

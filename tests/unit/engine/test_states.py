@@ -189,8 +189,9 @@ def test_a_step_says_how_many_tokens_it_replayed(make, monkeypatch):
     rig.run([request(PROMPTS[0], speculative(6), max_tokens=90)])
     held, expected = 0, list[int]()
     for _, drafted, accepted in steps:
-        expected.append(held)  # a forward for those alone is one of theirs too
-        held = accepted + 1 + (held if held <= MOST_REPLAYED else 0) if accepted < drafted else 0
+        expected.append(held)
+        assert not (drafted and held > MOST_REPLAYED)
+        held = accepted + 1 + held if accepted < drafted else 0
     assert [replayed for replayed, _, _ in steps] == expected
-    assert max(expected) > 0
+    assert max(expected) > MOST_REPLAYED, "a step without a draft ends them"
     assert 0 in expected[1:]

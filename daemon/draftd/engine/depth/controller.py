@@ -21,6 +21,7 @@ from draftd.engine.depth.costs import DEEPEST, Best, Candidate, Estimate, StepCo
 from draftd.engine.depth.explorer import WORTH, ExplorationBudget, Explorer, PlainMeasurement, Trial
 from draftd.engine.depth.saved import Learnt
 from draftd.engine.drafters.base import Drafter
+from draftd.engine.limits import MOST_REPLAYED
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep, DraftPlan, DraftState, SequenceDraft, StepMode
 
@@ -82,6 +83,9 @@ class DepthControl:
         if estimate is not None and best is not None:
             for c in estimate.candidates:
                 drafts[c.index] = _draft(c, best, trial)
+        drafts = [
+            SequenceDraft() if one.replays > MOST_REPLAYED else d for one, d in zip(sequences, drafts, strict=True)
+        ]
         speculative = any(one.depth for one in drafts)
         if started:
             parked, none = SequenceDraft(state=DraftState.PARKED), SequenceDraft()

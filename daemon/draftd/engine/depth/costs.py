@@ -382,29 +382,33 @@ class Estimate:
         verified = self.lookup_seconds[width]
         drafted = (self.draft_seconds[width] - verified) * steps / width if steps else 0.0
         if self.replays and width:
-            positions, forwards = self.replayed(depth, lookup)
-            by_width = dict(enumerate(self.lookup_seconds))
-            verified = _between(by_width, width + positions) + forwards * _between(by_width, MOST_REPLAYED)
+            verified = _between(dict(enumerate(self.lookup_seconds)), width + self.replayed(depth, lookup)[0])
         return verified + drafted
 
     def replayed(self, depth: int, lookup: int) -> tuple[float, float]:
-        """Expected of a step, where every one drafts so: the positions that are replayed of the sequence that has most
-        of them, and the forwards for those that have become too many.
+        """Expected of a step, where every one drafts so: by how many positions the widest sequence is wider than its
+        draft, and how many tokens are missed by sequences that draft nothing, because they have too many to replay.
 
         A draft with a rejected token adds one more than were accepted, here always the mean of that; one of which all
-        are accepted ends it, and so does a forward. The number of rejections since is then geometrically distributed.
+        are accepted ends it, and so does a step without a draft. The number of rejections since is then geometrically
+        distributed.
         """
-        under, none = [1.0] * MOST_REPLAYED, 1.0  # probabilities: none has more than so many; none has too many
+        under, missed = [1.0] * MOST_REPLAYED, 0.0  # `under`: the probability that none is wider by more than so many
         for c in self.candidates:
             reached = c.reached(depth, lookup)
             rejected = 1 - reached[-1]
             if rejected <= 0:
                 continue
             mean = sum(one - reached[-1] for one in reached) / rejected
-            sums = list(accumulate(rejected**n for n in range(int(MOST_REPLAYED / mean) + 1)))
-            under = [p * sums[int(n / mean)] / sums[-1] for n, p in enumerate(under)]
-            none *= 1 - rejected ** len(sums) / sums[-1]
-        return sum(1 - p for p in under), 1 - none
+            sums = list(accumulate(rejected**n for n in range(int(MOST_REPLAYED / mean) + 2)))
+            wider = (len(sums) - 1) * mean - (len(reached) - 1)  # of one that drafts nothing
+            last = 1 - sums[-2] / sums[-1]  # the share of these steps
+            under = [
+                p * (sums[min(int(n / mean), len(sums) - 2)] / sums[-1] + (last if wider <= n else 0.0))
+                for n, p in enumerate(under)
+            ]
+            missed += last * sum(reached[1:])
+        return sum(1 - p for p in under), missed
 
     def tokens(self, drafting: Sequence[Candidate], depth: int) -> float:
         """Expected where only these draft, so deep."""
@@ -419,6 +423,8 @@ class Estimate:
         for depth in range(deepest + 1):
             for lookup in range(max((len(c.lookup) for c in self.candidates), default=1)):
                 tokens = self.others + sum(c.tokens(depth if drafts else 0, lookup) for c, drafts in drafting)
+                if self.replays and (depth or lookup):
+                    tokens -= self.replayed(depth, lookup)[1]
                 seconds = self.seconds(depth, lookup)
                 if found is None or tokens * found.seconds > found.tokens * seconds:
                     found = Best(depth, lookup, tokens, seconds)

@@ -18,7 +18,6 @@ from draftd.engine.cache.batched import BatchedCaches
 from draftd.engine.cache.layouts import make_caches
 from draftd.engine.cache.prefill import Prefill
 from draftd.engine.cache.prefix_store import PrefixCache
-from draftd.engine.limits import MOST_REPLAYED
 from draftd.engine.sampling.acceptance import Distributions, accept, draw
 from draftd.engine.sampling.transforms import Sampling, one_hot, uniforms
 from draftd.engine.step import Entry, EntryResult, Ids, StepPlan, StepResult, places_after
@@ -68,7 +67,6 @@ class LocalTarget:
         self._running: list[int] = []
         self._again: list[list[int]] = []  # of each: tokens that the caches gave back too much of, to be fed again
         self._fed = 0  # positions that the last forward computed of the widest sequence
-        self._before = 0  # and one before it, of nothing but tokens that were fed again
         self._sampling: Sampling | None = None  # of the running sequences; None when they have changed
         self._submitted: deque[tuple[StepPlan, list[_Read], int]] = deque()  # and the width that is computed
         self._unread: mx.array | None = None  # rows × 1: what the latest plain step chose, until it is read
@@ -263,25 +261,22 @@ class LocalTarget:
         for sequence, (tokens, following) in zip(order, accepted, strict=True):
             self._sequences[sequence].ids += [*tokens, following]
         self._roll_back([length + 1 + len(tokens) for length, (tokens, _) in zip(before, accepted, strict=True)])
-        return [EntryResult(one, *found) for one, found in zip(order, accepted, strict=True)]
+        replays = map(len, self._again)
+        return [EntryResult(one, *found, n) for one, found, n in zip(order, accepted, replays, strict=True)]
 
     def _roll_back(self, lengths: list[int]) -> None:
         """To these lengths. Where a layer cannot stop there, what it gave back beyond that is fed again, in front of
-        the next block: that costs width, and no forward. It would be given back again with that block, so there is a
-        bound to it, and then a forward for it alone."""
+        the next block: that costs width, and no forward. If a token of that block is rejected it is given back again,
+        and more with it, until the sequence drafts nothing for a step."""
         reached = self._caches.rollback(lengths)
         if reached != lengths:
             texts = [self._sequences[sequence].ids for sequence in self._running]
             self._again = [text[start:end] for text, start, end in zip(texts, reached, lengths, strict=True)]
-            if (most := max(map(len, self._again))) > MOST_REPLAYED:
-                self._before = most
-                self._caches.forward(padded(self._again), [len(tokens) for tokens in self._again])
-                self._again = [[] for _ in texts]
 
     def _forward(self, tokens: mx.array, widths: list[int]) -> mx.array:
         """The logits of `tokens`, rows × width, of which each row's first `widths` are real."""
         again, (rows, width) = self._again, tokens.shape
-        self._fed, self._before = width + self._before, 0
+        self._fed = width
         if not any(again):
             return self._caches.forward(tokens, widths)
         self._again = [[] for _ in again]
