@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mlx import nn
 
 from draftd.engine.cache import window
-from draftd.engine.cache.base import RollbackFailed
+from draftd.engine.cache.base import RollbackFailed, padded
 from draftd.engine.cache.batched import BatchedCaches
 from draftd.engine.cache.layouts import make_caches
 from draftd.engine.cache.per_sequence import PerSequenceCaches
@@ -137,3 +138,74 @@ def test_a_ring_that_has_come_round_goes_back_to_what_it_was_before_a_forward(se
     assert len(text) > 2 * 16
     with pytest.raises(RollbackFailed):
         caches.rollback([3])
+
+
+class Noting:
+    """A last layer that notes how many positions of each row it was given."""
+
+    widths: list[int]
+
+    def __call__(self, x):
+        self.widths.append(x.shape[1])
+        return super().__call__(x)
+
+    def as_linear(self, x):
+        self.widths.append(x.shape[1])
+        return super().as_linear(x)
+
+
+class NotingLinear(Noting, nn.Linear):
+    pass
+
+
+class NotingEmbedding(Noting, nn.Embedding):
+    def __call__(self, x):
+        return nn.Embedding.__call__(self, x)
+
+
+def ends_in_lm_head(model):
+    model.lm_head.__class__ = NotingLinear
+    return model.lm_head
+
+
+def ends_in_its_embedding(model):
+    model.args.tie_word_embeddings = True
+    model.model.embed_tokens.__class__ = NotingEmbedding
+    return model.model.embed_tokens
+
+
+@pytest.mark.parametrize("layout", [BatchedCaches, PerSequenceCaches])
+@pytest.mark.parametrize("ending", [ends_in_lm_head, ends_in_its_embedding])
+def test_logits_are_computed_of_the_last_positions_only(ending, layout):
+    model = tiny_llama(7)
+    last = ending(model)
+    texts = [[3, 1, 4, 1, 5], [2, 7], [9]]
+    widths = [len(text) for text in texts]
+    caches = layout(model).fresh(*widths)
+    last.widths = []
+    logits = caches.forward(padded(texts), widths, last=True)
+    assert logits.shape == (3, 1, 32)
+    assert set(last.widths) == {1}
+    for i, text in enumerate(texts):
+        np.testing.assert_allclose(np.array(logits[i, 0]), reference(text, model), atol=2e-5)
+    last.widths = []
+    caches.forward(mx.array([[1, 2], [3, 4], [5, 6]]), [2, 2, 2])  # and of all, where all are asked for
+    assert set(last.widths) == {2}
+
+
+def test_a_model_that_ends_otherwise_gives_the_same_last_logits():
+    model = tiny_llama(7)
+
+    class Other(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.args, self.model, self.layers, self.embed_out = model.args, model.model, model.layers, model.lm_head
+
+        def __call__(self, tokens, cache):
+            return self.embed_out(self.model(tokens, cache))
+
+    texts = [[3, 1, 4, 1, 5], [2, 7]]
+    logits = BatchedCaches(Other()).fresh(5, 2).forward(padded(texts), [5, 2], last=True)
+    assert logits.shape == (2, 1, 32)
+    for i, text in enumerate(texts):
+        np.testing.assert_allclose(np.array(logits[i, 0]), reference(text, model), atol=2e-5)

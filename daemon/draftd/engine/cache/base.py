@@ -150,10 +150,11 @@ class Caches(Protocol):
     lengths: list[int]  # tokens held, by row
     segmented: bool  # whether any positions of a row can be kept by themselves
 
-    def forward(self, tokens: mx.array, widths: Sequence[int]) -> mx.array:
+    def forward(self, tokens: mx.array, widths: Sequence[int], *, last: bool = False) -> mx.array:
         """Runs the model on `tokens` (rows × width). Row i's first `widths[i]` are real, the rest is padding.
 
-        Returns logits, rows × width × vocabulary, lazily; those of padding mean nothing.
+        Returns logits, rows × width × vocabulary, lazily; those of padding mean nothing. `last`: of each row's last
+        real token only, rows × 1 × vocabulary; all rows have one.
         """
 
     def rollback(self, lengths: Sequence[int]) -> list[int]:

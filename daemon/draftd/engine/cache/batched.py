@@ -19,6 +19,7 @@ from draftd.engine.cache.base import BatchedSnapshot, CachedPrefix, Caches, KVSe
 from draftd.engine.cache.factories import LayerFactory, batched_layers, listed
 from draftd.engine.cache.groups import CALL
 from draftd.engine.cache.layers import BatchedAttention
+from draftd.engine.cache.logits import last_logits
 from draftd.engine.cache.state import RecurrentState
 from draftd.engine.cache.window import Window
 
@@ -67,7 +68,7 @@ class BatchedCaches:
             self.windows[size] = Window(size, self._call_cost, self._axes)
         return self.windows[size]
 
-    def forward(self, tokens: mx.array, widths: Sequence[int]) -> mx.array:
+    def forward(self, tokens: mx.array, widths: Sequence[int], *, last: bool = False) -> mx.array:
         first, width = self.lengths[0], tokens.shape[1]
         self.offset = first if all(n == first for n in self.lengths) else mx.array(self.lengths)
         for window in self.windows.values():
@@ -79,24 +80,26 @@ class BatchedCaches:
         if not self._even:
             self._regroup()
         if self._level and any(w != tokens.shape[1] for w in widths):
-            logits = self._by_width(tokens, widths)
+            logits = self._by_width(tokens, widths, last)
+        elif last:
+            logits = last_logits(self._model, tokens, self._listed, widths)
         else:
             logits = self._model(tokens, cache=self._listed)
         self.lengths = [n + w for n, w in zip(self.lengths, widths, strict=True)]
         return logits
 
-    def _by_width(self, tokens: mx.array, widths: Sequence[int]) -> mx.array:
+    def _by_width(self, tokens: mx.array, widths: Sequence[int], last: bool) -> mx.array:
         """A forward for each width, of copies of the rows that have it."""
         order: list[int] = []
         out: list[mx.array] = []
         for width in sorted(set(widths) - {0}):
             rows = [row for row, w in enumerate(widths) if w == width]
             some = self._taken(rows, width)
-            logits = some.forward(tokens[mx.array(rows), :width], [width] * len(rows))
+            logits = some.forward(tokens[mx.array(rows), :width], [width] * len(rows), last=last)
             for mine, theirs in zip(self._layers, some._layers, strict=True):
                 mine.put(theirs, rows)
             some.clear()
-            out.append(mx.pad(logits, [(0, 0), (0, tokens.shape[1] - width), (0, 0)]))
+            out.append(logits if last else mx.pad(logits, [(0, 0), (0, tokens.shape[1] - width), (0, 0)]))
             order += rows
         idle = [row for row, w in enumerate(widths) if not w]
         if idle:

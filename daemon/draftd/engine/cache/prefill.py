@@ -50,9 +50,9 @@ class Prefill:
             text.fork = prefix[:shared]
         return text.kept
 
-    def take_in(self, key: int, tokens: Sequence[int], last: int = 0) -> mx.array:
-        """Begins to take in more tokens; where these are more than `last`, the last so many in a forward of their own.
-        Returns the logits of the last forward, 1 × width × vocabulary, which cost nothing unless they are read.
+    def take_in(self, key: int, tokens: Sequence[int]) -> mx.array:
+        """Begins to take in more tokens. Returns the logits of the last one, 1 × 1 × vocabulary, which cost nothing
+        unless they are read.
 
         Where the text parts from another, as after a system prompt that many have, a snapshot is kept: what cannot be
         kept in segments serves the next text that begins so (Pan et al. 2024, Marconi)."""
@@ -63,29 +63,18 @@ class Prefill:
                 caches.forward(mx.array([tokens[:ahead]], dtype=mx.uint32), [ahead])
             self._store.keep(text.fork, caches, text.row, len(text.fork))
             tokens, text.fork = tokens[ahead:], ()
-        split = len(tokens) - last if 0 < last < len(tokens) else 0
-        if split:
-            caches.forward(mx.array([tokens[:split]], dtype=mx.uint32), [split])
-            mx.async_eval(caches.arrays())
-        return caches.forward(mx.array([tokens[split:]], dtype=mx.uint32), [len(tokens) - split])
+        return caches.forward(mx.array([tokens], dtype=mx.uint32), [len(tokens)], last=True)
 
-    def take_in_together(self, texts: Mapping[int, Sequence[int]], last: int) -> mx.array:
-        """Begins to take in several whole texts of which nothing was, in one forward, or where the longest is of more
-        than `last` tokens, the last of each in another. Returns the logits of the last tokens, texts × 1 × vocabulary,
-        in their order."""
+    def take_in_together(self, texts: Mapping[int, Sequence[int]]) -> mx.array:
+        """Begins to take in several whole texts of which nothing was, in one forward. Returns the logits of the last
+        tokens, texts × 1 × vocabulary, in their order."""
         caches = self._running.fresh(*(self._texts[key].length for key in texts))
         for row, key in enumerate(texts):
             text = self._texts[key]
             text.caches.clear()
             text.caches, text.row = caches, row
         tokens = list(texts.values())
-        lengths = [len(one) for one in tokens]
-        if max(lengths) <= last:
-            logits = caches.forward(padded(tokens), lengths)
-            return logits[mx.arange(len(lengths)), mx.array(lengths) - 1][:, None]
-        caches.forward(padded([one[:-1] for one in tokens]), [n - 1 for n in lengths])
-        mx.async_eval(caches.arrays())
-        return caches.forward(padded([one[-1:] for one in tokens]), [1] * len(lengths))
+        return caches.forward(padded(tokens), [len(one) for one in tokens], last=True)
 
     def settle(self, key: int, *more: mx.array) -> None:
         """Computes what the last forward left to be computed, and `more` with it."""

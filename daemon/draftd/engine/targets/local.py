@@ -23,10 +23,6 @@ from draftd.engine.sampling.transforms import Sampling, one_hot, uniforms
 from draftd.engine.step import Entry, EntryResult, Ids, StepPlan, StepResult, places_after
 from draftd.engine.targets.base import SequenceOptions
 
-# The forward that ends a prompt computes the logits of all its positions, and one is read. A forward less is worth that
-# up to about this many positions, and this many logits (32 MB of halves).
-_LAST_POSITIONS, _LAST_LOGITS = 256, 1 << 24
-_GAP_POSITIONS = 16  # likewise, where no request waits for it
 _TIDY_STEPS = 256  # MLX keeps freed buffers for reuse: let go of them now and then, as mlx-lm does
 
 _Read = Callable[[], list[EntryResult]]  # waits for a part of a step
@@ -54,7 +50,6 @@ class LocalTarget:
     ) -> None:
         """What sequences leave is kept in `prefix`. `dice`: for each new sequence."""
         self._model, self._vocabulary, self._dice = model, vocabulary, dice
-        self._last = max(1, min(_LAST_POSITIONS, _LAST_LOGITS // vocabulary))
         self._prefix_cache = prefix or PrefixCache()
         self._tidied = 0  # steps since memory was given back
         self._begin()
@@ -167,10 +162,9 @@ class LocalTarget:
             one.ids.extend(entry.tokens)
         keys = [entry.sequence for entry in entries]
         if len(entries) > 1:
-            most = self._last // len(entries)
-            logits = self._prefill.take_in_together({entry.sequence: entry.tokens for entry in entries}, most)
+            logits = self._prefill.take_in_together({entry.sequence: entry.tokens for entry in entries})
         else:
-            logits = self._prefill.take_in(keys[0], entries[0].tokens, last=self._last)[:, -1:]
+            logits = self._prefill.take_in(keys[0], entries[0].tokens)
         if not entries[0].wanted:
             return lambda: self._taken_in(keys)
         tokens = self._chosen(logits, known, Sampling([one.options.sampling for one in known]), self._starts(entries))
@@ -342,14 +336,12 @@ def logit_gap(model: Any, tokens: Sequence[int], chosen: int, other: int, chunk:
     """The logit of `chosen` less that of `other` after `tokens`, of a forward of its own, a chunk at a time."""
     caches = make_caches(model).fresh()
     try:
-        end = max(0, len(tokens) - min(chunk, _GAP_POSITIONS))
-        for start in range(0, end, chunk):
-            piece = tokens[start : min(start + chunk, end)]
-            caches.forward(mx.array([piece], dtype=mx.uint32), [len(piece)])
+        for start in range(0, len(tokens), chunk):
+            piece = tokens[start : start + chunk]
+            logits = caches.forward(mx.array([piece], dtype=mx.uint32), [len(piece)], last=True)
             mx.eval(caches.arrays())
             yield
-        last = caches.forward(mx.array([tokens[end:]], dtype=mx.uint32), [len(tokens) - end])[0, -1]
-        last = last.astype(mx.float32)
+        last = logits[0, -1].astype(mx.float32)
         return float((last[chosen] - last[other]).item())
     finally:
         caches.clear()
