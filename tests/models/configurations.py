@@ -327,6 +327,7 @@ WINDOWS: dict[str, Config] = {
         "text_config": {
             "num_hidden_layers": 4,
             "attention_chunk_size": WINDOW,
+            "floor_scale": 8,
             "interleave_moe_layer_step": 2,
             "intermediate_size_mlp": 96,
             "num_experts_per_tok": 1,

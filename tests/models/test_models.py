@@ -22,7 +22,7 @@ EXPECTED = {
     "gemma2": ALL,
     "gemma3_text": WHOLE_TEXTS,
     "gpt_oss": WHOLE_TEXTS,
-    "llama4": {"speculating", "prefix"},  # chunks
+    "llama4": WHOLE_TEXTS,
     "qwen3_next": WHOLE_TEXTS,
     "mamba2": WHOLE_TEXTS,
     "nemotron_h": WHOLE_TEXTS,  # these two know no lengths: only rows of equal width share a forward

@@ -17,6 +17,7 @@ try:
     from mlx_lm.models.cache import (
         ArraysCache,
         CacheList,
+        ChunkedKVCache,
         KVCache,
         RotatingKVCache,
         create_attention_mask,

@@ -1,8 +1,9 @@
 """Attention over rows of unlike length: a call for each group of rows that lie in one array.
 
 The layers of mlx-lm's models call a function of their own module for it. `installed` gives the layers of one model
-another: it asks the cache for the groups, and calls mlx-lm's for each. And where a model counts positions with numpy
-(GPT-BigCode), it counts from each row's offset. Other models of the process, and mlx-lm itself, are left as they are.
+another: it asks the cache for the groups, and calls mlx-lm's for each. And where a model counts positions itself
+(GPT-BigCode, Llama 4), it counts from each row's offset. Other models of the process, and mlx-lm itself, are left as
+they are.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from draftd.engine.cache.layers import BatchedAttention
+from draftd.engine.cache.layers import BatchedAttention, KeyPositions
 from draftd.models.mlx_lm import base
 
 _NAME = "scaled_dot_product_attention"
-_THEIRS = ((_NAME, base.scaled_dot_product_attention), ("np", np))
+_THEIRS = ((_NAME, base.scaled_dot_product_attention), ("np", np), ("mx", mx))
 _MARK = "_draftd_keeps_rows_apart"
 
 
@@ -39,19 +40,26 @@ def installed(model: Any) -> bool:
 
 
 def _keeping_apart(kind: type) -> type:
-    """The same class with the same methods, but that those which call mlx-lm's attention call `_apart`, and numpy's
-    `arange` ours; `kind` itself where none does, or where all do already."""
+    """The same class with the same methods, but that those which call mlx-lm's attention call `_apart`, and `arange` of
+    numpy or MLX ours; `kind` itself where none does, or where all do already."""
     if hasattr(kind, _MARK):
         return kind
-    ours: dict[str, Any] = {_NAME: _apart, "np": _Numpy()}
+    ours: dict[str, Any] = {_NAME: _apart, "np": _Numpy(), "mx": _Mlx()}
     methods = {
         name: _calling(method, ours)
         for name in dir(kind)
         if isinstance(method := inspect.getattr_static(kind, name), FunctionType)
-        and any(name in method.__code__.co_names and method.__globals__.get(name) is one for name, one in _THEIRS)
+        and any(_calls(method, name, one) for name, one in _THEIRS)
     }
     mark = {_MARK: True} if any(_NAME in method.__code__.co_names for method in methods.values()) else {}
     return type(kind.__name__, (kind,), {**methods, "__module__": kind.__module__, **mark}) if methods else kind
+
+
+def _calls(method: FunctionType, name: str, what: Any) -> bool:
+    """Whether it refers to `what` by this name; to MLX or numpy, to count positions from the cache's."""
+    names = method.__code__.co_names
+    counts = name == _NAME or ("arange" in names and "offset" in names)
+    return counts and name in names and method.__globals__.get(name) is what
 
 
 def _calling(method: FunctionType, ours: dict[str, Any]) -> FunctionType:
@@ -72,6 +80,22 @@ class _Numpy:
             return np.arange(start, stop, *more)
         offsets = np.array(start)
         return offsets[:, None] + np.arange(np.array(stop)[0] - offsets[0])
+
+
+class _Mlx:
+    """MLX, but that `arange` counts from each of several offsets, rows × positions × 1, so that they can be those of
+    queries; and of keys as the cache says, rows × 1 × 1 × positions."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(mx, name)
+
+    def arange(self, start: Any, stop: Any = None, *more: Any) -> Any:
+        if isinstance(start, KeyPositions):
+            return start.positions[:, None, None]
+        if not isinstance(start, mx.array) or start.ndim == 0:
+            return mx.arange(start, stop, *more)
+        count = int((stop[0] - start[0]).item())  # both are made of numbers, and no forward is waited for
+        return start[:, None, None] + mx.arange(count)[:, None]
 
 
 @functools.wraps(base.scaled_dot_product_attention)

@@ -8,9 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from draftd.engine.cache.base import LayerCache, flat
-from draftd.engine.cache.layers import BatchedAttention
+from draftd.engine.cache.layers import BatchedAttention, ChunkedAttention
 from draftd.engine.cache.state import RecurrentState
-from draftd.models.mlx_lm import ArraysCache, CacheList, KVCache, RotatingKVCache, make_prompt_cache
+from draftd.models.mlx_lm import (
+    ArraysCache,
+    CacheList,
+    ChunkedKVCache,
+    KVCache,
+    RotatingKVCache,
+    make_prompt_cache,
+)
 
 if TYPE_CHECKING:
     from draftd.engine.cache.batched import BatchedCaches
@@ -24,6 +31,8 @@ def _factory(made: Any) -> LayerFactory | None:
         return BatchedAttention
     if type(made) is RotatingKVCache and not made.keep:
         return functools.partial(BatchedAttention, size=made.max_size)
+    if type(made) is ChunkedKVCache:
+        return functools.partial(ChunkedAttention, size=made.chunk_size)
     if type(made) is ArraysCache and made.left_padding is None:
         return functools.partial(RecurrentState, size=len(made.cache))
     return None
@@ -52,6 +61,8 @@ def _kind(made: Any) -> str:
         return FULL
     if isinstance(made, RotatingKVCache):
         return f"window of {made.max_size}"
+    if isinstance(made, ChunkedKVCache):
+        return f"chunks of {made.chunk_size}"
     return "recurrent state" if isinstance(made, ArraysCache) else type(made).__name__
 
 

@@ -218,6 +218,28 @@ class BatchedAttention:
         return not self.parts
 
 
+class KeyPositions(NamedTuple):
+    """Where the keys lie in their texts that a forward reads of rows of unlike length: `positions`, rows × keys."""
+
+    positions: mx.array
+
+
+class ChunkedAttention(BatchedAttention):
+    """The same for models that see the chunk of a text in which a query is, as Llama 4: they make the mask themselves.
+    A chunk is kept as a window of its size."""
+
+    @property
+    def start_position(self) -> int | KeyPositions:
+        """Of the first key that this forward reads."""
+        starts, first = self.window.starts, self.window.first
+        if isinstance(self.offset, int) and min(starts) == max(starts):
+            return starts[0] + first
+        return KeyPositions(mx.array(starts)[:, None] + mx.arange(first, self.window.end))
+
+    def maybe_trim_front(self) -> None:
+        """The window has given back what is not seen any more."""
+
+
 def _written(held: mx.array, new: mx.array, read: Read) -> mx.array:
     """In place, where nothing else refers to it."""
     if read.rows is not None:
