@@ -7,8 +7,9 @@ comes first: each has at least one slice in every `_PATIENCE + MOST_PREFILLING`,
 which there is no memory waits (admission.py).
 
 Short prompts of about the same length share a forward. Where nothing runs, as many are prefilled as one long slice
-could take in: they run together, and what comes next finds nothing running again. Where more short ones wait than
-sequences run, a slice may take as long as one ever may; and where all that run end soon, all prompts wait for that."""
+could take in, and more for half a second: they run together, and what comes next finds nothing running again. Where
+more short ones wait than sequences run, a slice may take as long as one ever may; and where all that run end soon, all
+prompts wait for that."""
 
 from __future__ import annotations
 
@@ -36,6 +37,7 @@ _LONG = 256  # tokens: to copy so many into the running sequences' caches takes 
 
 _PADDED = 32  # tokens: what is computed for nothing, where a forward is saved by it, as these take as long
 _LEAST = 16  # tokens: a forward of fewer costs about as much
+_WAVE_SECONDS, _WAVE_CHUNKS = 0.5, 4  # where nothing runs: prompts are prefilled for so long, of so many tokens at most
 _ENDING = 4  # tokens that the running sequences have left at most, where slices wait for their end
 _SHARE = 0.7  # of a step: with a slice before every step, what a sequence waits for its next tokens does not double
 _FASTER, _SLOWER = 2.0, 0.5  # most that one measurement changes the rate by
@@ -156,7 +158,7 @@ class Prefilling:
         steps of the `running` sequences take of late bounds it, where there are any. Those that end soon are not held
         up: what waits is prefilled faster once they are gone."""
         crowded = 0 < len(running) < self._short(room)
-        self._enter(room, self._chunk if crowded or not running else 0)
+        self._enter(room, self._chunk * (crowded if running else _WAVE_CHUNKS))
         if not self._prompts or (running and all(sequence.remaining <= _ENDING for sequence in running)):
             return
         if self.joined_long and running:  # that was a slice's worth of work
@@ -176,7 +178,7 @@ class Prefilling:
             size -= sum(prompt.left for prompt in chosen)
             self._turn(chosen, step_seconds)
             if step_seconds is None:
-                chosen = self._whole(size)
+                chosen = self._whole(self._chunk if self._timer() - began < _WAVE_SECONDS else size)
             else:
                 fitting = self._fitting(step_seconds, self._timer() - began)
                 chosen = [fitting] if fitting else []
