@@ -7,9 +7,8 @@ comes first: each has at least one slice in every `_PATIENCE + MOST_PREFILLING`,
 which there is no memory waits (admission.py).
 
 Short prompts of about the same length share a forward. Where nothing runs, as many are prefilled as one long slice
-could take in, and more for half a second: they run together, and what comes next finds nothing running again. Where
-more short ones wait than sequences run, a slice may take as long as one ever may; and where all that run end soon, all
-prompts wait for that."""
+could take in: they run together, and what comes next finds nothing running again. Where more short ones wait than
+sequences run, a slice may take as long as one ever may; and where all that run end soon, all prompts wait for that."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ _LONG = 256  # tokens: to copy so many into the running sequences' caches takes 
 
 _PADDED = 32  # tokens: what is computed for nothing, where a forward is saved by it, as these take as long
 _LEAST = 16  # tokens: a forward of fewer costs about as much
-_WAVE_SECONDS, _WAVE_CHUNKS = 0.5, 4  # where nothing runs: prompts are prefilled for so long, of so many tokens at most
+_CHUNKS = 4  # of prompts that begin where nothing runs: of like length, more of them share a forward
 _ENDING = 4  # tokens that the running sequences have left at most, where slices wait for their end
 _SHARE = 0.7  # of a step: with a slice before every step, what a sequence waits for its next tokens does not double
 _FASTER, _SLOWER = 2.0, 0.5  # most that one measurement changes the rate by
@@ -150,6 +149,10 @@ class Prefilling:
     def sequences(self) -> list[DecodeSequence]:
         return [*self.prefilling, *self._waiting]
 
+    def short(self, room: int) -> int:
+        """Sequences without a token, of those that there is `room` for, that one forward can prefill whole."""
+        return sum(tokens <= self._chunk for tokens in self._left(room))
+
     def add(self, sequence: DecodeSequence) -> None:
         self._waiting.append(sequence)
 
@@ -157,8 +160,9 @@ class Prefilling:
         """A slice, of sequences that wait where there is `room` for that many more, and others that fit beside it. What
         steps of the `running` sequences take of late bounds it, where there are any. Those that end soon are not held
         up: what waits is prefilled faster once they are gone."""
-        crowded = 0 < len(running) < self._short(room)
-        self._enter(room, self._chunk * (crowded if running else _WAVE_CHUNKS))
+        fit = self._rates(None).fit
+        crowded = 0 < len(running) < sum(fit(tokens, self._slice_seconds) for tokens in self._left(room))
+        self._enter(room, self._chunk * (crowded if running else _CHUNKS))
         if not self._prompts or (running and all(sequence.remaining <= _ENDING for sequence in running)):
             return
         if self.joined_long and running:  # that was a slice's worth of work
@@ -178,7 +182,7 @@ class Prefilling:
             size -= sum(prompt.left for prompt in chosen)
             self._turn(chosen, step_seconds)
             if step_seconds is None:
-                chosen = self._whole(self._chunk if self._timer() - began < _WAVE_SECONDS else size)
+                chosen = self._whole(size)
             else:
                 fitting = self._fitting(step_seconds, self._timer() - began)
                 chosen = [fitting] if fitting else []
@@ -233,22 +237,22 @@ class Prefilling:
 
     # which is next
 
-    def _short(self, room: int) -> int:
-        """Sequences without a token, of those that there is `room` for, that one long slice could prefill whole."""
-        left = [prompt.left for prompt in self._prompts if not prompt.done]
-        left += [len(sequence.tokens) for sequence in islice(self._waiting, max(0, room - len(self._prompts)))]
-        return sum(self._rates(None).fit(tokens, self._slice_seconds) for tokens in left)
+    def _left(self, room: int) -> list[int]:
+        """Tokens to prefill, of the sequences without a token that there is `room` for."""
+        waiting = islice(self._waiting, max(0, room - len(self._prompts)))
+        return [one.left for one in self._prompts if not one.done] + [len(one.tokens) for one in waiting]
 
     def _enter(self, room: int, tokens: int) -> None:
         """Lets waiting sequences begin: in their order, but for the last place, and for those there is no memory for.
-        The first of these is overtaken a bounded number of times; then all wait for it. There are more places for
-        prompts of up to `tokens` together."""
+        The first of these is overtaken a bounded number of times; then all wait for it. There are more places for short
+        prompts, of up to `tokens` together."""
         held_back, tokens = 0, tokens - sum(prompt.left for prompt in self._prompts)
         for sequence in list(self._waiting):
             if len(self._prompts) >= room or held_back >= _LOOKED_AT:
                 break
             tokens -= len(sequence.tokens)
-            if tokens < 0 and len(self._prompts) >= MOST_PREFILLING:
+            short = len(sequence.tokens) <= self._chunk // _CHUNKS
+            if len(self._prompts) >= MOST_PREFILLING and (tokens < 0 or not short):
                 break
             if tokens < 0 and len(self._prompts) == MOST_PREFILLING - 1:
                 least = min(prompt.left for prompt in self._prompts)

@@ -7,6 +7,7 @@ decoding; the next plain step may be under way while this one's tokens are read.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -25,6 +26,7 @@ from draftd.engine.targets.base import Steps, Target
 
 _KEPT_PIECE = 128  # tokens
 _RECENT = 0.25  # weight of the latest step in what steps take of late
+_WAVE_SECONDS = 0.5
 
 
 class Scheduler:
@@ -81,6 +83,7 @@ class Scheduler:
         self._step_seconds = 0.0  # of late, without what prefill took
         self._step_ended: float | None = None  # the last step's end, where the next follows at once
         self.own = 0  # of the daemon's own requests, running and waiting
+        self._wave_ends = -math.inf  # until then prompts are prefilled and nothing decodes
         self._opened = 0  # sequences that were numbered
 
     @property
@@ -133,13 +136,14 @@ class Scheduler:
             if sequence.request.deadline is not None and now >= sequence.request.deadline:
                 sequence.end(FinishReason.DEADLINE)
         self._reap()
+        wave = self._in_wave()
         # A draft catches up by turns with prefill: both would be two slices.
         self._caught_up = bool(self.depth.catching_up) and not (self._caught_up and self._prefilling.sequences)
         if self._caught_up:
             self._catch_up()
         else:
-            self._prefill()
-        if self._running:
+            self._prefill([] if wave else self._running)
+        if self._running and not wave:
             began, copied = self._timer(), self._prefilling.joined_long
             self._decode(may_run_ahead=not self._prefilling.prefilling)  # or a slice would wait for what was begun
             if not copied:
@@ -183,8 +187,23 @@ class Scheduler:
         """Something else took time between two steps: the next is not priced by it."""
         self._step_ended = None
 
-    def _prefill(self) -> None:
-        self._prefilling.step(self._max_batch - len(self._running), self._running, self._step_seconds)
+    def _in_wave(self) -> bool:
+        """Whether nothing decodes in this step. Where nothing ran, and while more short prompts wait than have joined
+        since, more are prefilled for a while: they came at about the same time, and decode together."""
+        now = self._timer()
+        if not self._running:
+            self._wave_ends = now + _WAVE_SECONDS
+        elif self._prefilling.short(self._room) <= len(self._running):
+            self._wave_ends = -math.inf
+        return now < self._wave_ends
+
+    @property
+    def _room(self) -> int:
+        """Sequences that may run besides."""
+        return self._max_batch - len(self._running)
+
+    def _prefill(self, running: Sequence[DecodeSequence]) -> None:
+        self._prefilling.step(self._room, running, self._step_seconds)
         if self._prefilling.prefilling:
             self.interrupted()
 

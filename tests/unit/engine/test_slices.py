@@ -260,6 +260,39 @@ def test_sequences_that_end_soon_are_not_held_up_by_slices():
     assert [tokens for _, tokens in machine.prefills] == [3, 60], "and what waited was prefilled whole"
 
 
+def arriving(machine, *, before_first_step: int, after_it: int, size: int = 60):
+    """Short requests, of which some come while the first are prefilled; by how many are running at each decode step."""
+    rig, running = machine.rig, list[int]()
+    for i in range(before_first_step):
+        rig.add(request(prompt(size, i), autoregressive(), max_tokens=9))
+    rig.scheduler.step()
+    for i in range(before_first_step, before_first_step + after_it):
+        rig.add(request(prompt(size, i), autoregressive(), max_tokens=9))
+    decode = rig.scheduler._decode
+
+    def noted(**options):
+        running.append(len(rig.scheduler._running))
+        decode(**options)
+
+    rig.scheduler._decode = noted
+    rig.drain()
+    return running
+
+
+def test_what_arrives_while_the_first_prompt_is_prefilled_decodes_with_it():
+    assert arriving(Machine(scripted_models(0.7)), before_first_step=1, after_it=5) == [6] * 8
+
+
+def test_one_prompt_that_arrives_later_holds_none_up():
+    running = arriving(Machine(scripted_models(0.7)), before_first_step=1, after_it=1)
+    assert running[0] == 1
+
+
+def test_waiting_prompts_hold_none_up_for_longer_than_half_a_second():
+    running = arriving(Machine(scripted_models(0.7), each=0.01), before_first_step=1, after_it=6)
+    assert running[0] == 1
+
+
 def test_what_fits_into_a_time_is_known_once_a_slice_was_measured():
     slices = Slices(512, 0.1)
     assert not slices.fit(1, 1.0)
@@ -397,7 +430,7 @@ def test_who_leaves_before_those_it_shared_a_forward_with_run_takes_nothing_with
     rig = Rig(models)
     asked = [request(prompt(20 + i, i), autoregressive(), max_tokens=9) for i in range(4)]
     sinks = [rig.add(one) for one in asked]
-    rig.scheduler._prefill()
+    rig.scheduler._prefill([])
     rig.scheduler.end({asked[1].id: FinishReason.CANCELLED, asked[3].id: FinishReason.CANCELLED})
     rig.drain()
     for i in (0, 2):
