@@ -120,7 +120,7 @@ def configured_ladder(settings: Settings) -> tuple[LadderLevel, ...]:
 
 class LevelInForce:
     """Which level of `ladder` is in force: what plans ask for as their ceiling; the top at first. Each change is
-    recorded. One thread moves it, any thread may ask."""
+    recorded. One caller at a time moves it, any thread may ask."""
 
     def __init__(self, ladder: Sequence[LadderLevel], journal: Journal | None = None) -> None:
         self.ladder = tuple(ladder)

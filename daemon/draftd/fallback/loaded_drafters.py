@@ -119,7 +119,7 @@ class LoadedDrafters:
 
 
 class StepUp:
-    """The weights that a step up waits for. One thread's. Times are the ladder's clock. After a failure nothing is
+    """The weights that a step up waits for. One caller at a time. Times are the ladder's clock. After a failure nothing is
     tried again for `again_seconds`."""
 
     def __init__(self, drafters: LoadedDrafters, ladder: Sequence[LadderLevel], *, again_seconds: float) -> None:

@@ -25,7 +25,7 @@ _LIKELY_SECONDS = 1.0  # what a probe is taken to cost before the first one
 
 
 class ProbeSchedule:
-    """The controller's thread only. Times are the ladder's clock."""
+    """One caller at a time. Times are the ladder's clock."""
 
     def __init__(
         self,

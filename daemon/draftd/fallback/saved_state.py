@@ -115,7 +115,7 @@ def safer(text: str | None, levels: Sequence[LadderLevel], now: float) -> Saved:
 
 
 class SavedState:
-    """Reads and keeps it. One thread's. The store is of these models alone."""
+    """Reads and keeps it. One caller at a time. The store is of these models alone."""
 
     def __init__(
         self,

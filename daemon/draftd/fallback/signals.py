@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DraftCounts, DrafterName, FallbackLevel, WorkloadClass
+from draftd.core import (
+    DRAFT_MODEL,
+    LIGHT_DRAFT_MODEL,
+    PROMPT_LOOKUP,
+    DraftCounts,
+    DrafterName,
+    FallbackLevel,
+    WorkloadClass,
+)
 from draftd.fallback.drift import WINDOWS, Baseline, Cusum, CusumSettings, Floor, Sample, StreamKey
 from draftd.fallback.ladder import Cause, Signal
 from draftd.fallback.probes import CanaryReport, Verdict
@@ -95,8 +103,8 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What is known at the ladder's `position`. `quality` is what the last bad run of the canaries complained of, empty
-    once one was good."""
+    """What is known at the ladder's `position`, where it has been `since`. `quality` is what the last bad run of the
+    canaries complained of, empty once one was good."""
 
     settings: FallbackSettings
     cusum: CusumSettings
@@ -105,6 +113,7 @@ class Guard:
     quality: str
     floor: Floor  # of acceptance
     speed: Floor  # over autoregressive decoding
+    since: float = float("-inf")
     errors: Mapping[Cause, tuple[float, ...]] = field(default_factory=dict)
     critical: Spell = Spell()
     heavy: Spell = Spell()
@@ -183,6 +192,7 @@ class Guard:
             self,
             streams={kind: stream.reset(now) for kind, stream in self.streams.items()},
             position=position,
+            since=now,
             floor=Floor(self.floor.least, began=now),
             speed=Floor(self.speed.least, began=now),
             errors={},
@@ -204,7 +214,9 @@ class Guard:
             Cause.QUALITY: self.quality,
         }
         return tuple(
-            Signal(cause, LEVELS[cause], found, hard=cause in _HARD) for cause, found in evidence.items() if found
+            Signal(cause, LEVELS[cause], found, hard=cause in _HARD)
+            for cause, found in evidence.items()
+            if found and (settings.guard or cause is Cause.QUALITY)
         )
 
     def drift(self) -> dict[str, float]:
@@ -229,6 +241,12 @@ class Guard:
     def relearn(self, kind: StreamKey) -> Guard:
         """The traffic has changed: its baseline is learnt anew."""
         return replace(self, streams={**self.streams, kind: Cusum()})
+
+    def forget(self, frozen: Mapping[StreamKey, Baseline]) -> Guard:
+        """The drafters with weights are others on purpose: what was learnt of the old ones is no baseline any more.
+        `frozen` ones stay."""
+        kept = {kind: stream for kind, stream in self.streams.items() if kind[0] == PROMPT_LOOKUP}
+        return replace(self, streams={**{kind: Cusum(one) for kind, one in frozen.items()}, **kept})
 
     def learnt(self) -> dict[StreamKey, Baseline]:
         """The baselines, for saving."""

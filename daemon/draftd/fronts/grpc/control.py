@@ -171,10 +171,10 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         )
 
     async def RunProbe(self, request: pb.RunProbeRequest, context: Context) -> pb.RunProbeResponse:
-        return reply.probed(await self._end_of(self._controller.probe()))
+        return reply.probed(await self._end_of(await asyncio.to_thread(self._controller.probe)))
 
     async def RunCanaries(self, request: pb.RunCanariesRequest, context: Context) -> pb.RunCanariesResponse:
-        return reply.canaries(await self._end_of(self._controller.canaries()))
+        return reply.canaries(await self._end_of(await asyncio.to_thread(self._controller.canaries)))
 
     async def ReloadDraft(self, request: pb.ReloadDraftRequest, context: Context) -> pb.ReloadDraftResponse:
         held = await self._end_of(self._controller.reload_draft(forget=request.forget_baselines))
