@@ -24,7 +24,7 @@ from draftd.fallback.baselines import frozen_baselines
 from draftd.fallback.journal import Journal, Subject
 from draftd.fallback.ladder import Cause, Hold, LadderLevel, LadderSettings, LevelInForce, Signal, highest, move
 from draftd.fallback.leases import Applied, Lease, Notice
-from draftd.fallback.loaded_drafters import LoadedDrafters, StepUp, missing_drafters
+from draftd.fallback.loaded_drafters import LoadedDrafters, missing_drafters
 from draftd.fallback.logs import OutageLog
 from draftd.fallback.probe_runner import ProbeRunner
 from draftd.fallback.probe_schedule import ProbeSchedule
@@ -110,7 +110,6 @@ class Controller:
         self._guard = Guard.new(settings, known, quality=saved.quality, position=saved.ladder.position)
         self._machine = MachineFeed(hardware, self._clock.monotonic)
         self._schedule = ProbeSchedule(runner, engine, self._levels, settings, self._limits, now)
-        self._step_up = StepUp(drafters, self._levels, again_seconds=self._limits.cooldown)
         self._ladder, self._leases = saved.ladder, saved.leases
         self._signals: tuple[Signal, ...] = ()
         in_force.restore(self._ladder.position, self._ladder.signal)
@@ -326,24 +325,24 @@ class Controller:
         permit = self._schedule.permit(self._ladder, now)
         before, after = self._ladder, move(self._ladder, self._levels, self._signals, permit, self._limits, now)
         position, signal = after.position, after.signal
-        down = position > before.position
-        if position < before.position and not self._step_up.ready(before.position, position, now):
+        level, down = self._levels[position], position > before.position
+        if position < before.position and not self._drafters.ready(level, now, self._limits.cooldown):
             return  # the ladder is as it was: the next move is the same, unless a signal speaks against it
         self._ladder = after
         if before.hold is not None and after.hold is None:
             self._note("release", "by an operator" if before.hold.released else "the hold's time is over")
         if position == before.position or signal is None:
-            self._step_up.give_up(position)
+            self._drafters.hold(level)
             return
         self._guard = self._guard.stepped(now, position)
         self._schedule.stepped(now)
         if down:
             self._save(now)
         self._in_force.move(position, signal)
-        self._telemetry.transition(self._levels[before.position].kind, self._levels[position].kind, signal.cause)
+        self._telemetry.transition(self._levels[before.position].kind, level.kind, signal.cause)
         if down and signal.hard:
             self._lower(position, signal)
-        self._drafters.hold(self._levels[position])
+        self._drafters.hold(level)
         if down and signal.hard:
             self._drafters.revoke()
         if not down:
