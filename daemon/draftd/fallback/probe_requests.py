@@ -31,7 +31,7 @@ from draftd.core import (
 from draftd.engine.loop import EngineWorker
 from draftd.errors import DraftdError
 from draftd.fallback.ladder import LadderLevel
-from draftd.fallback.probes import Divergence
+from draftd.fallback.probes import Divergence, ProbedPrompt
 from draftd.models.tokenizer import Tokenizer
 
 STOPPING = "the daemon is stopping"
@@ -57,12 +57,11 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """One prompt's answers, autoregressive and drafted, and where the second leaves the first."""
+class Compared(ProbedPrompt):
+    """With the answers' tokens, autoregressive and drafted."""
 
-    reference: Answer
-    drafted: Answer
-    divergence: Divergence | None
+    reference: tuple[int, ...] = ()
+    drafted: tuple[int, ...] = ()
 
 
 def render(prompt: FrozenPrompt, tokenizer: Tokenizer) -> tuple[int, ...]:
@@ -83,11 +82,9 @@ def render(prompt: FrozenPrompt, tokenizer: Tokenizer) -> tuple[int, ...]:
 class ProbeRequests:
     """One thread asks; any thread may abort it."""
 
-    def __init__(
-        self, engine: EngineWorker, borrow: Borrow, seconds: float, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, engine: EngineWorker, borrow: Borrow, seconds: float) -> None:
         """`seconds`: how long one answer may take, its time in the queue included."""
-        self._engine, self._borrow, self._seconds, self._clock = engine, borrow, seconds, clock
+        self._engine, self._borrow, self._seconds = engine, borrow, seconds
         self._numbers = itertools.count(1)
         self._references: dict[FrozenPrompt, Answer] = {}
         self._target = ""  # whose references these are
@@ -127,29 +124,30 @@ class ProbeRequests:
                 if ended := reached():
                     return found, ended
                 reference, drafted = self._reference(prompt, origin), self._drafted(prompt, level, origin)
-                found.append(Compared(reference, drafted, self._divergence(reference, drafted)))
+                divergence = self._divergence(reference, drafted)
+                found.append(Compared(prompt.id, drafted.counts, divergence, reference.tokens, drafted.tokens))
         return found, ""
 
     def _limits(self, seconds: float, patience: float) -> Callable[[], str]:
         """Asked between two prompts, when the run itself has nothing in the queue: why it must end now; empty where it
         may go on. Waits where there is patience left."""
-        until = self._clock() + seconds
+        until = time.monotonic() + seconds
 
         def reached() -> str:
             nonlocal patience
             while True:
                 if self.stopping.is_set():
                     return STOPPING
-                if self._clock() >= until:
+                if time.monotonic() >= until:
                     return f"it took longer than {seconds:g} s"
                 if not self._engine.status().queued:
                     return ""
-                looked = self._clock()
+                looked = time.monotonic()
                 self.stopping.wait(_LOOK_AGAIN_SECONDS)
                 waiting = self._engine.status().queued
                 if waiting and patience <= 0:
                     return f"it gave way to {waiting} waiting request{'s' if waiting > 1 else ''}"
-                patience -= self._clock() - looked
+                patience -= time.monotonic() - looked
 
         return reached
 
@@ -200,7 +198,7 @@ class ProbeRequests:
             tokens = render(prompt, self._engine.tokenizer)
         except Exception as error:
             raise Unanswered(f"{prompt.id} cannot be tokenised: {error}") from None
-        now, sink = self._clock(), _Sink()
+        now, sink = time.monotonic(), _Sink()
         request = DecodeRequest(
             id=f"draftd-{origin.value}-{next(self._numbers)}",
             prompt=tokens,

@@ -25,7 +25,6 @@ from draftd.fallback.probe_requests import STOPPING, Borrow, Compared, ProbeRequ
 from draftd.fallback.probes import (
     CanaryOutcome,
     CanaryReport,
-    ProbedPrompt,
     ProbeReport,
     Verdict,
     judge_canaries,
@@ -64,15 +63,14 @@ class ProbeRunner:
         in_force: LevelInForce,
         prompts: FrozenPrompts | None = None,
         limits: ProbeLimits | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`borrow` holds a drafter's weights. `prompts`: the package's own, where none are given; raises
         PromptError where those are broken."""
         self._engine, self._settings, self._telemetry = engine, settings, telemetry
-        self._in_force, self._clock = in_force, clock
+        self._in_force = in_force
         self._prompts = FrozenPrompts.shipped() if prompts is None else prompts
         self._limits = limits or ProbeLimits()
-        self._requests = ProbeRequests(engine, borrow, self._limits.answer, clock)
+        self._requests = ProbeRequests(engine, borrow, self._limits.answer)
         self.baselines = ProbeBaselines.of(self._prompts.probe)
         self._lock = threading.Lock()  # guards the run
         self._thread: threading.Thread | None = None  # of the run that is under way
@@ -89,10 +87,6 @@ class ProbeRunner:
         if thread.is_alive():
             self._give_up()
         return not thread.is_alive()
-
-    @property
-    def busy(self) -> bool:
-        return self._thread is not None
 
     def probe(self, level: LadderLevel, *, learn: bool = False) -> Future[ProbeReport]:
         """Tries `level` out. With `learn`, while all is well: where it is good, later ones of the same drafter are
@@ -158,7 +152,7 @@ class ProbeRunner:
 
     def _reported(self, work: Callable[[], Report], failed: Callable[[str], Report]) -> Report:
         """Never raises: whatever goes wrong is in the report."""
-        began = self._clock()
+        began = time.monotonic()
         try:
             report = work()
         except (Unanswered, DraftdError) as error:
@@ -166,16 +160,12 @@ class ProbeRunner:
         except Exception as error:
             log.warning("a probe or a run of the canaries failed", exc_info=error)
             report = failed(f"{type(error).__name__}: {error}")
-        return replace(report, seconds=self._clock() - began)
+        return replace(report, seconds=time.monotonic() - began)
 
     def _probe(self, level: LadderLevel, learn: bool) -> ProbeReport:
         assert level.drafter is not None
         known, prompts = self.baselines.drafters, self._prompts.probe
-        compared, ended = self._requests.compare(prompts, level, Origin.PROBE, self._limits.probe)
-        probed = [
-            ProbedPrompt(prompt.id, one.drafted.counts, one.divergence)
-            for prompt, one in zip(prompts, compared, strict=False)
-        ]
+        probed, ended = self._requests.compare(prompts, level, Origin.PROBE, self._limits.probe)
         baseline, floor = known.get(level.drafter), self._settings.acceptance_floor
         report = judge_probe(level, probed, ended, baseline, self._tolerated, floor)
         if learn and not ended and report.verdict is Verdict.GOOD and (showed := learnt(probed)) is not None:
@@ -191,7 +181,7 @@ class ProbeRunner:
 
     def _outcome(self, canary: Canary, one: Compared) -> CanaryOutcome:
         decode = self._engine.tokenizer.decode
-        plain, fast = (canary.check.complaint(decode(answer.tokens)) for answer in (one.reference, one.drafted))
+        plain, fast = (canary.check.complaint(decode(tokens)) for tokens in (one.reference, one.drafted))
         complaints = {"autoregressive": plain, "speculative": fast}
         shown = fast if plain == fast else "; ".join(f"{way}: {text}" for way, text in complaints.items() if text)
         return CanaryOutcome(canary.prompt.id, not plain, not fast, one.divergence, shown)

@@ -131,7 +131,7 @@ class ProbeSchedule:
 
     def consider(self, state: LadderState, signals: Sequence[Signal], now: float) -> None:
         """Begins what is due, where it can be afforded."""
-        if self._running is not None or self._runner.busy:
+        if self._running is not None:
             return
         check = self._suspect if self._innocent is None and state.hold is None else None
         target = self._probe_due(state, signals, now)

@@ -202,15 +202,17 @@ class Guard:
     def signals(self, now: float) -> tuple[Signal, ...]:
         """What all of it asks for, each with its evidence."""
         settings, guard = self.settings, self.advance(now)
+        floor, speed = guard.floor, guard.speed
+        faster = f"speed-up {speed.last:.2f} over autoregressive decoding in"
         evidence = {
-            Cause.ACCEPTANCE_FLOOR: guard._low_acceptance(),
-            Cause.ACCEPTANCE_DRIFT: guard._drifted(now),
-            Cause.BREAK_EVEN: guard._slow(),
-            Cause.SWAP: guard._swapped(now),
+            Cause.ACCEPTANCE_FLOOR: self._low(floor, f"acceptance {floor.last:.2f} of", f"floor {floor.least:.2f}"),
+            Cause.ACCEPTANCE_DRIFT: self._drifted(now),
+            Cause.BREAK_EVEN: self._low(speed, faster, f"minimum {speed.least:g}"),
+            Cause.SWAP: self._swapped(now),
             Cause.MEMORY: self.critical.evidence("memory pressure critical", settings.critical_seconds),
             Cause.THERMAL: self.heavy.evidence("thermal level heavy", settings.thermal_seconds),
-            Cause.VERIFIER_ERRORS: guard._failures(Cause.VERIFIER_ERRORS, "failed speculative steps", now),
-            Cause.DRAFTER_ERRORS: guard._failures(Cause.DRAFTER_ERRORS, "failed drafts", now),
+            Cause.VERIFIER_ERRORS: self._failures(Cause.VERIFIER_ERRORS, "failed speculative steps", now),
+            Cause.DRAFTER_ERRORS: self._failures(Cause.DRAFTER_ERRORS, "failed drafts", now),
             Cause.QUALITY: self.quality,
         }
         return tuple(
@@ -252,23 +254,11 @@ class Guard:
         """The baselines, for saving."""
         return {kind: stream.baseline for kind, stream in self.streams.items() if stream.baseline is not None}
 
-    def _low_acceptance(self) -> str:
-        floor = self.floor
-        if not floor.low:
+    def _low(self, ratio: Floor, shown: str, least: str) -> str:
+        if not ratio.low:
             return ""
-        return (
-            f"acceptance {floor.last:.2f} of {floor.last_requests} requests, floor {floor.least:.2f}, "
-            f"in {floor.below} windows of {self.settings.window_seconds:g} s in a row"
-        )
-
-    def _slow(self) -> str:
-        speed = self.speed
-        if not speed.low:
-            return ""
-        return (
-            f"speed-up {speed.last:.2f} over autoregressive decoding in {speed.last_requests} requests, minimum "
-            f"{speed.least:g}, in {speed.below} windows of {self.settings.window_seconds:g} s in a row"
-        )
+        windows = f"in {ratio.below} windows of {self.settings.window_seconds:g} s in a row"
+        return f"{shown} {ratio.last_requests} requests, {least}, {windows}"
 
     def _drifted(self, now: float) -> str:
         kind = self.drifted(now)
