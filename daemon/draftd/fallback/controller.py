@@ -279,8 +279,7 @@ class Controller:
         """Takes in all there is, and takes one step at most."""
         self._drafters.refresh()
         self._observe(now)
-        report = self._schedule.collect(now)
-        if isinstance(report, CanaryReport):
+        if (report := self._schedule.collect(now)) is not None:
             self._guard = self._guard.canaries(report)
         self._leases = self._leases.expire(now)
         self._signals = (*self._borne_out(self._guard.signals(now), now), *self._leases.signals())

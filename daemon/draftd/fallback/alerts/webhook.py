@@ -197,7 +197,7 @@ class WebhookListener:
             return await self._act(body)
         except Refused as refused:
             if claim is not None and refused.status >= 500:  # its sender may try again within the same second
-                self._replay_guard.discard(claim.signature)
+                self._replay_guard.pop(claim.signature, None)
             raise
 
     async def _authenticated(self, request: web.BaseRequest) -> tuple[bytes, Signed | None]:
