@@ -38,7 +38,7 @@ def faults(canaries: Sequence[Canary]) -> tuple[Fault, ...]:
         for answers, wanted in ((right(canary.check), True), (spoilt(canary.check), False)):
             for answer in answers:
                 if what := _wrong(canary.check, answer, wanted):
-                    found.append(Fault(canary.prompt.id, answer, what))
+                    found.append(Fault(canary.id, answer, what))
     return tuple(found)
 
 

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 
-from draftd.canaries.prompts import FrozenPrompt
+from draftd.canaries.prompts import FrozenPrompt, Messages, folded
 from draftd.core import (
     DecodeMode,
     DecodePlan,
@@ -67,16 +67,14 @@ class Compared(ProbedPrompt):
 def render(prompt: FrozenPrompt, tokenizer: Tokenizer) -> tuple[int, ...]:
     """Token ids, ready for the answer: by the model's chat template; as plain text where it has none, or where its
     template takes neither a system message nor one that is put in front of the user's own."""
-    system = "\n\n".join(text for role, text in prompt.messages if role == "system")
-    rest = [(role, text) for role, text in prompt.messages if role != "system"]
+    chat = folded(prompt.chat)
     if tokenizer.has_chat_template:
-        folded = [(rest[0][0], f"{system}\n\n{rest[0][1]}"), *rest[1:]] if system else rest
-        for messages in (prompt.messages, tuple(folded)):
+        for messages in (prompt.chat, chat):
             try:
                 return tuple(tokenizer.render_chat([{"role": role, "content": text} for role, text in messages]))
             except Exception:  # templates raise on what they do not take, each in its own way
                 continue
-    return tuple(tokenizer.encode("".join(f"{text}\n\n" for text in (system, *(text for _, text in rest)) if text)))
+    return tuple(tokenizer.encode("".join(f"{text}\n\n" for _, text in chat)))
 
 
 class ProbeRequests:
@@ -86,7 +84,7 @@ class ProbeRequests:
         """`seconds`: how long one answer may take, its time in the queue included."""
         self._engine, self._borrow, self._seconds = engine, borrow, seconds
         self._numbers = itertools.count(1)
-        self._references: dict[FrozenPrompt, Answer] = {}
+        self._references: dict[tuple[Messages, int], Answer] = {}  # by what is asked, and for how many tokens
         self._target = ""  # whose references these are
         self._lock = threading.Lock()
         self._running: tuple[str, _Sink] | None = None
@@ -157,11 +155,11 @@ class ProbeRequests:
         if (target := f"{info.model} {info.weight_bytes}") != self._target:
             self._references.clear()  # as many as there are frozen prompts, then
             self._target = target
-        kept = self._references.get(prompt)
+        kept = self._references.get(asked := (prompt.chat, prompt.max_tokens))
         if kept is None:
             level, reason = FallbackLevel.AUTOREGRESSIVE, f"{origin.value}: what is compared with"
             plan = DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, level, origin.value, reason)
-            kept = self._references[prompt] = self._ask(prompt, plan, origin)
+            kept = self._references[asked] = self._ask(prompt, plan, origin)
         return kept
 
     def _drafted(self, prompt: FrozenPrompt, level: LadderLevel, origin: Origin) -> Answer:
