@@ -187,7 +187,12 @@ class Hold:
     def evidence(self) -> str:
         if self.until is None:
             return "by an operator, until it is released"
-        return f"by an operator, until {datetime.fromtimestamp(self.until, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        return f"by an operator, until {dated(self.until)}"
+
+
+def dated(seconds: float) -> str:
+    """A time since 1970, for people."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 @dataclass(frozen=True, slots=True)

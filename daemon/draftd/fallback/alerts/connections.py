@@ -214,17 +214,10 @@ def listening_socket(host: str, port: int) -> socket.socket:
     """Bound, and listening. Raises OSError; socket.gaierror where there is no such host."""
     found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     # Where a name is both, as localhost may be, senders are told of 127.0.0.1.
-    family, kind, number, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
-    made = socket.socket(family, kind, number)
-    try:
-        with contextlib.suppress(OSError):
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what lingers of the daemon before this one
-        made.bind(address)
-        made.listen(128)
-        made.setblocking(False)
-    except OSError:
-        made.close()
-        raise
+    family, *_, address = min(found, key=lambda one: one[0] != socket.AF_INET)
+    both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()  # [::] takes what comes to 0.0.0.0 as well
+    made = socket.create_server(address, family=family, backlog=128, dualstack_ipv6=both)
+    made.setblocking(False)
     return made
 
 

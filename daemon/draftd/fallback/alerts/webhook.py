@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import os
 import socket
 import ssl
 import time
@@ -141,7 +142,7 @@ class WebhookListener:
         except socket.gaierror as error:
             raise ConfigError("webhook.host", host, f"an address of this machine ({error.strerror})") from None
         except OSError as error:
-            allowed = f"a port that is free on {host}; 0 picks one ({error.strerror})"
+            allowed = f"a port that is free on {host}; 0 picks one ({os.strerror(error.errno or 0)})"
             raise ConfigError("webhook.port", port, allowed) from None
 
     async def _serve(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
