@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from draftd.core import DrafterName, FallbackLevel
 from draftd.engine.loop import EngineWorker
@@ -39,8 +38,6 @@ from draftd.settings import FallbackSettings
 from draftd.threads import lasting
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _ANSWER_SECONDS = 5.0  # an answer takes so long at most: a look takes milliseconds, and saving may take a second
 _RETRY_SECONDS = 1.0
@@ -118,7 +115,7 @@ class Controller:
         self._state = self._shown()
         self._sleep = min(_LONGEST_SLEEP, settings.window_seconds / 10, settings.cooldown_seconds / 4)
         self._lock = threading.Lock()  # guards all of it but the state that is shown
-        self._reloads: deque[tuple[Future[int], bool, Future[int]]] = deque()  # read, forget, and who waits for it
+        self._reloads: list[tuple[Future[int], bool, Future[int]]] = []  # is being read, forget, and who waits for it
         self._closing = threading.Event()
         self._outage = OutageLog(log)
         self._thread = lasting("draftd-fallback", self._run, self._closing)
@@ -143,29 +140,22 @@ class Controller:
 
     def notices(self, notices: Sequence[Notice]) -> list[Applied]:
         """What became of each; it is obeyed then, and on the disk unless the state says why not."""
-
-        def apply(now: float) -> list[Applied]:
-            results: list[Applied] = []
+        results: list[Applied] = []
+        with self._asked() as now:
             for notice in notices:
                 self._leases, applied = self._leases.apply(notice, now, self._lease_seconds)
                 results.append(applied)
-            return results
-
-        return self._do(apply)
+        return results
 
     def polled(self, firing: Sequence[Notice]) -> None:
         """What the source of alerts lists as firing."""
-
-        def reconcile(now: float) -> None:
+        with self._asked() as now:
             self._leases = self._leases.reconcile(firing, now, self._lease_seconds)
-
-        self._do(reconcile)
 
     def hold(self, level: FallbackLevel, expires_in: float | None) -> None:
         """Down it is obeyed when this returns; up as soon as the weights are there. `expires_in` is in seconds; None is
         until it is released."""
-
-        def begin(now: float) -> None:
+        with self._asked() as now:
             held, until = self._ladder.hold, None if expires_in is None else now + expires_in
             before = self._ladder.position if held is None else held.before
             hold = Hold(highest(self._levels, level), until, before)
@@ -173,61 +163,55 @@ class Controller:
             if hold.position == self._ladder.position:
                 self._note("hold", hold.evidence)
 
-        self._do(begin)
-
     def release(self) -> bool:
         """Whether there was a hold."""
-
-        def end(now: float) -> bool:
+        with self._asked() as now:
             hold = self._ladder.hold
             if hold is None or hold.released:
                 return False
             self._ladder = replace(self._ladder, hold=replace(hold, until=now, released=True))
-            return True
-
-        return self._do(end)
+        return True
 
     def probe(self) -> Future[ProbeReport]:
         """Tries the level above. Raises NotNow where there is none, or while something is tried out."""
-        return self._begin(lambda now: self._schedule.probe_now(self._ladder, now))
+        with self._asked() as now:
+            running = self._schedule.probe_now(self._ladder, now)
+        running.add_done_callback(self._wake)
+        return running
 
     def canaries(self) -> Future[CanaryReport]:
         """Runs the canaries. Raises NotNow while something is tried out."""
-        return self._begin(self._schedule.canaries_now)
+        with self._asked() as now:
+            running = self._schedule.canaries_now(now)
+        running.add_done_callback(self._wake)
+        return running
 
     def reload_draft(self, *, forget: bool = False) -> Future[int]:
         """Reads the draft's weights anew, and never waits; ends with their bytes, once requests of the old ones count
         no more. The baselines that were learnt of them stay, which the new ones must meet, unless `forget` says that
         this is another draft."""
-        done: Future[int] = Future()
-
-        def read(ended: Future[int]) -> None:  # on the engine's thread, which must not wait for a look
-            self._reloads.append((ended, forget, done))
-            self._requests.woken.set()
-
-        self._engine.reload_draft().add_done_callback(read)
+        read, done = self._engine.reload_draft(), Future[int]()
+        self._reloads.append((read, forget, done))
+        read.add_done_callback(self._wake)  # on the engine's thread, which must not wait for a look
         return done
 
-    def _do(self, what: Callable[[float], T]) -> T:
-        """What `what` returns, once a look has obeyed and saved it."""
+    @contextmanager
+    def _asked(self) -> Iterator[float]:
+        """What is done within, at the ladder's time that it gives, has been obeyed and saved by a look at its end."""
         if not self._lock.acquire(timeout=_ANSWER_SECONDS):
             raise QueueFull("the fallback is busy", retry_after=_RETRY_SECONDS)
         try:
             if self._closing.is_set():
                 raise NotServing("the daemon is stopping")
             now = self._clock()
-            answer = what(now)
+            yield now
             if (failed := self._looked(now)) is not None:
                 raise failed
-            return answer
         finally:
             self._lock.release()
 
-    def _begin(self, what: Callable[[float], Future[T]]) -> Future[T]:
-        """`_do`; what its future shows is looked at when it ends."""
-        running = self._do(what)
-        running.add_done_callback(lambda _: self._requests.woken.set())
-        return running
+    def _wake(self, _: Future[Any]) -> None:
+        self._requests.woken.set()
 
     # All below holds the lock. Times are the ladder's clock; `now` never goes back. Nothing waits for the engine.
 
@@ -245,7 +229,7 @@ class Controller:
 
     def _looked(self, now: float) -> QueueFull | None:
         """One look, and what follows; the error where that fails: nothing of it is in force yet, nor saved."""
-        reloads = [self._reloads.popleft() for _ in range(len(self._reloads))]
+        reloads = [one for one in self._reloads if one[0].done()]
         failed: QueueFull | None = None
         try:
             for read, forget, _ in reloads:
@@ -258,7 +242,9 @@ class Controller:
             text = "a check of the fallback failed; it continues, and further failures are not logged"
             self._outage.began(text, level=logging.ERROR, error=error)
             failed = QueueFull("a check of the fallback failed; the log says why", retry_after=_RETRY_SECONDS)
-        for read, _, done in reloads:
+        for one in reloads:
+            self._reloads.remove(one)
+            read, _, done = one
             with suppress(InvalidStateError):  # its caller has given up
                 if (why := failed or read.exception()) is not None:
                     done.set_exception(why)

@@ -34,12 +34,11 @@ class LoopThread:
         self._main = main
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
-        self._begun, self._closing = threading.Event(), threading.Event()
+        self._closing = threading.Event()
         self._thread = lasting(name, self._run, self._closing)
 
     def start(self) -> None:
         self._thread.start()
-        self._begun.wait()
 
     def close(self, seconds: float) -> bool:
         """True when the thread has ended within `seconds`. Harmless again, and before `start`."""
@@ -53,15 +52,11 @@ class LoopThread:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        try:
-            with contextlib.suppress(asyncio.CancelledError):
-                asyncio.run(self._hold())
-        finally:
-            self._begun.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            asyncio.run(self._hold())
 
     async def _hold(self) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        self._begun.set()
         if not self._closing.is_set():  # told to end before it had begun again
             await self._main()
 
