@@ -64,9 +64,9 @@ class LoopThread:
 class Connection(web.RequestHandler):
     """HTTP for one connection. What is no HTTP is counted, and not logged one by one."""
 
-    __slots__ = ("accepted", "connections", "counted", "deadline", "handshake", "proven")
+    __slots__ = ("connections", "counted", "deadline", "ended", "proven")
 
-    def __init__(self, connections: Connections, server: web.Server, accepted: socket.socket) -> None:
+    def __init__(self, connections: Connections, server: web.Server, deadline: asyncio.Timeout) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -77,11 +77,17 @@ class Connection(web.RequestHandler):
             lingering_time=1.0,  # for what is still being sent when it is refused: else it would not get the answer
             auto_decompress=False,  # the signature is of what was sent, and a little can grow into a lot
         )
-        self.connections, self.accepted = connections, accepted
-        self.handshake: asyncio.Task[None] | None = None
-        self.deadline: asyncio.TimerHandle | None = None
+        self.connections, self.deadline = connections, deadline
+        self.ended = asyncio.Event()
         self.counted = False  # what became of it: once
         self.proven = False  # its sender is known
+
+    def prove(self) -> None:
+        """Its sender is known: it is not closed to make room, and what it sent is acted on with a deadline of its
+        own."""
+        self.proven = True
+        with contextlib.suppress(RuntimeError):  # it is closed already: its sender did not wait for the answer
+            self.deadline.reschedule(None)
 
     def handle_error(
         self,
@@ -101,7 +107,7 @@ class Connection(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)
-        self.connections.gone(self)
+        self.ended.set()
 
 
 def connection_of(request: web.BaseRequest) -> Connection:
@@ -123,7 +129,7 @@ class Connections:
     ) -> None:
         self._server = web.Server(handler)
         self._lost, self._tls, self._most, self._seconds = lost, tls, most, seconds
-        self._open: dict[Connection, None] = {}  # the oldest first
+        self._open: dict[Connection, asyncio.Task[None]] = {}  # the oldest first
         self._outage = OutageLog(log)
 
     def __len__(self) -> int:
@@ -147,6 +153,7 @@ class Connections:
                     await asyncio.sleep(_ACCEPT_AGAIN_SECONDS)
                 else:
                     self._outage.ended("connections are accepted again")
+                    await asyncio.sleep(0)  # a task that is cancelled before it has begun would close no socket
         finally:
             for one in [one for one in self._open if not one.proven]:
                 self._end(one, Result.CUT_SHORT)
@@ -158,11 +165,6 @@ class Connections:
             one.counted = True
             self._lost(why)
 
-    def gone(self, one: Connection) -> None:
-        self._open.pop(one, None)
-        if one.deadline is not None:
-            one.deadline.cancel()
-
     def _take(self, accepted: socket.socket) -> None:
         while len(self._open) >= self._most:
             oldest = next((one for one in self._open if not one.proven), None)
@@ -171,38 +173,30 @@ class Connections:
                 self._lost(Result.CROWDED_OUT)
                 return
             self._end(oldest, Result.CROWDED_OUT)
-        loop = asyncio.get_running_loop()
-        one = Connection(self, self._server, accepted)
-        self._open[one] = None
-        one.deadline = loop.call_later(self._seconds, self._late, one)
-        one.handshake = loop.create_task(self._connect(one))
-        one.handshake.add_done_callback(lambda _: self._connected(one))  # one cancelled early runs not at all
+        one = Connection(self, self._server, asyncio.timeout(self._seconds))
+        self._open[one] = asyncio.create_task(self._hold(one, accepted))
 
-    async def _connect(self, one: Connection) -> None:
+    async def _hold(self, one: Connection, accepted: socket.socket) -> None:
+        """Until it is closed, or cancelled. Its deadline includes the handshake."""
         loop = asyncio.get_running_loop()
         try:
-            timeout = None if self._tls is None else self._seconds
-            await loop.connect_accepted_socket(lambda: one, one.accepted, ssl=self._tls, ssl_handshake_timeout=timeout)
-        except (OSError, asyncio.CancelledError):  # no TLS, or no time left for it
-            self.gone(one)
+            async with one.deadline:
+                await loop.connect_accepted_socket(lambda: one, accepted, ssl=self._tls)
+                await one.ended.wait()
+        except TimeoutError:
+            self.count(one, Result.SLOW)
+        except OSError:  # no TLS
             self.count(one, Result.BAD_HTTP)
-
-    def _connected(self, one: Connection) -> None:
-        """The handshake is over: the socket is the transport's to close, if there is one."""
-        if one.transport is None:
-            one.accepted.close()
-
-    def _late(self, one: Connection) -> None:
-        if not one.proven:  # else it is being acted on, which has a deadline of its own
-            self._end(one, Result.SLOW)
+        finally:
+            self._open.pop(one, None)
+            if isinstance(one.transport, asyncio.Transport):
+                one.transport.abort()
+            else:
+                accepted.close()
 
     def _end(self, one: Connection, why: Result) -> None:
         self.count(one, why)
-        self.gone(one)
-        if isinstance(one.transport, asyncio.Transport):
-            one.transport.abort()
-        elif one.handshake is not None:
-            one.handshake.cancel()
+        self._open.pop(one).cancel()
 
 
 def listening_socket(host: str, port: int) -> socket.socket:

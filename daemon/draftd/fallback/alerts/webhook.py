@@ -221,10 +221,10 @@ class WebhookListener:
         return body, claim
 
     def _admit(self, request: web.BaseRequest) -> None:
-        """The sender is known: its connection is not closed to make room for another."""
+        """Raises Refused where the sender is known, and sends too much."""
         if wait := self._proven.take():
             raise _too_many(wait)
-        connection_of(request).proven = True
+        connection_of(request).prove()
 
     async def _body(self, request: web.BaseRequest) -> bytes:
         most = self._settings.max_body_bytes
