@@ -327,9 +327,7 @@ class Controller:
         self._telemetry.transition(self._levels[before.position].kind, level.kind, signal.cause)
         if down and signal.hard:
             self._lower(position, signal)
-        self._drafters.hold(level)
-        if down and signal.hard:
-            self._drafters.revoke()
+        self._drafters.hold(level, revoke=down and signal.hard)
         if not down:
             self._save(now)
 

@@ -53,17 +53,14 @@ class LoadedDrafters:
         self._step_up: tuple[LadderLevel, Future[int], float] | None = None  # what loads for it, and until when
         self._no_step_before = float("-inf")
 
-    def hold(self, level: LadderLevel) -> None:
-        """This level's weights, and no more than them and what is borrowed. There is no step up any more."""
+    def hold(self, level: LadderLevel, *, revoke: bool = False) -> None:
+        """This level's weights, and no more than them and what is borrowed. There is no step up any more. With `revoke`
+        what is borrowed now is released too: its borrowers' requests go on autoregressively."""
         self._step_up = None
         with self._lock:
             self._own, self._ahead = needed(level), frozenset()
-            self._ask(retry=False)
-
-    def revoke(self) -> None:
-        """What is borrowed now is released too: its borrowers' requests go on autoregressively."""
-        with self._lock:
-            self._revoked = Counter(self._borrowed)
+            if revoke:
+                self._revoked = Counter(self._borrowed)
             self._ask(retry=False)
 
     def ready(self, level: LadderLevel, now: float, again_seconds: float) -> bool:

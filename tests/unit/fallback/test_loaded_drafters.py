@@ -66,7 +66,7 @@ def test_what_is_revoked_goes_though_it_is_borrowed_and_may_be_borrowed_anew() -
     drafters = LoadedDrafters(engine)
     drafters.hold(LADDER[BOTTOM])
     with drafters.borrow(DRAFT):
-        drafters.revoke()
+        drafters.hold(LADDER[BOTTOM], revoke=True)
         assert engine.held == frozenset()
         drafters.ready(LADDER[LIGHT], 0.0, 60.0)
         assert engine.held == {LOOKUP}
