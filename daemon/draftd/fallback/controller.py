@@ -197,7 +197,7 @@ class Controller:
 
     @contextmanager
     def _asked(self) -> Iterator[float]:
-        """What is done within, at the ladder's time that it gives, has been obeyed and saved by a look at its end."""
+        """What is asked is done within, at the ladder's time that it gives; a look at its end obeys it and saves it."""
         if not self._lock.acquire(timeout=_ANSWER_SECONDS):
             raise QueueFull("the fallback is busy", retry_after=_RETRY_SECONDS)
         try:

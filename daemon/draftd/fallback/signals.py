@@ -97,9 +97,6 @@ class Growth:
         inside = [i for i, (at, _) in enumerate(self.marks) if at > now - window]
         return self.marks[-1][1] - self.marks[max(0, inside[0] - 1)][1] if inside else 0
 
-    def anew(self) -> Growth:
-        return Growth(self.marks[-1:])
-
 
 @dataclass(frozen=True, slots=True)
 class Guard:
@@ -133,11 +130,6 @@ class Guard:
         streams = {kind: Cusum(baseline) for kind, baseline in baselines.items()}
         floor, speed = Floor(settings.acceptance_floor), Floor(1.0)
         return cls(settings, cusum or CusumSettings(), streams, position, quality, floor, speed)
-
-    @property
-    def stale_after(self) -> float:
-        """A kind of text that was not seen for so long asks for nothing: it could never be seen to recover."""
-        return WINDOWS * self.settings.window_seconds
 
     def finished(self, at: float, drafter: DrafterName, workload: WorkloadClass, counts: DraftCounts) -> Guard:
         """A request of the level in force ended: what `drafter` did of it. One without a draft says nothing."""
@@ -196,7 +188,7 @@ class Guard:
             floor=Floor(self.floor.least, began=now),
             speed=Floor(self.speed.least, began=now),
             errors={},
-            swap=self.swap.anew(),
+            swap=Growth(self.swap.marks[-1:]),
         )
 
     def signals(self, now: float) -> tuple[Signal, ...]:
@@ -232,12 +224,11 @@ class Guard:
         return found
 
     def drifted(self, now: float) -> StreamKey | None:
-        """The one that has drifted furthest from its baseline, and is seen still."""
-        seen = {
-            kind: stream.level
-            for kind, stream in self.streams.items()
-            if stream.drifted(self.cusum) and now - stream.last <= self.stale_after
-        }
+        """The one that has drifted furthest from its baseline, and is seen still: one that is not could never be seen
+        to recover."""
+        since = now - WINDOWS * self.settings.window_seconds
+        streams = self.streams.items()
+        seen = {kind: one.level for kind, one in streams if one.drifted(self.cusum) and one.last >= since}
         return max(seen, key=lambda kind: seen[kind], default=None)
 
     def relearn(self, kind: StreamKey) -> Guard:
