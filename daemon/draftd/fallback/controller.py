@@ -109,7 +109,7 @@ class Controller:
         self._schedule = ProbeSchedule(runner, engine, self._levels, settings, self._limits, now)
         self._ladder, self._leases = saved.ladder, saved.leases
         self._signals: tuple[Signal, ...] = ()
-        in_force.restore(self._ladder.position, self._ladder.signal)
+        in_force.position = self._ladder.position
         self._reconcile()
         drafters.hold(in_force.level)
         self._state = self._shown()

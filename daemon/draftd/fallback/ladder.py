@@ -124,36 +124,22 @@ class LevelInForce:
 
     def __init__(self, ladder: Sequence[LadderLevel], journal: Journal | None = None) -> None:
         self.ladder = tuple(ladder)
+        self.position = 0  # from the top; set without `move` where an earlier run was, for nothing has changed
         self._journal = journal if journal is not None else Journal()
-        self._now: tuple[int, Signal | None] = (0, None)
-
-    @property
-    def position(self) -> int:
-        """Counted from the top, 0."""
-        return self._now[0]
-
-    @property
-    def signal(self) -> Signal | None:
-        """What the last change was made for; None until there was one."""
-        return self._now[1]
 
     @property
     def level(self) -> LadderLevel:
-        return self.ladder[self._now[0]]
+        return self.ladder[self.position]
 
     def move(self, position: int, signal: Signal) -> bool:
-        """Acts on the next plan. False where that level is in force already: its first cause is kept."""
+        """Acts on the next plan. False where that level is in force already."""
         before, after = self.level, self.ladder[position]
-        if position == self._now[0]:
+        if position == self.position:
             return False
-        self._now = position, signal
+        self.position = position
         self._journal.record(Subject.LEVEL, before.label, after.label, signal.cause, signal.evidence)
         log.info("level %s, was %s: %s", after.label, before.label, signal.text)
         return True
-
-    def restore(self, position: int, signal: Signal | None) -> None:
-        """Back to where an earlier run was: no transition, for nothing has changed."""
-        self._now = position, signal
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,9 +198,11 @@ class TracedLevel(LevelInForce):
     def __init__(self, trace: Trace, journal: Journal) -> None:
         super().__init__(LADDER, journal)
         self._trace = trace
+        self.signal: Signal | None = None  # of the last move
 
     def move(self, position: int, signal: Signal) -> bool:
         self._trace.add(f"move {position}")
+        self.signal = signal
         return super().move(position, signal)
 
 

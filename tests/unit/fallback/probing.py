@@ -38,7 +38,7 @@ def checked(prompt: FrozenPrompt, *mentions: str) -> Canary:
 def at(level: LadderLevel = FULL, ladder: Sequence[LadderLevel] = LADDER) -> LevelInForce:
     """That level is in force; one that is not of the ladder is all of it."""
     in_force = LevelInForce(ladder if level in ladder else (level,))
-    in_force.restore(in_force.ladder.index(level), None)
+    in_force.position = in_force.ladder.index(level)
     return in_force
 
 
