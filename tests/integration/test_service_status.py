@@ -16,6 +16,7 @@ from draftd.hardware.sample import HardwareSample
 from draftd.hardware.state import HardwareState, HardwareView
 from draftd.v1 import control_pb2
 from draftd.v1 import inference_pb2 as pb
+from tests.fallback import fallback_state
 from tests.scripted import scripted_models
 from tests.serving import collect, models, serving
 from tests.waiting import until
@@ -43,7 +44,9 @@ def test_status_tells_what_is_allowed_since_when_and_why(tmp_path: Path) -> None
         assert (before.level, before.level_cause, before.max_draft_tokens) == ("full", "", 4)
         assert (list(before.transitions), before.flag.provider, before.flag.error) == ([], "flagd (file)", "")
         served.client.set_flag("off")
-        served.in_force.move(2, Signal(Cause.ACCEPTANCE_FLOOR, FallbackLevel.SHORT_BLOCK, "0.31"))
+        signal = Signal(Cause.ACCEPTANCE_FLOOR, FallbackLevel.SHORT_BLOCK, "0.31")
+        served.in_force.move(2, signal)
+        served.controller.now = fallback_state(position=2, signal=signal)
         after = served.client.status()
         assert (after.flag_variant, after.level, after.level_cause) == ("off", "short_block", "acceptance_floor")
         assert after.max_draft_tokens == 2

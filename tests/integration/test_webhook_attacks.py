@@ -372,3 +372,12 @@ def test_a_flood_disturbs_no_request(tmp_path: Path) -> None:
 
 def text(events: list[Any]) -> tuple[int, ...]:
     return tuple(token for event in events for token in event.chunk.token_ids)
+
+
+def test_a_true_sender_that_hangs_up_at_once_is_obeyed() -> None:
+    body = notification()
+    head = f"POST /v1/alerts HTTP/1.1\r\nHost: x\r\nAuthorization: {bearer()['Authorization']}\r\n"
+    with Webhook() as webhook:
+        with webhook.socket() as one:
+            one.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        until(lambda: webhook.counted == {"accepted": 1})

@@ -17,7 +17,7 @@ from draftd.acceptance.session import Advance, ErrorLimit, Progress, Session
 from draftd.acceptance.statistics import Interval, bootstrap
 from draftd.acceptance.sweep.plan import Step, measured, pending
 from draftd.acceptance.ticks import Arm, Stage, Tick, usable
-from draftd.canaries.prompts import Canary, FrozenPrompts
+from draftd.canaries.prompts import Canary, FrozenPrompts, folded
 from draftd.canaries.selftest import Fault, faults
 from draftd.client.prompts import Prompt
 
@@ -35,8 +35,7 @@ _EXACT = 1e-9  # 0.995 - 0.99 is a little less than 0.005
 def quality_prompts() -> tuple[Prompt, ...]:
     """The canaries', as a client asks them."""
     return tuple(
-        Prompt(one.prompt.id, one.prompt.messages, one.prompt.workload, one.prompt.max_tokens, GROUP)
-        for one in FrozenPrompts.shipped().canaries
+        Prompt(one.id, one.chat, one.workload, one.max_tokens, GROUP) for one in FrozenPrompts.shipped().canaries
     )
 
 
@@ -61,10 +60,10 @@ def run_quality(session: Session, options: QualityOptions, model: pb.GetModelRes
             doing = f"{step.arm.id} · {step.prompts[0].name}"
             progress(Advance(Stage.QUALITY, total - len(missing) + at, total, left, doing))
             mark(step.arm.id)
-            folded = replace(step, prompts=tuple(map(_folded, step.prompts)))
-            (tick,) = session.measure(Stage.QUALITY, folded if folding else step, **how, keep_text=True)
-            if tick.error.startswith(_REFUSED) and not folding and folded != step:
-                (again,) = session.measure(Stage.QUALITY, folded, **how, keep_text=True)
+            other = replace(step, prompts=tuple(replace(one, messages=folded(one.messages)) for one in step.prompts))
+            (tick,) = session.measure(Stage.QUALITY, other if folding else step, **how, keep_text=True)
+            if tick.error.startswith(_REFUSED) and not folding and other != step:
+                (again,) = session.measure(Stage.QUALITY, other, **how, keep_text=True)
                 if not again.error:  # this model's template takes no system message: so it is asked from here on
                     folding, tick = True, again
             mark("")
@@ -81,15 +80,6 @@ def _steps(options: QualityOptions) -> Iterator[Step]:
         for repetition in range(1, options.repeats + 1 if arms[1].temperature else 2):
             for prompt in quality_prompts():
                 yield from (Step(arm, (prompt,), repetition) for arm in drawn.sample(arms, len(arms)))
-
-
-def _folded(prompt: Prompt) -> Prompt:
-    """With what the system says before the user's own; as it is where the system says nothing."""
-    system = "\n\n".join(said for role, said in prompt.messages if role == "system")
-    if not system:
-        return prompt
-    first, *rest = ((role, said) for role, said in prompt.messages if role != "system")
-    return replace(prompt, messages=((first[0], f"{system}\n\n{first[1]}"), *rest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +173,7 @@ def quality_result(folder: RunFolder, canaries: Sequence[Canary] | None = None) 
     if not ticks:
         return None
     canaries = FrozenPrompts.shipped().canaries if canaries is None else canaries
-    names = {canary.prompt.id for canary in canaries}
+    names = {canary.id for canary in canaries}
     for tick in ticks:
         if tick.place.prompt not in names:
             raise RunError("quality: prompt", tick.place.prompt, "one of the quality canaries of this draftd")
@@ -220,9 +210,9 @@ def _comparison(canaries: Sequence[Canary], ticks: Sequence[Tick], temperature: 
 
 
 def _prompt(canary: Canary, answers: Mapping[tuple[str, bool], Mapping[int, Tick]], *, greedy: bool) -> PromptResult:
-    plain, drafted = (tuple(answers.get((canary.prompt.id, way), {}).values()) for way in (False, True))
+    plain, drafted = (tuple(answers.get((canary.id, way), {}).values()) for way in (False, True))
     same = len({tick.digest for tick in (*plain, *drafted)}) == 1 if greedy and plain and drafted else None
-    return PromptResult(canary.prompt.id, _way(canary, plain), _way(canary, drafted), same)
+    return PromptResult(canary.id, _way(canary, plain), _way(canary, drafted), same)
 
 
 def _way(canary: Canary, ticks: Sequence[Tick]) -> Way:

@@ -16,29 +16,54 @@ from draftd.errors import FieldError, wrong_field
 MOST_PROMPTS = 256  # of one file: their autoregressive answers are kept in memory
 MOST_TOKENS = 256  # of one answer
 
-Messages = tuple[tuple[str, str], ...]
+Messages = tuple[tuple[str, str], ...]  # (role, content)
 
 
 class PromptError(FieldError):
     """A prompt, or a file of them, is not as it should be: says which file, line and field."""
 
 
-@dataclass(frozen=True, slots=True)
-class FrozenPrompt:
-    """One prompt. `messages` are (role, content)."""
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
-    id: str
+
+_Text = Annotated[str, Field(min_length=1)]
+
+
+class Message(_Part):
+    role: Literal["system", "user", "assistant"]
+    content: _Text
+
+
+def _ends_with_a_users(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    if messages[-1].role != "user":
+        raise ValueError("a user's message as the last one: it is what is answered")
+    return messages
+
+
+def _callable(check: Check) -> Check:
+    if isinstance(check, ToolCall) and check.name not in check.allowed:
+        raise ValueError(f"a name that is among those allowed: {', '.join(sorted(check.allowed))}")
+    return check
+
+
+class FrozenPrompt(_Part):
+    """One prompt: a line of a file."""
+
+    id: _Text
     workload: WorkloadClass
-    messages: Messages
-    max_tokens: int
+    messages: Annotated[tuple[Message, ...], Field(min_length=1), AfterValidator(_ends_with_a_users)]
+    max_tokens: int = Field(ge=1, le=MOST_TOKENS)
+
+    @property
+    def chat(self) -> Messages:
+        return tuple((one.role, one.content) for one in self.messages)
 
 
-@dataclass(frozen=True, slots=True)
-class Canary:
+class Canary(FrozenPrompt):
     """A prompt whose answer is checked."""
 
-    prompt: FrozenPrompt
-    check: Check
+    check: Annotated[Check, Field(discriminator="kind"), AfterValidator(_callable)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,60 +76,30 @@ class FrozenPrompts:
     @classmethod
     def shipped(cls) -> FrozenPrompts:
         """Those of the package. Raises PromptError where the installation is broken."""
-        return cls(parse_probe(*_read("probe.jsonl")), parse_canaries(*_read("quality.jsonl")))
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-
-_Text = Annotated[str, Field(min_length=1)]
-
-
-class _Message(_Part):
-    role: Literal["system", "user", "assistant"]
-    content: _Text
-
-
-def _ends_with_a_users(messages: list[_Message]) -> list[_Message]:
-    if messages[-1].role != "user":
-        raise ValueError("a user's message as the last one: it is what is answered")
-    return messages
-
-
-def _callable(check: Check) -> Check:
-    if isinstance(check, ToolCall) and check.name not in check.allowed:
-        raise ValueError(f"a name that is among those allowed: {', '.join(sorted(check.allowed))}")
-    return check
-
-
-class _Line(_Part):
-    id: _Text
-    workload: WorkloadClass
-    messages: Annotated[list[_Message], Field(min_length=1), AfterValidator(_ends_with_a_users)]
-    max_tokens: int = Field(ge=1, le=MOST_TOKENS)
-
-    def prompt(self) -> FrozenPrompt:
-        messages = tuple((one.role, one.content) for one in self.messages)
-        return FrozenPrompt(self.id, self.workload, messages, self.max_tokens)
-
-
-class _CanaryLine(_Line):
-    check: Annotated[Check, Field(discriminator="kind"), AfterValidator(_callable)]
+        return cls(parse(*_read("probe.jsonl"), FrozenPrompt), parse(*_read("quality.jsonl"), Canary))
 
 
 M = TypeVar("M", bound=BaseModel)
-Line = TypeVar("Line", bound=_Line)
+P = TypeVar("P", bound=FrozenPrompt)
 
 
-def parse_probe(text: str, source: str) -> tuple[FrozenPrompt, ...]:
-    """Raises PromptError, naming `source`, line and field."""
-    return tuple(line.prompt() for line in _lines(text, source, _Line))
+def folded(chat: Messages) -> Messages:
+    """With what the system says before the user's own, for templates that know no system."""
+    system = "\n\n".join(said for role, said in chat if role == "system")
+    (role, said), *others = (one for one in chat if one[0] != "system")
+    return ((role, f"{system}\n\n{said}" if system else said), *others)
 
 
-def parse_canaries(text: str, source: str) -> tuple[Canary, ...]:
-    """Raises PromptError, naming `source`, line and field."""
-    return tuple(Canary(line.prompt(), line.check) for line in _lines(text, source, _CanaryLine))
+def parse(text: str, source: str, kind: type[P]) -> tuple[P, ...]:
+    """The prompts of a file. Raises PromptError, naming `source`, line and field."""
+    found: dict[str, P] = {}
+    for place, prompt in json_lines(text, source, kind):
+        if prompt.id in found:
+            raise PromptError(f"{place}: id", prompt.id, "one that no line above has")
+        found[prompt.id] = prompt
+    if not 1 <= len(found) <= MOST_PROMPTS:
+        raise PromptError(source, f"{len(found)} prompts", f"1 to {MOST_PROMPTS}")
+    return tuple(found.values())
 
 
 def json_lines(text: str, source: str, kind: type[M]) -> Iterator[tuple[str, M]]:
@@ -117,17 +112,6 @@ def json_lines(text: str, source: str, kind: type[M]) -> Iterator[tuple[str, M]]
                 yield place, kind.model_validate_json(written)
             except ValidationError as error:
                 raise PromptError(*wrong_field(error, f"{place}: ")) from None
-
-
-def _lines(text: str, source: str, kind: type[Line]) -> list[Line]:
-    found: dict[str, Line] = {}
-    for place, line in json_lines(text, source, kind):
-        if line.id in found:
-            raise PromptError(f"{place}: id", line.id, "one that no line above has")
-        found[line.id] = line
-    if not 1 <= len(found) <= MOST_PROMPTS:
-        raise PromptError(source, f"{len(found)} prompts", f"1 to {MOST_PROMPTS}")
-    return list(found.values())
 
 
 def _read(name: str) -> tuple[str, str]:

@@ -35,10 +35,12 @@ def faults(canaries: Sequence[Canary]) -> tuple[Fault, ...]:
     """All that are found; empty where every checker is sound."""
     found: list[Fault] = []
     for canary in canaries:
-        for answers, wanted in ((right(canary.check), True), (spoilt(canary.check), False)):
-            for answer in answers:
-                if what := _wrong(canary.check, answer, wanted):
-                    found.append(Fault(canary.prompt.id, answer, what))
+        for answer in right(canary.check):
+            if said := canary.check.complaint(answer):
+                found.append(Fault(canary.id, answer, f"rejects what is right: {said}"))
+        for answer in spoilt(canary.check):
+            if not canary.check.complaint(answer):
+                found.append(Fault(canary.id, answer, "accepts what is wrong"))
     return tuple(found)
 
 
@@ -79,13 +81,6 @@ def spoilt(check: Check) -> Iterator[str]:
     else:
         for name in sorted(check.allowed):
             yield f"It is {check.mentions[0]}. {_call(name, {})}"
-
-
-def _wrong(check: Check, answer: str, passes: bool) -> str:
-    said = check.complaint(answer)
-    if passes:
-        return f"rejects what is right: {said}" if said else ""
-    return "" if said else "accepts what is wrong"
 
 
 def _whole(check: JsonObject) -> dict[str, object]:

@@ -43,7 +43,7 @@ class Kept:
         if path is None and not settings.server.port:
             return
         try:
-            self._folder = StateFolder.open(path or state_dir(environ) / str(settings.server.port))
+            self._folder = StateFolder(path or state_dir(environ) / str(settings.server.port))
         except ConfigError as error:
             if path is not None and getattr(error.__cause__, "errno", None) not in _DISK:
                 raise

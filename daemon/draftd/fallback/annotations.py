@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import html
 import logging
+import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from draftd.fallback.journal import Journal, Subject, Transition
 from draftd.fallback.logs import OutageLog
@@ -50,9 +51,8 @@ class Annotator:
         self._token = None if settings.grafana_token is None else settings.grafana_token.get_secret_value()
         self._journal, self._telemetry, self._instance = journal, telemetry, instance
         self._capacity, self._first_wait = capacity, first_wait
-        self._changed = threading.Condition()  # guards the queue and what closes it
-        self._waiting: deque[Transition] = deque()
-        self._until: float | None = None  # set: it closes, and has until then
+        self._waiting: queue.SimpleQueue[Transition | None] = queue.SimpleQueue()  # None: nothing more will come
+        self._until = float("inf")  # when it must have ended
         self._closing = threading.Event()
         self._deaf: Callable[[], None] = lambda: None
         self._outage = OutageLog(log)
@@ -66,54 +66,41 @@ class Annotator:
         """Sends what still waits, each once, for so many seconds; what is left is dropped. False where the thread did
         not end in time."""
         self._deaf()
-        with self._changed:
-            self._until = time.monotonic() + seconds
-            self._closing.set()
-            self._changed.notify_all()
+        self._until = time.monotonic() + seconds
+        self._closing.set()
+        self._waiting.put(None)
         if self._thread.is_alive():
             self._thread.join(seconds)
-        with self._changed:
-            left, self._waiting = len(self._waiting), deque()
-        for _ in range(left):
-            self._telemetry.annotation(DROPPED)
+        while not self._waiting.empty():
+            self._drop_oldest()
         return not self._thread.is_alive()
 
     def _heard(self, transition: Transition) -> None:
-        with self._changed:
-            full = len(self._waiting) >= self._capacity
-            if full:
-                self._waiting.popleft()
-            self._waiting.append(transition)
-            self._changed.notify_all()
-        if full:
-            self._telemetry.annotation(DROPPED)
+        if self._waiting.qsize() >= self._capacity:
+            self._drop_oldest()
+        self._waiting.put(transition)
+
+    def _drop_oldest(self) -> None:
+        with suppress(queue.Empty):  # it is being sent
+            if self._waiting.get_nowait() is not None:
+                self._telemetry.annotation(DROPPED)
 
     # its own thread
 
     def _run(self) -> None:
-        wait = self._first_wait
         while (transition := self._next()) is not None:
-            result = self._send(transition)
+            wait, last = self._first_wait, self._closing.is_set()
+            while (result := self._send(transition)) == FAILED and not last:
+                self._telemetry.annotation(FAILED)
+                last = self._closing.wait(wait)
+                wait = min(wait * 2, _LONGEST_WAIT_SECONDS)
             self._telemetry.annotation(result)
-            if result != FAILED:
-                wait = self._first_wait
-                continue
-            with self._changed:
-                again = self._until is None and len(self._waiting) < self._capacity
-                if again:
-                    self._waiting.appendleft(transition)  # it was the oldest, and is again
-                self._changed.wait_for(lambda: self._until is not None, wait)
-            if not again:
+            if result == FAILED:
                 self._telemetry.annotation(DROPPED)
-            wait = min(wait * 2, _LONGEST_WAIT_SECONDS)
 
     def _next(self) -> Transition | None:
-        """What waits longest; None once there is nothing left to do."""
-        with self._changed:
-            self._changed.wait_for(lambda: bool(self._waiting) or self._until is not None)
-            if not self._waiting or (self._until is not None and time.monotonic() >= self._until):
-                return None
-            return self._waiting.popleft()
+        """What waits longest; None once there is nothing left to do, or no time."""
+        return self._waiting.get() if time.monotonic() < self._until else None
 
     def _send(self, transition: Transition) -> str:
         first = f"{_TITLES[transition.subject]}: {transition.previous} → {transition.current}"

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, PlainSerializer, PlainValidator, ValidationError
+from pydantic import Field, PlainSerializer, PlainValidator
 
 from draftd.canaries.prompts import FrozenPrompt
 from draftd.core import PROMPT_LOOKUP, DrafterName, WorkloadClass
@@ -49,8 +49,7 @@ def frozen_baselines(path: Path | None) -> dict[StreamKey, Baseline]:
     try:
         return _Frozen.model_validate_json(path.read_text(encoding="utf-8")).baselines
     except (OSError, ValueError) as error:
-        why = explained(error) if isinstance(error, ValidationError) else error
-        raise ConfigError("fallback.baseline", str(path), f"a file of baselines ({why})") from None
+        raise ConfigError("fallback.baseline", str(path), f"a file of baselines ({explained(error)})") from None
 
 
 class ProbeBaselines(Document):

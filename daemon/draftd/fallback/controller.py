@@ -1,20 +1,20 @@
-"""The fallback's controller: one thread that looks at all there is, moves the ladder, and does what follows from it.
+"""The fallback's controller: it looks at all there is, moves the ladder, and does what follows from it.
 
-Alerts, operators and the service ask here, the engine reports here. A step down is saved before it is made, a step up
-after it: a process that is killed in between comes back as it was, or one step safer.
+A thread of its own looks now and then. Alerts, operators and the service ask on theirs, each with a look that follows;
+one at a time. The engine reports here. A step down is saved before it is made, a step up after it: a process that is
+killed in between comes back as it was, or one step safer.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from draftd.core import DrafterName, FallbackLevel
 from draftd.engine.loop import EngineWorker
@@ -23,14 +23,14 @@ from draftd.fallback.baselines import frozen_baselines
 from draftd.fallback.journal import Journal, Subject
 from draftd.fallback.ladder import Cause, Hold, LadderLevel, LadderSettings, LevelInForce, Signal, highest, move
 from draftd.fallback.leases import Applied, Lease, Notice
-from draftd.fallback.loaded_drafters import LoadedDrafters, StepUp, missing_drafters
+from draftd.fallback.loaded_drafters import LoadedDrafters, missing_drafters
 from draftd.fallback.logs import OutageLog
 from draftd.fallback.probe_runner import ProbeRunner
 from draftd.fallback.probe_schedule import ProbeSchedule
 from draftd.fallback.probes import CanaryReport, ProbeReport
 from draftd.fallback.saved_state import SavedState
 from draftd.fallback.seams import FallbackTelemetry
-from draftd.fallback.signal_feed import MachineFeed, RequestFeed, SignalFeed, SteadyClock
+from draftd.fallback.signal_feed import Failed, MachineFeed, RequestFeed, SteadyClock
 from draftd.fallback.signals import Guard
 from draftd.fallback.store import StateStore
 from draftd.hardware.state import HardwareView
@@ -39,11 +39,8 @@ from draftd.threads import lasting
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 _ANSWER_SECONDS = 5.0  # an answer takes so long at most: a look takes milliseconds, and saving may take a second
 _RETRY_SECONDS = 1.0
-_CAPACITY = 64  # requests that may wait for the next look
 _LONGEST_SLEEP = 1.0
 _LOOK_BACK = 1024  # transitions, for the last one of the level
 _OTHER_DRAFT = "it is another draft: what was learnt from the old one is forgotten"
@@ -105,24 +102,20 @@ class Controller:
         self._limits = LadderSettings.of(settings)
         self._saved_state = SavedState(store, self._levels, telemetry, runner.baselines)
         saved = self._saved_state.restore(now)
-        frozen = frozen_baselines(settings.baseline)
-        known = {**saved.baselines, **frozen}
-        guard = Guard.new(settings, known, quality=saved.quality, position=saved.ladder.position)
-        machine = MachineFeed(hardware, self._clock.monotonic)
-        self._feed = SignalFeed(
-            requests, machine, guard, self._levels, self._clock, judge=settings.guard, frozen=frozen
-        )
+        self._frozen = frozen_baselines(settings.baseline)
+        known = {**saved.baselines, **self._frozen}
+        self._guard = Guard.new(settings, known, quality=saved.quality, position=saved.ladder.position)
+        self._machine = MachineFeed(hardware, self._clock.monotonic)
         self._schedule = ProbeSchedule(runner, engine, self._levels, settings, self._limits, now)
-        self._step_up = StepUp(drafters, self._levels, again_seconds=self._limits.cooldown)
         self._ladder, self._leases = saved.ladder, saved.leases
         self._signals: tuple[Signal, ...] = ()
-        in_force.restore(self._ladder.position, self._ladder.signal)
+        in_force.position = self._ladder.position
         self._reconcile()
         drafters.hold(in_force.level)
         self._state = self._shown()
         self._sleep = min(_LONGEST_SLEEP, settings.window_seconds / 10, settings.cooldown_seconds / 4)
-        self._lock = threading.Lock()  # guards what waits
-        self._waiting: list[tuple[Callable[[float], Any], Future[Any]]] = []
+        self._lock = threading.Lock()  # guards all of it but the state that is shown
+        self._reloads: list[tuple[Future[int], bool, Future[int]]] = []  # is being read, forget, and who waits for it
         self._closing = threading.Event()
         self._outage = OutageLog(log)
         self._thread = lasting("draftd-fallback", self._run, self._closing)
@@ -133,8 +126,7 @@ class Controller:
 
     def close(self, seconds: float) -> bool:
         """Moves no more, and saves what is. False where the thread did not end in time: it is left behind."""
-        with self._lock:
-            self._closing.set()
+        self._closing.set()
         self._requests.woken.set()
         if self._thread.ident is not None:
             self._thread.join(seconds)
@@ -144,37 +136,26 @@ class Controller:
         """As of the last look."""
         return self._state
 
-    # What is asked for from outside; the inner functions run on the controller's thread.
+    # What is asked for from outside. Raises QueueFull where it cannot be done soon, NotServing once it is closed.
 
     def notices(self, notices: Sequence[Notice]) -> list[Applied]:
-        """What became of each; it is obeyed then, and on the disk unless the state says why not. Raises QueueFull where
-        that cannot be done soon, NotServing when the controller ends."""
-        taken = tuple(notices)
-
-        def apply(now: float) -> list[Applied]:
-            results: list[Applied] = []
-            for notice in taken:
+        """What became of each; it is obeyed then, and on the disk unless the state says why not."""
+        results: list[Applied] = []
+        with self._asked() as now:
+            for notice in notices:
                 self._leases, applied = self._leases.apply(notice, now, self._lease_seconds)
                 results.append(applied)
-            return results
-
-        return self._answer(apply)
+        return results
 
     def polled(self, firing: Sequence[Notice]) -> None:
-        """What the source of alerts lists as firing; this does not wait for what follows. Raises QueueFull or
-        NotServing."""
-        listed = tuple(firing)
-
-        def reconcile(now: float) -> None:
-            self._leases = self._leases.reconcile(listed, now, self._lease_seconds)
-
-        self._ask(reconcile)
+        """What the source of alerts lists as firing."""
+        with self._asked() as now:
+            self._leases = self._leases.reconcile(firing, now, self._lease_seconds)
 
     def hold(self, level: FallbackLevel, expires_in: float | None) -> None:
         """Down it is obeyed when this returns; up as soon as the weights are there. `expires_in` is in seconds; None is
-        until it is released. Raises QueueFull or NotServing."""
-
-        def begin(now: float) -> None:
+        until it is released."""
+        with self._asked() as now:
             held, until = self._ladder.hold, None if expires_in is None else now + expires_in
             before = self._ladder.position if held is None else held.before
             hold = Hold(highest(self._levels, level), until, before)
@@ -182,127 +163,145 @@ class Controller:
             if hold.position == self._ladder.position:
                 self._note("hold", hold.evidence)
 
-        self._answer(begin)
-
     def release(self) -> bool:
-        """Whether there was a hold. Raises QueueFull or NotServing."""
-
-        def end(now: float) -> bool:
+        """Whether there was a hold."""
+        with self._asked() as now:
             hold = self._ladder.hold
             if hold is None or hold.released:
                 return False
             self._ladder = replace(self._ladder, hold=replace(hold, until=now, released=True))
-            return True
-
-        return self._answer(end)
+        return True
 
     def probe(self) -> Future[ProbeReport]:
-        """Tries the level above. Ends in NotNow where there is none, or while something is tried out. Raises QueueFull
-        or NotServing."""
-        return self._begin(lambda now: self._schedule.probe_now(self._ladder, now))
+        """Tries the level above. Raises NotNow where there is none, or while something is tried out."""
+        with self._asked() as now:
+            running = self._schedule.probe_now(self._ladder, now)
+        running.add_done_callback(self._wake)
+        return running
 
     def canaries(self) -> Future[CanaryReport]:
-        """Runs the canaries. Ends in NotNow while something is tried out. Raises QueueFull or NotServing."""
-        return self._begin(self._schedule.canaries_now)
+        """Runs the canaries. Raises NotNow while something is tried out."""
+        with self._asked() as now:
+            running = self._schedule.canaries_now(now)
+        running.add_done_callback(self._wake)
+        return running
 
     def reload_draft(self, *, forget: bool = False) -> Future[int]:
-        """Reads the draft's weights anew; ends with their bytes, once requests of the old ones count no more. The
-        baselines that were learnt of them stay, which the new ones must meet, unless `forget` says that this is another
-        draft. Raises QueueFull or NotServing."""
-
-        def reloaded(size: int, now: float) -> int:
-            self._feed.anew(self._ladder.position, now)
-            if forget:
-                self._feed.forget()
-                self._schedule.forget(now)
-                self._note("reload", _OTHER_DRAFT)
-                log.info("the draft was read again: %s", _OTHER_DRAFT)
-            self._schedule.reloaded(now)
-            return size
-
-        done: Future[int] = Future()
-        _end_as(done, self._engine.reload_draft(), lambda size: self._ask(partial(reloaded, size)))
+        """Reads the draft's weights anew, and never waits; ends with their bytes, once requests of the old ones count
+        no more. The baselines that were learnt of them stay, which the new ones must meet, unless `forget` says that
+        this is another draft."""
+        read, done = self._engine.reload_draft(), Future[int]()
+        self._reloads.append((read, forget, done))
+        read.add_done_callback(self._wake)  # on the engine's thread, which must not wait for a look
         return done
 
-    def _ask(self, what: Callable[[float], Any]) -> Future[Any]:
-        """Ends with what `what` returns or raises, after the look that follows; where that is a future, as that one
-        does. Raises NotServing once it is closed, QueueFull when too much waits."""
-        future: Future[Any] = Future()
-        with self._lock:
+    @contextmanager
+    def _asked(self) -> Iterator[float]:
+        """What is asked is done within, at the ladder's time that it gives; a look at its end obeys it and saves it."""
+        if not self._lock.acquire(timeout=_ANSWER_SECONDS):
+            raise QueueFull("the fallback is busy", retry_after=_RETRY_SECONDS)
+        try:
             if self._closing.is_set():
                 raise NotServing("the daemon is stopping")
-            if len(self._waiting) >= _CAPACITY:
-                raise QueueFull(f"{_CAPACITY} calls already wait for the fallback", retry_after=_RETRY_SECONDS)
-            self._waiting.append((what, future))
+            now = self._clock()
+            yield now
+            if (failed := self._looked(now)) is not None:
+                raise failed
+        finally:
+            self._lock.release()
+
+    def _wake(self, _: Future[Any]) -> None:
         self._requests.woken.set()
-        return future
 
-    def _answer(self, what: Callable[[float], T]) -> T:
-        """`_ask`, and waits for it. Raises QueueFull too where that takes too long; it is done all the same then."""
-        try:
-            answer: T = self._ask(what).result(_ANSWER_SECONDS)
-            return answer
-        except TimeoutError:
-            raise QueueFull("the fallback is busy", retry_after=_RETRY_SECONDS) from None
-
-    def _begin(self, what: Callable[[float], Future[T]]) -> Future[T]:
-        """`_ask`; what it shows is looked at when it ends."""
-        done = self._ask(what)
-        done.add_done_callback(lambda _: self._requests.woken.set())
-        return done
-
-    # The controller's thread. Times are the ladder's clock; `now` never goes back. Nothing waits for the engine.
+    # All below holds the lock. Times are the ladder's clock; `now` never goes back. Nothing waits for the engine.
 
     def _run(self) -> None:
         while not self._closing.is_set():
             self._requests.woken.wait(self._sleep)
             self._requests.woken.clear()
             self.tick()
-        self.tick()  # answers what was asked meanwhile, and saves
+        self.tick()  # saves what was asked meanwhile
 
     def tick(self) -> None:
-        """One look, and what follows. The thread's own; without a thread, a test's."""
+        """One look, and what follows."""
         with self._lock:
-            waiting, self._waiting = self._waiting, []
-        now = self._clock()
-        answers: list[Future[Any]] = [Future() for _ in waiting]
-        for answer, (what, _) in zip(answers, waiting, strict=True):
-            _end(answer, partial(what, now))
+            self._looked(self._clock())
+
+    def _looked(self, now: float) -> QueueFull | None:
+        """One look, and what follows; the error where that fails: nothing of it is in force yet, nor saved."""
+        reloads = [one for one in self._reloads if one[0].done()]
+        failed: QueueFull | None = None
         try:
+            for read, forget, _ in reloads:
+                if read.exception() is None:
+                    self._reloaded(forget, now)
             self._look(now)
             self._state = self._shown()
             self._outage.ended()
         except Exception as error:
             text = "a check of the fallback failed; it continues, and further failures are not logged"
             self._outage.began(text, level=logging.ERROR, error=error)
-            answers = [_not_looked() for _ in waiting]  # nothing of it is in force yet, nor on the disk
-        for answer, (_, future) in zip(answers, waiting, strict=True):
-            _end_as(future, answer)
+            failed = QueueFull("a check of the fallback failed; the log says why", retry_after=_RETRY_SECONDS)
+        for one in reloads:
+            self._reloads.remove(one)
+            read, _, done = one
+            with suppress(InvalidStateError):  # its caller has given up
+                if (why := failed or read.exception()) is not None:
+                    done.set_exception(why)
+                else:
+                    done.set_result(read.result())
+        return failed
+
+    def _reloaded(self, forget: bool, now: float) -> None:
+        self._guard = self._guard.stepped(now, self._ladder.position)
+        if forget:
+            self._guard = self._guard.forget(self._frozen)
+            self._schedule.forget(now)
+            self._note("reload", _OTHER_DRAFT)
+            log.info("the draft was read again: %s", _OTHER_DRAFT)
+        self._schedule.reloaded(now)
 
     def _look(self, now: float) -> None:
         """Takes in all there is, and takes one step at most."""
         self._drafters.refresh()
-        self._feed.look(now)
-        report = self._schedule.collect(now)
-        if isinstance(report, CanaryReport):
-            self._feed.canaries(report)
+        self._observe(now)
+        if (report := self._schedule.collect(now)) is not None:
+            self._guard = self._guard.canaries(report)
         self._leases = self._leases.expire(now)
-        self._signals = (*self._borne_out(self._feed.signals(now), now), *self._leases.signals())
+        self._signals = (*self._borne_out(self._guard.signals(now), now), *self._leases.signals())
         self._move(now)
         self._schedule.consider(self._ladder, self._signals, now)
         self._save(now)
+
+    def _observe(self, now: float) -> None:
+        """Takes in requests, failures and the machine. Only requests of the level in force count, that began since it
+        is so."""
+        guard, level = self._guard, self._in_force.level
+        for event in self._requests.take():
+            at = min(self._clock.of(event.at), now)
+            if isinstance(event, Failed):
+                guard = guard.failed(event.cause, at)
+            elif (
+                event.level is level.kind
+                and event.max_draft_tokens <= level.max_draft_tokens
+                and self._clock.of(event.arrival) >= guard.since
+            ):
+                guard = guard.finished(at, event.drafter, event.workload, event.counts)
+        if (reading := self._machine.reading()) is not None:
+            guard = guard.machine(reading, now)
+        self._guard = guard.advance(now)
 
     def _borne_out(self, signals: Sequence[Signal], now: float) -> Sequence[Signal]:
         """Drift asks for nothing until a probe of the level in force was made. Where frozen prompts are accepted as
         ever, the traffic has changed: its baseline is learnt anew."""
         drift = next((signal for signal in signals if signal.cause is Cause.ACCEPTANCE_DRIFT), None)
-        kind = None if drift is None else self._feed.guard.drifted(now)
+        kind = None if drift is None else self._guard.drifted(now)
         if drift is None or kind is None:
             self._schedule.traffic_changed(None, now)
             return signals
         changed = self._schedule.traffic_changed(replace(self._in_force.level, drafter=kind[0]), now)
         if changed:
-            self._feed.guard = self._feed.guard.relearn(kind)
+            self._guard = self._guard.relearn(kind)
             why = "frozen prompts are accepted as before: the traffic has changed, its baseline is learnt again"
             self._note("traffic_changed", f"{drift.evidence}; {why}")
         return signals if changed is False else [one for one in signals if one is not drift]
@@ -311,26 +310,24 @@ class Controller:
         permit = self._schedule.permit(self._ladder, now)
         before, after = self._ladder, move(self._ladder, self._levels, self._signals, permit, self._limits, now)
         position, signal = after.position, after.signal
-        down = position > before.position
-        if position < before.position and not self._step_up.ready(before.position, position, now):
+        level, down = self._levels[position], position > before.position
+        if position < before.position and not self._drafters.ready(level, now, self._limits.cooldown):
             return  # the ladder is as it was: the next move is the same, unless a signal speaks against it
         self._ladder = after
         if before.hold is not None and after.hold is None:
             self._note("release", "by an operator" if before.hold.released else "the hold's time is over")
         if position == before.position or signal is None:
-            self._step_up.give_up(position)
+            self._drafters.hold(level)
             return
-        self._feed.anew(position, now)
+        self._guard = self._guard.stepped(now, position)
         self._schedule.stepped(now)
         if down:
             self._save(now)
         self._in_force.move(position, signal)
-        self._telemetry.transition(self._levels[before.position].kind, self._levels[position].kind, signal.cause)
+        self._telemetry.transition(self._levels[before.position].kind, level.kind, signal.cause)
         if down and signal.hard:
             self._lower(position, signal)
-        self._drafters.hold(self._levels[position])
-        if down and signal.hard:
-            self._drafters.revoke()
+        self._drafters.hold(level, revoke=down and signal.hard)
         if not down:
             self._save(now)
 
@@ -347,7 +344,7 @@ class Controller:
             log.warning("running requests keep their plans: %s", error)
 
     def _save(self, now: float) -> None:
-        guard = self._feed.guard
+        guard = self._guard
         self._saved_state.keep(now, self._ladder, leases=self._leases, baselines=guard.learnt(), quality=guard.quality)
 
     def _reconcile(self) -> None:
@@ -381,32 +378,7 @@ class Controller:
             state_file=self._saved_state.path,
             unsaved=self._saved_state.unsaved,
             missing=missing_drafters(self._levels, self._engine),
-            drift=self._feed.guard.drift(),
+            drift=self._guard.drift(),
             probe=self._schedule.probed,
             canaries=self._schedule.tested,
         )
-
-
-def _not_looked() -> Future[Any]:
-    failed: Future[Any] = Future()
-    failed.set_exception(QueueFull("a check of the fallback failed; the log says why", retry_after=_RETRY_SECONDS))
-    return failed
-
-
-def _end(done: Future[T], made: Callable[[], T | Future[T]]) -> None:
-    """Ends it with what `made` returns or raises, unless the caller has given up."""
-    with suppress(InvalidStateError):
-        try:
-            found = made()
-        except BaseException as error:
-            done.set_exception(error)
-            return
-        if isinstance(found, Future):
-            _end_as(done, found)
-        else:
-            done.set_result(found)
-
-
-def _end_as(done: Future[T], first: Future[Any], then: Callable[[Any], Any] = lambda found: found) -> None:
-    """Ends as the first one does, or with what `then` makes of its result."""
-    first.add_done_callback(lambda ended: _end(done, lambda: then(ended.result())))

@@ -120,40 +120,26 @@ def configured_ladder(settings: Settings) -> tuple[LadderLevel, ...]:
 
 class LevelInForce:
     """Which level of `ladder` is in force: what plans ask for as their ceiling; the top at first. Each change is
-    recorded. One thread moves it, any thread may ask."""
+    recorded. One caller at a time moves it, any thread may ask."""
 
     def __init__(self, ladder: Sequence[LadderLevel], journal: Journal | None = None) -> None:
         self.ladder = tuple(ladder)
+        self.position = 0  # from the top; set without `move` where an earlier run was, for nothing has changed
         self._journal = journal if journal is not None else Journal()
-        self._now: tuple[int, Signal | None] = (0, None)
-
-    @property
-    def position(self) -> int:
-        """Counted from the top, 0."""
-        return self._now[0]
-
-    @property
-    def signal(self) -> Signal | None:
-        """What the last change was made for; None until there was one."""
-        return self._now[1]
 
     @property
     def level(self) -> LadderLevel:
-        return self.ladder[self._now[0]]
+        return self.ladder[self.position]
 
     def move(self, position: int, signal: Signal) -> bool:
-        """Acts on the next plan. False where that level is in force already: its first cause is kept."""
+        """Acts on the next plan. False where that level is in force already."""
         before, after = self.level, self.ladder[position]
-        if position == self._now[0]:
+        if position == self.position:
             return False
-        self._now = position, signal
+        self.position = position
         self._journal.record(Subject.LEVEL, before.label, after.label, signal.cause, signal.evidence)
         log.info("level %s, was %s: %s", after.label, before.label, signal.text)
         return True
-
-    def restore(self, position: int, signal: Signal | None) -> None:
-        """Back to where an earlier run was: no transition, for nothing has changed."""
-        self._now = position, signal
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +173,12 @@ class Hold:
     def evidence(self) -> str:
         if self.until is None:
             return "by an operator, until it is released"
-        return f"by an operator, until {datetime.fromtimestamp(self.until, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        return f"by an operator, until {dated(self.until)}"
+
+
+def dated(seconds: float) -> str:
+    """A time since 1970, for people."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,16 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from typing import Annotated
+
+from pydantic import Field
 
 from draftd.core import FallbackLevel
-from draftd.fallback.ladder import Cause, Signal
+from draftd.fallback.ladder import Cause, Signal, dated
 
 _MOST = 256  # leases held, and ends remembered
+
+Moment = Annotated[float, Field(ge=0, le=253_402_300_799)]  # from 1970 to the year 9999, the last one that has a date
 
 
 class Applied(enum.StrEnum):
@@ -35,7 +39,7 @@ class Notice:
     name: str
     fingerprint: str
     firing: bool
-    starts_at: float
+    starts_at: Moment
     level: FallbackLevel
     hard: bool = False
 
@@ -50,7 +54,7 @@ class Lease:
 
     @property
     def signal(self) -> Signal:
-        evidence = f"{self.notice.name} has fired since {_date(self.notice.starts_at)}"
+        evidence = f"{self.notice.name} has fired since {dated(self.notice.starts_at)}"
         return Signal(Cause.ALERT, self.notice.level, evidence, self.notice.hard)
 
 
@@ -59,7 +63,7 @@ class Leases:
     """By fingerprint: the leases, and when an alert that has ended began. 256 of each at most."""
 
     held: Mapping[str, Lease] = field(default_factory=dict)
-    ended: Mapping[str, float] = field(default_factory=dict)
+    ended: Mapping[str, Moment] = field(default_factory=dict)
 
     def apply(
         self, notice: Notice, now: float, lease_seconds: float, *, polled: bool = False
@@ -120,11 +124,3 @@ class Leases:
         while len(ended) > _MOST:
             del ended[next(iter(ended))]  # the one that ended first
         return Leases(held, ended)
-
-
-def _date(seconds: float) -> str:
-    """A sender may have any clock, and not every one of its times has a date."""
-    try:
-        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    except (ValueError, OverflowError, OSError):
-        return "a time that has no date"

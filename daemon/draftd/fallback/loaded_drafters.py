@@ -32,7 +32,7 @@ def needed(level: LadderLevel) -> frozenset[DrafterName]:
 
 
 class LoadedDrafters:
-    """Any thread; only `borrow` waits. `clock` is monotonic."""
+    """Any thread, one caller at a time of `ready`; only `borrow` waits. `clock` is monotonic."""
 
     def __init__(
         self,
@@ -50,24 +50,42 @@ class LoadedDrafters:
         self._asked: frozenset[DrafterName] | None = None  # of the engine, last
         self._answer: Future[int] | None = None
         self._failed_at: float | None = None
+        self._step_up: tuple[LadderLevel, Future[int], float] | None = None  # what loads for it, and until when
+        self._no_step_before = float("-inf")
 
-    def hold(self, level: LadderLevel) -> None:
-        """This level's weights, and no more than them and what is borrowed."""
+    def hold(self, level: LadderLevel, *, revoke: bool = False) -> None:
+        """This level's weights, and no more than them and what is borrowed. There is no step up any more. With `revoke`
+        what is borrowed now is released too: its borrowers' requests go on autoregressively."""
+        self._step_up = None
         with self._lock:
             self._own, self._ahead = needed(level), frozenset()
+            if revoke:
+                self._revoked = Counter(self._borrowed)
             self._ask(retry=False)
 
-    def revoke(self) -> None:
-        """What is borrowed now is released too: its borrowers' requests go on autoregressively."""
+    def ready(self, level: LadderLevel, now: float, again_seconds: float) -> bool:
+        """Whether the weights for a step up to `level` are there; loading begins when they are first asked for, and
+        they are held until `hold` is called. Where they cannot be had they are released, and nothing is tried again for
+        `again_seconds`. `now` is any clock."""
+        if now < self._no_step_before:
+            return False
+        if self._step_up is None or self._step_up[0] != level:
+            with self._lock:
+                self._ahead = needed(level)
+                self._step_up = level, self._ask(retry=True), now + LOAD_SECONDS
+        _, answer, deadline = self._step_up
+        if not answer.done() and now < deadline:
+            return False
+        self._step_up = None
+        error = answer.exception() if answer.done() else TimeoutError("they took too long")
+        if error is None or isinstance(error, (NotServing, QueueFull)):
+            return error is None  # else the engine has no time: that says nothing of the draft
+        log.warning("no step up to %s: its drafter cannot be loaded: %s", level.label, error)
+        self._no_step_before = now + again_seconds
         with self._lock:
-            self._revoked = Counter(self._borrowed)
+            self._ahead = frozenset()
             self._ask(retry=False)
-
-    def prepare(self, level: LadderLevel) -> Future[int]:
-        """This level's weights too, until `hold` is called. The future ends when they are there."""
-        with self._lock:
-            self._ahead = needed(level)
-            return self._ask(retry=True)
+        return False
 
     @contextlib.contextmanager
     def borrow(self, drafter: DrafterName | None) -> Iterator[None]:
@@ -116,41 +134,6 @@ class LoadedDrafters:
         self._failed_at = None if error is None else self._clock()
         if error is not None and not isinstance(error, (NotServing, QueueFull)):
             log.warning("weights of %s cannot be held: %s", ", ".join(sorted(self._own)) or "no drafter", error)
-
-
-class StepUp:
-    """The weights that a step up waits for. One thread's. Times are the ladder's clock. After a failure nothing is
-    tried again for `again_seconds`."""
-
-    def __init__(self, drafters: LoadedDrafters, ladder: Sequence[LadderLevel], *, again_seconds: float) -> None:
-        self._drafters, self._ladder, self._again = drafters, tuple(ladder), again_seconds
-        self._loading: tuple[int, Future[int], float] | None = None  # for which position, and until when
-        self._not_before = float("-inf")
-
-    def ready(self, position: int, target: int, now: float) -> bool:
-        """Whether the target's weights are there; loading begins when they are first asked for. Where they cannot be
-        had, what was loaded for them beside those of `position` is released."""
-        if now < self._not_before:
-            return False
-        if self._loading is None or self._loading[0] != target:
-            self._loading = target, self._drafters.prepare(self._ladder[target]), now + LOAD_SECONDS
-        _, answer, deadline = self._loading
-        if not answer.done() and now < deadline:
-            return False
-        error = answer.exception() if answer.done() else TimeoutError("they took too long")
-        if error is None or isinstance(error, (NotServing, QueueFull)):
-            self._loading = None
-            return error is None  # else the engine has no time: that says nothing of the draft
-        log.warning("no step up to %s: its drafter cannot be loaded: %s", self._ladder[target].label, error)
-        self._not_before = now + self._again
-        self.give_up(position)
-        return False
-
-    def give_up(self, position: int) -> None:
-        """There is no step up any more: releases what was loaded for it."""
-        if self._loading is not None:
-            self._loading = None
-            self._drafters.hold(self._ladder[position])
 
 
 def why_missing(drafter: DrafterName | None, engine: EngineWorker) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 
 class OutageLog:
-    """Logs what does not work once, until it works again. One thread's."""
+    """Logs what does not work once, until it works again. One caller at a time."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 
-from draftd.canaries.prompts import FrozenPrompt
+from draftd.canaries.prompts import FrozenPrompt, Messages, folded
 from draftd.core import (
     DecodeMode,
     DecodePlan,
@@ -31,7 +31,7 @@ from draftd.core import (
 from draftd.engine.loop import EngineWorker
 from draftd.errors import DraftdError
 from draftd.fallback.ladder import LadderLevel
-from draftd.fallback.probes import Divergence
+from draftd.fallback.probes import Divergence, ProbedPrompt
 from draftd.models.tokenizer import Tokenizer
 
 STOPPING = "the daemon is stopping"
@@ -57,39 +57,34 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """One prompt's answers, autoregressive and drafted, and where the second leaves the first."""
+class Compared(ProbedPrompt):
+    """With the answers' tokens, autoregressive and drafted."""
 
-    reference: Answer
-    drafted: Answer
-    divergence: Divergence | None
+    reference: tuple[int, ...] = ()
+    drafted: tuple[int, ...] = ()
 
 
 def render(prompt: FrozenPrompt, tokenizer: Tokenizer) -> tuple[int, ...]:
     """Token ids, ready for the answer: by the model's chat template; as plain text where it has none, or where its
     template takes neither a system message nor one that is put in front of the user's own."""
-    system = "\n\n".join(text for role, text in prompt.messages if role == "system")
-    rest = [(role, text) for role, text in prompt.messages if role != "system"]
+    chat = folded(prompt.chat)
     if tokenizer.has_chat_template:
-        folded = [(rest[0][0], f"{system}\n\n{rest[0][1]}"), *rest[1:]] if system else rest
-        for messages in (prompt.messages, tuple(folded)):
+        for messages in (prompt.chat, chat):
             try:
                 return tuple(tokenizer.render_chat([{"role": role, "content": text} for role, text in messages]))
             except Exception:  # templates raise on what they do not take, each in its own way
                 continue
-    return tuple(tokenizer.encode("".join(f"{text}\n\n" for text in (system, *(text for _, text in rest)) if text)))
+    return tuple(tokenizer.encode("".join(f"{text}\n\n" for _, text in chat)))
 
 
 class ProbeRequests:
     """One thread asks; any thread may abort it."""
 
-    def __init__(
-        self, engine: EngineWorker, borrow: Borrow, seconds: float, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, engine: EngineWorker, borrow: Borrow, seconds: float) -> None:
         """`seconds`: how long one answer may take, its time in the queue included."""
-        self._engine, self._borrow, self._seconds, self._clock = engine, borrow, seconds, clock
+        self._engine, self._borrow, self._seconds = engine, borrow, seconds
         self._numbers = itertools.count(1)
-        self._references: dict[FrozenPrompt, Answer] = {}
+        self._references: dict[tuple[Messages, int], Answer] = {}  # by what is asked, and for how many tokens
         self._target = ""  # whose references these are
         self._lock = threading.Lock()
         self._running: tuple[str, _Sink] | None = None
@@ -127,29 +122,30 @@ class ProbeRequests:
                 if ended := reached():
                     return found, ended
                 reference, drafted = self._reference(prompt, origin), self._drafted(prompt, level, origin)
-                found.append(Compared(reference, drafted, self._divergence(reference, drafted)))
+                divergence = self._divergence(reference, drafted)
+                found.append(Compared(prompt.id, drafted.counts, divergence, reference.tokens, drafted.tokens))
         return found, ""
 
     def _limits(self, seconds: float, patience: float) -> Callable[[], str]:
         """Asked between two prompts, when the run itself has nothing in the queue: why it must end now; empty where it
         may go on. Waits where there is patience left."""
-        until = self._clock() + seconds
+        until = time.monotonic() + seconds
 
         def reached() -> str:
             nonlocal patience
             while True:
                 if self.stopping.is_set():
                     return STOPPING
-                if self._clock() >= until:
+                if time.monotonic() >= until:
                     return f"it took longer than {seconds:g} s"
                 if not self._engine.status().queued:
                     return ""
-                looked = self._clock()
+                looked = time.monotonic()
                 self.stopping.wait(_LOOK_AGAIN_SECONDS)
                 waiting = self._engine.status().queued
                 if waiting and patience <= 0:
                     return f"it gave way to {waiting} waiting request{'s' if waiting > 1 else ''}"
-                patience -= self._clock() - looked
+                patience -= time.monotonic() - looked
 
         return reached
 
@@ -159,11 +155,11 @@ class ProbeRequests:
         if (target := f"{info.model} {info.weight_bytes}") != self._target:
             self._references.clear()  # as many as there are frozen prompts, then
             self._target = target
-        kept = self._references.get(prompt)
+        kept = self._references.get(asked := (prompt.chat, prompt.max_tokens))
         if kept is None:
             level, reason = FallbackLevel.AUTOREGRESSIVE, f"{origin.value}: what is compared with"
             plan = DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, level, origin.value, reason)
-            kept = self._references[prompt] = self._ask(prompt, plan, origin)
+            kept = self._references[asked] = self._ask(prompt, plan, origin)
         return kept
 
     def _drafted(self, prompt: FrozenPrompt, level: LadderLevel, origin: Origin) -> Answer:
@@ -200,7 +196,7 @@ class ProbeRequests:
             tokens = render(prompt, self._engine.tokenizer)
         except Exception as error:
             raise Unanswered(f"{prompt.id} cannot be tokenised: {error}") from None
-        now, sink = self._clock(), _Sink()
+        now, sink = time.monotonic(), _Sink()
         request = DecodeRequest(
             id=f"draftd-{origin.value}-{next(self._numbers)}",
             prompt=tokens,

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from draftd.canaries.prompts import Canary, FrozenPrompts
@@ -25,7 +26,6 @@ from draftd.fallback.probe_requests import STOPPING, Borrow, Compared, ProbeRequ
 from draftd.fallback.probes import (
     CanaryOutcome,
     CanaryReport,
-    ProbedPrompt,
     ProbeReport,
     Verdict,
     judge_canaries,
@@ -64,15 +64,14 @@ class ProbeRunner:
         in_force: LevelInForce,
         prompts: FrozenPrompts | None = None,
         limits: ProbeLimits | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`borrow` holds a drafter's weights. `prompts`: the package's own, where none are given; raises
         PromptError where those are broken."""
         self._engine, self._settings, self._telemetry = engine, settings, telemetry
-        self._in_force, self._clock = in_force, clock
+        self._in_force = in_force
         self._prompts = FrozenPrompts.shipped() if prompts is None else prompts
         self._limits = limits or ProbeLimits()
-        self._requests = ProbeRequests(engine, borrow, self._limits.answer, clock)
+        self._requests = ProbeRequests(engine, borrow, self._limits.answer)
         self.baselines = ProbeBaselines.of(self._prompts.probe)
         self._lock = threading.Lock()  # guards the run
         self._thread: threading.Thread | None = None  # of the run that is under way
@@ -90,20 +89,13 @@ class ProbeRunner:
             self._give_up()
         return not thread.is_alive()
 
-    @property
-    def busy(self) -> bool:
-        return self._thread is not None
-
     def probe(self, level: LadderLevel, *, learn: bool = False) -> Future[ProbeReport]:
         """Tries `level` out. With `learn`, while all is well: where it is good, later ones of the same drafter are
         compared with it. Raises NotNow while a run is under way, and where the level drafts nothing, or its drafter
         cannot be had."""
         self._check(level)
-        return self._begin(
-            lambda: self._probe(level, learn),
-            lambda why: ProbeReport(level, Verdict.FAILED, why),
-            self._telemetry.probe,
-        )
+        failed = ProbeReport(level, Verdict.FAILED, "")
+        return self._begin(lambda: self._probe(level, learn), failed, self._telemetry.probe)
 
     def canaries(self) -> Future[CanaryReport]:
         """Raises NotNow while a run is under way, and where nothing can be drafted."""
@@ -113,12 +105,8 @@ class ProbeRunner:
             at_hand = (one for one in drafting if not why_missing(one.drafter, self._engine))
             level = next(at_hand, drafting[0] if drafting else level)
         self._check(level)
-
-        return self._begin(
-            lambda: self._canaries(level),
-            lambda why: CanaryReport(Verdict.FAILED, why),
-            lambda report: self._telemetry.canaries(level.kind, report),
-        )
+        failed = CanaryReport(Verdict.FAILED, "")
+        return self._begin(lambda: self._canaries(level), failed, partial(self._telemetry.canaries, level.kind))
 
     def _check(self, level: LadderLevel) -> None:
         if level.drafter is None:
@@ -126,10 +114,8 @@ class ProbeRunner:
         if why := why_missing(level.drafter, self._engine):
             raise NotNow(f"nothing is drafted at {level.label}: {why}")
 
-    def _begin(
-        self, work: Callable[[], Report], failed: Callable[[str], Report], tell: Callable[[Report], None]
-    ) -> Future[Report]:
-        """`work` makes the report, `failed` the one where that went wrong; `tell` hears of it."""
+    def _begin(self, work: Callable[[], Report], failed: Report, tell: Callable[[Report], None]) -> Future[Report]:
+        """`work` makes the report; where that goes wrong it is `failed`, with the reason. `tell` hears of it."""
         future: Future[Report] = Future()
         future.set_running_or_notify_cancel()  # it cannot be taken back: who asks no more may forget it
 
@@ -138,7 +124,15 @@ class ProbeRunner:
                 future.set_result(report)
 
         def run() -> None:
-            report = self._reported(work, failed)
+            began = time.monotonic()
+            try:
+                report = work()
+            except (Unanswered, DraftdError) as error:
+                report = replace(failed, reason=str(error))
+            except Exception as error:
+                log.warning("a probe or a run of the canaries failed", exc_info=error)
+                report = replace(failed, reason=f"{type(error).__name__}: {error}")
+            report = replace(report, seconds=time.monotonic() - began)
             tell(report)
             with self._lock:
                 self._thread = None
@@ -150,32 +144,16 @@ class ProbeRunner:
             if self._thread is not None:
                 raise NotNow("a probe or a run of the canaries is under way")
             self._thread = threading.Thread(target=run, name="draftd-probe", daemon=True)
-            self._give_up = lambda: end(failed(STOPPING))
+            self._give_up = lambda: end(replace(failed, reason=STOPPING))
             self._thread.start()
         return future
 
     # the run's own thread
 
-    def _reported(self, work: Callable[[], Report], failed: Callable[[str], Report]) -> Report:
-        """Never raises: whatever goes wrong is in the report."""
-        began = self._clock()
-        try:
-            report = work()
-        except (Unanswered, DraftdError) as error:
-            report = failed(str(error))
-        except Exception as error:
-            log.warning("a probe or a run of the canaries failed", exc_info=error)
-            report = failed(f"{type(error).__name__}: {error}")
-        return replace(report, seconds=self._clock() - began)
-
     def _probe(self, level: LadderLevel, learn: bool) -> ProbeReport:
         assert level.drafter is not None
         known, prompts = self.baselines.drafters, self._prompts.probe
-        compared, ended = self._requests.compare(prompts, level, Origin.PROBE, self._limits.probe)
-        probed = [
-            ProbedPrompt(prompt.id, one.drafted.counts, one.divergence)
-            for prompt, one in zip(prompts, compared, strict=False)
-        ]
+        probed, ended = self._requests.compare(prompts, level, Origin.PROBE, self._limits.probe)
         baseline, floor = known.get(level.drafter), self._settings.acceptance_floor
         report = judge_probe(level, probed, ended, baseline, self._tolerated, floor)
         if learn and not ended and report.verdict is Verdict.GOOD and (showed := learnt(probed)) is not None:
@@ -184,17 +162,16 @@ class ProbeRunner:
 
     def _canaries(self, level: LadderLevel) -> CanaryReport:
         canaries, limits = self._prompts.canaries, self._limits
-        prompts = [canary.prompt for canary in canaries]
-        compared, ended = self._requests.compare(prompts, level, Origin.CANARY, limits.canaries, limits.patience)
+        compared, ended = self._requests.compare(canaries, level, Origin.CANARY, limits.canaries, limits.patience)
         outcomes = [self._outcome(canary, one) for canary, one in zip(canaries, compared, strict=False)]
         return judge_canaries(outcomes, ended, self._tolerated, self._settings.canary_tolerance)
 
     def _outcome(self, canary: Canary, one: Compared) -> CanaryOutcome:
         decode = self._engine.tokenizer.decode
-        plain, fast = (canary.check.complaint(decode(answer.tokens)) for answer in (one.reference, one.drafted))
+        plain, fast = (canary.check.complaint(decode(tokens)) for tokens in (one.reference, one.drafted))
         complaints = {"autoregressive": plain, "speculative": fast}
         shown = fast if plain == fast else "; ".join(f"{way}: {text}" for way, text in complaints.items() if text)
-        return CanaryOutcome(canary.prompt.id, not plain, not fast, one.divergence, shown)
+        return CanaryOutcome(canary.id, not plain, not fast, one.divergence, shown)
 
     @property
     def _tolerated(self) -> float | None:

@@ -25,7 +25,7 @@ _LIKELY_SECONDS = 1.0  # what a probe is taken to cost before the first one
 
 
 class ProbeSchedule:
-    """The controller's thread only. Times are the ladder's clock."""
+    """One caller at a time. Times are the ladder's clock."""
 
     def __init__(
         self,
@@ -101,8 +101,8 @@ class ProbeSchedule:
         self._runner.baselines.forget()
         self._learn_at, self._learns = now + self._limits.cooldown, 0
 
-    def collect(self, now: float) -> ProbeReport | CanaryReport | None:
-        """What has ended since."""
+    def collect(self, now: float) -> CanaryReport | None:
+        """Takes in what has ended since; a run of the canaries is returned."""
         running = self._running
         if running is None or not running.done():
             return None
@@ -110,13 +110,14 @@ class ProbeSchedule:
         report = running.result()
         if isinstance(report, CanaryReport):
             self.tested, self._canaries_at = report, now
-        elif self._checks:
-            self._show(report)
-            if not self._void and report.level == self._suspect:
-                self._innocent = report.as_ever
-        else:
+            return report
+        self.probed = report
+        log.info("probe of %s: %s: %s", report.level.label, report.verdict, report.reason)
+        if not self._checks and not self._void:
             self._probed(report, now)
-        return report
+        elif not self._void and report.level == self._suspect:
+            self._innocent = report.as_ever
+        return None
 
     def probe_now(self, state: LadderState, now: float) -> Future[ProbeReport]:
         """Raises NotNow where there is no level above, or something is being tried out."""
@@ -131,27 +132,22 @@ class ProbeSchedule:
 
     def consider(self, state: LadderState, signals: Sequence[Signal], now: float) -> None:
         """Begins what is due, where it can be afforded."""
-        if self._running is not None or self._runner.busy:
-            return
-        check = self._suspect if self._innocent is None and state.hold is None else None
-        target = self._probe_due(state, signals, now)
-        learns = target is None and self._learning_due(state, signals, now)
-        if check is None and target is None and not learns and not self._canaries_due(state, signals, now):
+        if self._running is not None:
             return
         try:
-            doubted = check is not None and self._settings.probe_share > 0
-            if not self._affordable(now, urgent=doubted or (self._at_once and target is not None)):
-                return
-            if check is not None:
-                self._begun(self._runner.probe(check), now)
-                self._checks = True
-            elif target is not None:
-                self._begun(self._runner.probe(self._ladder[target]), now)
-            elif learns:
-                self._begun(self._runner.probe(self._ladder[0], learn=True), now)
-                wait = min(self._limits.cooldown * 2.0 ** min(self._learns, 30), self._limits.longest_wait)
-                self._learn_at, self._learns = now + wait, self._learns + 1
-            else:
+            if (suspect := self._suspect) is not None and self._innocent is None and state.hold is None:
+                if self._affordable(now, urgent=self._settings.probe_share > 0):
+                    self._begun(self._runner.probe(suspect), now)
+                    self._checks = True
+            elif (target := self._probe_due(state, signals, now)) is not None:
+                if self._affordable(now, urgent=self._at_once):
+                    self._begun(self._runner.probe(self._ladder[target]), now)
+            elif self._learning_due(state, signals, now):
+                if self._affordable(now):
+                    self._begun(self._runner.probe(self._ladder[0], learn=True), now)
+                    wait = min(self._limits.cooldown * 2.0 ** min(self._learns, 30), self._limits.longest_wait)
+                    self._learn_at, self._learns = now + wait, self._learns + 1
+            elif self._canaries_due(state, signals, now) and self._affordable(now):
                 self._begun(self._runner.canaries(), now)
         except DraftdError as error:
             log.debug("no probe can run now: %s", error)
@@ -160,14 +156,7 @@ class ProbeSchedule:
         self._running, self._began, self._void, self._checks = future, now, False, False
         return future
 
-    def _show(self, report: ProbeReport) -> None:
-        self.probed = report
-        log.info("probe of %s: %s: %s", report.level.label, report.verdict, report.reason)
-
     def _probed(self, report: ProbeReport, now: float) -> None:
-        self._show(report)
-        if self._void:
-            return
         self._at_once, self._probed_at = False, now
         if report.verdict is Verdict.GOOD:
             return
@@ -209,7 +198,7 @@ class ProbeSchedule:
         period = self._settings.canary_period_seconds
         return period > 0 and level.max_draft_tokens > 0 and now - self._canaries_at >= period
 
-    def _affordable(self, now: float, urgent: bool) -> bool:
+    def _affordable(self, now: float, *, urgent: bool = False) -> bool:
         """Idle, or within the share of its time that a busy daemon may spend; new weights are worth it at any time.
         Raises NotServing while nothing is loaded."""
         _ = self._engine.info

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from draftd.core import FallbackLevel, drafter_cost_rank
 from draftd.fallback.baselines import Baselines, ProbeBaselines
@@ -23,15 +23,6 @@ from draftd.fallback.seams import FallbackTelemetry
 from draftd.fallback.store import Document, StateStore, explained
 
 log = logging.getLogger(__name__)
-
-_LATEST = 253_402_300_799.0  # the year 9999, the last one that has a date
-
-
-def _dated(leases: Leases) -> Leases:
-    times = [*(lease.notice.starts_at for lease in leases.held.values()), *leases.ended.values()]
-    if not all(0 <= at <= _LATEST for at in times):
-        raise ValueError("alerts that begin between 1970 and 9999")
-    return leases
 
 
 def _readable(found: object, read: ValidatorFunctionWrapHandler) -> ProbeBaselines | None:
@@ -58,7 +49,7 @@ class Saved(_Level):
     hold_level: LadderLevel | None
     unheld_level: LadderLevel | None = None
     ladder: LadderState
-    leases: Annotated[Leases, AfterValidator(_dated)]
+    leases: Leases
     baselines: Baselines
     quality: str
     probe_baselines: Annotated[ProbeBaselines | None, WrapValidator(_readable)] = None
@@ -115,7 +106,7 @@ def safer(text: str | None, levels: Sequence[LadderLevel], now: float) -> Saved:
 
 
 class SavedState:
-    """Reads and keeps it. One thread's. The store is of these models alone."""
+    """Reads and keeps it. One caller at a time. The store is of these models alone."""
 
     def __init__(
         self,

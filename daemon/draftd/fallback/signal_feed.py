@@ -1,29 +1,26 @@
-"""Feeds the guard with what the daemon sees: requests, errors, the machine, and the canaries' verdict."""
+"""What the daemon sees for the guard: requests, errors and the machine; and the clock by which it judges them."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from draftd.core import (
-    PROMPT_LOOKUP,
-    DecodePlan,
     DecodeRequest,
     DraftCounts,
     DrafterName,
+    FallbackLevel,
     Origin,
     Outcome,
     StepCounts,
     WorkloadClass,
 )
 from draftd.engine.observer import EngineObserver
-from draftd.fallback.drift import Baseline, Cusum, StreamKey
-from draftd.fallback.ladder import Cause, LadderLevel, Signal
-from draftd.fallback.probes import CanaryReport
-from draftd.fallback.signals import Guard, Machine
+from draftd.fallback.ladder import Cause
+from draftd.fallback.signals import Machine
 from draftd.hardware.sample import MemoryPressure, ThermalLevel
 from draftd.hardware.state import HardwareView
 
@@ -48,12 +45,14 @@ class SteadyClock:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A client's request that drafted as its plan has it, or what one drafter did of it: `plan` names the drafter whose
-    counts these are. Times are monotonic."""
+    """What `drafter` did of a client's request that drafted as its plan has it, at `level` and with at most so many
+    tokens. Times are monotonic."""
 
     at: float
     arrival: float
-    plan: DecodePlan
+    level: FallbackLevel
+    max_draft_tokens: int
+    drafter: DrafterName
     workload: WorkloadClass
     counts: DraftCounts
 
@@ -77,7 +76,7 @@ class RequestFeed(EngineObserver):
         self.woken = threading.Event()  # set where something must not wait for the controller's next look
 
     def take(self) -> list[Ended | Failed]:
-        """All since the last time, oldest first. One thread's."""
+        """All since the last time, oldest first. One caller at a time."""
         taken: list[Ended | Failed] = []
         while self._events:
             taken.append(self._events.popleft())
@@ -101,13 +100,12 @@ class RequestFeed(EngineObserver):
         self._failed.clear()
         counts, plan = outcome.stats.counts, request.plan
         shared = self._shared.pop(request.id, {})
-        if request.origin is not Origin.CLIENT or not counts.drafts or outcome.lowered:
+        if request.origin is not Origin.CLIENT or not counts.drafts or outcome.lowered or plan.drafter is None:
             return  # a lowered one drafted at two levels: its sums are neither's
-        at = self._clock()
+        at, level, most = self._clock(), plan.level, plan.max_draft_tokens
         # By drafter, each by its own sums: what one is worth says nothing of another that takes its place.
         for drafter, one in shared.items() or [(plan.drafter, counts)]:
-            own = plan if plan.drafter == drafter else replace(plan, drafter=drafter, alternatives=frozenset())
-            self._events.append(Ended(at, request.arrival, own, request.workload, one))
+            self._events.append(Ended(at, request.arrival, level, most, drafter, request.workload, one))
 
     def _fail(self, request: DecodeRequest, cause: Cause) -> None:
         """The sequences of one step are reported one after the other: together they are one failure."""
@@ -122,7 +120,7 @@ class RequestFeed(EngineObserver):
 
 
 class MachineFeed:
-    """One thread's. `clock` is monotonic, as the readings' times are."""
+    """One caller at a time. `clock` is monotonic, as the readings' times are."""
 
     def __init__(self, view: HardwareView, clock: Callable[[], float] = time.monotonic) -> None:
         self._view, self._clock = view, clock
@@ -150,61 +148,3 @@ class MachineFeed:
             None if thermal is None else thermal >= ThermalLevel.HEAVY,
             state.swap_ins,
         )
-
-
-class SignalFeed:
-    """One thread's. `judge` False: only the canaries ask for anything."""
-
-    def __init__(
-        self,
-        requests: RequestFeed,
-        machine: MachineFeed,
-        guard: Guard,
-        ladder: Sequence[LadderLevel],
-        clock: SteadyClock,
-        *,
-        judge: bool = True,
-        frozen: Mapping[StreamKey, Baseline] | None = None,
-    ) -> None:
-        """`frozen` baselines come from a file: they are never forgotten."""
-        self._requests, self._machine, self.guard = requests, machine, guard
-        self._ladder, self._clock, self._judge = tuple(ladder), clock, judge
-        self._frozen = dict(frozen or {})
-        self._anew_at = float("-inf")
-
-    def look(self, now: float) -> None:
-        """Takes in what there is."""
-        for event in self._requests.take():
-            at = min(self._clock.of(event.at), now)
-            if isinstance(event, Failed):
-                self.guard = self.guard.failed(event.cause, at)
-            elif (drafter := event.plan.drafter) is not None and self._counts(event):
-                self.guard = self.guard.finished(at, drafter, event.workload, event.counts)
-        reading = self._machine.reading()
-        if reading is not None:
-            self.guard = self.guard.machine(reading, now)
-        self.guard = self.guard.advance(now)
-
-    def canaries(self, report: CanaryReport) -> None:
-        self.guard = self.guard.canaries(report)
-
-    def signals(self, now: float) -> tuple[Signal, ...]:
-        found = self.guard.signals(now)
-        return found if self._judge else tuple(signal for signal in found if signal.cause is Cause.QUALITY)
-
-    def anew(self, position: int, now: float) -> None:
-        """Another level is in force, or the draft is another: requests from before count no more."""
-        self.guard = self.guard.stepped(now, position)
-        self._anew_at = now
-
-    def forget(self) -> None:
-        """The drafts with weights are others on purpose: what was learnt of the old ones is no baseline any more."""
-        kept = {kind: stream for kind, stream in self.guard.streams.items() if kind[0] == PROMPT_LOOKUP}
-        frozen = {kind: Cusum(baseline) for kind, baseline in self._frozen.items()}
-        self.guard = replace(self.guard, streams={**frozen, **kept})
-
-    def _counts(self, event: Ended) -> bool:
-        """Whether its plan is of the level in force, and it began since that is so."""
-        level, plan = self._ladder[self.guard.position], event.plan
-        same = plan.level is level.kind and plan.max_draft_tokens <= level.max_draft_tokens
-        return same and self._clock.of(event.arrival) >= self._anew_at

@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DraftCounts, DrafterName, FallbackLevel, WorkloadClass
+from draftd.core import (
+    DRAFT_MODEL,
+    LIGHT_DRAFT_MODEL,
+    PROMPT_LOOKUP,
+    DraftCounts,
+    DrafterName,
+    FallbackLevel,
+    WorkloadClass,
+)
 from draftd.fallback.drift import WINDOWS, Baseline, Cusum, CusumSettings, Floor, Sample, StreamKey
 from draftd.fallback.ladder import Cause, Signal
 from draftd.fallback.probes import CanaryReport, Verdict
@@ -89,14 +97,11 @@ class Growth:
         inside = [i for i, (at, _) in enumerate(self.marks) if at > now - window]
         return self.marks[-1][1] - self.marks[max(0, inside[0] - 1)][1] if inside else 0
 
-    def anew(self) -> Growth:
-        return Growth(self.marks[-1:])
-
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What is known at the ladder's `position`. `quality` is what the last bad run of the canaries complained of, empty
-    once one was good."""
+    """What is known at the ladder's `position`, where it has been `since`. `quality` is what the last bad run of the
+    canaries complained of, empty once one was good."""
 
     settings: FallbackSettings
     cusum: CusumSettings
@@ -105,6 +110,7 @@ class Guard:
     quality: str
     floor: Floor  # of acceptance
     speed: Floor  # over autoregressive decoding
+    since: float = float("-inf")
     errors: Mapping[Cause, tuple[float, ...]] = field(default_factory=dict)
     critical: Spell = Spell()
     heavy: Spell = Spell()
@@ -124,11 +130,6 @@ class Guard:
         streams = {kind: Cusum(baseline) for kind, baseline in baselines.items()}
         floor, speed = Floor(settings.acceptance_floor), Floor(1.0)
         return cls(settings, cusum or CusumSettings(), streams, position, quality, floor, speed)
-
-    @property
-    def stale_after(self) -> float:
-        """A kind of text that was not seen for so long asks for nothing: it could never be seen to recover."""
-        return WINDOWS * self.settings.window_seconds
 
     def finished(self, at: float, drafter: DrafterName, workload: WorkloadClass, counts: DraftCounts) -> Guard:
         """A request of the level in force ended: what `drafter` did of it. One without a draft says nothing."""
@@ -183,28 +184,33 @@ class Guard:
             self,
             streams={kind: stream.reset(now) for kind, stream in self.streams.items()},
             position=position,
+            since=now,
             floor=Floor(self.floor.least, began=now),
             speed=Floor(self.speed.least, began=now),
             errors={},
-            swap=self.swap.anew(),
+            swap=Growth(self.swap.marks[-1:]),
         )
 
     def signals(self, now: float) -> tuple[Signal, ...]:
         """What all of it asks for, each with its evidence."""
         settings, guard = self.settings, self.advance(now)
+        floor, speed = guard.floor, guard.speed
+        faster = f"speed-up {speed.last:.2f} over autoregressive decoding in"
         evidence = {
-            Cause.ACCEPTANCE_FLOOR: guard._low_acceptance(),
-            Cause.ACCEPTANCE_DRIFT: guard._drifted(now),
-            Cause.BREAK_EVEN: guard._slow(),
-            Cause.SWAP: guard._swapped(now),
+            Cause.ACCEPTANCE_FLOOR: self._low(floor, f"acceptance {floor.last:.2f} of", f"floor {floor.least:.2f}"),
+            Cause.ACCEPTANCE_DRIFT: self._drifted(now),
+            Cause.BREAK_EVEN: self._low(speed, faster, f"minimum {speed.least:g}"),
+            Cause.SWAP: self._swapped(now),
             Cause.MEMORY: self.critical.evidence("memory pressure critical", settings.critical_seconds),
             Cause.THERMAL: self.heavy.evidence("thermal level heavy", settings.thermal_seconds),
-            Cause.VERIFIER_ERRORS: guard._failures(Cause.VERIFIER_ERRORS, "failed speculative steps", now),
-            Cause.DRAFTER_ERRORS: guard._failures(Cause.DRAFTER_ERRORS, "failed drafts", now),
+            Cause.VERIFIER_ERRORS: self._failures(Cause.VERIFIER_ERRORS, "failed speculative steps", now),
+            Cause.DRAFTER_ERRORS: self._failures(Cause.DRAFTER_ERRORS, "failed drafts", now),
             Cause.QUALITY: self.quality,
         }
         return tuple(
-            Signal(cause, LEVELS[cause], found, hard=cause in _HARD) for cause, found in evidence.items() if found
+            Signal(cause, LEVELS[cause], found, hard=cause in _HARD)
+            for cause, found in evidence.items()
+            if found and (settings.guard or cause is Cause.QUALITY)
         )
 
     def drift(self) -> dict[str, float]:
@@ -218,39 +224,32 @@ class Guard:
         return found
 
     def drifted(self, now: float) -> StreamKey | None:
-        """The one that has drifted furthest from its baseline, and is seen still."""
-        seen = {
-            kind: stream.level
-            for kind, stream in self.streams.items()
-            if stream.drifted(self.cusum) and now - stream.last <= self.stale_after
-        }
+        """The one that has drifted furthest from its baseline, and is seen still: one that is not could never be seen
+        to recover."""
+        since = now - WINDOWS * self.settings.window_seconds
+        streams = self.streams.items()
+        seen = {kind: one.level for kind, one in streams if one.drifted(self.cusum) and one.last >= since}
         return max(seen, key=lambda kind: seen[kind], default=None)
 
     def relearn(self, kind: StreamKey) -> Guard:
         """The traffic has changed: its baseline is learnt anew."""
         return replace(self, streams={**self.streams, kind: Cusum()})
 
+    def forget(self, frozen: Mapping[StreamKey, Baseline]) -> Guard:
+        """The drafters with weights are others on purpose: what was learnt of the old ones is no baseline any more.
+        `frozen` ones stay."""
+        kept = {kind: stream for kind, stream in self.streams.items() if kind[0] == PROMPT_LOOKUP}
+        return replace(self, streams={**{kind: Cusum(one) for kind, one in frozen.items()}, **kept})
+
     def learnt(self) -> dict[StreamKey, Baseline]:
         """The baselines, for saving."""
         return {kind: stream.baseline for kind, stream in self.streams.items() if stream.baseline is not None}
 
-    def _low_acceptance(self) -> str:
-        floor = self.floor
-        if not floor.low:
+    def _low(self, ratio: Floor, shown: str, least: str) -> str:
+        if not ratio.low:
             return ""
-        return (
-            f"acceptance {floor.last:.2f} of {floor.last_requests} requests, floor {floor.least:.2f}, "
-            f"in {floor.below} windows of {self.settings.window_seconds:g} s in a row"
-        )
-
-    def _slow(self) -> str:
-        speed = self.speed
-        if not speed.low:
-            return ""
-        return (
-            f"speed-up {speed.last:.2f} over autoregressive decoding in {speed.last_requests} requests, minimum "
-            f"{speed.least:g}, in {speed.below} windows of {self.settings.window_seconds:g} s in a row"
-        )
+        windows = f"in {ratio.below} windows of {self.settings.window_seconds:g} s in a row"
+        return f"{shown} {ratio.last_requests} requests, {least}, {windows}"
 
     def _drifted(self, now: float) -> str:
         kind = self.drifted(now)

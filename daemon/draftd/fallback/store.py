@@ -32,8 +32,11 @@ class Document(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
 
-def explained(error: ValidationError, prefix: str = "") -> ValueError:
-    """The first thing that is wrong with a document: the field, its value, and what is allowed."""
+def explained(error: Exception, prefix: str = "") -> Exception:
+    """The first thing that is wrong with a document: the field, its value, and what is allowed. Any other error says
+    that itself."""
+    if not isinstance(error, ValidationError):
+        return error
     path, value, allowed = wrong_field(error, prefix)
     return ValueError(FieldError(path or "the document", value, allowed).message)
 
@@ -120,17 +123,12 @@ class StateStore:
 
 
 class StateFolder:
-    """A folder that one daemon has to itself, from `open` to `close` or the end of its process."""
+    """A folder that one daemon has to itself, until `close` or the end of its process."""
 
-    def __init__(self, path: Path, lock: int) -> None:
-        self.path = path
-        self._lock = lock
-
-    @classmethod
-    def open(cls, path: Path) -> StateFolder:
+    def __init__(self, path: Path) -> None:
         """Makes it where it is missing; one that cannot be written is there to be read. Raises ConfigError where it
         cannot be had, or another daemon uses it."""
-        lock = -1
+        self.path, lock = path, -1
         try:
             allowed = "a folder that can be written"
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -145,7 +143,7 @@ class StateFolder:
             if lock >= 0:
                 os.close(lock)
             raise ConfigError("fallback.state_dir", str(path), f"{allowed} ({error.strerror})") from error
-        return cls(path, lock)
+        self._lock = lock
 
     def close(self) -> None:
         """Another daemon may have it."""
@@ -198,8 +196,9 @@ class LearntFile:
                 return None
             pairs = _Learnt.model_validate_json(document).pairs
         except ValueError as error:
-            why = explained(error) if isinstance(error, ValidationError) else error
-            log.warning("%s cannot be used: %s; the costs of drafting are learnt again", self._store.path, why)
+            log.warning(
+                "%s cannot be used: %s; the costs of drafting are learnt again", self._store.path, explained(error)
+            )
             self._store.set_aside()
             return None
         identity = dict(self._identity())

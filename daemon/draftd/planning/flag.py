@@ -163,7 +163,7 @@ class FlagService:
         try:
             api.set_provider_and_wait(self._provider, self._domain)
         except Exception:
-            self._broken(self._reason())
+            self._broken("")
 
     def _handlers(self) -> tuple[tuple[ProviderEvent, Callable[[EventDetails], None]], ...]:
         return (
@@ -203,23 +203,20 @@ class FlagService:
         # Repeated at every poll while the file is broken: said once. Handlers run on a pool: this one may be late.
         if self._client.get_provider_status() is ProviderStatus.READY:
             return
-        self._broken(self._reason() or details.message or "unknown error")
+        self._broken(details.message or "unknown error")
 
     def _broken(self, reason: str) -> None:
+        """What is wrong with the file says more than `reason`, where that can be told."""
+        if self._file is not None:
+            try:
+                self._file.read()
+            except ValueError as error:
+                reason = str(error)
         if reason and reason != self._error:
             self._error = reason
             log.warning(
                 "flag source %s: %s; the last good state, or else the default, is in force", self._source, reason
             )
-
-    def _reason(self) -> str:
-        if self._file is None:
-            return ""
-        try:
-            self._file.read()
-        except ValueError as error:
-            return str(error)
-        return ""
 
     def _settled(self, variant: str) -> bool:
         """Waits until the provider answers with the new default."""

@@ -71,7 +71,7 @@ class TestCheckers:
         monkeypatch.setattr(kind, "complaint", broken)
         result = judged(folder)
         assert result.faults
-        first = next(canary.prompt.id for canary in CANARIES if isinstance(canary.check, kind))
+        first = next(canary.id for canary in CANARIES if isinstance(canary.check, kind))
         assert f"nothing is shown, because the checker of {first} is broken: {what}" in result.complaints[0]
 
     @pytest.mark.parametrize(

@@ -381,7 +381,7 @@ class TestRun:
                 silent,
             )
         finally:
-            daemon.in_force.restore(0, None)
+            daemon.in_force.position = 0
         result = judged(session.folder)
         assert result.errors == result.requests
         assert f"asked for {model.max_draft_tokens}, the daemon allowed" in result.error_examples[0]

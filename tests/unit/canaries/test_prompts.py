@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from draftd.canaries.prompts import MOST_PROMPTS, FrozenPrompts, PromptError, parse_canaries, parse_probe
+from draftd.canaries.prompts import MOST_PROMPTS, Canary, FrozenPrompt, FrozenPrompts, PromptError, parse
 from draftd.core import WorkloadClass
 
 PROMPT: dict[str, Any] = {
@@ -31,7 +31,7 @@ def test_what_ships_can_be_read_and_has_all_that_it_is_for() -> None:
         "ToolCall": 10,
         "NoToolCall": 6,
     }
-    assert all(prompt.max_tokens <= 64 for prompt in (*shipped.probe, *(canary.prompt for canary in shipped.canaries)))
+    assert all(prompt.max_tokens <= 64 for prompt in (*shipped.probe, *shipped.canaries))
 
 
 def test_nothing_that_ships_is_among_the_prompts_that_speed_is_told_with() -> None:
@@ -41,7 +41,7 @@ def test_nothing_that_ships_is_among_the_prompts_that_speed_is_told_with() -> No
         for line in file.read_text(encoding="utf-8").splitlines()
     }
     shipped = FrozenPrompts.shipped()
-    asked = {prompt.messages[-1][1] for prompt in (*shipped.probe, *(canary.prompt for canary in shipped.canaries))}
+    asked = {prompt.messages[-1].content for prompt in (*shipped.probe, *shipped.canaries)}
     assert not asked & held_out
 
 
@@ -57,7 +57,7 @@ def test_nothing_that_ships_is_among_the_prompts_that_speed_is_told_with() -> No
         ({"max_tokens": 0}, "line 1: max_tokens: got 0; allowed: greater than or equal to 1"),
         ({"max_tokens": True}, "line 1: max_tokens: got True"),
         ({"max_tokens": "8"}, "line 1: max_tokens: got '8'"),
-        ({"messages": []}, r"line 1: messages: got \[\]; allowed: List should have at least 1 item"),
+        ({"messages": []}, r"line 1: messages: got \[\]; allowed: Tuple should have at least 1 item"),
         ({"messages": ["Hello?"]}, r"line 1: messages\[0\]: got 'Hello\?'; allowed: an object"),
         ({"messages": [{"role": "user"}]}, r"line 1: messages\[0\]\.content: got None"),
         ({"messages": [{"role": "you", "content": "x"}]}, r"line 1: messages\[0\]\.role: got 'you'"),
@@ -69,7 +69,7 @@ def test_a_broken_prompt_is_named_with_file_line_field_and_what_is_allowed(
     changed: dict[str, object], named: str
 ) -> None:
     with pytest.raises(PromptError, match=named):
-        parse_probe(json.dumps({**PROMPT, **changed}), "f.jsonl")
+        parse(json.dumps({**PROMPT, **changed}), "f.jsonl", FrozenPrompt)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_broken_prompt_is_named_with_file_line_field_and_what_is_allowed(
 def test_a_broken_check_is_named_with_its_field(changed: dict[str, object], named: str) -> None:
     line = json.dumps({**PROMPT, "check": {**CHECK, **changed}})
     with pytest.raises(PromptError, match=named):
-        parse_canaries(line, "f.jsonl")
+        parse(line, "f.jsonl", Canary)
 
 
 def test_a_type_that_json_does_not_have_is_named() -> None:
@@ -100,7 +100,7 @@ def test_a_type_that_json_does_not_have_is_named() -> None:
     with pytest.raises(
         PromptError, match=r"line 1: check\.json_object\.keys\.a: got 'text'; allowed: 'string', 'integer'"
     ):
-        parse_canaries(line, "f.jsonl")
+        parse(line, "f.jsonl", Canary)
 
 
 @pytest.mark.parametrize(
@@ -115,11 +115,11 @@ def test_a_type_that_json_does_not_have_is_named() -> None:
 )
 def test_a_broken_file_is_named_with_its_line(text: str, named: str) -> None:
     with pytest.raises(PromptError, match=named):
-        parse_probe(text, "f.jsonl")
+        parse(text, "f.jsonl", FrozenPrompt)
 
 
 def test_a_file_cannot_have_more_prompts_than_are_kept_in_memory() -> None:
     lines = [json.dumps({**PROMPT, "id": str(number)}) for number in range(MOST_PROMPTS + 1)]
-    assert len(parse_probe("\n".join(lines[:-1]), "f.jsonl")) == MOST_PROMPTS
+    assert len(parse("\n".join(lines[:-1]), "f.jsonl", FrozenPrompt)) == MOST_PROMPTS
     with pytest.raises(PromptError, match="257 prompts"):
-        parse_probe("\n".join(lines), "f.jsonl")
+        parse("\n".join(lines), "f.jsonl", FrozenPrompt)

@@ -303,7 +303,7 @@ def test_serve_with_a_missing_model_says_so(draftd: Run, tmp_path: Path) -> None
 def test_serve_on_a_taken_port_says_that_alone(draftd: Run, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        folder = StateFolder.open(tmp_path / "draftd" / str(port))  # as the daemon that listens there has it
+        folder = StateFolder(tmp_path / "draftd" / str(port))  # as the daemon that listens there has it
         ran = draftd("serve", "--port", str(port), XDG_STATE_HOME=str(tmp_path))
         folder.close()
     assert ran.code == 2

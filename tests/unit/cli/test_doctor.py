@@ -275,7 +275,7 @@ def test_the_users_own_folder_can_be_done_without(tmp_path: Path) -> None:
 
 
 def test_one_that_a_daemon_uses_is_noted(tmp_path: Path) -> None:
-    used = StateFolder.open(tmp_path)
+    used = StateFolder(tmp_path)
     assert check_state(settings(fallback__state_dir=tmp_path), {}).verdict is Verdict.NOTE
     used.close()
     assert check_state(settings(fallback__state_dir=tmp_path), {}).verdict is Verdict.OK

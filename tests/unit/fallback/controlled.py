@@ -7,7 +7,7 @@ Everything that leaves a trace outside the controller is written down in one lis
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -198,9 +198,11 @@ class TracedLevel(LevelInForce):
     def __init__(self, trace: Trace, journal: Journal) -> None:
         super().__init__(LADDER, journal)
         self._trace = trace
+        self.signal: Signal | None = None  # of the last move
 
     def move(self, position: int, signal: Signal) -> bool:
         self._trace.add(f"move {position}")
+        self.signal = signal
         return super().move(position, signal)
 
 
@@ -234,20 +236,8 @@ class MemoryStore(StateStore):
         self.aside += 1
 
 
-class SameThread(Controller):
-    """Answers on the thread that asks, by a look of its own."""
-
-    def _answer(self, what: Callable[[float], T]) -> T:
-        asked = self._ask(what)
-        self.tick()
-        answer: T = asked.result(0)
-        return answer
-
-
 class Controlled:
     """`at(seconds)` sets the clock, counted from the start, and has the controller look once."""
-
-    kind: type[Controller] = SameThread
 
     def __init__(
         self,
@@ -275,7 +265,7 @@ class Controlled:
             "least_requests": 2,
             "canary_period_seconds": 0,
         }
-        self.controller = self.kind(
+        self.controller = Controller(
             self.in_force,
             self.engine,
             runner=self.runner,

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from draftd.canaries.checkers import NoToolCall
-from draftd.canaries.prompts import Canary, FrozenPrompt, FrozenPrompts
+from draftd.canaries.prompts import Canary, FrozenPrompt, FrozenPrompts, Message
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
 from draftd.fallback.ladder import LadderLevel, LevelInForce, ladder_levels
 from draftd.fallback.probe_runner import ProbeLimits, ProbeRunner
@@ -21,14 +21,24 @@ SOON = 20.0  # generous: nothing here takes long
 
 
 def prompts(count: int) -> FrozenPrompts:
-    made = [FrozenPrompt(f"p{n}", WorkloadClass.CHAT, (("user", f"question {n}"),), 8) for n in range(count)]
-    return FrozenPrompts(tuple(made), tuple(Canary(one, NoToolCall(frozenset(), ("yes",))) for one in made))
+    made = tuple(one_prompt(f"p{n}", f"question {n}") for n in range(count))
+    return FrozenPrompts(made, tuple(checked(one, "yes") for one in made))
+
+
+def one_prompt(name: str, question: str) -> FrozenPrompt:
+    messages = (Message(role="user", content=question),)
+    return FrozenPrompt(id=name, workload=WorkloadClass.CHAT, messages=messages, max_tokens=8)
+
+
+def checked(prompt: FrozenPrompt, *mentions: str) -> Canary:
+    """Right where the answer mentions one of these."""
+    return Canary(**dict(prompt), check=NoToolCall(frozenset({"none"}), mentions))
 
 
 def at(level: LadderLevel = FULL, ladder: Sequence[LadderLevel] = LADDER) -> LevelInForce:
     """That level is in force; one that is not of the ladder is all of it."""
     in_force = LevelInForce(ladder if level in ladder else (level,))
-    in_force.restore(in_force.ladder.index(level), None)
+    in_force.position = in_force.ladder.index(level)
     return in_force
 
 

@@ -7,18 +7,16 @@ import logging
 
 import pytest
 
-from draftd.canaries.prompts import FrozenPrompt
-from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
+from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, PROMPT_LOOKUP
 from draftd.fallback.baselines import ProbeBaselines
 from draftd.fallback.drift import Baseline
 from draftd.fallback.probes import Verdict
 from tests.answering import Answering, counted
 from tests.unit.fallback.controlled import TOP, Controlled, MemoryStore
-from tests.unit.fallback.probing import FULL, SOON, probe_runner, prompts
+from tests.unit.fallback.probing import FULL, SOON, one_prompt, probe_runner, prompts
 
 DRAFT, LOOKUP = DRAFT_MODEL, PROMPT_LOOKUP
-PROMPTS = (FrozenPrompt("p", WorkloadClass.CHAT, (("user", "a question"),), 8),)
-OTHERS = (FrozenPrompt("p", WorkloadClass.CHAT, (("user", "another"),), 8),)
+PROMPTS, OTHERS = (one_prompt("p", "a question"),), (one_prompt("p", "another"),)
 
 
 def test_what_was_learnt_is_recalled_for_the_same_prompts_alone() -> None:

@@ -179,16 +179,15 @@ def test_a_draft_that_cannot_be_read_anew_says_so_and_changes_nothing() -> None:
     controlled = Controlled()
     reloading = controlled.controller.reload_draft()
     controlled.engine.reloads[0].set_exception(ModelLoadError("the folder is empty"))
+    controlled.at(1)
     with pytest.raises(ModelLoadError, match="empty"):
         reloading.result(0)
 
 
 def test_a_probe_on_demand_says_what_it_found_and_there_is_none_above_the_top() -> None:
     controlled = Controlled()
-    top = controlled.controller.probe()
-    controlled.at(1)
     with pytest.raises(NotNow, match="no level above"):
-        top.result(0)
+        controlled.controller.probe()
     controlled.controller.hold(PLAIN, None)
     asked = [controlled.controller.probe()]
     wait_for(asked, controlled)
@@ -197,10 +196,9 @@ def test_a_probe_on_demand_says_what_it_found_and_there_is_none_above_the_top() 
     assert probed is not None
     assert probed.speedup == 1.5
     controlled.runner.slow = True
-    first, second = controlled.controller.probe(), controlled.controller.canaries()
-    controlled.at(3)
+    first = controlled.controller.probe()
     with pytest.raises(NotNow, match="under way"):
-        second.result(0)
+        controlled.controller.canaries()
     controlled.runner.end()
     controlled.at(4)
     assert first.result(0).verdict is Verdict.GOOD

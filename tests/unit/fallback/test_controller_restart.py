@@ -98,7 +98,7 @@ def test_killed_at_any_moment_it_comes_back_no_higher() -> None:
         held = again.controller.state().hold
         assert was <= again.position <= max(was + 1, going(controlled), held.position if held else 0), said
         if again.position == was and was != TOP and held is None:
-            assert again.in_force.signal == cause, said
+            assert again.controller.state().signal == cause, said
             assert again.controller.state().since == pytest.approx(since), said
         lowest = again.position
         again.until(WHOLE, every=5)
@@ -126,8 +126,8 @@ def test_level_cause_clock_hold_leases_and_baselines_are_as_they_were() -> None:
     )  # fmt: skip
     assert list(second.controller.state().drift) == list(drift)
     assert second.told == []  # nothing has changed
-    assert second.in_force.signal is not None
-    assert second.in_force.signal.cause is Cause.ALERT
+    assert after.signal is not None
+    assert after.signal.cause is Cause.ALERT
     second.controller.hold(SHORT_BLOCK, 100.0)
     third = Controlled(store, start=second.start + 50)
     assert third.position == SHORT

@@ -39,12 +39,6 @@ def test_a_firing_alert_asks_for_its_level_until_it_resolves() -> None:
     assert leases.signals() == ()
 
 
-@pytest.mark.parametrize("starts_at", [-62_135_596_800.0, -1e17, 1e17])
-def test_a_sender_whose_clock_is_beyond_all_dates_is_still_understood(starts_at: float) -> None:
-    leases, _ = applied(replace(FIRES, starts_at=starts_at))
-    assert [signal.asks_for for signal in leases.signals()] == [LIGHT]
-
-
 def test_what_is_not_repeated_runs_out_and_a_repeat_renews_it() -> None:
     leases, _ = applied(FIRES)
     leases, result = leases.apply(FIRES, 60.0, LEASE)

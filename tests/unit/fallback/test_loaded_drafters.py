@@ -43,7 +43,7 @@ def test_what_is_prepared_is_held_beside_what_is_stood_on_until_it_is_stood_on()
     engine = FakeEngine()
     drafters = LoadedDrafters(engine)
     drafters.hold(LADDER[LIGHT])
-    assert drafters.prepare(LADDER[SHORTER]).result(0) == 1000
+    assert drafters.ready(LADDER[SHORTER], 0.0, 60.0)
     assert engine.held == {DRAFT, LOOKUP}
     drafters.hold(LADDER[SHORTER])
     assert engine.held == {DRAFT}
@@ -66,9 +66,9 @@ def test_what_is_revoked_goes_though_it_is_borrowed_and_may_be_borrowed_anew() -
     drafters = LoadedDrafters(engine)
     drafters.hold(LADDER[BOTTOM])
     with drafters.borrow(DRAFT):
-        drafters.revoke()
+        drafters.hold(LADDER[BOTTOM], revoke=True)
         assert engine.held == frozenset()
-        drafters.prepare(LADDER[LIGHT])
+        drafters.ready(LADDER[LIGHT], 0.0, 60.0)
         assert engine.held == {LOOKUP}
         with drafters.borrow(DRAFT):
             assert engine.held == {DRAFT, LOOKUP}

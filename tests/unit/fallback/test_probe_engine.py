@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from draftd.canaries.checkers import NoToolCall
-from draftd.canaries.prompts import Canary, FrozenPrompts
+from draftd.canaries.prompts import FrozenPrompts
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, FallbackLevel
 from draftd.engine.limits import Limits
 from draftd.engine.loop import EngineWorker
@@ -30,7 +29,7 @@ from tests.answering import Told
 from tests.conftest import NanoPair
 from tests.scripted import scripted_models
 from tests.unit.engine.drafts import change_weights
-from tests.unit.fallback.probing import at
+from tests.unit.fallback.probing import at, checked
 from tests.waiting import until
 
 LADDER = ladder_levels(4, (2,), DRAFT_MODEL, (LIGHT_DRAFT_MODEL, PROMPT_LOOKUP))
@@ -41,8 +40,8 @@ SHIPPED = FrozenPrompts.shipped()
 
 def few(tokens: int = 24) -> FrozenPrompts:
     """Enough of them: a scripted text never ends by itself, and nobody can say what it should be."""
-    some = tuple(replace(prompt, max_tokens=tokens) for prompt in SHIPPED.probe[::4])
-    return FrozenPrompts(some, tuple(Canary(prompt, NoToolCall(frozenset(), ("",))) for prompt in some))
+    some = tuple(prompt.model_copy(update={"max_tokens": tokens}) for prompt in SHIPPED.probe[::4])
+    return FrozenPrompts(some, tuple(checked(prompt, "") for prompt in some))
 
 
 class Bench:

@@ -336,15 +336,12 @@ class Held(Answering):
 def test_while_one_thing_is_tried_out_nothing_else_is() -> None:
     engine = Held()
     with probe_runner(engine) as (runner, _):
-        assert not runner.busy
         first = runner.probe(FULL)
-        assert runner.busy
         for other in (runner.canaries, lambda: runner.probe(SHORT), lambda: runner.probe(FULL, learn=True)):
             with pytest.raises(NotNow, match="is under way"):
                 other()
         engine.go.set()
         assert first.result(SOON).verdict is Verdict.GOOD
-        assert not runner.busy
         assert runner.canaries().result(SOON).verdict is Verdict.GOOD
 
 

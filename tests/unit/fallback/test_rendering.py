@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from draftd.canaries.prompts import FrozenPrompt
+from draftd.canaries.prompts import FrozenPrompt, Message
 from draftd.core import WorkloadClass
 from draftd.fallback.probe_requests import render
 
-PROMPT = FrozenPrompt("one", WorkloadClass.CHAT, (("system", "Be brief."), ("user", "Hello?")), 8)
+MESSAGES = (Message(role="system", content="Be brief."), Message(role="user", content="Hello?"))
+PROMPT = FrozenPrompt(id="one", workload=WorkloadClass.CHAT, messages=MESSAGES, max_tokens=8)
 
 
 class Templates:

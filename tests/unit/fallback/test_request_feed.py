@@ -17,11 +17,9 @@ from draftd.core import (
     RequestStats,
     StepCounts,
 )
-from draftd.fallback.ladder import Cause, LadderLevel
-from draftd.fallback.signal_feed import Ended, MachineFeed, RequestFeed, SignalFeed, SteadyClock
-from draftd.fallback.signals import Guard
-from draftd.settings import FallbackSettings
-from tests.unit.fallback.controlled import LADDER, Machine, a_request
+from draftd.fallback.ladder import LadderLevel
+from draftd.fallback.signal_feed import Ended, RequestFeed
+from tests.unit.fallback.controlled import LADDER, WINDOW, Controlled, a_request
 
 LOOKUP = PROMPT_LOOKUP
 DRAFTED = DraftCounts(steps=10, drafts=10, accepted=20, rollbacks=5, break_even_tokens=5.0)
@@ -39,7 +37,9 @@ def test_a_request_that_drafted_by_its_plan_is_heard_of() -> None:
     intake = RequestFeed(clock=lambda: 7.0)
     request = a_request(arrival=3.0)
     intake.on_finish(request, ended())
-    assert intake.take() == [Ended(7.0, 3.0, request.plan, request.workload, DRAFTED)]
+    plan = request.plan
+    told = Ended(7.0, 3.0, plan.level, plan.max_draft_tokens, DRAFT_MODEL, request.workload, DRAFTED)
+    assert intake.take() == [told]
     assert intake.take() == []
 
 
@@ -60,11 +60,11 @@ def test_each_drafter_is_heard_of_by_its_own_sums_where_several_served_a_request
     intake.on_step(by_lookup, StepCounts(0, 0, 1, 0, 0.0, 0.004, parked=True), None)
     intake.on_finish(by_lookup, ended(counts))
     told = requests(intake)
-    found = {one.plan.drafter: one.counts for one in told}
+    found = {one.drafter: one.counts for one in told}
     for drafter, sums in ((plan.drafter, (7, 1, 2, 3.0)), (LOOKUP, (1, 2, 2, 3.0))):
         one = found[drafter]
         assert (one.accepted, one.rollbacks, one.drafts, one.break_even_tokens) == sums
-    assert all(one.plan.level is plan.level and one.plan.max_draft_tokens == plan.max_draft_tokens for one in told)
+    assert all((one.level, one.max_draft_tokens) == (plan.level, plan.max_draft_tokens) for one in told)
     intake.on_finish(by_draft, ended(counts))  # of another of that name: nothing is left of the first
     assert [(one.counts.drafts, one.counts.accepted) for one in requests(intake)] == [(4, 8)]
 
@@ -106,15 +106,11 @@ def test_one_that_says_nothing_of_its_level_is_not(origin: Origin, outcome: Outc
     ids=["of the level", "a shorter block", "the top", "a lighter drafter", "a longer block", "begun before the step"],
 )
 def test_only_requests_of_the_level_in_force_count(planned: LadderLevel, arrival: float, counts: bool) -> None:
-    now = 100.0
-    intake = RequestFeed(clock=lambda: now)
-    guard = Guard.new(FallbackSettings(), {})
-    feed = SignalFeed(intake, MachineFeed(Machine()), guard, LADDER, SteadyClock(lambda: 0.0, lambda: 0.0))
-    feed.anew(1, now)
+    controlled = Controlled(window_seconds=10 * WINDOW)  # of twenty requests
+    controlled.at(100.0)
+    controlled.controller.hold(LADDER[1].kind, None)
     poor = DraftCounts(steps=10, drafts=10, accepted=2, rollbacks=18, break_even_tokens=1.0)
-    for _ in range(35):
-        intake.on_finish(a_request(planned, arrival=arrival), ended(poor))
-        feed.look(now)
-        now += 20.0
-    causes = {signal.cause for signal in feed.signals(now)}
-    assert (Cause.ACCEPTANCE_FLOOR in causes) is counts
+    for _ in range(70):
+        controlled.requests.on_finish(a_request(planned, arrival=arrival), ended(poor))
+        controlled.at(controlled.now + 20.0)
+    assert ("acceptance_floor" in controlled.asked_for()) is counts

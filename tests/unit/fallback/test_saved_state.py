@@ -99,7 +99,8 @@ def test_another_ladders_level_becomes_the_nearest_lower_one(
             "no",
             "leases.held.a1.notice.hard: got 'no'; allowed: a valid boolean",
         ),
-        (("leases", "ended", "b2"), 1e300, "leases: got {"),
+        (("leases", "ended", "b2"), 1e300, "leases.ended.b2: got 1e+300; allowed: less than or equal to 253402300799"),
+        (("leases", "held", "a1", "notice", "starts_at"), -1.0, "leases.held.a1.notice.starts_at: got -1.0; allowed: "),
         (
             ("baselines", "draft_model/code", "mean"),
             1.5,

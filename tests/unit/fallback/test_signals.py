@@ -88,7 +88,7 @@ def test_each_kind_of_text_has_its_own_baseline_so_another_mix_is_no_drift() -> 
 
 def test_a_kind_of_text_that_nobody_asks_for_any_more_asks_for_nothing() -> None:
     watched = Watched().requests(30, 0.55)
-    watched.now += watched.guard.stale_after
+    watched.now += 2 * SETTINGS.window_seconds
     assert Cause.ACCEPTANCE_DRIFT in watched.asked()
     watched.now += 1
     assert watched.asked() == {}

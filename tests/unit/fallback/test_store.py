@@ -75,36 +75,36 @@ def test_what_a_killed_process_left_half_written_is_swept(tmp_path: Path) -> Non
 
 
 def test_a_folder_is_one_daemons_until_it_is_closed(tmp_path: Path) -> None:
-    first = StateFolder.open(tmp_path / "new" / "folder")
+    first = StateFolder(tmp_path / "new" / "folder")
     assert (tmp_path / "new" / "folder").stat().st_mode & 0o077 == 0
     with pytest.raises(ConfigError, match=r"fallback\.state_dir.*no other daemon"):
-        StateFolder.open(tmp_path / "new" / "folder")
+        StateFolder(tmp_path / "new" / "folder")
     first.close()
     first.close()
-    StateFolder.open(tmp_path / "new" / "folder").close()
+    StateFolder(tmp_path / "new" / "folder").close()
 
 
 def test_a_process_that_is_killed_frees_its_folder(tmp_path: Path) -> None:
     held = (
         "import sys, time; from pathlib import Path; from draftd.fallback.store import StateFolder\n"
-        "StateFolder.open(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
+        "StateFolder(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", held, str(tmp_path)], stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b"held\n"
         with pytest.raises(ConfigError):
-            StateFolder.open(tmp_path)
+            StateFolder(tmp_path)
     finally:
         process.kill()
         process.communicate()
-    StateFolder.open(tmp_path).close()
+    StateFolder(tmp_path).close()
 
 
 def test_a_folder_that_cannot_be_made_is_a_configuration_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"fallback\.state_dir.*can be written"):
-        StateFolder.open(tmp_path / "file" / "folder")
+        StateFolder(tmp_path / "file" / "folder")
 
 
 def test_a_folder_that_cannot_be_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

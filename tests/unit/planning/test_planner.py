@@ -82,7 +82,7 @@ def test_depth_is_chosen_as_the_daemon_says_at_every_level() -> None:
         planner = Planner(FixedFlag(), in_force, depth_mode=mode)
         assert planner.depth_mode is mode
         for position in range(len(LADDER) - 1):
-            in_force.restore(position, None)
+            in_force.position = position
             assert planner.plan(Wish(), FlagContext(), MODEL).depth_mode is mode
 
 

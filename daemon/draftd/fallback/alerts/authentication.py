@@ -22,39 +22,26 @@ from multidict import MultiMapping
 from draftd.fallback.alerts.payload import Refused, Result
 
 
-class ReplayGuard:
-    """Signatures that were accepted. Forgets by time, never for lack of room. One thread.
+class ReplayGuard(TTLCache[bytes, float]):
+    """Signatures that were accepted, each with its end. Forgets by time, never for lack of room. One thread.
 
     `seconds` is how long one could be repeated: twice the window of a timestamp, which may lie ahead as well. A restart
     forgets all of them; what is repeated then meets the lease that it once got, or the remembered end of it.
     """
 
     def __init__(self, seconds: float, capacity: int = 16_384, clock: Callable[[], float] = time.monotonic) -> None:
-        self._seconds, self._capacity = seconds, capacity
         # One more than the capacity: a full cache would forget the oldest, which is still to be refused.
-        self._until: TTLCache[bytes, float] = TTLCache(capacity + 1, seconds, clock)
-
-    def __contains__(self, signature: bytes) -> bool:
-        return signature in self._until
-
-    def __len__(self) -> int:
-        return len(self._until)
+        super().__init__(capacity + 1, seconds, clock)
 
     def wait(self) -> float:
         """Seconds until there is room: 0 now."""
-        self._until.expire()
-        if len(self._until) < self._capacity:
-            return 0.0
-        return min(self._until.values()) - self._until.timer()
+        self.expire()
+        return 0.0 if len(self) < self.maxsize - 1 else min(self.values()) - self.timer()
 
     def add(self, signature: bytes) -> None:
         """Only where there is room."""
-        assert len(self._until) < self._capacity
-        self._until[signature] = self._until.timer() + self._seconds
-
-    def discard(self, signature: bytes) -> None:
-        """It was not acted on: it may come again."""
-        self._until.pop(signature, None)
+        assert len(self) < self.maxsize - 1
+        self[signature] = self.timer() + self.ttl
 
 
 SIGNATURE_HEADER = "X-Grafana-Alerting-Signature"

@@ -34,12 +34,11 @@ class LoopThread:
         self._main = main
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
-        self._begun, self._closing = threading.Event(), threading.Event()
+        self._closing = threading.Event()
         self._thread = lasting(name, self._run, self._closing)
 
     def start(self) -> None:
         self._thread.start()
-        self._begun.wait()
 
     def close(self, seconds: float) -> bool:
         """True when the thread has ended within `seconds`. Harmless again, and before `start`."""
@@ -53,15 +52,11 @@ class LoopThread:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        try:
-            with contextlib.suppress(asyncio.CancelledError):
-                asyncio.run(self._hold())
-        finally:
-            self._begun.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            asyncio.run(self._hold())
 
     async def _hold(self) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        self._begun.set()
         if not self._closing.is_set():  # told to end before it had begun again
             await self._main()
 
@@ -69,9 +64,9 @@ class LoopThread:
 class Connection(web.RequestHandler):
     """HTTP for one connection. What is no HTTP is counted, and not logged one by one."""
 
-    __slots__ = ("accepted", "connections", "counted", "deadline", "handshake", "proven")
+    __slots__ = ("connections", "counted", "deadline", "ended", "proven")
 
-    def __init__(self, connections: Connections, server: web.Server, accepted: socket.socket) -> None:
+    def __init__(self, connections: Connections, server: web.Server, deadline: asyncio.Timeout) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -82,11 +77,17 @@ class Connection(web.RequestHandler):
             lingering_time=1.0,  # for what is still being sent when it is refused: else it would not get the answer
             auto_decompress=False,  # the signature is of what was sent, and a little can grow into a lot
         )
-        self.connections, self.accepted = connections, accepted
-        self.handshake: asyncio.Task[None] | None = None
-        self.deadline: asyncio.TimerHandle | None = None
+        self.connections, self.deadline = connections, deadline
+        self.ended = asyncio.Event()
         self.counted = False  # what became of it: once
         self.proven = False  # its sender is known
+
+    def prove(self) -> None:
+        """Its sender is known: it is not closed to make room, and what it sent is acted on with a deadline of its
+        own."""
+        self.proven = True
+        with contextlib.suppress(RuntimeError):  # it is closed already: its sender did not wait for the answer
+            self.deadline.reschedule(None)
 
     def handle_error(
         self,
@@ -106,7 +107,7 @@ class Connection(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)
-        self.connections.gone(self)
+        self.ended.set()
 
 
 def connection_of(request: web.BaseRequest) -> Connection:
@@ -128,7 +129,7 @@ class Connections:
     ) -> None:
         self._server = web.Server(handler)
         self._lost, self._tls, self._most, self._seconds = lost, tls, most, seconds
-        self._open: dict[Connection, None] = {}  # the oldest first
+        self._open: dict[Connection, asyncio.Task[None]] = {}  # the oldest first
         self._outage = OutageLog(log)
 
     def __len__(self) -> int:
@@ -152,6 +153,7 @@ class Connections:
                     await asyncio.sleep(_ACCEPT_AGAIN_SECONDS)
                 else:
                     self._outage.ended("connections are accepted again")
+                    await asyncio.sleep(0)  # a task that is cancelled before it has begun would close no socket
         finally:
             for one in [one for one in self._open if not one.proven]:
                 self._end(one, Result.CUT_SHORT)
@@ -163,11 +165,6 @@ class Connections:
             one.counted = True
             self._lost(why)
 
-    def gone(self, one: Connection) -> None:
-        self._open.pop(one, None)
-        if one.deadline is not None:
-            one.deadline.cancel()
-
     def _take(self, accepted: socket.socket) -> None:
         while len(self._open) >= self._most:
             oldest = next((one for one in self._open if not one.proven), None)
@@ -176,55 +173,40 @@ class Connections:
                 self._lost(Result.CROWDED_OUT)
                 return
             self._end(oldest, Result.CROWDED_OUT)
-        loop = asyncio.get_running_loop()
-        one = Connection(self, self._server, accepted)
-        self._open[one] = None
-        one.deadline = loop.call_later(self._seconds, self._late, one)
-        one.handshake = loop.create_task(self._connect(one))
-        one.handshake.add_done_callback(lambda _: self._connected(one))  # one cancelled early runs not at all
+        one = Connection(self, self._server, asyncio.timeout(self._seconds))
+        self._open[one] = asyncio.create_task(self._hold(one, accepted))
 
-    async def _connect(self, one: Connection) -> None:
+    async def _hold(self, one: Connection, accepted: socket.socket) -> None:
+        """Until it is closed, or cancelled. Its deadline includes the handshake."""
         loop = asyncio.get_running_loop()
         try:
-            timeout = None if self._tls is None else self._seconds
-            await loop.connect_accepted_socket(lambda: one, one.accepted, ssl=self._tls, ssl_handshake_timeout=timeout)
-        except (OSError, asyncio.CancelledError):  # no TLS, or no time left for it
-            self.gone(one)
+            async with one.deadline:
+                await loop.connect_accepted_socket(lambda: one, accepted, ssl=self._tls)
+                await one.ended.wait()
+        except TimeoutError:
+            self.count(one, Result.SLOW)
+        except OSError:  # no TLS
             self.count(one, Result.BAD_HTTP)
-
-    def _connected(self, one: Connection) -> None:
-        """The handshake is over: the socket is the transport's to close, if there is one."""
-        if one.transport is None:
-            one.accepted.close()
-
-    def _late(self, one: Connection) -> None:
-        if not one.proven:  # else it is being acted on, which has a deadline of its own
-            self._end(one, Result.SLOW)
+        finally:
+            self._open.pop(one, None)
+            if isinstance(one.transport, asyncio.Transport):
+                one.transport.abort()
+            else:
+                accepted.close()
 
     def _end(self, one: Connection, why: Result) -> None:
         self.count(one, why)
-        self.gone(one)
-        if isinstance(one.transport, asyncio.Transport):
-            one.transport.abort()
-        elif one.handshake is not None:
-            one.handshake.cancel()
+        self._open.pop(one).cancel()
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
     """Bound, and listening. Raises OSError; socket.gaierror where there is no such host."""
     found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     # Where a name is both, as localhost may be, senders are told of 127.0.0.1.
-    family, kind, number, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
-    made = socket.socket(family, kind, number)
-    try:
-        with contextlib.suppress(OSError):
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what lingers of the daemon before this one
-        made.bind(address)
-        made.listen(128)
-        made.setblocking(False)
-    except OSError:
-        made.close()
-        raise
+    family, *_, address = min(found, key=lambda one: one[0] != socket.AF_INET)
+    both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()  # [::] takes what comes to 0.0.0.0 as well
+    made = socket.create_server(address, family=family, backlog=128, dualstack_ipv6=both)
+    made.setblocking(False)
     return made
 
 

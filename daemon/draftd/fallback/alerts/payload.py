@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, TypeAdapter, ValidationError
 
 from draftd.core import FallbackLevel
-from draftd.errors import InvalidRequest
+from draftd.errors import InvalidRequest, wrong_field
 from draftd.fallback.leases import Notice
 
 MOST_ALERTS = 1000  # in a notification
@@ -131,10 +131,8 @@ def _explained(error: ValidationError, body: bytes, root: str) -> InvalidRequest
     if first["type"] == "json_invalid":
         shown = body[:40].decode("utf-8", "replace")
         return Malformed("body", shown, f"JSON in UTF-8 ({first['msg'].removeprefix('Invalid JSON: ')})")
-    path, names = root, []
-    for step in first["loc"]:
-        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
-        names += [step] if isinstance(step, str) else []
+    path, value, _ = wrong_field(error, root)
+    names = [step for step in first["loc"] if isinstance(step, str)]
     last = names[-1] if names else ""
     if "labels" in names[:-1]:
         allowed = "a text"
@@ -142,8 +140,7 @@ def _explained(error: ValidationError, body: bytes, root: str) -> InvalidRequest
         allowed = "an alert: an object"
     else:
         allowed = _ALLOWED.get(last, "a valid value")
-    value = None if first["type"] == "missing" else _short(first["input"])
-    return InvalidRequest(path or "body", value, allowed)
+    return InvalidRequest(path or "body", _short(value), allowed)
 
 
 def _short(value: object) -> object:

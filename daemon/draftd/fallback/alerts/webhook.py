@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import os
 import socket
 import ssl
 import time
@@ -141,7 +142,7 @@ class WebhookListener:
         except socket.gaierror as error:
             raise ConfigError("webhook.host", host, f"an address of this machine ({error.strerror})") from None
         except OSError as error:
-            allowed = f"a port that is free on {host}; 0 picks one ({error.strerror})"
+            allowed = f"a port that is free on {host}; 0 picks one ({os.strerror(error.errno or 0)})"
             raise ConfigError("webhook.port", port, allowed) from None
 
     async def _serve(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
@@ -197,7 +198,7 @@ class WebhookListener:
             return await self._act(body)
         except Refused as refused:
             if claim is not None and refused.status >= 500:  # its sender may try again within the same second
-                self._replay_guard.discard(claim.signature)
+                self._replay_guard.pop(claim.signature, None)
             raise
 
     async def _authenticated(self, request: web.BaseRequest) -> tuple[bytes, Signed | None]:
@@ -220,10 +221,10 @@ class WebhookListener:
         return body, claim
 
     def _admit(self, request: web.BaseRequest) -> None:
-        """The sender is known: its connection is not closed to make room for another."""
+        """Raises Refused where the sender is known, and sends too much."""
         if wait := self._proven.take():
             raise _too_many(wait)
-        connection_of(request).proven = True
+        connection_of(request).prove()
 
     async def _body(self, request: web.BaseRequest) -> bytes:
         most = self._settings.max_body_bytes

@@ -81,7 +81,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
         flag = await asyncio.to_thread(self._flags.state)
-        engine, in_force = self._worker.status(), self._planner.in_force
+        engine, in_force, fallback = self._worker.status(), self._planner.in_force, self._controller.state()
         finished = Counter(engine.finished) + self._service.left
         try:
             model, backend = reply.model(self._service.model()), self._worker.info.backend
@@ -108,11 +108,11 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
             hardware=reply.hardware(self._hardware, time.monotonic()),
             transitions=map(reply.transition, self._journal.latest(_TRANSITIONS)),
             max_draft_tokens=in_force.level.max_draft_tokens,
-            level_cause="" if in_force.signal is None else in_force.signal.cause,
+            level_cause="" if fallback.signal is None else fallback.signal.cause,
             flag=filled(pb.FlagState, flag),
             started=self._started,
             prefix_cache=filled(pb.PrefixCache, engine.prefix),
-            fallback=reply.fallback(self._controller.state()),
+            fallback=reply.fallback(fallback),
         )
 
     async def GetManifest(self, request: pb.GetManifestRequest, context: Context) -> pb.GetManifestResponse:
@@ -171,10 +171,10 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         )
 
     async def RunProbe(self, request: pb.RunProbeRequest, context: Context) -> pb.RunProbeResponse:
-        return reply.probed(await self._end_of(self._controller.probe()))
+        return reply.probed(await self._end_of(await asyncio.to_thread(self._controller.probe)))
 
     async def RunCanaries(self, request: pb.RunCanariesRequest, context: Context) -> pb.RunCanariesResponse:
-        return reply.canaries(await self._end_of(self._controller.canaries()))
+        return reply.canaries(await self._end_of(await asyncio.to_thread(self._controller.canaries)))
 
     async def ReloadDraft(self, request: pb.ReloadDraftRequest, context: Context) -> pb.ReloadDraftResponse:
         held = await self._end_of(self._controller.reload_draft(forget=request.forget_baselines))

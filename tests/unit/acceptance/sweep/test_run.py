@@ -254,7 +254,7 @@ class TestLess:
             ):
                 run_sweep(session, options, daemon.client.model(), silent)
         finally:
-            in_force.restore(0, None)
+            in_force.position = 0
         ticks = counted(session.folder)
         lowered = [tick for tick in ticks if tick.place.arm in ("k4", "auto4")]
         counts = Counter(tick.place.arm for tick in lowered)

@@ -255,6 +255,7 @@ def test_it_listens_again_after_its_thread_has_failed(monkeypatch: pytest.Monkey
         return False
 
     with Webhook() as webhook:
+        assert answered()
         connections = webhook.listener._connections
         assert connections is not None
         monkeypatch.setattr(connections, "_take", fails)
