@@ -154,7 +154,7 @@ class Caches(Protocol):
         """Runs the model on `tokens` (rows × width). Row i's first `widths[i]` are real, the rest is padding.
 
         Returns logits, rows × width × vocabulary, lazily; those of padding mean nothing. `last`: of each row's last
-        real token only, rows × 1 × vocabulary; all rows have one.
+        real token only, rows × 1 × vocabulary.
         """
 
     def rollback(self, lengths: Sequence[int]) -> list[int]:

@@ -27,7 +27,7 @@ def last_logits(model: Any, tokens: mx.array, caches: Sequence[Any], widths: Seq
     if tokens.shape[1] == 1:
         return model(tokens, cache=caches)
     wanted = _installed(model)
-    at = wanted.at = mx.array(widths) - 1
+    at = wanted.at = mx.array([max(width, 1) - 1 for width in widths])
     try:
         logits = model(tokens, cache=caches)
     finally:

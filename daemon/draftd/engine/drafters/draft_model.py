@@ -168,14 +168,11 @@ class DraftModel(Drafter):
         """Feeds what each text has and its cache has not; returns the logits after the text, rows × vocabulary."""
         behind = zip(self._sequences, self._caches.lengths, asked, strict=True)
         pending = [self._embedded(sequence.tokens[n:]) if wanted else [] for sequence, n, wanted in behind]
-        widths = [len(p) for p in pending]
-        logits = self._caches.forward(padded(pending), widths)
+        logits = self._caches.forward(padded(pending), [len(p) for p in pending], last=True)
         for sequence, wanted in zip(self._sequences, asked, strict=True):
             if wanted and sequence.guesses:
                 self._unsure[id(sequence)] = sequence.tokens[-sequence.guesses :]
-        if min(widths) == max(widths):
-            return logits[:, -1]
-        return logits[mx.arange(len(pending)), mx.array([max(w, 1) - 1 for w in widths])]
+        return logits[:, 0]
 
     def _embedded(self, tokens: list[int]) -> list[int]:
         """The target's padding, beyond what the draft has, goes in as its own: MLX reads past an array's end."""
