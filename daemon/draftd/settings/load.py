@@ -86,7 +86,7 @@ def describe_settings() -> Iterator[SettingDoc]:
                 variable=_variable(f"{section}.{key}"),
                 default=shown(shape["default"]) if "default" in shape else "in the user's state folder",
                 allowed=_allowed(value),
-                description=shape["description"],
+                description=" ".join(shape["description"].split()),
                 secret=value.get("format") == "password",
             )
 
