@@ -195,8 +195,7 @@ class InferenceService:
             outcome = stream.outcome
             assert outcome is not None
             # Before the client learns of the end: whoever looks then finds it counted.
-            call.span.captured("".join(answer))
-            call.span.finished(outcome)
+            call.span.finished(outcome, "".join(answer))
             await write(send(Finished(outcome, started.plan, text.stop)))
         if (error := _error_of(outcome)) is not None:
             raise error
