@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 from draftd.errors import EngineFailure, InvalidRequest
 from draftd.models.tokenizer import ChatTemplate
-from draftd.service.request import Message
+from draftd.service.request import Message, turned_down
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,6 @@ class ChatRenderer:
             log.warning("chat templates cannot be rendered yet: %s", error)
 
     def _render(self, template: ChatTemplate, messages: Sequence[Message], most: int) -> str:
-        roles = ", ".join(message.role for message in messages)
         try:
             worker = self._ready(template)
         except (_Ended, OSError) as error:
@@ -81,13 +80,9 @@ class ChatRenderer:
         try:
             said = worker.ask({"messages": [message._asdict() for message in messages], "most": most}, _ANSWER_SECONDS)
         except _Ended:
-            allowed = f"messages that the model's template renders within {self._limit:g} s; it was stopped"
-            raise InvalidRequest("chat.messages", roles, allowed) from None
+            raise turned_down(messages, f"renders within {self._limit:g} s; it was stopped") from None
         if "error" in said:
-            # Templates raise on what they do not take, each in its own way: roles out of order, no system message, …
-            raise InvalidRequest(
-                "chat.messages", roles, f"messages that the model's template accepts ({said['error']})"
-            )
+            raise turned_down(messages, f"accepts ({said['error']})")
         if "characters" in said:
             raise InvalidRequest("chat.messages", f"{said['characters']} characters when rendered", f"at most {most}")
         return str(said["text"])
@@ -150,8 +145,5 @@ class _Worker:
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
+        with contextlib.suppress(OSError), self._process:  # closes its pipes and waits for it
+            pass
