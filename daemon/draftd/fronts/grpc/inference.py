@@ -16,7 +16,7 @@ from draftd.errors import InvalidRequest
 from draftd.fronts.grpc import reply
 from draftd.fronts.grpc.interceptors import Context
 from draftd.planning.planner import Wish
-from draftd.protocol import DEPTH_MODES, MODES, WORKLOADS, duration, number
+from draftd.protocol import DEPTH_MODES, MODES, WORKLOADS, duration, member, number
 from draftd.service.inference import InferenceService
 from draftd.service.request import Chat, Chunk, Event, Finished, Message, Prompt, RawText, Request, Started, TokenIds
 from draftd.v1 import inference_pb2 as pb
@@ -84,10 +84,11 @@ def _sampling(given: pb.SamplingParams) -> SamplingParams:
 
 def _member(known: Mapping[_E, _T], value: _E, field: str, names: Sequence[str], problems: list[InvalidRequest]) -> _T:
     """What the number means; for one that means nothing, a problem, and what an unset field means."""
-    if value not in known:
-        problems.append(InvalidRequest(field, value, ", ".join(names)))
+    try:
+        return member(known, value, field, names)
+    except InvalidRequest as problem:
+        problems.append(problem)
         return next(iter(known.values()))
-    return known[value]
 
 
 def _float32(value: float) -> float:
