@@ -159,7 +159,7 @@ def ladder_level(one: LadderLevel) -> control_pb2.LadderLevel:
 
 
 def transition(one: Transition) -> control_pb2.Transition:
-    return filled(control_pb2.Transition, one, subject=one.subject.value)
+    return filled(control_pb2.Transition, one)
 
 
 def probed(report: ProbeReport) -> control_pb2.RunProbeResponse:
@@ -167,7 +167,6 @@ def probed(report: ProbeReport) -> control_pb2.RunProbeResponse:
         control_pb2.RunProbeResponse,
         report,
         level=ladder_level(report.level),
-        verdict=report.verdict.value,
         took=duration(report.seconds),
     )
 
@@ -176,7 +175,6 @@ def canaries(report: CanaryReport) -> control_pb2.RunCanariesResponse:
     return filled(
         control_pb2.RunCanariesResponse,
         report,
-        verdict=report.verdict.value,
         results=map(_canary, report.outcomes),
         took=duration(report.seconds),
     )
