@@ -121,7 +121,6 @@ class TextStream:
         return [self._piece(token) for token in tokens]
 
     def finish(self) -> str:
-        """The rest of the text."""
         return self._scanner.feed(self._detokenizer.finish()) + self._scanner.finish()
 
     def _piece(self, token: int) -> str:

@@ -93,7 +93,6 @@ class Call:
         self.error: Exception | None = None
 
     def done(self, context: Any) -> None:
-        """gRPC's done callback."""
         with self._on.guard.part("rpc"):
             self.end(self._status(context))
 
@@ -109,7 +108,6 @@ class Call:
         return grpc.StatusCode.OK if self.error is None else grpc.StatusCode.UNKNOWN
 
     def end(self, code: grpc.StatusCode) -> None:
-        """Ends the span and records the duration."""
         now = time.time_ns()
         attributes = {a.RPC_STATUS.name: code.name}
         if code.name in _SERVER_ERRORS:

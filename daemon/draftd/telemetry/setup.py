@@ -87,7 +87,6 @@ class Telemetry:
 
     @property
     def exporting(self) -> bool:
-        """True when any signal is exported."""
         return self._pipeline.exporting
 
     @property

@@ -83,7 +83,6 @@ class InferenceSpan:
         request_context.set(self._context)
 
     def planned(self, plan: DecodePlan, tier: ContextTier) -> None:
-        """How it will be decoded."""
         if not self._ended:
             with self._on.guard.part("span"):
                 self._plan, self._tier = plan, tier
