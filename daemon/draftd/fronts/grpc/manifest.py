@@ -108,11 +108,6 @@ def in_force(settings: Settings, labels: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for section, values in settings:
         for key, value in values:
-            name, shown = f"{section}.{key}", _shown(key, value)
-            found[name] = labels.get(name, shown) if shown != UNSET else UNSET
+            name, hidden = f"{section}.{key}", isinstance(value, (SecretStr, Path)) or key.endswith("_url")
+            found[name] = UNSET if value is None else labels.get(name, SET if hidden else shown(value))
     return found
-
-
-def _shown(name: str, value: object) -> str:
-    hidden = value is not None and (isinstance(value, (SecretStr, Path)) or name.endswith("_url"))
-    return SET if hidden else shown(value)
