@@ -36,8 +36,7 @@ from draftd.fronts.grpc.control import DaemonParts
 from draftd.fronts.grpc.server import taken
 from draftd.hardware.descriptors import raise_limit
 from draftd.hardware.monitor import HardwareMonitor
-from draftd.hardware.sample import HardwareSample
-from draftd.hardware.state import HardwareView, memory_share, takeable
+from draftd.hardware.state import HardwareSample, HardwareView, memory_share, takeable
 from draftd.hardware.system import system_probe
 from draftd.planning.flag import FlagService
 from draftd.planning.planner import Planner

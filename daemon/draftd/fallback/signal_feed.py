@@ -24,8 +24,7 @@ from draftd.fallback.drift import Baseline, Cusum, StreamKey
 from draftd.fallback.ladder import Cause, LadderLevel, Signal
 from draftd.fallback.probes import CanaryReport
 from draftd.fallback.signals import Guard, Machine
-from draftd.hardware.sample import MemoryPressure, ThermalLevel
-from draftd.hardware.state import HardwareView
+from draftd.hardware.state import HardwareView, MemoryPressure, ThermalLevel
 
 _LEAST_STALE_SECONDS, _STALE_READINGS = 60.0, 3  # without a reading for so long, and for as many periods
 

@@ -29,8 +29,7 @@ from draftd.core import (
 from draftd.engine.observer import EngineStatus, PrefixStatus
 from draftd.fallback.ladder import Cause, Hold, Signal
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport, Verdict
-from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel
-from draftd.hardware.state import HardwareState, HardwareView
+from draftd.hardware.state import HardwareSample, HardwareState, HardwareView, MemoryPressure, ThermalLevel
 from draftd.settings import TelemetrySettings
 from draftd.telemetry.setup import Sources, Telemetry
 from draftd.telemetry.spans import InferenceStart

@@ -9,8 +9,7 @@ from unittest import mock
 import pytest
 
 from draftd.errors import NotServing
-from draftd.hardware.sample import HardwareSample, MemoryPressure
-from draftd.hardware.state import HardwareState, HardwareView
+from draftd.hardware.state import HardwareSample, HardwareState, HardwareView, MemoryPressure
 from draftd.settings import TelemetrySettings
 from draftd.telemetry import catalog
 from draftd.telemetry.setup import Sources, Telemetry
