@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from draftd import __version__
 from draftd.cli import logs
 from draftd.cli.state import Kept, Learning, paths_of, quiet_transformers
 from draftd.core import ModelInfo
@@ -82,7 +81,7 @@ def run_daemon(
         hardware=hardware,
         address=lambda: None if parts.daemon is None else parts.daemon.listens_on,
     )
-    telemetry = Telemetry.start(__version__, settings.telemetry, sources)
+    telemetry = Telemetry.start(settings.telemetry, sources)
     worker = EngineWorker(
         load or models_of(settings.model, drafters),
         observer=FanOut(telemetry.observer, requests),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from draftd import __version__
 from draftd.core import ModelInfo
 from draftd.engine.observer import EngineObserver, EngineStatus
 from draftd.fallback.controller import FallbackState
@@ -49,7 +50,6 @@ class Telemetry:
         sources: Sources | None = None,
         guard: Guard | None = None,
         *,
-        service_version: str = "",
         capture_content: bool = False,
     ) -> None:
         self._pipeline, sources = pipeline or Pipeline(), sources or Sources()
@@ -60,7 +60,7 @@ class Telemetry:
             **observed_decisions(sources.fallback, sources.flag_enabled, naming),
             **observed_hardware(sources.hardware),
         }
-        scope = (catalog.SCOPE, service_version)
+        scope = (catalog.SCOPE, __version__)
         metrics = Metrics(self._pipeline.meters.get_meter(*scope), observed, guard)
         tracer, logger = self._pipeline.tracers.get_tracer(*scope), self._pipeline.loggers.get_logger(*scope)
         self._on = Recording(
@@ -73,17 +73,16 @@ class Telemetry:
         self.fallback_recorder = FallbackRecorder(self._on)
 
     @classmethod
-    def start(cls, service_version: str, settings: TelemetrySettings, sources: Sources) -> Telemetry:
+    def start(cls, settings: TelemetrySettings, sources: Sources) -> Telemetry:
         """Exports what the OTEL_* variables ask for, and without them nothing."""
         guard, pipeline = Guard(), Pipeline()
         try:
-            pipeline = build(service_version)
+            pipeline = build()
         except ValueError as error:
             _log.error("telemetry is off: %s", error)
         except Exception as error:
             guard.caught("start", error)
-        capture = settings.capture_content
-        return cls(pipeline, sources, guard, service_version=service_version, capture_content=capture)
+        return cls(pipeline, sources, guard, capture_content=settings.capture_content)
 
     @property
     def exporting(self) -> bool:

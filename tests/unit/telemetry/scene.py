@@ -155,7 +155,7 @@ def telemetry(
 ) -> Telemetry:
     sources = Sources(lambda: info, lambda: status, lambda: LADDER_STATE, lambda: True, hardware, lambda: ADDRESS)
     with mock.patch.dict(os.environ, environ):
-        return Telemetry.start("1.2.3", TelemetrySettings(capture_content=capture_content), sources)
+        return Telemetry.start(TelemetrySettings(capture_content=capture_content), sources)
 
 
 def errors_of(telemetry: Telemetry) -> Mapping[str, int]:

@@ -13,6 +13,7 @@ import opentelemetry.metrics
 import opentelemetry.trace
 import pytest
 
+from draftd import __version__
 from draftd.engine.observer import EngineObserver
 from draftd.fallback.journal import Subject, Transition
 from draftd.telemetry import catalog
@@ -142,7 +143,7 @@ def test_the_sdks_own_metrics_may_be_turned_off(open_scene: Callable[..., Scene]
     [
         (
             {"OTEL_RESOURCE_ATTRIBUTES": "deployment.environment.name=attic"},
-            {"service.name": "draftd", "service.version": "1.2.3", "deployment.environment.name": "attic"},
+            {"service.name": "draftd", "service.version": __version__, "deployment.environment.name": "attic"},
         ),
         (
             {"OTEL_SERVICE_NAME": "mini-3", "OTEL_RESOURCE_ATTRIBUTES": "service.version=9,service.instance.id=me"},
