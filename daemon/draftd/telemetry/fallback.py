@@ -45,14 +45,14 @@ class FallbackRecorder:
         level = report.level.kind
         self._count(catalog.PROBES, level.label, report.verdict)
         figures = {a.ACCEPTANCE: report.acceptance, a.SPEEDUP: report.speedup}
-        self._span(Origin.PROBE, level, report, figures)
+        self._span(level, report.seconds, {a.ORIGIN: Origin.PROBE, a.RESULT: report.verdict, **figures})
 
     def canaries(self, level: FallbackLevel, report: CanaryReport) -> None:
         """One run of the quality canaries, which has just ended."""
         self._count(catalog.CANARIES, report.verdict)
         for _ in range(report.divergences):
             self._count(catalog.CANARY_DIVERGENCES)
-        self._span(Origin.CANARY, level, report, {})
+        self._span(level, report.seconds, {a.ORIGIN: Origin.CANARY, a.RESULT: report.verdict})
 
     def _count(self, metric: Metric, *labels: str) -> None:
         """`labels` are the metric's attributes in the catalog's order, after the model."""
@@ -60,22 +60,14 @@ class FallbackRecorder:
             values = zip(metric.attributes, (self._on.naming.model(), *labels), strict=True)
             self._on.metrics.count(metric, {attribute.name: value for attribute, value in values})
 
-    def _span(
-        self,
-        origin: Origin,
-        level: FallbackLevel,
-        report: ProbeReport | CanaryReport,
-        figures: Mapping[Attribute, float | None],
-    ) -> None:
+    def _span(self, level: FallbackLevel, seconds: float, told: Mapping[Attribute, str | float | None]) -> None:
         with self._on.guard.part("control"):
             now = time.time_ns()
             self._on.tracer.start_span(
                 catalog.PROBE_SPAN.name.replace("{draftd.plan.level}", level.label),
                 context=Context(),
-                start_time=now - round(report.seconds * 1e9),
-                attributes=named(
-                    {a.ORIGIN: origin.value, a.PLAN_LEVEL: level.label, a.RESULT: report.verdict, **figures}
-                ),
+                start_time=now - round(seconds * 1e9),
+                attributes=named({a.PLAN_LEVEL: level.label, **told}),
             ).end(now)
 
 
