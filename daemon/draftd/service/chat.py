@@ -27,10 +27,6 @@ _START_SECONDS = 60.0  # for its imports, on a machine that is busy
 _ANSWER_SECONDS = 30.0  # by the clock on the wall, where the process gets no processor
 
 
-class _Ended(Exception):
-    """The process is no more, or said nothing in time."""
-
-
 class ChatRenderer:
     """One text at a time, in the order in which they were asked for; of one connection only one waits in that order, so
     that a connection whose every text takes the limit delays another by one of them."""
@@ -69,17 +65,17 @@ class ChatRenderer:
     def _prepare(self, template: ChatTemplate) -> None:
         try:
             self._ready(template)
-        except (_Ended, OSError) as error:
+        except OSError as error:
             log.warning("chat templates cannot be rendered yet: %s", error)
 
     def _render(self, template: ChatTemplate, messages: Sequence[Message], most: int) -> str:
         try:
             worker = self._ready(template)
-        except (_Ended, OSError) as error:
+        except OSError as error:
             raise EngineFailure(f"the chat template cannot be rendered: {error}") from None
         try:
             said = worker.ask({"messages": [message._asdict() for message in messages], "most": most}, _ANSWER_SECONDS)
-        except _Ended:
+        except ChildProcessError:
             raise turned_down(messages, f"renders within {self._limit:g} s; it was stopped") from None
         if "error" in said:
             raise turned_down(messages, f"accepts ({said['error']})")
@@ -95,7 +91,7 @@ class ChatRenderer:
                 worker.kill()
             with self._lock:
                 if self._closed:
-                    raise _Ended("the daemon is stopping")
+                    raise ChildProcessError("the daemon is stopping")
                 self._worker = worker = _Worker()
         if worker.template != template:
             told = {"source": template.source, "variables": dict(template.variables), "seconds": self._limit}
@@ -124,7 +120,7 @@ class _Worker:
         return self._process.poll() is None
 
     def ask(self, what: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """Raises _Ended, and then it has."""
+        """Raises ChildProcessError where it has ended, or says nothing in time; then it has."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         late = threading.Timer(seconds, self._process.kill)
@@ -139,7 +135,7 @@ class _Worker:
             late.cancel()
         if not said.endswith(b"\n"):
             self.kill()
-            raise _Ended(f"its process has ended, or gave no answer in {seconds:g} s")
+            raise ChildProcessError(f"its process has ended, or gave no answer in {seconds:g} s")
         found: dict[str, Any] = json.loads(said)
         return found
 
