@@ -36,8 +36,7 @@ class DraftdError(Exception):
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
-        self.message = message
-        self.retry_after = retry_after
+        self.message, self.retry_after = message, retry_after
 
 
 class FieldError(DraftdError):
@@ -48,9 +47,7 @@ class FieldError(DraftdError):
         if len(shown) > 80:
             shown = shown[:77] + "…"
         super().__init__(f"{field}: got {shown}; allowed: {allowed}")
-        self.field = field
-        self.value = value
-        self.allowed = allowed
+        self.field, self.value, self.allowed = field, value, allowed
 
 
 def wrong_field(error: ValidationError, prefix: str = "") -> tuple[str, object, str]:
