@@ -95,7 +95,7 @@ def run_daemon(
     parts.worker = worker
 
     async def serve() -> int:
-        kept.journal.listen(telemetry.transition_log)
+        kept.journal.listen(telemetry.fallback_recorder.log)
         with contextlib.ExitStack() as undo:  # where it cannot be started
             undo.callback(telemetry.shutdown, settings.telemetry.shutdown_seconds)
             flags = FlagService(settings.flag, hook=telemetry.flag_hook, journal=kept.journal)

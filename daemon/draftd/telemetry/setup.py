@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 
 from draftd import __version__
 from draftd.core import ModelInfo
@@ -14,8 +13,7 @@ from draftd.fallback.controller import FallbackState
 from draftd.hardware.state import HardwareView
 from draftd.settings import TelemetrySettings
 from draftd.telemetry import catalog
-from draftd.telemetry.events import FlagHook, log_transition
-from draftd.telemetry.fallback import FallbackRecorder, observed_decisions
+from draftd.telemetry.fallback import FallbackRecorder, FlagHook, observed_decisions
 from draftd.telemetry.hardware import observed_hardware
 from draftd.telemetry.metrics import Ledger, Metrics, MetricsObserver, Recording, observed_engine
 from draftd.telemetry.pipeline import Pipeline, build
@@ -69,8 +67,7 @@ class Telemetry:
         self.observer = MetricsObserver(ledger, metrics, guard) if self.exporting else EngineObserver()
         self.rpc_interceptor = RpcInterceptor(self._on, self._pipeline.propagator)
         self.flag_hook = FlagHook(logger, guard)
-        self.transition_log = partial(log_transition, logger, guard)
-        self.fallback_recorder = FallbackRecorder(self._on)
+        self.fallback_recorder = FallbackRecorder(self._on, logger)
 
     @classmethod
     def start(cls, settings: TelemetrySettings, sources: Sources) -> Telemetry:

@@ -120,7 +120,7 @@ def test_the_sdk_counts_what_it_queued_and_delivered(open_scene: Callable[..., S
     scene = open_scene(receiver.environ(OTEL_BSP_SCHEDULE_DELAY="50", OTEL_METRIC_EXPORT_INTERVAL="100"))
     scene.serve()
     until(lambda: receiver.total("otel.sdk.exporter.span.exported") >= 4, 10, "the spans' export is counted")
-    scene.telemetry.transition_log(Transition(datetime.now(UTC), Subject.FLAG, "on", "off", "a test"))
+    scene.telemetry.fallback_recorder.log(Transition(datetime.now(UTC), Subject.FLAG, "on", "off", "a test"))
     until(lambda: receiver.total("otel.sdk.exporter.log.exported") >= 1, 10, "the event's export is counted")
     assert scene.telemetry.shutdown(30.0)
     found = {name for name in receiver.metric_names() if name.startswith("otel.")}
