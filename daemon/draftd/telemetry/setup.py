@@ -39,7 +39,8 @@ class Sources:
 class Telemetry:
     """The observer for the engine, spans for requests, the interceptor for the server, the hook for the flag.
 
-    Where nothing is exported they record on OpenTelemetry's no-op providers.
+    `exporting`: whether any signal is exported; where none is, they record on OpenTelemetry's no-op providers.
+    `instance`: what alerts name this daemon by, `service.instance.id`; empty while nothing is exported.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Telemetry:
         capture_content: bool = False,
     ) -> None:
         self._pipeline, sources = pipeline or Pipeline(), sources or Sources()
+        self.exporting, self.instance = self._pipeline.exporting, self._pipeline.instance
         guard, naming = guard or Guard(), Naming(sources.info, sources.address)
         ledger = Ledger(naming)
         observed = {
@@ -80,15 +82,6 @@ class Telemetry:
         except Exception as error:
             guard.caught("start", error)
         return cls(pipeline, sources, guard, capture_content=settings.capture_content)
-
-    @property
-    def exporting(self) -> bool:
-        return self._pipeline.exporting
-
-    @property
-    def instance(self) -> str:
-        """What alerts name this daemon by: `service.instance.id`. Empty while nothing is exported."""
-        return self._pipeline.instance
 
     def begin_inference(self, start: InferenceStart) -> InferenceSpan:
         """Begins to follow one request, under the RPC of the task that calls."""

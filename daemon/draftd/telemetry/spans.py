@@ -86,7 +86,19 @@ class InferenceSpan:
         if not self._ended:
             with self._on.guard.part("span"):
                 self._plan, self._tier = plan, tier
-                self._span.set_attributes(_plan_attributes(plan, tier, self._on.naming))
+                found = {
+                    a.DRAFT_MODEL: self._on.naming.draft(plan),
+                    a.MODE: plan.mode.value,
+                    a.CONTEXT_TIER: tier.value,
+                    a.PLAN_REASON: plan.reason,
+                    a.PLAN_LEVEL: plan.level.label,
+                    a.PLAN_VARIANT: plan.variant,
+                    a.PLAN_DRAFTER: plan.drafter or "none",
+                    a.PLAN_MAX_DRAFT: plan.max_draft_tokens,
+                    a.PLAN_DEPTH_MODE: plan.depth_mode.value if plan.drafter is not None else "none",
+                    a.PLAN_ALTERNATIVES: tuple(sorted(plan.alternatives)) or None,
+                }
+                self._span.set_attributes(named(found))
 
     def finished(self, outcome: Outcome, answer: str | None = None) -> None:
         """It ended in the engine. `answer`, all of its text, is used only when content capture was opted in."""
@@ -210,23 +222,6 @@ def _request_attributes(start: InferenceStart, naming: Naming) -> dict[str, Attr
             a.USAGE_INPUT: start.prompt_tokens,
             a.DRAFT_MODEL: naming.draft(None),
             a.WORKLOAD: start.workload.value,
-        }
-    )
-
-
-def _plan_attributes(plan: DecodePlan, tier: ContextTier, naming: Naming) -> dict[str, AttributeValue]:
-    return named(
-        {
-            a.DRAFT_MODEL: naming.draft(plan),
-            a.MODE: plan.mode.value,
-            a.CONTEXT_TIER: tier.value,
-            a.PLAN_REASON: plan.reason,
-            a.PLAN_LEVEL: plan.level.label,
-            a.PLAN_VARIANT: plan.variant,
-            a.PLAN_DRAFTER: plan.drafter or "none",
-            a.PLAN_MAX_DRAFT: plan.max_draft_tokens,
-            a.PLAN_DEPTH_MODE: plan.depth_mode.value if plan.drafter is not None else "none",
-            a.PLAN_ALTERNATIVES: tuple(sorted(plan.alternatives)) or None,
         }
     )
 
