@@ -23,12 +23,10 @@ class Heard(InferenceSpan):
     def planned(self, plan: DecodePlan, tier: ContextTier) -> None:
         pass
 
-    def captured(self, text: str) -> None:
-        self.text = text
-
-    def finished(self, outcome: Outcome) -> None:
+    def finished(self, outcome: Outcome, answer: str | None = None) -> None:
         if not self.outcomes:  # as the contract has it: a second is ignored
             self.outcomes.append(outcome)
+            self.text = answer
 
     def refused(self, error: DraftdError) -> None:
         self.refusals.append(error)

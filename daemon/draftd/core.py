@@ -243,7 +243,6 @@ class DraftCounts:
     accepted_per_position: list[int] = field(default_factory=list)
 
     def add(self, r: StepCounts) -> None:
-        """Counts one step."""
         self.steps += 1
         self.target_forwards += 1
         self.emitted += r.emitted

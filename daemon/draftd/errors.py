@@ -11,6 +11,17 @@ from typing import TYPE_CHECKING, ClassVar
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
+_HTTP = {
+    "INVALID_ARGUMENT": 400,
+    "FAILED_PRECONDITION": 400,
+    "UNAUTHENTICATED": 401,
+    "ABORTED": 409,
+    "RESOURCE_EXHAUSTED": 429,
+    "INTERNAL": 500,
+    "UNAVAILABLE": 503,
+    "DEADLINE_EXCEEDED": 504,
+}
+
 
 class DraftdError(Exception):
     """Base of all. `grpc_status` is the name of a gRPC status code; `retry_after` seconds, where a retry may help."""
@@ -18,10 +29,14 @@ class DraftdError(Exception):
     grpc_status: ClassVar[str] = "INTERNAL"
     http_status: ClassVar[int] = 500
 
+    def __init_subclass__(cls, status: str | None = None) -> None:
+        """`status` is the gRPC one; without it a kind has its parent's."""
+        if status is not None:
+            cls.grpc_status, cls.http_status = status, _HTTP[status]
+
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
-        self.message = message
-        self.retry_after = retry_after
+        self.message, self.retry_after = message, retry_after
 
 
 class FieldError(DraftdError):
@@ -32,9 +47,7 @@ class FieldError(DraftdError):
         if len(shown) > 80:
             shown = shown[:77] + "…"
         super().__init__(f"{field}: got {shown}; allowed: {allowed}")
-        self.field = field
-        self.value = value
-        self.allowed = allowed
+        self.field, self.value, self.allowed = field, value, allowed
 
 
 def wrong_field(error: ValidationError, prefix: str = "") -> tuple[str, object, str]:
@@ -63,84 +76,58 @@ def in_one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {sentence}" if sentence else type(error).__name__
 
 
-class ConfigError(FieldError):
+class ConfigError(FieldError, status="INVALID_ARGUMENT"):
     """A setting is wrong. Raised at start-up."""
 
-    grpc_status, http_status = "INVALID_ARGUMENT", 400
 
-
-class InvalidRequest(FieldError):
+class InvalidRequest(FieldError, status="INVALID_ARGUMENT"):
     """A field of a request is wrong."""
 
-    grpc_status, http_status = "INVALID_ARGUMENT", 400
 
-
-class ModelLoadError(DraftdError):
+class ModelLoadError(DraftdError, status="FAILED_PRECONDITION"):
     """A model folder is missing, incomplete or of a kind that mlx-lm does not know. The message is one line: `what` is
     wrong, and its `cure` where one is known."""
-
-    grpc_status, http_status = "FAILED_PRECONDITION", 400
 
     def __init__(self, what: str, cure: str = "") -> None:
         super().__init__(f"{what}: {cure}" if cure else what)
         self.what, self.cure = what, cure
 
 
-class SpeculationUnavailable(DraftdError):
+class SpeculationUnavailable(DraftdError, status="FAILED_PRECONDITION"):
     """The caller demanded speculation; the message says why it cannot be had."""
 
-    grpc_status, http_status = "FAILED_PRECONDITION", 400
 
-
-class FlagReadOnly(DraftdError):
+class FlagReadOnly(DraftdError, status="FAILED_PRECONDITION"):
     """The feature flag's provider is a server: its flags are set there."""
 
-    grpc_status, http_status = "FAILED_PRECONDITION", 400
 
-
-class NotNow(DraftdError):
+class NotNow(DraftdError, status="FAILED_PRECONDITION"):
     """What is asked for cannot be done as things stand: there is no level above, or a probe is running."""
 
-    grpc_status, http_status = "FAILED_PRECONDITION", 400
 
-
-class QueueFull(DraftdError):
+class QueueFull(DraftdError, status="RESOURCE_EXHAUSTED"):
     """As many wait, or are in hand, as may be."""
 
-    grpc_status, http_status = "RESOURCE_EXHAUSTED", 429
 
-
-class NoMemory(DraftdError):
+class NoMemory(DraftdError, status="RESOURCE_EXHAUSTED"):
     """A request needs more memory than the machine has left; the message has both figures."""
 
-    grpc_status, http_status = "RESOURCE_EXHAUSTED", 429
 
-
-class NotServing(DraftdError):
+class NotServing(DraftdError, status="UNAVAILABLE"):
     """The daemon is loading, draining or has failed."""
 
-    grpc_status, http_status = "UNAVAILABLE", 503
 
-
-class Unauthenticated(DraftdError):
+class Unauthenticated(DraftdError, status="UNAUTHENTICATED"):
     """The bearer token is missing or wrong."""
 
-    grpc_status, http_status = "UNAUTHENTICATED", 401
 
-
-class DeadlineExceeded(DraftdError):
+class DeadlineExceeded(DraftdError, status="DEADLINE_EXCEEDED"):
     """The caller's deadline passed before the answer was complete."""
 
-    grpc_status, http_status = "DEADLINE_EXCEEDED", 504
 
-
-class ClientStalled(DraftdError):
+class ClientStalled(DraftdError, status="ABORTED"):
     """The client took no message for too long; what it asked for was cancelled."""
 
-    grpc_status, http_status = "ABORTED", 409
 
-
-class EngineFailure(DraftdError):
+class EngineFailure(DraftdError, status="INTERNAL"):
     """Decoding failed; the message says how."""
-
-    grpc_status, http_status = "INTERNAL", 500

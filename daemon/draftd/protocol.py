@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
 from google.protobuf.duration_pb2 import Duration
 
 from draftd.core import DecodeMode, DepthMode, DraftCounts, FinishReason, ModePreference, WorkloadClass
+from draftd.errors import InvalidRequest
 from draftd.v1 import inference_pb2 as pb
 
+K = TypeVar("K")
+V = TypeVar("V")
 M = TypeVar("M", bound=enum.Enum)
 
 MESSAGE_SLACK = 4
@@ -26,6 +29,13 @@ def _named(kind: Any, members: type[M]) -> dict[Any, M]:
     """The contract's numbers, with what the core calls the same: DECODE_MODE_AUTO of `DecodeMode` is AUTO there."""
     named = {number: members.__members__.get(name.removeprefix(_prefix(kind))) for name, number in kind.items()}
     return {number: member for number, member in named.items() if member is not None}
+
+
+def member(known: Mapping[K, V], value: K, field: str, names: Iterable[str]) -> V:
+    """What `value` means. Raises InvalidRequest where it means nothing; `names` are what is allowed."""
+    if value not in known:
+        raise InvalidRequest(field, value, ", ".join(names))
+    return known[value]
 
 
 def number(kind: Any, member: enum.Enum | None) -> Any:

@@ -156,7 +156,7 @@ class Seams:
         from draftd.engine.targets.local import LocalTarget
         from draftd.fallback.alerts.connections import Connections
         from draftd.hardware.monitor import HardwareProbe
-        from draftd.hardware.sample import HardwareSample, MemoryPressure
+        from draftd.hardware.state import HardwareSample, MemoryPressure
 
         for place, (owner, name) in _places().items():
             _before(owner, name, functools.partial(self._raise, place))

@@ -12,8 +12,7 @@ from draftd.client.client import CallError
 from draftd.core import FallbackLevel, ModePreference, WorkloadClass
 from draftd.engine.pair import LoadedModels
 from draftd.fallback.ladder import Cause, Signal
-from draftd.hardware.sample import HardwareSample
-from draftd.hardware.state import HardwareState, HardwareView
+from draftd.hardware.state import HardwareSample, HardwareState, HardwareView
 from draftd.v1 import control_pb2
 from draftd.v1 import inference_pb2 as pb
 from tests.fallback import fallback_state

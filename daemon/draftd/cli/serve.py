@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from draftd import __version__
 from draftd.cli import logs
 from draftd.cli.state import Kept, Learning, paths_of, quiet_transformers
 from draftd.core import ModelInfo
@@ -36,8 +35,7 @@ from draftd.fronts.grpc.control import DaemonParts
 from draftd.fronts.grpc.server import taken
 from draftd.hardware.descriptors import raise_limit
 from draftd.hardware.monitor import HardwareMonitor
-from draftd.hardware.sample import HardwareSample
-from draftd.hardware.state import HardwareView, memory_share, takeable
+from draftd.hardware.state import HardwareSample, HardwareView, memory_share, takeable
 from draftd.hardware.system import system_probe
 from draftd.planning.flag import FlagService
 from draftd.planning.planner import Planner
@@ -83,7 +81,7 @@ def run_daemon(
         hardware=hardware,
         address=lambda: None if parts.daemon is None else parts.daemon.listens_on,
     )
-    telemetry = Telemetry.start(__version__, settings.telemetry, sources)
+    telemetry = Telemetry.start(settings.telemetry, sources)
     worker = EngineWorker(
         load or models_of(settings.model, drafters),
         observer=FanOut(telemetry.observer, requests),
@@ -97,7 +95,7 @@ def run_daemon(
     parts.worker = worker
 
     async def serve() -> int:
-        kept.journal.listen(telemetry.transition_log)
+        kept.journal.listen(telemetry.fallback_recorder.log)
         with contextlib.ExitStack() as undo:  # where it cannot be started
             undo.callback(telemetry.shutdown, settings.telemetry.shutdown_seconds)
             flags = FlagService(settings.flag, hook=telemetry.flag_hook, journal=kept.journal)

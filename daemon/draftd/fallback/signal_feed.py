@@ -21,8 +21,7 @@ from draftd.core import (
 from draftd.engine.observer import EngineObserver
 from draftd.fallback.ladder import Cause
 from draftd.fallback.signals import Machine
-from draftd.hardware.sample import MemoryPressure, ThermalLevel
-from draftd.hardware.state import HardwareView
+from draftd.hardware.state import HardwareView, MemoryPressure, ThermalLevel
 
 _LEAST_STALE_SECONDS, _STALE_READINGS = 60.0, 3  # without a reading for so long, and for as many periods
 

@@ -28,7 +28,6 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _LOAD_POLL_SECONDS = 0.05  # while loading: how soon progress and the end of it are noticed
 _WATCH_POLL_SECONDS = 0.5  # afterwards: how soon a dead engine is noticed
 _DELIVERY_SECONDS = 5.0  # after the engine has ended the last request: for its end to reach the client
-_SPARE_CALLS = 256  # requests that the engine does not hold: being tokenised, or done and not yet read
 _CLOSE_SECONDS = 12.0  # after `drain_seconds`: for all of this together
 _HURRY_SECONDS = 2.0  # on a second signal: for the engine to end its step
 _GRACE_SECONDS = 0.5  # for calls that never end by themselves, such as health watches
@@ -50,15 +49,7 @@ class Daemon:
         """`on_drain` is called once on a thread when draining begins: it may block for a few seconds."""
         self._parts, self._settings, self._worker = parts, parts.settings, parts.worker
         self._announce, self._on_drain = announce, on_drain
-        engine = self._settings.engine
-        self.service = InferenceService(
-            parts.worker,
-            parts.planner,
-            parts.telemetry.begin_inference,
-            default_max_tokens=engine.default_max_tokens,
-            limit=engine.queue_capacity + engine.max_batch + _SPARE_CALLS,
-            write_stall_seconds=self._settings.server.write_stall_seconds or None,
-        )
+        self.service = InferenceService(parts.worker, parts.planner, parts.telemetry.begin_inference, parts.settings)
         self._manifests = Manifests(parts.worker, parts.hardware, self._settings, version=__version__)
         self._ready = asyncio.Event()
         self._stop = asyncio.Event()

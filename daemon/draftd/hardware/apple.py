@@ -88,18 +88,12 @@ class SystemApple:
         # With a full path and close_fds=False Python spawns instead of forking: neither gRPC nor Metal bears a fork.
         # Python's own files are closed in the child anyway.
         try:
-            ended = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                close_fds=False,
-                timeout=_COMMAND_SECONDS,
-                check=True,
+            said = subprocess.check_output(
+                command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, close_fds=False, timeout=_COMMAND_SECONDS
             )
         except subprocess.SubprocessError as error:
             raise OSError(str(error)) from error
-        return ended.stdout.decode(errors="replace")
+        return said.decode(errors="replace")
 
 
 class _ProcessInfo:

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from draftd.hardware.apple import SystemApple
 from draftd.hardware.monitor import Readings
-from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel
+from draftd.hardware.state import HardwareSample, MemoryPressure, ThermalLevel
 
 _PRESSURES = {1: MemoryPressure.NORMAL, 2: MemoryPressure.WARN, 4: MemoryPressure.CRITICAL}
 

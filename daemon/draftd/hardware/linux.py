@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from draftd.hardware.monitor import Readings
-from draftd.hardware.sample import HardwareSample, MemoryPressure
+from draftd.hardware.state import HardwareSample, MemoryPressure
 
 # Shares of the last ten seconds, in percent, in which some or all tasks were stalled for memory. The kernel names no
 # levels; these are draftd's own: a tenth is felt, and a tenth in which all tasks were stalled is thrashing.

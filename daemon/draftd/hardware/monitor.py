@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 
-from draftd.hardware.sample import HardwareSample
-from draftd.hardware.state import HardwareView, advance
+from draftd.hardware.state import HardwareSample, HardwareView, advance
 
 _log = logging.getLogger("draftd.hardware")
 

@@ -19,7 +19,7 @@ from draftd.hardware.apple import SystemApple
 from draftd.hardware.darwin import darwin_readings
 from draftd.hardware.linux import linux_readings, memory_limit, processor_limit
 from draftd.hardware.monitor import HardwareProbe, Readings
-from draftd.hardware.sample import HardwareSample
+from draftd.hardware.state import HardwareSample
 
 
 def system_probe(mlx: Callable[[], HardwareSample]) -> HardwareProbe:

@@ -18,17 +18,13 @@ from weakref import WeakValueDictionary
 
 from draftd.errors import EngineFailure, InvalidRequest
 from draftd.models.tokenizer import ChatTemplate
-from draftd.service.request import Message
+from draftd.service.request import Message, turned_down
 
 log = logging.getLogger(__name__)
 
 _LIMIT_SECONDS = 2.0  # of processor time, for one text
 _START_SECONDS = 60.0  # for its imports, on a machine that is busy
 _ANSWER_SECONDS = 30.0  # by the clock on the wall, where the process gets no processor
-
-
-class _Ended(Exception):
-    """The process is no more, or said nothing in time."""
 
 
 class ChatRenderer:
@@ -69,25 +65,20 @@ class ChatRenderer:
     def _prepare(self, template: ChatTemplate) -> None:
         try:
             self._ready(template)
-        except (_Ended, OSError) as error:
+        except OSError as error:
             log.warning("chat templates cannot be rendered yet: %s", error)
 
     def _render(self, template: ChatTemplate, messages: Sequence[Message], most: int) -> str:
-        roles = ", ".join(message.role for message in messages)
         try:
             worker = self._ready(template)
-        except (_Ended, OSError) as error:
+        except OSError as error:
             raise EngineFailure(f"the chat template cannot be rendered: {error}") from None
         try:
             said = worker.ask({"messages": [message._asdict() for message in messages], "most": most}, _ANSWER_SECONDS)
-        except _Ended:
-            allowed = f"messages that the model's template renders within {self._limit:g} s; it was stopped"
-            raise InvalidRequest("chat.messages", roles, allowed) from None
+        except ChildProcessError:
+            raise turned_down(messages, f"renders within {self._limit:g} s; it was stopped") from None
         if "error" in said:
-            # Templates raise on what they do not take, each in its own way: roles out of order, no system message, …
-            raise InvalidRequest(
-                "chat.messages", roles, f"messages that the model's template accepts ({said['error']})"
-            )
+            raise turned_down(messages, f"accepts ({said['error']})")
         if "characters" in said:
             raise InvalidRequest("chat.messages", f"{said['characters']} characters when rendered", f"at most {most}")
         return str(said["text"])
@@ -100,7 +91,7 @@ class ChatRenderer:
                 worker.kill()
             with self._lock:
                 if self._closed:
-                    raise _Ended("the daemon is stopping")
+                    raise ChildProcessError("the daemon is stopping")
                 self._worker = worker = _Worker()
         if worker.template != template:
             told = {"source": template.source, "variables": dict(template.variables), "seconds": self._limit}
@@ -129,7 +120,7 @@ class _Worker:
         return self._process.poll() is None
 
     def ask(self, what: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """Raises _Ended, and then it has."""
+        """Raises ChildProcessError where it has ended, or says nothing in time; then it has."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         late = threading.Timer(seconds, self._process.kill)
@@ -144,14 +135,11 @@ class _Worker:
             late.cancel()
         if not said.endswith(b"\n"):
             self.kill()
-            raise _Ended(f"its process has ended, or gave no answer in {seconds:g} s")
+            raise ChildProcessError(f"its process has ended, or gave no answer in {seconds:g} s")
         found: dict[str, Any] = json.loads(said)
         return found
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
+        with contextlib.suppress(OSError), self._process:  # closes its pipes and waits for it
+            pass

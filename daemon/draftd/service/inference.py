@@ -31,7 +31,10 @@ from draftd.service.chat import ChatRenderer
 from draftd.service.request import Chat, Chunk, Finished, Prompt, RawText, Request, Send, ServedModel, Started, checked
 from draftd.service.stream import Mailbox, TokenStream, stall_guard
 from draftd.service.text import StopStrings, TextStream, tokenise
+from draftd.settings import Settings
 from draftd.telemetry.spans import InferenceSpan, InferenceStart
+
+_SPARE_CALLS = 256  # requests that the engine does not hold: being tokenised, or done and not yet read
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +44,7 @@ class InferenceService:
 
     `limit` bounds the requests in hand: those from their arrival until both their front and the engine are done with
     them, or the client has gone. The engine's queue bounds only those that wait for it; this bounds also those that are
-    being tokenised, or whose clients read slowly. `write_stall_seconds` None waits for ever for a client that does not
-    read.
+    being tokenised, or whose clients read slowly.
     """
 
     def __init__(
@@ -50,14 +52,12 @@ class InferenceService:
         worker: EngineWorker,
         planner: Planner,
         begin_span: Callable[[InferenceStart], InferenceSpan],
-        *,
-        default_max_tokens: int,
-        limit: int,
-        write_stall_seconds: float | None,
+        settings: Settings,
     ) -> None:
         self._worker, self._planner, self._begin_span = worker, planner, begin_span
-        self._default_max_tokens, self._stall = default_max_tokens, write_stall_seconds
-        self.limit = limit
+        self._default_max_tokens = settings.engine.default_max_tokens
+        self._stall = settings.server.write_stall_seconds or None
+        self.limit = settings.engine.queue_capacity + settings.engine.max_batch + _SPARE_CALLS
         self.refused = 0
         self.left: Counter[FinishReason] = Counter()  # requests that ended before the engine had them
         self.draining = False
@@ -195,8 +195,7 @@ class InferenceService:
             outcome = stream.outcome
             assert outcome is not None
             # Before the client learns of the end: whoever looks then finds it counted.
-            call.span.captured("".join(answer))
-            call.span.finished(outcome)
+            call.span.finished(outcome, "".join(answer))
             await write(send(Finished(outcome, started.plan, text.stop)))
         if (error := _error_of(outcome)) is not None:
             raise error

@@ -156,6 +156,13 @@ def check_caller(name: str) -> None:
     _check(len(name.encode()) <= MAX_CALLER_BYTES, "caller", name, f"at most {MAX_CALLER_BYTES} bytes")
 
 
+def turned_down(messages: Sequence[Message], wanted: str) -> InvalidRequest:
+    """What the template makes of messages is not `wanted`. Templates raise on what they do not take, each in its own
+    way: roles out of order, no system message, …"""
+    roles = ", ".join(message.role for message in messages)
+    return InvalidRequest("chat.messages", roles, f"messages that the model's template {wanted}")
+
+
 def _check(holds: bool, field: str, value: object, allowed: str) -> None:
     if not holds:
         raise InvalidRequest(field, value, allowed)

@@ -24,14 +24,6 @@ log = logging.getLogger(__name__)
 _MERGE_TOKENS = 4096  # most tokens in one message: far below what clients take
 
 
-def _write_keeping_lock() -> Callable[[int, bytes, int], int]:
-    """libc's write(2), called without releasing the interpreter lock; the descriptor must not block."""
-    write = ctypes.PyDLL(None).write
-    write.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
-    write.restype = ctypes.c_ssize_t
-    return write
-
-
 class Mailbox:
     """Carries what the engine says to one event loop, which is woken once however much is posted before it turns.
 
@@ -44,7 +36,9 @@ class Mailbox:
         self._loop = loop
         self._queue: deque[tuple[TokenStream, Emission | Outcome]] = deque()
         self._awake = False
-        self._write = _write_keeping_lock()
+        self._write = ctypes.PyDLL(None).write  # libc's write(2), which keeps the interpreter lock when called so
+        self._write.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
+        self._write.restype = ctypes.c_ssize_t
         self._closed = False
         self._lock = threading.Lock()  # a descriptor that is closed may be another's the next moment
         self._out, self._in = os.pipe()

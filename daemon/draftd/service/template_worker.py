@@ -14,6 +14,8 @@ import signal
 import sys
 from typing import Any
 
+import psutil
+
 _MEMORY = 1 << 30  # bytes beyond what the process has when it is ready
 
 
@@ -22,7 +24,9 @@ def main() -> None:
 
     # Ctrl-C is the daemon's to obey.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _bound_memory()
+    if sys.platform == "linux":  # macOS bounds no process so
+        most = psutil.Process().memory_info().vms + _MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
     template: dict[str, Any] = {}
     for line in sys.stdin.buffer:
         asked = json.loads(line)
@@ -48,17 +52,6 @@ def main() -> None:
             said = {"error": str(error)}
         signal.setitimer(signal.ITIMER_PROF, 0)
         _say(said)
-
-
-def _bound_memory() -> None:
-    """Where the system says what the process has; macOS does not."""
-    try:
-        with open("/proc/self/statm") as file:
-            pages = int(file.read().split()[0])
-    except OSError:
-        return
-    most = pages * resource.getpagesize() + _MEMORY
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def _say(what: dict[str, Any]) -> None:

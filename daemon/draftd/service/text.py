@@ -13,7 +13,7 @@ from functools import partial
 from draftd.errors import InvalidRequest
 from draftd.models.tokenizer import Tokenizer
 from draftd.service.chat import ChatRenderer
-from draftd.service.request import Chat, Prompt, RawText, ServedModel, TokenIds, check_length
+from draftd.service.request import Chat, Prompt, RawText, ServedModel, TokenIds, check_length, turned_down
 
 # Longer texts are tokenised on another thread: a megabyte takes about a second.
 _INLINE_CHARACTERS = 4096
@@ -65,12 +65,7 @@ def _encode(prompt: RawText | Chat, tokenizer: Tokenizer) -> list[int]:
     try:
         return tokenizer.render_chat([message._asdict() for message in prompt.messages])
     except Exception as error:
-        # Templates raise on what they do not take, each in its own way: roles out of order, no system message, …
-        raise InvalidRequest(
-            "chat.messages",
-            ", ".join(m.role for m in prompt.messages),
-            f"messages that the model's template accepts ({error})",
-        ) from error
+        raise turned_down(prompt.messages, f"accepts ({error})") from error
 
 
 class StopScanner:
@@ -126,7 +121,6 @@ class TextStream:
         return [self._piece(token) for token in tokens]
 
     def finish(self) -> str:
-        """The rest of the text."""
         return self._scanner.feed(self._detokenizer.finish()) + self._scanner.finish()
 
     def _piece(self, token: int) -> str:

@@ -28,94 +28,74 @@ TIMESTAMP_HEADER = "X-Grafana-Alerting-Timestamp"  # as draftd sets Grafana's co
 class FallbackSettings(Section):
     """When the daemon steps down, how far, and when it steps up again."""
 
-    guard: bool = Field(
-        default=True,
-        description="Judge acceptance, speed, errors, memory and heat in the daemon, and step down if one is bad.",
-    )
-    blocks: BlockLengths = Field(
-        default=(6, 4, 3, 2), description="Shorter block lengths to step through, if below engine.max_draft_tokens."
-    )
-    lighter: Drafters = Field(
-        default=(LIGHT_DRAFT_MODEL, PROMPT_LOOKUP),
-        description="Lighter drafters to step through after these blocks, if available.",
-    )
-    window_seconds: FiniteFloat = Field(
-        default=300.0, ge=0.5, le=86400, description="Window in which acceptance, speed and errors are judged."
-    )
-    acceptance_floor: FiniteFloat = Field(
-        default=0.40, ge=0, le=1, description="Acceptance of reached tokens below this for two windows is bad."
-    )
-    least_requests: int = Field(
-        default=10, ge=1, le=1_000_000, description="With fewer requests a window gives no verdict."
-    )
-    baseline: ExistingFile | None = Field(
-        default=None, description="Frozen acceptance baselines (JSON). Unset: learnt from the first requests."
-    )
-    errors: int = Field(
-        default=3, ge=1, le=1_000_000, description="So many failed steps, or failed drafts, in a window are bad."
-    )
-    cooldown_seconds: FiniteFloat = Field(
-        default=300.0,
-        ge=0.1,
-        le=86400,
-        description="The cooldown: least time between two changes of level, except steps down at once.",
-    )
-    longest_wait_seconds: FiniteFloat = Field(
-        default=7200.0, ge=0.1, le=604800, description="Longest wait for a step up, after any number of relapses."
-    )
-    critical_seconds: Seconds = Field(
-        default=10.0, description="How long critical memory pressure lasts before the daemon steps down."
-    )
-    thermal_seconds: Seconds = Field(
-        default=60.0, description="How long heavy thermal pressure lasts before the daemon steps down."
-    )
-    swap_bytes: int = Field(
-        default=128 * 1024 * 1024, ge=1, le=2**50, description="More bytes read back from swap in a window are bad."
-    )
-    probe_share: FiniteFloat = Field(
-        default=0.02, ge=0, le=0.5, description="Most of its time that a busy daemon spends on probes; 0: none."
-    )
-    canary_period_seconds: FiniteFloat = Field(
-        default=3600.0, ge=0, le=604800, description="How often the quality canaries run; 0: only on demand."
-    )
-    canary_tolerance: FiniteFloat = Field(
-        default=0.005, ge=0, le=1, description="How far the canaries' score with drafts may be below the score without."
-    )
-    state_dir: HomePath | None = Field(
-        default=None,
-        description="Where the level and its history are kept. Unset: a folder for each port in the user's state "
-        "folder; with port 0 nothing is kept.",
-    )
+    guard: bool = True
+    """Judge acceptance, speed, errors, memory and heat in the daemon, and step down if one is bad."""
+    blocks: BlockLengths = (6, 4, 3, 2)
+    """Shorter block lengths to step through, if below engine.max_draft_tokens."""
+    lighter: Drafters = (LIGHT_DRAFT_MODEL, PROMPT_LOOKUP)
+    """Lighter drafters to step through after these blocks, if available."""
+    window_seconds: FiniteFloat = Field(default=300.0, ge=0.5, le=86400)
+    """Window in which acceptance, speed and errors are judged."""
+    acceptance_floor: FiniteFloat = Field(default=0.40, ge=0, le=1)
+    """Acceptance of reached tokens below this for two windows is bad."""
+    least_requests: int = Field(default=10, ge=1, le=1_000_000)
+    """With fewer requests a window gives no verdict."""
+    baseline: ExistingFile | None = None
+    """Frozen acceptance baselines (JSON). Unset: learnt from the first requests."""
+    errors: int = Field(default=3, ge=1, le=1_000_000)
+    """So many failed steps, or failed drafts, in a window are bad."""
+    cooldown_seconds: FiniteFloat = Field(default=300.0, ge=0.1, le=86400)
+    """The cooldown: least time between two changes of level, except steps down at once."""
+    longest_wait_seconds: FiniteFloat = Field(default=7200.0, ge=0.1, le=604800)
+    """Longest wait for a step up, after any number of relapses."""
+    critical_seconds: Seconds = 10.0
+    """How long critical memory pressure lasts before the daemon steps down."""
+    thermal_seconds: Seconds = 60.0
+    """How long heavy thermal pressure lasts before the daemon steps down."""
+    swap_bytes: int = Field(default=128 * 1024 * 1024, ge=1, le=2**50)
+    """More bytes read back from swap in a window are bad."""
+    probe_share: FiniteFloat = Field(default=0.02, ge=0, le=0.5)
+    """Most of its time that a busy daemon spends on probes; 0: none."""
+    canary_period_seconds: FiniteFloat = Field(default=3600.0, ge=0, le=604800)
+    """How often the quality canaries run; 0: only on demand."""
+    canary_tolerance: FiniteFloat = Field(default=0.005, ge=0, le=1)
+    """How far the canaries' score with drafts may be below the score without."""
+    state_dir: HomePath | None = None
+    """Where the level and its history are kept. Unset: a folder for each port in the user's state folder; with port 0
+    nothing is kept."""
 
 
 class WebhookSettings(Section):
     """Where Grafana and Alertmanager send alerts to the daemon. It listens once a token or a secret is set."""
 
-    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on. Beyond loopback needs TLS.")
-    port: int = Field(default=50552, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
-    token: Credential | None = Field(default=None, description="Bearer token of the sender (Alertmanager, Grafana).")
-    secret: Credential | None = Field(default=None, description="Key of the sender's HMAC-SHA256 signature (Grafana).")
-    timestamp_header: HeaderName = Field(
-        default=TIMESTAMP_HEADER,
-        description="Header with the signature's time, in seconds since 1970. Signatures without it are refused.",
-    )
-    replay_seconds: FiniteFloat = Field(
-        default=300.0, ge=1, le=86400, description="How far a signature's time may be before or after the daemon's."
-    )
-    max_body_bytes: int = Field(default=256 * 1024, ge=1024, le=16 * 1024 * 1024, description="Largest body accepted.")
-    max_per_second: FiniteFloat = Field(
-        default=20.0, ge=0.1, le=10_000, description="Notifications a second that are accepted; more are refused."
-    )
-    lease_seconds: FiniteFloat = Field(
-        default=1800.0, ge=1, le=604800, description="How long an alert applies after it was last repeated."
-    )
-    tls_cert: ExistingFile | None = Field(default=None, description="Certificate chain (PEM).")
-    tls_key: ExistingFile | None = Field(default=None, description="Private key of the certificate (PEM).")
-    poll_url: Address | None = Field(
-        default=None, description="Address to poll: Alertmanager's, or Grafana's with /api/alertmanager/grafana."
-    )
-    poll_token: Token | None = Field(default=None, description="Bearer token for poll_url.")
-    poll_seconds: FiniteFloat = Field(default=30.0, ge=0.1, le=3600, description="How often poll_url is polled.")
+    host: str = Field(default="127.0.0.1", min_length=1)
+    """Address to listen on. Beyond loopback needs TLS."""
+    port: int = Field(default=50552, ge=0, le=65535)
+    """Port to listen on; 0 picks a free one."""
+    token: Credential | None = None
+    """Bearer token of the sender (Alertmanager, Grafana)."""
+    secret: Credential | None = None
+    """Key of the sender's HMAC-SHA256 signature (Grafana)."""
+    timestamp_header: HeaderName = TIMESTAMP_HEADER
+    """Header with the signature's time, in seconds since 1970. Signatures without it are refused."""
+    replay_seconds: FiniteFloat = Field(default=300.0, ge=1, le=86400)
+    """How far a signature's time may be before or after the daemon's."""
+    max_body_bytes: int = Field(default=256 * 1024, ge=1024, le=16 * 1024 * 1024)
+    """Largest body accepted."""
+    max_per_second: FiniteFloat = Field(default=20.0, ge=0.1, le=10_000)
+    """Notifications a second that are accepted; more are refused."""
+    lease_seconds: FiniteFloat = Field(default=1800.0, ge=1, le=604800)
+    """How long an alert applies after it was last repeated."""
+    tls_cert: ExistingFile | None = None
+    """Certificate chain (PEM)."""
+    tls_key: ExistingFile | None = None
+    """Private key of the certificate (PEM)."""
+    poll_url: Address | None = None
+    """Address to poll: Alertmanager's, or Grafana's with /api/alertmanager/grafana."""
+    poll_token: Token | None = None
+    """Bearer token for poll_url."""
+    poll_seconds: FiniteFloat = Field(default=30.0, ge=0.1, le=3600)
+    """How often poll_url is polled."""
 
     @property
     def listens(self) -> bool:
@@ -131,8 +111,10 @@ class WebhookSettings(Section):
 class AnnotationSettings(Section):
     """The Grafana in which each transition is marked on the dashboards."""
 
-    grafana_url: Address | None = Field(default=None, description="Grafana's address. Unset: no annotations.")
-    grafana_token: Token | None = Field(default=None, description="Service account token for grafana_url.")
+    grafana_url: Address | None = None
+    """Grafana's address. Unset: no annotations."""
+    grafana_token: Token | None = None
+    """Service account token for grafana_url."""
 
     @model_validator(mode="after")
     def _token_is_private(self) -> Self:

@@ -31,9 +31,9 @@ _SHORTEST = 16  # characters of a credential
 
 
 class Section(BaseModel):
-    """A table of the TOML file."""
+    """A table of the TOML file. What a setting is for stands below it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     @field_validator("*", mode="before")
     @classmethod

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
+from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,7 +87,7 @@ def describe_settings() -> Iterator[SettingDoc]:
                 variable=_variable(f"{section}.{key}"),
                 default=shown(shape["default"]) if "default" in shape else "in the user's state folder",
                 allowed=_allowed(value),
-                description=shape["description"],
+                description=" ".join(shape["description"].split()),
                 secret=value.get("format") == "password",
             )
 
@@ -127,20 +128,20 @@ def load_settings(file: Path | None, overrides: Mapping[str, object], environ: M
     The first of these that has a value wins. Raises ConfigError, which names the setting, where the value
     came from, and what is allowed.
     """
-    variables = {name: _variable(name) for name in _names()}
-    _refuse_unknown(overrides, variables)
-    named = (name for name in environ if name.startswith(ENV_PREFIX))
-    _refuse_unknown(named, [*variables.values(), *COMMAND_VARIABLES])
-    sources = (
-        ("", _tables_of(overrides)),
-        (_ENVIRONMENT, _tables_of({name: environ.get(variable) for name, variable in variables.items()})),
-        (str(file), _tables(file)),
-        (CAPTURE_CONTENT_VARIABLE, _tables_of({"telemetry.capture_content": _captures(environ)})),
-    )
+    names = _names()
+    variables = {_variable(name): name for name in names}
+    _refuse_unknown(overrides, names)
+    _refuse_unknown((one for one in environ if one.startswith(ENV_PREFIX)), [*variables, *COMMAND_VARIABLES])
+    sources: dict[str, dict[str, Any]] = {
+        "": {name: value for name, value in overrides.items() if value is not None},
+        _ENVIRONMENT: {variables[one]: value for one, value in environ.items() if one in variables},
+        str(file): _said_in(file, names),
+        CAPTURE_CONTENT_VARIABLE: _captures(environ),
+    }
     merged: dict[str, Any] = {}
-    for _, tables in reversed(sources):
-        for section, values in tables.items():
-            merged[section] = merged.get(section, {}) | values
+    for name, value in ChainMap(*sources.values()).items():
+        section, _, key = name.partition(".")
+        merged.setdefault(section, {})[key] = value
     try:
         return Settings(**merged)
     except ValidationError as error:
@@ -156,20 +157,7 @@ def _variable(name: str) -> str:
     return ENV_PREFIX + name.replace(".", "__").upper()
 
 
-_Tables = Mapping[str, dict[str, object]]  # values by section and key
-
-
-def _tables_of(given: Mapping[str, object]) -> _Tables:
-    """From dotted names; None means not given."""
-    tables: dict[str, dict[str, object]] = {}
-    for name, value in given.items():
-        if value is not None:
-            section, _, key = name.partition(".")
-            tables.setdefault(section, {})[key] = value
-    return tables
-
-
-def _tables(file: Path | None) -> _Tables:
+def _said_in(file: Path | None, names: Collection[str]) -> dict[str, Any]:
     if file is None:
         return {}
     try:
@@ -178,26 +166,27 @@ def _tables(file: Path | None) -> _Tables:
         raise ConfigError("--config", str(file), f"a readable TOML file ({error.strerror})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError("--config", str(file), f"valid TOML ({error})") from None
+    found: dict[str, Any] = {}
     for section, table in tables.items():
         if section not in Settings.model_fields:
             raise _unknown(f"{section} in {file}", section, Settings.model_fields)
         if not isinstance(table, dict):
             raise ConfigError(f"{section} in {file}", table, f"a table: [{section}]")
-    return tables
+        found |= {f"{section}.{key}": value for key, value in table.items()}
+    _refuse_unknown(found, names, f" in {file}")
+    return found
 
 
-def _captures(environ: Mapping[str, str]) -> bool | None:
+def _captures(environ: Mapping[str, str]) -> dict[str, Any]:
     # The convention's newer values name where the content goes; only spans are a place that draftd writes to.
     wanted = environ.get(CAPTURE_CONTENT_VARIABLE)
-    return None if wanted is None else wanted.strip().lower() in ("true", "1", "span_only", "span_and_event")
+    taken = ("true", "1", "span_only", "span_and_event")
+    return {} if wanted is None else {"telemetry.capture_content": wanted.strip().lower() in taken}
 
 
-def _explained(error: ErrorDetails, sources: Iterable[tuple[str, _Tables]]) -> ConfigError:
-    section, key = (str(part) for part in error["loc"][:2])
-    name = f"{section}.{key}"
-    source, value = next((label, tables[section][key]) for label, tables in sources if key in tables.get(section, ()))
-    if error["type"] == "extra_forbidden":
-        return _unknown(f"{name} in {source}", name, _names())
+def _explained(error: ErrorDetails, sources: Mapping[str, Mapping[str, object]]) -> ConfigError:
+    name = ".".join(str(part) for part in error["loc"][:2])
+    source, value = next((label, found[name]) for label, found in sources.items() if name in found)
     doc = next(doc for doc in describe_settings() if doc.name == name)
     if isinstance(value, str) and "@" in value:
         value = "…@" + value.rpartition("@")[2]  # what precedes it may be a password
@@ -205,10 +194,10 @@ def _explained(error: ErrorDetails, sources: Iterable[tuple[str, _Tables]]) -> C
     return ConfigError(f"{name} (from {place})" if place else name, "***" if doc.secret else value, doc.allowed)
 
 
-def _refuse_unknown(names: Iterable[str], known: Collection[str]) -> None:
+def _refuse_unknown(names: Iterable[str], known: Collection[str], place: str = "") -> None:
     for name in names:
         if name not in known:
-            raise _unknown(name, name, known)
+            raise _unknown(name + place, name, known)
 
 
 def _unknown(field: str, name: str, known: Collection[str]) -> ConfigError:

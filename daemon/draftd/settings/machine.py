@@ -15,40 +15,33 @@ CAPTURE_CONTENT_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 class TelemetrySettings(Section):
     """What OTEL_* variables do not cover: those work as in any OpenTelemetry program."""
 
-    shutdown_seconds: Seconds = Field(default=5.0, description="How long the last export may take at shutdown.")
-    capture_content: bool = Field(
-        default=False, description=f"Put prompts and answers on spans. Also {CAPTURE_CONTENT_VARIABLE}."
-    )
+    shutdown_seconds: Seconds = 5.0
+    """How long the last export may take at shutdown."""
+    capture_content: bool = False
+    """Put prompts and answers on spans. Also OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT."""
 
 
 class HardwareSettings(Section):
     """How the machine's state is read."""
 
-    period_seconds: FiniteFloat = Field(
-        default=5.0, ge=0.1, le=3600, description="How often memory, heat and power are read."
-    )
-    memory_floor_bytes: int | None = Field(
-        default=None,
-        ge=0,
-        le=2**50,
-        description="Memory to leave available to other programs; headroom is what is available above it. "
-        "Unset: 10/24 of the machine's memory, which is 10 GB of 24.",
-    )
+    period_seconds: FiniteFloat = Field(default=5.0, ge=0.1, le=3600)
+    """How often memory, heat and power are read."""
+    memory_floor_bytes: int | None = Field(default=None, ge=0, le=2**50)
+    """Memory to leave available to other programs; headroom is what is available above it. Unset: 10/24 of the
+    machine's memory, which is 10 GB of 24."""
 
 
 class CostSettings(Section):
     """What the machine costs: by the hour, by its power, or both. Only reports use it."""
 
-    currency: str = Field(
-        default="$", min_length=1, max_length=8, description="Currency of the prices: a sign or a code."
-    )
-    per_hour: FiniteFloat | None = Field(
-        default=None, ge=0, le=1_000_000, description="Price of the machine for an hour, without power."
-    )
-    watts: FiniteFloat | None = Field(
-        default=None, ge=0, le=100_000, description="Power while it decodes, in watts. Unset: as measured, if it is."
-    )
-    tariff: FiniteFloat | None = Field(default=None, ge=0, le=1000, description="Price of a kilowatt-hour.")
+    currency: str = Field(default="$", min_length=1, max_length=8)
+    """Currency of the prices: a sign or a code."""
+    per_hour: FiniteFloat | None = Field(default=None, ge=0, le=1_000_000)
+    """Price of the machine for an hour, without power."""
+    watts: FiniteFloat | None = Field(default=None, ge=0, le=100_000)
+    """Power while it decodes, in watts. Unset: as measured, if it is."""
+    tariff: FiniteFloat | None = Field(default=None, ge=0, le=1000)
+    """Price of a kilowatt-hour."""
 
     @model_validator(mode="after")
     def _power_has_a_price(self) -> Self:
@@ -60,9 +53,7 @@ class CostSettings(Section):
 class LogSettings(Section):
     """What is written to stderr."""
 
-    level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="Lowest severity that is logged."
-    )
-    format: Literal["text", "json"] = Field(
-        default="text", description="One line per event, with its time: text (local time) or JSON (UTC)."
-    )
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """Lowest severity that is logged."""
+    format: Literal["text", "json"] = "text"
+    """One line per event, with its time: text (local time) or JSON (UTC)."""

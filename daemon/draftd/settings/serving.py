@@ -26,27 +26,18 @@ from draftd.settings.kinds import (
 class ModelSettings(Section):
     """What is served."""
 
-    path: ModelName | None = Field(
-        default=None, description="Model to serve: a folder or a hub id. Unset: the embedded nano pair."
-    )
-    draft_path: ModelName | None = Field(
-        default=None, description="Draft model: a folder or a hub id. Unset: the embedded pair's draft, or none."
-    )
-    light_draft_path: ModelName | None = Field(
-        default=None,
-        description="A lighter quantisation of the draft: a folder or a hub id. Unset: none.",
-    )
-    adapter_path: HomePath | None = Field(
-        default=None,
-        description="LoRA adapter of the model: the folder that `mlx_lm.lora` made. DoRA and full fine-tuning too. "
-        "Unset: none.",
-    )
-    prompt_lookup: bool = Field(
-        default=True, description="Also offer drafting by looking up n-grams in the prompt and output."
-    )
-    drafter: DrafterName | None = Field(
-        default=None, description="Drafter if the request names none. Unset: the draft model."
-    )
+    path: ModelName | None = None
+    """Model to serve: a folder or a hub id. Unset: the embedded nano pair."""
+    draft_path: ModelName | None = None
+    """Draft model: a folder or a hub id. Unset: the embedded pair's draft, or none."""
+    light_draft_path: ModelName | None = None
+    """A lighter quantisation of the draft: a folder or a hub id. Unset: none."""
+    adapter_path: HomePath | None = None
+    """LoRA adapter of the model: the folder that `mlx_lm.lora` made. DoRA and full fine-tuning too. Unset: none."""
+    prompt_lookup: bool = True
+    """Also offer drafting by looking up n-grams in the prompt and output."""
+    drafter: DrafterName | None = None
+    """Drafter if the request names none. Unset: the draft model."""
 
     @model_validator(mode="after")
     def _draft_needs_target(self) -> Self:
@@ -59,27 +50,28 @@ class ModelSettings(Section):
 class ServerSettings(Section):
     """Where and how the daemon listens."""
 
-    host: str = Field(
-        default="127.0.0.1", min_length=1, description="Address to listen on. Beyond loopback needs TLS and a token."
-    )
-    port: int = Field(default=50551, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
-    token: Credential | None = Field(default=None, description="Bearer token that every call must carry.")
-    tls_cert: ExistingFile | None = Field(default=None, description="Certificate chain (PEM).")
-    tls_key: ExistingFile | None = Field(default=None, description="Private key of the certificate (PEM).")
-    tls_client_ca: ExistingFile | None = Field(
-        default=None, description="Authority (PEM) that client certificates must come from: mutual TLS."
-    )
-    max_message_bytes: int = Field(
-        default=4 * 1024 * 1024, ge=1024, le=256 * 1024 * 1024, description="Largest message accepted from a client."
-    )
-    max_concurrent_streams: int = Field(
-        default=256, ge=1, le=65536, description="Calls that one connection may have open at a time."
-    )
-    drain_seconds: Seconds = Field(default=20.0, description="On SIGTERM, how long running requests may continue.")
-    write_stall_seconds: Seconds = Field(
-        default=30.0, description="A request is cancelled if its client reads no message for this long; 0: never."
-    )
-    reflection: bool = Field(default=True, description="Offer gRPC server reflection.")
+    host: str = Field(default="127.0.0.1", min_length=1)
+    """Address to listen on. Beyond loopback needs TLS and a token."""
+    port: int = Field(default=50551, ge=0, le=65535)
+    """Port to listen on; 0 picks a free one."""
+    token: Credential | None = None
+    """Bearer token that every call must carry."""
+    tls_cert: ExistingFile | None = None
+    """Certificate chain (PEM)."""
+    tls_key: ExistingFile | None = None
+    """Private key of the certificate (PEM)."""
+    tls_client_ca: ExistingFile | None = None
+    """Authority (PEM) that client certificates must come from: mutual TLS."""
+    max_message_bytes: int = Field(default=4 * 1024 * 1024, ge=1024, le=256 * 1024 * 1024)
+    """Largest message accepted from a client."""
+    max_concurrent_streams: int = Field(default=256, ge=1, le=65536)
+    """Calls that one connection may have open at a time."""
+    drain_seconds: Seconds = 20.0
+    """On SIGTERM, how long running requests may continue."""
+    write_stall_seconds: Seconds = 30.0
+    """A request is cancelled if its client reads no message for this long; 0: never."""
+    reflection: bool = True
+    """Offer gRPC server reflection."""
 
     @model_validator(mode="after")
     def _tls_and_token(self) -> Self:
@@ -92,54 +84,32 @@ class ServerSettings(Section):
 class EngineSettings(Section):
     """The engine's limits, and how it decodes."""
 
-    queue_capacity: int = Field(
-        default=64, ge=1, le=65536, description="Requests that may wait; more are refused (RESOURCE_EXHAUSTED)."
-    )
-    max_batch: int = Field(default=8, ge=1, le=256, description="Requests decoded together.")
-    prefill_chunk: int = Field(
-        default=512,
-        ge=1,
-        le=16384,
-        description="Most prompt tokens in one forward pass of prefill. If nothing else runs, it takes that many.",
-    )
-    prefill_slice_seconds: FiniteFloat = Field(
-        default=0.1,
-        ge=0.001,
-        le=60,
-        description="Longest delay of running requests between two steps by prefill (of at least 16 tokens), at most "
-        "0.7 of the time of a step unless more short prompts wait than requests run.",
-    )
-    kv_cache_bytes: int | None = Field(
-        default=None,
-        ge=1,
-        le=2**50,
-        description="Memory for the key-value caches of running requests. A request waits until its cache, at full "
-        "length, fits; it is refused if it never could. Unset: three quarters of the headroom after loading, or an "
-        "eighth of the machine's memory if the headroom is not known.",
-    )
-    max_draft_tokens: int = Field(
-        default=4, ge=0, le=16, description="Most tokens drafted in a step; 0 turns speculation off."
-    )
-    depth_mode: DepthMode = Field(
-        default=DepthMode.AUTOMATIC,
-        description="How many tokens a step drafts if the request does not choose: as many as pay, which may be none, "
-        "or always engine.max_draft_tokens.",
-    )
-    prefix_cache_bytes: int = Field(
-        default=256 * 2**20,
-        ge=0,
-        le=2**50,
-        description="Most memory for keys and values of finished requests, kept for later ones that begin with the "
-        "same tokens; 0 keeps nothing. Less is kept under memory pressure.",
-    )
-    learnt_file: HomePath | None = Field(
-        default=None,
-        description="Where the measured costs and acceptance rates of drafting are kept over a restart, for each pair "
-        "and machine. Unset: in the folder of fallback.state_dir.",
-    )
-    default_max_tokens: int = Field(
-        default=256, ge=1, le=1_048_576, description="Most tokens of an answer if the request does not say."
-    )
+    queue_capacity: int = Field(default=64, ge=1, le=65536)
+    """Requests that may wait; more are refused (RESOURCE_EXHAUSTED)."""
+    max_batch: int = Field(default=8, ge=1, le=256)
+    """Requests decoded together."""
+    prefill_chunk: int = Field(default=512, ge=1, le=16384)
+    """Most prompt tokens in one forward pass of prefill. If nothing else runs, it takes that many."""
+    prefill_slice_seconds: FiniteFloat = Field(default=0.1, ge=0.001, le=60)
+    """Longest delay of running requests between two steps by prefill (of at least 16 tokens), at most 0.7 of the time
+    of a step unless more short prompts wait than requests run."""
+    kv_cache_bytes: int | None = Field(default=None, ge=1, le=2**50)
+    """Memory for the key-value caches of running requests. A request waits until its cache, at full length, fits; it is
+    refused if it never could. Unset: three quarters of the headroom after loading, or an eighth of the machine's memory
+    if the headroom is not known."""
+    max_draft_tokens: int = Field(default=4, ge=0, le=16)
+    """Most tokens drafted in a step; 0 turns speculation off."""
+    depth_mode: DepthMode = DepthMode.AUTOMATIC
+    """How many tokens a step drafts if the request does not choose: as many as pay, which may be none, or always
+    engine.max_draft_tokens."""
+    prefix_cache_bytes: int = Field(default=256 * 2**20, ge=0, le=2**50)
+    """Most memory for keys and values of finished requests, kept for later ones that begin with the same tokens; 0
+    keeps nothing. Less is kept under memory pressure."""
+    learnt_file: HomePath | None = None
+    """Where the measured costs and acceptance rates of drafting are kept over a restart, for each pair and machine.
+    Unset: in the folder of fallback.state_dir."""
+    default_max_tokens: int = Field(default=256, ge=1, le=1_048_576)
+    """Most tokens of an answer if the request does not say."""
 
     def limits(self, **asked: Any) -> Limits:
         """The engine's own limits, which have the same names. `asked`: what it asks the machine while it runs."""
@@ -150,16 +120,15 @@ class EngineSettings(Section):
 class FlagSettings(Section):
     """Where the feature flag `speculative-decoding` lives."""
 
-    provider: Literal["file", "flagd"] = Field(
-        default="file", description="A file in flagd's format, or a flagd server."
-    )
-    file: HomePath = Field(
-        default_factory=lambda: state_dir(os.environ) / "flags.json",
-        description="The flag's file; written if missing.",
-    )
-    host: str = Field(default="localhost", min_length=1, description="Host of the flagd server.")
-    port: int = Field(default=8015, ge=1, le=65535, description="Port of the flagd server's sync service.")
-    tls: bool = Field(default=False, description="Speak TLS to the flagd server.")
-    default_variant: Literal["on", "off"] = Field(
-        default="on", description="Variant in a newly written file, and if the flag cannot be evaluated."
-    )
+    provider: Literal["file", "flagd"] = "file"
+    """A file in flagd's format, or a flagd server."""
+    file: HomePath = Field(default_factory=lambda: state_dir(os.environ) / "flags.json")
+    """The flag's file; written if missing."""
+    host: str = Field(default="localhost", min_length=1)
+    """Host of the flagd server."""
+    port: int = Field(default=8015, ge=1, le=65535)
+    """Port of the flagd server's sync service."""
+    tls: bool = False
+    """Speak TLS to the flagd server."""
+    default_variant: Literal["on", "off"] = "on"
+    """Variant in a newly written file, and if the flag cannot be evaluated."""

@@ -75,9 +75,9 @@ class Span:
     """One kind of span. `name` shows attributes in braces."""
 
     name: str
-    kind: str
     brief: str
     attributes: tuple[Attribute, ...] = ()
+    kind: str = "INTERNAL"
 
 
 @dataclass(frozen=True, slots=True)

@@ -372,15 +372,14 @@ DATA_POINTS_EXPORTED = _counter(
 
 RPC_SPAN = Span(
     "{rpc.method}",
-    "SERVER",
     "One call, a child of the caller's span where `traceparent` names one. Status is an error for UNKNOWN, "
     "DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE and DATA_LOSS, and unset for the rest: a "
     "cancelled or invalid call is no error of the server",
     (a.RPC_SYSTEM, a.RPC_METHOD, *_SERVER, a.RPC_STATUS, a.ERROR_TYPE),
+    "SERVER",
 )
 INFERENCE_SPAN = Span(
     "{gen_ai.operation.name} {gen_ai.request.model}",
-    "INTERNAL",
     "One request, a child of the RPC's span. Status is an error when it was refused, failed or ran out of time, and "
     "unset when it succeeded or its caller cancelled it",
     (
@@ -400,21 +399,14 @@ INFERENCE_SPAN = Span(
         )),
     ),
 )  # fmt: skip
-QUEUE_SPAN = Span(
-    "queue", "INTERNAL", "From arrival until scheduled, or until the end of a request that was never scheduled"
-)
-PREFILL_SPAN = Span(
-    "prefill", "INTERNAL", "From scheduled until the prompt was cached", (a.USAGE_INPUT, a.USAGE_CACHE_READ)
-)
+QUEUE_SPAN = Span("queue", "From arrival until scheduled, or until the end of a request that was never scheduled")
+PREFILL_SPAN = Span("prefill", "From scheduled until the prompt was cached", (a.USAGE_INPUT, a.USAGE_CACHE_READ))
 PROBE_SPAN = Span(
     "probe {draftd.plan.level}",
-    "INTERNAL",
     "One probe of a level, or one run of the canaries: the daemon's own requests, which no metric of requests counts",
     (a.ORIGIN, a.PLAN_LEVEL, a.RESULT, a.ACCEPTANCE, a.SPEEDUP),
 )
-DECODE_SPAN = Span(
-    "decode", "INTERNAL", "From the end of prefill until the end of the request", (a.USAGE_OUTPUT, a.STEPS)
-)
+DECODE_SPAN = Span("decode", "From the end of prefill until the end of the request", (a.USAGE_OUTPUT, a.STEPS))
 
 FLAG_EVALUATION = Event(
     "feature_flag.evaluation",

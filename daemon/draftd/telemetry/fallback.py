@@ -1,27 +1,89 @@
-"""What telemetry says of the fallback and the flag: counters, the spans of probes and canaries, and gauges."""
+"""What telemetry says of the fallback and the flag: log events, counters, spans of probes and canaries, gauges."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
 
+from openfeature.flag_evaluation import FlagEvaluationDetails, FlagValueType
+from openfeature.hook import Hook, HookContext, HookHints
+from opentelemetry._logs import Logger, SeverityNumber
 from opentelemetry.context import Context
 
 from draftd.core import FallbackLevel, Origin
 from draftd.fallback.controller import FallbackState
+from draftd.fallback.journal import Transition
 from draftd.fallback.probes import CanaryReport, ProbeReport
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry.attributes import Attribute, Metric
 from draftd.telemetry.metrics import Observe, Recording, Values, observed
-from draftd.telemetry.recording import Naming, named
+from draftd.telemetry.recording import Guard, Naming, named
+from draftd.telemetry.spans import call_context, request_context
+
+
+class FlagHook(Hook):
+    """An OpenFeature hook that emits `feature_flag.evaluation` when an evaluation is over, also when it failed."""
+
+    def __init__(self, logger: Logger, guard: Guard) -> None:
+        self._logger, self._guard = logger, guard
+
+    def finally_after(
+        self, hook_context: HookContext, details: FlagEvaluationDetails[FlagValueType], hints: HookHints
+    ) -> None:
+        with self._guard.part("flag"):
+            metadata = {key: str(value) for key, value in details.flag_metadata.items()}
+            provider, code, value = hook_context.provider_metadata, details.error_code, details.value
+            caller = hook_context.evaluation_context.targeting_key or None
+            stands_in = details.variant is None and isinstance(value, bool | int | float | str)
+            self._logger.emit(
+                timestamp=time.time_ns(),
+                context=request_context.get() or call_context.get() or Context(),
+                severity_number=SeverityNumber.INFO if code is None else SeverityNumber.WARN,
+                event_name=catalog.FLAG_EVALUATION.name,
+                attributes=named(
+                    {
+                        a.FLAG_KEY: details.flag_key,
+                        a.FLAG_VARIANT: details.variant,
+                        a.FLAG_VALUE: value if stands_in else None,
+                        # The conventions spell reasons in lower case, OpenFeature in upper case.
+                        a.FLAG_REASON: str(details.reason or "unknown").lower(),
+                        a.FLAG_PROVIDER: None if provider is None else provider.name,
+                        a.FLAG_CONTEXT: metadata.get("contextId") or caller,
+                        a.FLAG_SET: metadata.get("flagSetId"),
+                        a.FLAG_VERSION: metadata.get("version"),
+                        a.ERROR_TYPE: None if code is None else str(code.value).lower(),
+                        a.FLAG_ERROR_MESSAGE: details.error_message or None,
+                    }
+                ),
+            )
 
 
 class FallbackRecorder:
     """Any thread; never raises, never blocks."""
 
-    def __init__(self, on: Recording) -> None:
-        self._on = on
+    def __init__(self, on: Recording, logger: Logger) -> None:
+        self._on, self._logger = on, logger
+
+    def log(self, change: Transition) -> None:
+        """Emits `draftd.transition`."""
+        with self._on.guard.part("transition"):
+            self._logger.emit(
+                timestamp=time.time_ns(),
+                context=Context(),
+                severity_number=SeverityNumber.INFO,
+                event_name=catalog.TRANSITION.name,
+                body=f"{change.subject}: {change.previous} -> {change.current} ({change.cause})",
+                attributes=named(
+                    {
+                        a.TRANSITION_SUBJECT: change.subject.value,
+                        a.TRANSITION_FROM: change.previous,
+                        a.TRANSITION_TO: change.current,
+                        a.TRANSITION_CAUSE: change.cause,
+                        a.TRANSITION_EVIDENCE: change.evidence,
+                    }
+                ),
+            )
 
     def transition(self, previous: FallbackLevel, current: FallbackLevel, signal: str) -> None:
         """One step of the ladder; `signal` is what asked for it."""
@@ -45,14 +107,14 @@ class FallbackRecorder:
         level = report.level.kind
         self._count(catalog.PROBES, level.label, report.verdict)
         figures = {a.ACCEPTANCE: report.acceptance, a.SPEEDUP: report.speedup}
-        self._span(Origin.PROBE, level, report, figures)
+        self._span(level, report.seconds, {a.ORIGIN: Origin.PROBE, a.RESULT: report.verdict, **figures})
 
     def canaries(self, level: FallbackLevel, report: CanaryReport) -> None:
         """One run of the quality canaries, which has just ended."""
         self._count(catalog.CANARIES, report.verdict)
         for _ in range(report.divergences):
             self._count(catalog.CANARY_DIVERGENCES)
-        self._span(Origin.CANARY, level, report, {})
+        self._span(level, report.seconds, {a.ORIGIN: Origin.CANARY, a.RESULT: report.verdict})
 
     def _count(self, metric: Metric, *labels: str) -> None:
         """`labels` are the metric's attributes in the catalog's order, after the model."""
@@ -60,22 +122,14 @@ class FallbackRecorder:
             values = zip(metric.attributes, (self._on.naming.model(), *labels), strict=True)
             self._on.metrics.count(metric, {attribute.name: value for attribute, value in values})
 
-    def _span(
-        self,
-        origin: Origin,
-        level: FallbackLevel,
-        report: ProbeReport | CanaryReport,
-        figures: Mapping[Attribute, float | None],
-    ) -> None:
+    def _span(self, level: FallbackLevel, seconds: float, told: Mapping[Attribute, str | float | None]) -> None:
         with self._on.guard.part("control"):
             now = time.time_ns()
             self._on.tracer.start_span(
                 catalog.PROBE_SPAN.name.replace("{draftd.plan.level}", level.label),
                 context=Context(),
-                start_time=now - round(report.seconds * 1e9),
-                attributes=named(
-                    {a.ORIGIN: origin.value, a.PLAN_LEVEL: level.label, a.RESULT: report.verdict, **figures}
-                ),
+                start_time=now - round(seconds * 1e9),
+                attributes=named({a.PLAN_LEVEL: level.label, **told}),
             ).end(now)
 
 

@@ -48,7 +48,6 @@ class Link(logging.Handler):
         _sdk_log.debug("%s: %s", record.name, message)
 
     def report(self, signal: str, endpoint: str, arrived: bool) -> None:
-        """The outcome of one export of one signal."""
         with self._counting:
             was_down = bool(self._down)
             if not arrived:

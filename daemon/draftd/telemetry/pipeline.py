@@ -33,6 +33,7 @@ from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import NoOpTracerProvider, TracerProvider
 
+from draftd import __version__
 from draftd.telemetry.link import Link, Watched
 from draftd.threads import run_again
 
@@ -104,7 +105,7 @@ def _join(threads: list[threading.Thread], deadline: float) -> None:
         thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def build(service_version: str) -> Pipeline:
+def build() -> Pipeline:
     """Providers for the signals that the environment wants exported, and no-op ones for the rest.
 
     Queue lengths, batch sizes, intervals, samplers, limits, endpoints, headers, compression and certificates are read
@@ -118,7 +119,7 @@ def build(service_version: str) -> Pipeline:
     pipeline.link.install()
     os.environ.setdefault(_SDK_METRICS_VARIABLE, "true")
     try:
-        resource = _resource(service_version)
+        resource = _resource()
         pipeline.instance = str(resource.attributes["service.instance.id"])
         _fill(pipeline, wanted, resource)
     except Exception:
@@ -158,12 +159,12 @@ class _LastingReader(PeriodicExportingMetricReader):
         run_again("the collection of metrics", super()._ticker, self._shutdown_event)
 
 
-def _resource(service_version: str) -> Resource:
+def _resource() -> Resource:
     """The environment's resource, which wins, completed by ours."""
     began = datetime.fromtimestamp(psutil.Process().create_time(), UTC)
     ours: dict[str, str | int] = {
         "service.name": "draftd",
-        "service.version": service_version,
+        "service.version": __version__,
         "service.instance.id": str(uuid.uuid4()),
         "host.name": socket.gethostname(),  # else a collector in a container would name its own
         # What `process.memory.usage` is of: the conventions tell a process by these two.

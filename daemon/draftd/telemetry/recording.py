@@ -52,7 +52,6 @@ class Guard:
             )
 
     def counts(self) -> dict[str, int]:
-        """Failures so far by part."""
         with self._lock:
             return dict(self._counts)
 

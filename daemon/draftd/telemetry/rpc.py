@@ -7,7 +7,7 @@ client left while a message was being written, which the handler itself may neve
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -47,15 +47,14 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         if details.method.startswith(_UNTRACED):
             return handler
         if handler is None:
-            call = Call("_OTHER", details.invocation_metadata, arrival, self._on, self._propagator)
-            call.end(grpc.StatusCode.UNIMPLEMENTED)
+            Call("_OTHER", self._parent(details), arrival, self._on).end(grpc.StatusCode.UNIMPLEMENTED)
             return None
         inner, method = inner_of(handler), details.method.removeprefix("/")
 
         async def followed(request: Any, context: Any) -> Any:
             call = None
             with self._on.guard.part("rpc"):
-                call = Call(method, details.invocation_metadata, arrival, self._on, self._propagator)
+                call = Call(method, self._parent(details), arrival, self._on)
                 context.add_done_callback(call.done)
                 call_context.set(call.context)
             try:
@@ -64,28 +63,24 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                 raise
             except Exception as error:
                 if call is not None:
-                    call.failed(error)
+                    call.error = error
                 raise
 
         return around(handler, followed, handler.request_deserializer)
 
-
-class Call:
-    """One call in progress."""
-
-    def __init__(
-        self,
-        method: str,
-        metadata: Sequence[tuple[str, str | bytes]] | None,
-        arrival: int,
-        on: Recording,
-        propagator: TextMapPropagator,
-    ) -> None:
+    def _parent(self, details: Any) -> Context:
+        """The caller's span, where its metadata names one."""
         carrier: dict[str, list[str]] = {}
-        for key, value in metadata or ():
+        for key, value in details.invocation_metadata or ():
             if isinstance(value, str):
                 carrier.setdefault(key.lower(), []).append(value)
-        parent = propagator.extract(carrier, Context())
+        return self._propagator.extract(carrier, Context())
+
+
+class Call:
+    """One call in progress. `error`: what the handler raised; `abort` raises too, having set its code before."""
+
+    def __init__(self, method: str, parent: Context, arrival: int, on: Recording) -> None:
         self._span = on.tracer.start_span(
             method if method != "_OTHER" else "grpc",
             context=parent,
@@ -95,19 +90,14 @@ class Call:
         )
         self.context = set_span_in_context(self._span, parent)
         self._method, self._arrival, self._on = method, arrival, on
-        self._error: Exception | None = None
-
-    def failed(self, error: Exception) -> None:
-        """The handler raised. `abort` raises too, having set its code before."""
-        self._error = error
+        self.error: Exception | None = None
 
     def done(self, context: Any) -> None:
-        """gRPC's done callback."""
         with self._on.guard.part("rpc"):
             self.end(self._status(context))
 
     def _status(self, context: Any) -> grpc.StatusCode:
-        if self._error is None and not context.done():
+        if self.error is None and not context.done():
             # Cut off: no status was sent. `cancelled()` stays False here; the clock tells a deadline from a departure.
             left = context.time_remaining()
             over = left is not None and left <= DEADLINE_SLACK_SECONDS
@@ -115,16 +105,15 @@ class Call:
         code = context.code()
         if isinstance(code, grpc.StatusCode) and code is not grpc.StatusCode.OK:
             return code
-        return grpc.StatusCode.OK if self._error is None else grpc.StatusCode.UNKNOWN
+        return grpc.StatusCode.OK if self.error is None else grpc.StatusCode.UNKNOWN
 
     def end(self, code: grpc.StatusCode) -> None:
-        """Ends the span and records the duration."""
         now = time.time_ns()
         attributes = {a.RPC_STATUS.name: code.name}
         if code.name in _SERVER_ERRORS:
             attributes[a.ERROR_TYPE.name] = code.name
-            if self._error is not None and code is grpc.StatusCode.UNKNOWN:
-                attributes[a.ERROR_TYPE.name] = type(self._error).__name__
+            if self.error is not None and code is grpc.StatusCode.UNKNOWN:
+                attributes[a.ERROR_TYPE.name] = type(self.error).__name__
             self._span.set_status(Status(StatusCode.ERROR, code.name))
         self._span.set_attributes(attributes)
         self._span.end(now)

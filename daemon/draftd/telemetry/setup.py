@@ -5,16 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 
+from draftd import __version__
 from draftd.core import ModelInfo
 from draftd.engine.observer import EngineObserver, EngineStatus
 from draftd.fallback.controller import FallbackState
 from draftd.hardware.state import HardwareView
 from draftd.settings import TelemetrySettings
 from draftd.telemetry import catalog
-from draftd.telemetry.events import FlagHook, log_transition
-from draftd.telemetry.fallback import FallbackRecorder, observed_decisions
+from draftd.telemetry.fallback import FallbackRecorder, FlagHook, observed_decisions
 from draftd.telemetry.hardware import observed_hardware
 from draftd.telemetry.metrics import Ledger, Metrics, MetricsObserver, Recording, observed_engine
 from draftd.telemetry.pipeline import Pipeline, build
@@ -40,7 +39,8 @@ class Sources:
 class Telemetry:
     """The observer for the engine, spans for requests, the interceptor for the server, the hook for the flag.
 
-    Where nothing is exported they record on OpenTelemetry's no-op providers.
+    `exporting`: whether any signal is exported; where none is, they record on OpenTelemetry's no-op providers.
+    `instance`: what alerts name this daemon by, `service.instance.id`; empty while nothing is exported.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class Telemetry:
         sources: Sources | None = None,
         guard: Guard | None = None,
         *,
-        service_version: str = "",
         capture_content: bool = False,
     ) -> None:
         self._pipeline, sources = pipeline or Pipeline(), sources or Sources()
+        self.exporting, self.instance = self._pipeline.exporting, self._pipeline.instance
         guard, naming = guard or Guard(), Naming(sources.info, sources.address)
         ledger = Ledger(naming)
         observed = {
@@ -60,7 +60,7 @@ class Telemetry:
             **observed_decisions(sources.fallback, sources.flag_enabled, naming),
             **observed_hardware(sources.hardware),
         }
-        scope = (catalog.SCOPE, service_version)
+        scope = (catalog.SCOPE, __version__)
         metrics = Metrics(self._pipeline.meters.get_meter(*scope), observed, guard)
         tracer, logger = self._pipeline.tracers.get_tracer(*scope), self._pipeline.loggers.get_logger(*scope)
         self._on = Recording(
@@ -69,31 +69,19 @@ class Telemetry:
         self.observer = MetricsObserver(ledger, metrics, guard) if self.exporting else EngineObserver()
         self.rpc_interceptor = RpcInterceptor(self._on, self._pipeline.propagator)
         self.flag_hook = FlagHook(logger, guard)
-        self.transition_log = partial(log_transition, logger, guard)
-        self.fallback_recorder = FallbackRecorder(self._on)
+        self.fallback_recorder = FallbackRecorder(self._on, logger)
 
     @classmethod
-    def start(cls, service_version: str, settings: TelemetrySettings, sources: Sources) -> Telemetry:
+    def start(cls, settings: TelemetrySettings, sources: Sources) -> Telemetry:
         """Exports what the OTEL_* variables ask for, and without them nothing."""
         guard, pipeline = Guard(), Pipeline()
         try:
-            pipeline = build(service_version)
+            pipeline = build()
         except ValueError as error:
             _log.error("telemetry is off: %s", error)
         except Exception as error:
             guard.caught("start", error)
-        capture = settings.capture_content
-        return cls(pipeline, sources, guard, service_version=service_version, capture_content=capture)
-
-    @property
-    def exporting(self) -> bool:
-        """True when any signal is exported."""
-        return self._pipeline.exporting
-
-    @property
-    def instance(self) -> str:
-        """What alerts name this daemon by: `service.instance.id`. Empty while nothing is exported."""
-        return self._pipeline.instance
+        return cls(pipeline, sources, guard, capture_content=settings.capture_content)
 
     def begin_inference(self, start: InferenceStart) -> InferenceSpan:
         """Begins to follow one request, under the RPC of the task that calls."""

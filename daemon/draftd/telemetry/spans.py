@@ -64,7 +64,6 @@ class InferenceSpan:
         self._start, self._on = start, on
         self._plan: DecodePlan | None = None
         self._tier: ContextTier | None = None
-        self._answer: str | None = None
         self._ended = not on.exporting  # then the rest is a few comparisons
         # Monotonic to epoch, once for the whole request: its spans cannot be torn apart by a clock that is set.
         self._epoch = time.time() - time.monotonic()
@@ -84,23 +83,29 @@ class InferenceSpan:
         request_context.set(self._context)
 
     def planned(self, plan: DecodePlan, tier: ContextTier) -> None:
-        """How it will be decoded."""
         if not self._ended:
             with self._on.guard.part("span"):
                 self._plan, self._tier = plan, tier
-                self._span.set_attributes(_plan_attributes(plan, tier, self._on.naming))
+                found = {
+                    a.DRAFT_MODEL: self._on.naming.draft(plan),
+                    a.MODE: plan.mode.value,
+                    a.CONTEXT_TIER: tier.value,
+                    a.PLAN_REASON: plan.reason,
+                    a.PLAN_LEVEL: plan.level.label,
+                    a.PLAN_VARIANT: plan.variant,
+                    a.PLAN_DRAFTER: plan.drafter or "none",
+                    a.PLAN_MAX_DRAFT: plan.max_draft_tokens,
+                    a.PLAN_DEPTH_MODE: plan.depth_mode.value if plan.drafter is not None else "none",
+                    a.PLAN_ALTERNATIVES: tuple(sorted(plan.alternatives)) or None,
+                }
+                self._span.set_attributes(named(found))
 
-    def captured(self, text: str) -> None:
-        """The whole answer; kept only when content capture was opted in. Before `finished`."""
-        if self._on.capture_content:
-            self._answer = text
-
-    def finished(self, outcome: Outcome) -> None:
-        """It ended in the engine."""
+    def finished(self, outcome: Outcome, answer: str | None = None) -> None:
+        """It ended in the engine. `answer`, all of its text, is used only when content capture was opted in."""
         if not self._ended:
             self._ended = True
             with self._on.guard.part("span"):
-                self._finish(outcome)
+                self._finish(outcome, answer)
 
     def refused(self, error: DraftdError) -> None:
         """It never reached the engine."""
@@ -115,32 +120,32 @@ class InferenceSpan:
         if not self._ended:
             self._ended = True
             with self._on.guard.part("span"):
-                self._span.set_attributes(named({a.ERROR_TYPE: kind, a.OUTCOME: outcome}))
                 self._end(outcome, kind, message, time.monotonic())
 
-    def _finish(self, outcome: Outcome) -> None:
+    def _finish(self, outcome: Outcome, answer: str | None) -> None:
         stats, reason = outcome.stats, outcome.reason
         end = stats.finished if stats.finished is not None else time.monotonic()
         kind = _ERRORS.get(reason)
-        self._span.set_attributes(_outcome_attributes(outcome) | named({a.ERROR_TYPE: kind}))
+        self._span.set_attributes(_outcome_attributes(outcome))
         self._children(stats, end)
         failed = reason in (FinishReason.DEADLINE, FinishReason.ERROR)
-        self._end(reason.value, kind, (outcome.error or reason.value) if failed else None, end)
+        self._end(reason.value, kind, (outcome.error or reason.value) if failed else None, end, answer)
         self._record(catalog.QUEUE_DURATION, stats.queue_seconds, self._labels())
         self._record(catalog.PREFILL_DURATION, stats.prefill_seconds, self._labels())
         if kind is None:
             self._record(catalog.TIME_TO_FIRST_TOKEN, stats.time_to_first_token, self._gen_ai())
             self._record(catalog.TIME_PER_OUTPUT_TOKEN, stats.time_per_output_token, self._gen_ai())
 
-    def _end(self, outcome: str, kind: str | None, message: str | None, end: float) -> None:
+    def _end(self, outcome: str, kind: str | None, message: str | None, end: float, answer: str | None = None) -> None:
         """Ends the span, with what the machine is like then, and counts the request."""
         if message is not None:
             self._span.set_status(Status(StatusCode.ERROR, message[:_MESSAGE_LIMIT]))
-        self._content(outcome)
-        self._span.set_attributes(hardware_attributes(self._on.hardware.state))
-        self._span.end(self._nanos(end))
+        self._content(outcome, answer)
         failed = {} if kind is None else {a.ERROR_TYPE.name: kind}
-        self._on.metrics.count(catalog.REQUESTS, {**self._labels(), **failed, a.OUTCOME.name: outcome}, self._context)
+        ended = {**failed, a.OUTCOME.name: outcome}
+        self._span.set_attributes({**ended, **hardware_attributes(self._on.hardware.state)})
+        self._span.end(self._nanos(end))
+        self._on.metrics.count(catalog.REQUESTS, self._labels() | ended, self._context)
         self._record(catalog.REQUEST_DURATION, end - self._start.arrival, {**self._gen_ai(), **failed})
 
     def _record(self, metric: Metric, seconds: float | None, labels: Mapping[str, AttributeValue]) -> None:
@@ -177,7 +182,7 @@ class InferenceSpan:
                     kind.name, context=self._context, attributes=named(attributes), start_time=self._nanos(start)
                 ).end(self._nanos(max(start, end if over is None else over)))
 
-    def _content(self, finish: str) -> None:
+    def _content(self, finish: str, answer: str | None) -> None:
         if not self._on.capture_content:
             return
         if self._start.messages:
@@ -186,10 +191,10 @@ class InferenceSpan:
                 said.append({"role": role, "parts": [{"type": "text", "content": text[:left]}]})
                 left -= len(text[:left])
             self._span.set_attribute(a.INPUT_MESSAGES.name, json.dumps(said, ensure_ascii=False))
-        if self._answer is not None:
-            parts = [{"type": "text", "content": self._answer[:CONTENT_LIMIT]}]
-            answer = [{"role": "assistant", "parts": parts, "finish_reason": finish}]
-            self._span.set_attribute(a.OUTPUT_MESSAGES.name, json.dumps(answer, ensure_ascii=False))
+        if answer is not None:
+            parts = [{"type": "text", "content": answer[:CONTENT_LIMIT]}]
+            told = [{"role": "assistant", "parts": parts, "finish_reason": finish}]
+            self._span.set_attribute(a.OUTPUT_MESSAGES.name, json.dumps(told, ensure_ascii=False))
 
     def _nanos(self, monotonic: float) -> int:
         return int((monotonic + self._epoch) * 1e9)
@@ -221,29 +226,11 @@ def _request_attributes(start: InferenceStart, naming: Naming) -> dict[str, Attr
     )
 
 
-def _plan_attributes(plan: DecodePlan, tier: ContextTier, naming: Naming) -> dict[str, AttributeValue]:
-    return named(
-        {
-            a.DRAFT_MODEL: naming.draft(plan),
-            a.MODE: plan.mode.value,
-            a.CONTEXT_TIER: tier.value,
-            a.PLAN_REASON: plan.reason,
-            a.PLAN_LEVEL: plan.level.label,
-            a.PLAN_VARIANT: plan.variant,
-            a.PLAN_DRAFTER: plan.drafter or "none",
-            a.PLAN_MAX_DRAFT: plan.max_draft_tokens,
-            a.PLAN_DEPTH_MODE: plan.depth_mode.value if plan.drafter is not None else "none",
-            a.PLAN_ALTERNATIVES: tuple(sorted(plan.alternatives)) or None,
-        }
-    )
-
-
 def _outcome_attributes(outcome: Outcome) -> dict[str, AttributeValue]:
     stats, counts = outcome.stats, outcome.stats.counts
     found: dict[str, AttributeValue] = {metric.name: read(counts) for metric, read in COUNTS.items()}
     found |= named(
         {
-            a.OUTCOME: outcome.reason.value,
             a.RESPONSE_FINISH: (outcome.reason.value,),
             a.USAGE_INPUT: stats.prompt_tokens,
             a.USAGE_CACHE_READ: stats.cached_tokens,

@@ -42,8 +42,7 @@ from draftd.fallback.loaded_drafters import LoadedDrafters
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport, Verdict
 from draftd.fallback.signal_feed import RequestFeed, SteadyClock
 from draftd.fallback.store import StateStore
-from draftd.hardware.sample import HardwareSample
-from draftd.hardware.state import HardwareState, HardwareView
+from draftd.hardware.state import HardwareSample, HardwareState, HardwareView
 from draftd.settings import FallbackSettings
 from tests.answering import Told
 

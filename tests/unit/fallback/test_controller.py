@@ -11,7 +11,7 @@ from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DecodeMode, DrafterName, Ori
 from draftd.errors import NotServing
 from draftd.fallback.leases import Applied
 from draftd.fallback.probes import CanaryReport, Verdict
-from draftd.hardware.sample import MemoryPressure, ThermalLevel
+from draftd.hardware.state import MemoryPressure, ThermalLevel
 from tests.unit.fallback.controlled import (
     BOTTOM,
     COOLDOWN,

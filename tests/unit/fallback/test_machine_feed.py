@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 from draftd.fallback.signal_feed import MachineFeed
 from draftd.fallback.signals import Machine
-from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel
-from draftd.hardware.state import HardwareState
+from draftd.hardware.state import HardwareSample, HardwareState, MemoryPressure, ThermalLevel
 
 
 @dataclass

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from draftd.core import PROMPT_LOOKUP, DepthMode, FallbackLevel, ModePreference, SamplingParams, WorkloadClass
 from draftd.errors import InvalidRequest
-from draftd.fronts.grpc.control import hold_seconds, level_of, workload_of
+from draftd.fronts.grpc.control import LEVELS, hold_seconds
 from draftd.fronts.grpc.inference import request_of
 from draftd.planning.planner import Wish
-from draftd.protocol import DEPTH_MODES
+from draftd.protocol import DEPTH_MODES, WORKLOADS, member
 from draftd.service.request import Chat, Message, RawText, Request, TokenIds
 from draftd.v1 import inference_pb2 as pb
 
@@ -111,17 +111,18 @@ def test_a_float32_arrives_as_it_was_written(value: float) -> None:
 
 
 def test_a_workload_that_is_none_is_refused() -> None:
-    assert workload_of(pb.WORKLOAD_CLASS_CODE) is WorkloadClass.CODE
+    names = pb.WorkloadClass.keys()
+    assert member(WORKLOADS, pb.WORKLOAD_CLASS_CODE, "workload", names) is WorkloadClass.CODE
     with pytest.raises(InvalidRequest, match="workload: got 9"):
-        workload_of(9)  # type: ignore[arg-type]
+        member(WORKLOADS, 9, "workload", names)  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("name", ["", "FULL", "short block", "short_block 3", "off", "LEVEL_FULL", "3"])
 def test_a_name_that_is_no_levels_is_refused(name: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        level_of(name)
+        member(LEVELS, name, "level", LEVELS)
     assert refused.value.message == f"level: got {name!r}; allowed: full, short_block, light_draft, autoregressive"
-    assert {level_of(level.label) for level in FallbackLevel} == set(FallbackLevel)
+    assert {LEVELS[level.label] for level in FallbackLevel} == set(FallbackLevel)
 
 
 @pytest.mark.parametrize(

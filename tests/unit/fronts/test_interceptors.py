@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from draftd import errors
-from draftd.fronts.grpc import wire
-from draftd.fronts.grpc.interceptors import code_of, reason_of, rich_status
+from draftd.fronts.grpc.interceptors import code_of, explain, reason_of, rich_status
 from draftd.v1 import control_pb2, inference_pb2
 
 GENERATE = inference_pb2.GenerateRequest.DESCRIPTOR
@@ -67,19 +66,19 @@ def field(number: int, data: bytes) -> bytes:
 def test_the_string_that_is_not_utf8_is_named(data: bytes, path: str) -> None:
     with pytest.raises(DecodeError):
         inference_pb2.GenerateRequest.FromString(data)
-    error = wire.explain(data, GENERATE)
+    error = explain(data, GENERATE)
     assert error.field == path
     assert "valid UTF-8" in error.allowed
 
 
 @pytest.mark.parametrize("data", [b"\x0a", b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", b"\x0b", b"\xff" * 20])
 def test_anything_else_is_a_malformed_message(data: bytes) -> None:
-    error = wire.explain(data, GENERATE)
+    error = explain(data, GENERATE)
     assert error.field == "message"
     assert "draftd.v1.GenerateRequest" in error.allowed
 
 
 @given(st.binary(max_size=300))
 def test_no_bytes_break_the_explanation(data: bytes) -> None:
-    wire.explain(data, GENERATE)
-    wire.explain(data, control_pb2.SetFlagRequest.DESCRIPTOR)
+    explain(data, GENERATE)
+    explain(data, control_pb2.SetFlagRequest.DESCRIPTOR)

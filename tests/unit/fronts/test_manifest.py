@@ -20,8 +20,7 @@ from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterNa
 from draftd.errors import NotServing
 from draftd.fronts.grpc import manifest as server_manifest
 from draftd.fronts.grpc.manifest import Manifests, in_force
-from draftd.hardware.sample import HardwareSample
-from draftd.hardware.state import HardwareState, HardwareView
+from draftd.hardware.state import HardwareSample, HardwareState, HardwareView
 from draftd.hardware.system import device
 from draftd.models.fingerprint import Fingerprints
 from draftd.models.folder import ModelFiles, PairFiles

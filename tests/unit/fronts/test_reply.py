@@ -10,8 +10,7 @@ from draftd.engine.depth.saved import Learnt
 from draftd.errors import NotServing
 from draftd.fronts.grpc import reply
 from draftd.fronts.grpc.reply import best_depth, hardware
-from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel
-from draftd.hardware.state import HardwareState, HardwareView
+from draftd.hardware.state import HardwareSample, HardwareState, HardwareView, MemoryPressure, ThermalLevel
 from draftd.protocol import DEPTH_MODES, WORKLOADS
 from draftd.service.request import ServedModel
 from draftd.v1 import control_pb2 as pb

@@ -17,7 +17,7 @@ import pytest
 from draftd.hardware import apple, darwin, system
 from draftd.hardware.apple import SystemApple
 from draftd.hardware.monitor import HardwareProbe
-from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel
+from draftd.hardware.state import HardwareSample, MemoryPressure, ThermalLevel
 
 GIB = 1024**3
 PAGE = 16384

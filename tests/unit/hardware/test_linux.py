@@ -13,7 +13,7 @@ import pytest
 
 from draftd.hardware.linux import linux_readings, pressure_level
 from draftd.hardware.monitor import HardwareProbe
-from draftd.hardware.sample import HardwareSample, MemoryPressure
+from draftd.hardware.state import HardwareSample, MemoryPressure
 from draftd.hardware.system import device, system_probe
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="psutil's Linux functions")

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from draftd.hardware.monitor import HardwareMonitor, HardwareProbe, Readings
-from draftd.hardware.sample import HardwareSample, MemoryPressure
+from draftd.hardware.state import HardwareSample, MemoryPressure
 from draftd.hardware.system import common_readings
 from tests.waiting import until
 

@@ -6,8 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel
-from draftd.hardware.state import HardwareState, advance, memory_share, takeable
+from draftd.hardware.state import (
+    HardwareSample,
+    HardwareState,
+    MemoryPressure,
+    ThermalLevel,
+    advance,
+    memory_share,
+    takeable,
+)
 
 GB = 10**9
 CRITICAL, NORMAL = MemoryPressure.CRITICAL, MemoryPressure.NORMAL

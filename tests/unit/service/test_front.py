@@ -38,7 +38,7 @@ from draftd.fallback.ladder import LevelInForce, configured_ladder
 from draftd.planning.planner import Planner, Wish
 from draftd.service.inference import InferenceService
 from draftd.service.request import Chat, Chunk, Event, Finished, Message, Prompt, RawText, Request, Started, TokenIds
-from draftd.settings import EngineSettings, Settings
+from draftd.settings import EngineSettings, ServerSettings, Settings
 from tests.fallback import FixedFlag
 from tests.listening import ListeningTelemetry
 from tests.scripted import scripted_models
@@ -94,10 +94,11 @@ class Told:
 class Front:
     """A service over an engine of its own, and the simplest front there can be."""
 
-    def __init__(
-        self, load: Callable[[], LoadedModels], *, limit: int = 64, stall: float | None = None, **engine: Any
-    ) -> None:
-        settings = Settings(engine=EngineSettings(**{"depth_mode": DepthMode.FIXED, "prefix_cache_bytes": 0, **engine}))
+    def __init__(self, load: Callable[[], LoadedModels], *, limit: int = 64, stall: float = 0.0, **engine: Any) -> None:
+        settings = Settings(
+            engine=EngineSettings(**{"depth_mode": DepthMode.FIXED, "prefix_cache_bytes": 0, **engine}),
+            server=ServerSettings(write_stall_seconds=stall),
+        )
         self.telemetry = ListeningTelemetry()
         self.worker = EngineWorker(
             lambda progress: load(), observer=self.telemetry.observer, limits=settings.engine.limits()
@@ -106,14 +107,8 @@ class Front:
         self.planner = Planner(
             self.flag, LevelInForce(configured_ladder(settings)), depth_mode=settings.engine.depth_mode
         )
-        self.service = InferenceService(
-            self.worker,
-            self.planner,
-            self.telemetry.begin_inference,
-            default_max_tokens=settings.engine.default_max_tokens,
-            limit=limit,
-            write_stall_seconds=stall,
-        )
+        self.service = InferenceService(self.worker, self.planner, self.telemetry.begin_inference, settings)
+        self.service.limit = limit
 
     async def ask(self, prompt: Prompt | str, max_tokens: int | None = 20, **fields: Any) -> Told:
         """Raises what the request is refused with; what ends a request that has started is kept with its events."""

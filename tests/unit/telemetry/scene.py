@@ -29,8 +29,7 @@ from draftd.core import (
 from draftd.engine.observer import EngineStatus, PrefixStatus
 from draftd.fallback.ladder import Cause, Hold, Signal
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport, Verdict
-from draftd.hardware.sample import HardwareSample, MemoryPressure, ThermalLevel
-from draftd.hardware.state import HardwareState, HardwareView
+from draftd.hardware.state import HardwareSample, HardwareState, HardwareView, MemoryPressure, ThermalLevel
 from draftd.settings import TelemetrySettings
 from draftd.telemetry.setup import Sources, Telemetry
 from draftd.telemetry.spans import InferenceStart
@@ -156,7 +155,7 @@ def telemetry(
 ) -> Telemetry:
     sources = Sources(lambda: info, lambda: status, lambda: LADDER_STATE, lambda: True, hardware, lambda: ADDRESS)
     with mock.patch.dict(os.environ, environ):
-        return Telemetry.start("1.2.3", TelemetrySettings(capture_content=capture_content), sources)
+        return Telemetry.start(TelemetrySettings(capture_content=capture_content), sources)
 
 
 def errors_of(telemetry: Telemetry) -> Mapping[str, int]:

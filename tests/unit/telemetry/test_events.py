@@ -103,7 +103,7 @@ def test_without_an_endpoint_the_hook_does_nothing(open_scene: Callable[..., Sce
 
 def test_a_transition_is_an_event_with_its_cause(scene: Scene, receiver: OtlpReceiver) -> None:
     journal = Journal()
-    journal.listen(scene.telemetry.transition_log)
+    journal.listen(scene.telemetry.fallback_recorder.log)
     journal.record(Subject.LEVEL, "full", "autoregressive", "acceptance below its floor", "0.31, 2 windows")
     scene.telemetry.shutdown(30.0)
     (event,) = receiver.events("draftd.transition")
@@ -118,5 +118,5 @@ def test_a_transition_is_an_event_with_its_cause(scene: Scene, receiver: OtlpRec
 
 
 def test_a_broken_transition_is_counted_and_does_not_raise(scene: Scene) -> None:
-    scene.telemetry.transition_log(None)  # type: ignore[arg-type]
+    scene.telemetry.fallback_recorder.log(None)  # type: ignore[arg-type]
     assert errors_of(scene.telemetry) == {"transition": 1}

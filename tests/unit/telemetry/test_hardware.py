@@ -9,8 +9,7 @@ from unittest import mock
 import pytest
 
 from draftd.errors import NotServing
-from draftd.hardware.sample import HardwareSample, MemoryPressure
-from draftd.hardware.state import HardwareState, HardwareView
+from draftd.hardware.state import HardwareSample, HardwareState, HardwareView, MemoryPressure
 from draftd.settings import TelemetrySettings
 from draftd.telemetry import catalog
 from draftd.telemetry.setup import Sources, Telemetry
@@ -102,7 +101,7 @@ def test_a_span_says_how_the_machine_was(scene: Scene, receiver: OtlpReceiver) -
 def test_without_a_hardware_view_there_are_no_machine_metrics(receiver: OtlpReceiver) -> None:
     sources = Sources(lambda: INFO, lambda: STATUS)
     with mock.patch.dict(os.environ, receiver.environ()):
-        found = Telemetry.start("1", TelemetrySettings(), sources)
+        found = Telemetry.start(TelemetrySettings(), sources)
     found.shutdown(30.0)
     assert "draftd.engine.weights" in receiver.metric_names()
     assert receiver.metric_names() & MACHINE == set()

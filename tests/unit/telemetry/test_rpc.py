@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 import pytest
+from opentelemetry.context import Context
 
 from draftd.telemetry.rpc import Call
 from draftd.telemetry.setup import Telemetry
@@ -199,8 +200,7 @@ async def test_a_client_that_leaves_at_its_deadline_was_late(
         def time_remaining(self) -> float | None:
             return left
 
-    rpc = scene.telemetry.rpc_interceptor
-    call = Call("test.Service/patient", (), time.time_ns(), rpc._on, rpc._propagator)
+    call = Call("test.Service/patient", Context(), time.time_ns(), scene.telemetry.rpc_interceptor._on)
     call.done(Gone())
     await flushed(scene)
     assert only(receiver, "test.Service/patient").attributes["rpc.response.status_code"] == code

@@ -13,6 +13,7 @@ import opentelemetry.metrics
 import opentelemetry.trace
 import pytest
 
+from draftd import __version__
 from draftd.engine.observer import EngineObserver
 from draftd.fallback.journal import Subject, Transition
 from draftd.telemetry import catalog
@@ -119,7 +120,7 @@ def test_the_sdk_counts_what_it_queued_and_delivered(open_scene: Callable[..., S
     scene = open_scene(receiver.environ(OTEL_BSP_SCHEDULE_DELAY="50", OTEL_METRIC_EXPORT_INTERVAL="100"))
     scene.serve()
     until(lambda: receiver.total("otel.sdk.exporter.span.exported") >= 4, 10, "the spans' export is counted")
-    scene.telemetry.transition_log(Transition(datetime.now(UTC), Subject.FLAG, "on", "off", "a test"))
+    scene.telemetry.fallback_recorder.log(Transition(datetime.now(UTC), Subject.FLAG, "on", "off", "a test"))
     until(lambda: receiver.total("otel.sdk.exporter.log.exported") >= 1, 10, "the event's export is counted")
     assert scene.telemetry.shutdown(30.0)
     found = {name for name in receiver.metric_names() if name.startswith("otel.")}
@@ -142,7 +143,7 @@ def test_the_sdks_own_metrics_may_be_turned_off(open_scene: Callable[..., Scene]
     [
         (
             {"OTEL_RESOURCE_ATTRIBUTES": "deployment.environment.name=attic"},
-            {"service.name": "draftd", "service.version": "1.2.3", "deployment.environment.name": "attic"},
+            {"service.name": "draftd", "service.version": __version__, "deployment.environment.name": "attic"},
         ),
         (
             {"OTEL_SERVICE_NAME": "mini-3", "OTEL_RESOURCE_ATTRIBUTES": "service.version=9,service.instance.id=me"},

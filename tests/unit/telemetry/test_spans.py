@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from draftd.core import FinishReason, RequestStats, SamplingParams
+from draftd.core import FinishReason, Outcome, RequestStats, SamplingParams
 from draftd.errors import InvalidRequest, NotServing, QueueFull, SpeculationUnavailable
 from draftd.telemetry import catalog
 from tests.otlp import OtlpReceiver, SpanRecord
@@ -251,8 +251,7 @@ def test_text_is_exported_only_when_opted_in(
 ) -> None:
     scene = open_scene(receiver.environ(), capture_content=opted_in)
     span = scene.telemetry.begin_inference(scene.start(messages=(("user", "the secret word"),)))
-    span.captured("the secret answer")
-    span.refused(QueueFull("full"))
+    span.finished(Outcome(FinishReason.STOP, RequestStats(5, 0.0)), "the secret answer")
     scene.telemetry.shutdown(30.0)
     attributes = only(receiver).attributes
     assert ("secret" in json.dumps(attributes)) is opted_in
@@ -261,15 +260,14 @@ def test_text_is_exported_only_when_opted_in(
         assert said == [{"role": "user", "parts": [{"type": "text", "content": "the secret word"}]}]
         answered = json.loads(attributes["gen_ai.output.messages"])
         assert answered[0]["parts"] == [{"type": "text", "content": "the secret answer"}]
-        assert answered[0]["finish_reason"] == "refused"
+        assert answered[0]["finish_reason"] == "stop"
 
 
 def test_captured_text_is_bounded(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
     scene = open_scene(receiver.environ(), capture_content=True)
     messages = (("system", "s" * 10_000), ("user", "u" * 10_000), ("user", "v"))
     span = scene.telemetry.begin_inference(scene.start(messages=messages))
-    span.captured("a" * 1_000_000)
-    span.refused(QueueFull("full"))
+    span.finished(Outcome(FinishReason.STOP, RequestStats(5, 0.0)), "a" * 1_000_000)
     scene.telemetry.shutdown(30.0)
     attributes = only(receiver).attributes
     said = [message["parts"][0]["content"] for message in json.loads(attributes["gen_ai.input.messages"])]

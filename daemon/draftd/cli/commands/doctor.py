@@ -27,8 +27,7 @@ from draftd.engine.pair import assemble, context_length_of
 from draftd.errors import ConfigError, ModelLoadError, in_one_line
 from draftd.fallback.alerts.connections import listening_socket
 from draftd.fronts.grpc import reply
-from draftd.hardware.sample import HardwareSample
-from draftd.hardware.state import HardwareState, advance, takeable
+from draftd.hardware.state import HardwareSample, HardwareState, advance, takeable
 from draftd.hardware.system import system_probe
 from draftd.models import blas
 from draftd.models.check import not_served

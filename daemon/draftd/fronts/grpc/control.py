@@ -12,7 +12,7 @@ from typing import TypeVar
 from google.protobuf.duration_pb2 import Duration
 
 from draftd import __version__
-from draftd.core import FallbackLevel, WorkloadClass
+from draftd.core import FallbackLevel
 from draftd.engine.loop import EngineState, EngineWorker
 from draftd.errors import InvalidRequest, NotServing
 from draftd.fallback.controller import Controller
@@ -24,7 +24,7 @@ from draftd.fronts.grpc.reply import filled
 from draftd.hardware.state import HardwareView
 from draftd.planning.flag import FlagService
 from draftd.planning.planner import FlagContext, Planner
-from draftd.protocol import WORKLOADS, duration
+from draftd.protocol import WORKLOADS, duration, member
 from draftd.service.inference import InferenceService
 from draftd.service.request import check_caller
 from draftd.service.watching import Transitions, unless_set
@@ -46,7 +46,7 @@ LONGEST_HOLD_DAYS = 30
 
 _DAY = 86_400
 _NANOS = 1_000_000_000
-_LEVELS = {level.label: level for level in sorted(FallbackLevel, reverse=True)}
+LEVELS = {level.label: level for level in sorted(FallbackLevel, reverse=True)}
 
 T = TypeVar("T")
 
@@ -122,7 +122,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         return reply.depth(self._worker.learnt(), self._planner.max_draft_tokens)
 
     async def GetFlag(self, request: pb.GetFlagRequest, context: Context) -> pb.GetFlagResponse:
-        workload = workload_of(request.workload)
+        workload = member(WORKLOADS, request.workload, "workload", inference_pb2.WorkloadClass.keys())
         check_caller(request.caller)
         try:
             model = self._worker.info.model
@@ -147,16 +147,15 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         return pb.GetLevelResponse(fallback=reply.fallback(self._controller.state()))
 
     async def HoldLevel(self, request: pb.HoldLevelRequest, context: Context) -> pb.HoldLevelResponse:
-        controller, level = self._controller, level_of(request.level)
+        level = member(LEVELS, request.level, "level", LEVELS)
         seconds = hold_seconds(request.expires_in) if request.HasField("expires_in") else None
         # Not given up when the caller goes: half a hold is no hold.
-        await asyncio.to_thread(controller.hold, level, seconds)
-        return pb.HoldLevelResponse(fallback=reply.fallback(controller.state()))
+        await asyncio.to_thread(self._controller.hold, level, seconds)
+        return pb.HoldLevelResponse(fallback=reply.fallback(self._controller.state()))
 
     async def ReleaseLevel(self, request: pb.ReleaseLevelRequest, context: Context) -> pb.ReleaseLevelResponse:
-        controller = self._controller
-        held = await asyncio.to_thread(controller.release)
-        return pb.ReleaseLevelResponse(fallback=reply.fallback(controller.state()), was_held=held)
+        held = await asyncio.to_thread(self._controller.release)
+        return pb.ReleaseLevelResponse(fallback=reply.fallback(self._controller.state()), was_held=held)
 
     async def ListTransitions(self, request: pb.ListTransitionsRequest, context: Context) -> pb.ListTransitionsResponse:
         found = self._transitions.latest(request.limit, request.after_number)
@@ -187,20 +186,6 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         end = asyncio.wrap_future(running)
         end.add_done_callback(lambda done: done.cancelled() or done.exception())  # else asyncio complains of an error
         return await unless_set(self._stopping, asyncio.shield(end))
-
-
-def workload_of(value: inference_pb2.WorkloadClass) -> WorkloadClass:
-    """Raises InvalidRequest for a number that names no class."""
-    if value not in WORKLOADS:
-        raise InvalidRequest("workload", value, ", ".join(inference_pb2.WorkloadClass.keys()))
-    return WORKLOADS[value]
-
-
-def level_of(name: str) -> FallbackLevel:
-    """Raises InvalidRequest for a name that is no level's."""
-    if name not in _LEVELS:
-        raise InvalidRequest("level", name, ", ".join(_LEVELS))
-    return _LEVELS[name]
 
 
 def hold_seconds(given: Duration) -> float:

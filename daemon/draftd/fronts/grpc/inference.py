@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from enum import Enum
 from typing import Any, TypeVar
 
 from draftd.core import RequestStats, SamplingParams
@@ -16,14 +15,13 @@ from draftd.errors import InvalidRequest
 from draftd.fronts.grpc import reply
 from draftd.fronts.grpc.interceptors import Context
 from draftd.planning.planner import Wish
-from draftd.protocol import DEPTH_MODES, MODES, WORKLOADS, duration, number
+from draftd.protocol import DEPTH_MODES, MODES, WORKLOADS, duration, member, number
 from draftd.service.inference import InferenceService
 from draftd.service.request import Chat, Chunk, Event, Finished, Message, Prompt, RawText, Request, Started, TokenIds
 from draftd.v1 import inference_pb2 as pb
 from draftd.v1 import inference_pb2_grpc
 
-_T = TypeVar("_T", bound="Enum | None")
-_E = TypeVar("_E", bound=int)
+V = TypeVar("V")
 
 
 class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
@@ -48,9 +46,17 @@ def request_of(given: pb.GenerateRequest, deadline: float | None = None, client:
     problems: list[InvalidRequest] = []
     if given.WhichOneof("input") is None:
         problems.append(InvalidRequest("input", "nothing", "one of prompt, chat, tokens"))
-    mode = _member(MODES, given.mode, "mode", pb.DecodeMode.keys(), problems)
-    depth_mode = _member(DEPTH_MODES, given.depth_mode, "depth_mode", pb.DepthMode.keys(), problems)
-    workload = _member(WORKLOADS, given.workload, "workload", pb.WorkloadClass.keys(), problems)
+
+    def read(known: Mapping[Any, V], kind: Any, field: str) -> V:
+        """What the number means; for one that means nothing, a problem, and what an unset field means."""
+        try:
+            return member(known, getattr(given, field), field, kind.keys())
+        except InvalidRequest as problem:
+            problems.append(problem)
+            return next(iter(known.values()))
+
+    mode, depth_mode = read(MODES, pb.DecodeMode, "mode"), read(DEPTH_MODES, pb.DepthMode, "depth_mode")
+    workload = read(WORKLOADS, pb.WorkloadClass, "workload")
     cap = given.max_draft_tokens if given.HasField("max_draft_tokens") else None
     return Request(
         prompt=_prompt(given),
@@ -80,14 +86,6 @@ def _sampling(given: pb.SamplingParams) -> SamplingParams:
     for field, value in given.ListFields():  # those that are set, be it to zero
         told[field.name] = _float32(value) if isinstance(value, float) else value
     return SamplingParams(**told)
-
-
-def _member(known: Mapping[_E, _T], value: _E, field: str, names: Sequence[str], problems: list[InvalidRequest]) -> _T:
-    """What the number means; for one that means nothing, a problem, and what an unset field means."""
-    if value not in known:
-        problems.append(InvalidRequest(field, value, ", ".join(names)))
-        return next(iter(known.values()))
-    return known[value]
 
 
 def _float32(value: float) -> float:

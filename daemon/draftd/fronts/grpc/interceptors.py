@@ -4,22 +4,26 @@ with google.rpc details: which field, when to retry, and a reason for programs."
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
 from google.protobuf import any as any_proto
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
 from draftd.errors import DraftdError, EngineFailure, FieldError, InvalidRequest, Unauthenticated
-from draftd.fronts.grpc import wire
 from draftd.protocol import DETAILS_KEY, duration
 from draftd.telemetry.rpc import around, inner_of
-from draftd.v1 import control_pb2, inference_pb2
+from draftd.v1 import inference_pb2
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
@@ -28,6 +32,7 @@ DOMAIN = "draftd"
 _SEND_SECONDS = 1.0
 # Load balancers and orchestrators ask for health without credentials.
 _OPEN = "/grpc.health.v1.Health/"
+_OWN = f"/{inference_pb2.DESCRIPTOR.package}."
 
 log = logging.getLogger(__name__)
 
@@ -50,12 +55,9 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
     def _allowed(self, details: grpc.HandlerCallDetails) -> bool:
         # Every value is compared, in constant time: neither length of match nor order tells anything.
-        found = False
-        for key, value in details.invocation_metadata or ():
-            if key == "authorization":
-                given = value if isinstance(value, bytes) else value.encode(errors="replace")
-                found |= hmac.compare_digest(given, self._expected)
-        return found
+        found = [value for key, value in details.invocation_metadata or () if key == "authorization"]
+        given = (value if isinstance(value, bytes) else value.encode(errors="replace") for value in found)
+        return sum(hmac.compare_digest(value, self._expected) for value in given) > 0
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
@@ -67,17 +69,10 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
     def __init__(self, max_message_bytes: int) -> None:
         self._most = max_message_bytes
-        self._messages = {
-            f"/{service.full_name}/{method.name}": method.input_type
-            for file in (inference_pb2.DESCRIPTOR, control_pb2.DESCRIPTOR)
-            for service in file.services_by_name.values()
-            for method in service.methods
-        }
 
     async def intercept_service(self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails) -> Any:
         handler = await continuation(handler_call_details)
-        message = self._messages.get(handler_call_details.method)
-        if handler is None or message is None:
+        if handler is None or not handler_call_details.method.startswith(_OWN):
             return handler
         inner = inner_of(handler)
 
@@ -88,7 +83,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             try:
                 return handler.request_deserializer(data)
             except DecodeError:
-                return wire.explain(data, message)
+                return explain(data, handler.request_deserializer.__self__.DESCRIPTOR)  # it is a message's FromString
 
         async def guarded(request: Any, context: Context) -> Any:
             try:
@@ -107,6 +102,37 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                 await abort(context, EngineFailure(f"internal error: {type(error).__name__}"))
 
         return around(handler, guarded, parse)
+
+
+def explain(data: bytes, message: Descriptor) -> InvalidRequest:
+    """What is wrong with bytes that protobuf would not parse, which only says "error parsing message": the first string
+    that is not UTF-8, or the message as a whole."""
+    with contextlib.suppress(DecodeError):
+        for path, value in _strings(data, message, ""):
+            try:
+                value.decode()
+            except UnicodeDecodeError as error:
+                shown = value[max(0, error.start - 8) : error.end + 8]
+                return InvalidRequest(path, shown, f"valid UTF-8 ({error.reason} at byte {error.start})")
+    return InvalidRequest("message", f"{len(data)} bytes", f"a well-formed {message.full_name}")
+
+
+def _strings(data: bytes, message: Descriptor, prefix: str) -> Iterator[tuple[str, bytes]]:
+    """The bytes of each string field, with its path. Raises DecodeError where the wire format breaks."""
+    seen: Counter[int] = Counter()
+    fields: Any = UnknownFieldSet(Empty.FromString(data))  # to an empty message all are unknown, and kept as they came
+    for found in fields:
+        field = message.fields_by_number.get(found.field_number)
+        if field is None or not isinstance(found.data, bytes):
+            continue
+        path = prefix + field.name
+        if field.is_repeated:
+            path += f"[{seen[field.number]}]"
+            seen[field.number] += 1
+        if field.type == FieldDescriptor.TYPE_STRING:
+            yield path, found.data
+        elif field.message_type is not None:
+            yield from _strings(found.data, field.message_type, f"{path}.")
 
 
 def code_of(error: DraftdError) -> grpc.StatusCode:

@@ -61,14 +61,14 @@ class Manifests:
             "model.draft_path": info.draft_model or "",
             "model.light_draft_path": info.light_draft_model or "",
         }
-        return pb.GetManifestResponse(
+        return filled(
+            pb.GetManifestResponse,
+            machine,
             version=self._version,
             packages=versions(_PACKAGES),
             python=platform.python_version(),
             os=platform.platform(),
             device=machine.name,
-            cores=machine.cores,
-            memory_bytes=machine.memory_bytes,
             backend=info.backend,
             blas=described(library[1]) if library else "",
             power_source=_POWER[sample.plugged_in] if sample is not None else "",
@@ -81,10 +81,8 @@ class Manifests:
     def _models(self, info: ModelInfo) -> Mapping[str, pb.ModelManifest]:
         files, sizes = self._worker.files, self._worker.draft_bytes
         found = {"target": self._model(info.model, info.weight_bytes, files.target)}
-        for role, name, kind in (
-            ("draft", info.draft_model, DRAFT_MODEL),
-            ("light_draft", info.light_draft_model, LIGHT_DRAFT_MODEL),
-        ):
+        drafts = {"draft": (info.draft_model, DRAFT_MODEL), "light_draft": (info.light_draft_model, LIGHT_DRAFT_MODEL)}
+        for role, (name, kind) in drafts.items():
             if name:
                 found[role] = self._model(name, sizes.get(kind, 0), files.drafts.get(kind))
         return found
@@ -108,11 +106,6 @@ def in_force(settings: Settings, labels: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for section, values in settings:
         for key, value in values:
-            name, shown = f"{section}.{key}", _shown(key, value)
-            found[name] = labels.get(name, shown) if shown != UNSET else UNSET
+            name, hidden = f"{section}.{key}", isinstance(value, (SecretStr, Path)) or key.endswith("_url")
+            found[name] = UNSET if value is None else labels.get(name, SET if hidden else shown(value))
     return found
-
-
-def _shown(name: str, value: object) -> str:
-    hidden = value is not None and (isinstance(value, (SecretStr, Path)) or name.endswith("_url"))
-    return SET if hidden else shown(value)

@@ -38,12 +38,7 @@ def filled(kind: type[M], source: object, **others: Any) -> M:
 
 
 def counts(c: DraftCounts) -> pb.DraftCounts:
-    return filled(
-        pb.DraftCounts,
-        c,
-        draft_time=duration(c.draft_seconds),
-        verify_time=duration(c.verify_seconds),
-    )
+    return filled(pb.DraftCounts, c, draft_time=duration(c.draft_seconds), verify_time=duration(c.verify_seconds))
 
 
 def model(told: ServedModel) -> pb.GetModelResponse:
@@ -159,26 +154,16 @@ def ladder_level(one: LadderLevel) -> control_pb2.LadderLevel:
 
 
 def transition(one: Transition) -> control_pb2.Transition:
-    return filled(control_pb2.Transition, one, subject=one.subject.value)
+    return filled(control_pb2.Transition, one)
 
 
 def probed(report: ProbeReport) -> control_pb2.RunProbeResponse:
-    return filled(
-        control_pb2.RunProbeResponse,
-        report,
-        level=ladder_level(report.level),
-        verdict=report.verdict.value,
-        took=duration(report.seconds),
-    )
+    return filled(control_pb2.RunProbeResponse, report, level=ladder_level(report.level), took=duration(report.seconds))
 
 
 def canaries(report: CanaryReport) -> control_pb2.RunCanariesResponse:
     return filled(
-        control_pb2.RunCanariesResponse,
-        report,
-        verdict=report.verdict.value,
-        results=map(_canary, report.outcomes),
-        took=duration(report.seconds),
+        control_pb2.RunCanariesResponse, report, results=map(_canary, report.outcomes), took=duration(report.seconds)
     )
 
 
