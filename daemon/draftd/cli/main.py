@@ -20,7 +20,7 @@ from draftd.cli.output import complain
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("serve.command", "Serve a model over gRPC until SIGTERM or Ctrl-C."),
     "generate": ("generate.command", "Stream one answer to stdout, then one line of figures to stderr."),
-    "compare": ("compare.command", "Decode the same prompts with and without drafts, and compare."),
+    "compare": ("compare.compare", "Decode the same prompts with and without drafts, and compare."),
     "status": ("status.command", "Show what a running daemon serves, how busy it is, and how well drafting works."),
     "top": ("top.command", "Watch a running daemon: throughput, acceptance, depth, level, queue, memory, heat."),
     "depth": ("drafts.depth", "Show what drafting costs here and how often drafted tokens are accepted."),
@@ -33,7 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "doctor.command",
         "Check the machine, models, ports, folders and the collector; say what the pair can do.",
     ),
-    "demo": ("demo.command", "Start a daemon on the embedded pair and see its answers with and without drafts."),
+    "demo": ("compare.demo", "Start a daemon on the embedded pair and see its answers with and without drafts."),
     "freeze": ("freeze.command", "Write the manifest of a daemon: its models' files, programs, machine, settings."),
     "accept": ("accept.accept", "Freeze, sweep, soak, quality, gate and report, one after another."),
     "sweep": ("stages.sweep", "Decode the same prompts in different ways."),
