@@ -19,7 +19,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -118,8 +118,7 @@ def measure(session: Session, prompts: Sequence[Prompt], repetition: int, args: 
 def _asking(session: Session, name: str, arm: str, repetition: int, args: argparse.Namespace) -> Iterator[Answers]:
     if arm == "harness":
         harness = Harness(session, name, MODES[name], args.depth, args.tokens)
-        with sampling(session, Stage.SWEEP, session.folder.keep_sample) as mark:
-            mark(name)
+        with sampling(replace(session, in_hand=[name]), Stage.SWEEP, session.folder.keep_sample):
             yield lambda prompt: harness.answer(prompt, repetition)
     else:
         yield lambda prompt: _bare(session.client, f"{name}-{arm}", MODES[name], prompt, repetition, args)

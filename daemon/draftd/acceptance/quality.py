@@ -55,19 +55,17 @@ def run_quality(session: Session, options: QualityOptions, model: pb.GetModelRes
     missing, total = pending(steps, measured(session.folder.ticks(Stage.QUALITY))), len(steps)
     how: dict[str, Any] = {"chat": model.chat_template, "seed": options.seed, "timeout": _ANSWER_SECONDS}
     errors, folding, took = ErrorLimit(), not model.chat_template, 0.0
-    with sampling(session, Stage.QUALITY, session.folder.keep_sample) as mark:
+    with sampling(session, Stage.QUALITY, session.folder.keep_sample):
         for at, step in enumerate(missing):
             left = took / at * (len(missing) - at) if at else None
             doing = f"{step.arm.id} · {step.prompts[0].name}"
             progress(Advance(Stage.QUALITY, total - len(missing) + at, total, left, doing))
-            mark(step.arm.id)
             folded = replace(step, prompts=tuple(map(_folded, step.prompts)))
             (tick,) = session.measure(Stage.QUALITY, folded if folding else step, **how, keep_text=True)
             if tick.error.startswith(_REFUSED) and not folding and folded != step:
                 (again,) = session.measure(Stage.QUALITY, folded, **how, keep_text=True)
                 if not again.error:  # this model's template takes no system message: so it is asked from here on
                     folding, tick = True, again
-            mark("")
             session.folder.keep_tick(tick)
             errors.count(step.arm, [tick])
             took += tick.ended

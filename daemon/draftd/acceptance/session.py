@@ -71,12 +71,13 @@ Progress = Callable[[Advance], None]
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """`began` is time.perf_counter() when it did."""
+    """`began` is time.perf_counter() when it did, `in_hand` the arms of what is being measured."""
 
     client: DraftdClient
     folder: RunFolder
     number: int
     began: float = field(default_factory=time.perf_counter)
+    in_hand: list[str] = field(default_factory=list)
 
     @property
     def max_batch(self) -> int | None:
@@ -101,7 +102,12 @@ class Session:
         arm, repetition = step.arm, step.repetition
         asks = [ask_for(prompt, arm, chat=chat, seed=seed, repetition=repetition) for prompt in step.prompts]
         ticks = []
-        for prompt, taken in zip(step.prompts, all_at_once(self.client, asks, timeout=timeout), strict=True):
+        self.in_hand.append(arm.id)
+        try:
+            captures = all_at_once(self.client, asks, timeout=timeout)
+        finally:
+            self.in_hand.remove(arm.id)
+        for prompt, taken in zip(step.prompts, captures, strict=True):
             where = (stage, self.number, arm.id, repetition, prompt.name, prompt.group, prompt.workload)
             tick = taken.tick(Place(*where, warm_up=warm_up), self.began, keep_text=keep_text)
             ticks.append(replace(tick, error=tick.error or departure(tick, arm)))

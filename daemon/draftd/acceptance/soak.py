@@ -102,11 +102,10 @@ def run_soak(session: Session, options: SoakOptions, model: pb.GetModelResponse,
             stop.set()  # where one fails all end; where its time is over theirs is too
 
     with (
-        sampling(session, Stage.SOAK, session.folder.keep_sample, options.sample_seconds) as mark,
+        sampling(session, Stage.SOAK, session.folder.keep_sample, options.sample_seconds),
         on_threads("draftd-soak", [stream] * (options.streams or 1)) as streams,
     ):
         try:
-            mark(options.arm.id)
             while not all(one.done() for one in streams):
                 done = min(options.duration, before + time.perf_counter() - began)
                 said = "{requests} requests, {failed} failed".format_map(counts)

@@ -44,9 +44,7 @@ def run_sweep(session: Session, options: SweepOptions, model: pb.GetModelRespons
     def ask(step: Step, *, warm_up: bool = False) -> None:
         """Keeps a tick for each request."""
         how: dict[str, Any] = {"chat": model.chat_template, "seed": options.seed, "timeout": ANSWER_SECONDS}
-        mark(step.arm.id)
         ticks = session.measure(Stage.SWEEP, step, warm_up=warm_up, **how)
-        mark("")
         failed = next((tick.error for tick in ticks if tick.error), "")
         for tick in ticks:
             spoilt = f"one beside it failed: {failed}" if failed else ""
@@ -58,7 +56,7 @@ def run_sweep(session: Session, options: SweepOptions, model: pb.GetModelRespons
         remaining = (time.perf_counter() - began) / at * (len(missing) - at) if at else None
         progress(Advance(Stage.SWEEP, done, total, remaining, doing))
 
-    with sampling(session, Stage.SWEEP, keep) as mark:
+    with sampling(session, Stage.SWEEP, keep):
         for arm in dict.fromkeys(step.arm for step in missing):
             say(0, f"warming up: {arm.id}")
             ask(_warm_up(arm, plan), warm_up=True)

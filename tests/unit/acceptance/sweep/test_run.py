@@ -9,11 +9,10 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -63,29 +62,32 @@ def whole(daemon: Served, options: SweepOptions = SMALL) -> SweepPlan:
     return plan_sweep(options, daemon.client.model(), 8)
 
 
+class InHand(list[str]):
+    """Remembers all that was ever in it, and, by an empty text, when it left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.marks: list[str] = []
+
+    def append(self, arm: str) -> None:
+        self.marks.append(arm)
+        super().append(arm)
+
+    def remove(self, arm: str) -> None:
+        self.marks.append("")
+        super().remove(arm)
+
+
 Swept = tuple[Session, list[Advance], list[str]]
 
 
 @pytest.fixture(scope="module")
 def swept(daemon: Served, begin: BEGUN, tmp_path_factory: pytest.TempPathFactory) -> Swept:
-    """A sweep from its beginning to its end, what was said of its progress, and with which arms samples were marked."""
-    session, said, marks = begin(tmp_path_factory.mktemp("runs") / "run"), list[Advance](), list[str]()
-    sampling = sweep_run.sampling
-
-    @contextlib.contextmanager
-    def marked(*args: Any) -> Iterator[Callable[[str], None]]:
-        with sampling(*args) as mark:
-
-            def note(arm: str) -> None:
-                marks.append(arm)
-                mark(arm)
-
-            yield note
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweep_run, "sampling", marked)
-        run_sweep(session, SMALL, daemon.client.model(), said.append)
-    return session, said, marks
+    """A sweep from its beginning to its end, what was said of its progress, and which arms were in hand."""
+    in_hand, said = InHand(), list[Advance]()
+    session = replace(begin(tmp_path_factory.mktemp("runs") / "run"), in_hand=in_hand)
+    run_sweep(session, SMALL, daemon.client.model(), said.append)
+    return session, said, in_hand.marks
 
 
 class TestWhole:
