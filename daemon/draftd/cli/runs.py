@@ -84,7 +84,7 @@ def measured(which: Which, *, block_length: int = 0) -> Iterator[DraftdClient]:
             client = connect(stack.enter_context(_own(which.settings(), block_length)).address, None, None)
         else:
             client = connect(which.target, which.token, which.tls_ca)
-        stack.callback(client.close)
+        stack.enter_context(client)
         client.loaded(_READY_SECONDS)  # no daemon at all is an error at once; one that loads is waited for
         if which.target is not None:
             stack.enter_context(held(client))

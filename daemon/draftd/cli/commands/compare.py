@@ -285,9 +285,9 @@ def _introduce(out: Console, daemon: Serving, draft: str, backend: str) -> None:
 
 def _show_answer(out: Console, prompt: prompts.Prompt, pair: Pair) -> None:
     question = prompts.shorten(prompt.messages[-1][1], 92)
-    rates = both(*map(figures.decode_tokens_per_second, (pair.autoregressive, pair.speculative)))
+    slow, fast = map(figures.decode_tokens_per_second, (pair.autoregressive, pair.speculative))
     accepted, same = percent(pair.speculative.counts.acceptance), "identical" if pair.identical else "DIFFERENT"
-    below = f"{rates} tokens/s · {times(pair.speedup)} · {accepted} accepted · {same}"
+    below = f"{both(slow, fast)} tokens/s · {times(pair.speedup)} · {accepted} accepted · {same}"
     if out.is_terminal:
         answer = Text.assemble(
             *((output.visible(p.text), output.DRAFTED if p.from_draft else "") for p in pair.answer.pieces)
