@@ -112,29 +112,7 @@ class TopApp(App[None]):
         ("q", "quit", "quit"),
         ("ctrl+c", "quit", "quit"),
     ]
-    CSS = """
-    Screen { layers: base above; }
-    #header, #footer { height: 1; }
-    #told { display: none; layer: above; dock: bottom; margin-bottom: 1; height: auto; max-height: 6; padding: 0 1; }
-    .-told #told { display: block; background: $surface-lighten-2; }
-    .-asked #told { background: $warning; color: $background; }
-    #small { display: none; height: 1fr; content-align: center middle; }
-    .-small #small { display: block; }
-    .-small #header, .-small #body, .-small #footer, .-small #told { display: none; }
-    #body { height: 1fr; scrollbar-size-vertical: 1; }
-    .panel { border: round $foreground 35%; height: auto; padding: 0 1; border-title-color: $foreground; }
-    .-lost .panel { border: round $error; }
-    #curve { height: 1fr; min-height: 4; max-height: 16; }
-    #panels { height: auto; }
-    #left { width: 43fr; height: auto; }
-    #right { width: 57fr; height: auto; }
-    #essential { display: none; }
-    .-narrow #panels { layout: vertical; }
-    .-narrow #left, .-narrow #right { width: 1fr; }
-    .-narrow #curve { height: 6; }
-    .-compact #curve { height: 4; }
-    .-compact #essential { display: block; }
-    """
+    CSS_PATH = "app.tcss"
 
     def __init__(self, client: DraftdClient | None, seen: History, interval: float) -> None:
         super().__init__()
