@@ -22,8 +22,7 @@ from draftd.acceptance.options import Options, SweepOptions
 from draftd.acceptance.quality import quality_complete, quality_prompts, run_quality
 from draftd.acceptance.session import Session, held
 from draftd.acceptance.soak import run_soak, soak_complete, soak_prompts
-from draftd.acceptance.sweep.plan import checksums, chosen_prompts
-from draftd.acceptance.sweep.run import run_sweep, sweep_complete
+from draftd.acceptance.sweep.plan import checksums, chosen_prompts, run_sweep, sweep_complete
 from draftd.acceptance.ticks import Stage
 from draftd.cli import options, output
 from draftd.client.asking import connect

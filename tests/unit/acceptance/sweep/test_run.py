@@ -21,10 +21,20 @@ from draftd.acceptance.folder import RunError, RunFolder
 from draftd.acceptance.options import SweepOptions
 from draftd.acceptance.samples import Sample
 from draftd.acceptance.session import MOST_ERRORS, Advance, MeasurementStopped, Session, all_at_once, ask_for
-from draftd.acceptance.sweep import run as sweep_run
-from draftd.acceptance.sweep.plan import Key, NothingToMeasure, SweepPlan, measured, pending, plan_sweep, schedule
+from draftd.acceptance.sweep import plan as sweep_run
+from draftd.acceptance.sweep.plan import (
+    Heat,
+    Key,
+    NothingToMeasure,
+    SweepPlan,
+    measured,
+    pending,
+    plan_sweep,
+    run_sweep,
+    schedule,
+    sweep_complete,
+)
 from draftd.acceptance.sweep.result import Sweep
-from draftd.acceptance.sweep.run import Heat, run_sweep, sweep_complete
 from draftd.acceptance.ticks import Arm, Stage, Tick
 from draftd.client.client import DraftdClient
 from draftd.client.prompts import from_texts
@@ -184,7 +194,7 @@ class TestStopped:
         program = (
             "import sys; from pathlib import Path\n"
             "from draftd.acceptance.folder import RunFolder; from draftd.acceptance.session import Session\n"
-            "from draftd.acceptance.sweep.run import run_sweep; from draftd.client.client import DraftdClient\n"
+            "from draftd.acceptance.sweep.plan import run_sweep; from draftd.client.client import DraftdClient\n"
             "from tests.unit.acceptance.sweep.test_run import SMALL\n"
             "client = DraftdClient(sys.argv[1])\n"
             "run_sweep(Session(client, RunFolder.open(Path(sys.argv[2])), 1), SMALL, client.model(), print)\n"
