@@ -70,7 +70,7 @@ class Harness:
             workload=workload,
         )
         place = Place(Stage.SWEEP, self.session.number, self.name, repetition, prompt.id, prompt.workload, workload)
-        tick = capture(self.session.client, ask, timeout=ANSWER_SECONDS).tick(place, self.session.began)
+        tick = capture(self.session.client, ask, timeout=ANSWER_SECONDS[Stage.SWEEP]).tick(place, self.session.began)
         self.session.folder.keep_tick(tick)
         if tick.error:
             raise SystemExit(f"{prompt.id}: {tick.error}")

@@ -8,7 +8,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from draftd.acceptance.folder import RunError, RunFolder
 from draftd.acceptance.options import QualityOptions
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from draftd.v1 import inference_pb2 as pb
 
 GROUP = "quality"
-_ANSWER_SECONDS = 300.0
 _REFUSED = "INVALID_ARGUMENT"  # among others of a template that takes no system message
 TOLERANCE = 0.005
 """How far the share that passes with drafts may lie below the other."""
@@ -53,7 +53,7 @@ def run_quality(session: Session, options: QualityOptions, model: pb.GetModelRes
     session.folder.freeze_plan(Stage.QUALITY, options.plan())
     steps = list(_steps(options))
     missing, total = pending(steps, measured(session.folder.ticks(Stage.QUALITY))), len(steps)
-    how: dict[str, Any] = {"chat": model.chat_template, "seed": options.seed, "timeout": _ANSWER_SECONDS}
+    ask = partial(session.measure, options=options, chat=model.chat_template, keep_text=True)
     errors, folding, took = ErrorLimit(), not model.chat_template, 0.0
     with sampling(session, Stage.QUALITY, session.folder.keep_sample):
         for at, step in enumerate(missing):
@@ -61,9 +61,9 @@ def run_quality(session: Session, options: QualityOptions, model: pb.GetModelRes
             doing = f"{step.arm.id} · {step.prompts[0].name}"
             progress(Advance(Stage.QUALITY, total - len(missing) + at, total, left, doing))
             folded = replace(step, prompts=tuple(map(_folded, step.prompts)))
-            (tick,) = session.measure(Stage.QUALITY, folded if folding else step, **how, keep_text=True)
+            (tick,) = ask(folded if folding else step)
             if tick.error.startswith(_REFUSED) and not folding and folded != step:
-                (again,) = session.measure(Stage.QUALITY, folded, **how, keep_text=True)
+                (again,) = ask(folded)
                 if not again.error:  # this model's template takes no system message: so it is asked from here on
                     folding, tick = True, again
             session.folder.keep_tick(tick)

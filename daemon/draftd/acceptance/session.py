@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 
 from draftd.acceptance.folder import RunFolder
+from draftd.acceptance.options import Options
 from draftd.acceptance.ticks import Arm, Chunk, Granted, Place, Served, Stage, Tick
 from draftd.client.asking import Ask, gather
 from draftd.client.client import CallError
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from draftd.client.prompts import Prompt
     from draftd.v1 import inference_pb2 as pb
 
-ANSWER_SECONDS = 600.0  # longest that one answer may take
+ANSWER_SECONDS = {Stage.SWEEP: 600.0, Stage.SOAK: 300.0, Stage.QUALITY: 300.0}  # longest that one answer may take
 MOST_ERRORS = 20  # in a row
 STOP_SECONDS = 10.0  # how long requests under way may still take when a run is stopped
 _START_SECONDS = 60.0  # until the last of the threads runs
@@ -87,28 +88,20 @@ class Session:
         return int(said) if said.isdecimal() else None
 
     def measure(
-        self,
-        stage: Stage,
-        step: Step,
-        *,
-        chat: bool,
-        seed: int,
-        timeout: float,
-        warm_up: bool = False,
-        keep_text: bool = False,
+        self, step: Step, options: Options, *, chat: bool, warm_up: bool = False, keep_text: bool = False
     ) -> list[Tick]:
-        """Asks all of the step's prompts at once; the ticks are not kept yet. One has an error where the daemon decoded
-        otherwise than the arm asks."""
+        """Asks all of the step's prompts at once; the ticks are not kept yet. `chat`: the model has a template. A tick
+        has an error where the daemon decoded otherwise than the arm asks."""
         arm, repetition = step.arm, step.repetition
-        asks = [ask_for(prompt, arm, chat=chat, seed=seed, repetition=repetition) for prompt in step.prompts]
+        asks = [ask_for(prompt, arm, chat=chat, seed=options.seed, repetition=repetition) for prompt in step.prompts]
         ticks = []
         self.in_hand.append(arm.id)
         try:
-            captures = all_at_once(self.client, asks, timeout=timeout)
+            captures = all_at_once(self.client, asks, timeout=ANSWER_SECONDS[options.stage])
         finally:
             self.in_hand.remove(arm.id)
         for prompt, taken in zip(step.prompts, captures, strict=True):
-            where = (stage, self.number, arm.id, repetition, prompt.name, prompt.group, prompt.workload)
+            where = (options.stage, self.number, arm.id, repetition, prompt.name, prompt.group, prompt.workload)
             tick = taken.tick(Place(*where, warm_up=warm_up), self.began, keep_text=keep_text)
             ticks.append(replace(tick, error=tick.error or departure(tick, arm)))
         return ticks

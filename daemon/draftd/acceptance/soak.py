@@ -37,7 +37,6 @@ LEAST_SECONDS = 60.0  # that they span; likewise
 DAYS = 7.0  # what grows so fast that memory is gone within these grows without bound
 _DAY = 86_400.0
 _EXAMPLES = 5
-_ANSWER_SECONDS = 300.0
 _PATIENCE_SECONDS = 60.0  # without one answer among all clients: then something is wrong that going on does not mend
 _LOOK_SECONDS = 0.5
 _LONGEST_PAUSE = 5.0  # of a client whose requests fail
@@ -66,18 +65,10 @@ def run_soak(session: Session, options: SoakOptions, model: pb.GetModelResponse,
     if before >= options.duration:
         return
     asked, stop, lock = _endless(prompts, options, session.number), threading.Event(), threading.Lock()
-    how: dict[str, Any] = {"chat": model.chat_template, "seed": options.seed, "timeout": _ANSWER_SECONDS}
     counts = Counter(requests=0, failed=0)
     began = answered = time.perf_counter()
     # The first request is asked, and the clock of a soak begins, a moment after this one.
     ends = began + options.duration - before + 0.1
-
-    def ask() -> Tick:
-        with lock:
-            passed, prompt = next(asked)
-        (tick,) = session.measure(Stage.SOAK, Step(options.arm, (prompt,), passed), **how)
-        session.folder.keep_tick(tick)
-        return tick
 
     def note(tick: Tick) -> None:
         nonlocal answered
@@ -94,7 +85,11 @@ def run_soak(session: Session, options: SoakOptions, model: pb.GetModelResponse,
         pause = 0.0
         try:
             while not stop.is_set() and time.perf_counter() < ends:
-                tick = ask()
+                with lock:
+                    passed, prompt = next(asked)
+                step = Step(options.arm, (prompt,), passed)
+                (tick,) = session.measure(step, options, chat=model.chat_template)
+                session.folder.keep_tick(tick)
                 note(tick)
                 pause = min(_LONGEST_PAUSE, max(0.1, 2 * pause)) if tick.error else 0.0
                 stop.wait(pause)

@@ -21,7 +21,7 @@ from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.manifest import prompt_checksum
 from draftd.acceptance.options import LONG, MEDIUM, SHORT, SweepOptions
 from draftd.acceptance.samples import Sample, sampling
-from draftd.acceptance.session import ANSWER_SECONDS, Advance, ErrorLimit, Progress, Session
+from draftd.acceptance.session import Advance, ErrorLimit, Progress, Session
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Stage, Tick
 from draftd.client.prompts import Prompt, from_file, held_out, spread
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DrafterName, WorkloadClass
@@ -273,8 +273,7 @@ def run_sweep(session: Session, options: SweepOptions, model: pb.GetModelRespons
 
     def ask(step: Step, *, warm_up: bool = False) -> None:
         """Keeps a tick for each request."""
-        how: dict[str, Any] = {"chat": model.chat_template, "seed": options.seed, "timeout": ANSWER_SECONDS}
-        ticks = session.measure(Stage.SWEEP, step, warm_up=warm_up, **how)
+        ticks = session.measure(step, options, chat=model.chat_template, warm_up=warm_up)
         failed = next((tick.error for tick in ticks if tick.error), "")
         for tick in ticks:
             spoilt = f"one beside it failed: {failed}" if failed else ""
