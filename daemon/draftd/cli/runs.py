@@ -25,7 +25,6 @@ from draftd.acceptance.soak import run_soak, soak_complete, soak_prompts
 from draftd.acceptance.sweep.plan import checksums, chosen_prompts, run_sweep, sweep_complete
 from draftd.acceptance.ticks import Stage
 from draftd.cli import options, output
-from draftd.client.asking import connect
 from draftd.client.child import Serving, clean_environ, serve_command, serving
 from draftd.client.client import DraftdClient, answered
 from draftd.client.prompts import Prompt
@@ -80,10 +79,10 @@ def measured(which: Which, *, block_length: int = 0) -> Iterator[DraftdClient]:
         # put the command into the background had it ignored.
         stack.enter_context(answered(dict.fromkeys((signal.SIGTERM, signal.SIGINT), signal.default_int_handler)))
         if which.target is None:
-            client = connect(stack.enter_context(_own(which.settings(), block_length)).address, None, None)
+            daemon = options.Daemon(stack.enter_context(_own(which.settings(), block_length)).address)
         else:
-            client = connect(which.target, which.token, which.tls_ca)
-        stack.enter_context(client)
+            daemon = options.Daemon(which.target, which.token, which.tls_ca)
+        client = stack.enter_context(daemon.connect())
         client.loaded(_READY_SECONDS)  # no daemon at all is an error at once; one that loads is waited for
         if which.target is not None:
             stack.enter_context(held(client))

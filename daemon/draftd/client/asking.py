@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from draftd.client.client import DraftdClient, Message
+from draftd.client.client import Message
 from draftd.core import DecodeMode, DepthMode, DraftCounts, DrafterName, ModePreference, SamplingParams, WorkloadClass
-from draftd.errors import ConfigError
 from draftd.protocol import DECODED, draft_counts
 from draftd.v1 import inference_pb2 as pb
 
@@ -67,20 +64,6 @@ class Answer:
     @property
     def counts(self) -> DraftCounts:
         return draft_counts(self.finished.counts, self.finished.usage.output_tokens)
-
-
-def connect(target: str, token: str | None, tls_ca: str | None) -> DraftdClient:
-    """A client of the daemon at `target`; nothing is sent yet. `tls_ca` is a PEM file, or `system` for the authorities
-    that this machine trusts. DRAFTD_TLS_CERT and DRAFTD_TLS_KEY name the client's own, where the daemon wants one.
-    Raises ConfigError for a port that there is not."""
-    port = target.rpartition(":")[2]
-    if port.isdecimal() and not 0 < int(port) <= 65535:
-        raise ConfigError("--target", target, "host:port, with a port from 1 to 65535")
-    own = [Path(os.environ[name]) if os.environ.get(name) else None for name in ("DRAFTD_TLS_CERT", "DRAFTD_TLS_KEY")]
-    ca = None if tls_ca in (None, "system") else Path(str(tls_ca))
-    return DraftdClient(
-        target, token, ca, tls_cert=own[0], tls_key=own[1], tls=tls_ca is not None or own[0] is not None
-    )
 
 
 def gather(stream: Iterable[pb.GenerateResponse], on_pieces: Callable[[Sequence[Piece]], None] | None = None) -> Answer:

@@ -27,7 +27,7 @@ from draftd.cli import options, output
 from draftd.cli.figures import NOTHING, both, length, percent, rate, times
 from draftd.cli.runs import own_daemon
 from draftd.client import prompts
-from draftd.client.asking import Answer, Ask, connect, gather
+from draftd.client.asking import Answer, Ask, gather
 from draftd.client.child import Serving
 from draftd.client.client import DraftdClient
 from draftd.core import CLASSES, ModePreference, SamplingParams, WorkloadClass
@@ -255,7 +255,7 @@ def demo(
     out = output.recording() if save is not None else output.stdout()
     named = [f"{option}={value}" for option, value in (("--model", model), ("--draft-model", draft_model)) if value]
     pairs: list[Pair] = []
-    with own_daemon(*named) as daemon, connect(daemon.address, None, None) as client:
+    with own_daemon(*named) as daemon, options.Daemon(daemon.address).connect() as client:
         status = client.status()
         _introduce(out, daemon, status.model.draft_model, status.backend)
         for p, pair in run_pairs(client, Ask(max_tokens=max_tokens, max_draft_tokens=max_draft_tokens), chosen):

@@ -18,7 +18,6 @@ from draftd.acceptance.sweep.plan import NothingToMeasure, chosen_prompts
 from draftd.acceptance.ticks import Stage
 from draftd.cli import options, output, runs
 from draftd.cli.figures import size
-from draftd.client.asking import connect
 from draftd.client.client import DraftdClient
 from draftd.client.prompts import Prompt
 
@@ -85,7 +84,7 @@ def _client(which: runs.Which) -> AbstractContextManager[DraftdClient]:
     """A running daemon is only asked: its ladder may stand where it likes."""
     if which.target is None:
         return runs.measured(which, block_length=max(SweepOptions().block_lengths))
-    return connect(which.target, which.token, which.tls_ca)
+    return options.Daemon(which.target, which.token, which.tls_ca).connect()
 
 
 def _prompts(client: DraftdClient) -> Mapping[Stage, Sequence[Prompt]]:
