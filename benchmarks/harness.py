@@ -34,8 +34,7 @@ from draftd.acceptance.samples import sampling
 from draftd.acceptance.session import ANSWER_SECONDS, Session, capture
 from draftd.acceptance.statistics import Interval, bootstrap
 from draftd.acceptance.ticks import Place, Stage
-from draftd.client.asking import Ask
-from draftd.client.client import DraftdClient
+from draftd.client.client import Ask, DraftdClient
 from draftd.core import DepthMode, ModePreference, WorkloadClass
 
 BOUND = 0.01

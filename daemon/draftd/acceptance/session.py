@@ -23,8 +23,7 @@ import grpc
 from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.options import Options
 from draftd.acceptance.ticks import Arm, Chunk, Granted, Place, Served, Stage, Tick
-from draftd.client.asking import Ask, gather
-from draftd.client.client import CallError
+from draftd.client.client import Ask, CallError, gather
 from draftd.core import DecodeMode, DepthMode, FallbackLevel, FinishReason, ModePreference, SamplingParams
 from draftd.errors import DraftdError, FieldError
 from draftd.protocol import DECODED, DEPTH_MODES, REASONS

@@ -15,7 +15,7 @@ import pytest
 from draftd.cli.commands.generate import summary
 from draftd.cli.commands.status import lines
 from draftd.cli.options import Daemon
-from draftd.client.asking import Answer
+from draftd.client.client import Answer
 from draftd.engine.pair import LoadedModels
 from draftd.errors import ConfigError
 from draftd.fallback.store import StateFolder

@@ -192,10 +192,7 @@ def _decides(criterion: Criterion, reading: Reading, value: float) -> float:
 
 
 def judge_run(path: Path, spec: Spec, *, baseline: Path | None = None, may_differ: Sequence[str] = ()) -> Verdict:
-    """Raises nothing for a run that cannot be judged: that, too, is a verdict.
-
-    `may_differ`: dotted fields of a manifest, or what they begin with, in which the run may differ from its baseline.
-    """
+    """Raises nothing for a run that cannot be judged: that, too, is a verdict. `may_differ` as in `hindrances`."""
     needing = [one.name for one in spec.criterion if one.against == "baseline"]
     if needing and baseline is None:
         reason = f"{needing[0]!r} needs a baseline, and none is given"

@@ -27,9 +27,8 @@ from draftd.cli import options, output
 from draftd.cli.figures import NOTHING, both, length, percent, rate, times
 from draftd.cli.runs import own_daemon
 from draftd.client import prompts
-from draftd.client.asking import Answer, Ask, gather
 from draftd.client.child import Serving
-from draftd.client.client import DraftdClient
+from draftd.client.client import Answer, Ask, DraftdClient, gather
 from draftd.core import CLASSES, ModePreference, SamplingParams, WorkloadClass
 
 _ANSWER_SECONDS = 600.0

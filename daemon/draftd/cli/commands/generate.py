@@ -14,7 +14,7 @@ from rich.text import Text
 from draftd.canaries.prompts import PromptError
 from draftd.cli import options, output
 from draftd.cli.figures import length, milliseconds, percent, rate
-from draftd.client.asking import Answer, Ask, Piece, gather
+from draftd.client.client import Answer, Ask, Piece, gather
 from draftd.core import DecodeMode, ModePreference, SamplingParams, WorkloadClass
 from draftd.errors import DraftdError
 from draftd.v1 import inference_pb2 as pb

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 
-from draftd.client.asking import Ask
-from draftd.client.client import DraftdClient
+from draftd.client.client import Ask, DraftdClient
 
 
 def test_a_question_has_the_fields_that_a_client_takes() -> None:
