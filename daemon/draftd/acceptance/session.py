@@ -179,15 +179,9 @@ def capture(client: DraftdClient, ask: Ask, *, timeout: float) -> Capture:
 
 
 def _granted(plan: pb.DecodePlan) -> Granted:
-    return Granted(
-        DECODED[plan.mode],
-        plan.max_draft_tokens,
-        plan.drafter or None,
-        plan.level,
-        plan.variant,
-        plan.reason,
-        DEPTH_MODES.get(plan.depth_mode) or DepthMode.FIXED,
-    )
+    depth = DEPTH_MODES.get(plan.depth_mode) or DepthMode.FIXED
+    drafted = plan.max_draft_tokens, plan.drafter or None
+    return Granted(DECODED[plan.mode], *drafted, plan.level, plan.variant, plan.reason, depth)
 
 
 def _served(timings: pb.Timings) -> Served:

@@ -42,11 +42,6 @@ _LOOK_SECONDS = 0.5
 _LONGEST_PAUSE = 5.0  # of a client whose requests fail
 
 
-def soak_prompts(_: SoakOptions, model: pb.GetModelResponse) -> tuple[Prompt, ...]:
-    """Of every group that the package has, those that this model's context holds."""
-    return chosen_prompts(SweepOptions(), model)
-
-
 def soak_complete(folder: RunFolder) -> bool:
     """Whether it was soaked for as long as was asked. False where it was not begun."""
     plan = folder.plan(Stage.SOAK)
@@ -59,7 +54,7 @@ def run_soak(session: Session, options: SoakOptions, model: pb.GetModelResponse,
     Raises RunError where the run began with another plan, OptionError, MeasurementStopped, NothingToMeasure.
     """
     options = options.settled(model, session.max_batch)
-    prompts = soak_prompts(options, model)
+    prompts = chosen_prompts(SweepOptions(), model)  # of every group, those that its context holds
     session.folder.freeze_plan(Stage.SOAK, options.plan())
     before = soaked_seconds(session.folder)
     if before >= options.duration:

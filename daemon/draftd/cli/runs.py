@@ -21,7 +21,7 @@ from draftd.acceptance.manifest import differences, take_manifest
 from draftd.acceptance.options import Options, SweepOptions
 from draftd.acceptance.quality import quality_complete, quality_prompts, run_quality
 from draftd.acceptance.session import Session, held
-from draftd.acceptance.soak import run_soak, soak_complete, soak_prompts
+from draftd.acceptance.soak import run_soak, soak_complete
 from draftd.acceptance.sweep.plan import checksums, chosen_prompts, run_sweep, sweep_complete
 from draftd.acceptance.ticks import Stage
 from draftd.cli import options, output
@@ -165,7 +165,7 @@ def begin(client: DraftdClient, folder: RunFolder, prompts: Mapping[Stage, Seque
 
 _STAGES: Mapping[Stage, tuple[Callable[..., Any], ...]] = {
     Stage.SWEEP: (chosen_prompts, sweep_complete, run_sweep),
-    Stage.SOAK: (soak_prompts, soak_complete, run_soak),
+    Stage.SOAK: (lambda options, model: chosen_prompts(SweepOptions(), model), soak_complete, run_soak),
     Stage.QUALITY: (lambda options, model: quality_prompts(), quality_complete, run_quality),
 }
 """What a stage asks, by its options and the model; whether a run's folder holds all of it; and what measures it."""

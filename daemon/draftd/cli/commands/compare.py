@@ -84,7 +84,9 @@ def compare(
         pairs = [pair for _, pair in run_pairs(client, base, chosen, repeat)]
     summary = summarise(pairs)
     if json:
-        output.print_json(_document(pairs, summary))
+        groups = {name: rounded(summarise(group)) for name, group in by_group(pairs).items()}
+        each_pair = [{"prompt": p.name, "workload": p.group} | rounded(summarise([p])) for p in pairs]
+        output.print_json({"summary": rounded(summary), "groups": groups, "pairs": each_pair})
     else:
         output.print_table(_COLUMNS, _rows(pairs, summary))
     if differ := summary["comparable"] - summary["identical"]:
@@ -224,14 +226,6 @@ def _row(name: str, s: Mapping[str, Any]) -> tuple[str, ...]:
         length(s["mean_accepted_length"]),
         same,
     )
-
-
-def _document(pairs: Sequence[Pair], summary: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "summary": rounded(summary),
-        "groups": {name: rounded(summarise(group)) for name, group in by_group(pairs).items()},
-        "pairs": [{"prompt": p.name, "workload": p.group} | rounded(summarise([p])) for p in pairs],
-    }
 
 
 @options.with_options("draftd demo", "draftd demo --each 8 --max-draft-tokens 6", "draftd demo | tail -1 | jq .speedup")
