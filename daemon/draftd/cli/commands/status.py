@@ -53,12 +53,8 @@ def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
         made.append(("batching", f"none, each request has forward passes of its own: {model.batched_reason}"))
     if counts.drafted:
         accepted = f"{counts.accepted} of {counts.drafted} tokens accepted ({percent(counts.acceptance)})"
-        made.append(
-            (
-                "drafts",
-                f"{accepted}, {length(counts.mean_accepted_length)} tokens a draft, {counts.rollbacks} rollbacks",
-            )
-        )
+        drafts = f"{length(counts.mean_accepted_length)} tokens a draft, {counts.rollbacks} rollbacks"
+        made.append(("drafts", f"{accepted}, {drafts}"))
     if status.drafter_errors:
         made.append(("drafter errors", str(status.drafter_errors)))
     made.append(("telemetry", "exporting" if status.telemetry_exporting else "not exporting (no OTEL endpoint)"))

@@ -252,7 +252,8 @@ class TopApp(App[None]):
             return
         seen, now = self._seen, datetime.now().astimezone()
         self.screen.set_class(bool(self._failures), "-lost")
-        self._fill("header", Line(self._lost() if self._failures else rows.state(seen)))
+        silent, left = time.monotonic() - seen.at, None if self._asking else self._next - time.monotonic()
+        self._fill("header", Line(rows.lost(self._why, silent, left) if self._failures else rows.state(seen)))
         self._fill("footer", self._footer(seen.status.flag_variant))
         self._draw_told()
         self.query_one(Curve).show(seen, self._interval)
@@ -262,10 +263,6 @@ class TopApp(App[None]):
         self._fill("machine", _grid(rows.machine(seen)))
         made = rows.transitions(seen, now, short=True)
         self._fill("transitions", _grid(made) if made else Text("none yet", DIM))
-
-    def _lost(self) -> Text:
-        now = time.monotonic()
-        return rows.lost(self._why, now - self._seen.at, None if self._asking else self._next - now)
 
     def _footer(self, variant: str) -> Text:
         if self._question:
