@@ -27,7 +27,6 @@ from draftd.cli import options, output
 from draftd.cli.figures import NOTHING, both, length, percent, rate, times
 from draftd.cli.runs import own_daemon
 from draftd.client import prompts
-from draftd.client.child import Serving
 from draftd.client.client import Answer, Ask, DraftdClient, gather
 from draftd.core import CLASSES, ModePreference, SamplingParams, WorkloadClass
 
@@ -250,7 +249,11 @@ def demo(
     pairs: list[Pair] = []
     with own_daemon(*named) as daemon, options.Daemon(daemon.address).connect() as client:
         status = client.status()
-        _introduce(out, daemon, status.model.draft_model, status.backend)
+        served = f"{daemon.model}, draft {status.model.draft_model}, {status.backend}, {daemon.address}"
+        out.print(f"[bold]draftd {__version__}[/] serves {served}")
+        out.print("Each prompt is decoded autoregressively, then speculatively. Greedy: the texts must be the same.")
+        like = ("like this", output.DRAFTED) if out.is_terminal else "⟦like this⟧"
+        out.print(Text.assemble("Text ", like, " was proposed by the draft and accepted by the target.\n"))
         for p, pair in run_pairs(client, Ask(max_tokens=max_tokens, max_draft_tokens=max_draft_tokens), chosen):
             if pair.group not in {earlier.group for earlier in pairs}:
                 _show_answer(out, p, pair)
@@ -267,13 +270,6 @@ def demo(
     if differ := summary["comparable"] - summary["identical"]:
         output.complain(f"{differ} of {summary['comparable']} pairs differ")
         raise typer.Exit(1)
-
-
-def _introduce(out: Console, daemon: Serving, draft: str, backend: str) -> None:
-    out.print(f"[bold]draftd {__version__}[/] serves {daemon.model}, draft {draft}, {backend}, {daemon.address}")
-    out.print("Each prompt is decoded autoregressively, then speculatively. Greedy: the texts must be the same.")
-    like = ("like this", output.DRAFTED) if out.is_terminal else "⟦like this⟧"
-    out.print(Text.assemble("Text ", like, " was proposed by the draft and accepted by the target.\n"))
 
 
 def _show_answer(out: Console, prompt: prompts.Prompt, pair: Pair) -> None:
