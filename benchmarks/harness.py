@@ -19,7 +19,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -34,8 +34,7 @@ from draftd.acceptance.samples import sampling
 from draftd.acceptance.session import ANSWER_SECONDS, Session, capture
 from draftd.acceptance.statistics import Interval, bootstrap
 from draftd.acceptance.ticks import Place, Stage
-from draftd.client.asking import Ask
-from draftd.client.client import DraftdClient
+from draftd.client.client import Ask, DraftdClient
 from draftd.core import DepthMode, ModePreference, WorkloadClass
 
 BOUND = 0.01
@@ -70,7 +69,7 @@ class Harness:
             workload=workload,
         )
         place = Place(Stage.SWEEP, self.session.number, self.name, repetition, prompt.id, prompt.workload, workload)
-        tick = capture(self.session.client, ask, timeout=ANSWER_SECONDS).tick(place, self.session.began)
+        tick = capture(self.session.client, ask, timeout=ANSWER_SECONDS[Stage.SWEEP]).tick(place, self.session.began)
         self.session.folder.keep_tick(tick)
         if tick.error:
             raise SystemExit(f"{prompt.id}: {tick.error}")
@@ -118,8 +117,7 @@ def measure(session: Session, prompts: Sequence[Prompt], repetition: int, args: 
 def _asking(session: Session, name: str, arm: str, repetition: int, args: argparse.Namespace) -> Iterator[Answers]:
     if arm == "harness":
         harness = Harness(session, name, MODES[name], args.depth, args.tokens)
-        with sampling(session, Stage.SWEEP, session.folder.keep_sample) as mark:
-            mark(name)
+        with sampling(replace(session, in_hand=[name]), Stage.SWEEP, session.folder.keep_sample):
             yield lambda prompt: harness.answer(prompt, repetition)
     else:
         yield lambda prompt: _bare(session.client, f"{name}-{arm}", MODES[name], prompt, repetition, args)

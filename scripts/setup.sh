@@ -60,7 +60,7 @@ if ! .venv/bin/python -m pip config list | grep -q index; then
 fi
 install -e "$package"
 # What serving imports is compiled now, and the rest when it is first imported: all of it would take a minute.
-PYTHONDONTWRITEBYTECODE= .venv/bin/python -c 'import draftd.cli.commands.demo, draftd.cli.serve'
+PYTHONDONTWRITEBYTECODE= .venv/bin/python -c 'import draftd.cli.commands.compare, draftd.cli.serve'
 
 # Without a fast BLAS prompts take about ten times as long on Linux: see daemon/draftd/models/blas.py.
 blas() { .venv/bin/python -c 'from draftd.models.blas import load_blas; print(load_blas())'; }

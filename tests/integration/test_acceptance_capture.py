@@ -20,8 +20,7 @@ from draftd.acceptance.cost import measured_costs
 from draftd.acceptance.session import Capture, capture
 from draftd.acceptance.statistics import quantile
 from draftd.acceptance.ticks import Tick
-from draftd.client.asking import Ask
-from draftd.client.client import DraftdClient
+from draftd.client.client import Ask, DraftdClient
 from draftd.core import ModePreference
 from draftd.v1 import inference_pb2 as pb
 from tests.scripted_daemon import scripted_daemon

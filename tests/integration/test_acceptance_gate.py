@@ -20,7 +20,7 @@ from draftd.acceptance.gate.spec import shipped
 from draftd.acceptance.manifest import take_manifest
 from draftd.acceptance.options import SweepOptions
 from draftd.acceptance.session import Advance, Session
-from draftd.acceptance.sweep.run import run_sweep
+from draftd.acceptance.sweep.plan import run_sweep
 from draftd.client.client import DraftdClient
 from draftd.core import DRAFT_MODEL
 from draftd.engine.pair import LoadedModels, assemble

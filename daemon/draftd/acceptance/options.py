@@ -39,10 +39,12 @@ class OptionError(FieldError):
 
 
 class Options(BaseModel):
-    """Base of the stages' options."""
+    """Base of the stages' options. `seed`: of orders and sampled answers."""
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=False)
     stage: ClassVar[Stage]
+
+    seed: Seed = 0
 
     def plan(self) -> dict[str, Any]:
         """As it lies in a run's folder."""
@@ -88,7 +90,6 @@ class SweepOptions(Options):
     max_tokens: Annotated[int, Field(strict=True, ge=2, lt=2**31)] | None = None  # None: each prompt's own
     cool_down: Annotated[float, Field(ge=0, le=3600)] = 0.1  # seconds between two requests
     heat_seconds: Annotated[float, Field(ge=0, le=86_400)] = 300.0  # longest wait for a machine that throttles
-    seed: Seed = 0
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -125,7 +126,6 @@ class SoakOptions(Options):
     max_tokens: Annotated[int, Field(strict=True, ge=_SHORTEST_ANSWER, lt=2**31)] | None = None  # longest answer
     window_seconds: Annotated[float, Field(ge=0.1, le=_WEEK)] = WINDOW_SECONDS
     sample_seconds: Annotated[float, Field(ge=0.01, le=60)] = 1.0
-    seed: Seed = 0
 
     def settled(self, model: pb.GetModelResponse, max_batch: int | None) -> Self:
         """With the daemon's own in the place of None. Raises OptionError for what this daemon cannot do."""
@@ -164,7 +164,6 @@ class QualityOptions(Options):
     drafter: DrafterName | None = None
     temperature: Temperature = 0.0
     repeats: Count = 3
-    seed: Seed = 0
 
     def settled(self, model: pb.GetModelResponse) -> Self:
         """With the daemon's own in the place of None. Raises OptionError for what this daemon cannot do."""

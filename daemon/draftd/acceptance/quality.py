@@ -8,7 +8,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from draftd.acceptance.folder import RunError, RunFolder
 from draftd.acceptance.options import QualityOptions
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from draftd.v1 import inference_pb2 as pb
 
 GROUP = "quality"
-_ANSWER_SECONDS = 300.0
 _REFUSED = "INVALID_ARGUMENT"  # among others of a template that takes no system message
 TOLERANCE = 0.005
 """How far the share that passes with drafts may lie below the other."""
@@ -52,21 +52,19 @@ def run_quality(session: Session, options: QualityOptions, model: pb.GetModelRes
     session.folder.freeze_plan(Stage.QUALITY, options.plan())
     steps = list(_steps(options))
     missing, total = pending(steps, measured(session.folder.ticks(Stage.QUALITY))), len(steps)
-    how: dict[str, Any] = {"chat": model.chat_template, "seed": options.seed, "timeout": _ANSWER_SECONDS}
+    ask = partial(session.measure, options=options, chat=model.chat_template, keep_text=True)
     errors, folding, took = ErrorLimit(), not model.chat_template, 0.0
-    with sampling(session, Stage.QUALITY, session.folder.keep_sample) as mark:
+    with sampling(session, Stage.QUALITY, session.folder.keep_sample):
         for at, step in enumerate(missing):
             left = took / at * (len(missing) - at) if at else None
             doing = f"{step.arm.id} · {step.prompts[0].name}"
             progress(Advance(Stage.QUALITY, total - len(missing) + at, total, left, doing))
-            mark(step.arm.id)
             other = replace(step, prompts=tuple(replace(one, messages=folded(one.messages)) for one in step.prompts))
-            (tick,) = session.measure(Stage.QUALITY, other if folding else step, **how, keep_text=True)
+            (tick,) = ask(other if folding else step)
             if tick.error.startswith(_REFUSED) and not folding and other != step:
-                (again,) = session.measure(Stage.QUALITY, other, **how, keep_text=True)
+                (again,) = ask(other)
                 if not again.error:  # this model's template takes no system message: so it is asked from here on
                     folding, tick = True, again
-            mark("")
             session.folder.keep_tick(tick)
             errors.count(step.arm, [tick])
             took += tick.ended

@@ -88,34 +88,29 @@ def _name(kind: type, value: int | None) -> str | None:
 @contextlib.contextmanager
 def sampling(
     session: Session, stage: Stage, keep: Callable[[Sample], None], period_seconds: float = 1.0
-) -> Iterator[Callable[[str], None]]:
-    """Asks the daemon how the machine is, every so often, on a thread of its own, until the block ends. It is given
-    `mark`, which is told the arm that is in hand from then on.
+) -> Iterator[None]:
+    """Asks the daemon how the machine is, every so often, on a thread of its own, until the block ends.
 
     A call that fails leaves a gap: whether the daemon still answers, the requests say. `keep` is called on the
     sampler's thread.
     """
     from draftd.client.client import CallError  # brings gRPC in: who only reads samples does without
 
-    arm, stop = "", threading.Event()
-
-    def mark(name: str) -> None:
-        nonlocal arm
-        arm = name
+    stop = threading.Event()
 
     def run() -> None:
         while True:
-            asked = arm
+            arm = next(iter(session.in_hand), "")
             with contextlib.suppress(CallError):
                 status = session.client.status(timeout=_CALL_SECONDS)
-                keep(sample(status, stage, session.number, asked, time.perf_counter() - session.began))
+                keep(sample(status, stage, session.number, arm, time.perf_counter() - session.began))
             if stop.wait(period_seconds):
                 return
 
     thread = threading.Thread(target=run, name="draftd-sampler", daemon=True)
     thread.start()
     try:
-        yield mark
+        yield
     finally:
         stop.set()
         thread.join(_CALL_SECONDS + 1)

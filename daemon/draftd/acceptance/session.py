@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 
 from draftd.acceptance.folder import RunFolder
+from draftd.acceptance.options import Options
 from draftd.acceptance.ticks import Arm, Chunk, Granted, Place, Served, Stage, Tick
-from draftd.client.asking import Ask, gather
-from draftd.client.client import CallError
+from draftd.client.client import Ask, CallError, gather
 from draftd.core import DecodeMode, DepthMode, FallbackLevel, FinishReason, ModePreference, SamplingParams
 from draftd.errors import DraftdError, FieldError
 from draftd.protocol import DECODED, DEPTH_MODES, REASONS
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from draftd.client.prompts import Prompt
     from draftd.v1 import inference_pb2 as pb
 
-ANSWER_SECONDS = 600.0  # longest that one answer may take
+ANSWER_SECONDS = {Stage.SWEEP: 600.0, Stage.SOAK: 300.0, Stage.QUALITY: 300.0}  # longest that one answer may take
 MOST_ERRORS = 20  # in a row
 STOP_SECONDS = 10.0  # how long requests under way may still take when a run is stopped
 _START_SECONDS = 60.0  # until the last of the threads runs
@@ -71,12 +71,13 @@ Progress = Callable[[Advance], None]
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """`began` is time.perf_counter() when it did."""
+    """`began` is time.perf_counter() when it did, `in_hand` the arms of what is being measured."""
 
     client: DraftdClient
     folder: RunFolder
     number: int
     began: float = field(default_factory=time.perf_counter)
+    in_hand: list[str] = field(default_factory=list)
 
     @property
     def max_batch(self) -> int | None:
@@ -86,23 +87,20 @@ class Session:
         return int(said) if said.isdecimal() else None
 
     def measure(
-        self,
-        stage: Stage,
-        step: Step,
-        *,
-        chat: bool,
-        seed: int,
-        timeout: float,
-        warm_up: bool = False,
-        keep_text: bool = False,
+        self, step: Step, options: Options, *, chat: bool, warm_up: bool = False, keep_text: bool = False
     ) -> list[Tick]:
-        """Asks all of the step's prompts at once; the ticks are not kept yet. One has an error where the daemon decoded
-        otherwise than the arm asks."""
+        """Asks all of the step's prompts at once; the ticks are not kept yet. `chat`: the model has a template. A tick
+        has an error where the daemon decoded otherwise than the arm asks."""
         arm, repetition = step.arm, step.repetition
-        asks = [ask_for(prompt, arm, chat=chat, seed=seed, repetition=repetition) for prompt in step.prompts]
+        asks = [ask_for(prompt, arm, chat=chat, seed=options.seed, repetition=repetition) for prompt in step.prompts]
         ticks = []
-        for prompt, taken in zip(step.prompts, all_at_once(self.client, asks, timeout=timeout), strict=True):
-            where = (stage, self.number, arm.id, repetition, prompt.name, prompt.group, prompt.workload)
+        self.in_hand.append(arm.id)
+        try:
+            captures = all_at_once(self.client, asks, timeout=ANSWER_SECONDS[options.stage])
+        finally:
+            self.in_hand.remove(arm.id)
+        for prompt, taken in zip(step.prompts, captures, strict=True):
+            where = (options.stage, self.number, arm.id, repetition, prompt.name, prompt.group, prompt.workload)
             tick = taken.tick(Place(*where, warm_up=warm_up), self.began, keep_text=keep_text)
             ticks.append(replace(tick, error=tick.error or departure(tick, arm)))
         return ticks
@@ -181,15 +179,9 @@ def capture(client: DraftdClient, ask: Ask, *, timeout: float) -> Capture:
 
 
 def _granted(plan: pb.DecodePlan) -> Granted:
-    return Granted(
-        DECODED[plan.mode],
-        plan.max_draft_tokens,
-        plan.drafter or None,
-        plan.level,
-        plan.variant,
-        plan.reason,
-        DEPTH_MODES.get(plan.depth_mode) or DepthMode.FIXED,
-    )
+    depth = DEPTH_MODES.get(plan.depth_mode) or DepthMode.FIXED
+    drafted = plan.max_draft_tokens, plan.drafter or None
+    return Granted(DECODED[plan.mode], *drafted, plan.level, plan.variant, plan.reason, depth)
 
 
 def _served(timings: pb.Timings) -> Served:

@@ -37,15 +37,9 @@ LEAST_SECONDS = 60.0  # that they span; likewise
 DAYS = 7.0  # what grows so fast that memory is gone within these grows without bound
 _DAY = 86_400.0
 _EXAMPLES = 5
-_ANSWER_SECONDS = 300.0
 _PATIENCE_SECONDS = 60.0  # without one answer among all clients: then something is wrong that going on does not mend
 _LOOK_SECONDS = 0.5
 _LONGEST_PAUSE = 5.0  # of a client whose requests fail
-
-
-def soak_prompts(_: SoakOptions, model: pb.GetModelResponse) -> tuple[Prompt, ...]:
-    """Of every group that the package has, those that this model's context holds."""
-    return chosen_prompts(SweepOptions(), model)
 
 
 def soak_complete(folder: RunFolder) -> bool:
@@ -60,24 +54,16 @@ def run_soak(session: Session, options: SoakOptions, model: pb.GetModelResponse,
     Raises RunError where the run began with another plan, OptionError, MeasurementStopped, NothingToMeasure.
     """
     options = options.settled(model, session.max_batch)
-    prompts = soak_prompts(options, model)
+    prompts = chosen_prompts(SweepOptions(), model)  # of every group, those that its context holds
     session.folder.freeze_plan(Stage.SOAK, options.plan())
     before = soaked_seconds(session.folder)
     if before >= options.duration:
         return
     asked, stop, lock = _endless(prompts, options, session.number), threading.Event(), threading.Lock()
-    how: dict[str, Any] = {"chat": model.chat_template, "seed": options.seed, "timeout": _ANSWER_SECONDS}
     counts = Counter(requests=0, failed=0)
     began = answered = time.perf_counter()
     # The first request is asked, and the clock of a soak begins, a moment after this one.
     ends = began + options.duration - before + 0.1
-
-    def ask() -> Tick:
-        with lock:
-            passed, prompt = next(asked)
-        (tick,) = session.measure(Stage.SOAK, Step(options.arm, (prompt,), passed), **how)
-        session.folder.keep_tick(tick)
-        return tick
 
     def note(tick: Tick) -> None:
         nonlocal answered
@@ -94,7 +80,11 @@ def run_soak(session: Session, options: SoakOptions, model: pb.GetModelResponse,
         pause = 0.0
         try:
             while not stop.is_set() and time.perf_counter() < ends:
-                tick = ask()
+                with lock:
+                    passed, prompt = next(asked)
+                step = Step(options.arm, (prompt,), passed)
+                (tick,) = session.measure(step, options, chat=model.chat_template)
+                session.folder.keep_tick(tick)
                 note(tick)
                 pause = min(_LONGEST_PAUSE, max(0.1, 2 * pause)) if tick.error else 0.0
                 stop.wait(pause)
@@ -102,11 +92,10 @@ def run_soak(session: Session, options: SoakOptions, model: pb.GetModelResponse,
             stop.set()  # where one fails all end; where its time is over theirs is too
 
     with (
-        sampling(session, Stage.SOAK, session.folder.keep_sample, options.sample_seconds) as mark,
+        sampling(session, Stage.SOAK, session.folder.keep_sample, options.sample_seconds),
         on_threads("draftd-soak", [stream] * (options.streams or 1)) as streams,
     ):
         try:
-            mark(options.arm.id)
             while not all(one.done() for one in streams):
                 done = min(options.duration, before + time.perf_counter() - began)
                 said = "{requests} requests, {failed} failed".format_map(counts)

@@ -78,10 +78,18 @@ class Daemon:
     tls_ca: TlsCa = None
 
     def connect(self) -> DraftdClient:
-        """A client; nothing is sent yet. Raises ConfigError for a port that there is not."""
-        from draftd.client.asking import connect
+        """A client; nothing is sent yet. `tls_ca` is a PEM file, or `system` for the authorities that this machine
+        trusts. DRAFTD_TLS_CERT and DRAFTD_TLS_KEY name the client's own, where the daemon wants one. Raises ConfigError
+        for a port that there is not."""
+        from draftd.client.client import DraftdClient
 
-        return connect(self.target, self.token, self.tls_ca)
+        port = self.target.rpartition(":")[2]
+        if port.isdecimal() and not 0 < int(port) <= 65535:
+            raise ConfigError("--target", self.target, "host:port, with a port from 1 to 65535")
+        cert, key = (Path(path) if (path := os.environ.get(f"DRAFTD_TLS_{name}")) else None for name in ("CERT", "KEY"))
+        ca = None if self.tls_ca in (None, "system") else Path(str(self.tls_ca))
+        tls = self.tls_ca is not None or cert is not None
+        return DraftdClient(self.target, self.token, ca, tls_cert=cert, tls_key=key, tls=tls)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from draftd.acceptance.session import Advance, Progress
-    from draftd.client.asking import Piece
+    from draftd.client.client import Piece
 
 T = TypeVar("T")
 

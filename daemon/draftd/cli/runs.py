@@ -21,12 +21,10 @@ from draftd.acceptance.manifest import differences, take_manifest
 from draftd.acceptance.options import Options, SweepOptions
 from draftd.acceptance.quality import quality_complete, quality_prompts, run_quality
 from draftd.acceptance.session import Session, held
-from draftd.acceptance.soak import run_soak, soak_complete, soak_prompts
-from draftd.acceptance.sweep.plan import checksums, chosen_prompts
-from draftd.acceptance.sweep.run import run_sweep, sweep_complete
+from draftd.acceptance.soak import run_soak, soak_complete
+from draftd.acceptance.sweep.plan import checksums, chosen_prompts, run_sweep, sweep_complete
 from draftd.acceptance.ticks import Stage
 from draftd.cli import options, output
-from draftd.client.asking import connect
 from draftd.client.child import Serving, clean_environ, serve_command, serving
 from draftd.client.client import DraftdClient, answered
 from draftd.client.prompts import Prompt
@@ -81,10 +79,10 @@ def measured(which: Which, *, block_length: int = 0) -> Iterator[DraftdClient]:
         # put the command into the background had it ignored.
         stack.enter_context(answered(dict.fromkeys((signal.SIGTERM, signal.SIGINT), signal.default_int_handler)))
         if which.target is None:
-            client = connect(stack.enter_context(_own(which.settings(), block_length)).address, None, None)
+            daemon = options.Daemon(stack.enter_context(_own(which.settings(), block_length)).address)
         else:
-            client = connect(which.target, which.token, which.tls_ca)
-        stack.callback(client.close)
+            daemon = options.Daemon(which.target, which.token, which.tls_ca)
+        client = stack.enter_context(daemon.connect())
         client.loaded(_READY_SECONDS)  # no daemon at all is an error at once; one that loads is waited for
         if which.target is not None:
             stack.enter_context(held(client))
@@ -167,7 +165,7 @@ def begin(client: DraftdClient, folder: RunFolder, prompts: Mapping[Stage, Seque
 
 _STAGES: Mapping[Stage, tuple[Callable[..., Any], ...]] = {
     Stage.SWEEP: (chosen_prompts, sweep_complete, run_sweep),
-    Stage.SOAK: (soak_prompts, soak_complete, run_soak),
+    Stage.SOAK: (lambda options, model: chosen_prompts(SweepOptions(), model), soak_complete, run_soak),
     Stage.QUALITY: (lambda options, model: quality_prompts(), quality_complete, run_quality),
 }
 """What a stage asks, by its options and the model; whether a run's folder holds all of it; and what measures it."""

@@ -188,19 +188,17 @@ class Fallback:
         self._webhook = webhook = settings.webhook
         notices, polled, marks = self.controller.notices, self.controller.polled, settings.annotations
 
-        def known_as() -> str:
-            return telemetry.instance
-
-        def marked_as() -> str:  # alerts know no host, but people do
-            return telemetry.instance or socket.gethostname()
-
         self._listener = None
         if webhook.listens:
             self._listener = WebhookListener(
-                webhook, notices, recorder, known_as, unsaved=lambda: self.controller.state().unsaved
+                webhook, notices, recorder, lambda: telemetry.instance, unsaved=lambda: self.controller.state().unsaved
             )
-        self._poller = Poller(webhook, polled, recorder, known_as) if webhook.poll_url else None
-        self._annotator = Annotator(marks, kept.journal, recorder, marked_as) if marks.grafana_url else None
+        self._poller = Poller(webhook, polled, recorder, lambda: telemetry.instance) if webhook.poll_url else None
+        self._annotator = None
+        if marks.grafana_url:  # alerts know no host, but people do
+            self._annotator = Annotator(
+                marks, kept.journal, recorder, lambda: telemetry.instance or socket.gethostname()
+            )
 
     def start(self, announce: Callable[[str], None]) -> None:
         """Raises ConfigError where the webhook cannot listen; then nothing runs."""

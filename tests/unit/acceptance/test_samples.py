@@ -94,9 +94,10 @@ def test_samples_bear_the_arm_in_hand_and_go_on_over_gaps() -> None:
 
     client: Any = SimpleNamespace(status=status)
     began = time.perf_counter() - 50
-    with sampling(session(client, 2, began), Stage.SWEEP, kept.append, period_seconds=0.002) as mark:
+    measuring = session(client, 2, began)
+    with sampling(measuring, Stage.SWEEP, kept.append, period_seconds=0.002):
         until(lambda: len(kept) >= 2)
-        mark("k4")
+        measuring.in_hand.append("k4")
         before = len(kept)
         until(lambda: len(kept) >= before + 3)
     assert not alive()

@@ -16,8 +16,7 @@ from draftd.acceptance import session as module
 from draftd.acceptance.report.figures import name
 from draftd.acceptance.session import Capture, NotMeasurable, ask_for, capture, departure, held
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Chunk, Granted, Place, Served, Stage, Tick
-from draftd.client.asking import Ask, gather
-from draftd.client.client import CallError
+from draftd.client.client import Ask, CallError, gather
 from draftd.client.prompts import Prompt
 from draftd.core import (
     DRAFT_MODEL,

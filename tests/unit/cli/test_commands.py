@@ -14,8 +14,10 @@ import pytest
 
 from draftd.cli.commands.generate import summary
 from draftd.cli.commands.status import lines
-from draftd.client.asking import Answer
+from draftd.cli.options import Daemon
+from draftd.client.client import Answer
 from draftd.engine.pair import LoadedModels
+from draftd.errors import ConfigError
 from draftd.fallback.store import StateFolder
 from draftd.v1 import control_pb2 as pb
 from draftd.v1 import inference_pb2 as inference
@@ -330,3 +332,14 @@ def test_the_prefix_cache_is_told_of_in_a_line(cache: pb.PrefixCache, said: str)
     told = dict(lines(pb.GetStatusResponse(prefix_cache=cache), datetime.now(UTC)))
     assert told["prefix cache"] == said
     assert "prefix cache" not in dict(lines(pb.GetStatusResponse(), datetime.now(UTC)))
+
+
+@pytest.mark.parametrize("target", ["127.0.0.1:65536", "[::1]:70000", "localhost:0"])
+def test_a_port_that_there_is_not_is_refused(target: str) -> None:
+    with pytest.raises(ConfigError, match="--target: got .*a port from 1 to 65535"):
+        Daemon(target).connect()
+
+
+@pytest.mark.parametrize("target", ["127.0.0.1:65535", "[::1]:1", "unix:/run/draftd.sock"])
+def test_every_other_target_is_left_to_grpc(target: str) -> None:
+    Daemon(target).connect().close()

@@ -15,8 +15,7 @@ from draftd.cli.commands.compare import Pair, by_group, rounded, run_pair, summa
 from draftd.cli.commands.generate import summary as one_line
 from draftd.cli.figures import both, milliseconds, size
 from draftd.cli.output import plain
-from draftd.client.asking import Answer, Ask, Piece, gather, split
-from draftd.client.client import CallError
+from draftd.client.client import Answer, Ask, CallError, Piece, gather, split
 from draftd.core import DecodeMode, SamplingParams, WorkloadClass
 from draftd.v1 import control_pb2 as control
 from draftd.v1 import inference_pb2 as pb

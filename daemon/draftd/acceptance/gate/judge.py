@@ -192,22 +192,18 @@ def _decides(criterion: Criterion, reading: Reading, value: float) -> float:
 
 
 def judge_run(path: Path, spec: Spec, *, baseline: Path | None = None, may_differ: Sequence[str] = ()) -> Verdict:
-    """Raises nothing for a run that cannot be judged: that, too, is a verdict.
-
-    `may_differ`: dotted fields of a manifest, or what they begin with, in which the run may differ from its baseline.
-    """
-    needing = [one.name for one in spec.criterion if one.against == "baseline"]
-    if needing and baseline is None:
-        reason = f"{needing[0]!r} needs a baseline, and none is given"
-        return not_judged(reason, spec=spec.name, run=path.resolve().name)
-    run, other = _read(path), _read(baseline) if baseline is not None else None
+    """Raises nothing for a run that cannot be judged: that, too, is a verdict. `may_differ` as in `hindrances`."""
+    needing = [one.name for one in spec.criterion if one.against == "baseline" and baseline is None]
+    run = f"{needing[0]!r} needs a baseline, and none is given" if needing else _read(path)
     if isinstance(run, str):
         return not_judged(run, spec=spec.name, run=path.resolve().name)
+    other = _read(baseline) if baseline is not None else None
     if isinstance(other, str):
         return not_judged(f"the baseline: {other}", spec=spec.name, run=run.name)
     refused, allowed = hindrances(run, other, may_differ)
+    beside = other.name if other is not None else ""
     if refused:
-        return not_judged(*refused, spec=spec.name, run=run.name, baseline=other.name if other is not None else "")
+        return not_judged(*refused, spec=spec.name, run=run.name, baseline=beside)
     candidate, note = choose(spec.candidate, run)
     judgements = tuple(judge(criterion, candidate, run, other) for criterion in spec.criterion)
     good = all(one.outcome.good for one in judgements)
@@ -215,7 +211,7 @@ def judge_run(path: Path, spec: Spec, *, baseline: Path | None = None, may_diffe
         decision=Decision.PROMOTED if good else Decision.NOT_PROMOTED,
         spec=spec.name,
         run=run.name,
-        baseline=other.name if other is not None else "",
+        baseline=beside,
         candidate=candidate.id,
         judgements=judgements,
         notes=(*filter(None, [note]), *_notes(run, candidate.id), *(f"allowed: {one}" for one in allowed)),

@@ -17,8 +17,7 @@ from draftd.acceptance.manifest import Manifest
 from draftd.acceptance.quality import Comparison, QualityResult, quality_result
 from draftd.acceptance.soak import SoakResult, soak_result
 from draftd.acceptance.statistics import Growth, Interval
-from draftd.acceptance.sweep.plan import measured
-from draftd.acceptance.sweep.run import missing_requests
+from draftd.acceptance.sweep.plan import measured, missing_requests
 from draftd.acceptance.ticks import Arm, Stage, Tick
 
 if TYPE_CHECKING:

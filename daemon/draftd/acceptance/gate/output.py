@@ -105,22 +105,20 @@ def document(verdict: Verdict) -> dict[str, Any]:
         "candidate": verdict.candidate or None,
         "reasons": list(verdict.reasons),
         "notes": list(verdict.notes),
-        "criteria": [_criterion(one) for one in verdict.judgements],
-    }
-
-
-def _criterion(judgement: Judgement) -> dict[str, Any]:
-    reading = judgement.reading
-    return {
-        **judgement.criterion.model_dump(mode="json"),
-        "unit": METRICS[judgement.criterion.metric].unit,
-        "arm": judgement.arm or None,
-        **{name: _finite(getattr(reading, name)) for name in ("value", "low", "high")},
-        "samples": reading.samples,
-        "outcome": str(judgement.outcome),
-        "reason": judgement.reason,
-        "measured": measured(judgement),
-        "wanted": wanted(judgement.criterion),
+        "criteria": [
+            {
+                **one.criterion.model_dump(mode="json"),
+                "unit": METRICS[one.criterion.metric].unit,
+                "arm": one.arm or None,
+                **{name: _finite(getattr(one.reading, name)) for name in ("value", "low", "high")},
+                "samples": one.reading.samples,
+                "outcome": str(one.outcome),
+                "reason": one.reason,
+                "measured": measured(one),
+                "wanted": wanted(one.criterion),
+            }
+            for one in verdict.judgements
+        ],
     }
 
 

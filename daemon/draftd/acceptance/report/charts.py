@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -97,6 +97,14 @@ class Line:
     ys: Sequence[float]
     intervals: Sequence[Interval] = ()
     marks: str = "line"
+
+    @classmethod
+    def through(
+        cls, label: str, ink: str, points: Iterable[tuple[float, float | None]], scale: float = 1.0, marks: str = "line"
+    ) -> Line:
+        """Those of the points that are known."""
+        known = [(x, y * scale) for x, y in points if y is not None]
+        return cls(label, ink, [x for x, _ in known], [y for _, y in known], marks=marks)
 
     @classmethod
     def of(cls, label: str, ink: str, curve: Mapping[int, Interval], scale: float = 1.0) -> Line:

@@ -23,9 +23,8 @@ from draftd.acceptance.gate import output as gate
 from draftd.acceptance.gate.judge import Decision, Outcome, Verdict
 from draftd.acceptance.manifest import Manifest, differences
 from draftd.acceptance.quality import TOLERANCE, quality_result
-from draftd.acceptance.report import figures, sweep
+from draftd.acceptance.report import figures, stages
 from draftd.acceptance.report.charts import PALETTE, Chart, parts
-from draftd.acceptance.report.soak import LEAST_ACCEPTED, ends, soak_charts
 from draftd.acceptance.soak import soak_result
 from draftd.acceptance.summary import METRICS
 from draftd.acceptance.sweep.result import Sweep
@@ -83,10 +82,10 @@ def _rendered(template: str, made: Mapping[str, Any], *, autoescape: bool, **mor
     environment.tests["usable"] = usable
     for module in (cost, figures):
         environment.globals |= {name: form for name, form in vars(module).items() if callable(form)}
-    environment.globals |= {"ends": ends, "median_chunk": sweep.median_chunk, "same_texts": sweep.same_texts}
+    environment.globals |= {"ends": stages.ends, "median_chunk": stages.median_chunk, "same_texts": stages.same_texts}
     environment.globals |= {"columns_of": figures.columns, "empty": figures.Cell(""), "infinity": math.inf}
     environment.globals |= {"gate": gate, "METRICS": METRICS, "tones": _TONES}
-    environment.globals |= {"least_accepted": LEAST_ACCEPTED, "tolerance": TOLERANCE}
+    environment.globals |= {"least_accepted": stages.LEAST_ACCEPTED, "tolerance": TOLERANCE}
     return environment.get_template(template).render(made, **more) + "\n"
 
 
@@ -129,40 +128,40 @@ def report(
         "sessions": len(manifests),
         "other": None,
     }
-    charts = [soak_charts(ticks[Stage.SOAK], samples, soak.windows)] if soak is not None else []
+    charts = [stages.soak_charts(ticks[Stage.SOAK], samples, soak.windows)] if soak is not None else []
     if swept is not None:
         rates = (cost.CostRates.from_settings(last.settings) if last is not None else None) or prices
         if rates is not None:
             rates = rates.measuring(None if candidate is None else swept.summaries[candidate].watts)
         made |= {"rates": rates, "load": last.load_seconds if last is not None else None}
-        made |= {"knee": swept.knee, "worth": sweep.worth(swept), "together": sweep.together(swept)}
-        made["kinds"] = None if candidate is None else sweep.kinds(swept, candidate)
-        made["waits"] = None if candidate is None else sweep.waits(swept, candidate)
+        made |= {"knee": swept.knee, "worth": stages.worth(swept), "together": stages.together(swept)}
+        made["kinds"] = None if candidate is None else stages.kinds(swept, candidate)
+        made["waits"] = None if candidate is None else stages.waits(swept, candidate)
         charts.append(_sweep_charts(swept, candidate, made))
     if other is not None:
         theirs, earlier = Sweep.read(other, _SUMMARISED), other.manifests()
         before = earlier.get(max(earlier, default=0))
-        ratios = sweep.ratios(swept, theirs) if swept is not None and theirs is not None else {}
+        ratios = stages.ratios(swept, theirs) if swept is not None and theirs is not None else {}
         changes = None if last is None or before is None else differences(before, last)
         made |= {"other": other.name, "changes": changes, "ratios": ratios}
-        charts.append(sweep.change_charts(ratios, other.name))
+        charts.append(stages.change_charts(ratios, other.name))
     made["drawn"] = {chart.id: chart for chart in chain.from_iterable(charts)}
     return made
 
 
 def _sweep_charts(swept: Sweep, candidate: Arm | None, made: Mapping[str, Any]) -> Iterator[Chart]:
-    yield from sweep.length_charts(swept, made["knee"])
+    yield from stages.length_charts(swept, made["knee"])
     if candidate is not None:
-        yield from sweep.latency_charts(swept, candidate)
-        yield from sweep.kind_charts(made["kinds"], candidate)
+        yield from stages.latency_charts(swept, candidate)
+        yield from stages.kind_charts(made["kinds"], candidate)
         if made["waits"].parts:
-            yield parts("answer", {figures.name(arm): of for arm, of in made["waits"].parts.items()}, sweep.PARTS)
+            yield parts("answer", {figures.name(arm): of for arm, of in made["waits"].parts.items()}, stages.PARTS)
     if made["together"][0]:
         total, first = made["together"]
-        yield sweep.together_chart("together", total, "tokens/s")
-        yield sweep.together_chart("together-first", first, "ms", 1000)
+        yield stages.together_chart("together", total, "tokens/s")
+        yield stages.together_chart("together-first", first, "ms", 1000)
     if made["worth"] is not None:
-        yield sweep.worth_chart(swept, made["worth"])
+        yield stages.worth_chart(swept, made["worth"])
 
 
 def _candidate(verdict: Verdict, swept: Sweep | None) -> Arm | None:

@@ -11,8 +11,7 @@ from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.options import LONGEST_BLOCK
 from draftd.acceptance.statistics import Interval
 from draftd.acceptance.summary import METRICS, ArmSummary, against, measure, select, summarise
-from draftd.acceptance.sweep.plan import key_of, measured
-from draftd.acceptance.sweep.run import missing_requests
+from draftd.acceptance.sweep.plan import key_of, measured, missing_requests
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Stage, Tick
 from draftd.core import DRAFT_MODEL, DrafterName
 

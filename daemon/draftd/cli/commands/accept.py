@@ -25,13 +25,7 @@ from draftd.errors import DraftdError, FieldError
 NOT_JUDGED = 2
 
 _COLUMNS = ("criterion", "measured", "wanted", "samples", "outcome")
-_STYLES = {
-    Outcome.PASSED: "green",
-    Outcome.EXCUSED: "yellow",
-    Outcome.TOO_FEW_SAMPLES: "yellow",
-    Outcome.NOT_MEASURED: "yellow",
-    Outcome.FAILED: "bold red",
-}
+_STYLES = {Outcome.PASSED: "green", Outcome.FAILED: "bold red"}  # the others are yellow
 _COLOURS = {Decision.PROMOTED: "bold green", Decision.NOT_PROMOTED: "bold red", Decision.NOT_JUDGED: "bold yellow"}
 
 
@@ -186,7 +180,7 @@ def show(verdict: Verdict) -> None:
         drawn = output.table(out, _COLUMNS, ())
         drawn.columns[-1].justify = "left"
         for one in verdict.judgements:
-            outcome = f"[{_STYLES[one.outcome]}]{one.outcome.replace('_', ' ')}[/]"
+            outcome = f"[{_STYLES.get(one.outcome, 'yellow')}]{one.outcome.replace('_', ' ')}[/]"
             figures = (shown.measured(one), shown.wanted(one.criterion), str(one.reading.samples))
             drawn.add_row(escape(one.criterion.name), *figures, outcome)
         out.print(drawn)

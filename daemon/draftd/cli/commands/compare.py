@@ -1,7 +1,7 @@
-"""`draftd compare`: the same prompts both ways, in turn, and what it made of speed and text.
+"""`draftd compare`, `draftd demo`: the same prompts both ways, in turn, and what it made of speed and text.
 
 A B A B, so that whatever else the machine does meets both. A quick look, of the acceptance harness's own captures and
-figures; `draftd sweep` is the thorough one.
+figures; `draftd sweep` is the thorough one. The demo is of the embedded pair, on a daemon of its own.
 """
 
 from __future__ import annotations
@@ -13,17 +13,21 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.panel import Panel
+from rich.text import Text
 
+from draftd import __version__
 from draftd.acceptance import ticks as figures
 from draftd.acceptance.session import Capture, capture
 from draftd.acceptance.statistics import quantile
 from draftd.acceptance.summary import counted
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Place, Stage, Tick
 from draftd.cli import options, output
-from draftd.cli.figures import NOTHING, both, length, percent, times
+from draftd.cli.figures import NOTHING, both, length, percent, rate, times
+from draftd.cli.runs import own_daemon
 from draftd.client import prompts
-from draftd.client.asking import Answer, Ask, gather
-from draftd.client.client import DraftdClient
+from draftd.client.client import Answer, Ask, DraftdClient, gather
 from draftd.core import CLASSES, ModePreference, SamplingParams, WorkloadClass
 
 _ANSWER_SECONDS = 600.0
@@ -34,6 +38,16 @@ _FIGURES: Mapping[str, Callable[[Tick], float | None]] = {
     "inter_chunk_p95": lambda tick: quantile(figures.inter_chunk(tick), 0.95),
 }
 _COLUMNS = ("prompt", "TTFT ms", "tokens/s", "p95 ms", "speed-up", "accepted", "length", "same")
+_DEMO: Mapping[str, tuple[str, Callable[[Any], str]]] = {
+    "pairs": ("pairs", str),
+    "autoregressive_tokens_per_second": ("autoregressive\ntokens/s", rate),
+    "speculative_tokens_per_second": ("speculative\ntokens/s", rate),
+    "speedup": ("speed-up", times),
+    "acceptance": ("drafts\naccepted", percent),
+    "mean_accepted_length": ("tokens\nper draft", length),
+    "identical": ("texts\nidentical", str),
+}
+"""What the demo shows of a summary: its name in JSON, its heading, and how it is written in a table."""
 
 
 @options.with_options(
@@ -42,7 +56,7 @@ _COLUMNS = ("prompt", "TTFT ms", "tokens/s", "p95 ms", "speed-up", "accepted", "
     'draftd compare "Tell me a story." "List three fruits." --repeat 3',
     "draftd compare --file prompts.jsonl --json | jq .summary.speedup",
 )
-def command(
+def compare(
     daemon: options.Daemon,
     drafting: options.Drafting,
     prompt: Annotated[list[str] | None, typer.Argument(help="Prompts. Unset: the package's held-out ones.")] = None,
@@ -69,7 +83,9 @@ def command(
         pairs = [pair for _, pair in run_pairs(client, base, chosen, repeat)]
     summary = summarise(pairs)
     if json:
-        output.print_json(_document(pairs, summary))
+        groups = {name: rounded(summarise(group)) for name, group in by_group(pairs).items()}
+        each_pair = [{"prompt": p.name, "workload": p.group} | rounded(summarise([p])) for p in pairs]
+        output.print_json({"summary": rounded(summary), "groups": groups, "pairs": each_pair})
     else:
         output.print_table(_COLUMNS, _rows(pairs, summary))
     if differ := summary["comparable"] - summary["identical"]:
@@ -211,9 +227,72 @@ def _row(name: str, s: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _document(pairs: Sequence[Pair], summary: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "summary": rounded(summary),
-        "groups": {name: rounded(summarise(group)) for name, group in by_group(pairs).items()},
-        "pairs": [{"prompt": p.name, "workload": p.group} | rounded(summarise([p])) for p in pairs],
-    }
+@options.with_options("draftd demo", "draftd demo --each 8 --max-draft-tokens 6", "draftd demo | tail -1 | jq .speedup")
+def demo(
+    each: Annotated[int, typer.Option("--each", min=1, help="Prompts of each workload class.")] = 6,
+    max_tokens: Annotated[int | None, typer.Option("--max-tokens", "-n", help="Longest answer.")] = None,
+    max_draft_tokens: Annotated[
+        int | None, typer.Option("--max-draft-tokens", min=1, help="Most tokens drafted at a time.")
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Another target to show.")] = None,
+    draft_model: Annotated[str | None, typer.Option("--draft-model", help="Its draft.")] = None,
+    save: Annotated[Path | None, typer.Option("--save", help="Also save the screen as a picture (.svg).")] = None,
+) -> None:
+    """Start a daemon on the embedded pair and see its answers with and without drafts.
+
+    Takes about half a minute. Ends with one line of JSON; exits 1 if any pair of texts differs.
+    """
+    chosen = [p for workload in CLASSES for p in prompts.spread(prompts.held_out(workload), each)]
+    began = time.monotonic()
+    out = output.recording() if save is not None else output.stdout()
+    named = [f"{option}={value}" for option, value in (("--model", model), ("--draft-model", draft_model)) if value]
+    pairs: list[Pair] = []
+    with own_daemon(*named) as daemon, options.Daemon(daemon.address).connect() as client:
+        status = client.status()
+        served = f"{daemon.model}, draft {status.model.draft_model}, {status.backend}, {daemon.address}"
+        out.print(f"[bold]draftd {__version__}[/] serves {served}")
+        out.print("Each prompt is decoded autoregressively, then speculatively. Greedy: the texts must be the same.")
+        like = ("like this", output.DRAFTED) if out.is_terminal else "⟦like this⟧"
+        out.print(Text.assemble("Text ", like, " was proposed by the draft and accepted by the target.\n"))
+        for p, pair in run_pairs(client, Ask(max_tokens=max_tokens, max_draft_tokens=max_draft_tokens), chosen):
+            if pair.group not in {earlier.group for earlier in pairs}:
+                _show_answer(out, p, pair)
+            pairs.append(pair)
+    summary, groups = summarise(pairs), {name: summarise(group) for name, group in by_group(pairs).items()}
+    columns = ("workload", *(heading for heading, _ in _DEMO.values()))
+    out.print(output.table(out, columns, [_demo_row(*one) for one in (groups | {"all": summary}).items()]))
+    out.print("")
+    if save is not None:
+        output.save_picture(save, out.export_svg(title="make demo"))
+    classes, seconds = {name: _shown(group) for name, group in groups.items()}, round(time.monotonic() - began, 1)
+    told = {"draftd": __version__, "model": daemon.model, "backend": status.backend} | _shown(summary)
+    output.print_json(told | {"classes": classes, "seconds": seconds})
+    if differ := summary["comparable"] - summary["identical"]:
+        output.complain(f"{differ} of {summary['comparable']} pairs differ")
+        raise typer.Exit(1)
+
+
+def _show_answer(out: Console, prompt: prompts.Prompt, pair: Pair) -> None:
+    question = prompts.shorten(prompt.messages[-1][1], 92)
+    slow, fast = map(figures.decode_tokens_per_second, (pair.autoregressive, pair.speculative))
+    accepted, same = percent(pair.speculative.counts.acceptance), "identical" if pair.identical else "DIFFERENT"
+    below = f"{both(slow, fast)} tokens/s · {times(pair.speedup)} · {accepted} accepted · {same}"
+    if out.is_terminal:
+        answer = Text.assemble(
+            *((output.visible(p.text), output.DRAFTED if p.from_draft else "") for p in pair.answer.pieces)
+        )
+        answer.rstrip()
+        body = Text.assemble((question, "bold"), "\n\n", answer)
+        out.print(Panel(body, title=pair.group, subtitle=below, title_align="left", subtitle_align="right"))
+    else:
+        text = output.bracketed(pair.answer.pieces).strip()
+        out.print(f"{pair.group}: {question}\n{text}\n({below})\n", markup=False, soft_wrap=True)
+
+
+def _demo_row(name: str, summary: Mapping[str, Any]) -> tuple[str, ...]:
+    shown = [written(summary[key]) for key, (_, written) in _DEMO.items()]
+    return name, *shown[:-1], f"{shown[-1]} of {summary['comparable']}"
+
+
+def _shown(summary: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in rounded(summary).items() if key in _DEMO}

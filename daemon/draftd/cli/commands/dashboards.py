@@ -72,7 +72,11 @@ def push(
         raise typer.Exit(1)
     if dry_run:
         for change in plan.changes:
-            _preview(change)
+            if change.before is None:  # not line by line: a dashboard has a thousand
+                _say(change, f"to be {change.done}")
+                continue
+            for line in change.diff:
+                output.say(line, style=_COLOURS.get(line[:1]))
     else:
         plan.carry_out(lambda change: _say(change, change.done))
     for note in notes + plan.notes:
@@ -82,15 +86,6 @@ def push(
 
 def _say(change: Change, what: str) -> None:
     output.say(f"{change.kind:<13}  {change.name:<32}  {what}")
-
-
-def _preview(change: Change) -> None:
-    """The difference; what is new is not shown line by line: a dashboard has a thousand."""
-    if change.before is None:
-        _say(change, f"to be {change.done}")
-        return
-    for line in change.diff:
-        output.say(line, style=_COLOURS.get(line[:1]))
 
 
 def _summary(plan: Push, *, dry_run: bool) -> str:

@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 
 import typer
 
-from draftd.cli import capabilities, options, output
+from draftd.cli import options, output
+from draftd.cli.commands.status import capabilities
 from draftd.cli.figures import size
 from draftd.cli.state import paths_of, quiet_transformers
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DrafterName
@@ -227,7 +228,7 @@ def foresee(
     findings = [
         dataclasses.replace(batching, figures=figures),
         (_ok if info.speculation_available else _note)("speculation", info.speculation(engine.max_draft_tokens)),
-        *(_ok(subject, found) for subject, found in capabilities.fields(told)),
+        *(_ok(subject, found) for subject, found in capabilities(told)),
         check_memory(machine, needed, limit),
     ]
     reasons = {f"drafter {name}": why for name, why in info.refused_drafters.items()}

@@ -12,13 +12,12 @@ from typing import Annotated
 import typer
 
 from draftd.acceptance.folder import parsed, to_json
-from draftd.acceptance.manifest import Difference, Manifest, ModelManifest, differences, take_manifest
+from draftd.acceptance.manifest import Manifest, ModelManifest, differences, take_manifest
 from draftd.acceptance.options import SweepOptions
 from draftd.acceptance.sweep.plan import NothingToMeasure, chosen_prompts
 from draftd.acceptance.ticks import Stage
 from draftd.cli import options, output, runs
 from draftd.cli.figures import size
-from draftd.client.asking import connect
 from draftd.client.client import DraftdClient
 from draftd.client.prompts import Prompt
 
@@ -49,7 +48,16 @@ def command(
     The first time, all files of the models are hashed: ten gigabytes take about ten seconds.
     """
     before = None if check is None else parsed(Manifest, check.read_bytes(), str(check))
-    now = _kept(run, which) if run is not None else _taken(which, timeout)
+    folder = None
+    if run is not None:
+        folder, which = runs.open_run(run, which)
+    with _client(which) as client:
+        prompts = _prompts(client)
+        if folder is None:
+            now = take_manifest(client, runs.by_stage(prompts), timeout=timeout)
+        else:
+            number = runs.begin(client, folder, prompts).number
+            now = folder.manifests()[number]
     if out is not None:
         out.write_text(to_json(now), encoding="utf-8")
     found = () if before is None else differences(before, now)
@@ -60,7 +68,12 @@ def command(
     elif before is None:
         output.print_fields(lines(now), 14)
     else:
-        _compare(found, str(check))
+        if found:
+            rows = [(one.field, _short(one.left), _short(one.right), "yes" if one.matters else "no") for one in found]
+            output.print_table(("field", str(check), "now", "matters"), rows)
+        mattering = f"{sum(one.matters for one in found)} of {len(found)} differences"
+        unlike = f"what matters is not as in {check}: {mattering}"
+        output.say(unlike if differs else f"no relevant difference from {check}")
     for role, one in now.models.items():
         if one.changed_since_load:
             output.complain(f"{role}: a file has changed since it was loaded; load it again before you measure")
@@ -68,24 +81,11 @@ def command(
         raise typer.Exit(1)
 
 
-def _taken(which: runs.Which, timeout: float) -> Manifest:
-    with _client(which) as client:
-        return take_manifest(client, runs.by_stage(_prompts(client)), timeout=timeout)
-
-
-def _kept(run: Path, which: runs.Which) -> Manifest:
-    """In the run, as that of a session. Raises RunError where the run was begun with something else."""
-    folder, which = runs.open_run(run, which)
-    with _client(which) as client:
-        session = runs.begin(client, folder, _prompts(client))
-    return folder.manifests()[session.number]
-
-
 def _client(which: runs.Which) -> AbstractContextManager[DraftdClient]:
     """A running daemon is only asked: its ladder may stand where it likes."""
     if which.target is None:
         return runs.measured(which, block_length=max(SweepOptions().block_lengths))
-    return connect(which.target, which.token, which.tls_ca)
+    return options.Daemon(which.target, which.token, which.tls_ca).connect()
 
 
 def _prompts(client: DraftdClient) -> Mapping[Stage, Sequence[Prompt]]:
@@ -118,15 +118,6 @@ def lines(manifest: Manifest) -> list[tuple[str, str]]:
 def _model(model: ModelManifest) -> str:
     quantization = "no quantisation" if model.quantization == "none" else model.quantization
     return f"{model.name} ({quantization}, {size(model.weight_bytes)} in memory)"
-
-
-def _compare(found: Sequence[Difference], source: str) -> None:
-    differ = sum(one.matters for one in found)
-    if found:
-        rows = [(one.field, _short(one.left), _short(one.right), "yes" if one.matters else "no") for one in found]
-        output.print_table(("field", source, "now", "matters"), rows)
-    differs = f"what matters is not as in {source}: {differ} of {len(found)} differences"
-    output.say(differs if differ else f"no relevant difference from {source}")
 
 
 def _short(value: str) -> str:

@@ -14,8 +14,7 @@ from rich.text import Text
 from draftd.canaries.prompts import PromptError
 from draftd.cli import options, output
 from draftd.cli.figures import length, milliseconds, percent, rate
-from draftd.client.asking import Answer, Ask, Piece, gather
-from draftd.client.client import Message
+from draftd.client.client import Answer, Ask, Piece, gather
 from draftd.core import DecodeMode, ModePreference, SamplingParams, WorkloadClass
 from draftd.errors import DraftdError
 from draftd.v1 import inference_pb2 as pb
@@ -65,7 +64,7 @@ def command(
             why = "with --raw there is none" if raw else f"{model.model} has none"
             raise PromptError("--system", system, f"only with a chat template: {why}")
         asked = Ask(
-            messages=_messages(system, text) if chat else None,
+            messages=(*([("system", system)] if system else []), ("user", text)) if chat else None,
             prompt=None if chat else text,
             max_tokens=max_tokens,
             sampling=SamplingParams(temperature, top_p, top_k, min_p, seed),
@@ -92,7 +91,6 @@ def command(
 
 
 def document(answer: Answer) -> dict[str, Any]:
-    """Everything that was streamed, as one object."""
     whole = {"text": answer.text, "token_ids": answer.tokens, "started": output.plain(answer.started)}
     return whole | output.plain(answer.finished)
 
@@ -104,11 +102,6 @@ def _stdin() -> str:
     if not text:
         raise PromptError("stdin", "", "text that is not empty")
     return text
-
-
-def _messages(system: str | None, text: str) -> tuple[Message, ...]:
-    asked: Message = ("user", text)
-    return (("system", system), asked) if system else (asked,)
 
 
 def _print(pieces: Sequence[Piece], marked: bool) -> None:

@@ -1,14 +1,15 @@
-"""`draftd status`: what a running daemon is doing."""
+"""`draftd status`: what a running daemon serves, and what it is doing."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from draftd.cli import capabilities, ladder, options, output
+from draftd.cli import ladder, options, output
 from draftd.cli.figures import length, percent, size, span
 from draftd.core import speculation
 from draftd.protocol import DEPTH_MODES, draft_counts
 from draftd.v1 import control_pb2 as pb
+from draftd.v1 import inference_pb2 as inference
 
 
 @options.with_options("draftd status", "draftd status --target mini.local:50551 --tls-ca ca.pem --json")
@@ -31,7 +32,7 @@ def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
         ("model", f"{model.model} ({size(model.weight_bytes)})"),
         ("draft", f"{model.draft_model} ({size(model.draft_weight_bytes)})" if model.draft_model else "none"),
         *([("light draft", model.light_draft_model)] if model.light_draft_model else []),
-        *(capabilities.fields(model) if model.model else ()),
+        *(capabilities(model) if model.model else ()),
         ("speculation", _speculation(status)),
         *(ladder.fields(status.fallback, now) if status.HasField("fallback") else ()),
         (
@@ -52,16 +53,42 @@ def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
         made.append(("batching", f"none, each request has forward passes of its own: {model.batched_reason}"))
     if counts.drafted:
         accepted = f"{counts.accepted} of {counts.drafted} tokens accepted ({percent(counts.acceptance)})"
-        made.append(
-            (
-                "drafts",
-                f"{accepted}, {length(counts.mean_accepted_length)} tokens a draft, {counts.rollbacks} rollbacks",
-            )
-        )
+        drafts = f"{length(counts.mean_accepted_length)} tokens a draft, {counts.rollbacks} rollbacks"
+        made.append(("drafts", f"{accepted}, {drafts}"))
     if status.drafter_errors:
         made.append(("drafter errors", str(status.drafter_errors)))
     made.append(("telemetry", "exporting" if status.telemetry_exporting else "not exporting (no OTEL endpoint)"))
     return made
+
+
+def capabilities(model: inference.GetModelResponse) -> list[tuple[str, str]]:
+    """What a pair is and can do: of a daemon's `GetModel`, or foreseen from the models' files."""
+    return [
+        ("layers", _layers(model)),
+        ("context", _context(model)),
+        ("prefix reuse", "any beginning" if model.partial_prefixes else "whole texts only"),
+        ("end tokens", ", ".join(f"{text} ({i})" for i, text in sorted(model.end_tokens.items())) or "none"),
+        ("template", _template(model)),
+    ]
+
+
+def _layers(model: inference.GetModelResponse) -> str:
+    kinds = ", ".join(f"{count} × {kind}" for kind, count in sorted(model.layers.items()))
+    text = f"; text only, without its {model.left_out}" if model.left_out else ""
+    return (f"{model.architecture}: {kinds}" if model.architecture else kinds) + text
+
+
+def _context(model: inference.GetModelResponse) -> str:
+    """How long a text may be, and what it takes."""
+    whole, fits = model.context_length, model.largest_context
+    room = "" if fits >= whole else f", of which the memory has room for {fits:,}"
+    each = f", {size(model.sequence_bytes)} per request" if model.sequence_bytes else ""
+    return f"{whole:,} tokens{room}; KV cache: {size(1000 * model.position_bytes)} per 1,000 tokens{each}"
+
+
+def _template(model: inference.GetModelResponse) -> str:
+    has = {"chat": model.chat_template, "tools": model.tools, "thinking": model.thinking}
+    return ", ".join(name if there else f"no {name}" for name, there in has.items())
 
 
 def _prefix_cache(cache: pb.PrefixCache) -> str:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from draftd.cli import figures, options, output
 from draftd.cli.top import rows
-from draftd.cli.top.rates import History, Snapshot, View
+from draftd.cli.top.rates import History, Snapshot
 from draftd.client.client import DraftdClient
 
 _PICTURE = (112, 36)  # columns and lines of a picture that is taken without a screen
@@ -42,17 +42,15 @@ def command(
         picture = _watch(daemon, interval)
     else:
         with daemon.connect() as client:
-            history = History()
-            history.add(asked(client))
+            seen = History(daemon.target, asked(client))
             time.sleep(interval)
-            history.add(asked(client))
-        view = history.view(daemon.target)
+            seen.add(asked(client))
         if json:
-            output.print_json(document(view))
+            output.print_json(document(seen))
         else:
-            out.print(rows.state(view), soft_wrap=True)
-            output.print_fields(fields(view, datetime.now().astimezone()), 16)
-        picture = _drawn(history, daemon.target, interval) if save is not None else ""
+            out.print(rows.state(seen), soft_wrap=True)
+            output.print_fields(fields(seen, datetime.now().astimezone()), 16)
+        picture = _drawn(seen, interval) if save is not None else ""
     if save is not None:
         output.save_picture(save, picture)
 
@@ -63,25 +61,24 @@ def asked(client: DraftdClient) -> Snapshot:
     return Snapshot((began + time.monotonic()) / 2, status)
 
 
-def document(view: View) -> dict[str, Any]:
+def document(seen: History) -> dict[str, Any]:
     """For JSON. `now` is between the two snapshots, null after a restart of the daemon; `whole` since it started."""
     return {
-        "target": view.target,
-        "now": dataclasses.asdict(view.now) if view.now is not None else None,
-        "whole": dataclasses.asdict(view.whole),
-        "status": output.plain(view.status),
+        "target": seen.target,
+        "now": dataclasses.asdict(seen.now) if seen.now is not None else None,
+        "whole": dataclasses.asdict(seen.whole),
+        "status": output.plain(seen.status),
     }
 
 
-def fields(view: View, now: datetime) -> Iterator[tuple[str, str | Text]]:
+def fields(seen: History, now: datetime) -> Iterator[tuple[str, str | Text]]:
     """The screen's words without its frames: name and value."""
-    rate = view.now.tokens_per_second if view.now is not None else None
-    yield "tokens/s", f"{figures.rate(rate)} over {rows.period(view)}"
-    for compared in (*rows.speculation(view), *rows.positions(view)):
+    rate = seen.now.tokens_per_second if seen.now is not None else None
+    yield "tokens/s", f"{figures.rate(rate)} over {rows.period(seen)}"
+    for compared in (*rows.speculation(seen), *rows.positions(seen)):
         name = f"position {compared.name}" if compared.share is not None else compared.name
         yield name, f"{compared.minute:<9}{compared.whole} in all"
-    for row in (*rows.serving(view, now), *rows.machine(view), *rows.transitions(view, now)):
-        yield row.name, row.value
+    yield from (*rows.serving(seen, now), *rows.machine(seen), *rows.transitions(seen, now))
 
 
 def _watch(daemon: options.Daemon, interval: float) -> str:
@@ -89,22 +86,20 @@ def _watch(daemon: options.Daemon, interval: float) -> str:
     from draftd.cli.top.app import TopApp  # brings Textual in, which one look does without
 
     with daemon.connect() as client:
-        history = History()
-        history.add(asked(client))
-        app = TopApp(client, history, daemon.target, interval)
+        app = TopApp(client, History(daemon.target, asked(client)), interval)
         app.run()
     if app.return_code:
         raise typer.Exit(app.return_code)
     return app.picture
 
 
-def _drawn(history: History, target: str, interval: float) -> str:
+def _drawn(seen: History, interval: float) -> str:
     """The screen as SVG, where it is not on a terminal."""
     from textual.pilot import Pilot
 
     from draftd.cli.top.app import TopApp
 
-    app = TopApp(None, history, target, interval)
+    app = TopApp(None, seen, interval)
 
     async def take(pilot: Pilot[object]) -> None:
         await pilot.pause()

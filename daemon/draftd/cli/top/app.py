@@ -25,7 +25,7 @@ from draftd.cli import figures
 from draftd.cli.failures import explain
 from draftd.cli.figures import NOTHING
 from draftd.cli.top import rows
-from draftd.cli.top.rates import History, Snapshot, View
+from draftd.cli.top.rates import History, Snapshot
 from draftd.cli.top.rows import DIM, Row
 from draftd.client.client import DraftdClient
 
@@ -60,13 +60,13 @@ class Curve(Static):
         """As the scrollbar comes and goes, too."""
         self.call_after_refresh(self.resized)
 
-    def show(self, view: View, interval: float) -> None:
+    def show(self, seen: History, interval: float) -> None:
         """Draws the latest; the highest seen fills the height."""
-        seen = (view.now, view.minute, *view.past)
-        now, lately, *past = (None if one is None else one.tokens_per_second for one in seen)
+        rates = (seen.now, seen.minute, *seen.past)
+        now, lately, *past = (None if one is None else one.tokens_per_second for one in rates)
         beside = [
             Text.assemble((figures.rate(now), "bold"), " tokens/s"),
-            Text(f"{figures.rate(lately)} over {rows.period(view)}", DIM),
+            Text(f"{figures.rate(lately)} over {rows.period(seen)}", DIM),
         ]
         columns = max(self.content_size.width - _SIDE, 10)
         drawn = [*([None] * columns), *past][-columns:]
@@ -112,40 +112,16 @@ class TopApp(App[None]):
         ("q", "quit", "quit"),
         ("ctrl+c", "quit", "quit"),
     ]
-    CSS = """
-    Screen { layers: base above; }
-    #header, #footer { height: 1; }
-    #told { display: none; layer: above; dock: bottom; margin-bottom: 1; height: auto; max-height: 6; padding: 0 1; }
-    .-told #told { display: block; background: $surface-lighten-2; }
-    .-asked #told { background: $warning; color: $background; }
-    #small { display: none; height: 1fr; content-align: center middle; }
-    .-small #small { display: block; }
-    .-small #header, .-small #body, .-small #footer, .-small #told { display: none; }
-    #body { height: 1fr; scrollbar-size-vertical: 1; }
-    .panel { border: round $foreground 35%; height: auto; padding: 0 1; border-title-color: $foreground; }
-    .-lost .panel { border: round $error; }
-    #curve { height: 1fr; min-height: 4; max-height: 16; }
-    #panels { height: auto; }
-    #left { width: 43fr; height: auto; }
-    #right { width: 57fr; height: auto; }
-    #essential { display: none; }
-    .-narrow #panels { layout: vertical; }
-    .-narrow #left, .-narrow #right { width: 1fr; }
-    .-narrow #curve { height: 6; }
-    .-compact #curve { height: 4; }
-    .-compact #essential { display: block; }
-    """
+    CSS_PATH = "app.tcss"
 
-    def __init__(self, client: DraftdClient | None, history: History, target: str, interval: float) -> None:
-        """`history` has the first snapshot, or more."""
+    def __init__(self, client: DraftdClient | None, seen: History, interval: float) -> None:
         super().__init__()
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (_BESIDE, "-normal")]
         self.picture = ""
-        self._client, self._history = client, history
-        self._target, self._interval = target, interval
+        self._client, self._seen, self._interval = client, seen, interval
         self._wake = asyncio.Event()
         self._paused = self._asking = self._setting = False
-        self._next = history.latest.at + interval
+        self._next = seen.at + interval
         self._why, self._failures = "", 0
         self._notice, self._notice_until = "", 0.0
         self._question = ""  # the variant that the flag is to have, once that is confirmed
@@ -209,13 +185,13 @@ class TopApp(App[None]):
             status = await asyncio.to_thread(client.status, timeout=_STATUS_SECONDS)
         except Exception as error:
             self._why, self._failures = _message(error), self._failures + 1
-            self._history.gap()
+            self._seen.gap()
             self._next = time.monotonic() + pause(self._failures, self._interval)
         else:
             if self._failures:
                 self._say("it answers again")
             self._failures = 0
-            self._history.add(Snapshot((began + time.monotonic()) / 2, status))
+            self._seen.add(Snapshot((began + time.monotonic()) / 2, status))
         self._asking = False
         self.draw()
 
@@ -226,7 +202,7 @@ class TopApp(App[None]):
 
     def action_flag(self) -> None:
         """Asks first: it changes what a daemon in production does."""
-        now = self.view().status.flag_variant
+        now = self._seen.status.flag_variant
         if self._client is None or self._setting or self.screen.has_class("-small"):
             return
         if self._failures:
@@ -271,28 +247,22 @@ class TopApp(App[None]):
     def _say(self, notice: str) -> None:
         self._notice, self._notice_until = notice, time.monotonic() + _NOTICE_SECONDS
 
-    def view(self) -> View:
-        return self._history.view(self._target)
-
     def draw(self) -> None:
         if not self.is_running or self.screen.has_class("-small"):
             return
-        view, now = self.view(), datetime.now().astimezone()
+        seen, now = self._seen, datetime.now().astimezone()
         self.screen.set_class(bool(self._failures), "-lost")
-        self._fill("header", Line(self._lost() if self._failures else rows.state(view)))
-        self._fill("footer", self._footer(view.status.flag_variant))
+        silent, left = time.monotonic() - seen.at, None if self._asking else self._next - time.monotonic()
+        self._fill("header", Line(rows.lost(self._why, silent, left) if self._failures else rows.state(seen)))
+        self._fill("footer", self._footer(seen.status.flag_variant))
         self._draw_told()
-        self.query_one(Curve).show(view, self._interval)
-        self._fill("essential", _grid(rows.essential(view, now)))
-        self._fill("speculation", _speculation(view))
-        self._fill("serving", _grid(rows.serving(view, now)))
-        self._fill("machine", _grid(rows.machine(view)))
-        made = rows.transitions(view, now, short=True)
+        self.query_one(Curve).show(seen, self._interval)
+        self._fill("essential", _grid(rows.essential(seen, now)))
+        self._fill("speculation", _speculation(seen))
+        self._fill("serving", _grid(rows.serving(seen, now)))
+        self._fill("machine", _grid(rows.machine(seen)))
+        made = rows.transitions(seen, now, short=True)
         self._fill("transitions", _grid(made) if made else Text("none yet", DIM))
-
-    def _lost(self) -> Text:
-        now = time.monotonic()
-        return rows.lost(self._why, now - self._history.latest.at, None if self._asking else self._next - now)
 
     def _footer(self, variant: str) -> Text:
         if self._question:
@@ -308,7 +278,7 @@ class TopApp(App[None]):
         told = self._notice if time.monotonic() < self._notice_until else ""
         if self._question:
             told = (
-                f"Turn the flag {self._question} at {self._target}? "
+                f"Turn the flag {self._question} at {self._seen.target}? "
                 f"Unless a targeting rule says otherwise, the next request {_EFFECT[self._question]}."
             )
         self.screen.set_class(bool(told), "-told")
@@ -326,21 +296,21 @@ def _message(error: Exception) -> str:
 
 def _grid(made: Sequence[Row]) -> Table:
     grid = Table.grid(padding=(0, 1), expand=True)
-    grid.add_column(no_wrap=True, style=DIM, min_width=max(len(row.name) for row in made))
+    grid.add_column(no_wrap=True, style=DIM, min_width=max(len(name) for name, _ in made))
     grid.add_column(ratio=1)
-    for row in made:
-        grid.add_row(row.name, Line(row.value))
+    for name, value in made:
+        grid.add_row(name, Line(value))
     return grid
 
 
-def _speculation(view: View) -> Table:
-    places = rows.positions(view)
+def _speculation(seen: History) -> Table:
+    places = rows.positions(seen)
     grid = Table.grid(padding=(0, 1), expand=True)
     grid.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
     grid.add_column(justify="right", no_wrap=True)
     grid.add_column(justify="right", no_wrap=True, style=DIM)
-    grid.add_row("", Text(rows.period(view).removeprefix("a "), DIM), "in all")
-    for row in rows.speculation(view):
+    grid.add_row("", Text(rows.period(seen).removeprefix("a "), DIM), "in all")
+    for row in rows.speculation(seen):
         grid.add_row(row.name, Text(row.minute, row.style), row.whole)
     for place in places:
         drawn = NOTHING if place.share is None else Bar(1.0, 0.0, place.share, color=_ACCENT)
@@ -351,7 +321,7 @@ def _speculation(view: View) -> Table:
         grid.add_row(beside, place.minute, place.whole)
     outer = Table.grid(expand=True)
     outer.add_row(grid)
-    if reason := rows.unavailable(view):
+    if reason := rows.unavailable(seen):
         outer.add_row(reason)
     elif not places:
         outer.add_row(Text("nothing drafted yet", DIM))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import operator
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from draftd.core import DraftCounts
@@ -106,49 +105,40 @@ def _over(part: float, whole: float) -> float | None:
 
 
 class History:
-    """Fed with snapshots in order. One of another run of the daemon begins a new window; the curve goes on."""
+    """What is drawn: the latest `status` of the daemon at `target`; `minute` is of the window, the last minute or as
+    much of it as was seen, `whole` of the daemon's life.
 
-    def __init__(self) -> None:
+    Fed with snapshots in order. One of another run of the daemon begins a new window; the curve goes on.
+    """
+
+    def __init__(self, target: str, first: Snapshot) -> None:
+        self.target = target
         self._snapshots: deque[Snapshot] = deque()
         #: What the curves are drawn from: between each two snapshots, None where that is not known.
         self.past: deque[Rates | None] = deque(maxlen=_MOST_COLUMNS)
+        self._take(first)
 
     def add(self, snapshot: Snapshot) -> None:
-        if self._snapshots:
-            last = self._snapshots[-1]
-            self.past.append(between(last, snapshot))
-            if not same_run(last.status, snapshot.status):
-                self._snapshots.clear()
+        last = self._snapshots[-1]
+        self.past.append(between(last, snapshot))
+        if not same_run(last.status, snapshot.status):
+            self._snapshots.clear()
+        self._take(snapshot)
+
+    def _take(self, snapshot: Snapshot) -> None:
         self._snapshots.append(snapshot)
         # One from before the window stays, to be compared with.
         while len(self._snapshots) > 1 and self._snapshots[1].at <= snapshot.at - WINDOW_SECONDS:
             self._snapshots.popleft()
+        self.status, self.at = snapshot.status, snapshot.at
+        self.minute = between(self._snapshots[0], snapshot)
+        self.whole = drafting(_counts(snapshot.status))
 
     def gap(self) -> None:
         """The daemon did not answer: what is happening just now is not known."""
         self.past.append(None)
 
     @property
-    def latest(self) -> Snapshot:
-        """There must have been one."""
-        return self._snapshots[-1]
-
-    def view(self, target: str) -> View:
-        """Of the latest snapshot. The window is the last minute, or as much of it as was seen."""
-        status = self.latest.status
-        window = between(self._snapshots[0], self.latest)
-        whole = drafting(_counts(status))
-        return View(target, status, self.past[-1] if self.past else None, window, whole, tuple(self.past))
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What one frame of the screen is drawn from. `now` is of the last two snapshots, `minute` of the window, `whole`
-    of the daemon's life."""
-
-    target: str
-    status: control.GetStatusResponse
-    now: Rates | None
-    minute: Rates | None
-    whole: Drafting
-    past: Sequence[Rates | None]
+    def now(self) -> Rates | None:
+        """Of the last two snapshots."""
+        return self.past[-1] if self.past else None

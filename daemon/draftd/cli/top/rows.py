@@ -11,10 +11,12 @@ from rich.text import Text
 from draftd.cli import figures, ladder
 from draftd.cli.figures import NOTHING
 from draftd.cli.output import enum_name
-from draftd.cli.top.rates import WINDOW_SECONDS, View, failures
+from draftd.cli.top.rates import WINDOW_SECONDS, History, failures
 from draftd.v1 import control_pb2 as pb
 
 GOOD, WARN, BAD, DIM = "green", "yellow", "bold red", "dim"
+
+Row = tuple[str, Text]  # a name, and what it is now
 
 _DAY = timedelta(days=1)
 _ABOUT_A_MINUTE = 55.0
@@ -22,12 +24,6 @@ _ESSENTIAL = frozenset(
     ("flag", "level", "held", "asked", "next", "requests", "failed", "refused", "headroom", "pressure", "thermal")
 )
 _PRESSURE_STYLES = {pb.MEMORY_PRESSURE_NORMAL: GOOD, pb.MEMORY_PRESSURE_WARN: WARN, pb.MEMORY_PRESSURE_CRITICAL: BAD}
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    name: str
-    value: Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,85 +37,85 @@ class Compared:
     style: str = ""
 
 
-def period(view: View) -> str:
+def period(seen: History) -> str:
     """What the window's figures are of: a minute, unless less was seen."""
-    seconds = view.minute.seconds if view.minute is not None else WINDOW_SECONDS
+    seconds = seen.minute.seconds if seen.minute is not None else WINDOW_SECONDS
     if seconds >= _ABOUT_A_MINUTE:
         return "a minute"
     return f"{seconds:.0f} s" if seconds >= 1 else f"{seconds:.1f} s"
 
 
-def speculation(view: View) -> list[Compared]:
-    minute = view.minute.drafting if view.minute is not None else None
+def speculation(seen: History) -> list[Compared]:
+    minute = seen.minute.drafting if seen.minute is not None else None
     made = []
     for name, field, shown in (
         ("accepted", "acceptance", figures.percent),
         ("tokens a draft", "mean_length", figures.length),
         ("speed-up", "speedup", figures.times),
-        (f"depth, of {view.status.max_draft_tokens}", "depth", figures.tenths),
+        (f"depth, of {seen.status.max_draft_tokens}", "depth", figures.tenths),
         ("steps drafted", "drafting", figures.percent),
         ("steps parked", "parked", figures.percent),
         ("tokens a forward", "tokens_per_forward", figures.length),
     ):
-        recent, whole = getattr(minute, field, None), getattr(view.whole, field)
+        recent, whole = getattr(minute, field, None), getattr(seen.whole, field)
         known = next((value for value in (recent, whole) if value is not None), None)
         style = "" if field != "speedup" or known is None else GOOD if known >= 1 else BAD
         made.append(Compared(name, shown(recent), shown(whole), style=style))
     return made
 
 
-def positions(view: View) -> list[Compared]:
+def positions(seen: History) -> list[Compared]:
     """Acceptance of the first drafted token, the second, and so on: of the last minute, else of all."""
-    minute = view.minute.drafting.per_position if view.minute is not None else ()
+    minute = seen.minute.drafting.per_position if seen.minute is not None else ()
     made = []
-    for place, (share, recent) in enumerate(zip_longest(view.whole.per_position, minute), 1):
+    for place, (share, recent) in enumerate(zip_longest(seen.whole.per_position, minute), 1):
         drawn = recent if recent is not None else share
         made.append(Compared(str(place), figures.percent(recent), figures.percent(share), drawn))
     return made
 
 
-def unavailable(view: View) -> Text | None:
+def unavailable(seen: History) -> Text | None:
     """Why there is no speculation; None where there can be."""
-    model = view.status.model
+    model = seen.status.model
     if model.speculation_available or not model.model:
         return None
     return Text(f"unavailable: {model.speculation_reason}", WARN)
 
 
-def serving(view: View, now: datetime) -> list[Row]:
-    status, lately = view.status, view.minute
+def serving(seen: History, now: datetime) -> list[Row]:
+    status, lately = seen.status, seen.minute
     full = status.queue_capacity > 0 and status.queued_requests >= status.queue_capacity
     queued = f"{status.queued_requests} of {status.queue_capacity} queued"
     return [
-        Row("flag", _flag(status)),
-        Row("level", _level(status)),
+        ("flag", _flag(status)),
+        ("level", _level(status)),
         *_ladder(status.fallback, now),
-        Row("requests", Text.assemble(f"{status.active_requests} active, ", (queued, BAD if full else ""))),
-        Row("finished", _counted(sum(status.finished_requests.values()), lately.finished if lately else None, view)),
-        Row("failed", _failed(view, lately.failed if lately else None)),
-        Row("refused", _counted(status.refused_requests, lately.refused if lately else None, view, bad=True)),
-        Row("telemetry", Text("exporting", GOOD) if status.telemetry_exporting else Text("not exporting", DIM)),
+        ("requests", Text.assemble(f"{status.active_requests} active, ", (queued, BAD if full else ""))),
+        ("finished", _counted(sum(status.finished_requests.values()), lately.finished if lately else None, seen)),
+        ("failed", _failed(seen, lately.failed if lately else None)),
+        ("refused", _counted(status.refused_requests, lately.refused if lately else None, seen, bad=True)),
+        ("telemetry", Text("exporting", GOOD) if status.telemetry_exporting else Text("not exporting", DIM)),
     ]
 
 
-def essential(view: View, now: datetime) -> list[Row]:
+def essential(seen: History, now: datetime) -> list[Row]:
     """What comes first where there is no room for all."""
     drafted = [
-        Row(one.name, Text.assemble((one.minute, one.style), (f" in {period(view)}, {one.whole} in all", DIM)))
-        for one in speculation(view)
+        (one.name, Text.assemble((one.minute, one.style), (f" in {period(seen)}, {one.whole} in all", DIM)))
+        for one in speculation(seen)
         if one.name in ("accepted", "speed-up")
     ]
-    return [*drafted, *(row for row in (*serving(view, now), *machine(view)) if row.name in _ESSENTIAL)]
+    return [*drafted, *(row for row in (*serving(seen, now), *machine(seen)) if row[0] in _ESSENTIAL)]
 
 
-def transitions(view: View, now: datetime, *, short: bool = False) -> list[Row]:
+def transitions(seen: History, now: datetime, *, short: bool = False) -> list[Row]:
     """The latest first, by the time of day, or by their age where that is more than a day.
 
     Where they must be `short` the subject is left out: no variant is called as a level is.
     """
     today = "%H:%M" if short else "%H:%M:%S"
     made = []
-    for change in reversed(view.status.transitions):
+    for change in reversed(seen.status.transitions):
         at = change.at.ToDatetime(tzinfo=UTC).astimezone(now.tzinfo)
         what = Text.assemble(
             "" if short else f"{change.subject} ",
@@ -128,19 +124,19 @@ def transitions(view: View, now: datetime, *, short: bool = False) -> list[Row]:
             _why(change.cause),
         )
         age = now - at
-        made.append(Row(at.strftime(today) if age < _DAY else figures.span(int(age.total_seconds())), what))
+        made.append((at.strftime(today) if age < _DAY else figures.span(int(age.total_seconds())), what))
     return made
 
 
-def state(view: View) -> Text:
+def state(seen: History) -> Text:
     """What is served, and for how long."""
-    status = view.status
+    status = seen.status
     name = str(enum_name(pb.DaemonState.DESCRIPTOR, status.state))
     model = status.model
     served = f"{model.model} + {model.draft_model}" if model.draft_model else model.model
     return Text.assemble(
         (f"draftd {status.version}", "bold"),
-        f" at {view.target}  ",
+        f" at {seen.target}  ",
         (f"{name} for {figures.span(status.uptime.seconds)}", GOOD if name == "serving" else WARN),
         (f"  {served}" if served else "", DIM),
         (f"  {status.backend}" if status.backend else "", DIM),
@@ -157,14 +153,14 @@ def _why(text: str) -> tuple[str, str]:
     return (f" · {text}" if text else "", DIM)
 
 
-def _counted(whole: int, lately: int | None, view: View, *, bad: bool = False) -> Text:
+def _counted(whole: int, lately: int | None, seen: History, *, bad: bool = False) -> Text:
     style = "" if not bad else BAD if lately else WARN if whole else ""
-    return Text.assemble((str(whole), style), (f", {lately} in {period(view)}" if lately else "", DIM))
+    return Text.assemble((str(whole), style), (f", {lately} in {period(seen)}" if lately else "", DIM))
 
 
-def _failed(view: View, lately: int | None) -> Text:
-    status = view.status
-    shown = _counted(failures(status), lately, view, bad=True)
+def _failed(seen: History, lately: int | None) -> Text:
+    status = seen.status
+    shown = _counted(failures(status), lately, seen, bad=True)
     errors = (status.drafter_errors, "drafter"), (status.verifier_errors, "verifier")
     if told := ", ".join(f"{count} {what}" for count, what in errors if count):
         shown.append(f", errors: {told}", WARN)
@@ -193,31 +189,31 @@ def _ladder(state: pb.FallbackState, now: datetime) -> list[Row]:
     """What holds it, what asks for which level, and what comes next: each only where there is something to say."""
     made = []
     if held := ladder.held(state, now):
-        made.append(Row("held", Text(held, WARN)))
+        made.append(("held", Text(held, WARN)))
     if state.demands:
         lowest = min(state.demands, key=lambda one: (not one.hard, ladder.rank(one.level)))  # what is obeyed first
         others = f", {len(state.demands) - 1} more" if len(state.demands) > 1 else ""
         asked = (f"{lowest.signal} → {lowest.level}", BAD if lowest.hard else WARN)
-        made.append(Row("asked", Text.assemble(asked, others, _why(lowest.evidence))))
+        made.append(("asked", Text.assemble(asked, others, _why(lowest.evidence))))
     if (then := ladder.what_next(state, now)) and not held:
-        made.append(Row("next", Text(then)))
+        made.append(("next", Text(then)))
     return made
 
 
-def machine(view: View) -> list[Row]:
-    status, h = view.status, view.status.hardware
+def machine(seen: History) -> list[Row]:
+    status, h = seen.status, seen.status.hardware
     weights, cache = figures.size(status.weight_bytes), figures.size(status.kv_cache_bytes)
     busy = h.gpu_utilization if h.HasField("gpu_utilization") else None
     gpu = f"{figures.percent(busy)} busy, {_size(h, 'gpu_memory_bytes')}"
     mlx = f"{_size(h, 'mlx_active_bytes')}, cache {_size(h, 'mlx_cache_bytes')}, peak {_size(h, 'mlx_peak_bytes')}"
     return [
-        Row("headroom", _headroom(h)),
-        Row("pressure", _pressure(h)),
-        Row("MLX", Text(mlx if h.HasField("mlx_active_bytes") else NOTHING)),
-        Row("model", Text(f"{weights}, KV cache {cache}" if status.model.model else NOTHING)),  # none: it is loading
-        Row("GPU", Text(gpu if h.HasField("gpu_utilization") or h.HasField("gpu_memory_bytes") else NOTHING)),
-        Row("thermal", _thermal(h)),
-        Row("power", _power(h)),
+        ("headroom", _headroom(h)),
+        ("pressure", _pressure(h)),
+        ("MLX", Text(mlx if h.HasField("mlx_active_bytes") else NOTHING)),
+        ("model", Text(f"{weights}, KV cache {cache}" if status.model.model else NOTHING)),  # none: it is loading
+        ("GPU", Text(gpu if h.HasField("gpu_utilization") or h.HasField("gpu_memory_bytes") else NOTHING)),
+        ("thermal", _thermal(h)),
+        ("power", _power(h)),
     ]
 
 

@@ -9,11 +9,10 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -22,10 +21,20 @@ from draftd.acceptance.folder import RunError, RunFolder
 from draftd.acceptance.options import SweepOptions
 from draftd.acceptance.samples import Sample
 from draftd.acceptance.session import MOST_ERRORS, Advance, MeasurementStopped, Session, all_at_once, ask_for
-from draftd.acceptance.sweep import run as sweep_run
-from draftd.acceptance.sweep.plan import Key, NothingToMeasure, SweepPlan, measured, pending, plan_sweep, schedule
+from draftd.acceptance.sweep import plan as sweep_run
+from draftd.acceptance.sweep.plan import (
+    Heat,
+    Key,
+    NothingToMeasure,
+    SweepPlan,
+    measured,
+    pending,
+    plan_sweep,
+    run_sweep,
+    schedule,
+    sweep_complete,
+)
 from draftd.acceptance.sweep.result import Sweep
-from draftd.acceptance.sweep.run import Heat, run_sweep, sweep_complete
 from draftd.acceptance.ticks import Arm, Stage, Tick
 from draftd.client.client import DraftdClient
 from draftd.client.prompts import from_texts
@@ -63,29 +72,32 @@ def whole(daemon: Served, options: SweepOptions = SMALL) -> SweepPlan:
     return plan_sweep(options, daemon.client.model(), 8)
 
 
+class InHand(list[str]):
+    """Remembers all that was ever in it, and, by an empty text, when it left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.marks: list[str] = []
+
+    def append(self, arm: str) -> None:
+        self.marks.append(arm)
+        super().append(arm)
+
+    def remove(self, arm: str) -> None:
+        self.marks.append("")
+        super().remove(arm)
+
+
 Swept = tuple[Session, list[Advance], list[str]]
 
 
 @pytest.fixture(scope="module")
 def swept(daemon: Served, begin: BEGUN, tmp_path_factory: pytest.TempPathFactory) -> Swept:
-    """A sweep from its beginning to its end, what was said of its progress, and with which arms samples were marked."""
-    session, said, marks = begin(tmp_path_factory.mktemp("runs") / "run"), list[Advance](), list[str]()
-    sampling = sweep_run.sampling
-
-    @contextlib.contextmanager
-    def marked(*args: Any) -> Iterator[Callable[[str], None]]:
-        with sampling(*args) as mark:
-
-            def note(arm: str) -> None:
-                marks.append(arm)
-                mark(arm)
-
-            yield note
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweep_run, "sampling", marked)
-        run_sweep(session, SMALL, daemon.client.model(), said.append)
-    return session, said, marks
+    """A sweep from its beginning to its end, what was said of its progress, and which arms were in hand."""
+    in_hand, said = InHand(), list[Advance]()
+    session = replace(begin(tmp_path_factory.mktemp("runs") / "run"), in_hand=in_hand)
+    run_sweep(session, SMALL, daemon.client.model(), said.append)
+    return session, said, in_hand.marks
 
 
 class TestWhole:
@@ -182,7 +194,7 @@ class TestStopped:
         program = (
             "import sys; from pathlib import Path\n"
             "from draftd.acceptance.folder import RunFolder; from draftd.acceptance.session import Session\n"
-            "from draftd.acceptance.sweep.run import run_sweep; from draftd.client.client import DraftdClient\n"
+            "from draftd.acceptance.sweep.plan import run_sweep; from draftd.client.client import DraftdClient\n"
             "from tests.unit.acceptance.sweep.test_run import SMALL\n"
             "client = DraftdClient(sys.argv[1])\n"
             "run_sweep(Session(client, RunFolder.open(Path(sys.argv[2])), 1), SMALL, client.model(), print)\n"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from draftd.cli.top.rates import History, Snapshot, View
+from draftd.cli.top.rates import History, Snapshot
 from draftd.v1 import control_pb2 as pb
 from draftd.v1 import inference_pb2 as inference
 
@@ -67,12 +67,8 @@ def transition(at: datetime, subject: str, previous: str, current: str, cause: s
 
 def history(*statuses: pb.GetStatusResponse, seconds: float = 10.0, begin: float = 100.0) -> History:
     """Of these, `seconds` apart."""
-    made = History()
-    for number, found in enumerate(statuses):
-        made.add(Snapshot(begin + number * seconds, found))
+    first, *others = (Snapshot(begin + number * seconds, found) for number, found in enumerate(statuses))
+    made = History("127.0.0.1:50551", first)
+    for snapshot in others:
+        made.add(snapshot)
     return made
-
-
-def view(*statuses: pb.GetStatusResponse, seconds: float = 10.0) -> View:
-    """What is shown after these, `seconds` apart."""
-    return history(*statuses, seconds=seconds).view("127.0.0.1:50551")

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 from textual.pilot import Pilot
 
+from draftd.cli.top import rows
 from draftd.cli.top.app import Line, TopApp, pause, spark
 from draftd.client.client import DraftdClient
 from draftd.core import FallbackLevel
@@ -60,7 +61,7 @@ def live(client: FakeClient | None, *statuses: pb.GetStatusResponse, interval: f
     seconds = 10.0
     begun = time.monotonic() - seconds * (len(statuses) - 1)
     seen = history(*statuses, seconds=seconds, begin=begun)
-    return TopApp(cast(DraftdClient | None, client), seen, "127.0.0.1:50551", interval)
+    return TopApp(cast(DraftdClient | None, client), seen, interval)
 
 
 def shown(app: TopApp) -> list[str]:
@@ -373,7 +374,7 @@ async def test_an_error_of_its_own_ends_it_with_a_code(monkeypatch: pytest.Monke
 
     async def run() -> None:
         async with app.run_test() as pilot:
-            monkeypatch.setattr(app, "view", lambda: 1 / 0)
+            monkeypatch.setattr(rows, "state", lambda seen: 1 / 0)
             app.set_timer(0.01, app.draw)
             await pilot.pause(1.0)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from draftd.cli.top.rates import History, Snapshot, View, between, drafting
+from draftd.cli.top.rates import History, Snapshot, between, drafting
 from draftd.protocol import draft_counts
-from tests.unit.cli.top.snapshots import SECOND_RUN, counts, status
+from tests.unit.cli.top.snapshots import SECOND_RUN, counts, history, status
 
 
 def test_throughput_is_what_came_out_over_the_time_it_took() -> None:
@@ -77,28 +77,20 @@ def test_a_speedup_that_was_not_measured_is_not_known() -> None:
 
 
 def filled(seconds: int, per_second: int = 10) -> History:
-    history = History()
-    for second in range(seconds + 1):
-        history.add(Snapshot(float(second), status(second * per_second)))
-    return history
-
-
-def shown(history: History) -> View:
-    return history.view("127.0.0.1:50551")
+    return history(*(status(second * per_second) for second in range(seconds + 1)), seconds=1.0, begin=0.0)
 
 
 def test_after_one_snapshot_nothing_is_known_of_the_present() -> None:
-    found = shown(filled(0))
-    assert (found.now, found.minute, found.past) == (None, None, ())
+    found = filled(0)
+    assert (found.now, found.minute, list(found.past)) == (None, None, [])
 
 
 def test_the_window_is_a_minute_however_long_it_has_been_watched() -> None:
-    history = filled(200)
-    minute = shown(history).minute
+    found = filled(200)
+    minute = found.minute
     assert minute is not None
     assert (minute.seconds, minute.tokens_per_second) == (60.0, 10.0)
-    history.add(Snapshot(201.0, status(2_000 + 610)))
-    found = shown(history)
+    found.add(Snapshot(201.0, status(2_000 + 610)))
     assert found.now is not None
     assert found.minute is not None
     assert found.now.tokens_per_second == 610
@@ -106,34 +98,28 @@ def test_the_window_is_a_minute_however_long_it_has_been_watched() -> None:
 
 
 def test_where_looks_are_further_apart_than_the_window_the_last_two_are_compared() -> None:
-    history = History()
-    history.add(Snapshot(0.0, status(0)))
-    history.add(Snapshot(300.0, status(300)))
-    minute = shown(history).minute
+    minute = history(status(0), status(300), seconds=300.0).minute
     assert minute is not None
     assert minute.seconds == 300.0
 
 
 def test_a_daemon_started_anew_begins_a_new_window_and_the_curve_goes_on() -> None:
-    history = filled(20)
-    history.add(Snapshot(21.0, status(3, run=SECOND_RUN)))
-    found = shown(history)
+    found = filled(20)
+    found.add(Snapshot(21.0, status(3, run=SECOND_RUN)))
     assert (found.now, found.minute) == (None, None)
-    history.add(Snapshot(22.0, status(8, run=SECOND_RUN)))
-    found = shown(history)
+    found.add(Snapshot(22.0, status(8, run=SECOND_RUN)))
     assert found.minute is not None
     assert found.minute.tokens_per_second == 5.0
     assert [one is None for one in found.past] == [False] * 20 + [True, False]
 
 
 def test_while_the_daemon_is_silent_its_present_is_not_known() -> None:
-    history = filled(20)
-    history.gap()
-    found = shown(history)
+    found = filled(20)
+    found.gap()
     assert found.now is None
     assert found.minute is not None
     assert found.past[-1] is None
 
 
 def test_the_curve_is_bounded() -> None:
-    assert len(shown(filled(2_000)).past) == 400
+    assert len(filled(2_000).past) == 400

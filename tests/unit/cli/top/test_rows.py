@@ -10,14 +10,14 @@ from rich.text import Text
 
 from draftd.cli.commands.top import fields
 from draftd.cli.top import rows
-from draftd.cli.top.rates import View
+from draftd.cli.top.rates import History
 from draftd.core import FallbackLevel
 from draftd.fallback.ladder import Cause, Hold, Signal
 from draftd.fronts.grpc import reply
 from draftd.v1 import control_pb2 as pb
 from draftd.v1 import inference_pb2 as inference
 from tests.fallback import fallback_state
-from tests.unit.cli.top.snapshots import NOON, SECOND_RUN, counts, status, transition, view
+from tests.unit.cli.top.snapshots import NOON, SECOND_RUN, counts, history, status, transition
 
 SIGNALS = (
     Signal(Cause.ALERT, FallbackLevel.SHORT_BLOCK, "DraftdAcceptanceDrift"),
@@ -25,18 +25,18 @@ SIGNALS = (
 )
 
 
-def said(shown: View) -> dict[str, str]:
+def said(shown: History) -> dict[str, str]:
     """Every line by its name, the header by none."""
     return {"": rows.state(shown).plain} | {name: str(value) for name, value in fields(shown, NOON)}
 
 
-def stepped_down(**more: Any) -> View:
+def stepped_down(**more: Any) -> History:
     state = reply.fallback(fallback_state(position=1, since=NOON.timestamp() - 60, **more))
-    return view(status(level="short_block", level_cause="acceptance fell", fallback=state))
+    return history(status(level="short_block", level_cause="acceptance fell", fallback=state))
 
 
 def test_of_an_idle_daemon_nothing_is_claimed() -> None:
-    found = said(view(status()))
+    found = said(history(status()))
     assert found["tokens/s"].startswith("–")
     for name in ("headroom", "MLX", "GPU", "thermal", "accepted", "tokens a draft", "speed-up"):
         assert "–" in found[name]
@@ -58,25 +58,25 @@ def test_of_an_idle_daemon_nothing_is_claimed() -> None:
     ],
 )
 def test_a_figure_known_by_half_shows_that_half(hardware: pb.Hardware, row: str, text: str) -> None:
-    assert said(view(status(hardware=hardware)))[row] == text
+    assert said(history(status(hardware=hardware)))[row] == text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.2, "0 over 0.2 s"), (1.0, "0 over 1 s"), (54.0, "0 over 54 s"), (60.0, "0 over a minute")]
 )
 def test_a_window_shorter_than_a_minute_says_so(seconds: float, text: str) -> None:
-    assert said(view(status(), status(), seconds=seconds))["tokens/s"] == text
+    assert said(history(status(), status(), seconds=seconds))["tokens/s"] == text
 
 
 def test_while_the_model_is_loading_its_size_is_unknown() -> None:
-    found = said(view(status(state=pb.DAEMON_STATE_LOADING, model=inference.GetModelResponse())))
+    found = said(history(status(state=pb.DAEMON_STATE_LOADING, model=inference.GetModelResponse())))
     assert found["model"] == "–"
     assert "loading for" in found[""]
 
 
 def test_after_a_restart_the_present_is_unknown() -> None:
     made = counts(100, 400, 200, break_even=150.0)
-    found = said(view(status(1_000, made), status(10, run=SECOND_RUN)))
+    found = said(history(status(1_000, made), status(10, run=SECOND_RUN)))
     assert found["tokens/s"].startswith("–")
 
 
@@ -94,11 +94,11 @@ def test_a_lost_daemon_is_said_with_what_is_done(retry: float | None, text: str)
     ],
 )
 def test_what_is_out_of_the_ordinary_is_said(fields: dict[str, Any], row: str, text: str) -> None:
-    assert said(view(status(**fields)))[row] == text
+    assert said(history(status(**fields)))[row] == text
 
 
 def test_why_there_is_no_speculation_is_said() -> None:
-    shown = view(status(model=inference.GetModelResponse(model="m", speculation_reason="no rollback")))
+    shown = history(status(model=inference.GetModelResponse(model="m", speculation_reason="no rollback")))
     assert str(rows.unavailable(shown)) == "unavailable: no rollback"
 
 
@@ -107,9 +107,9 @@ def test_older_transitions_have_an_age_and_the_latest_is_first() -> None:
         transition(NOON - timedelta(days=2), "flag", "on", "off", "its file was edited"),
         transition(NOON - timedelta(minutes=3), "level", "full", "short_block", "acceptance fell"),
     ]
-    latest, older = rows.transitions(view(status(transitions=changes)), NOON)
-    assert (latest.name, latest.value.plain) == ("11:57:00", "level full → short_block · acceptance fell")
-    assert (older.name, older.value.plain) == ("2 d", "flag on → off · its file was edited")
+    latest, older = rows.transitions(history(status(transitions=changes)), NOON)
+    assert (latest[0], latest[1].plain) == ("11:57:00", "level full → short_block · acceptance fell")
+    assert (older[0], older[1].plain) == ("2 d", "flag on → off · its file was edited")
 
 
 def test_a_hold_and_what_asks_are_shown() -> None:
@@ -122,11 +122,11 @@ def test_a_hold_and_what_asks_are_shown() -> None:
 
 
 def test_at_the_top_the_ladder_takes_no_room() -> None:
-    plain = [row.name for row in rows.serving(view(status()), NOON)]
-    assert [row.name for row in rows.serving(view(status(fallback=reply.fallback(fallback_state()))), NOON)] == plain
+    plain = [name for name, _ in rows.serving(history(status()), NOON)]
+    assert [name for name, _ in rows.serving(history(status(fallback=reply.fallback(fallback_state()))), NOON)] == plain
 
 
-def style(shown: View, words: str) -> str:
+def style(shown: History, words: str) -> str:
     """How these words are drawn, wherever they are first."""
     values = [rows.state(shown), *(value for _, value in fields(shown, NOON) if isinstance(value, Text))]
     text = next(value for value in values if words in value.plain)
@@ -153,17 +153,17 @@ def style(shown: View, words: str) -> str:
     ],
 )
 def test_what_matters_stands_out(fields: dict[str, Any], words: str, wanted: str) -> None:
-    assert style(view(status(**fields)), words) == wanted
+    assert style(history(status(**fields)), words) == wanted
 
 
 def test_a_speed_up_below_one_is_bad_and_above_it_is_good() -> None:
     for break_even, wanted in ((300.0, "bold red"), (50.0, "green")):
-        made = rows.speculation(view(status(), status(1, counts(100, 400, 100, break_even=break_even))))
+        made = rows.speculation(history(status(), status(1, counts(100, 400, 100, break_even=break_even))))
         assert next(row for row in made if row.name == "speed-up").style == wanted
 
 
 def test_a_refusal_of_this_minute_is_bad_and_an_old_one_is_not() -> None:
     old, new = status(refused_requests=2), status(refused_requests=3)
     for after, wanted in ((old, "yellow"), (new, "bold red")):
-        refused = next(row.value for row in rows.serving(view(old, after), NOON) if row.name == "refused")
+        refused = dict(rows.serving(history(old, after), NOON))["refused"]
         assert str(refused.spans[0].style) == wanted

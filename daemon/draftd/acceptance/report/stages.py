@@ -1,16 +1,20 @@
-"""The report's charts of a sweep, and the figures that are worked out for it alone."""
+"""The report's charts of a sweep and of a soak, and the figures that are worked out for it alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from statistics import median
+from typing import Any
 
 import numpy as np
 
 from draftd.acceptance.cost import Costs, alpha_of, measured_costs, speedup
 from draftd.acceptance.report.charts import SERIES, Chart, Line, lines, ranges
 from draftd.acceptance.report.figures import figure, name, share
+from draftd.acceptance.samples import Sample
+from draftd.acceptance.soak import Window, soak_parts
 from draftd.acceptance.statistics import Interval, quantile
 from draftd.acceptance.summary import against, counted, measure, select
 from draftd.acceptance.sweep.result import Knee, Sweep
@@ -21,6 +25,8 @@ Curves = Mapping[Arm, Mapping[int, Interval]]
 _INTERVAL = "median, with 95 % interval"
 _STEP = "tokens drafted a step"
 _COMPARED = ("decode_tokens_per_second", "time_to_first_token", "inter_token_p95", "acceptance", "end_to_end")
+LEAST_ACCEPTED = 0.40
+"""Below it drafts are mostly waste; the shipped spec's line."""
 PARTS = {"queue": "fourth", "prefill": "third", "decode": "speculative", "network": "second"}
 
 
@@ -32,49 +38,31 @@ def length_charts(sweep: Sweep, knee: Knee | None) -> Iterator[Chart]:
     accepted = sweep.curve("acceptance")
     if not accepted:
         return
-    yield _throughput(sweep, knee)
-    first = Line.of("the first of a block", "third", sweep.curve("acceptance_at_position_0"), 100)
-    series, ticks = [Line.of("accepted / drafted", "speculative", accepted, 100), first], sorted(accepted)
-    yield lines("acceptance", series, across=_STEP, up="% of drafted tokens", xticks=ticks, top=100)
-    curve = sweep.curve("mean_accepted_length")
-    at = sorted(curve)
-    all_accepted = Line("all accepted", "quiet", at, [k + 1 for k in at], marks="dashed")
-    series = [Line.of(_INTERVAL, "speculative", curve), all_accepted]
-    yield lines("yielded", series, across=_STEP, up="tokens", xticks=at)
-    yield _positions(sweep)
-
-
-def _throughput(sweep: Sweep, knee: Knee | None) -> Chart:
     curve = sweep.curve("decode_tokens_per_second")
     plain, series = curve.get(0), [Line.of(_INTERVAL, "speculative", curve)]
     if knee is not None and (at := curve.get(knee.block_length)) is not None:
         label = f"the knee: {knee.block_length}"
         series.append(Line(label, "second", [knee.block_length], [at.estimate], marks="ring"))
-    return lines(
-        "throughput",
-        series,
-        across=_STEP,
-        up="tokens/s",
-        xticks=sorted(curve),
-        top=max(one.high for one in curve.values()) * 1.08,
-        level=None if plain is None else (plain.estimate, "autoregressive", "autoregressive"),
-        band=plain,
-    )
+    level = None if plain is None else (plain.estimate, "autoregressive", "autoregressive")
+    step: dict[str, Any] = {"across": _STEP, "xticks": sorted(curve)}
+    top = max(one.high for one in curve.values()) * 1.08
+    yield lines("throughput", series, up="tokens/s", top=top, level=level, band=plain, **step)
+    first = Line.of("the first of a block", "third", sweep.curve("acceptance_at_position_0"), 100)
+    series, step["xticks"] = [Line.of("accepted / drafted", "speculative", accepted, 100), first], sorted(accepted)
+    yield lines("acceptance", series, up="% of drafted tokens", top=100, **step)
+    curve = sweep.curve("mean_accepted_length")
+    lengths = step["xticks"] = sorted(curve)
+    all_accepted = Line("all accepted", "quiet", lengths, [k + 1 for k in lengths], marks="dashed")
+    yield lines("yielded", [Line.of(_INTERVAL, "speculative", curve), all_accepted], up="tokens", **step)
+    shares = {k: sweep.summaries[sweep.by_length[k]].acceptance_per_position for k in _inks(sweep)}
+    series = [Line.through(f"blocks of {k}", ink, enumerate(shares[k], 1), 100) for k, ink in _inks(sweep).items()]
+    ticks = range(1, max(map(len, shares.values())) + 1)
+    yield lines("positions", series, across="position in the block", up="% of drafted tokens", xticks=ticks, top=100)
 
 
 def _inks(sweep: Sweep) -> dict[int, str]:
     """A block length has one colour and shape on the whole page; the fifth and later ones have none."""
     return dict(zip((k for k in sweep.by_length if k), SERIES[1:], strict=False))
-
-
-def _positions(sweep: Sweep) -> Chart:
-    shares = {k: sweep.summaries[arm].acceptance_per_position for k, arm in sweep.by_length.items()}
-    series = []
-    for k, ink in _inks(sweep).items():
-        known = [(at, value * 100) for at, value in enumerate(shares[k], 1) if value is not None]
-        series.append(Line(f"blocks of {k}", ink, [at for at, _ in known], [value for _, value in known]))
-    ticks = range(1, max(len(shares[k]) for k in _inks(sweep)) + 1)
-    return lines("positions", series, across="position in the block", up="% of drafted tokens", xticks=ticks, top=100)
 
 
 # what speculation is worth
@@ -173,34 +161,23 @@ def same_texts(sweep: Sweep, arm: Arm) -> tuple[int, int]:
 
 def latency_charts(sweep: Sweep, candidate: Arm) -> Iterator[Chart]:
     """The whole distribution over all tokens, since a median hides what a reader feels."""
+    shares = np.linspace(0, 1, 300)
     for what, gaps in (("tokens", inter_token), ("chunks", inter_chunk)):
         arms = (candidate, candidate.baseline)
         times = {arm: list(chain.from_iterable(gaps(tick) for tick in sweep.of(arm))) for arm in arms}
-        if all(times.values()):
-            yield _distribution(what, times)
-
-
-def _distribution(id_: str, times: Mapping[Arm, Sequence[float]]) -> Chart:
-    shares = np.linspace(0, 1, 300)
-    series, told = [], []
-    for arm, found in times.items():
-        ink, marks = ("speculative", "plain") if arm.speculative else ("autoregressive", "broken")
-        at = (np.quantile(found, shares) * 1000).tolist()
-        series.append(Line(name(arm), ink, at, (shares * 100).tolist(), marks=marks))
-        within = (f"{share(q)} within {figure(float(np.quantile(found, q)) * 1000)} ms" for q in (0.5, 0.95, 0.99))
-        told.append(f"{name(arm)}: {', '.join(within)}")
-    return lines(
-        id_,
-        series,
-        across="ms, or less",
-        up=f"% of {id_}",
-        told="; ".join(told),
-        yticks=(0, 25, 50, 75, 95),
-        top=100,
+        if not all(times.values()):
+            continue
+        series, told = [], []
+        for arm, found in times.items():
+            ink, marks = ("speculative", "plain") if arm.speculative else ("autoregressive", "broken")
+            at = (np.quantile(found, shares) * 1000).tolist()
+            series.append(Line(name(arm), ink, at, (shares * 100).tolist(), marks=marks))
+            within = (f"{share(q)} within {figure(float(np.quantile(found, q)) * 1000)} ms" for q in (0.5, 0.95, 0.99))
+            told.append(f"{name(arm)}: {', '.join(within)}")
         # What lies beyond is left to the table.
-        xlim=(0, max(float(np.quantile(found, 0.995)) for found in times.values()) * 1030),
-        level=(95, "95 %", "quiet"),
-    )
+        longest = max(float(np.quantile(found, 0.995)) for found in times.values()) * 1030
+        axis: dict[str, Any] = {"yticks": (0, 25, 50, 75, 95), "xlim": (0, longest), "level": (95, "95 %", "quiet")}
+        yield lines(what, series, across="ms, or less", up=f"% of {what}", told="; ".join(told), top=100, **axis)
 
 
 def median_chunk(ticks: Sequence[Tick]) -> float | None:
@@ -289,3 +266,58 @@ def change_charts(found: Mapping[Arm, Mapping[str, Interval]], other: str) -> It
         if rows:
             unit, level = f"× {other}", (1.0, "no change")
             yield ranges(f"against-{metric}", rows, {"this run": "speculative"}, unit=unit, level=level)
+
+
+# a soak, minute by minute
+
+
+def soak_charts(ticks: Sequence[Tick], samples: Sequence[Sample], windows: Sequence[Window]) -> Iterator[Chart]:
+    """Of what could be read. What came between two sessions is left out, as the windows leave it."""
+    readings = _readings(ticks, samples)
+    minutes = max(((one.start + one.seconds) / 60 for one in windows), default=None)
+
+    def read(label: str, ink: str, what: Callable[[Sample], float | None], scale: float = 1.0) -> list[Line]:
+        return kept(Line.through(label, ink, [(at, what(one)) for at, one in readings], scale, "plain"))
+
+    def window(label: str, ink: str, what: Callable[[Window], float | None], scale: float = 1.0) -> list[Line]:
+        middles = [((one.start + one.seconds / 2) / 60, what(one)) for one in windows]
+        return kept(Line.through(label, ink, middles, scale))
+
+    def kept(line: Line) -> list[Line]:
+        return [line] if len(line.ys) else []
+
+    def chart(id_: str, series: Sequence[Line], unit: str, **more: Any) -> Iterator[Chart]:
+        if series:
+            yield lines(id_, series, across="minutes of the soak", up=unit, xlim=(0, minutes), **more)
+
+    used = read("the daemon’s process", "speculative", lambda one: one.resident, 1e-9)
+    yield from chart("memory", used + read("MLX with its cache", "second", lambda one: one.mlx, 1e-9), "GB")
+    free = read("free above the floor", "speculative", lambda one: one.headroom, 1e-9)
+    yield from chart("headroom", free, "GB", level=(0.0, "the floor", "bad"))
+    if accepted := window("accepted / drafted", "speculative", lambda one: one.acceptance if one.enough else None, 100):
+        accepted += window("α, accepted / reached", "third", lambda one: one.alpha if one.enough else None, 100)
+    level = LEAST_ACCEPTED * 100, share(LEAST_ACCEPTED), "bad"
+    yield from chart("soak-acceptance", accepted, "% of drafted tokens", level=level, top=100)
+    rate = window("all streams together", "speculative", lambda one: one.tokens_per_second)
+    yield from chart("soak-throughput", rate, "tokens/s")
+    if slow := window("p95", "speculative", lambda one: one.inter_token_p95, 1000):
+        slow += window("p50", "third", lambda one: one.inter_token_p50, 1000)
+    yield from chart("soak-latency", slow, "ms")
+    heat = read("hottest sensor", "second", lambda one: one.temperature)
+    yield from chart("heat", heat, "°C", bottom=30.0, top=100.0)
+
+
+def ends(values: Sequence[float]) -> tuple[float, float]:
+    """The medians of the first and of the last tenth."""
+    tenth = max(1, len(values) // 10)
+    return median(values[:tenth]), median(values[-tenth:])
+
+
+def _readings(ticks: Sequence[Tick], samples: Sequence[Sample]) -> list[tuple[float, Sample]]:
+    """Those that were taken while requests were under way, with the minute of the soak."""
+    found, before = [], 0.0
+    for part in soak_parts(ticks, samples):
+        there = [one for one in part.samples if part.began <= one.elapsed <= part.ended]
+        found += [((before + one.elapsed - part.began) / 60, one) for one in there]
+        before += part.seconds
+    return found

@@ -1,0 +1,13 @@
+"""What is asked is what is sent."""
+
+from __future__ import annotations
+
+import inspect
+
+from draftd.client.client import Ask, DraftdClient
+
+
+def test_a_question_has_the_fields_that_a_client_takes() -> None:
+    taken = dict(inspect.signature(DraftdClient.generate).parameters)
+    del taken["self"], taken["timeout"]
+    assert set(vars(Ask())) == set(taken)
