@@ -36,7 +36,8 @@ _SPEED_DRIFT = 0.1**2  # variance that a second of decoding adds to the machine 
 _JUMP = 0.1**2  # and that a step adds that is far off, where several in a row were
 _IN_A_ROW = 4
 _DRIFT = 0.03**2 / 60  # variance that a second adds to the offsets
-_UNKNOWN, _UNMEASURED, _MEASURED, _DEPTH = 2.0**2, 0.3**2, 0.12**2, 0.05**2  # variances to begin with
+_UNKNOWN, _UNMEASURED, _MEASURED = 2.0**2, 0.3**2, 0.12**2  # variances to begin with
+_DEPTH, _INTERPOLATED = 0.05**2, 0.08**2  # of a depth's own: it was measured at this batch size, or was not
 _GUESSED = 0.2**2  # from this variance on a cost is a guess, which nothing can be far from
 _REGIME = math.log(1.25)  # a machine speed that moved by this much may have moved depths unlike each other
 _REGIME_VARIANCE = 0.05**2
@@ -72,9 +73,10 @@ class _Curve:
 
     __slots__ = ("base", "depths", "factors", "offset", "slope")
 
-    def __init__(self, base: list[float], slope: list[float], offset: _Offset) -> None:
+    def __init__(self, base: list[float], slope: list[float], offset: _Offset, variances: Sequence[float] = ()) -> None:
+        """`variances`: of each depth's own offset to begin with."""
         self.base, self.slope, self.offset = base, slope, offset
-        self.depths = [_Offset(variance=_DEPTH) for _ in base]
+        self.depths = [_Offset(variance=variance) for variance in variances or [_DEPTH] * len(base)]
         self.factors = [1.0] * len(base)
         self.refresh()
 
@@ -106,12 +108,11 @@ class StepCosts:
     def drafted(
         self, drafter: DrafterName, batch: int, deepest: int, context: int = 0, sampled: bool = False
     ) -> list[float]:
-        """Seconds of a step by depth, the deepest sequence's: 0, a plain one, to `deepest`. Never falls from 1 on."""
-        curve = self._curve(drafter, batch, sampled)
-        held, speed = batch * (context - self.prices.context), math.exp(self._speed.value)
-        costs = zip(curve.base[:deepest], curve.slope, curve.factors, strict=False)
-        rising = accumulate(((base + slope * held) * factor * speed for base, slope, factor in costs), max)
-        return [self.plain(batch, context, sampled), *rising]
+        """Seconds of a step by depth, the deepest sequence's: 0, a plain one, to `deepest`. None costs less than that;
+        but a deeper one may cost less than another: a product of 16 rows can take half as long as one of 12."""
+        curve, plain = self._curve(drafter, batch, sampled), self.plain(batch, context, sampled)
+        costs = (self._cost(curve, at, batch, context) for at in range(min(deepest, len(curve.base))))
+        return [plain, *(max(plain, cost) for cost in costs)]
 
     def uncertainty(self, drafter: DrafterName, batch: int, depth: int, sampled: bool = False) -> float:
         """Standard deviation of the logarithm of what a speculative step costs relative to a plain one."""
@@ -272,6 +273,7 @@ class StepCosts:
         known = next((kind for kind in (drafter, *BUILT_IN_DRAFTERS) if prices.drafted.get(kind)), None)
         if known is None:
             base = [plain * (1 + _GUESS_STEP * depth) for depth in range(1, DEEPEST + 1)]
+            measured = set(range(1, DEEPEST + 1))  # what is guessed is unsure for all depths together
         else:
             found, points, verified = prices.drafted[known], {0: plain}, _by_positions(prices)
             for depth in sorted({depth for _, depth in found}):
@@ -280,20 +282,17 @@ class StepCosts:
                 if (largest := max(sizes)) < batch:  # more to verify, in one sequence or in several
                     wide, narrow = (_between(verified, n * (depth + 1), beyond=True) for n in (batch, largest))
                     points[depth] += wide - narrow
-            rising = _rising(points)
-            base = [_between(rising, depth, beyond=True) for depth in range(1, DEEPEST + 1)]
+            base = [_between(points, depth, beyond=True) for depth in range(1, DEEPEST + 1)]
+            measured = {depth for size, depth in found if size == batch}
         variance = _MEASURED if known == drafter else _UNMEASURED
-        return _Curve(base, growth[1:], _Offset(variance=variance, seen=self._seconds))
+        depths = [_DEPTH if depth in measured else _INTERPOLATED for depth in range(1, DEEPEST + 1)]
+        return _Curve(base, growth[1:], _Offset(variance=variance, seen=self._seconds), depths)
 
 
 def _by_positions(prices: Prices) -> dict[int, float]:
     """Seconds of a forward by the positions that it computes, of all sequences together; never falls."""
     found = {size * (depth + 1): s for (size, depth), s in prices.drafted.get(PROMPT_LOOKUP, {}).items()}
-    return _rising(dict(sorted((found | dict(prices.plain)).items())))
-
-
-def _rising(points: Mapping[int, float]) -> dict[int, float]:
-    """Each no less than the one before it."""
+    points = dict(sorted((found | dict(prices.plain)).items()))
     return dict(zip(points, accumulate(points.values(), max), strict=True))
 
 
@@ -308,7 +307,8 @@ def _between(points: Mapping[int, float], at: float, beyond: bool = False) -> fl
     known = sorted(points)
     for low, high in pairwise(known):
         if low < at < high or (beyond and high == known[-1] and at > high):
-            return points[low] + (at - low) / (high - low) * (points[high] - points[low])
+            slope = (points[high] - points[low]) / (high - low)
+            return points[low] + (at - low) * slope if at < high else points[high] + (at - high) * max(0.0, slope)
     return points[known[0] if at < known[0] else known[-1]]
 
 
