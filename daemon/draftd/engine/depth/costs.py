@@ -137,10 +137,12 @@ class StepCosts:
     ) -> None:
         """A step took `seconds`, in which `replayed` positions were computed besides the last token and its draft. A
         plain one (drafter None, depth 0) tells only where it was pipelined."""
-        curve, at = self._curve(drafter, batch, sampled), _index(depth)
+        curve = self._curve(drafter, batch, sampled)
         cost = self._expected(drafter, batch, depth, context, sampled, replayed)
         surprise = math.log(max(seconds, 1e-9) / cost)
-        speed, offset, own = self._speed, curve.offset, curve.depths[at]
+        # Beside replayed positions a step tells what verifying so many costs, and not what its depth does.
+        own_curve = self._curve(PROMPT_LOOKUP, batch, sampled) if replayed else curve
+        speed, offset, own = self._speed, curve.offset, own_curve.depths[_index(depth + replayed)]
         if speed.variance < _UNKNOWN and offset.variance < _GUESSED:
             speed.variance += self._jump(surprise)
             surprise = min(max(surprise, -_CLAMP), _CLAMP)
@@ -156,6 +158,7 @@ class StepCosts:
             part.value += gain * surprise
             part.variance *= 1 - gain
         curve.refresh()
+        own_curve.refresh()
         self.measured = self.measured or drafter is None
         if abs(speed.value - self._regime) > _REGIME:
             self._regime = speed.value
@@ -246,7 +249,7 @@ class StepCosts:
             return cost
         curve = self._curve(PROMPT_LOOKUP, batch, sampled)
         wide, narrow = (self._cost(curve, _index(one), batch, context) for one in (depth + replayed, depth))
-        return cost + max(0.0, wide - narrow)
+        return max(cost + wide - narrow, self.plain(batch, context, sampled))
 
     def _curve(self, drafter: DrafterName | None, batch: int, sampled: bool) -> _Curve:
         key = (drafter, batch, sampled)
@@ -382,12 +385,14 @@ class Estimate:
         verified = self.lookup_seconds[width]
         drafted = (self.draft_seconds[width] - verified) * steps / width if steps else 0.0
         if self.replays and width:
-            verified = _between(dict(enumerate(self.lookup_seconds)), width + self.replayed(depth, lookup)[0])
+            last, wider = len(self.lookup_seconds) - 1, self.replayed(depth, lookup)[0]
+            verified = sum(p * self.lookup_seconds[min(width + n, last)] for n, p in enumerate(wider))
         return verified + drafted
 
-    def replayed(self, depth: int, lookup: int) -> tuple[float, float]:
-        """Expected of a step, where every one drafts so: by how many positions the widest sequence is wider than its
-        draft, and how many tokens are missed by sequences that draft nothing, because they have too many to replay.
+    def replayed(self, depth: int, lookup: int) -> tuple[list[float], float]:
+        """Expected of a step, where every one drafts so: the probabilities that the widest sequence is wider than its
+        draft by n positions, n from 0 on, and how many tokens are missed by sequences that draft nothing, because they
+        have too many to replay.
 
         A draft with a rejected token adds one more than were accepted, here always the mean of that; one of which all
         are accepted ends it, and so does a step without a draft. The number of rejections since is then geometrically
@@ -408,7 +413,7 @@ class Estimate:
                 for n, p in enumerate(under)
             ]
             missed += last * sum(reached[1:])
-        return sum(1 - p for p in under), missed
+        return [more - less for less, more in pairwise([0.0, *under, 1.0])], missed
 
     def tokens(self, drafting: Sequence[Candidate], depth: int) -> float:
         """Expected where only these draft, so deep."""
