@@ -127,11 +127,9 @@ class ModelFolder:
         label = _label(local, {"target", "draft", "model"}) if local.is_dir() else self._path
         return label if self._adapter is None else f"{label}+{_label(self._adapter, {'adapter', 'adapters'})}"
 
-    def files(self, *, noted: bool = True) -> ModelFiles:
-        """Its files as they are now, or only where they lie."""
-        if noted:
-            return ModelFiles.noted(self._folder, self._adapter)
-        return ModelFiles(self._folder, adapter=self._adapter)
+    def files(self) -> ModelFiles:
+        """Its files as they are now."""
+        return ModelFiles.noted(self._folder, self._adapter)
 
     def check(self) -> None:
         """Looks at its files; reads no weights. Raises ModelLoadError with what is wrong, and what to do."""

@@ -22,7 +22,7 @@ from draftd.cli import capabilities, options, output
 from draftd.cli.figures import size
 from draftd.cli.state import paths_of, quiet_transformers
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DrafterName
-from draftd.engine.drafters.loaded import OTHER_DRAFT, HeldDraft, mismatch, weight_bytes
+from draftd.engine.drafters.loaded import OTHER_DRAFT, DraftSource, mismatch, weight_bytes
 from draftd.engine.pair import assemble, context_length_of
 from draftd.errors import ConfigError, ModelLoadError, in_one_line
 from draftd.fallback.alerts.connections import listening_socket
@@ -204,7 +204,7 @@ def foresee(
         backend="",
         prompt_lookup=settings.model.prompt_lookup,
         refused=refused,
-        sources={LIGHT_DRAFT_MODEL: HeldDraft(light.model)} if light else {},
+        sources={LIGHT_DRAFT_MODEL: DraftSource("light draft", lambda: light.model)} if light else {},
         architecture=target.config["model_type"],
         left_out=not_served(target.config),
     )

@@ -4,9 +4,9 @@ Imports no MLX: models are opened here before anything else needs it."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from draftd.core import DRAFT_MODEL, DrafterName
 from draftd.engine.drafters.registry import Needs, Provided
@@ -27,56 +27,32 @@ class Unfit(ModelLoadError):
     """A draft that can be loaded, and does not go with the target."""
 
 
-class DraftSource(Protocol):
-    """Called on the engine thread."""
+@dataclass(frozen=True, slots=True)
+class DraftSource:
+    """Where a draft is had from, called on the engine thread. `name`: as errors call it. `open` gives a model whose
+    weights may not have been read yet; it raises ModelLoadError, or Unfit. `files`: as they are now; None of a model
+    that was made in memory, which letting go frees nothing of."""
 
-    @property
-    def name(self) -> str:
-        """As errors call it."""
-
-    def files(self) -> ModelFiles | None:
-        """As they are now; None where there are none."""
-
-    def open(self) -> Any:
-        """A model whose weights may not have been read yet. Raises ModelLoadError, or Unfit."""
+    name: str
+    open: Callable[[], Any]
+    files: Callable[[], ModelFiles | None] = lambda: None
 
 
-class DraftFolder:
-    """A folder or hub id. What opens fits the target: the same tokens by id."""
+def in_folder(folder: ModelFolder, target_tokenizer: Any) -> DraftSource:
+    """What opens fits the target: the same tokens by id. The tokenizer is mlx-lm's."""
+    fitting = ""  # digest of the tokenizer that was last found to be the target's
 
-    def __init__(self, folder: ModelFolder, target_tokenizer: Any) -> None:
-        """The tokenizer is mlx-lm's."""
-        self._folder, self._target = folder, target_tokenizer
-        self._checked = ""  # digest of the tokenizer that was last found to be the target's
-        self.name, self.label = folder.called, folder.name
-
-    def files(self, *, noted: bool = True) -> ModelFiles:
-        """As they are now, or only where they lie."""
-        return self._folder.files(noted=noted)
-
-    def open(self) -> Any:
-        model, config = self._folder.open()
-        digest = self._folder.tokenizer_digest()
-        if digest != self._checked:
-            if complaint := mismatch(self._target, self._folder.tokenizer(config)):
+    def opened() -> Any:
+        nonlocal fitting
+        model, config = folder.open()
+        digest = folder.tokenizer_digest()
+        if digest != fitting:
+            if complaint := mismatch(target_tokenizer, folder.tokenizer(config)):
                 raise Unfit(complaint, OTHER_DRAFT)
-            self._checked = digest
+            fitting = digest
         return model
 
-
-class HeldDraft:
-    """A model made in memory: there is nowhere else to have it from, and letting it go frees nothing."""
-
-    name = "draft model"
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-
-    def files(self) -> None:
-        return None
-
-    def open(self) -> Any:
-        return self._model
+    return DraftSource(folder.called, opened, folder.files)
 
 
 def parameters(model: Any) -> list[Any]:
