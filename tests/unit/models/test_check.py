@@ -273,5 +273,5 @@ def test_the_reason_of_a_refused_draft_is_without_its_cure(folder: Path, nano_pa
     change_tokenizer(folder)
     info = load_models(nano_pair.draft, str(folder), progress=lambda line: None).info
     assert DRAFT_MODEL not in info.drafters
-    assert info.speculation_reason == "the draft's tokenizer is not the target's (2 of 4096 tokens differ)"
-    assert info.speculation(4) == f"up to 4 draft tokens at a time from prompt_lookup; {info.speculation_reason}"
+    assert info.why_no(DRAFT_MODEL) == "the draft's tokenizer is not the target's (2 of 4096 tokens differ)"
+    assert info.speculation(4) == f"up to 4 draft tokens at a time from prompt_lookup; {info.why_no(DRAFT_MODEL)}"

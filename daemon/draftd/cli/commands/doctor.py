@@ -232,7 +232,7 @@ def foresee(
     ]
     reasons = {f"drafter {name}": why for name, why in info.refused_drafters.items()}
     if not info.speculation_available:
-        reasons["mode SPECULATIVE"] = info.speculation_reason
+        reasons["mode SPECULATIVE"] = info.why_no(DRAFT_MODEL)
     if not engine.prefix_cache_bytes:
         reasons["prefix reuse"] = "engine.prefix_cache_bytes is 0"
     if not chat:
