@@ -62,18 +62,7 @@ def assemble_engine(
     prefix = PrefixCache(limits.prefix_cache_bytes)
     drafters = Drafters(models, prefix)
     layout, limit, info = cache_limit(models, limits)
-
-    def available() -> int | None:
-        free = limits.available()
-        return None if free is None else free + prefix.bytes
-
-    admission = Admission(
-        layout,
-        limit,
-        headroom=limits.headroom,
-        shed=lambda wanted: prefix.shed(max(0, prefix.bytes - wanted)),
-        available=available,
-    )
+    admission = Admission(layout, limit, limits, prefix)
     models = replace(models, draft=None, sources={}, info=info)
     target = models.target
     compile_ahead()
