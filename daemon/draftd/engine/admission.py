@@ -41,15 +41,11 @@ class Layout:
         return max(0, bisect_right(lengths, limit, key=lambda n: self.held([n])) - 1) if limit else self.context_length
 
 
-def derived(layout: Layout, headroom: int | None, memory: int | None) -> int:
+def derived(layout: Layout, headroom: int | None, memory: int) -> int:
     """The limit where the settings name none: a share of the headroom when the model has been loaded, or else of the
-    machine's memory; but as much as a text as long as the context needs, where that is not too much either. 0, no
-    limit, where nothing is known."""
-    if headroom is None and memory is None:
-        return 0
-    share = headroom * _HEADROOM_SHARE if headroom is not None else (memory or 0) * _MEMORY_SHARE
-    one = layout.held([layout.context_length])
-    return max(1, int(share), min(one, int((memory or 0) * _MEMORY_SHARE)))
+    machine's `memory`; but as much as a text as long as the context needs, where that is not too much either."""
+    share = memory * _MEMORY_SHARE if headroom is None else headroom * _HEADROOM_SHARE
+    return max(1, int(share), min(layout.held([layout.context_length]), int(memory * _MEMORY_SHARE)))
 
 
 class Admission:

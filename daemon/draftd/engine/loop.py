@@ -312,6 +312,6 @@ def _check(request: DecodeRequest, info: ModelInfo) -> None:
 def _check_tokens(field: str, tokens: Sequence[int], info: ModelInfo) -> None:
     if not 0 < len(tokens) < info.context_length:
         raise InvalidRequest(field, f"{len(tokens)} tokens", f"1 to {info.context_length - 1} tokens")
-    if not all(0 <= token < info.vocab_size for token in tokens):
-        bad = next(token for token in tokens if not 0 <= token < info.vocab_size)
+    bad = next((token for token in tokens if not 0 <= token < info.vocab_size), None)
+    if bad is not None:
         raise InvalidRequest(field, bad, f"token ids from 0 to {info.vocab_size - 1}")

@@ -196,7 +196,6 @@ def test_what_else_is_held_goes_first_where_memory_lacks():
 
 
 def test_a_limit_that_nobody_set_follows_from_headroom_or_memory():
-    assert derived(layout(each=1), None, None) == 0
     assert derived(layout(each=1, context=100), 4_000_000, 10**9) == 3_000_000
     assert derived(layout(each=1, context=100), None, 8_000_000) == 1_000_000
     one = layout(each=1).held([4096])

@@ -100,11 +100,10 @@ class Drafters:
         self._models: dict[DrafterName, Any] = {}
         if models.draft is not None:
             self._models[DRAFT_MODEL] = models.draft
-        self._files = dict(models.files.drafts)
         self._read: dict[DrafterName, ModelFiles] = {}  # of weights that were read and are not held yet
-        self._sizes: dict[DrafterName, int] = {}
         self.loadable = frozenset(self._sources)
-        self.held = self._count()
+        self.held = Held(files=models.files.drafts)
+        self._changed({})
 
     def make(self) -> dict[DrafterName, Drafter]:
         """All drafters that can draft now, knowing no sequences."""
@@ -139,18 +138,13 @@ class Drafters:
     def hold(self, kind: DrafterName, model: Any) -> None:
         """From now on this is the draft of that kind; the one before is let go."""
         self._models[kind] = model
-        if kind in self._read:
-            self._files[kind] = self._read.pop(kind)
-        self.held = self._count()
-        give_back()
+        self._changed({kind: self._read.pop(kind)} if kind in self._read else {})
 
     def release(self, kind: DrafterName) -> None:
         """Lets the weights go, back to the system where it takes them."""
         self._models.pop(kind, None)
-        if kind in self._files:
-            self._files[kind] = replace(self._files[kind], stamps=None)
-        self.held = self._count()
-        give_back()
+        files = self.held.files.get(kind)
+        self._changed({} if files is None else {kind: replace(files, stamps=None)})
 
     def _source(self, kind: DrafterName) -> DraftSource:
         source = self._sources.get(kind)
@@ -158,7 +152,8 @@ class Drafters:
             raise ModelLoadError(f"no {kind.replace('_', ' ')} is configured that goes with the target")
         return source
 
-    def _count(self) -> Held:
-        sizes = {kind: weight_bytes(model) for kind, model in self._models.items()}
-        self._sizes |= sizes
-        return Held(frozenset(sizes), sum(sizes.values()), dict(self._sizes), dict(self._files))
+    def _changed(self, files: Mapping[DrafterName, ModelFiles]) -> None:
+        """Other weights are held, which were read from `files`; what went is given back."""
+        sizes, held = {kind: weight_bytes(model) for kind, model in self._models.items()}, self.held
+        self.held = Held(frozenset(sizes), sum(sizes.values()), {**held.sizes, **sizes}, {**held.files, **files})
+        give_back()
