@@ -100,8 +100,7 @@ def started(kind: str) -> tuple[Any, dict[str, Any]]:
     from draftd.engine.drafters.base import DraftSequence, TextDrafter
     from draftd.engine.drafters.registry import DrafterRegistry, Needs
     from draftd.engine.limits import Limits
-    from draftd.engine.loop import EngineWorker
-    from draftd.engine.observer import EngineObserver
+    from draftd.engine.loop import EngineState, EngineWorker
     from draftd.engine.pair import LoadedModels, assemble, load_tokenizer
     from draftd.models.mlx_lm import model_classes
 
@@ -133,9 +132,10 @@ def started(kind: str) -> tuple[Any, dict[str, Any]]:
         )  # fmt: skip
 
     limits = Limits(max_draft_tokens=DEEPEST, max_batch=4)
-    worker = EngineWorker(load, observer=EngineObserver(), limits=limits)
+    worker = EngineWorker(load, limits=limits)
     worker.start()
-    worker.wait_ready(300)
+    while worker.state is EngineState.LOADING:
+        time.sleep(0.01)
     return worker, script
 
 

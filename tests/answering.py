@@ -31,7 +31,6 @@ INFO = ModelInfo(
     context_length=4096,
     vocab_size=256,
     drafters=(DRAFT_MODEL, PROMPT_LOOKUP),
-    speculation_reason="",
     weight_bytes=1000,
     draft_weight_bytes=100,
     backend="cpu (test)",

@@ -16,7 +16,7 @@ import mlx.nn as nn
 from mlx_lm.models.cache import KVCache
 
 from draftd.core import LIGHT_DRAFT_MODEL, DrafterName
-from draftd.engine.drafters.loaded import DraftSource, HeldDraft
+from draftd.engine.drafters.loaded import DraftSource
 from draftd.engine.pair import LoadedModels, assemble
 from draftd.models.tokenizer import ChatTemplate, Detokenizer
 
@@ -146,7 +146,7 @@ def scripted_models(
     sources: dict[DrafterName, DraftSource] = {}
     if light_acceptance is not None:
         light = ScriptedModel(vocab_size, round(1000 * (1 - light_acceptance)), draft_step_seconds, eos, eos_after)
-        sources[LIGHT_DRAFT_MODEL] = HeldDraft(light)
+        sources[LIGHT_DRAFT_MODEL] = DraftSource("light draft model", lambda: light)
     return assemble(
         target,
         draft if with_draft else None,

@@ -62,7 +62,7 @@ class Served:
         self.telemetry = ListeningTelemetry()
         self.worker = EngineWorker(
             lambda progress: models(),
-            observer=self.telemetry.observer,
+            observers=(self.telemetry.observer,),
             limits=self.settings.engine.limits(),
         )
         self.lines: list[str] = []

@@ -7,6 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from draftd.core import ModelInfo
+from draftd.engine.loop import EngineState, EngineWorker
+
 
 def until(condition: Callable[[], bool], seconds: float = 10.0, what: str = "what was waited for") -> None:
     """Waits for `condition`; fails, naming `what`, when it does not come true in time."""
@@ -14,6 +17,12 @@ def until(condition: Callable[[], bool], seconds: float = 10.0, what: str = "wha
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
         time.sleep(0.01)
+
+
+def loaded(worker: EngineWorker, seconds: float = 60.0) -> ModelInfo:
+    """Waits for the models. Raises NotServing with the reason where there are none."""
+    until(lambda: worker.state is not EngineState.LOADING, seconds, "the models")
+    return worker.info
 
 
 @contextlib.contextmanager

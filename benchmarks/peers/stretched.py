@@ -25,7 +25,7 @@ def stretched(pair: Pair, context: int = 4096, *, endless: bool = False) -> Iter
         made = []
         for role, path in (("target", pair.model), ("draft", pair.draft)):
             copy = Path(folder) / role
-            _copy(ModelFolder(path).files(noted=False).folder, copy, context, endless)
+            _copy(ModelFolder(path).files().folder, copy, context, endless)
             made.append(str(copy))
         yield Pair(*made)
 

@@ -388,26 +388,22 @@ def speculation(drafters: Collection[DrafterName], no_draft_model: str, max_draf
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What is served, and what can be had with it, loaded or not. `speculation_reason` says why there is no draft
-    model, `light_draft_reason` why there is no light one; each is empty when there is. `draft_weight_bytes`: of the
-    draft at start. What is held now is the engine's status.
-    """
+    """What is served, and what can be had with it, loaded or not. `draft_weight_bytes`: of the draft at start. What is
+    held now is the engine's status."""
 
     model: str
     draft_model: str | None
     context_length: int
     vocab_size: int
     drafters: tuple[DrafterName, ...]
-    speculation_reason: str
     weight_bytes: int
     draft_weight_bytes: int
     backend: str
     batched: bool = True  # one forward serves all sequences; where not, `batched_reason` says why
     light_draft_model: str | None = None
-    light_draft_reason: str = ""
     registered_drafters: tuple[DrafterName, ...] = BUILT_IN_DRAFTERS
     batched_reason: str = ""
-    refused_drafters: Mapping[DrafterName, str] = field(default_factory=dict)  # why others of them cannot be had
+    refused_drafters: Mapping[DrafterName, str] = field(default_factory=dict)  # why those cannot be had
     architecture: str = ""  # `model_type` of the model's configuration
     layers: Mapping[str, int] = field(default_factory=dict)  # how many keep what of a text, in words for people
     partial_prefixes: bool = False  # texts that begin alike share that part; where not, only whole texts are reused
@@ -421,14 +417,11 @@ class ModelInfo:
 
     def why_no(self, drafter: DrafterName) -> str:
         """Why this drafter cannot be had; empty where it can, or where the reason is not known."""
-        if drafter in self.drafters:
-            return ""
-        reasons = {DRAFT_MODEL: self.speculation_reason, LIGHT_DRAFT_MODEL: self.light_draft_reason}
-        return reasons.get(drafter) or self.refused_drafters.get(drafter, "")
+        return self.refused_drafters.get(drafter, "")
 
     def speculation(self, max_draft_tokens: int) -> str:
         """Whether it will speculate, and if not, why: for people."""
-        return speculation(self.drafters, self.speculation_reason, max_draft_tokens)
+        return speculation(self.drafters, self.why_no(DRAFT_MODEL), max_draft_tokens)
 
     @property
     def speculation_available(self) -> bool:

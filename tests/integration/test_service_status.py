@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from draftd.client.client import CallError
-from draftd.core import FallbackLevel, ModePreference, WorkloadClass
+from draftd.core import DRAFT_MODEL, FallbackLevel, ModePreference, WorkloadClass
 from draftd.engine.pair import LoadedModels
 from draftd.fallback.ladder import Cause, Signal
 from draftd.hardware.state import HardwareSample, HardwareState, HardwareView
@@ -111,7 +111,8 @@ def test_a_model_that_cannot_speculate_says_why_and_refuses_the_demand(tmp_path:
         from dataclasses import replace
 
         loaded = scripted_models(0.7, with_draft=False)
-        return replace(loaded, info=replace(loaded.info, drafters=(), speculation_reason="its cache cannot be trimmed"))
+        refused = {DRAFT_MODEL: "its cache cannot be trimmed"}
+        return replace(loaded, info=replace(loaded.info, drafters=(), refused_drafters=refused))
 
     with serving(tmp_path, bare) as served:
         started = collect(served.client.generate("x", max_tokens=3)).started

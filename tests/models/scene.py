@@ -197,7 +197,7 @@ class Scene:
         result.rollbacks = sum(one.rollbacks for one in counts)
         ended = next((sink.done.degraded for sink in sinks if sink.done.degraded), "")
         lowered = next((why for why in self._lowered if why), "")
-        if why := ended or self.info.speculation_reason or lowered:
+        if why := ended or self.info.why_no(DRAFT_MODEL) or lowered:
             result.reasons["speculating"] = f"only until {why}" if result.drafted else why
         elif not result.drafted:
             result.reasons["speculating"] = "nothing was drafted"

@@ -18,7 +18,6 @@ from draftd.core import ModelInfo
 from draftd.engine.drafters.registry import DrafterRegistry, built_in_drafters
 from draftd.engine.loop import EngineState, EngineWorker
 from draftd.engine.memory import mlx_memory
-from draftd.engine.observer import FanOut
 from draftd.engine.pair import LoadedModels, load_models
 from draftd.errors import NotServing
 from draftd.fallback.alerts.connections import listening_socket
@@ -84,7 +83,7 @@ def run_daemon(
     telemetry = Telemetry.start(settings.telemetry, sources)
     worker = EngineWorker(
         load or models_of(settings.model, drafters),
-        observer=FanOut(telemetry.observer, requests),
+        observers=(telemetry.observer, requests),
         limits=settings.engine.limits(
             memory_share=lambda: memory_share(hardware.state),
             headroom=lambda: takeable(hardware.state),

@@ -7,11 +7,13 @@ arrays.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from draftd.core import DecodeRequest
 from draftd.engine.cache.groups import room
+from draftd.engine.cache.prefix_store import PrefixCache
+from draftd.engine.limits import Limits
 from draftd.engine.sequence import DecodeSequence
 from draftd.errors import InvalidRequest, NoMemory
 
@@ -39,15 +41,11 @@ class Layout:
         return max(0, bisect_right(lengths, limit, key=lambda n: self.held([n])) - 1) if limit else self.context_length
 
 
-def derived(layout: Layout, headroom: int | None, memory: int | None) -> int:
+def derived(layout: Layout, headroom: int | None, memory: int) -> int:
     """The limit where the settings name none: a share of the headroom when the model has been loaded, or else of the
-    machine's memory; but as much as a text as long as the context needs, where that is not too much either. 0, no
-    limit, where nothing is known."""
-    if headroom is None and memory is None:
-        return 0
-    share = headroom * _HEADROOM_SHARE if headroom is not None else (memory or 0) * _MEMORY_SHARE
-    one = layout.held([layout.context_length])
-    return max(1, int(share), min(one, int((memory or 0) * _MEMORY_SHARE)))
+    machine's `memory`; but as much as a text as long as the context needs, where that is not too much either."""
+    share = memory * _MEMORY_SHARE if headroom is None else headroom * _HEADROOM_SHARE
+    return max(1, int(share), min(layout.held([layout.context_length]), int(memory * _MEMORY_SHARE)))
 
 
 class Admission:
@@ -57,16 +55,13 @@ class Admission:
         self,
         layout: Layout,
         limit: int,
-        *,
-        headroom: Callable[[], int | None] = lambda: None,
-        shed: Callable[[int], int] = lambda wanted: 0,
-        available: Callable[[], int | None] = lambda: None,
+        limits: Limits | None = None,
+        prefix: PrefixCache | None = None,
     ) -> None:
-        """`limit` in bytes, 0 for none. `headroom`: bytes that may still be taken, 0 or less in critical memory
-        pressure, None where that is not known. `shed` gives so many bytes of other memory back, or fewer: how many.
-        `available`: bytes that the machine has left, with what could be given back; None where that is not known."""
+        """`limit` in bytes, 0 for none. `limits` say what the machine has left; what `prefix` keeps is given back where
+        that is too little."""
         self._layout, self.limit = layout, limit
-        self._headroom, self._shed, self._available = headroom, shed, available
+        self._limits, self._prefix = limits or Limits(), prefix or PrefixCache()
 
     def check(self, request: DecodeRequest, held: int = 0) -> None:
         """`held`: bytes of the caches of all others, which will end. Raises InvalidRequest where the request would
@@ -75,10 +70,10 @@ class Admission:
         whole = min(prompt + request.max_tokens, self._layout.context_length)
         need = self._layout.held([whole])
         if not self.limit or need <= self.limit:
-            free = self._available()
-            if free is not None and need > free + held:
+            free = self._limits.available()
+            if free is not None and need > (left := free + self._prefix.bytes + held):
                 what = f"a text of {whole} tokens, {prompt} of them the prompt, needs {need} bytes of key-value caches"
-                raise NoMemory(f"{what}; the machine has {free + held} bytes left", retry_after=_RETRY_SECONDS)
+                raise NoMemory(f"{what}; the machine has {left} bytes left", retry_after=_RETRY_SECONDS)
             return
         why = f"it needs {need} bytes, and key-value caches may take {self.limit} bytes (engine.kv_cache_bytes)"
         most = self._layout.longest(self.limit) - prompt
@@ -101,11 +96,11 @@ class Admission:
         need = self._layout.held([_whole(one) for one in (*running, *prefilling, sequence)])
         if self.limit and need > self.limit:
             return False
-        headroom, more = self._headroom(), max(0, need - held)
+        headroom, more = self._limits.headroom(), max(0, need - held)
         if headroom is None:
             return True
         if more > headroom:
-            headroom += self._shed(more - headroom)
+            headroom += self._prefix.shed(max(0, self._prefix.bytes - (more - headroom)))
         return 0 < headroom >= more
 
 

@@ -16,7 +16,7 @@ from draftd.core import FinishReason, ModelInfo
 from draftd.engine.admission import Admission, Layout, derived
 from draftd.engine.cache.layouts import cache_bytes
 from draftd.engine.cache.prefix_store import PrefixCache
-from draftd.engine.calibration import measure, plain_seconds
+from draftd.engine.calibration import Calibration
 from draftd.engine.depth.controller import DepthControl
 from draftd.engine.depth.costs import StepCosts
 from draftd.engine.drafters.loaded import Drafters
@@ -62,18 +62,7 @@ def assemble_engine(
     prefix = PrefixCache(limits.prefix_cache_bytes)
     drafters = Drafters(models, prefix)
     layout, limit, info = cache_limit(models, limits)
-
-    def available() -> int | None:
-        free = limits.available()
-        return None if free is None else free + prefix.bytes
-
-    admission = Admission(
-        layout,
-        limit,
-        headroom=limits.headroom,
-        shed=lambda wanted: prefix.shed(max(0, prefix.bytes - wanted)),
-        available=available,
-    )
+    admission = Admission(layout, limit, limits, prefix)
     models = replace(models, draft=None, sources={}, info=info)
     target = models.target
     compile_ahead()
@@ -122,17 +111,9 @@ def _calibrated(
     target: Any, info: ModelInfo, limits: Limits, drafters: Drafters, learnt: Learnt | None
 ) -> DepthControl:
     """Knows what steps cost: as measured now, or as learnt before and with only the machine speed measured."""
-    deepest = limits.max_draft_tokens
+    deepest, vocabulary = limits.max_draft_tokens, info.vocab_size
     if learnt is not None and learnt.prices.plain:
-        costs = learnt.costs(plain_seconds(target, info.vocab_size))
+        costs = learnt.costs(Calibration(target, vocabulary).run(1, 0.0).plain[1])
         return DepthControl(costs, deepest, acceptance=learnt.rates(deepest + 1))
-    prices = measure(
-        target,
-        info.vocab_size,
-        limits.max_batch,
-        _CALIBRATION_SECONDS,
-        drafters=drafters.make(),
-        deepest=deepest,
-        context_length=info.context_length,
-    )
-    return DepthControl(StepCosts(prices), deepest)
+    calibration = Calibration(target, vocabulary, drafters.make(), deepest, info.context_length)
+    return DepthControl(StepCosts(calibration.run(limits.max_batch, _CALIBRATION_SECONDS)), deepest)

@@ -30,35 +30,21 @@ _LONG = 512  # tokens of context to compare the short one with
 _LONG_BATCH = 4
 
 
-def measure(
-    model: Any,
-    vocabulary: int,
-    max_batch: int,
-    seconds: float,
-    *,
-    drafters: Mapping[DrafterName, Drafter] | None = None,
-    deepest: int = 0,
-    context_length: int = 1 << 30,
-) -> Prices:
-    """Seconds of a step, the least of several, which the rest of the machine did not disturb: plain for 1 sequence,
-    then doubled up to `max_batch`; for each size with 1, 2, 4, … up to `deepest` drafted tokens of each of `drafters`,
-    which must know no sequences and are closed. Ends when `seconds` are used up; plain steps of one sequence are
-    measured in any case. Engine thread only."""
-    return _Calibration(model, vocabulary, drafters or {}, deepest, context_length).run(max_batch, seconds)
+class Calibration:
+    """Engine thread only."""
 
-
-def plain_seconds(model: Any, vocabulary: int) -> float:
-    """Seconds of a plain step of one sequence. Engine thread only."""
-    return _Calibration(model, vocabulary, {}, 0, 1 << 30).run(1, 0.0).plain[1]
-
-
-class _Calibration:
     def __init__(
-        self, model: Any, vocabulary: int, drafters: Mapping[DrafterName, Drafter], deepest: int, context_length: int
+        self,
+        model: Any,
+        vocabulary: int,
+        drafters: Mapping[DrafterName, Drafter] | None = None,
+        deepest: int = 0,
+        context_length: int = 1 << 30,
     ) -> None:
+        """`drafters` must know no sequences. `deepest`: the most tokens that they draft in a step."""
         self._target, self._vocabulary = LocalTarget(model, vocabulary), vocabulary
         self._steps = Steps(self._target)
-        self._drafters = {kind: d for kind, d in drafters.items() if kind != PROMPT_LOOKUP}
+        self._drafters = {kind: d for kind, d in (drafters or {}).items() if kind != PROMPT_LOOKUP}
         self._depths = [d for d in (1, 2, 4, 8, 16) if d < deepest] + [deepest] * (deepest > 0)
         self._sequences: list[Text] = []
         self._replays = 0  # the most tokens that one of them has computed again in the next step
@@ -69,6 +55,9 @@ class _Calibration:
         self._prefill: dict[DrafterName, float] = {}
 
     def run(self, max_batch: int, seconds: float) -> Prices:
+        """Seconds of a step, the least of several, which the rest of the machine did not disturb: plain for 1 sequence,
+        then doubled up to `max_batch`; for each size with 1, 2, 4, … up to `deepest` drafted tokens of each drafter.
+        Ends when `seconds` are used up; plain steps of one sequence are measured in any case. Closes the drafters."""
         ends, size = time.perf_counter() + seconds, 1
         try:
             while True:

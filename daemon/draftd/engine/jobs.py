@@ -9,7 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Generator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from draftd.core import DRAFT_MODEL, DrafterName
@@ -27,12 +27,12 @@ _LEAST_CHUNK = 64  # tokens: more than a sequence can grow by between two pieces
 
 @dataclass(slots=True)
 class _Job:
-    """Work under way. `kind`: the draft that it loads, if it does; `done`: who waits for it; `failure`: what an error
-    of another kind becomes."""
+    """Work under way. `kind`: the draft that it loads, if it does; `done`: its end, if anything waits for that;
+    `failure`: what an error of another kind becomes."""
 
     work: Generator[None, None, Any]
     kind: DrafterName | None = None
-    done: Future[Any] | None = None
+    done: Future[Any] = field(default_factory=Future)
     failure: type[DraftdError] = ModelLoadError
 
 
@@ -79,8 +79,7 @@ class BackgroundJobs:
         """Ends whatever is under way or waits."""
         if self._job is not None:
             self._job.work.close()
-            if self._job.done is not None:
-                self._job.done.set_exception(error)
+            self._job.done.set_exception(error)
         for done in [*self._keeping, *(command.done for command in self._commands)]:
             done.set_exception(error)
         self._job, self._keeping = None, []
@@ -106,15 +105,13 @@ class BackgroundJobs:
             next(job.work)
         except StopIteration as end:
             self._job = None
-            if job.done is not None:
-                job.done.set_result(end.value)
+            job.done.set_result(end.value)
         except Exception as error:
             self._job = None
             told = error if isinstance(error, DraftdError) else job.failure(in_one_line(error))
             # Its traceback refers to frames that hold weights, and whoever is told may keep it.
             told.__traceback__ = told.__cause__ = told.__context__ = None
-            if job.done is not None:
-                job.done.set_exception(told)
+            job.done.set_exception(told)
             if job.kind is not None:
                 _log.warning("the %s could not be loaded: %s", job.kind, told)
                 self._wanted -= {job.kind}

@@ -20,7 +20,7 @@ from draftd.engine.limits import Limits
 from draftd.engine.observer import EngineObserver, EngineStatus, FanOut, Totals
 from draftd.engine.pair import LoadedModels
 from draftd.engine.sequence import DecodeSequence
-from draftd.errors import DraftdError, InvalidRequest, ModelLoadError, NotServing, in_one_line
+from draftd.errors import DraftdError, InvalidRequest, NotServing, in_one_line
 from draftd.models.folder import PairFiles
 from draftd.models.tokenizer import Tokenizer
 
@@ -53,7 +53,7 @@ class EngineWorker:
         self,
         load: Callable[[Callable[[str], None]], LoadedModels],
         *,
-        observer: EngineObserver,
+        observers: Sequence[EngineObserver] = (),
         limits: Limits | None = None,
         recall: Callable[[], Learnt | None] = lambda: None,
     ) -> None:
@@ -61,13 +61,12 @@ class EngineWorker:
         measured again. It is asked on the engine thread, once the models are loaded."""
         self._load = load
         self._totals = Totals()
-        self._observer = FanOut(self._totals, observer)
+        self._observer = FanOut(self._totals, *observers)
         self._limits = limits or Limits()
         self._learnt: Learnt | None = None
         self._recall, self._learnt_at = recall, time.monotonic()
         self._thread = threading.Thread(target=self._run, name="draftd-engine", daemon=True)
         self._inbox = Inbox(self._limits.queue_capacity, self._limits.max_batch)
-        self._settled = threading.Event()
         # What follows the engine thread writes, whole, and any thread reads.
         self.state = EngineState.LOADING
         self.progress = self.error = ""
@@ -81,14 +80,6 @@ class EngineWorker:
         """Starts the thread; loading begins. Returns at once."""
         self._thread.start()
 
-    def wait_ready(self, timeout: float) -> ModelInfo:
-        """Waits for the models. Raises ModelLoadError with the reason, TimeoutError after `timeout` seconds."""
-        if not self._settled.wait(timeout):
-            raise TimeoutError(f"the model was not loaded within {timeout:g} s ({self.progress})")
-        if self.state is EngineState.FAILED:
-            raise ModelLoadError(self.error)
-        return self.info
-
     @property
     def info(self) -> ModelInfo:
         return self._loaded().models.info
@@ -97,8 +88,7 @@ class EngineWorker:
     def files(self) -> PairFiles:
         """What the models in use were read from. Raises NotServing until they are."""
         engine = self._loaded()
-        files = engine.models.files
-        return replace(files, drafts={**files.drafts, **engine.drafters.held.files})
+        return replace(engine.models.files, drafts=engine.drafters.held.files)
 
     @property
     def draft_bytes(self) -> Mapping[DrafterName, int]:
@@ -165,27 +155,26 @@ class EngineWorker:
 
     def status(self) -> EngineStatus:
         """A snapshot; never waits for the engine."""
-        engine = self._engine
+        engine, status = self._engine, self._totals.status()
+        if engine is not None:
+            held, prefix = engine.drafters.held, engine.prefix
+            status = replace(
+                status,
+                weight_bytes=engine.models.info.weight_bytes + held.weight_bytes,
+                loaded=held.drafters,
+                draft_weight_bytes=held.weight_bytes,
+                prefix=replace(status.prefix, bytes=prefix.bytes, limit_bytes=prefix.bound, entries=prefix.texts),
+                kv_cache_limit_bytes=engine.admission.limit,
+            )
         active, queued = self._inbox.counts
-        status = replace(
-            self._totals.status(),
+        return replace(
+            status,
             active=active,
             queued=queued,
             queue_capacity=self._limits.queue_capacity,
             kv_cache_bytes=self._kv_bytes,
             observer_errors=self._observer.errors,
             held_back=self._held_back,
-        )
-        if engine is None:
-            return status
-        held, prefix = engine.drafters.held, engine.prefix
-        return replace(
-            status,
-            weight_bytes=engine.models.info.weight_bytes + held.weight_bytes,
-            loaded=held.drafters,
-            draft_weight_bytes=held.weight_bytes,
-            prefix=replace(status.prefix, bytes=prefix.bytes, limit_bytes=prefix.bound, entries=prefix.texts),
-            kv_cache_limit_bytes=engine.admission.limit,
         )
 
     def learnt(self) -> Learnt | None:
@@ -222,12 +211,10 @@ class EngineWorker:
             else:
                 self.error = f"the models could not be loaded: {in_one_line(error)}: --log-level debug shows where"
             self.state = EngineState.FAILED
-            self._settled.set()
             return
         self.progress, self.load_seconds = "ready", time.monotonic() - began
         self._inbox.open()
         self.state = EngineState.READY
-        self._settled.set()
         try:
             self._serve(engine)
         except BaseException as error:
@@ -325,6 +312,6 @@ def _check(request: DecodeRequest, info: ModelInfo) -> None:
 def _check_tokens(field: str, tokens: Sequence[int], info: ModelInfo) -> None:
     if not 0 < len(tokens) < info.context_length:
         raise InvalidRequest(field, f"{len(tokens)} tokens", f"1 to {info.context_length - 1} tokens")
-    if not all(0 <= token < info.vocab_size for token in tokens):
-        bad = next(token for token in tokens if not 0 <= token < info.vocab_size)
+    bad = next((token for token in tokens if not 0 <= token < info.vocab_size), None)
+    if bad is not None:
         raise InvalidRequest(field, bad, f"token ids from 0 to {info.vocab_size - 1}")

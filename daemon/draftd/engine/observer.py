@@ -9,7 +9,7 @@ import copy
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from draftd.core import DecodeRequest, DraftCounts, DrafterName, FinishReason, Origin, Outcome, StepCounts
 
@@ -121,41 +121,36 @@ class Totals(EngineObserver):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts = DraftCounts()
-        self._finished: dict[FinishReason, int] = {}
-        self._drafter_errors = self._verifier_errors = 0
-        self._lookups = self._hits = self._read = 0  # of prefixes, and tokens
+        self._sums = EngineStatus(DraftCounts(), {})
         self.seconds_per_request = 1.0
 
     def on_step(self, request: DecodeRequest, result: StepCounts, gap: float | None) -> None:
         with self._lock:
-            self._counts.add(result)
+            self._sums.counts.add(result)
 
     def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
         with self._lock:
-            self._drafter_errors += 1
+            self._sums = replace(self._sums, drafter_errors=self._sums.drafter_errors + 1)
 
     def on_verifier_error(self, request: DecodeRequest, message: str) -> None:
         with self._lock:
-            self._verifier_errors += 1
+            self._sums = replace(self._sums, verifier_errors=self._sums.verifier_errors + 1)
 
     def on_finish(self, request: DecodeRequest, outcome: Outcome) -> None:
-        stats = outcome.stats
+        stats, finished, prefix = outcome.stats, self._sums.finished, self._sums.prefix
+        finished = {**finished, outcome.reason: finished.get(outcome.reason, 0) + 1}
+        prefix = replace(
+            prefix,
+            lookups=prefix.lookups + stats.looked_up,
+            hits=prefix.hits + (stats.cached_tokens > 0),
+            read_tokens=prefix.read_tokens + stats.cached_tokens,
+        )
         with self._lock:
-            self._finished[outcome.reason] = self._finished.get(outcome.reason, 0) + 1
-            self._lookups += stats.looked_up
-            self._hits += stats.cached_tokens > 0
-            self._read += stats.cached_tokens
+            self._sums = replace(self._sums, finished=finished, prefix=prefix)
             if stats.finished is not None and stats.scheduled is not None:
                 self.seconds_per_request += 0.1 * (stats.finished - stats.scheduled - self.seconds_per_request)
 
     def status(self) -> EngineStatus:
         """What this counts; the rest is 0."""
         with self._lock:
-            return EngineStatus(
-                counts=copy.deepcopy(self._counts),
-                finished=dict(self._finished),
-                drafter_errors=self._drafter_errors,
-                verifier_errors=self._verifier_errors,
-                prefix=PrefixStatus(lookups=self._lookups, hits=self._hits, read_tokens=self._read),
-            )
+            return replace(self._sums, counts=copy.deepcopy(self._sums.counts))

@@ -7,19 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, ModelInfo
-from draftd.engine.drafters.loaded import (
-    DraftFolder,
-    DraftSource,
-    HeldDraft,
-    Unfit,
-    parameters,
-    weight_bytes,
-)
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, ModelInfo
+from draftd.engine.drafters.loaded import DraftSource, Unfit, in_folder, parameters, weight_bytes
 from draftd.engine.drafters.registry import DrafterRegistry, Needs, built_in_drafters
 from draftd.models.blas import load_blas
 from draftd.models.check import not_served
@@ -59,6 +52,8 @@ def load_models(
     floating-point weights are cast to fp32: other types do not go through BLAS there.
     """
     backend = load_blas()
+    import mlx.core as mx
+
     paths = {DRAFT_MODEL: draft_model, LIGHT_DRAFT_MODEL: light_draft_model}
     progress(f"looking at {model}")
     folder = ModelFolder(model, adapter=adapter)
@@ -69,41 +64,45 @@ def load_models(
         one.check()
     progress(f"loading {model}{f' with the adapter {adapter}' if adapter else ''}")
     target_files = folder.files()
-    target, tokenizer, config = _load(folder)
+    target, config = folder.open()
+    tokenizer = folder.tokenizer(config)  # before the weights, which may take minutes
+    with folder.told("its weights cannot be read", UNREADABLE):
+        mx.eval(target.parameters())
     if left_out := not_served(config):
         progress(f"{folder.name} is served for text only, without its {left_out}")
     draft: Any | None = None
-    drafts: dict[DrafterName, DraftFolder] = {}
+    sources: dict[DrafterName, DraftSource] = {}
     files: dict[DrafterName, ModelFiles] = {}
     refused: dict[DrafterName, str] = {}
     for name, draft_folder in draft_folders.items():
         progress(f"loading {name.replace('_model', '').replace('_', ' ')} {paths[name]}")
-        source = drafts[name] = DraftFolder(draft_folder, tokenizer)
-        noted, opened = source.files(), None
+        source, noted = in_folder(draft_folder, tokenizer), draft_folder.files()
+        files[name] = replace(noted, stamps=None)
         try:
             opened = source.open()
         except Unfit as unfit:
             refused[name] = unfit.what
             _log.warning("%s: %s", source.name, unfit.message)
-        held = opened is not None and name == DRAFT_MODEL
-        if held:
-            draft = opened
+            continue
+        sources[name] = source
+        if name == DRAFT_MODEL:
+            draft, files[name] = opened, noted
             for _ in read(parameters(draft), source.name):
                 pass
-        files[name] = noted if held else source.files(noted=False)
     progress("checking what the pair can do")
+    labels = {name: draft_folder.name for name, draft_folder in draft_folders.items()}
     return assemble(
         target,
         draft,
         Tokenizer(tokenizer),
         model=folder.name,
-        draft_model=drafts[DRAFT_MODEL].label if DRAFT_MODEL in drafts else None,
-        light_draft_model=drafts[LIGHT_DRAFT_MODEL].label if LIGHT_DRAFT_MODEL in drafts else None,
+        draft_model=labels.get(DRAFT_MODEL),
+        light_draft_model=labels.get(LIGHT_DRAFT_MODEL),
         context_length=context_length_of(config, tokenizer),
         backend=backend if backend == "metal" else f"cpu ({backend})",
         prompt_lookup=prompt_lookup,
         refused=refused,
-        sources={name: source for name, source in drafts.items() if name not in refused},
+        sources=sources,
         files=PairFiles(target_files, files),
         registry=registry,
         architecture=config["model_type"],
@@ -141,19 +140,16 @@ def assemble(
     from draftd.engine.cache.layouts import why_not_batched
     from draftd.models.mlx_lm import vocabulary_size
 
-    registry, refused, found = registry or built_in_drafters(), dict(refused or {}), dict(sources or {})
-    not_batched, drafters = why_not_batched(target), list[DrafterName]()
+    registry, refused, sources = registry or built_in_drafters(), dict(refused or {}), dict(sources or {})
     if draft is not None:
-        drafters.append(DRAFT_MODEL)
-        found.setdefault(DRAFT_MODEL, HeldDraft(draft))
+        sources.setdefault(DRAFT_MODEL, DraftSource("draft model", lambda: draft))
     else:
         refused.setdefault(DRAFT_MODEL, "no draft model is loaded")
-    if LIGHT_DRAFT_MODEL in found:
-        drafters.append(LIGHT_DRAFT_MODEL)
+    not_batched, drafters = why_not_batched(target), list[DrafterName]()
     for name in registry.names:
-        if name in BUILT_IN_DRAFTERS and (name != PROMPT_LOOKUP or not prompt_lookup):
+        if (name == PROMPT_LOOKUP and not prompt_lookup) or (name == LIGHT_DRAFT_MODEL and name not in sources):
             continue
-        if why := _missing(registry.get(name).needs, name in found):
+        if why := refused.get(name) or _missing(registry.get(name).needs, name in sources):
             refused[name] = why
         else:
             drafters.append(name)
@@ -164,14 +160,12 @@ def assemble(
         context_length=context_length,
         vocab_size=vocabulary_size(target),
         drafters=tuple(drafters),
-        speculation_reason=refused.get(DRAFT_MODEL, ""),
         weight_bytes=weight_bytes(target),
         draft_weight_bytes=0 if draft is None else weight_bytes(draft),
         backend=backend,
         batched=not not_batched,
         batched_reason=not_batched,
         light_draft_model=light_draft_model,
-        light_draft_reason=refused.get(LIGHT_DRAFT_MODEL, ""),
         registered_drafters=registry.names,
         refused_drafters=refused,
         architecture=architecture,
@@ -182,15 +176,7 @@ def assemble(
         thinking=tokenizer.thinking,
         left_out=left_out,
     )
-    return LoadedModels(
-        target,
-        draft if DRAFT_MODEL in drafters else None,
-        tokenizer,
-        info,
-        {kind: source for kind, source in found.items() if kind in drafters},
-        files or PairFiles(),
-        registry,
-    )
+    return LoadedModels(target, draft, tokenizer, info, sources, files or PairFiles(), registry)
 
 
 def _missing(needs: Needs, has_model: bool) -> str:
@@ -200,16 +186,6 @@ def _missing(needs: Needs, has_model: bool) -> str:
     if needs is Needs.MODEL and not has_model:
         return f"it needs {needs.value}, and none is configured for it"
     return ""
-
-
-def _load(folder: ModelFolder) -> tuple[Any, Any, dict[str, Any]]:
-    import mlx.core as mx
-
-    model, config = folder.open()
-    tokenizer = folder.tokenizer(config)  # before the weights, which may take minutes
-    with folder.told("its weights cannot be read", UNREADABLE):
-        mx.eval(model.parameters())
-    return model, tokenizer, config
 
 
 def context_length_of(config: Mapping[str, Any], tokenizer: Any) -> int:

@@ -16,15 +16,12 @@ from typing import Any, Self
 from draftd.core import DrafterName
 from draftd.errors import ModelLoadError, in_one_line
 
-TOKENIZER_FILES = ("tokenizer*", "vocab*", "merges*", "special_tokens_map.json", "added_tokens.json", "*.tiktoken")
-
-
 # Those that mlx-lm reads. The first kind that a name fits is its own.
 _KINDS = (
     ("weights", ("model*.safetensors",)),
     ("config", ("config.json", "generation_config.json", "hf_quant_config.json")),
     ("chat_template", ("chat_template.*",)),
-    ("tokenizer", TOKENIZER_FILES),
+    ("tokenizer", ("tokenizer*", "vocab*", "merges*", "special_tokens_map.json", "added_tokens.json", "*.tiktoken")),
 )
 _ADAPTER = (("adapter", ("adapter_config.json", "adapters.safetensors")),)
 
@@ -75,16 +72,14 @@ class PairFiles:
 def model_files(folder: Path, adapter: Path | None = None) -> list[tuple[Path, str]]:
     """The files that a model is read from, by name, each with its kind: weights, config, chat_template, tokenizer; then
     those of its adapter."""
-    found = _files(folder, _KINDS)
-    return found if adapter is None else found + _files(adapter, _ADAPTER)
-
-
-def _files(folder: Path, kinds: Sequence[tuple[str, Sequence[str]]]) -> list[tuple[Path, str]]:
-    try:
-        names = sorted(file.name for file in folder.iterdir() if file.is_file())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    return [(folder / name, kind) for name in names if (kind := _kind(name, kinds))]
+    found = list[tuple[Path, str]]()
+    for place, kinds in ((folder, _KINDS), (adapter, _ADAPTER)):
+        if place is None:
+            break
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            names = sorted(file.name for file in place.iterdir() if file.is_file())
+            found += [(place / name, kind) for name in names if (kind := _kind(name, kinds))]
+    return found
 
 
 def _kind(name: str, kinds: Sequence[tuple[str, Sequence[str]]]) -> str:
@@ -101,6 +96,7 @@ def stamps(folder: Path, adapter: Path | None = None) -> dict[str, Stamp]:
 
 
 UNREADABLE = "look at free memory and the disk, and run `draftd doctor`"  # what to do, where weights cannot be read
+_LOOK = "look at its permissions, and at the disk"
 _CONVERT = "fetch the model again, or make it anew with `mlx_lm.convert`"
 _TRAIN = "give an adapter that `mlx_lm.lora` made for this model"
 _PIECE_BYTES = 8 << 20  # read at a time; an array that is larger is read whole
@@ -127,22 +123,20 @@ class ModelFolder:
         label = _label(local, {"target", "draft", "model"}) if local.is_dir() else self._path
         return label if self._adapter is None else f"{label}+{_label(self._adapter, {'adapter', 'adapters'})}"
 
-    def files(self, *, noted: bool = True) -> ModelFiles:
-        """Its files as they are now, or only where they lie."""
-        if noted:
-            return ModelFiles.noted(self._folder, self._adapter)
-        return ModelFiles(self._folder, adapter=self._adapter)
+    def files(self) -> ModelFiles:
+        """Its files as they are now."""
+        return ModelFiles.noted(self._folder, self._adapter)
 
     def check(self) -> None:
         """Looks at its files; reads no weights. Raises ModelLoadError with what is wrong, and what to do."""
         from draftd.models.adapter import check_adapter
         from draftd.models.check import check_folder
 
-        with self.told("cannot be read", "look at its permissions, and at the disk"):
+        with self.told("cannot be read", _LOOK):
             check_folder(self._folder, model_files(self._folder))
-            if self._adapter is not None:
-                with self._of_the_adapter():
-                    check_adapter(self._adapter)
+        if self._adapter is not None:
+            with self.told("cannot be read", _LOOK, f"adapter {self._adapter}: "):
+                check_adapter(self._adapter)
 
     def open(self) -> tuple[Any, dict[str, Any]]:
         """The model and its configuration; its weights are not read yet. Raises ModelLoadError.
@@ -161,7 +155,7 @@ class ModelFolder:
             if what := _whole_numbers(model):
                 raise ModelLoadError(f"{what}, where its layer needs floating-point numbers", _CONVERT)
         if self._adapter is not None:
-            with self.told(f"adapter {self._adapter}: mlx-lm cannot apply it", _TRAIN), self._of_the_adapter():
+            with self.told("mlx-lm cannot apply it", _TRAIN, f"adapter {self._adapter}: "):
                 apply_adapter(model, self._adapter)
         if mx.default_device() == mx.Device(mx.cpu):
             _lay_out_for_blas(model)
@@ -192,26 +186,21 @@ class ModelFolder:
         """Differs when the tokenizer's files do: reading them is cheap, making a tokenizer of them is not."""
         digest = hashlib.sha256()
         with self.told("its tokenizer cannot be read"):
-            for file in sorted({file for pattern in TOKENIZER_FILES for file in self._folder.glob(pattern)}):
-                digest.update(file.name.encode() + b"\0" + file.read_bytes())
+            for file, kind in model_files(self._folder):
+                if kind == "tokenizer":
+                    digest.update(file.name.encode() + b"\0" + file.read_bytes())
         return digest.hexdigest()
 
     @contextlib.contextmanager
-    def told(self, failed: str, cure: str = "fetch the model again") -> Iterator[None]:
-        """Says of which model an error is. What another library refuses becomes one line: what `failed`, and why."""
+    def told(self, failed: str, cure: str = "fetch the model again", part: str = "") -> Iterator[None]:
+        """Says of which model an error is, and of what `part` of it. What another library refuses becomes one line:
+        what `failed`, and why."""
         try:
             yield
         except ModelLoadError as found:
-            raise ModelLoadError(f"{self.called}: {found.what}", found.cure) from None
+            raise ModelLoadError(f"{self.called}: {part}{found.what}", found.cure) from None
         except Exception as error:
-            raise ModelLoadError(f"{self.called}: {failed}: {in_one_line(error)}", cure) from error
-
-    @contextlib.contextmanager
-    def _of_the_adapter(self) -> Iterator[None]:
-        try:
-            yield
-        except ModelLoadError as found:
-            raise ModelLoadError(f"adapter {self._adapter}: {found.what}", found.cure) from None
+            raise ModelLoadError(f"{self.called}: {part}{failed}: {in_one_line(error)}", cure) from error
 
     def _found(self, path: str) -> Path:
         folder = Path(path).expanduser()

@@ -128,12 +128,12 @@ def _drafter(wish: Wish, ceiling: LadderLevel) -> DrafterName:
 
 
 def _missing(drafter: DrafterName, wish: Wish, model: ModelInfo) -> str:
-    reason = model.why_no(drafter) or model.speculation_reason
+    reason = model.why_no(drafter) or model.why_no(DRAFT_MODEL)
     why = f" ({reason})" if reason else ""
     if wish.drafter is not None:
         return f"request: drafter {drafter} is not available{why}"
-    if drafter == DRAFT_MODEL and model.speculation_reason:
-        return f"model: {model.speculation_reason}"
+    if drafter == DRAFT_MODEL and reason:
+        return f"model: {reason}"
     return f"model: drafter {drafter} is not available{why}"
 
 

@@ -87,11 +87,11 @@ def test_a_pair_is_told_as_serve_tells_it(model: Callable[[str], Path], caplog: 
     found = check_models(pair(target, draft))
     assert models_alone(found) == {"model": Verdict.OK, "draft model": Verdict.OK, "pair": Verdict.BAD}
     info = load_models(str(target), str(draft), progress=lambda line: None).info
-    assert info.speculation_reason
+    assert (why := info.why_no(DRAFT_MODEL))
     (told,) = (finding for finding in found if finding.subject == "pair")
-    assert told.found == f"{info.speculation_reason}; it is served without this draft"
-    assert caplog.messages == [f"draft model: {draft}: {info.speculation_reason}: {told.mend}"]
-    assert said(found, "refused") == [f"drafter draft_model: {info.speculation_reason}"]
+    assert told.found == f"{why}; it is served without this draft"
+    assert caplog.messages == [f"draft model: {draft}: {why}: {told.mend}"]
+    assert said(found, "refused") == [f"drafter draft_model: {why}"]
 
 
 def test_what_only_the_trial_decides_is_left_open(model: Callable[[str], Path]) -> None:

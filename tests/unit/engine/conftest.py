@@ -18,7 +18,7 @@ from draftd.engine.loop import EngineWorker
 from draftd.engine.observer import EngineObserver
 from draftd.engine.pair import LoadedModels, load_models
 from tests.rig import Collected
-from tests.waiting import until
+from tests.waiting import loaded, until
 
 
 class Running:
@@ -33,12 +33,12 @@ class Running:
     ) -> None:
         self.worker = EngineWorker(
             lambda progress: load(),
-            observer=observer or EngineObserver(),
+            observers=() if observer is None else (observer,),
             limits=Limits(**limits),
             recall=lambda: learnt,
         )
         self.worker.start()
-        self.info = self.worker.wait_ready(60)
+        self.info = loaded(self.worker)
 
     def ask(self, request: DecodeRequest) -> Collected:
         sink = Collected()

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from draftd.core import FinishReason
 from draftd.engine.admission import Admission, Layout, derived
 from draftd.engine.cache.layouts import cache_bytes
+from draftd.engine.cache.prefix_store import PrefixCache
+from draftd.engine.limits import Limits
 from draftd.engine.prefilling import _OVERTAKEN
 from draftd.errors import InvalidRequest, NoMemory
 from tests.rig import Rig, autoregressive, pair, request, speculative, tiny_llama
@@ -145,9 +147,9 @@ def test_what_the_machine_has_no_memory_for_now_is_refused():
     asked = request([1] * 300, autoregressive(), max_tokens=100)
     need = layout().held([400])
     for free, held in ((None, 0), (need, 0), (0, need)):  # others end, and give back what they hold
-        Admission(layout(), 0, available=answering(free)).check(asked, held)
+        Admission(layout(), 0, Limits(available=answering(free))).check(asked, held)
     with pytest.raises(NoMemory, match=f"400 tokens, .* needs {need} bytes .* has {need - 1} bytes left") as refused:
-        Admission(layout(), 0, available=answering(need - 10)).check(asked, 9)
+        Admission(layout(), 0, Limits(available=answering(need - 10))).check(asked, 9)
     assert refused.value.grpc_status == "RESOURCE_EXHAUSTED"
     assert refused.value.retry_after
 
@@ -163,7 +165,7 @@ def answering(value: int | None) -> Callable[[], int | None]:
 
 @pytest.mark.parametrize(("headroom", "together"), [(None, True), (10**9, True), (1, False), (0, False), (-5, False)])
 def test_headroom_bounds_who_begins_beside_others_and_never_who_is_alone(headroom, together):
-    one = rig(0, headroom=answering(headroom))
+    one = rig(0, limits=Limits(headroom=answering(headroom)))
     sinks = [one.add(request([i, 2, 3], autoregressive(), max_tokens=20)) for i in range(2)]
     most = 0
     while not one.scheduler.idle:
@@ -176,11 +178,14 @@ def test_headroom_bounds_who_begins_beside_others_and_never_who_is_alone(headroo
 def test_what_else_is_held_goes_first_where_memory_lacks():
     asked = []
 
-    def shed(wanted: int) -> int:
-        asked.append(wanted)
-        return wanted
+    class Kept(PrefixCache):
+        def shed(self, to_bytes: int) -> int:
+            asked.append(self.bytes - to_bytes)
+            return asked[-1]
 
-    one = rig(0, headroom=answering(EACH), shed=shed)
+    kept = Kept()
+    kept.bytes = 10**9
+    one = rig(0, limits=Limits(headroom=answering(EACH)), prefix=kept)
     one.add(request([1, 2, 3], autoregressive(), max_tokens=20))
     one.scheduler.step()
     one.add(request([4, 2, 3], autoregressive(), max_tokens=20))
@@ -191,7 +196,6 @@ def test_what_else_is_held_goes_first_where_memory_lacks():
 
 
 def test_a_limit_that_nobody_set_follows_from_headroom_or_memory():
-    assert derived(layout(each=1), None, None) == 0
     assert derived(layout(each=1, context=100), 4_000_000, 10**9) == 3_000_000
     assert derived(layout(each=1, context=100), None, 8_000_000) == 1_000_000
     one = layout(each=1).held([4096])

@@ -9,7 +9,7 @@ import statistics
 import pytest
 
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, StepCounts
-from draftd.engine.calibration import measure
+from draftd.engine.calibration import Calibration
 from draftd.engine.depth.costs import Prices, StepCosts
 from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.drafters.prompt_lookup import PromptLookup
@@ -164,7 +164,7 @@ def test_context_makes_wide_steps_dearer_than_plain_ones() -> None:
 
 def test_calibration_measures_the_targets_own_steps() -> None:
     models = scripted_models(1.0, step_seconds=0.005)
-    found = measure(models.target, models.info.vocab_size, 4, 60.0).plain
+    found = Calibration(models.target, models.info.vocab_size).run(4, 60.0).plain
     assert set(found) == {1, 2, 4}
     assert all(0.005 <= seconds < 0.05 for seconds in found.values())
 
@@ -173,7 +173,8 @@ def test_calibration_measures_drafts_of_each_depth_and_leaves_no_row_behind() ->
     models = scripted_models(0.5, step_seconds=0.004, draft_step_seconds=0.004)
     draft = DraftModel(models.draft, models.info.vocab_size)
     lookup = PromptLookup()
-    found = measure(models.target, models.info.vocab_size, 2, 60.0, drafters={MODEL: draft, LOOKUP: lookup}, deepest=3)
+    drafters = {MODEL: draft, LOOKUP: lookup}
+    found = Calibration(models.target, models.info.vocab_size, drafters, deepest=3).run(2, 60.0)
     assert set(found.drafted[MODEL]) == {(b, k) for b in (1, 2) for k in (1, 2, 3)}
     assert all(found.drafted[MODEL][1, k] >= found.drafted[LOOKUP][1, k] + 0.004 * k for k in (1, 2, 3))
     assert set(found.growth) == {0, 1, 2, 3}
@@ -183,7 +184,7 @@ def test_calibration_measures_drafts_of_each_depth_and_leaves_no_row_behind() ->
 
 def test_calibration_stops_when_its_time_is_up() -> None:
     models = scripted_models(1.0, step_seconds=0.002)
-    assert set(measure(models.target, models.info.vocab_size, 64, 0.0).plain) == {1}
+    assert set(Calibration(models.target, models.info.vocab_size).run(64, 0.0).plain) == {1}
 
 
 class Steps(EngineObserver):

@@ -115,8 +115,8 @@ def test_a_light_draft_of_another_tokenizer_is_not_offered(running, nano, nano_p
     change_tokenizer(light)
     engine = running(lambda: nano(light=light))
     assert LIGHT not in engine.info.drafters
-    assert engine.info.speculation_reason == ""
-    assert "the draft's tokenizer is not the target's (2 of" in engine.info.light_draft_reason
+    assert engine.info.why_no(DRAFT_MODEL) == ""
+    assert "the draft's tokenizer is not the target's (2 of" in engine.info.why_no(LIGHT_DRAFT_MODEL)
     assert engine.worker.keep(frozenset({DRAFT, LIGHT})).result(10) == engine.info.draft_weight_bytes
 
 

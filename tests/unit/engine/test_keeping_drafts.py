@@ -161,9 +161,8 @@ def test_commands_are_bounded(running):
 
 def test_before_anything_is_loaded_there_is_nothing_to_keep():
     from draftd.engine.loop import EngineWorker
-    from draftd.engine.observer import EngineObserver
 
-    worker = EngineWorker(lambda progress: slow(), observer=EngineObserver())
+    worker = EngineWorker(lambda progress: slow())
     for ask in (lambda: worker.keep(NONE), worker.reload_draft, lambda: worker.logit_gap((1,), 2, 3)):
         with pytest.raises(NotServing, match="still loading"):
             ask()

@@ -131,9 +131,8 @@ def test_how_long_loading_took_is_known_once_it_is_done(engine):
 
 def test_before_the_models_are_loaded_no_files_are_known():
     from draftd.engine.loop import EngineWorker
-    from draftd.engine.observer import EngineObserver
 
-    worker = EngineWorker(lambda progress: scripted_models(0.7), observer=EngineObserver())
+    worker = EngineWorker(lambda progress: scripted_models(0.7))
     assert worker.load_seconds is None
     assert worker.draft_bytes == {}
     with pytest.raises(NotServing):

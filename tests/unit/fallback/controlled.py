@@ -93,8 +93,8 @@ class FakeEngine:
     def info(self) -> ModelInfo:
         if self.not_serving is not None:
             raise self.not_serving
-        reason = "" if DRAFT_MODEL in self.drafters else "no draft model is loaded"
-        return ModelInfo("m", "d", 4096, 256, self.drafters, reason, 0, 0, "cpu")
+        refused = {} if DRAFT_MODEL in self.drafters else {DRAFT_MODEL: "no draft model is loaded"}
+        return ModelInfo("m", "d", 4096, 256, self.drafters, 0, 0, "cpu", refused_drafters=refused)
 
     @property
     def tokenizer(self) -> Any:

@@ -26,8 +26,8 @@ from tests.unit.fallback.probing import LIGHT as LOOKUP
 from tests.unit.fallback.probing import PLAIN as NOTHING
 
 WHY = "no draft model is loaded"
-LOOKUP_ALONE = replace(INFO, drafters=(PROMPT_LOOKUP,), speculation_reason=WHY)
-NONE_AT_ALL = replace(INFO, drafters=(), speculation_reason=WHY)
+LOOKUP_ALONE = replace(INFO, drafters=(PROMPT_LOOKUP,), refused_drafters={DRAFT_MODEL: WHY})
+NONE_AT_ALL = replace(INFO, drafters=(), refused_drafters={DRAFT_MODEL: WHY})
 
 
 def without_draft(*drafters: DrafterName, **settings: object) -> Controlled:

@@ -15,7 +15,6 @@ from draftd.canaries.prompts import FrozenPrompts
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, FallbackLevel
 from draftd.engine.limits import Limits
 from draftd.engine.loop import EngineWorker
-from draftd.engine.observer import EngineObserver
 from draftd.engine.pair import LoadedModels, load_models
 from draftd.engine.step import EntryResult, StepResult
 from draftd.engine.targets.local import LocalTarget
@@ -30,7 +29,7 @@ from tests.conftest import NanoPair
 from tests.scripted import scripted_models
 from tests.unit.engine.drafts import change_weights
 from tests.unit.fallback.probing import at, checked
-from tests.waiting import until
+from tests.waiting import loaded, until
 
 LADDER = ladder_levels(4, (2,), DRAFT_MODEL, (LIGHT_DRAFT_MODEL, PROMPT_LOOKUP))
 FULL, SHORT, LIGHT, LOOKUP, PLAIN = LADDER
@@ -50,11 +49,9 @@ class Bench:
     def __init__(
         self, models: Callable[[], LoadedModels], prompts: FrozenPrompts, level: LadderLevel, capacity: int
     ) -> None:
-        self.engine = EngineWorker(
-            lambda progress: models(), observer=EngineObserver(), limits=Limits(queue_capacity=capacity, max_batch=2)
-        )
+        self.engine = EngineWorker(lambda progress: models(), limits=Limits(queue_capacity=capacity, max_batch=2))
         self.engine.start()
-        self.engine.wait_ready(SECONDS)
+        loaded(self.engine, SECONDS)
         self.drafters = LoadedDrafters(self.engine)
         self.drafters.hold(level)
         self.told = Told()
@@ -168,7 +165,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, emitted: int) -> list[int]:
     def results(self: LocalTarget) -> Iterator[StepResult]:
         for result in real(self):
             entries = list(result.entries)
-            for i, (sequence, accepted, following) in enumerate(entries):
+            for i, (sequence, accepted, following, replays) in enumerate(entries):
                 known = self._sequences[sequence]
                 place = len(known.ids) - 1 - known.options.prompt
                 if result.width > 1 and place - len(accepted) >= emitted and sequence not in spoilt:
@@ -176,7 +173,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, emitted: int) -> list[int]:
                     spoilt.add(sequence)
                     places.append(place)
                     known.ids[-1] = (following + 1) % 200
-                    entries[i] = EntryResult(sequence, accepted, known.ids[-1])
+                    entries[i] = EntryResult(sequence, accepted, known.ids[-1], replays)
             yield replace(result, entries=entries)
 
     monkeypatch.setattr(LocalTarget, "results", results)

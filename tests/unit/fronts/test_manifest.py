@@ -33,7 +33,6 @@ INFO = ModelInfo(
     context_length=1024,
     vocab_size=256,
     drafters=(DRAFT,),
-    speculation_reason="",
     weight_bytes=4000,
     draft_weight_bytes=400,
     backend="cpu (openblas)",

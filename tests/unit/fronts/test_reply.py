@@ -104,7 +104,6 @@ def test_every_drafter_and_depth_mode_can_be_told() -> None:
         100,
         50,
         BUILT_IN_DRAFTERS,
-        "",
         9,
         3,
         "cpu",

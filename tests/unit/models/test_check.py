@@ -18,14 +18,14 @@ from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundEr
 from draftd.cli.commands.doctor import Verdict, check_models
 from draftd.core import DRAFT_MODEL
 from draftd.engine.loop import EngineWorker
-from draftd.engine.observer import EngineObserver
 from draftd.engine.pair import LoadedModels, load_models
-from draftd.errors import ModelLoadError, in_one_line
+from draftd.errors import ModelLoadError, NotServing, in_one_line
 from draftd.models.folder import ModelFolder
 from draftd.settings import load_settings
 from tests.conftest import NanoPair
 from tests.unit.cli.conftest import in_process, logging_as_it_was
 from tests.unit.engine.drafts import change_weights
+from tests.waiting import loaded
 
 __all__ = ["logging_as_it_was"]
 
@@ -258,10 +258,10 @@ def test_a_traceback_is_for_the_debug_level(level: int, caplog: pytest.LogCaptur
         raise RuntimeError("out of memory\nat 0x1\nat 0x2")
 
     with caplog.at_level(level, "draftd"):
-        worker = EngineWorker(load, observer=EngineObserver())
+        worker = EngineWorker(load)
         worker.start()
-        with pytest.raises(ModelLoadError) as caught:
-            worker.wait_ready(30)
+        with pytest.raises(NotServing) as caught:
+            loaded(worker, 30)
     assert caught.value.message.startswith("the models could not be loaded: RuntimeError: out of memory at 0x1")
     assert "\n" not in caught.value.message
     assert [bool(record.exc_info) for record in caplog.records] == [True] * (level == logging.DEBUG)
@@ -273,5 +273,5 @@ def test_the_reason_of_a_refused_draft_is_without_its_cure(folder: Path, nano_pa
     change_tokenizer(folder)
     info = load_models(nano_pair.draft, str(folder), progress=lambda line: None).info
     assert DRAFT_MODEL not in info.drafters
-    assert info.speculation_reason == "the draft's tokenizer is not the target's (2 of 4096 tokens differ)"
-    assert info.speculation(4) == f"up to 4 draft tokens at a time from prompt_lookup; {info.speculation_reason}"
+    assert info.why_no(DRAFT_MODEL) == "the draft's tokenizer is not the target's (2 of 4096 tokens differ)"
+    assert info.speculation(4) == f"up to 4 draft tokens at a time from prompt_lookup; {info.why_no(DRAFT_MODEL)}"

@@ -32,8 +32,8 @@ LADDER = ladder_levels(4, (3, 2), DRAFT_MODEL, (PROMPT_LOOKUP,))
 ON = FlagResolution("on", True, "STATIC")
 OFF = FlagResolution("off", False, "TARGETING_MATCH")
 BOTH = (DRAFT_MODEL, PROMPT_LOOKUP)
-MODEL = ModelInfo("m", "d", 4096, 256, BOTH, "", 0, 0, "cpu")
-INCAPABLE = replace(MODEL, drafters=(), speculation_reason="cache cannot be trimmed (Mamba)")
+MODEL = ModelInfo("m", "d", 4096, 256, BOTH, 0, 0, "cpu")
+INCAPABLE = replace(MODEL, drafters=(), refused_drafters={DRAFT_MODEL: "cache cannot be trimmed (Mamba)"})
 DRAFT, LOOKUP = DRAFT_MODEL, PROMPT_LOOKUP
 
 
@@ -141,7 +141,7 @@ def test_a_stale_flag_says_so_in_the_reason() -> None:
 def test_a_drafter_that_is_missing_is_not_replaced_by_another() -> None:
     lookup = Wish(drafter=PROMPT_LOOKUP)
     assert decide(lookup, ON, CEILING, MODEL).drafter == PROMPT_LOOKUP
-    only_lookup = replace(MODEL, drafters=(PROMPT_LOOKUP,), speculation_reason="no draft model is loaded")
+    only_lookup = replace(MODEL, drafters=(PROMPT_LOOKUP,), refused_drafters={DRAFT_MODEL: "no draft model is loaded"})
     plan = decide(Wish(drafter=DRAFT_MODEL), ON, CEILING, only_lookup)
     assert plan.mode is DecodeMode.AUTOREGRESSIVE
     assert plan.reason == "request: drafter draft_model is not available (no draft model is loaded)"
@@ -153,7 +153,7 @@ def test_a_drafter_that_is_missing_is_not_replaced_by_another() -> None:
 
 
 def test_without_a_draft_model_prompt_lookup_drafts_where_depth_is_automatic() -> None:
-    only_lookup = replace(MODEL, drafters=(PROMPT_LOOKUP,), speculation_reason="no draft model is loaded")
+    only_lookup = replace(MODEL, drafters=(PROMPT_LOOKUP,), refused_drafters={DRAFT_MODEL: "no draft model is loaded"})
     for wish in (Wish(), Wish(ModePreference.SPECULATIVE)):
         plan = decide(wish, ON, CEILING, only_lookup)
         assert (plan.drafter, plan.depth_mode, plan.alternatives) == (LOOKUP, DepthMode.AUTOMATIC, frozenset())
@@ -229,7 +229,7 @@ def test_no_alternative_is_one_that_the_ladder_excludes_or_whose_weights_are_not
     for level, drafters, named, mode, cap, flag in itertools.product(
         ladder, offered, (None, *BUILT_IN_DRAFTERS), (None, *DepthMode), (None, 0, 1, 16), (ON, OFF)
     ):
-        model = replace(MODEL, drafters=tuple(drafters), speculation_reason="" if drafters else "none")
+        model = replace(MODEL, drafters=tuple(drafters), refused_drafters={} if drafters else {DRAFT: "none"})
         plan = decide(Wish(max_draft_tokens=cap, drafter=named, depth_mode=mode), flag, level, model)
         assert plan.alternatives <= drafters & {LOOKUP}
         assert plan.drafter not in plan.alternatives

@@ -42,6 +42,7 @@ from draftd.settings import EngineSettings, ServerSettings, Settings
 from tests.fallback import FixedFlag
 from tests.listening import ListeningTelemetry
 from tests.scripted import scripted_models
+from tests.waiting import loaded
 
 SPECULATIVE, AUTOREGRESSIVE = Wish(ModePreference.SPECULATIVE), Wish(ModePreference.AUTOREGRESSIVE)
 
@@ -101,7 +102,7 @@ class Front:
         )
         self.telemetry = ListeningTelemetry()
         self.worker = EngineWorker(
-            lambda progress: load(), observer=self.telemetry.observer, limits=settings.engine.limits()
+            lambda progress: load(), observers=(self.telemetry.observer,), limits=settings.engine.limits()
         )
         self.flag = FixedFlag()
         self.planner = Planner(
@@ -144,7 +145,7 @@ async def fronting(load: Callable[[], LoadedModels] = models, **options: Any) ->
     front = Front(load, **options)
     front.worker.start()
     try:
-        await asyncio.to_thread(front.worker.wait_ready, 30)
+        await asyncio.to_thread(loaded, front.worker, 30)
         yield front
     finally:
         await asyncio.to_thread(front.worker.close)

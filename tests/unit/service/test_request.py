@@ -16,7 +16,7 @@ from draftd.service.request import Chat, Message, RawText, Request, ServedModel,
 
 
 def served(context_length: int, vocab_size: int, default_max_tokens: int, *, chat_template: bool = True) -> ServedModel:
-    info = ModelInfo("m", None, context_length, vocab_size, (), "", 0, 0, "cpu")
+    info = ModelInfo("m", None, context_length, vocab_size, (), 0, 0, "cpu")
     return ServedModel(info, default_max_tokens, 4, DepthMode.FIXED, chat_template)
 
 

@@ -138,7 +138,7 @@ def test_a_stop_string_that_shows_only_after_the_last_token_cuts_text_and_no_tok
     assert (stream.finish(), stream.stop) == ("", "\ufffd")
 
 
-MODEL = ServedModel(ModelInfo("m", None, 10_000, 257, (), "", 0, 0, "cpu"), 1, 4, DepthMode.FIXED, chat_template=True)
+MODEL = ServedModel(ModelInfo("m", None, 10_000, 257, (), 0, 0, "cpu"), 1, 4, DepthMode.FIXED, chat_template=True)
 
 
 class Noting(ByteTokenizer):

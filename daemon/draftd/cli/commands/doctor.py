@@ -23,7 +23,7 @@ from draftd.cli.commands.status import capabilities
 from draftd.cli.figures import size
 from draftd.cli.state import paths_of, quiet_transformers
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DrafterName
-from draftd.engine.drafters.loaded import OTHER_DRAFT, HeldDraft, mismatch, weight_bytes
+from draftd.engine.drafters.loaded import OTHER_DRAFT, DraftSource, mismatch, weight_bytes
 from draftd.engine.pair import assemble, context_length_of
 from draftd.errors import ConfigError, ModelLoadError, in_one_line
 from draftd.fallback.alerts.connections import listening_socket
@@ -205,7 +205,7 @@ def foresee(
         backend="",
         prompt_lookup=settings.model.prompt_lookup,
         refused=refused,
-        sources={LIGHT_DRAFT_MODEL: HeldDraft(light.model)} if light else {},
+        sources={LIGHT_DRAFT_MODEL: DraftSource("light draft", lambda: light.model)} if light else {},
         architecture=target.config["model_type"],
         left_out=not_served(target.config),
     )
@@ -233,7 +233,7 @@ def foresee(
     ]
     reasons = {f"drafter {name}": why for name, why in info.refused_drafters.items()}
     if not info.speculation_available:
-        reasons["mode SPECULATIVE"] = info.speculation_reason
+        reasons["mode SPECULATIVE"] = info.why_no(DRAFT_MODEL)
     if not engine.prefix_cache_bytes:
         reasons["prefix reuse"] = "engine.prefix_cache_bytes is 0"
     if not chat:

@@ -91,12 +91,12 @@ class DepthControl:
             parked, none = SequenceDraft(state=DraftState.PARKED), SequenceDraft()
             drafts = [parked if automatic(one) else none for one in sequences]
         elif speculative:
-            if trial is None and estimate is not None and best is not None:
-                self._note_caps(estimate, best, drafts)
-            urgent = trial is None and self._uncertain(estimate, best)
-            if trial is None and self._measurement.begins(sequences, urgent=urgent):
-                return self._measure(sequences, ahead)
             self._trial = trial
+            if trial is None:
+                if estimate is not None and best is not None:
+                    self._note_caps(estimate, best, drafts)
+                if self._measurement.begins(sequences, urgent=self._uncertain(estimate, best)):
+                    return self._measure(sequences, ahead)
             return DraftPlan(StepMode.SPECULATIVE, drafts)
         ahead = ahead and not speculative and all(automatic(one) or one.drafter is None for one in sequences)
         return DraftPlan(StepMode.PLAIN_AHEAD if ahead else StepMode.PLAIN, drafts)

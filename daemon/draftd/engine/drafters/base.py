@@ -10,13 +10,16 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import mlx.core as mx
 
 from draftd.core import FinishReason
 from draftd.engine.cache.base import padded
 from draftd.engine.sampling.transforms import Sampling, one_hot
+
+if TYPE_CHECKING:
+    from draftd.engine.sequence import DecodeSequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,47 +38,22 @@ class Draft:
     lag: int = 0
 
 
-class DraftSequence(Protocol):
-    """What a drafter sees of a sequence, which is the same object from its first call to `leave`."""
-
-    @property
-    def tokens(self) -> list[int]:
-        """Prompt and output. All but the last `guesses` are final."""
-
-    @property
-    def guesses(self) -> int: ...
-
-    @property
-    def emitted(self) -> int:
-        """Tokens after the prompt: the position of the next one in seeded noise."""
-
-    @property
-    def generator(self) -> random.Random:
-        """What unseeded sampling draws from."""
-
-    @property
-    def shares(self) -> bool:
-        """Whether cached prefixes may be used for it, and its own be kept."""
-
-    @property
-    def degraded(self) -> str:
-        """Why it drafts no more; its drafter may have failed in the middle of a forward."""
-
-    @property
-    def finish(self) -> FinishReason | None: ...
-
-
 @dataclass(slots=True, eq=False)
 class Text:
-    """A sequence without a request, as what is measured at load is drafted for."""
+    """What a drafter sees of a sequence, which is the same object from its first call to `leave`. By itself it is a
+    sequence without a request, as what is measured at load is drafted for."""
 
-    tokens: list[int]
+    tokens: list[int]  # prompt and output; all but the last `guesses` are final
     guesses: int = 0
-    emitted: int = 0
-    generator: random.Random = field(default_factory=random.Random)
-    shares: bool = False
-    degraded: str = ""
+    emitted: int = 0  # tokens after the prompt: the position of the next one in seeded noise
+    generator: random.Random = field(default_factory=random.Random)  # what unseeded sampling draws from
+    shares: bool = False  # whether cached prefixes may be used for it, and its own be kept
+    degraded: str = ""  # why it drafts no more; its drafter may have failed in the middle of a forward
     finish: FinishReason | None = None
+
+
+DraftSequence: TypeAlias = "DecodeSequence | Text"
+"""Of either a drafter can use no more than both have."""
 
 
 class Drafter(ABC):

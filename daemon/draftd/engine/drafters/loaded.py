@@ -4,9 +4,9 @@ Imports no MLX: models are opened here before anything else needs it."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from draftd.core import DRAFT_MODEL, DrafterName
 from draftd.engine.drafters.registry import Needs, Provided
@@ -27,56 +27,32 @@ class Unfit(ModelLoadError):
     """A draft that can be loaded, and does not go with the target."""
 
 
-class DraftSource(Protocol):
-    """Called on the engine thread."""
+@dataclass(frozen=True, slots=True)
+class DraftSource:
+    """Where a draft is had from, called on the engine thread. `name`: as errors call it. `open` gives a model whose
+    weights may not have been read yet; it raises ModelLoadError, or Unfit. `files`: as they are now; None of a model
+    that was made in memory, which letting go frees nothing of."""
 
-    @property
-    def name(self) -> str:
-        """As errors call it."""
-
-    def files(self) -> ModelFiles | None:
-        """As they are now; None where there are none."""
-
-    def open(self) -> Any:
-        """A model whose weights may not have been read yet. Raises ModelLoadError, or Unfit."""
+    name: str
+    open: Callable[[], Any]
+    files: Callable[[], ModelFiles | None] = lambda: None
 
 
-class DraftFolder:
-    """A folder or hub id. What opens fits the target: the same tokens by id."""
+def in_folder(folder: ModelFolder, target_tokenizer: Any) -> DraftSource:
+    """What opens fits the target: the same tokens by id. The tokenizer is mlx-lm's."""
+    fitting = ""  # digest of the tokenizer that was last found to be the target's
 
-    def __init__(self, folder: ModelFolder, target_tokenizer: Any) -> None:
-        """The tokenizer is mlx-lm's."""
-        self._folder, self._target = folder, target_tokenizer
-        self._checked = ""  # digest of the tokenizer that was last found to be the target's
-        self.name, self.label = folder.called, folder.name
-
-    def files(self, *, noted: bool = True) -> ModelFiles:
-        """As they are now, or only where they lie."""
-        return self._folder.files(noted=noted)
-
-    def open(self) -> Any:
-        model, config = self._folder.open()
-        digest = self._folder.tokenizer_digest()
-        if digest != self._checked:
-            if complaint := mismatch(self._target, self._folder.tokenizer(config)):
+    def opened() -> Any:
+        nonlocal fitting
+        model, config = folder.open()
+        digest = folder.tokenizer_digest()
+        if digest != fitting:
+            if complaint := mismatch(target_tokenizer, folder.tokenizer(config)):
                 raise Unfit(complaint, OTHER_DRAFT)
-            self._checked = digest
+            fitting = digest
         return model
 
-
-class HeldDraft:
-    """A model made in memory: there is nowhere else to have it from, and letting it go frees nothing."""
-
-    name = "draft model"
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-
-    def files(self) -> None:
-        return None
-
-    def open(self) -> Any:
-        return self._model
+    return DraftSource(folder.called, opened, folder.files)
 
 
 def parameters(model: Any) -> list[Any]:
@@ -124,11 +100,10 @@ class Drafters:
         self._models: dict[DrafterName, Any] = {}
         if models.draft is not None:
             self._models[DRAFT_MODEL] = models.draft
-        self._files = dict(models.files.drafts)
         self._read: dict[DrafterName, ModelFiles] = {}  # of weights that were read and are not held yet
-        self._sizes: dict[DrafterName, int] = {}
         self.loadable = frozenset(self._sources)
-        self.held = self._count()
+        self.held = Held(files=models.files.drafts)
+        self._changed({})
 
     def make(self) -> dict[DrafterName, Drafter]:
         """All drafters that can draft now, knowing no sequences."""
@@ -163,18 +138,13 @@ class Drafters:
     def hold(self, kind: DrafterName, model: Any) -> None:
         """From now on this is the draft of that kind; the one before is let go."""
         self._models[kind] = model
-        if kind in self._read:
-            self._files[kind] = self._read.pop(kind)
-        self.held = self._count()
-        give_back()
+        self._changed({kind: self._read.pop(kind)} if kind in self._read else {})
 
     def release(self, kind: DrafterName) -> None:
         """Lets the weights go, back to the system where it takes them."""
         self._models.pop(kind, None)
-        if kind in self._files:
-            self._files[kind] = replace(self._files[kind], stamps=None)
-        self.held = self._count()
-        give_back()
+        files = self.held.files.get(kind)
+        self._changed({} if files is None else {kind: replace(files, stamps=None)})
 
     def _source(self, kind: DrafterName) -> DraftSource:
         source = self._sources.get(kind)
@@ -182,7 +152,8 @@ class Drafters:
             raise ModelLoadError(f"no {kind.replace('_', ' ')} is configured that goes with the target")
         return source
 
-    def _count(self) -> Held:
-        sizes = {kind: weight_bytes(model) for kind, model in self._models.items()}
-        self._sizes |= sizes
-        return Held(frozenset(sizes), sum(sizes.values()), dict(self._sizes), dict(self._files))
+    def _changed(self, files: Mapping[DrafterName, ModelFiles]) -> None:
+        """Other weights are held, which were read from `files`; what went is given back."""
+        sizes, held = {kind: weight_bytes(model) for kind, model in self._models.items()}, self.held
+        self.held = Held(frozenset(sizes), sum(sizes.values()), {**held.sizes, **sizes}, {**held.files, **files})
+        give_back()

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from draftd.core import DraftCounts
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DraftCounts
 from draftd.engine.depth.acceptance_rates import emitted
 from draftd.engine.depth.saved import Learnt
 from draftd.errors import NotServing
@@ -45,6 +45,8 @@ def model(told: ServedModel) -> pb.GetModelResponse:
     return filled(
         pb.GetModelResponse,
         told.info,
+        speculation_reason=told.info.why_no(DRAFT_MODEL),
+        light_draft_reason=told.info.why_no(LIGHT_DRAFT_MODEL),
         default_max_tokens=told.default_max_tokens,
         max_draft_tokens=told.max_draft_tokens,
         chat_template=told.chat_template,
