@@ -377,6 +377,7 @@ class Estimate:
     draft_seconds: list[float]
     lookup_seconds: list[float]
     replays: bool = False
+    _replayed: dict[tuple[int, int], tuple[list[float], float]] = field(default_factory=dict)
 
     def seconds(self, depth: int, lookup: int = 0) -> float:
         """Of a step with `depth` forwards of a draft model, verified at the greater of the two depths."""
@@ -398,6 +399,8 @@ class Estimate:
         are accepted ends it, and so does a step without a draft. The number of rejections since is then geometrically
         distributed.
         """
+        if (known := self._replayed.get((depth, lookup))) is not None:  # asked for again and again in one step
+            return known
         under, missed = [1.0] * MOST_REPLAYED, 0.0  # `under`: the probability that none is wider by more than so many
         for c in self.candidates:
             reached = c.reached(depth, lookup)
@@ -413,7 +416,9 @@ class Estimate:
                 for n, p in enumerate(under)
             ]
             missed += last * sum(reached[1:])
-        return [more - less for less, more in pairwise([0.0, *under, 1.0])], missed
+        found = [more - less for less, more in pairwise([0.0, *under, 1.0])], missed
+        self._replayed[depth, lookup] = found
+        return found
 
     def tokens(self, drafting: Sequence[Candidate], depth: int) -> float:
         """Expected where only these draft, so deep."""
