@@ -112,12 +112,12 @@ def test_a_disk_that_hangs_keeps_a_caller_no_longer_than_a_few_seconds(monkeypat
             with pytest.raises(QueueFull, match="busy") as caught:
                 ask()
             assert caught.value.retry_after
-        assert controller.state().position == TOP  # to look is to wait for nobody
+        assert controller.state().position == TOP  # a look waits for nothing
         reloading = controller.reload_draft()  # nor does the engine
         running.engine.reloads[0].set_result(1)
         assert controller.close(0.05) is False
         store.go_on.set()
-        assert reloading.result(10) == 1  # nobody is left waiting
+        assert reloading.result(10) == 1  # no caller is left waiting
 
 
 @pytest.mark.parametrize("part", ["_look", "_shown"])

@@ -157,8 +157,8 @@ class StepCosts:
             gain = part.variance / total
             part.value += gain * surprise
             part.variance *= 1 - gain
-        curve.refresh()
-        own_curve.refresh()
+        for one in {curve, own_curve}:
+            one.refresh()
         self.measured = self.measured or drafter is None
         if abs(speed.value - self._regime) > _REGIME:
             self._regime = speed.value
