@@ -119,6 +119,11 @@ class SamplingParams:
 
     temperature 0 is greedy. top_p 1, top_k 0 and min_p 0 are off. A `seed` gives the same text however it is decoded,
     at some cost of acceptance; None draws from the system.
+
+    Before these, the logits: `logit_bias` is added, by token id; the logit of a token that prompt or answer have is
+    divided by `repetition_penalty` where it is positive, else multiplied by it (Keskar et al. 2019, arXiv 1909.05858,
+    section 4.1); of one that the answer has c times, `presence_penalty` + c × `frequency_penalty` is subtracted.
+    1, 0 and 0 are off.
     """
 
     temperature: float = 0.0
@@ -126,6 +131,10 @@ class SamplingParams:
     top_k: int = 0
     min_p: float = 0.0
     seed: int | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
 
     @property
     def greedy(self) -> bool:
@@ -173,7 +182,11 @@ DEADLINE_SLACK_SECONDS = 0.05
 @dataclass(frozen=True, slots=True)
 class DecodeRequest:
     """One request as the engine sees it. `deadline` is on the monotonic clock; None waits for ever. `client`: whose
-    share of the queue it takes."""
+    share of the queue it takes. A lower `priority` is scheduled first among those that wait.
+
+    `grammar`: what the answer must be, as llguidance reads it; empty where it may be anything. Its text ends with a
+    token of the model's own end tokens (unless `ignore_eos`) or of `stop_ids`, of which none is chosen before
+    `min_tokens`. `logprobs`: how many of the likeliest tokens are told in each place, None for no log-probabilities."""
 
     id: str
     prompt: tuple[int, ...]
@@ -186,6 +199,12 @@ class DecodeRequest:
     workload: WorkloadClass = WorkloadClass.UNSPECIFIED
     origin: Origin = Origin.CLIENT
     client: str = ""
+    priority: int = 0
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop_ids: frozenset[int] = frozenset()
+    logprobs: int | None = None
+    grammar: str = ""
 
     @property
     def tier(self) -> ContextTier:
@@ -345,11 +364,21 @@ class RequestStats:
         return (self.finished - self.first_token) / (self.counts.emitted - 1)
 
 
+class TokenLogprobs(NamedTuple):
+    """The target's own log-probability of a token, before any transform, and the likeliest tokens in its place with
+    theirs, in descending order. Natural logarithms."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
 class Emission(NamedTuple):
-    """Tokens that one step added to one request; `from_draft` runs parallel to `tokens`."""
+    """Tokens that one step added to one request; `from_draft` runs parallel to `tokens`, and so does `logprobs` where
+    they were asked for."""
 
     tokens: tuple[int, ...]
     from_draft: tuple[bool, ...]
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,10 @@ A field is named in errors by its path here: `chat.messages[0].role`, `sampling.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import enum
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from draftd.core import (
     DecodePlan,
@@ -26,7 +27,7 @@ MAX_STOPS = 16
 MAX_STOP_BYTES = 256
 MAX_CALLER_BYTES = 128
 MAX_TEMPERATURE = 100.0
-ROLES = ("system", "user", "assistant", "tool")
+ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +37,50 @@ class RawText:
     text: str
 
 
+class ToolCall(NamedTuple):
+    """`arguments`: a JSON object."""
+
+    id: str
+    name: str
+    arguments: str
+
+
 class Message(NamedTuple):
+    """`tool_calls` and `reasoning` are of an assistant's message, `tool_call_id` of a tool's: the call that it is the
+    result of. `name`: of the tool, or of one of several speakers."""
+
     role: str
     content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
+    name: str = ""
+    reasoning: str = ""
+
+
+class Tool(NamedTuple):
+    """A function that the model may call. `parameters`: a JSON schema, as JSON; empty without parameters."""
+
+    name: str
+    description: str = ""
+    parameters: str = ""
+
+
+class ToolMode(enum.StrEnum):
+    NONE = "none"
+    AUTO = "auto"
+    REQUIRED = "required"
 
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """Messages for the model's chat template."""
+    """Messages for the model's chat template. `tool_choice`: a mode, or the name of the tool whose call is demanded.
+    `template_arguments`: what the template sees besides, values that JSON has."""
 
     messages: tuple[Message, ...]
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolMode | str = ToolMode.AUTO
+    parallel_tool_calls: bool = True
+    template_arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +91,23 @@ class TokenIds:
 
 
 Prompt = RawText | Chat | TokenIds
+
+
+class FormatKind(enum.StrEnum):
+    JSON_OBJECT = "json_object"
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    CHOICE = "choice"
+    GRAMMAR = "grammar"
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseFormat:
+    """What the answer must be. `source`: a JSON schema as JSON, a regular expression, choices as a JSON list, a grammar
+    in Lark's notation; nothing for any JSON object."""
+
+    kind: FormatKind
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +126,15 @@ class Request:
     deadline: float | None = None
     client: str = ""
     problem: InvalidRequest | None = None
+    logprobs: int | None = None  # of so many of the likeliest tokens besides the chosen one
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop: bool = False
+    n: int = 1
+    echo: bool = False
+    priority: int = 0
+    response_format: ResponseFormat | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +147,47 @@ class Started:
     plan: DecodePlan
 
 
+class TextDelta(NamedTuple):
+    text: str
+
+
+class ReasoningDelta(NamedTuple):
+    text: str
+
+
+class ToolCallBegun(NamedTuple):
+    """`index` counts the calls of an answer, from 0."""
+
+    index: int
+    id: str
+    name: str
+
+
+class ToolCallArguments(NamedTuple):
+    """A piece of the JSON of the call that was begun last."""
+
+    text: str
+
+
+class ToolCallEnded(NamedTuple):
+    """The call that was begun last, whole: `arguments` is what its pieces add up to."""
+
+    call: ToolCall
+
+
+Delta = TextDelta | ReasoningDelta | ToolCallBegun | ToolCallArguments | ToolCallEnded
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What came since the last one. `pieces`, texts, run parallel to the tokens; `rest` is text that was held back
-    until the end."""
+    """What came since the last one, of one choice. `pieces`, texts, run parallel to the tokens; `rest` is text that was
+    held back until the end. `deltas`: the answer's parts in order, its text among them, where it has others."""
 
     emission: Emission
     pieces: Sequence[str]
     rest: str = ""
+    deltas: Sequence[Delta] = ()
+    choice: int = 0
 
     @property
     def text(self) -> str:
@@ -102,11 +196,17 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The end. `stop` is the stop string that ended the text, where one did."""
+    """The end of one choice. `stop` is the stop string that ended the text, where one did, and `stop_token_id` the id
+    of `stop_token_ids`. `tool_calls`: how many are complete. `warning`: what a client should know of the answer."""
 
     outcome: Outcome
     plan: DecodePlan
     stop: str
+    choice: int = 0
+    stop_token_id: int | None = None
+    tool_calls: int = 0
+    reasoning_tokens: int = 0
+    warning: str = ""
 
 
 Event = Started | Chunk | Finished
