@@ -13,6 +13,7 @@ import mlx.core as mx
 
 from draftd.core import (
     DRAFT_MODEL,
+    GRAMMAR,
     PROMPT_LOOKUP,
     DecodeMode,
     DecodePlan,
@@ -34,6 +35,7 @@ from draftd.engine.depth.costs import StepCosts
 from draftd.engine.depth.explorer import PlainMeasurement
 from draftd.engine.drafters.base import Drafter
 from draftd.engine.drafters.draft_model import DraftModel
+from draftd.engine.drafters.grammar import ForcedTokens
 from draftd.engine.drafters.prompt_lookup import PromptLookup
 from draftd.engine.observer import EngineObserver
 from draftd.engine.pair import LoadedModels, assemble
@@ -94,6 +96,7 @@ def request(
     sampling: SamplingParams | None = None,
     stop: StopMatcher | None = None,
     deadline: float | None = None,
+    grammar: str = "",
 ) -> DecodeRequest:
     return DecodeRequest(
         id=f"r{next(_ids)}",
@@ -104,6 +107,7 @@ def request(
         sampling=sampling or SamplingParams(),
         stop=stop,
         deadline=deadline,
+        grammar=grammar,
     )
 
 
@@ -137,12 +141,14 @@ class Rig:
         def made() -> dict[DrafterName, Drafter]:
             if drafters is not None:
                 return drafters
-            out: dict[DrafterName, Drafter] = {PROMPT_LOOKUP: PromptLookup()}
+            out: dict[DrafterName, Drafter] = {PROMPT_LOOKUP: PromptLookup(), GRAMMAR: ForcedTokens(models.grammars)}
             if models.draft is not None:
                 out[DRAFT_MODEL] = DraftModel(models.draft, info.vocab_size, prefix=self.prefix)
             return out
 
-        self.target = LocalTarget(models.target, info.vocab_size, prefix=self.prefix, dice=self._seeded)
+        self.target = LocalTarget(
+            models.target, info.vocab_size, prefix=self.prefix, dice=self._seeded, grammars=models.grammars
+        )
         self.scheduler = Scheduler(
             target=wrap(self.target),
             drafters=made,

@@ -86,6 +86,9 @@ class ByteTokenizer:
         self.tools = self.thinking = False
         self.template: ChatTemplate | None = None
 
+    def grammars(self, vocabulary: int) -> None:
+        """There are none."""
+
     def encode(self, text: str) -> list[int]:
         return [b % self.vocab_size for b in text.encode()]
 

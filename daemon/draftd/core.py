@@ -41,8 +41,9 @@ DrafterName: TypeAlias = str
 DRAFT_MODEL: DrafterName = "draft_model"
 LIGHT_DRAFT_MODEL: DrafterName = "light_draft_model"  # the draft with coarser weights
 PROMPT_LOOKUP: DrafterName = "prompt_lookup"
+GRAMMAR: DrafterName = "grammar"  # what the request's grammar leaves no choice about
 
-BUILT_IN_DRAFTERS = (DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP)
+BUILT_IN_DRAFTERS = (DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, GRAMMAR)
 """Those that every daemon has registered, the most expensive first."""
 
 
@@ -139,6 +140,15 @@ class SamplingParams:
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
+
+    @property
+    def deterministic(self) -> bool:
+        return self.greedy or self.seed is not None
+
+    @property
+    def filtered(self) -> bool:
+        """Whether the likelihoods of all tokens decide which of them may be drawn."""
+        return not self.greedy and (self.top_p < 1 or self.top_k > 0 or self.min_p > 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,7 +417,7 @@ def speculation(drafters: Collection[DrafterName], no_draft_model: str, max_draf
     """Whether there will be speculation with these drafters, and if not, why. `no_draft_model`: why there is none."""
     if not max_draft_tokens:
         return "none: engine.max_draft_tokens is 0"
-    if not drafters:
+    if not set(drafters) - {GRAMMAR}:
         return f"none: {no_draft_model or 'there is no drafter'}"
     most = f"up to {max_draft_tokens} draft tokens at a time"
     if DRAFT_MODEL in drafters:
@@ -454,4 +464,4 @@ class ModelInfo:
 
     @property
     def speculation_available(self) -> bool:
-        return bool(self.drafters)
+        return bool(set(self.drafters) - {GRAMMAR})  # which drafts for some requests alone

@@ -74,7 +74,7 @@ def assemble_engine(
         except Exception as error:
             _log.warning("what a step costs could not be measured; it is learnt from requests", exc_info=error)
     scheduler = Scheduler(
-        target=LocalTarget(target, info.vocab_size, prefix),
+        target=LocalTarget(target, info.vocab_size, prefix, grammars=models.grammars),
         drafters=drafters.make,
         eos=models.tokenizer.eos_ids,
         vocabulary=info.vocab_size,

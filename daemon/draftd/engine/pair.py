@@ -17,6 +17,7 @@ from draftd.engine.drafters.registry import DrafterRegistry, Needs, built_in_dra
 from draftd.models.blas import load_blas
 from draftd.models.check import not_served
 from draftd.models.folder import UNREADABLE, ModelFiles, ModelFolder, PairFiles, read
+from draftd.models.grammar import Grammars
 from draftd.models.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ class LoadedModels:
     sources: Mapping[DrafterName, DraftSource] = field(default_factory=dict)
     files: PairFiles = field(default_factory=PairFiles)
     registry: DrafterRegistry = field(default_factory=built_in_drafters)
+    grammars: Grammars | None = None
 
 
 def load_models(
@@ -176,7 +178,8 @@ def assemble(
         thinking=tokenizer.thinking,
         left_out=left_out,
     )
-    return LoadedModels(target, draft, tokenizer, info, sources, files or PairFiles(), registry)
+    grammars = tokenizer.grammars(info.vocab_size)
+    return LoadedModels(target, draft, tokenizer, info, sources, files or PairFiles(), registry, grammars)
 
 
 def _missing(needs: Needs, has_model: bool) -> str:

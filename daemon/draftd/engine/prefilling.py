@@ -396,11 +396,12 @@ class Prefilling:
             return False
         seconds = self._timer() - started
         for prompt in chosen:
-            sequence, following = prompt.sequence, results[prompt.sequence.id].following
+            sequence, result = prompt.sequence, results[prompt.sequence.id]
+            following = result.following
             assert following is not None
-            reason = self._cancelled().get(sequence.request.id)
+            reason = FinishReason.ERROR if result.error else self._cancelled().get(sequence.request.id)
             if reason is not None:
-                sequence.end(reason)
+                sequence.end(reason, result.error)
                 continue
             now = self._clock()
             sequence.stats.prefilled = sequence.stats.prefilled or now
@@ -413,7 +414,9 @@ class Prefilling:
         text = sequence.tokens
         prompt = len(sequence.request.prompt)
         prefix = tuple(text) if sequence.shares else ()
-        found = self._target.open(sequence.id, SequenceOptions(prompt, len(text), sequence.request.sampling, prefix))
+        request = sequence.request
+        options = SequenceOptions(prompt, len(text), request.sampling, prefix, request.grammar)
+        found = self._target.open(sequence.id, options)
         if found is not None and not sequence.emitted:
             sequence.stats.looked_up, sequence.stats.cached_tokens = True, found
         return found or 0

@@ -145,7 +145,9 @@ class Scheduler:
             self._prefill([] if wave else self._running)
         if self._running and not wave:
             began, copied = self._timer(), self._prefilling.joined_long
-            self._decode(may_run_ahead=not self._prefilling.prefilling)  # or a slice would wait for what was begun
+            # Or a slice would wait for what was begun, or a mask for a token that is not read.
+            ahead = not self._prefilling.prefilling and not _masked_first(self._running)
+            self._decode(may_run_ahead=ahead)
             if not copied:
                 self._step_seconds += _RECENT * (self._timer() - began - self._step_seconds)
         joined = self._prefilling.joined()
@@ -254,8 +256,10 @@ class Scheduler:
         found = {result.sequence: result for result in told.entries}
         decoded = []
         for sequence, wanted, depth, steps in zip(self._running, plan.sequences, depths, forwards, strict=True):
-            _, accepted, following, sequence.replays = found[sequence.id]
+            _, accepted, following, sequence.replays, error = found[sequence.id]
             assert following is not None
+            if error:
+                sequence.end(FinishReason.ERROR, error)
             decoded.append(SequenceStep(depth, accepted, following, steps, wanted.state))
         replayed = max(0, told.width - 1 - max(depths))
         return DecodeStep(decoded, drafted_at - started, self._timer() - drafted_at, errors, lag, replayed)
@@ -334,3 +338,11 @@ class Scheduler:
                 self._running.append(sequence)
             else:
                 self._finish(sequence)
+
+
+def _masked_first(running: Sequence[DecodeSequence]) -> bool:
+    """Whether masks come before a choice: of what their grammars allow, chance or the likelihoods of all decide."""
+    bound = [one.request.sampling for one in running if one.request.grammar]
+    return bool(bound) and not (
+        all(one.request.sampling.deterministic for one in running) and not any(one.filtered for one in bound)
+    )

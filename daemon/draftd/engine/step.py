@@ -53,12 +53,14 @@ class StepPlan:
 
 class EntryResult(NamedTuple):
     """The drafted tokens of an entry that were accepted, and the token after them; None where none was wanted.
-    `replays`: tokens that the target computes again in the sequence's next step, in front of its draft."""
+    `replays`: tokens that the target computes again in the sequence's next step, in front of its draft. `error`: why
+    the sequence cannot go on; what it was given besides means nothing."""
 
     sequence: int
     accepted: list[int]
     following: int | None
     replays: int = 0
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)

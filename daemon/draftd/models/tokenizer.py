@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from draftd.models.grammar import Grammars
+
 _PENDING = 8  # tokens that may be waited for, until they have a text: a character is of four at most
 
 
@@ -33,6 +35,10 @@ class Tokenizer:
         self.tools, self.thinking = bool(wrapper.has_tool_calling), bool(wrapper.has_thinking)
         # None where there is none, or where code renders the messages that is not the model folder's.
         self.template = _template(wrapper) if self.has_chat_template else None
+
+    def grammars(self, vocabulary: int) -> Grammars:
+        """What grammars of answers are compiled by, for a model of so many ids."""
+        return Grammars(self._wrapper, self.eos_ids, vocabulary)
 
     def encode(self, text: str) -> list[int]:
         """Ids of raw text, with the beginning-of-text token where the model wants one and the text has none."""

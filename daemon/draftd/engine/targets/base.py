@@ -18,12 +18,14 @@ from draftd.engine.step import Entry, Ids, StepPlan, StepResult
 class SequenceOptions:
     """What a target is told of a sequence once. `prompt`: tokens of its text that precede the answer, by which seeded
     noise is placed. `length`: tokens that plans will have it take in before it decodes. `prefix`: those tokens, to be
-    looked up in the prefix store; empty: the text is neither looked up nor kept."""
+    looked up in the prefix store; empty: the text is neither looked up nor kept. `grammar`: what the answer must be;
+    empty where it may be anything."""
 
     prompt: int
     length: int
     sampling: SamplingParams = field(default_factory=SamplingParams)
     prefix: tuple[int, ...] = ()
+    grammar: str = ""
 
     def to_bytes(self) -> bytes:
         return json.dumps(asdict(self), separators=(",", ":")).encode()

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -19,13 +20,16 @@ from draftd.engine.cache.layouts import make_caches
 from draftd.engine.cache.prefill import Prefill
 from draftd.engine.cache.prefix_store import PrefixCache
 from draftd.engine.sampling.acceptance import Distributions, accept, draw
+from draftd.engine.sampling.grammar import GrammarMasks, GrammarState
 from draftd.engine.sampling.transforms import Sampling, one_hot, uniforms
 from draftd.engine.step import Entry, EntryResult, Ids, StepPlan, StepResult, places_after
 from draftd.engine.targets.base import SequenceOptions
+from draftd.models.grammar import Grammars
 
 _TIDY_STEPS = 256  # MLX keeps freed buffers for reuse: let go of them now and then, as mlx-lm does
 
 _Read = Callable[[], list[EntryResult]]  # waits for a part of a step
+_Lawful = Callable[[int, int], int]  # of a place in a block and a token: the token that the grammar has there
 
 
 @dataclass(slots=True)
@@ -36,6 +40,12 @@ class _Sequence:
     options: SequenceOptions
     ids: list[int]
     dice: random.Random
+    grammar: GrammarState | None = None
+
+    def follow(self) -> None:
+        """Its grammar takes what the answer has grown by. Raises ValueError where that is not of the grammar."""
+        if self.grammar is not None:
+            self.grammar.follow(self.ids, self.options.prompt)
 
 
 class LocalTarget:
@@ -47,9 +57,13 @@ class LocalTarget:
         vocabulary: int,
         prefix: PrefixCache | None = None,
         dice: Callable[[], random.Random] = random.Random,
+        grammars: Grammars | None = None,
     ) -> None:
-        """What sequences leave is kept in `prefix`. `dice`: for each new sequence."""
+        """What sequences leave is kept in `prefix`. `dice`: for each new sequence. `grammars`: None where no sequence
+        has one."""
         self._model, self._vocabulary, self._dice = model, vocabulary, dice
+        self._grammars = grammars
+        self._masks = None if grammars is None else GrammarMasks(vocabulary, grammars.vocabulary)
         self._prefix_cache = prefix or PrefixCache()
         self._tidied = 0  # steps since memory was given back
         self._begin()
@@ -69,8 +83,11 @@ class LocalTarget:
         self._lent: tuple[Sampling, mx.array | None] | None = None
 
     def open(self, sequence: int, options: SequenceOptions) -> int | None:
+        grammar = None
+        if options.grammar and self._grammars is not None:
+            grammar = GrammarState(self._grammars.matcher(options.grammar), self._grammars.end_ids)
         found = self._prefill.open(sequence, options.length, options.prefix)
-        self._sequences[sequence] = _Sequence(options, list(options.prefix[: found or 0]), self._dice())
+        self._sequences[sequence] = _Sequence(options, list(options.prefix[: found or 0]), self._dice(), grammar)
         return found
 
     def submit(self, plan: StepPlan) -> None:
@@ -167,7 +184,10 @@ class LocalTarget:
             logits = self._prefill.take_in(keys[0], entries[0].tokens)
         if not entries[0].wanted:
             return lambda: self._taken_in(keys)
-        tokens = self._chosen(logits, known, Sampling([one.options.sampling for one in known]), self._starts(entries))
+        for one in known:
+            one.follow()  # an answer that had begun before
+        sampling, logits = Sampling([one.options.sampling for one in known]), self._masked(logits, known)
+        tokens = self._chosen(logits, known, sampling, self._starts(entries))
         mx.async_eval(tokens)
         return lambda: self._taken_in(keys, tokens)
 
@@ -183,9 +203,18 @@ class LocalTarget:
         done = []
         for key, (following,) in zip(keys, tokens.tolist(), strict=True):
             if key in self._sequences:
-                self._sequences[key].ids.append(following)
-                done.append(EntryResult(key, [], following))
+                done.append(self._grown(key, [], following))
         return done
+
+    def _grown(self, sequence: int, accepted: list[int], following: int, replays: int = 0) -> EntryResult:
+        """Its text has these tokens now."""
+        known, error = self._sequences[sequence], ""
+        known.ids += [*accepted, following]
+        try:
+            known.follow()
+        except ValueError as refused:
+            error = str(refused)
+        return EntryResult(sequence, accepted, following, replays, error)
 
     def _join(self, sequences: list[int]) -> None:
         assert not self._plain, "sequences join between forwards"
@@ -203,25 +232,40 @@ class LocalTarget:
         if tokens is None:
             tokens = mx.array([[one.ids[-1]] for one in known], dtype=mx.uint32)
         logits = self._forward(tokens, [1] * len(known))
-        chosen = self._chosen(logits, known, self._own_sampling(known), self._starts(entries))
+        sampling, starts = self._own_sampling(known), self._starts(entries)
+        lawful = self._lawful(logits, known, sampling, starts)
+        if lawful is None:
+            assert self._unread is None, "masks are of what may follow a token that was read"
+            logits = self._masked(logits, known)
+        chosen = self._chosen(logits, known, sampling, starts)
         mx.async_eval(chosen)
         self._unread, self._plain = chosen, self._plain + 1
         order = self._running
-        return lambda: self._advanced(order, chosen)
+        return lambda: self._advanced(order, chosen, lawful or {})
 
-    def _advanced(self, order: list[int], chosen: mx.array) -> list[EntryResult]:
+    def _advanced(self, order: list[int], chosen: mx.array, lawful: Mapping[int, _Lawful]) -> list[EntryResult]:
         mx.eval(chosen)
         self._plain -= 1
         if not self._plain:
             self._unread = None
-        done = []
+        done, others = list[EntryResult](), False
         # No operation on `chosen` here: it would queue behind the forward that is under way.
-        for sequence, (token,) in zip(order, chosen.tolist(), strict=True):
-            known = self._sequences.get(sequence)
-            if known is not None:
-                known.ids.append(token)
-                done.append(EntryResult(sequence, [], token))
+        for row, (sequence, (token,)) in enumerate(zip(order, chosen.tolist(), strict=True)):
+            if sequence in self._sequences:
+                legal = lawful[row](0, token) if row in lawful else token
+                others = others or legal != token
+                done.append(self._grown(sequence, [], legal))
+        if others and self._plain:
+            self._begin_again()
         return done
+
+    def _begin_again(self) -> None:
+        """The forward that is under way began with a token that its grammar did not allow."""
+        plan, _, _ = self._submitted.popleft()
+        self._roll_back([length - 1 for length in self.lengths])
+        self._unread, self._plain = None, self._plain - 1
+        read = self._advance(list(plan.entries))
+        self._submitted.appendleft((plan, [read], self._fed))
 
     def _verify(self, entries: list[Entry], ids: Ids | list[list[int]]) -> _Read:
         """One forward over each one's last token and its draft."""
@@ -237,6 +281,10 @@ class LocalTarget:
         last = mx.array([[one.ids[-1]] for one in known], dtype=mx.uint32)
         logits = self._forward(mx.concatenate([last, drafts], axis=1), [depth + 1 for depth in depths])
         starts = self._starts(entries)
+        lawful = self._lawful(logits, known, sampling, starts)
+        if lawful is None:
+            mx.async_eval(logits)  # meanwhile masks are computed
+            logits = self._masked(logits, known, [ids[:n] for ids, n in zip(drafts.tolist(), depths, strict=True)])
         target: mx.array | Distributions
         if sampling.deterministic:
             target = sampling.choose(logits, starts)
@@ -246,17 +294,15 @@ class LocalTarget:
             q = one_hot(drafts, self._vocabulary) if q is None else q
             target = Distributions(sampling.distribution(logits, starts), q, u_accept, u_next)
         order = self._running
-        return lambda: self._verified(order, before, accept(drafts, depths, target))
+        return lambda: self._verified(order, before, accept(drafts, depths, target, lawful or {}))
 
     def _verified(
         self, order: list[int], before: list[int], accepted: list[tuple[list[int], int]]
     ) -> list[EntryResult]:
         assert self._running is order, "nothing leaves before a draft's result is read"
-        for sequence, (tokens, following) in zip(order, accepted, strict=True):
-            self._sequences[sequence].ids += [*tokens, following]
+        done = [self._grown(one, *found) for one, found in zip(order, accepted, strict=True)]
         self._roll_back([length + 1 + len(tokens) for length, (tokens, _) in zip(before, accepted, strict=True)])
-        replays = map(len, self._again)
-        return [EntryResult(one, *found, n) for one, found, n in zip(order, accepted, replays, strict=True)]
+        return [one._replace(replays=len(again)) for one, again in zip(done, self._again, strict=True)]
 
     def _roll_back(self, lengths: list[int]) -> None:
         """To these lengths. Where a layer cannot stop there, what it gave back beyond that is fed again, in front of
@@ -307,6 +353,37 @@ class LocalTarget:
         if self._sampling is None:
             self._sampling = Sampling([one.options.sampling for one in known])
         return self._sampling
+
+    def _lawful(
+        self, logits: mx.array, known: Sequence[_Sequence], sampling: Sampling, starts: Sequence[int]
+    ) -> dict[int, _Lawful] | None:
+        """By row with a grammar, what its token at a place is where `logits` chose another: a choice that the grammar
+        allows is what is chosen under its mask as well, so that no mask is needed for it. None where masks must come
+        before the choice: where what may be drawn depends on all tokens, or chance decides."""
+        rows = [row for row, one in enumerate(known) if one.grammar is not None]
+        if rows and (not sampling.deterministic or any(known[row].options.sampling.filtered for row in rows)):
+            return None
+
+        def token_of(row: int, place: int, token: int) -> int:
+            state = known[row].grammar
+            assert state is not None
+            if not state.take(token):
+                masked = self._masked(logits[row : row + 1, place : place + 1], [known[row]])
+                token = int(sampling.select([row]).choose(masked, [starts[row]], place).item())
+                state.take(token)
+            return token
+
+        return {row: partial(token_of, row) for row in rows}
+
+    def _masked(
+        self, logits: mx.array, known: Sequence[_Sequence], drafts: Sequence[Sequence[int]] | None = None
+    ) -> mx.array:
+        """Of `logits`, rows × width × vocabulary, what the grammars allow after each of the drafts."""
+        states = [one.grammar for one in known]
+        if self._masks is None or not any(states):
+            return logits
+        allowed = self._masks.of(states, drafts or [()] * len(known), logits.shape[1])
+        return mx.where(allowed, logits, -mx.inf)
 
     def _chosen(
         self, logits: mx.array, known: Sequence[_Sequence], sampling: Sampling, starts: Sequence[int]

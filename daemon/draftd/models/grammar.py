@@ -1,0 +1,133 @@
+"""Grammars that an answer must follow, as llguidance compiles them for a tokenizer.
+
+A grammar travels as a string: JSON, or Lark's notation as llguidance extends it
+(https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md).
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from cachetools import LRUCache
+
+_KEPT = 64  # compiled grammars
+# White space is given, so that what must follow is known, and proposed for nothing. So most models were taught to write
+# JSON in one line.
+_JSON = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False, "lenient": False}
+
+
+def json_schema(schema: str) -> str:
+    """Of JSON that a schema allows. Raises ValueError where it is no JSON object; what is wrong in it `compile` says."""
+    found = _parsed(schema)
+    if not isinstance(found, dict):
+        raise ValueError("a JSON schema is an object")
+    from llguidance import LLMatcher
+
+    return str(LLMatcher.grammar_from_json_schema(found, overrides=_JSON))
+
+
+def json_object() -> str:
+    return json_schema('{"type": "object"}')
+
+
+def regex(expression: str) -> str:
+    """Of texts that match as a whole, in the syntax of Rust's regex crate."""
+    from llguidance import LLMatcher
+
+    return str(LLMatcher.grammar_from_regex(expression))
+
+
+def choice(texts: Sequence[str]) -> str:
+    from llguidance import LLMatcher
+
+    return str(LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, texts))))
+
+
+def lark(grammar: str) -> str:
+    """In Lark's notation, or in GBNF. Raises ValueError where it is GBNF and cannot be read."""
+    from llguidance import LLMatcher
+    from llguidance.gbnf_to_lark import any_to_lark
+
+    try:
+        return str(LLMatcher.grammar_from_lark(any_to_lark(grammar)))
+    except Exception as error:  # it raises many kinds
+        raise ValueError(f"it cannot be read: {error}") from None
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"it is no JSON: {error}") from None
+
+
+class Grammars:
+    """Compiled for one tokenizer, once each, and copied for each sequence. Any thread.
+
+    llguidance bounds what compiling takes, in steps; the interpreter lock is free meanwhile.
+    """
+
+    def __init__(self, wrapper: Any, end_ids: Collection[int], vocabulary: int) -> None:
+        """`wrapper`: mlx-lm's tokenizer. `vocabulary`: the model's, which may have more ids than the tokenizer."""
+        self._wrapper, self.end_ids = wrapper, frozenset(end_ids)
+        self.vocabulary = max(vocabulary, len(wrapper.get_vocab()))
+        self._tokenizer: Any = None
+        self._compiled: LRUCache[str, Any] = LRUCache(_KEPT)
+        self._lock = threading.Lock()
+
+    def compile(self, grammar: str) -> float:
+        """Has it ready for `matcher`; returns the seconds that this took, 0 where it was ready. Raises ValueError with
+        what is wrong with it, or why there are no grammars for this tokenizer."""
+        began = time.perf_counter()
+        with self._lock:
+            if grammar in self._compiled:
+                return 0.0
+            tokenizer = self._ready()
+        from llguidance import LLMatcher
+
+        matcher = LLMatcher(tokenizer, grammar, log_level=0)
+        if matcher.is_error():
+            raise ValueError(_first_line(matcher.get_error()))
+        with self._lock:
+            self._compiled[grammar] = matcher
+        return time.perf_counter() - began
+
+    def matcher(self, grammar: str) -> Any:
+        """An LLMatcher at the beginning of a text. Raises ValueError as `compile` does."""
+        while True:
+            with self._lock:
+                if (found := self._compiled.get(grammar)) is not None:
+                    return found.deep_copy()
+            self.compile(grammar)
+
+    def prepare(self) -> None:
+        """What the first grammar would wait for: with a large vocabulary it takes a second. Raises ValueError."""
+        with self._lock:
+            self._ready()
+
+    def _ready(self) -> Any:
+        if self._tokenizer is None:
+            self._tokenizer = _tokenizer(self._wrapper, sorted(self.end_ids), self.vocabulary)
+        return self._tokenizer
+
+
+def _tokenizer(wrapper: Any, end_ids: list[int], vocabulary: int) -> Any:
+    from llguidance.hf import from_tokenizer
+
+    inner = getattr(wrapper, "_tokenizer", wrapper)
+    if getattr(inner, "backend_tokenizer", None) is None:
+        raise ValueError("there are no grammars for this model: its tokenizer is not one of the tokenizers library")
+    try:
+        return from_tokenizer(inner, vocabulary, end_ids)
+    except Exception as error:  # it raises many kinds
+        raise ValueError(f"there are no grammars for this model's tokenizer: {_first_line(str(error))}") from None
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "it is refused")
