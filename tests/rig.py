@@ -141,7 +141,10 @@ class Rig:
         def made() -> dict[DrafterName, Drafter]:
             if drafters is not None:
                 return drafters
-            out: dict[DrafterName, Drafter] = {PROMPT_LOOKUP: PromptLookup(), GRAMMAR: ForcedTokens(models.grammars)}
+            out: dict[DrafterName, Drafter] = {
+                PROMPT_LOOKUP: PromptLookup(),
+                GRAMMAR: ForcedTokens(models.grammars, info.vocab_size),
+            }
             if models.draft is not None:
                 out[DRAFT_MODEL] = DraftModel(models.draft, info.vocab_size, prefix=self.prefix)
             return out

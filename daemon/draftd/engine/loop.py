@@ -22,6 +22,7 @@ from draftd.engine.pair import LoadedModels
 from draftd.engine.sequence import DecodeSequence
 from draftd.errors import DraftdError, InvalidRequest, NotServing, in_one_line
 from draftd.models.folder import PairFiles
+from draftd.models.grammar import Grammars
 from draftd.models.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -98,6 +99,10 @@ class EngineWorker:
     @property
     def tokenizer(self) -> Tokenizer:
         return self._loaded().models.tokenizer
+
+    @property
+    def grammars(self) -> Grammars | None:
+        return self._loaded().models.grammars
 
     def submit(self, request: DecodeRequest, sink: TokenSink) -> None:
         """Queues a request. After this returns, `sink.on_finish` is called exactly once.

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from draftd.core import DrafterName, FallbackLevel, GRAMMAR
+from draftd.core import GRAMMAR, DrafterName, FallbackLevel
 from draftd.engine.loop import EngineWorker
 from draftd.errors import NotServing, QueueFull
 from draftd.fallback.baselines import frozen_baselines

@@ -21,7 +21,8 @@ _JSON = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": F
 
 
 def json_schema(schema: str) -> str:
-    """Of JSON that a schema allows. Raises ValueError where it is no JSON object; what is wrong in it `compile` says."""
+    """Of JSON that a schema allows. Raises ValueError where that is no JSON object; `compile` says what else is wrong
+    with it."""
     found = _parsed(schema)
     if not isinstance(found, dict):
         raise ValueError("a JSON schema is an object")

@@ -28,6 +28,7 @@ from draftd.errors import ClientStalled, DeadlineExceeded, DraftdError, EngineFa
 from draftd.models.tokenizer import Tokenizer
 from draftd.planning.planner import FlagContext, Planner
 from draftd.service.chat import ChatRenderer
+from draftd.service.formats import grammar_of
 from draftd.service.request import Chat, Chunk, Finished, Prompt, RawText, Request, Send, ServedModel, Started, checked
 from draftd.service.stream import Mailbox, TokenStream, stall_guard
 from draftd.service.text import StopStrings, TextStream, tokenise
@@ -67,6 +68,7 @@ class InferenceService:
         self._none_open.set()
         self._mailbox = Mailbox(asyncio.get_running_loop())
         self._tokenising = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-tokenise")
+        self._compiling = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-grammar")
         self._chats = ChatRenderer()
 
     @property
@@ -77,6 +79,8 @@ class InferenceService:
         """The model is loaded: has ready what the first chat would wait for."""
         if (template := self._worker.tokenizer.template) is not None:
             self._chats.prepare(template)
+        if (grammars := self._worker.grammars) is not None:
+            self._compiling.submit(grammars.prepare)  # a tokenizer that has none is told of when one is asked for
 
     async def wait_idle(self, seconds: float) -> bool:
         """Waits until no request is in hand. False when some still were after so long."""
@@ -91,7 +95,8 @@ class InferenceService:
         """What the engine still says is dropped."""
         self._mailbox.close()
         self._chats.close()
-        self._tokenising.shutdown(wait=False, cancel_futures=True)
+        for executor in (self._tokenising, self._compiling):
+            executor.shutdown(wait=False, cancel_futures=True)
 
     def model(self) -> ServedModel:
         """Raises NotServing while nothing is loaded."""
@@ -133,11 +138,14 @@ class InferenceService:
             valid = checked(request, model)
             told = _messages(valid.prompt)
             start = replace(start, sampling=valid.sampling, max_tokens=valid.max_tokens, stop=valid.stop, messages=told)
+            grammar, compile_seconds = await grammar_of(valid, self._worker.grammars, self._compiling)
             ids = await tokenise(valid.prompt, tokenizer, model, self._tokenising, self._chats, valid.client)
             span = self._begin_span(replace(start, prompt_tokens=len(ids)))
             context = FlagContext(model.info.model, valid.workload, valid.caller)
-            plan = self._planner.plan(valid.wish, context, model.info)
+            plan = self._planner.plan(replace(valid.wish, constrained=bool(grammar)), context, model.info)
             span.planned(plan, ContextTier.of(len(ids)))
+            if valid.response_format is not None:
+                span.constrained(valid.response_format.kind.value, compile_seconds)
             if valid.deadline is not None and valid.deadline <= time.monotonic():
                 raise DeadlineExceeded("the deadline passed before the request reached the engine")
             assert valid.max_tokens is not None
@@ -152,6 +160,7 @@ class InferenceService:
                 deadline=valid.deadline,
                 workload=valid.workload,
                 client=valid.client,
+                grammar=grammar,
             )
             stream = TokenStream(self._mailbox, partial(self._ended, request_id, span))
             self._worker.submit(decode, stream)

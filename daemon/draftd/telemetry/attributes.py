@@ -198,6 +198,16 @@ PLAN_ALTERNATIVES = _strings(
     "Drafters that might be used in place of the plan's in steps where they paid more; absent where there were none",
     examples=("prompt_lookup",),
 )
+RESPONSE_FORMAT = _string(
+    "draftd.response_format",
+    "What the answer had to be; absent where it could be anything",
+    values=("json_object", "json_schema", "regex", "choice", "grammar"),
+)
+GRAMMAR_COMPILE = Attribute(
+    "double",
+    "draftd.grammar.compile.duration",
+    "Time that compiling the answer's grammar took, 0 where it was known (seconds)",
+)
 DEGRADED = _string(
     "draftd.degraded_reason",
     "Why a speculative request went on autoregressively; absent where it did not",

@@ -100,6 +100,12 @@ class InferenceSpan:
                 }
                 self._span.set_attributes(named(found))
 
+    def constrained(self, kind: str, compile_seconds: float) -> None:
+        """Its answer must follow a grammar."""
+        if not self._ended:
+            with self._on.guard.part("span"):
+                self._span.set_attributes(named({a.RESPONSE_FORMAT: kind, a.GRAMMAR_COMPILE: compile_seconds}))
+
     def finished(self, outcome: Outcome, answer: str | None = None) -> None:
         """It ended in the engine. `answer`, all of its text, is used only when content capture was opted in."""
         if not self._ended:

@@ -10,8 +10,9 @@ from draftd.models.grammar import Grammars
 class ForcedTokens(TextDrafter):
     """Follows each sequence that has a grammar from when it first proposes for it."""
 
-    def __init__(self, grammars: Grammars | None) -> None:
-        self._grammars = grammars
+    def __init__(self, grammars: Grammars | None, vocabulary: int) -> None:
+        """`vocabulary`: the target's; the tokenizer may have more."""
+        self._grammars, self._vocabulary = grammars, vocabulary
         self._states: dict[int, GrammarState] = {}  # by a sequence's id()
 
     def continuation(self, sequence: DraftSequence, depth: int) -> list[int]:
@@ -28,7 +29,8 @@ class ForcedTokens(TextDrafter):
             if state.legal(sequence.tokens[final:]) < sequence.guesses:
                 return []
             state.follow(sequence.tokens, start)
-        return state.forced(depth)
+        forced = state.forced(depth)
+        return forced[: next((i for i, token in enumerate(forced) if token >= self._vocabulary), depth)]
 
     def leave(self, sequence: DraftSequence) -> None:
         self._states.pop(id(sequence), None)

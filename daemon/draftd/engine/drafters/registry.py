@@ -91,7 +91,7 @@ def built_in_drafters() -> DrafterRegistry:
     def grammar(provided: Provided) -> Drafter:
         from draftd.engine.drafters.grammar import ForcedTokens
 
-        return ForcedTokens(provided.grammars)
+        return ForcedTokens(provided.grammars, provided.vocabulary)
 
     registry = DrafterRegistry()
     registry.register(DRAFT_MODEL, draft_model, Needs.MODEL)

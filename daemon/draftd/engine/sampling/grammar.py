@@ -10,8 +10,8 @@ import numpy as np
 
 
 class GrammarState:
-    """How far one answer has come in its grammar. `matcher`: llguidance's, at the beginning of a text. `end_ids`: tokens
-    that end a text; what comes after one is cut, and may be anything."""
+    """How far one answer has come in its grammar. `matcher`: llguidance's, at the beginning of a text. `end_ids`:
+    tokens that end a text; what comes after one is cut, and may be anything."""
 
     def __init__(self, matcher: Any, end_ids: frozenset[int]) -> None:
         self.matcher, self._end_ids = matcher, end_ids

@@ -6,6 +6,7 @@ enumeration, is the request's problem.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -17,7 +18,20 @@ from draftd.fronts.grpc.interceptors import Context
 from draftd.planning.planner import Wish
 from draftd.protocol import DEPTH_MODES, MODES, WORKLOADS, duration, member, number
 from draftd.service.inference import InferenceService
-from draftd.service.request import Chat, Chunk, Event, Finished, Message, Prompt, RawText, Request, Started, TokenIds
+from draftd.service.request import (
+    Chat,
+    Chunk,
+    Event,
+    Finished,
+    FormatKind,
+    Message,
+    Prompt,
+    RawText,
+    Request,
+    ResponseFormat,
+    Started,
+    TokenIds,
+)
 from draftd.v1 import inference_pb2 as pb
 from draftd.v1 import inference_pb2_grpc
 
@@ -69,6 +83,7 @@ def request_of(given: pb.GenerateRequest, deadline: float | None = None, client:
         deadline=deadline,
         client=client,
         problem=problems[0] if problems else None,
+        response_format=_format(given.response_format),
     )
 
 
@@ -79,6 +94,15 @@ def _prompt(given: pb.GenerateRequest) -> Prompt:
     if kind == "tokens":
         return TokenIds(tuple(given.tokens.ids))
     return RawText(given.prompt)
+
+
+def _format(given: pb.ResponseFormat) -> ResponseFormat | None:
+    kind = given.WhichOneof("format")
+    if kind is None or (kind == "json_object" and not given.json_object):
+        return None
+    if kind == "choices":
+        return ResponseFormat(FormatKind.CHOICE, json.dumps(list(given.choices.texts)))
+    return ResponseFormat(FormatKind(kind), "" if kind == "json_object" else getattr(given, kind))
 
 
 def _sampling(given: pb.SamplingParams) -> SamplingParams:
