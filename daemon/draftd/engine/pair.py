@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, ModelInfo
+from draftd.core import DRAFT_MODEL, GRAMMAR, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, ModelInfo
 from draftd.engine.drafters.loaded import DraftSource, Unfit, in_folder, parameters, weight_bytes
 from draftd.engine.drafters.registry import DrafterRegistry, Needs, built_in_drafters
 from draftd.models.blas import load_blas
@@ -147,6 +147,10 @@ def assemble(
         sources.setdefault(DRAFT_MODEL, DraftSource("draft model", lambda: draft))
     else:
         refused.setdefault(DRAFT_MODEL, "no draft model is loaded")
+    vocabulary = vocabulary_size(target)
+    grammars = tokenizer.grammars(vocabulary)
+    if grammars is None:
+        refused[GRAMMAR] = "there are no grammars for its tokenizer"
     not_batched, drafters = why_not_batched(target), list[DrafterName]()
     for name in registry.names:
         if (name == PROMPT_LOOKUP and not prompt_lookup) or (name == LIGHT_DRAFT_MODEL and name not in sources):
@@ -160,7 +164,7 @@ def assemble(
         model=model,
         draft_model=draft_model,
         context_length=context_length,
-        vocab_size=vocabulary_size(target),
+        vocab_size=vocabulary,
         drafters=tuple(drafters),
         weight_bytes=weight_bytes(target),
         draft_weight_bytes=0 if draft is None else weight_bytes(draft),
@@ -178,7 +182,6 @@ def assemble(
         thinking=tokenizer.thinking,
         left_out=left_out,
     )
-    grammars = tokenizer.grammars(info.vocab_size)
     return LoadedModels(target, draft, tokenizer, info, sources, files or PairFiles(), registry, grammars)
 
 

@@ -74,10 +74,10 @@ class Grammars:
     llguidance bounds what compiling takes, in steps; the interpreter lock is free meanwhile.
     """
 
-    def __init__(self, wrapper: Any, end_ids: Collection[int], vocabulary: int) -> None:
-        """`wrapper`: mlx-lm's tokenizer. `vocabulary`: the model's, which may have more ids than the tokenizer."""
-        self._wrapper, self.end_ids = wrapper, frozenset(end_ids)
-        self.vocabulary = max(vocabulary, len(wrapper.get_vocab()))
+    def __init__(self, fast: Any, end_ids: Collection[int], vocabulary: int) -> None:
+        """`fast`: a tokenizer of transformers that stands on the tokenizers library. `vocabulary`: ids that masks are
+        of, at least all of the tokenizer's."""
+        self._fast, self.end_ids, self.vocabulary = fast, frozenset(end_ids), vocabulary
         self._tokenizer: Any = None
         self._compiled: LRUCache[str, Any] = LRUCache(_KEPT)
         self._lock = threading.Lock()
@@ -114,18 +114,15 @@ class Grammars:
 
     def _ready(self) -> Any:
         if self._tokenizer is None:
-            self._tokenizer = _tokenizer(self._wrapper, sorted(self.end_ids), self.vocabulary)
+            self._tokenizer = _tokenizer(self._fast, sorted(self.end_ids), self.vocabulary)
         return self._tokenizer
 
 
-def _tokenizer(wrapper: Any, end_ids: list[int], vocabulary: int) -> Any:
+def _tokenizer(fast: Any, end_ids: list[int], vocabulary: int) -> Any:
     from llguidance.hf import from_tokenizer
 
-    inner = getattr(wrapper, "_tokenizer", wrapper)
-    if getattr(inner, "backend_tokenizer", None) is None:
-        raise ValueError("there are no grammars for this model: its tokenizer is not one of the tokenizers library")
     try:
-        return from_tokenizer(inner, vocabulary, end_ids)
+        return from_tokenizer(fast, vocabulary, end_ids)
     except Exception as error:  # it raises many kinds
         raise ValueError(f"there are no grammars for this model's tokenizer: {_first_line(str(error))}") from None
 

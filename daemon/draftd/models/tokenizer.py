@@ -36,9 +36,12 @@ class Tokenizer:
         # None where there is none, or where code renders the messages that is not the model folder's.
         self.template = _template(wrapper) if self.has_chat_template else None
 
-    def grammars(self, vocabulary: int) -> Grammars:
-        """What grammars of answers are compiled by, for a model of so many ids."""
-        return Grammars(self._wrapper, self.eos_ids, vocabulary)
+    def grammars(self, vocabulary: int) -> Grammars | None:
+        """What grammars of answers are compiled by, for a model of so many ids; None where this tokenizer has none."""
+        inner = getattr(self._wrapper, "_tokenizer", self._wrapper)
+        if getattr(inner, "backend_tokenizer", None) is None:
+            return None  # it is not of the tokenizers library
+        return Grammars(inner, self.eos_ids, max(vocabulary, self.vocab_size))
 
     def encode(self, text: str) -> list[int]:
         """Ids of raw text, with the beginning-of-text token where the model wants one and the text has none."""
