@@ -24,6 +24,7 @@ from draftd.core import (
     Outcome,
     SamplingParams,
     StopMatcher,
+    TokenLogprobs,
 )
 from draftd.engine.admission import Admission
 from draftd.engine.cache.base import Caches
@@ -66,6 +67,7 @@ class Collected:
 
     tokens: list[int] = field(default_factory=list)
     from_draft: list[bool] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
     chunks: list[int] = field(default_factory=list)
     outcome: Outcome | None = None
     finishes: int = 0
@@ -74,6 +76,7 @@ class Collected:
         assert self.outcome is None, "tokens after the end"
         self.tokens += emission.tokens
         self.from_draft += emission.from_draft
+        self.logprobs += emission.logprobs
         self.chunks.append(len(emission.tokens))
 
     def on_finish(self, outcome: Outcome) -> None:
@@ -190,9 +193,11 @@ class Rig:
         known = [target._sequences[row.id] for row in rows]
         target._running = [row.id for row in rows]
         target._again = [[] for _ in rows]
+        for row, one in zip(rows, known, strict=True):
+            one.ids += row.tokens
         chosen = target._chosen(logits[:, -1:], known, target._own_sampling(known), [0] * len(rows))
         for row, one, (token,) in zip(rows, known, chosen.tolist(), strict=True):
-            one.ids = [*row.tokens, token]
+            one.ids.append(token)
             row.stats.scheduled = row.stats.prefilled = now
             first = SequenceStep(0, [], token, 0)
             scheduler._delivery.tokens(row, first, DecodeStep([first], 0.0, 0.0, []), now)

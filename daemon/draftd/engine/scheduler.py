@@ -254,9 +254,9 @@ class Scheduler:
         found = {result.sequence: result for result in told.entries}
         decoded = []
         for sequence, wanted, depth, steps in zip(self._running, plan.sequences, depths, forwards, strict=True):
-            _, accepted, following, sequence.replays = found[sequence.id]
+            _, accepted, following, sequence.replays, logprobs = found[sequence.id]
             assert following is not None
-            decoded.append(SequenceStep(depth, accepted, following, steps, wanted.state))
+            decoded.append(SequenceStep(depth, accepted, following, steps, wanted.state, logprobs))
         replayed = max(0, told.width - 1 - max(depths))
         return DecodeStep(decoded, drafted_at - started, self._timer() - drafted_at, errors, lag, replayed)
 

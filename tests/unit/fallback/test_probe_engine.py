@@ -165,7 +165,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, emitted: int) -> list[int]:
     def results(self: LocalTarget) -> Iterator[StepResult]:
         for result in real(self):
             entries = list(result.entries)
-            for i, (sequence, accepted, following, replays) in enumerate(entries):
+            for i, (sequence, accepted, following, replays, _) in enumerate(entries):
                 known = self._sequences[sequence]
                 place = len(known.ids) - 1 - known.options.prompt
                 if result.width > 1 and place - len(accepted) >= emitted and sequence not in spoilt:

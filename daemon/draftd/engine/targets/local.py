@@ -19,6 +19,8 @@ from draftd.engine.cache.layouts import make_caches
 from draftd.engine.cache.prefill import Prefill
 from draftd.engine.cache.prefix_store import PrefixCache
 from draftd.engine.sampling.acceptance import Distributions, accept, draw
+from draftd.engine.sampling.logprobs import Logprobs, logprobs
+from draftd.engine.sampling.processors import Processor, process, wanted
 from draftd.engine.sampling.transforms import Sampling, one_hot, uniforms
 from draftd.engine.step import Entry, EntryResult, Ids, StepPlan, StepResult, places_after
 from draftd.engine.targets.base import SequenceOptions
@@ -31,11 +33,12 @@ _Read = Callable[[], list[EntryResult]]  # waits for a part of a step
 @dataclass(slots=True)
 class _Sequence:
     """`ids`: its text as far as it was read; the last one is not in the cache. `dice`: what it draws from without a
-    seed."""
+    seed. `processor`: what changes its logits, if anything does."""
 
     options: SequenceOptions
     ids: list[int]
     dice: random.Random
+    processor: Processor | None = None
 
 
 class LocalTarget:
@@ -69,8 +72,12 @@ class LocalTarget:
         self._lent: tuple[Sampling, mx.array | None] | None = None
 
     def open(self, sequence: int, options: SequenceOptions) -> int | None:
-        found = self._prefill.open(sequence, options.length, options.prefix)
-        self._sequences[sequence] = _Sequence(options, list(options.prefix[: found or 0]), self._dice())
+        found = self._prefill.open(sequence, options.length, options.prefix, awaited=options.awaited)
+        known = self._sequences[sequence] = _Sequence(options, list(options.prefix[: found or 0]), self._dice())
+        if wanted(options.sampling, options.min_tokens):
+            known.processor = Processor(
+                options.sampling, options.min_tokens, options.ends, known.ids, options.prompt, self._vocabulary
+            )
         return found
 
     def submit(self, plan: StepPlan) -> None:
@@ -167,11 +174,14 @@ class LocalTarget:
             logits = self._prefill.take_in(keys[0], entries[0].tokens)
         if not entries[0].wanted:
             return lambda: self._taken_in(keys)
-        tokens = self._chosen(logits, known, Sampling([one.options.sampling for one in known]), self._starts(entries))
-        mx.async_eval(tokens)
-        return lambda: self._taken_in(keys, tokens)
+        sampling, told = Sampling([one.options.sampling for one in known]), _logprobs(logits, known)
+        tokens = self._chosen(logits, known, sampling, self._starts(entries))
+        mx.async_eval(tokens, *(told.of(tokens) if told else ()))
+        return lambda: self._taken_in(keys, tokens, told)
 
-    def _taken_in(self, keys: list[int], tokens: mx.array | None = None) -> list[EntryResult]:
+    def _taken_in(
+        self, keys: list[int], tokens: mx.array | None = None, told: Logprobs | None = None
+    ) -> list[EntryResult]:
         left = [key for key in keys if key in self._sequences]
         if not left:
             return []
@@ -181,10 +191,11 @@ class LocalTarget:
             return [EntryResult(left[0], [], None)]
         self._prefill.settle(left[0], tokens)
         done = []
-        for key, (following,) in zip(keys, tokens.tolist(), strict=True):
+        more = told.read() if told else [()] * len(keys)
+        for key, (following,), own in zip(keys, tokens.tolist(), more, strict=True):
             if key in self._sequences:
                 self._sequences[key].ids.append(following)
-                done.append(EntryResult(key, [], following))
+                done.append(EntryResult(key, [], following, 0, own))
         return done
 
     def _join(self, sequences: list[int]) -> None:
@@ -203,24 +214,26 @@ class LocalTarget:
         if tokens is None:
             tokens = mx.array([[one.ids[-1]] for one in known], dtype=mx.uint32)
         logits = self._forward(tokens, [1] * len(known))
-        chosen = self._chosen(logits, known, self._own_sampling(known), self._starts(entries))
-        mx.async_eval(chosen)
+        told = _logprobs(logits, known)
+        chosen = self._chosen(logits, known, self._own_sampling(known), self._starts(entries), self._unread)
+        mx.async_eval(chosen, *(told.of(chosen) if told else ()))
         self._unread, self._plain = chosen, self._plain + 1
         order = self._running
-        return lambda: self._advanced(order, chosen)
+        return lambda: self._advanced(order, chosen, told)
 
-    def _advanced(self, order: list[int], chosen: mx.array) -> list[EntryResult]:
+    def _advanced(self, order: list[int], chosen: mx.array, told: Logprobs | None) -> list[EntryResult]:
         mx.eval(chosen)
         self._plain -= 1
         if not self._plain:
             self._unread = None
         done = []
         # No operation on `chosen` here: it would queue behind the forward that is under way.
-        for sequence, (token,) in zip(order, chosen.tolist(), strict=True):
+        more = told.read() if told else [()] * len(order)
+        for sequence, (token,), own in zip(order, chosen.tolist(), more, strict=True):
             known = self._sequences.get(sequence)
             if known is not None:
                 known.ids.append(token)
-                done.append(EntryResult(sequence, [], token))
+                done.append(EntryResult(sequence, [], token, 0, own))
         return done
 
     def _verify(self, entries: list[Entry], ids: Ids | list[list[int]]) -> _Read:
@@ -236,7 +249,8 @@ class LocalTarget:
         depths, before = [entry.drafted for entry in entries], self.lengths
         last = mx.array([[one.ids[-1]] for one in known], dtype=mx.uint32)
         logits = self._forward(mx.concatenate([last, drafts], axis=1), [depth + 1 for depth in depths])
-        starts = self._starts(entries)
+        starts, told = self._starts(entries), _logprobs(logits, known)
+        logits = process(logits, [one.processor for one in known], starts, drafts=drafts)
         target: mx.array | Distributions
         if sampling.deterministic:
             target = sampling.choose(logits, starts)
@@ -246,17 +260,26 @@ class LocalTarget:
             q = one_hot(drafts, self._vocabulary) if q is None else q
             target = Distributions(sampling.distribution(logits, starts), q, u_accept, u_next)
         order = self._running
-        return lambda: self._verified(order, before, accept(drafts, depths, target))
+        if told is None:
+            return lambda: self._verified(order, before, accept(drafts, depths, target))
+        return lambda: self._verified(order, before, accept(drafts, depths, target, told.of), told)
 
     def _verified(
-        self, order: list[int], before: list[int], accepted: list[tuple[list[int], int]]
+        self,
+        order: list[int],
+        before: list[int],
+        accepted: list[tuple[list[int], int]],
+        told: Logprobs | None = None,
     ) -> list[EntryResult]:
         assert self._running is order, "nothing leaves before a draft's result is read"
         for sequence, (tokens, following) in zip(order, accepted, strict=True):
             self._sequences[sequence].ids += [*tokens, following]
         self._roll_back([length + 1 + len(tokens) for length, (tokens, _) in zip(before, accepted, strict=True)])
-        replays = map(len, self._again)
-        return [EntryResult(one, *found, n) for one, found, n in zip(order, accepted, replays, strict=True)]
+        replays, more = map(len, self._again), told.read() if told else [()] * len(order)
+        return [
+            EntryResult(one, *found, n, own[: len(found[0]) + 1])
+            for one, found, n, own in zip(order, accepted, replays, more, strict=True)
+        ]
 
     def _roll_back(self, lengths: list[int]) -> None:
         """To these lengths. Where a layer cannot stop there, what it gave back beyond that is fed again, in front of
@@ -309,13 +332,23 @@ class LocalTarget:
         return self._sampling
 
     def _chosen(
-        self, logits: mx.array, known: Sequence[_Sequence], sampling: Sampling, starts: Sequence[int]
+        self,
+        logits: mx.array,
+        known: Sequence[_Sequence],
+        sampling: Sampling,
+        starts: Sequence[int],
+        unread: mx.array | None = None,
     ) -> mx.array:
         """One token for each from `logits`, rows × 1 × vocabulary; returns rows × 1."""
+        logits = process(logits, [one.processor for one in known], starts, unread=unread)
         if sampling.deterministic:
             return sampling.choose(logits, starts)
         p = sampling.distribution(logits, starts)
         return draw(p, uniforms([one.dice for one in known], [1] * len(known)))
+
+
+def _logprobs(logits: mx.array, known: Sequence[_Sequence]) -> Logprobs | None:
+    return logprobs(logits, [one.options.logprobs for one in known])
 
 
 def _forwards(entries: Sequence[Entry]) -> list[list[Entry]]:
