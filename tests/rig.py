@@ -25,6 +25,7 @@ from draftd.core import (
     Outcome,
     SamplingParams,
     StopMatcher,
+    TokenLogprobs,
 )
 from draftd.engine.admission import Admission
 from draftd.engine.cache.base import Caches
@@ -43,6 +44,7 @@ from draftd.engine.scheduler import Scheduler
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep, SequenceStep
 from draftd.engine.targets.base import SequenceOptions, Target
+from draftd.engine.targets.choice import StepChoice
 from draftd.engine.targets.local import LocalTarget
 from tests.scripted import ByteTokenizer
 
@@ -68,6 +70,7 @@ class Collected:
 
     tokens: list[int] = field(default_factory=list)
     from_draft: list[bool] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
     chunks: list[int] = field(default_factory=list)
     outcome: Outcome | None = None
     finishes: int = 0
@@ -76,6 +79,7 @@ class Collected:
         assert self.outcome is None, "tokens after the end"
         self.tokens += emission.tokens
         self.from_draft += emission.from_draft
+        self.logprobs += emission.logprobs
         self.chunks.append(len(emission.tokens))
 
     def on_finish(self, outcome: Outcome) -> None:
@@ -199,9 +203,12 @@ class Rig:
         known = [target._sequences[row.id] for row in rows]
         target._running = [row.id for row in rows]
         target._again = [[] for _ in rows]
-        chosen = target._chosen(logits[:, -1:], known, target._own_sampling(known), [0] * len(rows))
+        for row, one in zip(rows, known, strict=True):
+            one.ids += row.tokens
+        starts = [0] * len(rows)
+        chosen = StepChoice(known, target._own_sampling(known), starts, target._masks, logits[:, -1:]).tokens()
         for row, one, (token,) in zip(rows, known, chosen.tolist(), strict=True):
-            one.ids = [*row.tokens, token]
+            one.ids.append(token)
             row.stats.scheduled = row.stats.prefilled = now
             first = SequenceStep(0, [], token, 0)
             scheduler._delivery.tokens(row, first, DecodeStep([first], 0.0, 0.0, []), now)

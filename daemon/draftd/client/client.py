@@ -203,15 +203,16 @@ class DraftdClient:
         workload: WorkloadClass = WorkloadClass.UNSPECIFIED,
         caller: str = "",
         timeout: float | None = None,
+        **more: Any,
     ) -> Iterator[pb.GenerateResponse]:
         """Streams one answer to a raw prompt, chat messages, or token ids. The request is sent when iteration begins;
-        closing the iterator cancels it."""
+        closing the iterator cancels it. `more`: other fields of the message, such as `logprobs` or `n`."""
         chat = [pb.ChatMessage(role=role, content=content) for role, content in messages or ()]
         request = pb.GenerateRequest(
             prompt=prompt,
             chat=None if messages is None else pb.ChatInput(messages=chat),
             tokens=None if tokens is None else pb.TokenInput(ids=tokens),
-            sampling=None if sampling is None else pb.SamplingParams(**asdict(sampling)),
+            sampling=None if sampling is None else _sampling(sampling),
             max_tokens=max_tokens,
             stop=stop,
             mode=number(pb.DecodeMode, mode),
@@ -220,6 +221,7 @@ class DraftdClient:
             depth_mode=number(pb.DepthMode, depth_mode),
             workload=number(pb.WorkloadClass, workload),
             caller=caller,
+            **more,
         )
         return self.generate_raw(request, timeout=timeout)
 
@@ -348,6 +350,10 @@ def split(chunk: pb.Chunk) -> list[Piece]:
         elif text:
             pieces.append(Piece(text, from_draft))
     return pieces
+
+
+def _sampling(asked: SamplingParams) -> pb.SamplingParams:
+    return pb.SamplingParams(**asdict(asked) | {"logit_bias": dict(asked.logit_bias)})
 
 
 def _streamed(call: Any) -> Iterator[Any]:

@@ -109,10 +109,16 @@ class EngineWorker:
 
         Raises NotServing, QueueFull or NoMemory (with a retry delay), or InvalidRequest; then the sink hears nothing.
         """
-        engine = self._loaded()
-        _check(request, engine.models.info)
-        engine.admission.check(request, self._kv_bytes)
-        self._inbox.submit(request, sink)
+        self.submit_choices([(request, sink)])
+
+    def submit_choices(self, choices: Sequence[tuple[DecodeRequest, TokenSink]]) -> None:
+        """`submit` for all choices of one request, which have one prompt, the same object: all are queued, or none.
+        A long prompt is prefilled for one of them, and the others read it from the prefix store."""
+        engine, first = self._loaded(), choices[0][0]
+        assert all(request.prompt is first.prompt for request, _ in choices)
+        _check(first, engine.models.info)
+        engine.admission.check(first, self._kv_bytes)
+        self._inbox.submit(*(Arrival(request, sink) for request, sink in choices))
 
     def cancel(self, request_id: str, reason: FinishReason = FinishReason.CANCELLED) -> None:
         """Ends a request within one step. Ids that have ended already are ignored."""
@@ -309,6 +315,8 @@ def _check(request: DecodeRequest, info: ModelInfo) -> None:
     _check_tokens("prompt", request.prompt, info)
     if request.max_tokens < 1:
         raise InvalidRequest("max_tokens", request.max_tokens, "at least 1")
+    _check_ids("stop_ids", tuple(request.stop_ids), info)
+    _check_ids("sampling.logit_bias", [token for token, _ in request.sampling.logit_bias], info)
     drafter = request.plan.drafter
     if drafter is not None and drafter not in info.drafters:
         raise InvalidRequest("plan.drafter", drafter, ", ".join(info.drafters) or "none")
@@ -317,6 +325,10 @@ def _check(request: DecodeRequest, info: ModelInfo) -> None:
 def _check_tokens(field: str, tokens: Sequence[int], info: ModelInfo) -> None:
     if not 0 < len(tokens) < info.context_length:
         raise InvalidRequest(field, f"{len(tokens)} tokens", f"1 to {info.context_length - 1} tokens")
+    _check_ids(field, tokens, info)
+
+
+def _check_ids(field: str, tokens: Sequence[int], info: ModelInfo) -> None:
     bad = next((token for token in tokens if not 0 <= token < info.vocab_size), None)
     if bad is not None:
         raise InvalidRequest(field, bad, f"token ids from 0 to {info.vocab_size - 1}")

@@ -20,6 +20,7 @@ from draftd.engine.drafters.base import Drafter
 from draftd.engine.drafting import Drafting
 from draftd.engine.observer import EngineObserver
 from draftd.engine.prefilling import Prefilling
+from draftd.engine.sampling.grammar import masks_first
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep, DraftPlan, SequenceStep, StepMode, StepPlan, continued, places_after
 from draftd.engine.targets.base import Steps, Target
@@ -146,7 +147,7 @@ class Scheduler:
         if self._running and not wave:
             began, copied = self._timer(), self._prefilling.joined_long
             # Or a slice would wait for what was begun, or a mask for a token that is not read.
-            ahead = not self._prefilling.prefilling and not _masked_first(self._running)
+            ahead = not self._prefilling.prefilling and not masks_first([one.request for one in self._running])
             self._decode(may_run_ahead=ahead)
             if not copied:
                 self._step_seconds += _RECENT * (self._timer() - began - self._step_seconds)
@@ -256,11 +257,11 @@ class Scheduler:
         found = {result.sequence: result for result in told.entries}
         decoded = []
         for sequence, wanted, depth, steps in zip(self._running, plan.sequences, depths, forwards, strict=True):
-            _, accepted, following, sequence.replays, error = found[sequence.id]
+            _, accepted, following, sequence.replays, logprobs, error = found[sequence.id]
             assert following is not None
             if error:
                 sequence.end(FinishReason.ERROR, error)
-            decoded.append(SequenceStep(depth, accepted, following, steps, wanted.state))
+            decoded.append(SequenceStep(depth, accepted, following, steps, wanted.state, logprobs))
         replayed = max(0, told.width - 1 - max(depths))
         return DecodeStep(decoded, drafted_at - started, self._timer() - drafted_at, errors, lag, replayed)
 
@@ -338,11 +339,3 @@ class Scheduler:
                 self._running.append(sequence)
             else:
                 self._finish(sequence)
-
-
-def _masked_first(running: Sequence[DecodeSequence]) -> bool:
-    """Whether masks come before a choice: of what their grammars allow, chance or the likelihoods of all decide."""
-    bound = [one.request.sampling for one in running if one.request.grammar]
-    return bool(bound) and not (
-        all(one.request.sampling.deterministic for one in running) and not any(one.filtered for one in bound)
-    )

@@ -8,6 +8,10 @@
 A refusal is an exception and no event. After `Started` the events end with `Finished` whenever the client can still be
 reached; where the reason is neither STOP nor LENGTH an exception follows, so that no client takes half an answer for a
 whole one.
+
+Each of several choices is a request to the engine, with a span of its own: what clients, spans, metrics and the engine
+count are choices. They are submitted together, or refused together as one request. Each has its `Finished`; the
+exception follows the last of them.
 """
 
 from __future__ import annotations
@@ -19,10 +23,18 @@ import uuid
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
-from draftd.core import DEADLINE_SLACK_SECONDS, ContextTier, DecodeRequest, Emission, FinishReason, Outcome
+from draftd.core import (
+    DEADLINE_SLACK_SECONDS,
+    ContextTier,
+    DecodeRequest,
+    Emission,
+    FinishReason,
+    Outcome,
+    SamplingParams,
+)
 from draftd.engine.loop import EngineState, EngineWorker
 from draftd.errors import ClientStalled, DeadlineExceeded, DraftdError, EngineFailure, NotServing, QueueFull
 from draftd.models.tokenizer import Tokenizer
@@ -63,7 +75,8 @@ class InferenceService:
         self.left: Counter[FinishReason] = Counter()  # requests that ended before the engine had them
         self.draining = False
         self._open: set[str] = set()
-        self._abandoned: set[str] = set()  # of these: the engine has yet to learn that their clients have gone
+        # Of these, whose clients have gone: the choices whose ends the engine has yet to tell.
+        self._abandoned: dict[str, dict[str, InferenceSpan]] = {}
         self._none_open = asyncio.Event()
         self._none_open.set()
         self._mailbox = Mailbox(asyncio.get_running_loop())
@@ -140,7 +153,8 @@ class InferenceService:
             start = replace(start, sampling=valid.sampling, max_tokens=valid.max_tokens, stop=valid.stop, messages=told)
             grammar, compile_seconds = await grammar_of(valid, self._worker.grammars, self._compiling)
             ids = await tokenise(valid.prompt, tokenizer, model, self._tokenising, self._chats, valid.client)
-            span = self._begin_span(replace(start, prompt_tokens=len(ids)))
+            start = replace(start, prompt_tokens=len(ids), choices=valid.n)
+            span = self._begin_span(start)
             context = FlagContext(model.info.model, valid.workload, valid.caller)
             plan = self._planner.plan(replace(valid.wish, constrained=bool(grammar)), context, model.info)
             span.planned(plan, ContextTier.of(len(ids)))
@@ -156,14 +170,23 @@ class InferenceService:
                 plan=plan,
                 arrival=arrival,
                 sampling=valid.sampling,
-                stop=StopStrings(tokenizer, valid.stop) if valid.stop else None,
                 deadline=valid.deadline,
                 workload=valid.workload,
                 client=valid.client,
+                priority=valid.priority,
+                min_tokens=valid.min_tokens,
+                ignore_eos=valid.ignore_eos,
+                stop_ids=frozenset(valid.stop_token_ids),
+                logprobs=valid.logprobs,
                 grammar=grammar,
             )
-            stream = TokenStream(self._mailbox, partial(self._ended, request_id, span))
-            self._worker.submit(decode, stream)
+            call = _Call(valid, Started(request_id, model.info, len(ids), plan))
+            for i in range(valid.n):
+                name = request_id if valid.n == 1 else f"{request_id}-{i}"
+                stream = TokenStream(self._mailbox, partial(self._ended, request_id, name), call.arrived)
+                own = replace(decode, id=name, sampling=_sampling(valid.sampling, i), stop=_stop(valid, tokenizer))
+                call.choices.append(_Choice(i, own, stream, _text(valid, tokenizer), span))
+            self._worker.submit_choices([(one.decode, one.stream) for one in call.choices])
         except asyncio.CancelledError:
             reason = _reason_to_leave(request)
             self.left[reason] += 1
@@ -175,7 +198,10 @@ class InferenceService:
             self.refused += 1
             (span or self._begin_span(start)).refused(refusal)
             raise
-        return _Call(valid, Started(request_id, model.info, len(ids), plan), tokenizer, span, stream)
+        for one in call.choices[1:]:
+            one.span = self._begin_span(replace(start, choice=one.index, sampling=one.decode.sampling))
+            one.span.planned(plan, ContextTier.of(len(ids)))
+        return call
 
     def _ready(self) -> ServedModel:
         if self.draining:
@@ -188,57 +214,117 @@ class InferenceService:
 
     async def _relay(self, call: _Call, send: Send) -> None:
         """Sends what the engine says until it has said all."""
-        started, stream = call.started, call.stream
+        started, left, error = call.started, list(call.choices), None
         async with stall_guard(self._stall) as write:
             await write(send(started))
-            text = TextStream(call.tokenizer, call.request.stop)
-            answer: list[str] = []
-            while (emission := await stream.take()) is not None:
-                pieces = text.add(emission.tokens)
-                rest = text.finish() if stream.exhausted else ""
-                answer += [*pieces, rest]
-                await write(send(Chunk(emission, pieces, rest)))
-            if rest := text.finish():
-                answer.append(rest)
-                await write(send(Chunk(Emission((), ()), (), rest)))
-            outcome = stream.outcome
-            assert outcome is not None
-            # Before the client learns of the end: whoever looks then finds it counted.
-            call.span.finished(outcome, "".join(answer))
-            await write(send(Finished(outcome, started.plan, text.stop)))
-        if (error := _error_of(outcome)) is not None:
+            if call.request.echo and isinstance(call.request.prompt, RawText):
+                for one in left:
+                    await write(send(Chunk(Emission((), ()), (), call.request.prompt.text, choice=one.index)))
+            while left:
+                one = await _next(left, call.arrived)
+                stream, text, index = one.stream, one.text, one.index
+                emission = await stream.take()
+                if emission is not None:
+                    pieces = text.add(emission.tokens)
+                    rest = text.finish() if stream.exhausted else ""
+                    one.answer += [*pieces, rest]
+                    one.last = emission.tokens[-1]
+                    await write(send(Chunk(emission, pieces, rest, choice=index)))
+                    continue
+                left.remove(one)
+                if rest := text.finish():
+                    one.answer.append(rest)
+                    await write(send(Chunk(Emission((), ()), (), rest, choice=index)))
+                outcome = stream.outcome
+                assert outcome is not None
+                # Before the client learns of the end: whoever looks then finds it counted.
+                one.span.finished(outcome, "".join(one.answer))
+                stop_id = one.last if one.last in call.request.stop_token_ids else None
+                if outcome.reason is not FinishReason.STOP or text.stop:
+                    stop_id = None
+                await write(send(Finished(outcome, started.plan, text.stop, choice=index, stop_token_id=stop_id)))
+                error = error or _error_of(outcome)
+        if error is not None:
             raise error
 
     def _leave(self, call: _Call) -> None:
         """The front is done, perhaps before the engine has ended the request: then `_ended` is called later."""
-        request_id, outcome = call.started.request_id, call.stream.outcome
-        if outcome is not None:
-            self._ended(request_id, call.span, outcome)
-            return
-        call.stream.abandon()
-        self._abandoned.add(request_id)
-        self._worker.cancel(request_id, _reason_to_leave(call.request))
+        request_id, late = call.started.request_id, dict[str, InferenceSpan]()
+        for one in call.choices:
+            if one.stream.outcome is not None:
+                one.span.finished(one.stream.outcome)  # a second time is ignored
+                continue
+            one.stream.abandon()
+            late[one.decode.id] = one.span
+            self._worker.cancel(one.decode.id, _reason_to_leave(call.request))
+        if late:
+            self._abandoned[request_id] = late
+        else:
+            self._forget(request_id)
 
-    def _ended(self, request_id: str, span: InferenceSpan, outcome: Outcome) -> None:
-        span.finished(outcome)  # a second time is ignored
-        self._forget(request_id)
+    def _ended(self, request_id: str, choice: str, outcome: Outcome) -> None:
+        """Of a choice that its front has left."""
+        late = self._abandoned[request_id]
+        late.pop(choice).finished(outcome)
+        if not late:
+            self._forget(request_id)
 
     def _forget(self, request_id: str) -> None:
         self._open.discard(request_id)
-        self._abandoned.discard(request_id)
+        self._abandoned.pop(request_id, None)
         if not self._open:
             self._none_open.set()
 
 
+@dataclass(slots=True, eq=False)
+class _Choice:
+    """One choice of a request: what the engine is asked, what comes of it, and what was sent, of which `last` is the
+    last token."""
+
+    index: int
+    decode: DecodeRequest
+    stream: TokenStream
+    text: TextStream
+    span: InferenceSpan
+    answer: list[str] = field(default_factory=list)
+    last: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One request that the engine has taken."""
+    """One request that the engine has taken. `arrived`: something has come of one of its choices."""
 
     request: Request
     started: Started
-    tokenizer: Tokenizer
-    span: InferenceSpan
-    stream: TokenStream
+    choices: list[_Choice] = field(default_factory=list)
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+async def _next(choices: list[_Choice], arrived: asyncio.Event) -> _Choice:
+    """One that something has come of, each in its turn; the only one at once."""
+    while len(choices) > 1:
+        for i, one in enumerate(choices):
+            if one.stream.ready:
+                choices.append(choices.pop(i))
+                return one
+        arrived.clear()
+        await arrived.wait()
+    return choices[0]
+
+
+def _text(request: Request, tokenizer: Tokenizer) -> TextStream:
+    return TextStream(tokenizer, request.stop, stop_ids=request.stop_token_ids, include=request.include_stop)
+
+
+def _stop(request: Request, tokenizer: Tokenizer) -> StopStrings | None:
+    if not request.stop:
+        return None
+    return StopStrings(tokenizer, request.stop, stop_ids=request.stop_token_ids, include=request.include_stop)
+
+
+def _sampling(asked: SamplingParams, choice: int) -> SamplingParams:
+    """Each choice has a seed of its own, where there is one."""
+    return asked if asked.seed is None else replace(asked, seed=(asked.seed + choice) % 2**64)
 
 
 def _reason_to_leave(request: Request) -> FinishReason:

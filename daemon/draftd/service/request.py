@@ -27,6 +27,14 @@ MAX_STOPS = 16
 MAX_STOP_BYTES = 256
 MAX_CALLER_BYTES = 128
 MAX_TEMPERATURE = 100.0
+MAX_PENALTY = 2.0
+MAX_REPETITION_PENALTY = 10.0
+MAX_BIAS = 100.0
+MAX_BIASED = 1024
+MAX_STOP_IDS = 64
+MAX_LOGPROBS = 20
+MAX_CHOICES = 8
+MAX_PRIORITY = 100
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -233,9 +241,12 @@ def checked(request: Request, model: ServedModel) -> Request:
     most = model.info.context_length
     max_tokens = min(model.default_max_tokens, most) if request.max_tokens is None else request.max_tokens
     _check(1 <= max_tokens <= most, "max_tokens", max_tokens, f"1 to {most}, the model's context")
-    p = request.sampling
+    p, vocabulary = request.sampling, model.info.vocab_size
     _check_sampling(p)
+    _check_penalties(p, vocabulary)
     _check_stop(request.stop)
+    _check_choices(request)
+    _check_ends(request, max_tokens, vocabulary)
     _check_wish(request.wish, model.info)
     check_caller(request.caller)
     # -0.0 would be greedy too, and look strange on a span.
@@ -301,6 +312,38 @@ def _check_stop(stops: Sequence[str]) -> None:
     for i, stop in enumerate(stops):
         _check(stop != "", f"stop[{i}]", "", "text that is not empty")
         _check(len(stop.encode()) <= MAX_STOP_BYTES, f"stop[{i}]", stop, f"at most {MAX_STOP_BYTES} bytes")
+
+
+def _check_penalties(p: SamplingParams, vocabulary: int) -> None:
+    allowed = f"above 0, up to {MAX_REPETITION_PENALTY:g}; 1 is off"
+    repetition = p.repetition_penalty
+    _check(0 < repetition <= MAX_REPETITION_PENALTY, "sampling.repetition_penalty", repetition, allowed)
+    allowed = f"-{MAX_PENALTY:g} to {MAX_PENALTY:g}; 0 is off"
+    for name, value in (("presence", p.presence_penalty), ("frequency", p.frequency_penalty)):
+        _check(-MAX_PENALTY <= value <= MAX_PENALTY, f"sampling.{name}_penalty", value, allowed)
+    biased = len(p.logit_bias)
+    _check(biased <= MAX_BIASED, "sampling.logit_bias", f"{biased} ids", f"at most {MAX_BIASED} ids")
+    for token, bias in p.logit_bias:
+        _check(0 <= token < vocabulary, "sampling.logit_bias", token, f"token ids from 0 to {vocabulary - 1}")
+        allowed = f"-{MAX_BIAS:g} to {MAX_BIAS:g}"
+        _check(-MAX_BIAS <= bias <= MAX_BIAS, f"sampling.logit_bias[{token}]", bias, allowed)
+
+
+def _check_choices(request: Request) -> None:
+    most, told, priority = MAX_CHOICES, request.logprobs, request.priority
+    _check(1 <= request.n <= most, "n", request.n, f"1 to {most}")
+    _check(told is None or 0 <= told <= MAX_LOGPROBS, "logprobs", told, f"0 to {MAX_LOGPROBS}")
+    _check(-MAX_PRIORITY <= priority <= MAX_PRIORITY, "priority", priority, f"-{MAX_PRIORITY} to {MAX_PRIORITY}")
+    raw = isinstance(request.prompt, RawText)
+    _check(raw or not request.echo, "echo", request.echo, "false, unless the prompt is raw text")
+
+
+def _check_ends(request: Request, max_tokens: int, vocabulary: int) -> None:
+    least, ids = request.min_tokens, request.stop_token_ids
+    _check(0 <= least <= max_tokens, "min_tokens", least, f"0 to {max_tokens}, which is max_tokens")
+    _check(len(ids) <= MAX_STOP_IDS, "stop_token_ids", f"{len(ids)} ids", f"at most {MAX_STOP_IDS} ids")
+    for i, token in enumerate(ids):
+        _check(0 <= token < vocabulary, f"stop_token_ids[{i}]", token, f"token ids from 0 to {vocabulary - 1}")
 
 
 def _check_wish(wish: Wish, info: ModelInfo) -> None:

@@ -6,7 +6,7 @@ Text that may yet become a stop string is held back, so that a client never sees
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Executor
 from functools import partial
 
@@ -71,13 +71,15 @@ def _encode(prompt: RawText | Chat, tokenizer: Tokenizer) -> list[int]:
 class StopScanner:
     """Finds the first stop string to be complete in a text that arrives in pieces.
 
-    Of strings complete at the same character, the longest counts. The text ends before it. No more is held back than
-    the longest beginning of a stop string, so that a long text costs no more per character than a short one.
+    Of strings complete at the same character, the longest counts. The text ends before it, or with it. No more
+    is held back than the longest beginning of a stop string, so that a long text costs no more per character than a
+    short one.
     """
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
+        """`include`: the stop string that matched is part of the text."""
         assert all(stops), "an empty stop string matches everywhere"
-        self._stops = stops
+        self._stops, self._include = stops, include
         self._beginnings = {stop[:length] for stop in stops for length in range(1, len(stop))}
         self._longest = max(map(len, self._beginnings), default=0)
         self._held = ""
@@ -91,7 +93,7 @@ class StopScanner:
         ends = [(at + len(stop), -len(stop), stop) for stop in self._stops if (at := whole.find(stop)) >= 0]
         if ends:
             end, _, self.matched = min(ends)
-            return whole[: end - len(self.matched)]
+            return whole[: end if self._include else end - len(self.matched)]
         lengths = range(min(len(whole), self._longest), 0, -1)
         sure = len(whole) - next((one for one in lengths if whole[-one:] in self._beginnings), 0)
         self._held = whole[sure:]
@@ -106,10 +108,13 @@ class StopScanner:
 class TextStream:
     """The text of one answer, as its tokens arrive. End-of-text tokens have no text."""
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str] = ()) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, stops: Sequence[str] = (), *, stop_ids: Collection[int] = (), include: bool = False
+    ) -> None:
+        """`stop_ids` end the text like stop strings, and have a text, like these, only with `include`."""
         self._detokenizer = tokenizer.detokenizer()
-        self._silent = tokenizer.eos_ids
-        self._scanner = StopScanner(stops)
+        self._silent = tokenizer.eos_ids if include or not stop_ids else tokenizer.eos_ids.union(stop_ids)
+        self._scanner = StopScanner(stops, include=include)
 
     @property
     def stop(self) -> str:
@@ -131,8 +136,10 @@ class StopStrings:
     """`core.StopMatcher` over stop strings. Decodes the answer a second time, on the engine thread, where the decision
     must be made: requests without stop strings have none."""
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str]) -> None:
-        self._text = TextStream(tokenizer, stops)
+    def __init__(
+        self, tokenizer: Tokenizer, stops: Sequence[str], *, stop_ids: Collection[int] = (), include: bool = False
+    ) -> None:
+        self._text = TextStream(tokenizer, stops, stop_ids=stop_ids, include=include)
 
     def feed(self, tokens: Sequence[int]) -> int | None:
         for i, token in enumerate(tokens):

@@ -41,7 +41,7 @@ CONTENT_LIMIT = 16_384  # characters of prompt, and of answer, on a span: spans 
 @dataclass(frozen=True, slots=True)
 class InferenceStart:
     """What is known of a request when it arrives. `arrival` is on the monotonic clock. `messages` are (role, content)
-    pairs and leave the process only when content capture was opted in."""
+    pairs and leave the process only when content capture was opted in. `choice`: which of its `choices`, from 0."""
 
     operation: str
     request_id: str
@@ -52,10 +52,13 @@ class InferenceStart:
     workload: WorkloadClass = WorkloadClass.UNSPECIFIED
     prompt_tokens: int | None = None
     messages: tuple[tuple[str, str], ...] = ()
+    choices: int = 1
+    choice: int = 0
 
 
 class InferenceSpan:
-    """One request, as a span with children and on the request metrics. Never raises.
+    """One request, as a span with children and on the request metrics. Never raises. Of a request for several choices
+    there is one for each that the engine decodes, and one for all where it is refused.
 
     Exactly one of `finished`, `refused` and `left` ends it; a second is ignored.
     """
@@ -221,6 +224,10 @@ def _request_attributes(start: InferenceStart, naming: Naming) -> dict[str, Attr
             a.REQUEST_MIN_P: sampling.min_p,
             # OTLP integers are signed: a seed past 2**63 wraps as two's complement does rather than losing the batch.
             a.REQUEST_SEED: None if seed is None else (seed + 2**63) % 2**64 - 2**63,
+            a.REQUEST_PRESENCE: sampling.presence_penalty or None,
+            a.REQUEST_FREQUENCY: sampling.frequency_penalty or None,
+            a.REQUEST_CHOICES: start.choices if start.choices > 1 else None,
+            a.REQUEST_CHOICE: start.choice if start.choices > 1 else None,
             a.REQUEST_STOP: start.stop or None,
             a.REQUEST_STREAM: True,
             a.RESPONSE_ID: start.request_id,

@@ -34,10 +34,11 @@ class Prefill:
     def __contains__(self, key: int) -> bool:
         return key in self._texts
 
-    def open(self, key: int, length: int, prefix: Sequence[int]) -> int | None:
+    def open(self, key: int, length: int, prefix: Sequence[int], *, awaited: bool = False) -> int | None:
         """Begins a text of which `length` tokens will be taken in. `prefix` is looked up in the prefix store, but for
         its last token, whose logits are asked for; empty: the text is neither looked up nor kept. Returns how many
-        tokens were found; None where none were looked for."""
+        tokens were found; None where none were looked for. `awaited`: what is looked up for the same prefix again is to
+        be found, also where a text cannot be kept in segments."""
         text = self._texts[key] = _Text(self._running.fresh(length), length, bool(prefix))
         if not (prefix and self._store.open):
             return None
@@ -46,6 +47,8 @@ class Prefill:
             text.caches.restore(kept)
         text.kept = text.caches.lengths[0]
         shared = self._store.shared(prefix, len(prefix) - 1)
+        if awaited and not text.caches.segmented:
+            shared = len(prefix) - 1
         if shared - text.kept >= _PIECE:
             text.fork = prefix[:shared]
         return text.kept

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -19,33 +17,17 @@ from draftd.engine.cache.batched import BatchedCaches
 from draftd.engine.cache.layouts import make_caches
 from draftd.engine.cache.prefill import Prefill
 from draftd.engine.cache.prefix_store import PrefixCache
-from draftd.engine.sampling.acceptance import Distributions, accept, draw
 from draftd.engine.sampling.grammar import GrammarMasks, GrammarState
-from draftd.engine.sampling.transforms import Sampling, one_hot, uniforms
+from draftd.engine.sampling.processors import Processor, wanted
+from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.step import Entry, EntryResult, Ids, StepPlan, StepResult, places_after
 from draftd.engine.targets.base import SequenceOptions
+from draftd.engine.targets.choice import HeldSequence, StepChoice
 from draftd.models.grammar import Grammars
 
 _TIDY_STEPS = 256  # MLX keeps freed buffers for reuse: let go of them now and then, as mlx-lm does
 
 _Read = Callable[[], list[EntryResult]]  # waits for a part of a step
-_Lawful = Callable[[int, int], int]  # of a place in a block and a token: the token that the grammar has there
-
-
-@dataclass(slots=True)
-class _Sequence:
-    """`ids`: its text as far as it was read; the last one is not in the cache. `dice`: what it draws from without a
-    seed."""
-
-    options: SequenceOptions
-    ids: list[int]
-    dice: random.Random
-    grammar: GrammarState | None = None
-
-    def follow(self) -> None:
-        """Its grammar takes what the answer has grown by. Raises ValueError where that is not of the grammar."""
-        if self.grammar is not None:
-            self.grammar.follow(self.ids, self.options.prompt)
 
 
 class LocalTarget:
@@ -61,8 +43,7 @@ class LocalTarget:
     ) -> None:
         """What sequences leave is kept in `prefix`. `dice`: for each new sequence. `grammars`: None where no sequence
         has one."""
-        self._model, self._vocabulary, self._dice = model, vocabulary, dice
-        self._grammars = grammars
+        self._model, self._vocabulary, self._dice, self._grammars = model, vocabulary, dice, grammars
         self._masks = None if grammars is None else GrammarMasks(vocabulary, grammars.vocabulary)
         self._prefix_cache = prefix or PrefixCache()
         self._tidied = 0  # steps since memory was given back
@@ -72,7 +53,7 @@ class LocalTarget:
         self._caches = make_caches(self._model)
         self._store = self._prefix_cache.store(self._caches)
         self._prefill = Prefill(self._caches, self._store)
-        self._sequences: dict[int, _Sequence] = {}
+        self._sequences: dict[int, HeldSequence] = {}
         self._running: list[int] = []
         self._again: list[list[int]] = []  # of each: tokens that the caches gave back too much of, to be fed again
         self._fed = 0  # positions that the last forward computed of the widest sequence
@@ -86,8 +67,13 @@ class LocalTarget:
         grammar = None
         if options.grammar and self._grammars is not None:
             grammar = GrammarState(self._grammars.matcher(options.grammar), self._grammars.end_ids)
-        found = self._prefill.open(sequence, options.length, options.prefix)
-        self._sequences[sequence] = _Sequence(options, list(options.prefix[: found or 0]), self._dice(), grammar)
+        found = self._prefill.open(sequence, options.length, options.prefix, awaited=options.awaited)
+        ids = list(options.prefix[: found or 0])
+        known = self._sequences[sequence] = HeldSequence(options, ids, self._dice(), grammar=grammar)
+        if wanted(options.sampling, options.min_tokens):
+            known.processor = Processor(
+                options.sampling, options.min_tokens, options.ends, ids, options.prompt, self._vocabulary
+            )
         return found
 
     def submit(self, plan: StepPlan) -> None:
@@ -186,35 +172,33 @@ class LocalTarget:
             return lambda: self._taken_in(keys)
         for one in known:
             one.follow()  # an answer that had begun before
-        sampling, logits = Sampling([one.options.sampling for one in known]), self._masked(logits, known)
-        tokens = self._chosen(logits, known, sampling, self._starts(entries))
-        mx.async_eval(tokens)
-        return lambda: self._taken_in(keys, tokens)
+        sampling = Sampling([one.options.sampling for one in known])
+        choice = StepChoice(known, sampling, self._starts(entries), self._masks, logits)
+        tokens = choice.tokens()
+        return lambda: self._taken_in(keys, tokens, choice)
 
-    def _taken_in(self, keys: list[int], tokens: mx.array | None = None) -> list[EntryResult]:
+    def _taken_in(
+        self, keys: list[int], tokens: mx.array | None = None, choice: StepChoice | None = None
+    ) -> list[EntryResult]:
         left = [key for key in keys if key in self._sequences]
         if not left:
             return []
-        if tokens is None:
+        if tokens is None or choice is None:
             self._prefill.settle(left[0])
             self._prefill.keep_piece(left[0], self._sequences[left[0]].ids)
             return [EntryResult(left[0], [], None)]
         self._prefill.settle(left[0], tokens)
-        done = []
-        for key, (following,) in zip(keys, tokens.tolist(), strict=True):
-            if key in self._sequences:
-                done.append(self._grown(key, [], following))
-        return done
+        return self._grown(keys, tokens, choice)
 
-    def _grown(self, sequence: int, accepted: list[int], following: int, replays: int = 0) -> EntryResult:
-        """Its text has these tokens now."""
-        known, error = self._sequences[sequence], ""
-        known.ids += [*accepted, following]
-        try:
-            known.follow()
-        except ValueError as refused:
-            error = str(refused)
-        return EntryResult(sequence, accepted, following, replays, error)
+    def _grown(self, keys: Sequence[int], tokens: mx.array, choice: StepChoice) -> list[EntryResult]:
+        """Each text, but for those that were closed, has one token more."""
+        done = []
+        for row, (key, (token,), told) in enumerate(zip(keys, tokens.tolist(), choice.told(), strict=True)):
+            known = self._sequences.get(key)
+            if known is not None:
+                known.ids.append(legal := choice.legal(row, token))
+                done.append(EntryResult(key, [], legal, 0, told, known.follow()))
+        return done
 
     def _join(self, sequences: list[int]) -> None:
         assert not self._plain, "sequences join between forwards"
@@ -231,31 +215,21 @@ class LocalTarget:
         tokens = self._unread
         if tokens is None:
             tokens = mx.array([[one.ids[-1]] for one in known], dtype=mx.uint32)
-        logits = self._forward(tokens, [1] * len(known))
-        sampling, starts = self._own_sampling(known), self._starts(entries)
-        lawful = self._lawful(logits, known, sampling, starts)
-        if lawful is None:
-            assert self._unread is None, "masks are of what may follow a token that was read"
-            logits = self._masked(logits, known)
-        chosen = self._chosen(logits, known, sampling, starts)
-        mx.async_eval(chosen)
+        logits, starts = self._forward(tokens, [1] * len(known)), self._starts(entries)
+        choice = StepChoice(known, self._own_sampling(known), starts, self._masks, logits, unread=self._unread)
+        chosen = choice.tokens()
         self._unread, self._plain = chosen, self._plain + 1
         order = self._running
-        return lambda: self._advanced(order, chosen, lawful or {})
+        return lambda: self._advanced(order, chosen, choice)
 
-    def _advanced(self, order: list[int], chosen: mx.array, lawful: Mapping[int, _Lawful]) -> list[EntryResult]:
+    def _advanced(self, order: list[int], chosen: mx.array, choice: StepChoice) -> list[EntryResult]:
         mx.eval(chosen)
         self._plain -= 1
         if not self._plain:
             self._unread = None
-        done, others = list[EntryResult](), False
         # No operation on `chosen` here: it would queue behind the forward that is under way.
-        for row, (sequence, (token,)) in enumerate(zip(order, chosen.tolist(), strict=True)):
-            if sequence in self._sequences:
-                legal = lawful[row](0, token) if row in lawful else token
-                others = others or legal != token
-                done.append(self._grown(sequence, [], legal))
-        if others and self._plain:
+        done = self._grown(order, chosen, choice)
+        if self._plain and choice.changed:
             self._begin_again()
         return done
 
@@ -280,29 +254,26 @@ class LocalTarget:
         depths, before = [entry.drafted for entry in entries], self.lengths
         last = mx.array([[one.ids[-1]] for one in known], dtype=mx.uint32)
         logits = self._forward(mx.concatenate([last, drafts], axis=1), [depth + 1 for depth in depths])
-        starts = self._starts(entries)
-        lawful = self._lawful(logits, known, sampling, starts)
-        if lawful is None:
-            mx.async_eval(logits)  # meanwhile masks are computed
-            logits = self._masked(logits, known, [ids[:n] for ids, n in zip(drafts.tolist(), depths, strict=True)])
-        target: mx.array | Distributions
-        if sampling.deterministic:
-            target = sampling.choose(logits, starts)
-        else:
-            dice = [one.dice for one in known]
-            u_accept, u_next = uniforms(dice, depths), uniforms(dice, [1] * len(dice))[:, 0]
-            q = one_hot(drafts, self._vocabulary) if q is None else q
-            target = Distributions(sampling.distribution(logits, starts), q, u_accept, u_next)
-        order = self._running
-        return lambda: self._verified(order, before, accept(drafts, depths, target, lawful or {}))
+        choice = StepChoice(
+            known, sampling, self._starts(entries), self._masks, logits, drafts=drafts, depths=depths
+        )  # fmt: skip
+        order, accepted = self._running, choice.acceptance(drafts, depths, q)
+        return lambda: self._verified(order, before, accepted(), choice)
 
     def _verified(
-        self, order: list[int], before: list[int], accepted: list[tuple[list[int], int]]
+        self, order: list[int], before: list[int], accepted: list[tuple[list[int], int]], choice: StepChoice
     ) -> list[EntryResult]:
         assert self._running is order, "nothing leaves before a draft's result is read"
-        done = [self._grown(one, *found) for one, found in zip(order, accepted, strict=True)]
+        known = [self._sequences[sequence] for sequence in order]
+        for one, (tokens, following) in zip(known, accepted, strict=True):
+            one.ids += [*tokens, following]
         self._roll_back([length + 1 + len(tokens) for length, (tokens, _) in zip(before, accepted, strict=True)])
-        return [one._replace(replays=len(again)) for one, again in zip(done, self._again, strict=True)]
+        return [
+            EntryResult(sequence, *found, len(again), told[: len(found[0]) + 1], one.follow())
+            for sequence, one, found, again, told in zip(
+                order, known, accepted, self._again, choice.told(), strict=True
+            )
+        ]  # fmt: skip
 
     def _roll_back(self, lengths: list[int]) -> None:
         """To these lengths. Where a layer cannot stop there, what it gave back beyond that is fed again, in front of
@@ -349,50 +320,10 @@ class LocalTarget:
             entry.position + (len(entry.tokens) or 1) - one.prompt for entry, one in zip(entries, options, strict=True)
         ]
 
-    def _own_sampling(self, known: Sequence[_Sequence]) -> Sampling:
+    def _own_sampling(self, known: Sequence[HeldSequence]) -> Sampling:
         if self._sampling is None:
             self._sampling = Sampling([one.options.sampling for one in known])
         return self._sampling
-
-    def _lawful(
-        self, logits: mx.array, known: Sequence[_Sequence], sampling: Sampling, starts: Sequence[int]
-    ) -> dict[int, _Lawful] | None:
-        """By row with a grammar, what its token at a place is where `logits` chose another: a choice that the grammar
-        allows is what is chosen under its mask as well, so that no mask is needed for it. None where masks must come
-        before the choice: where what may be drawn depends on all tokens, or chance decides."""
-        rows = [row for row, one in enumerate(known) if one.grammar is not None]
-        if rows and (not sampling.deterministic or any(known[row].options.sampling.filtered for row in rows)):
-            return None
-
-        def token_of(row: int, place: int, token: int) -> int:
-            state = known[row].grammar
-            assert state is not None
-            if not state.take(token):
-                masked = self._masked(logits[row : row + 1, place : place + 1], [known[row]])
-                token = int(sampling.select([row]).choose(masked, [starts[row]], place).item())
-                state.take(token)
-            return token
-
-        return {row: partial(token_of, row) for row in rows}
-
-    def _masked(
-        self, logits: mx.array, known: Sequence[_Sequence], drafts: Sequence[Sequence[int]] | None = None
-    ) -> mx.array:
-        """Of `logits`, rows × width × vocabulary, what the grammars allow after each of the drafts."""
-        states = [one.grammar for one in known]
-        if self._masks is None or not any(states):
-            return logits
-        allowed = self._masks.of(states, drafts or [()] * len(known), logits.shape[1])
-        return mx.where(allowed, logits, -mx.inf)
-
-    def _chosen(
-        self, logits: mx.array, known: Sequence[_Sequence], sampling: Sampling, starts: Sequence[int]
-    ) -> mx.array:
-        """One token for each from `logits`, rows × 1 × vocabulary; returns rows × 1."""
-        if sampling.deterministic:
-            return sampling.choose(logits, starts)
-        p = sampling.distribution(logits, starts)
-        return draw(p, uniforms([one.dice for one in known], [1] * len(known)))
 
 
 def _forwards(entries: Sequence[Entry]) -> list[list[Entry]]:

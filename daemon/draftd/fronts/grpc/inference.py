@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from draftd.core import RequestStats, SamplingParams
+from draftd.core import RequestStats, SamplingParams, TokenLogprobs
 from draftd.errors import InvalidRequest
 from draftd.fronts.grpc import reply
 from draftd.fronts.grpc.interceptors import Context
@@ -82,6 +82,14 @@ def request_of(given: pb.GenerateRequest, deadline: float | None = None, client:
         caller=given.caller,
         deadline=deadline,
         client=client,
+        logprobs=given.logprobs if given.HasField("logprobs") else None,
+        min_tokens=given.min_tokens,
+        ignore_eos=given.ignore_eos,
+        stop_token_ids=tuple(given.stop_token_ids),
+        include_stop=given.include_stop,
+        n=given.n if given.HasField("n") else 1,
+        echo=given.echo,
+        priority=given.priority,
         problem=problems[0] if problems else None,
         response_format=_format(given.response_format),
     )
@@ -109,6 +117,8 @@ def _sampling(given: pb.SamplingParams) -> SamplingParams:
     told: dict[str, Any] = {}
     for field, value in given.ListFields():  # those that are set, be it to zero
         told[field.name] = _float32(value) if isinstance(value, float) else value
+    if given.logit_bias:
+        told["logit_bias"] = tuple((token, _float32(bias)) for token, bias in sorted(given.logit_bias.items()))
     return SamplingParams(**told)
 
 
@@ -125,6 +135,8 @@ def message_of(told: Event) -> pb.GenerateResponse:
                 token_ids=told.emission.tokens,
                 from_draft=told.emission.from_draft,
                 text_lengths=map(len, told.pieces),
+                logprobs=[_logprobs(one) for one in told.emission.logprobs],
+                choice=told.choice,
             )
         )
     if isinstance(told, Started):
@@ -162,7 +174,14 @@ def _finished(told: Finished) -> pb.Finished:
         stop=told.stop,
         degraded=outcome.degraded,
         mode=number(pb.DecodeMode, told.plan.mode),
+        choice=told.choice,
+        stop_token_id=told.stop_token_id,
     )
+
+
+def _logprobs(told: TokenLogprobs) -> pb.TokenLogprobs:
+    ids, values = zip(*told.top, strict=True) if told.top else ((), ())
+    return pb.TokenLogprobs(logprob=told.logprob, top_ids=ids, top_logprobs=values)
 
 
 def quantile(ordered: Sequence[float], q: float) -> float | None:
