@@ -23,6 +23,9 @@ class Heard(InferenceSpan):
     def planned(self, plan: DecodePlan, tier: ContextTier) -> None:
         pass
 
+    def constrained(self, kind: str, compile_seconds: float) -> None:
+        pass
+
     def finished(self, outcome: Outcome, answer: str | None = None) -> None:
         if not self.outcomes:  # as the contract has it: a second is ignored
             self.outcomes.append(outcome)

@@ -373,8 +373,7 @@ class Prefilling:
         seconds = self._timer() - started
         for prompt in chosen:
             sequence, result = prompt.sequence, results[prompt.sequence.id]
-            following = result.following
-            assert following is not None
+            assert result.following is not None
             if self._awaited(sequence):
                 self._keep(sequence)
             reason = FinishReason.ERROR if result.error else self._cancelled().get(sequence.request.id)

@@ -79,7 +79,7 @@ class StepResult:
     @classmethod
     def from_bytes(cls, data: bytes) -> StepResult:
         step, entries, width = json.loads(data)
-        made = [EntryResult(*rest, _logprobs(told), error) for *rest, told, error in entries]
+        made = [EntryResult(*rest[:4], _logprobs(rest[4]), rest[5]) for rest in entries]
         return cls(step, made, width)
 
 

@@ -10,14 +10,19 @@ import json
 import threading
 import time
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cachetools import LRUCache
+
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
 
 _KEPT = 64  # compiled grammars
 # White space is given, so that what must follow is known, and proposed for nothing. So most models were taught to write
 # JSON in one line.
-_JSON = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False, "lenient": False}
+_JSON: JsonCompileOptions = {
+    "item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False, "lenient": False
+}  # fmt: skip
 
 
 def json_schema(schema: str) -> str:
