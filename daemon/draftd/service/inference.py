@@ -22,17 +22,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
-from draftd.core import DEADLINE_SLACK_SECONDS, ContextTier, DecodeRequest, Emission, FinishReason, Outcome
+from draftd.core import DEADLINE_SLACK_SECONDS, ContextTier, DecodeRequest, FinishReason, Outcome
 from draftd.engine.loop import EngineState, EngineWorker
 from draftd.errors import ClientStalled, DeadlineExceeded, DraftdError, EngineFailure, NotServing, QueueFull
-from draftd.models.tokenizer import Tokenizer
 from draftd.planning.planner import FlagContext, Planner
+from draftd.service.answer import AnswerStream, reading_of, stop_matcher
 from draftd.service.chat import ChatRenderer
-from draftd.service.request import Chat, Chunk, Finished, Prompt, RawText, Request, Send, ServedModel, Started, checked
+from draftd.service.messages import message_parts, text_part
+from draftd.service.request import Chat, Prompt, RawText, Request, Send, ServedModel, Started, checked
 from draftd.service.stream import Mailbox, TokenStream, stall_guard
-from draftd.service.text import StopStrings, TextStream, tokenise
+from draftd.service.text import tokenise
 from draftd.settings import Settings
-from draftd.telemetry.spans import InferenceSpan, InferenceStart
+from draftd.telemetry.spans import InferenceSpan, InferenceStart, ToldMessage
 
 _SPARE_CALLS = 256  # requests that the engine does not hold: being tokenised, or done and not yet read
 
@@ -134,6 +135,7 @@ class InferenceService:
             told = _messages(valid.prompt)
             start = replace(start, sampling=valid.sampling, max_tokens=valid.max_tokens, stop=valid.stop, messages=told)
             ids = await tokenise(valid.prompt, tokenizer, model, self._tokenising, self._chats, valid.client)
+            reading = reading_of(valid.prompt, tokenizer, ids)
             span = self._begin_span(replace(start, prompt_tokens=len(ids)))
             context = FlagContext(model.info.model, valid.workload, valid.caller)
             plan = self._planner.plan(valid.wish, context, model.info)
@@ -148,7 +150,7 @@ class InferenceService:
                 plan=plan,
                 arrival=arrival,
                 sampling=valid.sampling,
-                stop=StopStrings(tokenizer, valid.stop) if valid.stop else None,
+                stop=stop_matcher(tokenizer, valid.stop, reading),
                 deadline=valid.deadline,
                 workload=valid.workload,
                 client=valid.client,
@@ -166,7 +168,8 @@ class InferenceService:
             self.refused += 1
             (span or self._begin_span(start)).refused(refusal)
             raise
-        return _Call(valid, Started(request_id, model.info, len(ids), plan), tokenizer, span, stream)
+        answer = AnswerStream(tokenizer, valid.stop, reading)
+        return _Call(valid, Started(request_id, model.info, len(ids), plan), answer, span, stream)
 
     def _ready(self) -> ServedModel:
         if self.draining:
@@ -179,24 +182,18 @@ class InferenceService:
 
     async def _relay(self, call: _Call, send: Send) -> None:
         """Sends what the engine says until it has said all."""
-        started, stream = call.started, call.stream
+        started, stream, answer = call.started, call.stream, call.answer
         async with stall_guard(self._stall) as write:
             await write(send(started))
-            text = TextStream(call.tokenizer, call.request.stop)
-            answer: list[str] = []
             while (emission := await stream.take()) is not None:
-                pieces = text.add(emission.tokens)
-                rest = text.finish() if stream.exhausted else ""
-                answer += [*pieces, rest]
-                await write(send(Chunk(emission, pieces, rest)))
-            if rest := text.finish():
-                answer.append(rest)
-                await write(send(Chunk(Emission((), ()), (), rest)))
+                await write(send(answer.add(emission, stream.outcome if stream.exhausted else None)))
             outcome = stream.outcome
             assert outcome is not None
+            if (rest := answer.finish(outcome)) is not None:
+                await write(send(rest))
             # Before the client learns of the end: whoever looks then finds it counted.
-            call.span.finished(outcome, "".join(answer))
-            await write(send(Finished(outcome, started.plan, text.stop)))
+            call.span.finished(outcome, answer.parts())
+            await write(send(answer.finished(outcome, started.plan)))
         if (error := _error_of(outcome)) is not None:
             raise error
 
@@ -227,7 +224,7 @@ class _Call:
 
     request: Request
     started: Started
-    tokenizer: Tokenizer
+    answer: AnswerStream
     span: InferenceSpan
     stream: TokenStream
 
@@ -250,8 +247,8 @@ def _error_of(outcome: Outcome) -> DraftdError | None:
     return None
 
 
-def _messages(prompt: Prompt) -> tuple[tuple[str, str], ...]:
+def _messages(prompt: Prompt) -> tuple[ToldMessage, ...]:
     """As telemetry takes them; none of token ids."""
     if isinstance(prompt, Chat):
-        return prompt.messages
-    return (("user", prompt.text),) if isinstance(prompt, RawText) else ()
+        return tuple(map(message_parts, prompt.messages))
+    return (("user", (text_part(prompt.text),)),) if isinstance(prompt, RawText) else ()

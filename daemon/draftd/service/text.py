@@ -11,9 +11,11 @@ from concurrent.futures import Executor
 from functools import partial
 
 from draftd.errors import InvalidRequest
+from draftd.models.conversation import NotTaken
 from draftd.models.tokenizer import Tokenizer
-from draftd.service.chat import ChatRenderer
-from draftd.service.request import Chat, Prompt, RawText, ServedModel, TokenIds, check_length, turned_down
+from draftd.service.chat import ChatRenderer, not_taken
+from draftd.service.messages import Chat, message_dict, tool_dicts
+from draftd.service.request import Prompt, RawText, ServedModel, TokenIds, check_length, turned_down
 
 # Longer texts are tokenised on another thread: a megabyte takes about a second.
 _INLINE_CHARACTERS = 4096
@@ -36,7 +38,7 @@ async def tokenise(
         if isinstance(prompt, Chat) and tokenizer.template is not None:
             most = context_length * _LONGEST_TOKEN
             if len(text) <= most:
-                rendered = await renderer.render(tokenizer.template, prompt.messages, most, client)
+                rendered = await renderer.render(tokenizer.template, prompt, most, client)
                 encode = partial(tokenizer.encode_rendered, rendered)
                 text = rendered
         if len(text) <= _INLINE_CHARACTERS:
@@ -62,8 +64,11 @@ def _hopeless(text: str, tokenizer: Tokenizer, context_length: int) -> bool:
 def _encode(prompt: RawText | Chat, tokenizer: Tokenizer) -> list[int]:
     if isinstance(prompt, RawText):
         return tokenizer.encode(prompt.text)
+    messages, tools = list(map(message_dict, prompt.messages)), tool_dicts(prompt.shown_tools)
     try:
-        return tokenizer.render_chat([message._asdict() for message in prompt.messages])
+        return tokenizer.render_chat(messages, tools, prompt.template_arguments)
+    except NotTaken as error:
+        raise not_taken(prompt, error.field) from None
     except Exception as error:
         raise turned_down(prompt.messages, f"accepts ({error})") from error
 
@@ -82,6 +87,7 @@ class StopScanner:
         self._longest = max(map(len, self._beginnings), default=0)
         self._held = ""
         self.matched = ""
+        self.after = ""  # what was fed beyond the match
 
     def feed(self, text: str) -> str:
         """The text that is now known to be outside of any stop string. After a match, nothing."""
@@ -91,6 +97,7 @@ class StopScanner:
         ends = [(at + len(stop), -len(stop), stop) for stop in self._stops if (at := whole.find(stop)) >= 0]
         if ends:
             end, _, self.matched = min(ends)
+            self.after = whole[end:]
             return whole[: end - len(self.matched)]
         lengths = range(min(len(whole), self._longest), 0, -1)
         sure = len(whole) - next((one for one in lengths if whole[-one:] in self._beginnings), 0)

@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +192,8 @@ def test_a_template_beside_the_tokenizer_goes_before_the_one_within(folder: Path
     more = folder / "additional_chat_templates"
     more.mkdir()
     (more / "tool_use.jinja").write_text("tools")
-    assert Tokenizer(ModelFolder(str(folder)).tokenizer()).template == found
+    again = Tokenizer(ModelFolder(str(folder)).tokenizer()).template
+    assert again == replace(found, with_tools="tools")
 
 
 def test_of_several_named_templates_the_default_is_used(folder: Path) -> None:

@@ -14,10 +14,12 @@ import pytest
 from draftd.errors import EngineFailure, InvalidRequest
 from draftd.models.tokenizer import ChatTemplate, Tokenizer
 from draftd.service.chat import ChatRenderer
-from draftd.service.request import Message
+from draftd.service.messages import Chat, Message, message_dict
 from tests.waiting import until
 
-TALK = (Message("system", "Be brief: <|im_end|>"), Message("user", 'Wie heißt "ö"?\n'), Message("assistant", "o…"))
+TALK = Chat(
+    (Message("system", "Be brief: <|im_end|>"), Message("user", 'Wie heißt "ö"?\n'), Message("assistant", "o…"))
+)
 PLAIN = ChatTemplate("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}", {})
 LOOPS = ChatTemplate(
     "{% if messages[0].content == 'loop' %}{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}"
@@ -31,6 +33,10 @@ TRICKS = (
     "{% macro said(m) %}{{ m.role[:1] }}{{ m.content.split(':')[0] }}{% endmacro %}{{ said(messages[0]) }}",
     "{{ strftime_now('%Y') }}{{ messages[0].get('name', 'nobody') }}{{ undefined_variable }}",
 )
+
+
+def said(text: str) -> Chat:
+    return Chat((Message("user", text),))
 
 
 @pytest.fixture(scope="module")
@@ -55,20 +61,22 @@ async def test_the_text_is_what_the_tokenizer_itself_renders(renderer: ChatRende
         tokenizer = Tokenizer(TokenizerWrapper(inner))
         assert tokenizer.template is not None
         rendered = await renderer.render(tokenizer.template, TALK, 10_000, "a")
-        assert tokenizer.encode_rendered(rendered) == tokenizer.render_chat([one._asdict() for one in TALK]), source
+        assert tokenizer.encode_rendered(rendered) == tokenizer.render_chat(
+            [message_dict(one) for one in TALK.messages]
+        ), source
 
 
 async def test_a_template_that_loops_is_ended_and_another_text_is_rendered_after_it(renderer: ChatRenderer) -> None:
-    assert await renderer.render(LOOPS, [Message("user", "hello")], 100, "a") == "hello"
+    assert await renderer.render(LOOPS, said("hello"), 100, "a") == "hello"
     with pytest.raises(InvalidRequest, match=r"chat\.messages: got 'user'; allowed: .* within 0\.3 s; it was stopped"):
-        await renderer.render(LOOPS, [Message("user", "loop")], 100, "a")
-    assert await renderer.render(LOOPS, [Message("user", "hello")], 100, "a") == "hello"
+        await renderer.render(LOOPS, said("loop"), 100, "a")
+    assert await renderer.render(LOOPS, said("hello"), 100, "a") == "hello"
 
 
 async def test_a_connection_whose_texts_all_loop_delays_another_by_one_of_them(renderer: ChatRenderer) -> None:
-    loops = [asyncio.create_task(renderer.render(LOOPS, [Message("user", "loop")], 100, "a")) for _ in range(20)]
+    loops = [asyncio.create_task(renderer.render(LOOPS, said("loop"), 100, "a")) for _ in range(20)]
     await asyncio.sleep(0)
-    assert await renderer.render(LOOPS, [Message("user", "hello")], 100, "b") == "hello"
+    assert await renderer.render(LOOPS, said("hello"), 100, "b") == "hello"
     assert sum(one.done() for one in loops) <= 2
     for one in loops:
         one.cancel()
@@ -86,7 +94,7 @@ async def test_what_a_template_refuses_or_makes_too_long_is_the_callers_error(re
         await renderer.render(ChatTemplate("{{ 'x' * 1000 }}", {}), TALK, 100, "a")
     with pytest.raises(InvalidRequest):
         await renderer.render(ChatTemplate("{{ 'x' * 10 ** 10 }}", {}), TALK, 100, "a")
-    assert await renderer.render(PLAIN, [Message("user", "hi")], 100, "a") == "user: hi\n"
+    assert await renderer.render(PLAIN, said("hi"), 100, "a") == "user: hi\n"
 
 
 async def test_its_process_ends_with_it_and_nothing_is_rendered_after_that() -> None:

@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 from draftd.core import RequestStats, SamplingParams
 from draftd.errors import InvalidRequest
 from draftd.fronts.grpc import reply
+from draftd.fronts.grpc.chat import chat_of, delta_of
 from draftd.fronts.grpc.interceptors import Context
 from draftd.planning.planner import Wish
 from draftd.protocol import DEPTH_MODES, MODES, WORKLOADS, duration, member, number
 from draftd.service.inference import InferenceService
-from draftd.service.request import Chat, Chunk, Event, Finished, Message, Prompt, RawText, Request, Started, TokenIds
+from draftd.service.request import Chunk, Event, Finished, Prompt, RawText, Request, Started, TokenIds
 from draftd.v1 import inference_pb2 as pb
 from draftd.v1 import inference_pb2_grpc
 
@@ -57,9 +58,17 @@ def request_of(given: pb.GenerateRequest, deadline: float | None = None, client:
 
     mode, depth_mode = read(MODES, pb.DecodeMode, "mode"), read(DEPTH_MODES, pb.DepthMode, "depth_mode")
     workload = read(WORKLOADS, pb.WorkloadClass, "workload")
+    prompt: Prompt = RawText(given.prompt)
+    if given.HasField("chat"):
+        try:
+            prompt = chat_of(given.chat)
+        except InvalidRequest as problem:
+            problems.append(problem)
+    elif given.HasField("tokens"):
+        prompt = TokenIds(tuple(given.tokens.ids))
     cap = given.max_draft_tokens if given.HasField("max_draft_tokens") else None
     return Request(
-        prompt=_prompt(given),
+        prompt=prompt,
         max_tokens=given.max_tokens if given.HasField("max_tokens") else None,
         sampling=_sampling(given.sampling),
         stop=tuple(given.stop),
@@ -70,15 +79,6 @@ def request_of(given: pb.GenerateRequest, deadline: float | None = None, client:
         client=client,
         problem=problems[0] if problems else None,
     )
-
-
-def _prompt(given: pb.GenerateRequest) -> Prompt:
-    kind = given.WhichOneof("input")
-    if kind == "chat":
-        return Chat(tuple(Message(message.role, message.content) for message in given.chat.messages))
-    if kind == "tokens":
-        return TokenIds(tuple(given.tokens.ids))
-    return RawText(given.prompt)
 
 
 def _sampling(given: pb.SamplingParams) -> SamplingParams:
@@ -101,6 +101,7 @@ def message_of(told: Event) -> pb.GenerateResponse:
                 token_ids=told.emission.tokens,
                 from_draft=told.emission.from_draft,
                 text_lengths=map(len, told.pieces),
+                deltas=map(delta_of, told.deltas),
             )
         )
     if isinstance(told, Started):
@@ -131,13 +132,18 @@ def _finished(told: Finished) -> pb.Finished:
     return pb.Finished(
         reason=number(pb.FinishReason, outcome.reason),
         usage=pb.Usage(
-            input_tokens=stats.prompt_tokens, output_tokens=stats.counts.emitted, cache_read_tokens=stats.cached_tokens
+            input_tokens=stats.prompt_tokens,
+            output_tokens=stats.counts.emitted,
+            cache_read_tokens=stats.cached_tokens,
+            reasoning_tokens=told.reasoning_tokens,
         ),
         timings=_timings(stats),
         counts=reply.counts(stats.counts),
         stop=told.stop,
         degraded=outcome.degraded,
         mode=number(pb.DecodeMode, told.plan.mode),
+        tool_calls=told.tool_calls > 0,
+        warning=told.warning,
     )
 
 
