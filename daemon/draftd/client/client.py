@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import signal
 import threading
@@ -111,6 +112,8 @@ class Answer:
     pieces: tuple[Piece, ...]
     started: pb.Started
     finished: pb.Finished
+    reasoning: str = ""
+    tool_calls: tuple[pb.ToolCall, ...] = ()
 
     @property
     def mode(self) -> DecodeMode:
@@ -191,7 +194,11 @@ class DraftdClient:
         self,
         prompt: str | None = None,
         *,
-        messages: Sequence[Message] | None = None,
+        messages: Sequence[Message | pb.ChatMessage] | None = None,
+        tools: Sequence[pb.Tool] = (),
+        tool_choice: pb.ToolChoice | None = None,
+        parallel_tool_calls: bool | None = None,
+        template_arguments: Mapping[str, Any] | None = None,
         tokens: Sequence[int] | None = None,
         max_tokens: int | None = None,
         sampling: SamplingParams | None = None,
@@ -205,11 +212,20 @@ class DraftdClient:
         timeout: float | None = None,
     ) -> Iterator[pb.GenerateResponse]:
         """Streams one answer to a raw prompt, chat messages, or token ids. The request is sent when iteration begins;
-        closing the iterator cancels it."""
-        chat = [pb.ChatMessage(role=role, content=content) for role, content in messages or ()]
+        closing the iterator cancels it. What concerns tools and the chat template goes with messages."""
+        chat = pb.ChatInput(
+            messages=[
+                one if isinstance(one, pb.ChatMessage) else pb.ChatMessage(role=one[0], content=one[1])
+                for one in messages or ()
+            ],
+            tools=tools,
+            tool_choice=tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
+            template_arguments=json.dumps(dict(template_arguments)) if template_arguments else "",
+        )
         request = pb.GenerateRequest(
             prompt=prompt,
-            chat=None if messages is None else pb.ChatInput(messages=chat),
+            chat=None if messages is None else chat,
             tokens=None if tokens is None else pb.TokenInput(ids=tokens),
             sampling=None if sampling is None else pb.SamplingParams(**asdict(sampling)),
             max_tokens=max_tokens,
@@ -322,6 +338,7 @@ def gather(stream: Iterable[pb.GenerateResponse], on_pieces: Callable[[Sequence[
     started, finished = pb.Started(), pb.Finished()
     tokens: list[int] = []
     pieces: list[Piece] = []
+    deltas: list[pb.Delta] = []
     for response in stream:
         event = response.WhichOneof("event")
         if event == "started":
@@ -329,12 +346,15 @@ def gather(stream: Iterable[pb.GenerateResponse], on_pieces: Callable[[Sequence[
         elif event == "chunk":
             fresh = split(response.chunk)
             tokens += response.chunk.token_ids
+            deltas += response.chunk.deltas
             pieces += fresh
             if on_pieces is not None and fresh:
                 on_pieces(fresh)
         elif event == "finished":
             finished = response.finished
-    return Answer("".join(p.text for p in pieces), tuple(tokens), tuple(pieces), started, finished)
+    reasoning = "".join(delta.reasoning for delta in deltas)
+    calls = tuple(delta.tool_call for delta in deltas if delta.HasField("tool_call"))
+    return Answer("".join(p.text for p in pieces), tuple(tokens), tuple(pieces), started, finished, reasoning, calls)
 
 
 def split(chunk: pb.Chunk) -> list[Piece]:

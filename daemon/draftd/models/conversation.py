@@ -40,9 +40,12 @@ class TemplateShape:
 
     def shaped(self, messages: Messages, tools: Messages = ()) -> list[dict[str, Any]]:
         """The messages as the template takes them. Raises NotTaken."""
-        if tools and not self._takes_tools:
-            raise NotTaken("tools")
         made = [dict(one) for one in messages]
+        if tools and not self._takes_tools:
+            if not self._takes_tools_with_system:
+                raise NotTaken("tools")
+            if all(one["role"] not in ("system", "developer") for one in made):
+                made.insert(0, {"role": "system", "content": ""})
         if any(one["role"] == "developer" for one in made) and not self._takes_developers:
             made = [{**one, "role": "system"} if one["role"] == "developer" else one for one in made]
         systems = [i for i, one in enumerate(made) if one["role"] == "system"]
@@ -57,6 +60,11 @@ class TemplateShape:
     @cached_property
     def _takes_tools(self) -> bool:
         return self._shows([_USER], _TOOLS, _PROBE)
+
+    @cached_property
+    def _takes_tools_with_system(self) -> bool:
+        """Some tell of tools in a system message only."""
+        return self._shows([{"role": "system", "content": ""}, _USER], _TOOLS, _PROBE)
 
     @cached_property
     def _takes_developers(self) -> bool:
@@ -87,6 +95,7 @@ class TemplateShape:
         function = {"name": _PROBE, "arguments": {_ARGUMENT: 1}}
         calls = [{"id": _ID, "type": "function", "function": function}]
         probe: Messages = [
+            *([] if not tools or self._takes_tools else [{"role": "system", "content": ""}]),
             _USER,
             {"role": "assistant", "content": "", "tool_calls": calls},
             {"role": "tool", "content": "c", "tool_call_id": _ID, "name": _PROBE},
