@@ -82,6 +82,10 @@ class Ask:
     are what `DraftdClient.generate` takes."""
 
     messages: tuple[Message, ...] | None = None
+    tools: tuple[pb.Tool, ...] = ()
+    tool_choice: pb.ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    template_arguments: Mapping[str, Any] | None = None
     prompt: str | None = None
     tokens: tuple[int, ...] | None = None
     max_tokens: int | None = None
@@ -333,8 +337,12 @@ class DraftdClient:
             raise CallError(error) from None
 
 
-def gather(stream: Iterable[pb.GenerateResponse], on_pieces: Callable[[Sequence[Piece]], None] | None = None) -> Answer:
-    """Reads the stream to its end; `on_pieces` hears of the text as it comes."""
+def gather(
+    stream: Iterable[pb.GenerateResponse],
+    on_pieces: Callable[[Sequence[Piece]], None] | None = None,
+    on_reasoning: Callable[[str], None] | None = None,
+) -> Answer:
+    """Reads the stream to its end; `on_pieces` hears of the text as it comes, `on_reasoning` of thoughts."""
     started, finished = pb.Started(), pb.Finished()
     tokens: list[int] = []
     pieces: list[Piece] = []
@@ -347,6 +355,8 @@ def gather(stream: Iterable[pb.GenerateResponse], on_pieces: Callable[[Sequence[
             fresh = split(response.chunk)
             tokens += response.chunk.token_ids
             deltas += response.chunk.deltas
+            if on_reasoning is not None and (thought := "".join(one.reasoning for one in response.chunk.deltas)):
+                on_reasoning(thought)
             pieces += fresh
             if on_pieces is not None and fresh:
                 on_pieces(fresh)

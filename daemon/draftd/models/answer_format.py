@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 # What a stretch of an answer is. mlx-lm's names; a model's own format may have more.
 NORMAL, REASONING, TOOL, HEADER = "normal", "reasoning", "tool", "header"
+_PATIENCE = 2 * 10**7  # characters to look at, for one call; about a second
 _HEADER_END = "<|message|>"  # of a message to a recipient that the format does not list
 
 
@@ -83,33 +84,58 @@ _JSON_STYLES = {
 
 
 class _Shape(NamedTuple):
-    """Of the other formats: one argument, one call without its arguments, and whether there may be several. A text that
-    consists of such calls is wholly read."""
+    """Of the other formats: what an argument begins with; one argument; one call with a line break for each argument;
+    whether there may be several calls, and whether what is an argument here is one for the parser. A text that consists
+    of such calls is wholly read."""
 
+    opener: str
     argument: str
     call: str
     several: bool = True
+    counted: bool = True
 
 
-_NEVER = "(?!)"
+def _nested(levels: int = 8) -> str:
+    """Braces in braces, whatever else they have."""
+    return rf"\{{(?:[^{{}}]{'|' + _nested(levels - 1) if levels else ''})*\}}"
+
+
 _GLM = r"<{0}arg_key>(?:(?!<{0}arg_).)*</{0}arg_key>(?:\\n|\s)*<{0}arg_value>.*?</{0}arg_value>"
+_XTML = r'<\|open\|>{0}(?:\s+\w+="[^"]*")*\s*<\|sep\|>'
 _SHAPES = {
-    "function_gemma": _Shape("<escape>.*?<escape>", r"call:\w+\{[^{}]*\}", several=False),
-    "gemma4": _Shape(r'<\|"\|>.*?<\|"\|>', r"call:[\w-]+\{(?:(?!\}\s*call:[\w-]+\{).)*\}"),
-    "glm47": _Shape(_GLM.format(""), "[^<]+", several=False),
-    "kimi_k2": _Shape(_NEVER, r"<\|tool_call_begin\|>(?:(?!<\|tool_call_(?:begin|end)\|>).)*<\|tool_call_end\|>"),
-    "kimi_k3": _Shape(
-        r"<\|open\|>(argument|json)\b(?:(?!<\|sep\|>).)*<\|sep\|>.*?<\|close\|>\1<\|sep\|>",
-        r"<\|open\|>call\b(?:(?!<\|sep\|>).)*<\|sep\|>\s*<\|close\|>call<\|sep\|>",
+    "function_gemma": _Shape(
+        "<escape>",
+        "<escape>.*?<escape>",
+        r"call:\w+\{(?:\w+:(?:\n|[^{},<\n]+)(?:,|(?=\})))*\}",
+        several=False,
+        counted=False,
     ),
-    "longcat": _Shape(_GLM.format("longcat_"), "[^<]+", several=False),
-    "minicpm5": _Shape(r"<param\s+name\s*=[^>]*>.*?</param>", r"""("[^"]*"|'[^']*'|[^\s"'<>]+)\s*>""", several=False),
-    "minimax_m2": _Shape(r"<parameter name=[^>]+>.*?</parameter>", r"<invoke name=[^>]+>\s*</invoke>"),
+    "gemma4": _Shape("call:", r'<\|"\|>.*?<\|"\|>', rf"call:[\w-]+{_nested()}", counted=False),
+    "glm47": _Shape("<arg_key>", _GLM.format(""), r"[^\s<]+", several=False),
+    "kimi_k2": _Shape(
+        "<|tool_call_begin|>",
+        "(?!)",
+        r"<\|tool_call_begin\|>(?:(?!<\|tool_call_(?:begin|end)\|>).)*<\|tool_call_end\|>",
+        counted=False,
+    ),
+    "kimi_k3": _Shape(
+        "<|open|>",
+        rf"{_XTML.format('(argument|json)')}.*?<\|close\|>\1<\|sep\|>",
+        rf"{_XTML.format('call')}\s*<\|close\|>call<\|sep\|>",
+        counted=False,
+    ),
+    "longcat": _Shape("<longcat_arg_key>", _GLM.format("longcat_"), r"[^\s<]+", several=False),
+    "minicpm5": _Shape(
+        "<param", r"<param\s+name\s*=[^>]*>.*?</param>", r"""("[^"]*"|'[^']*'|[^\s"'<>]+)\s*>""", several=False
+    ),
+    "minimax_m2": _Shape("<parameter ", r"<parameter name=[^>]+>.*?</parameter>", r"<invoke name=[^>]+>\s*</invoke>"),
     "muse_spark": _Shape(
-        r"<atem:parameter\b[^>]*>.*?</atem:parameter>", r"<atem:invoke\b[^>]*>\s*(?:</atem:invoke>|\Z)"
+        "<atem:parameter",
+        r"<atem:parameter\b[^>]*>.*?</atem:parameter>",
+        r"<atem:invoke\b[^>]*>\s*(?:</atem:invoke>|\Z)",
     ),
     "qwen3_coder": _Shape(
-        r"<parameter=[^\s<>]+>?.*?</parameter>", r"<function=[^\s<>]+>?\s*</function>", several=False
+        "<parameter=", r"<parameter=[^\s<>]+>?.*?</parameter>", r"<function=[^\s<>]+>?\s*</function>", several=False
     ),
 }
 
@@ -141,7 +167,10 @@ class ToolFormat:
     def read(self, text: str, tools: Sequence[Mapping[str, Any]]) -> list[FoundCall]:
         """The calls in what was written between `start` and `end`; `tools` as OpenAI's API has them. Raises
         MalformedCall where not all of it is calls of these tools."""
-        text = text.strip()
+        text, shape = text.strip(), _SHAPES.get(self.family)
+        # Regular expressions look for an argument's end from each beginning.
+        if shape is not None and text.count(shape.opener) * len(text) > _PATIENCE:
+            raise MalformedCall(f"{self.family}: too much to read")
         try:
             found = self.parser(text, tools)
         except Exception as error:  # each parser raises in its own ways
@@ -154,20 +183,21 @@ class ToolFormat:
 
     def _whole(self, text: str, found: Sequence[Any]) -> bool:
         """Whether the parser left nothing out."""
-        if self.family == "mistral":
-            return text.startswith("[")  # else it looked for calls anywhere in the text
+        if self.family == "mistral":  # in what is no JSON it looks for calls anywhere
+            return _is_json(text)
         if self.family == "glm47" and "<arg_key>" not in text:  # what it makes of texts that it does not understand
-            return all(list(one["arguments"]) != ["raw"] for one in found)
+            return not text.startswith("[") and all(list(one["arguments"]) != ["raw"] for one in found)
         if self.family == "pythonic":
             return _python_whole(text, found)
         shape = _SHAPES.get(self.family)
         if shape is None or (self.family == "longcat" and text.startswith("{")):
             return True
-        calls = re.sub(shape.argument, "", text, flags=re.DOTALL).strip()
-        if not shape.several:
-            return re.fullmatch(shape.call, calls, re.DOTALL) is not None
-        whole = re.fullmatch(rf"(?:{shape.call}\s*)+", calls, re.DOTALL)
-        return whole is not None and len(re.findall(shape.call, calls, re.DOTALL)) == len(found)
+        calls, count = re.subn(shape.argument, "\n", text, flags=re.DOTALL)
+        if shape.counted and count != sum(len(one["arguments"]) for one in found):
+            return False
+        found_calls = re.findall(shape.call, calls, re.DOTALL)
+        pattern = rf"(?:{shape.call}\s*)+" if shape.several else rf"{shape.call}\s*"
+        return len(found_calls) == len(found) and re.fullmatch(pattern, calls.strip(), re.DOTALL) is not None
 
 
 _BARE = r"""\w+=(?:"[^"]*"|'[^']*'|[^,"'][^,]*)"""
@@ -192,10 +222,15 @@ def _python_whole(text: str, found: Sequence[Any]) -> bool:
 
 def is_object(text: str) -> bool:
     """Whether it is a JSON object, and nothing that only Python takes for one."""
+    return _is_json(text) and text.lstrip().startswith("{")
+
+
+def _is_json(text: str) -> bool:
     try:
-        return isinstance(json.loads(text, parse_constant=_no_constant), dict)
+        json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         return False
+    return True
 
 
 def _no_constant(name: str) -> float:
@@ -206,11 +241,15 @@ def _checked(found: Any, names: set[str]) -> FoundCall:
     name = found.get("name") if isinstance(found, dict) else None
     if not isinstance(name, str) or name not in names:
         raise MalformedCall(f"{name!r} is no tool of this request")
+    if others := set(found) - {"name", "arguments", "id", "type"}:
+        raise MalformedCall(f"a call of {name} has {', '.join(sorted(map(str, others)))}")
     arguments = found.get("arguments", {})
     if not isinstance(arguments, dict):
         raise MalformedCall(f"the arguments of {name} are not an object")
     try:
-        return FoundCall(name, json.dumps(arguments, ensure_ascii=False, allow_nan=False))
+        written = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        written.encode()  # half a character is none
+        return FoundCall(name, written)
     except (TypeError, ValueError, RecursionError) as error:
         raise MalformedCall(f"the arguments of {name} are not JSON: {error}") from None
 

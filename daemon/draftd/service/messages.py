@@ -71,6 +71,13 @@ class Chat:
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def text(self) -> str:
+        """All that the template is given to write, to see how much it is."""
+        calls = (call.arguments for message in self.messages for call in message.tool_calls)
+        tools = (tool.description + tool.parameters for tool in self.shown_tools)
+        return "".join((*(message.content for message in self.messages), *calls, *tools))
+
+    @property
     def shown_tools(self) -> tuple[Tool, ...]:
         """Those that the model is told of."""
         return () if self.tool_choice is ToolMode.NONE else self.tools
@@ -82,9 +89,10 @@ class Chat:
 
 
 def json_object(text: str, field: str) -> dict[str, Any]:
-    """Raises InvalidRequest where it is no JSON object, or a very deep one."""
+    """Raises InvalidRequest where it is no JSON object, or a very deep one, or has half a character."""
     try:
         found = json.loads(text, parse_constant=_no_constant)
+        json.dumps(found, ensure_ascii=False).encode()
         if isinstance(found, dict) and _depth(found) <= _DEEPEST:
             return found
     except (ValueError, RecursionError):

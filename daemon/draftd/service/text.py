@@ -32,7 +32,7 @@ async def tokenise(
     if isinstance(prompt, TokenIds):
         ids: Sequence[int] = prompt.ids
     else:
-        text = prompt.text if isinstance(prompt, RawText) else "".join(message.content for message in prompt.messages)
+        text = prompt.text
         run, context_length = asyncio.get_running_loop().run_in_executor, model.info.context_length
         encode = partial(_encode, prompt, tokenizer)
         if isinstance(prompt, Chat) and tokenizer.template is not None:
@@ -91,6 +91,8 @@ class StopScanner:
 
     def feed(self, text: str) -> str:
         """The text that is now known to be outside of any stop string. After a match, nothing."""
+        if not self._stops:
+            return text
         if self.matched:
             return ""
         whole, self._held = self._held + text, ""

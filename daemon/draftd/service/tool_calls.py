@@ -16,7 +16,7 @@ from draftd.models.answer_format import FoundCall, JsonStyle, MalformedCall, Too
 from draftd.service.messages import Tool, ToolCall, tool_dicts
 from draftd.service.request import Delta, TextDelta, ToolCallArguments, ToolCallBegun, ToolCallEnded
 
-_LONGEST_HEADER = 512  # characters before the arguments
+_LONGEST = 512  # characters before the arguments of a call, and after them
 
 
 class CallReader:
@@ -73,17 +73,20 @@ class CallReader:
         """One call further, or to its arguments. False where more text is needed."""
         if self._open is None:
             for style in self._written.styles:
-                if header := style.header.match(self._raw):
+                if (header := style.header.match(self._raw)) and header.end() <= _LONGEST:
                     self._whole = header["name"] not in self._names
                     if not self._whole:
                         self._open = _OpenCall(style, self._begin(header["name"], told), header.end())
                     return not self._whole
-            self._whole = self._before is None and len(self._raw) > _LONGEST_HEADER
+            self._whole = len(self._raw) > _LONGEST
             return False
         call = self._open
         if piece := call.more(self._raw):
             told.append(ToolCallArguments(piece))
-        if not call.closed or not (footer := call.style.footer.match(self._raw, call.at)):
+        if not call.closed:
+            return False
+        if not (footer := call.style.footer.match(self._raw, call.at)):
+            self._whole = len(self._raw) - call.at > _LONGEST
             return False
         if not is_object(call.arguments):
             self._whole = True

@@ -17,7 +17,7 @@ from mlx_lm import tool_parsers
 
 from draftd.core import DecodeMode, DecodePlan, Emission, FallbackLevel, FinishReason, Outcome, RequestStats
 from draftd.errors import InvalidRequest
-from draftd.models.answer_format import HEADER, AnswerFormat, ToolFormat
+from draftd.models.answer_format import HEADER, AnswerFormat, MalformedCall, ToolFormat
 from draftd.service.answer import AnswerStream, Reading, reading_of, stop_matcher
 from draftd.service.messages import Chat, Message, Tool, ToolMode, tool_dicts
 from draftd.service.request import (
@@ -221,6 +221,8 @@ MALFORMED = [
     ("longcat", "<longcat_tool_call>weather</longcat_tool_call>"),
     ("minicpm5", '<function name="weather"><param name="city">São Paulo</function>'),
     ("qwen3_coder", "<tool_call><function=weather><parameter=city>São Paulo</function></tool_call>"),
+    ("longcat", '<longcat_tool_call>{"name": "weather", "arguments": {"city": "\\ud83e"}}</longcat_tool_call>'),
+    ("json_tools", '<tool_call>{"name": "weather", "parameters": {"city": "x"}}</tool_call>'),
     # mlx-lm's parsers would leave out the second one
     ("gemma4", "<|tool_call>call:clock{}call:weather{city:<tool_call|>"),
     ("kimi_k3", ANSWERS["kimi_k3"].replace('tool="clock"', "")),
@@ -237,6 +239,11 @@ def test_a_malformed_call_comes_as_text(family: str, text: str) -> None:
         assert (told.text, told.calls) == (f"{text}, I say", [])
         assert told.finished.warning.startswith("a tool call is malformed and is sent as text: ")
         assert told.finished.tool_calls == 0
+
+
+def test_a_call_that_would_take_too_long_is_not_read() -> None:
+    with pytest.raises(MalformedCall, match="too much to read"):
+        written("qwen3_coder").read("<function=weather>" + "<parameter=city>" * 20_000, tool_dicts(TOOLS))
 
 
 @pytest.mark.parametrize("family", ["json_tools", "mistral", "kimi_k2"])
@@ -268,6 +275,22 @@ def test_a_call_that_goes_on_unusually_is_told_once() -> None:
     text = '<tool_call>{"name": "weather", "arguments": {"city": "x"}, "type": "function"}</tool_call>'
     told = Told(text, reading("json_tools"), by_token(text))
     assert (told.calls, told.text, well_formed(told.deltas)) == ([("weather", {"city": "x"})], "", True)
+
+
+EDITS = st.lists(st.floats(0, 1), min_size=1, max_size=2)
+
+
+@given(st.sampled_from(sorted(set(FAMILIES) - {"kimi_k3"})), EDITS, EDITS)  # attributes of XTML are read by name
+def test_no_word_of_a_damaged_call_vanishes(family: str, added: list[float], removed: list[float]) -> None:
+    parts = re.findall(r"<[^>]*>|\w+|\W", f"Yes. {ANSWERS[family]}")
+    for place in removed:
+        del parts[round(place * (len(parts) - 1))]
+    for i, place in enumerate(added):
+        parts.insert(round(place * len(parts)), f"word{i}")
+    text = "".join(parts)
+    told, slowly = Told(text, reading(family)), Told(text, reading(family), by_token(text))
+    assert (told.text, told.calls, told.finished.warning) == (slowly.text, slowly.calls, slowly.finished.warning)
+    assert all(f"word{i}" in f"{told.text}{told.calls}" for i in range(len(added)))
 
 
 # thoughts

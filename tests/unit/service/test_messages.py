@@ -60,6 +60,7 @@ BAD = [
     (with_call(arguments="[1]"), "chat.messages[6].tool_calls[0].arguments", "a JSON object"),
     (with_call(arguments='{"a": NaN}'), "chat.messages[6].tool_calls[0].arguments", "a JSON object"),
     (with_call(arguments='{"a": ' * 65 + "1" + "}" * 65), "chat.messages[6].tool_calls[0].arguments", "64 levels"),
+    (with_call(arguments='{"a": "\\ud83e"}'), "chat.messages[6].tool_calls[0].arguments", "a JSON object"),
     (with_call(arguments='{"a": ' * 99_999), "chat.messages[6].tool_calls[0].arguments", "64 levels"),
     (with_tool(name=""), "chat.tools[2].name", "1 to 64 letters"),
     (with_tool(name="x" * 65), "chat.tools[2].name", "1 to 64 letters"),
