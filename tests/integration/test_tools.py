@@ -47,7 +47,9 @@ def user(text: str) -> pb.ChatMessage:
 
 
 def test_a_tool_is_called_and_its_result_is_used(served: Served) -> None:
-    first = ask(served, user("Weather?"))
+    first, heard = ask(served, user("Weather?")), list[str]()
+    again = gather(served.client.generate(messages=[("user", "Weather?")], tools=TOOLS), on_reasoning=heard.append)
+    assert ("".join(heard), again.text) == (first.reasoning, first.text)
     (made,) = first.tool_calls
     assert (first.reasoning, first.text) == ("I ask.", "I look.")
     assert (made.name, json.loads(made.arguments)) == ("weather", {"city": "Zürich"})

@@ -93,7 +93,7 @@ def json_object(text: str, field: str) -> dict[str, Any]:
     try:
         found = json.loads(text, parse_constant=_no_constant)
         json.dumps(found, ensure_ascii=False).encode()
-        if isinstance(found, dict) and _depth(found) <= _DEEPEST:
+        if isinstance(found, dict) and _is_shallow(found):
             return found
     except (ValueError, RecursionError):
         pass
@@ -161,9 +161,14 @@ def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
 
 
-def _depth(value: Any) -> int:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
-    return 0 if inner is None else 1 + max(map(_depth, inner), default=0)
+def _is_shallow(value: dict[str, Any]) -> bool:
+    level: list[Any] = [value]
+    for _ in range(_DEEPEST):
+        inner = (part for one in level for part in (one.values() if isinstance(one, dict) else one))
+        level = [part for part in inner if isinstance(part, dict | list)]
+        if not level:
+            return True
+    return False
 
 
 def _short(text: str) -> str:

@@ -18,6 +18,7 @@ from draftd.fronts.grpc.interceptors import Context
 from draftd.planning.planner import Wish
 from draftd.protocol import DEPTH_MODES, MODES, WORKLOADS, duration, member, number
 from draftd.service.inference import InferenceService
+from draftd.service.messages import Chat
 from draftd.service.request import Chunk, Event, Finished, Prompt, RawText, Request, Started, TokenIds
 from draftd.v1 import inference_pb2 as pb
 from draftd.v1 import inference_pb2_grpc
@@ -64,6 +65,7 @@ def request_of(given: pb.GenerateRequest, deadline: float | None = None, client:
             prompt = chat_of(given.chat)
         except InvalidRequest as problem:
             problems.append(problem)
+            prompt = Chat(())
     elif given.HasField("tokens"):
         prompt = TokenIds(tuple(given.tokens.ids))
     cap = given.max_draft_tokens if given.HasField("max_draft_tokens") else None
