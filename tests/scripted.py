@@ -18,6 +18,7 @@ from mlx_lm.models.cache import KVCache
 from draftd.core import LIGHT_DRAFT_MODEL, DrafterName
 from draftd.engine.drafters.loaded import DraftSource
 from draftd.engine.pair import LoadedModels, assemble
+from draftd.models.answer_format import AnswerFormat
 from draftd.models.tokenizer import ChatTemplate, Detokenizer
 
 _PEAK = 12.0  # logit of the chosen token over all others
@@ -85,6 +86,7 @@ class ByteTokenizer:
         self.has_chat_template = True
         self.tools = self.thinking = False
         self.template: ChatTemplate | None = None
+        self.answers = AnswerFormat()
 
     def grammars(self, vocabulary: int) -> None:
         """There are none."""
@@ -92,7 +94,7 @@ class ByteTokenizer:
     def encode(self, text: str) -> list[int]:
         return [b % self.vocab_size for b in text.encode()]
 
-    def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], *more: Any) -> list[int]:
         return self.encode("".join(f"<{m['role']}>{m['content']}\n" for m in messages) + "<assistant>")
 
     def encode_rendered(self, text: str) -> list[int]:

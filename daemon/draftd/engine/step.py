@@ -79,7 +79,10 @@ class StepResult:
     @classmethod
     def from_bytes(cls, data: bytes) -> StepResult:
         step, entries, width = json.loads(data)
-        made = [EntryResult(*rest[:4], _logprobs(rest[4]), rest[5]) for rest in entries]
+        made = [
+            EntryResult(sequence, accepted, following, replays, _logprobs(told), error)
+            for sequence, accepted, following, replays, told, error in entries
+        ]
         return cls(step, made, width)
 
 

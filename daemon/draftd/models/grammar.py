@@ -17,6 +17,8 @@ from cachetools import LRUCache
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
+    from draftd.models.answer_format import CallFormat
+
 _KEPT = 64  # compiled grammars
 # White space is given, so that what must follow is known, and proposed for nothing. So most models were taught to write
 # JSON in one line.
@@ -48,20 +50,21 @@ def regex(expression: str) -> str:
 
 
 def choice(texts: Sequence[str]) -> str:
-    from llguidance import LLMatcher
-
-    return str(LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, texts))))
+    return _in_lark("start: " + " | ".join(map(json.dumps, texts)))
 
 
 def lark(grammar: str) -> str:
     """In Lark's notation, or in GBNF. Raises ValueError where it is GBNF and cannot be read."""
-    from llguidance import LLMatcher
     from llguidance.gbnf_to_lark import any_to_lark
 
     try:
-        return str(LLMatcher.grammar_from_lark(any_to_lark(grammar)))
+        return _in_lark(any_to_lark(grammar))
     except Exception as error:  # it raises many kinds
         raise ValueError(f"it cannot be read: {error}") from None
+
+
+def _in_lark(grammar: str) -> str:
+    return json.dumps({"grammars": [{"lark_grammar": grammar}]})
 
 
 def _parsed(text: str) -> Any:
@@ -86,6 +89,61 @@ class Grammars:
         self._tokenizer: Any = None
         self._compiled: LRUCache[str, Any] = LRUCache(_KEPT)
         self._lock = threading.Lock()
+
+    def answer(
+        self,
+        body: str,
+        calls: Sequence[tuple[CallFormat, str]] = (),
+        *,
+        several: bool = False,
+        thought: tuple[str, str] | None = None,
+        begun: bool = False,
+    ) -> str:
+        """Of an answer that is `body`, a grammar, where there is one, or a call of one of these tools, whose arguments
+        are what the schema beside it allows; `several`: or more calls, one after the other. Before it may stand a
+        `thought`, which is between these marks; the prompt may have `begun` it. Raises ValueError."""
+        if not calls and thought is None:
+            return body
+        with self._lock:
+            self._ready()
+        parts, rules = list[dict[str, Any]](), list[str]()
+        if body:
+            parts.append({**json.loads(body)["grammars"][0], "name": "body"})
+        for number, (written, schema) in enumerate(calls):
+            parts.append({**json.loads(json_schema(schema))["grammars"][0], "name": f"arguments{number}"})
+            before, after = self._literal(written.start + written.before), self._literal(written.after + written.end)
+            rules.append(f"call{number}: {before} @arguments{number} {after}")
+        kinds = ["@body"] if body else []
+        if calls:
+            rules.append("call: " + " | ".join(f"call{number}" for number in range(len(calls))))
+            kinds.append('call ("\n"? call)*' if several else "call")
+        rules.append("answer: " + " | ".join(kinds))
+        if thought is None:
+            rules.append("start: answer")
+        else:
+            opened, closed = (self._literal(mark) for mark in thought)
+            if closed.startswith("<["):  # one token, which no text has
+                rules.append(f"thought: /(?s:.*)/ {closed}")
+            else:
+                rules.append(f"thought[stop={closed}]: /(?s:.*)/")
+            inside = r"thought /[ \n]*/ answer"
+            rules.append(f"start: {inside}" if begun else f"start: answer | {opened} {inside}")
+        return json.dumps({"grammars": [{"lark_grammar": "\n".join(reversed(rules))}, *parts]})
+
+    def _literal(self, text: str) -> str:
+        """A text in Lark's notation, by the tokens that stand for it: marks are special ones in most vocabularies."""
+        pieces, plain = list[str](), b""
+        for token in [*self._tokenizer.tokenize_str(text, parse_special=True), None]:
+            special = token is None or self._tokenizer.is_special_token(token)
+            if special and plain:
+                pieces.append(json.dumps(plain.decode()))
+                plain = b""
+            if token is not None:
+                if special:
+                    pieces.append(f"<[{token}]>")
+                else:
+                    plain += self._tokenizer.decode_bytes([token])
+        return " ".join(pieces)
 
     def compile(self, grammar: str) -> float:
         """Has it ready for `matcher`; returns the seconds that this took, 0 where it was ready. Raises ValueError with

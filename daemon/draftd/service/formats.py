@@ -1,35 +1,74 @@
-"""What an answer must be, as a grammar."""
+"""What an answer must be, as a grammar: its format, or a tool call that is demanded."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from concurrent.futures import Executor
+from typing import NamedTuple
 
 from draftd.errors import InvalidRequest
 from draftd.models import grammar as grammars
+from draftd.models.answer_format import CallFormat
 from draftd.models.grammar import Grammars
-from draftd.service.request import FormatKind, Request, ResponseFormat
+from draftd.service.answer import Reading
+from draftd.service.messages import Chat, ToolMode
+from draftd.service.request import FormatKind, Prompt, Request, ResponseFormat
 
 MAX_FORMAT_BYTES = 256 * 1024
 MAX_CHOICES = 1024
+_NO_PARAMETERS = '{"type": "object", "properties": {}, "additionalProperties": false}'
 
 
-async def grammar_of(request: Request, compiler: Grammars | None, executor: Executor) -> tuple[str, float]:
-    """The grammar of the answer, compiled, and the seconds that took, 0 where it was known; empty where the answer may
-    be anything. Raises InvalidRequest with what the format has that is not supported."""
-    found = request.response_format
-    if found is None:
-        return "", 0.0
-    _check(request, found)
+class Constraint(NamedTuple):
+    """What an answer must follow, compiled: its grammar, empty where it may be anything; what it is called; and the
+    seconds that compiling took, 0 where it was known."""
+
+    grammar: str = ""
+    kind: str = ""
+    seconds: float = 0.0
+
+
+async def constraint_of(
+    request: Request, reading: Reading | None, compiler: Grammars | None, executor: Executor
+) -> Constraint:
+    """Of a response format, and of a tool call that is demanded. Raises InvalidRequest with what cannot be enforced."""
+    found, prompt = request.response_format, request.prompt
+    demanded = isinstance(prompt, Chat) and prompt.demands_call
+    if found is None and not demanded:
+        return Constraint()
+    field, shown = ("chat.tool_choice", "a call") if found is None else (_field(found), _shown(found))
+    if found is not None:
+        _check(request, found)
     if compiler is None:
-        raise InvalidRequest(_field(found), "a format", "none: this model's tokenizer has no grammars")
+        raise InvalidRequest(field, shown, "nothing: this model's tokenizer has no grammars")
+    run = asyncio.get_running_loop().run_in_executor
     try:
-        grammar = _source(found)
-        took = await asyncio.get_running_loop().run_in_executor(executor, compiler.compile, grammar)
+        grammar = await run(executor, _grammar, found, prompt, reading, compiler)
+        seconds = await run(executor, compiler.compile, grammar)
     except ValueError as error:
-        raise InvalidRequest(_field(found), _shown(found), f"what can be enforced: {error}") from None
-    return grammar, took
+        raise InvalidRequest(field, shown, f"what can be enforced: {error}") from None
+    return Constraint(grammar, "tool_call" if found is None else found.kind.value, seconds)
+
+
+def _grammar(found: ResponseFormat | None, prompt: Prompt, reading: Reading | None, compiler: Grammars) -> str:
+    """Raises ValueError."""
+    demanded = isinstance(prompt, Chat) and prompt.demands_call
+    body = "" if found is None or demanded else _source(found)
+    if reading is None:
+        return compiler.answer(body)
+    written, calls = reading.written, list[tuple[CallFormat, str]]()
+    if written.transitions:
+        raise ValueError("this model's answers have headers, which no grammar is made for")
+    named = prompt.tool_choice if isinstance(prompt, Chat) else ToolMode.AUTO
+    for tool in reading.tools:
+        if isinstance(named, ToolMode) or tool.name == named:
+            how = None if written.tools is None else written.tools.call_format(tool.name)
+            if how is None:
+                raise ValueError("this model does not write the arguments of its calls as JSON")
+            calls.append((how, tool.parameters or _NO_PARAMETERS))
+    several = not reading.single and written.tools is not None and written.tools.repeats and isinstance(named, ToolMode)
+    return compiler.answer(body, calls, several=several, thought=written.thinking, begun=reading.thinks)
 
 
 def _check(request: Request, found: ResponseFormat) -> None:

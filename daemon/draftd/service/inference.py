@@ -37,15 +37,16 @@ from draftd.core import (
 )
 from draftd.engine.loop import EngineState, EngineWorker
 from draftd.errors import ClientStalled, DeadlineExceeded, DraftdError, EngineFailure, NotServing, QueueFull
-from draftd.models.tokenizer import Tokenizer
 from draftd.planning.planner import FlagContext, Planner
+from draftd.service.answer import AnswerStream, reading_of, stop_matcher
 from draftd.service.chat import ChatRenderer
-from draftd.service.formats import grammar_of
-from draftd.service.request import Chat, Chunk, Finished, Prompt, RawText, Request, Send, ServedModel, Started, checked
+from draftd.service.formats import constraint_of
+from draftd.service.messages import message_parts, text_part
+from draftd.service.request import Chat, Chunk, Prompt, RawText, Request, Send, ServedModel, Started, checked
 from draftd.service.stream import Mailbox, TokenStream, stall_guard
-from draftd.service.text import StopStrings, TextStream, tokenise
+from draftd.service.text import Ends, tokenise
 from draftd.settings import Settings
-from draftd.telemetry.spans import InferenceSpan, InferenceStart
+from draftd.telemetry.spans import InferenceSpan, InferenceStart, ToldMessage
 
 _SPARE_CALLS = 256  # requests that the engine does not hold: being tokenised, or done and not yet read
 
@@ -151,15 +152,16 @@ class InferenceService:
             valid = checked(request, model)
             told = _messages(valid.prompt)
             start = replace(start, sampling=valid.sampling, max_tokens=valid.max_tokens, stop=valid.stop, messages=told)
-            grammar, compile_seconds = await grammar_of(valid, self._worker.grammars, self._compiling)
             ids = await tokenise(valid.prompt, tokenizer, model, self._tokenising, self._chats, valid.client)
+            reading = reading_of(valid.prompt, tokenizer, ids)
+            must = await constraint_of(valid, reading, self._worker.grammars, self._compiling)
             start = replace(start, prompt_tokens=len(ids), choices=valid.n)
             span = self._begin_span(start)
             context = FlagContext(model.info.model, valid.workload, valid.caller)
-            plan = self._planner.plan(replace(valid.wish, constrained=bool(grammar)), context, model.info)
+            plan = self._planner.plan(replace(valid.wish, constrained=bool(must.grammar)), context, model.info)
             span.planned(plan, ContextTier.of(len(ids)))
-            if valid.response_format is not None:
-                span.constrained(valid.response_format.kind.value, compile_seconds)
+            if must.grammar:
+                span.constrained(must.kind, must.seconds)
             if valid.deadline is not None and valid.deadline <= time.monotonic():
                 raise DeadlineExceeded("the deadline passed before the request reached the engine")
             assert valid.max_tokens is not None
@@ -178,14 +180,17 @@ class InferenceService:
                 ignore_eos=valid.ignore_eos,
                 stop_ids=frozenset(valid.stop_token_ids),
                 logprobs=valid.logprobs,
-                grammar=grammar,
+                grammar=must.grammar,
             )
+            ends = Ends(valid.stop, valid.stop_token_ids, valid.include_stop)
             call = _Call(valid, Started(request_id, model.info, len(ids), plan))
             for i in range(valid.n):
                 name = request_id if valid.n == 1 else f"{request_id}-{i}"
                 stream = TokenStream(self._mailbox, partial(self._ended, request_id, name), call.arrived)
-                own = replace(decode, id=name, sampling=_sampling(valid.sampling, i), stop=_stop(valid, tokenizer))
-                call.choices.append(_Choice(i, own, stream, _text(valid, tokenizer), span))
+                stop = stop_matcher(tokenizer, ends, reading)
+                own = replace(decode, id=name, sampling=_sampling(valid.sampling, i), stop=stop)
+                answer = AnswerStream(tokenizer, ends, reading, i)
+                call.choices.append(_Choice(i, own, stream, answer, span))
             self._worker.submit_choices([(one.decode, one.stream) for one in call.choices])
         except asyncio.CancelledError:
             reason = _reason_to_leave(request)
@@ -222,27 +227,19 @@ class InferenceService:
                     await write(send(Chunk(Emission((), ()), (), call.request.prompt.text, choice=one.index)))
             while left:
                 one = await _next(left, call.arrived)
-                stream, text, index = one.stream, one.text, one.index
+                stream, answer = one.stream, one.answer
                 emission = await stream.take()
                 if emission is not None:
-                    pieces = text.add(emission.tokens)
-                    rest = text.finish() if stream.exhausted else ""
-                    one.answer += [*pieces, rest]
-                    one.last = emission.tokens[-1]
-                    await write(send(Chunk(emission, pieces, rest, choice=index)))
+                    await write(send(answer.add(emission, stream.outcome if stream.exhausted else None)))
                     continue
                 left.remove(one)
-                if rest := text.finish():
-                    one.answer.append(rest)
-                    await write(send(Chunk(Emission((), ()), (), rest, choice=index)))
                 outcome = stream.outcome
                 assert outcome is not None
+                if (rest := answer.finish(outcome)) is not None:
+                    await write(send(rest))
                 # Before the client learns of the end: whoever looks then finds it counted.
-                one.span.finished(outcome, "".join(one.answer))
-                stop_id = one.last if one.last in call.request.stop_token_ids else None
-                if outcome.reason is not FinishReason.STOP or text.stop:
-                    stop_id = None
-                await write(send(Finished(outcome, started.plan, text.stop, choice=index, stop_token_id=stop_id)))
+                one.span.finished(outcome, answer.parts())
+                await write(send(answer.finished(outcome, started.plan)))
                 error = error or _error_of(outcome)
         if error is not None:
             raise error
@@ -278,16 +275,13 @@ class InferenceService:
 
 @dataclass(slots=True, eq=False)
 class _Choice:
-    """One choice of a request: what the engine is asked, what comes of it, and what was sent, of which `last` is the
-    last token."""
+    """One choice of a request: what the engine is asked, what comes of it, and what is made of that."""
 
     index: int
     decode: DecodeRequest
     stream: TokenStream
-    text: TextStream
+    answer: AnswerStream
     span: InferenceSpan
-    answer: list[str] = field(default_factory=list)
-    last: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,16 +304,6 @@ async def _next(choices: list[_Choice], arrived: asyncio.Event) -> _Choice:
         arrived.clear()
         await arrived.wait()
     return choices[0]
-
-
-def _text(request: Request, tokenizer: Tokenizer) -> TextStream:
-    return TextStream(tokenizer, request.stop, stop_ids=request.stop_token_ids, include=request.include_stop)
-
-
-def _stop(request: Request, tokenizer: Tokenizer) -> StopStrings | None:
-    if not request.stop:
-        return None
-    return StopStrings(tokenizer, request.stop, stop_ids=request.stop_token_ids, include=request.include_stop)
 
 
 def _sampling(asked: SamplingParams, choice: int) -> SamplingParams:
@@ -345,8 +329,8 @@ def _error_of(outcome: Outcome) -> DraftdError | None:
     return None
 
 
-def _messages(prompt: Prompt) -> tuple[tuple[str, str], ...]:
+def _messages(prompt: Prompt) -> tuple[ToldMessage, ...]:
     """As telemetry takes them; none of token ids."""
     if isinstance(prompt, Chat):
-        return prompt.messages
-    return (("user", prompt.text),) if isinstance(prompt, RawText) else ()
+        return tuple(map(message_parts, prompt.messages))
+    return (("user", (text_part(prompt.text),)),) if isinstance(prompt, RawText) else ()

@@ -6,9 +6,9 @@ A field is named in errors by its path here: `chat.messages[0].role`, `sampling.
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from draftd.core import (
     DecodePlan,
@@ -22,6 +22,12 @@ from draftd.core import (
 )
 from draftd.errors import InvalidRequest
 from draftd.planning.planner import Wish
+from draftd.service.messages import Chat as Chat
+from draftd.service.messages import Message as Message
+from draftd.service.messages import Tool as Tool
+from draftd.service.messages import ToolCall as ToolCall
+from draftd.service.messages import ToolMode as ToolMode
+from draftd.service.messages import check_chat
 
 MAX_STOPS = 16
 MAX_STOP_BYTES = 256
@@ -35,7 +41,6 @@ MAX_STOP_IDS = 64
 MAX_LOGPROBS = 20
 MAX_CHOICES = 8
 MAX_PRIORITY = 100
-ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,52 +48,6 @@ class RawText:
     """A prompt that is tokenised as it is."""
 
     text: str
-
-
-class ToolCall(NamedTuple):
-    """`arguments`: a JSON object."""
-
-    id: str
-    name: str
-    arguments: str
-
-
-class Message(NamedTuple):
-    """`tool_calls` and `reasoning` are of an assistant's message, `tool_call_id` of a tool's: the call that it is the
-    result of. `name`: of the tool, or of one of several speakers."""
-
-    role: str
-    content: str
-    tool_calls: tuple[ToolCall, ...] = ()
-    tool_call_id: str = ""
-    name: str = ""
-    reasoning: str = ""
-
-
-class Tool(NamedTuple):
-    """A function that the model may call. `parameters`: a JSON schema, as JSON; empty without parameters."""
-
-    name: str
-    description: str = ""
-    parameters: str = ""
-
-
-class ToolMode(enum.StrEnum):
-    NONE = "none"
-    AUTO = "auto"
-    REQUIRED = "required"
-
-
-@dataclass(frozen=True, slots=True)
-class Chat:
-    """Messages for the model's chat template. `tool_choice`: a mode, or the name of the tool whose call is demanded.
-    `template_arguments`: what the template sees besides, values that JSON has."""
-
-    messages: tuple[Message, ...]
-    tools: tuple[Tool, ...] = ()
-    tool_choice: ToolMode | str = ToolMode.AUTO
-    parallel_tool_calls: bool = True
-    template_arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +122,8 @@ class ReasoningDelta(NamedTuple):
     text: str
 
 
-class ToolCallBegun(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ToolCallBegun:
     """`index` counts the calls of an answer, from 0."""
 
     index: int
@@ -291,11 +251,7 @@ def _check_prompt(prompt: Prompt, model: ServedModel) -> None:
     else:
         allowed = "prompt or tokens: this model has no chat template"
         _check(model.chat_template, "chat", "messages", allowed)
-        _check(len(prompt.messages) > 0, "chat.messages", "no messages", "at least one message")
-        for i, message in enumerate(prompt.messages):
-            _check(message.role in ROLES, f"chat.messages[{i}].role", message.role, ", ".join(ROLES))
-        filled = any(message.content for message in prompt.messages)
-        _check(filled, "chat.messages", "only empty contents", "at least one message with content")
+        check_chat(prompt)
 
 
 def _check_sampling(p: SamplingParams) -> None:

@@ -205,7 +205,7 @@ PLAN_ALTERNATIVES = _strings(
 RESPONSE_FORMAT = _string(
     "draftd.response_format",
     "What the answer had to be; absent where it could be anything",
-    values=("json_object", "json_schema", "regex", "choice", "grammar"),
+    values=("json_object", "json_schema", "regex", "choice", "grammar", "tool_call"),
 )
 GRAMMAR_COMPILE = Attribute(
     "double",

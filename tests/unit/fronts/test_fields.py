@@ -15,7 +15,8 @@ from draftd.fronts.grpc.control import LEVELS, hold_seconds
 from draftd.fronts.grpc.inference import request_of
 from draftd.planning.planner import Wish
 from draftd.protocol import DEPTH_MODES, WORKLOADS, member
-from draftd.service.request import Chat, Message, RawText, Request, TokenIds
+from draftd.service.messages import Chat, Message, Tool, ToolCall, ToolMode
+from draftd.service.request import RawText, Request, TokenIds
 from draftd.v1 import inference_pb2 as pb
 
 
@@ -69,9 +70,47 @@ def test_the_three_kinds_of_input() -> None:
     assert request_of(pb.GenerateRequest(tokens=pb.TokenInput(ids=[0, 49]))).prompt == TokenIds((0, 49))
 
 
+def test_a_chat_arrives_with_tools_and_calls() -> None:
+    call = pb.ToolCall(id="c1", name="clock", arguments="{}")
+    messages = [
+        pb.ChatMessage(role="user", content="a", parts=[pb.ContentPart(text="b"), pb.ContentPart(text="c")]),
+        pb.ChatMessage(role="assistant", tool_calls=[call], reasoning="hm"),
+        pb.ChatMessage(role="tool", content="noon", tool_call_id="c1", name="clock"),
+    ]
+    given = pb.ChatInput(
+        messages=messages,
+        tools=[pb.Tool(name="clock", description="The time.", parameters="{}")],
+        tool_choice=pb.ToolChoice(name="clock"),
+        parallel_tool_calls=False,
+        template_arguments='{"enable_thinking": false}',
+    )
+    assert request_of(pb.GenerateRequest(chat=given)).prompt == Chat(
+        (
+            Message("user", "abc"),
+            Message("assistant", "", (ToolCall("c1", "clock", "{}"),), reasoning="hm"),
+            Message("tool", "noon", (), "c1", "clock"),
+        ),
+        (Tool("clock", "The time.", "{}"),),
+        "clock",
+        False,
+        {"enable_thinking": False},
+    )
+    for number, mode in zip(pb.ToolChoice.Mode.values(), ("auto", "none", "auto", "required"), strict=True):
+        chosen = request_of(pb.GenerateRequest(chat=pb.ChatInput(tool_choice=pb.ToolChoice(mode=number)))).prompt
+        assert isinstance(chosen, Chat)
+        assert chosen.tool_choice is ToolMode(mode)
+
+
+def chatting(**fields: Any) -> pb.GenerateRequest:
+    return pb.GenerateRequest(chat=pb.ChatInput(**fields))
+
+
 @pytest.mark.parametrize(
     ("given", "field", "allowed"),
     [
+        (chatting(messages=[pb.ChatMessage(parts=[pb.ContentPart()])]), "chat.messages[0].parts[0]", "text"),
+        (chatting(tool_choice=pb.ToolChoice(mode=9)), "chat.tool_choice.mode", "MODE_REQUIRED"),
+        (chatting(template_arguments="{"), "chat.template_arguments", "a JSON object"),
         (pb.GenerateRequest(), "input", "one of prompt, chat, tokens"),
         (request(mode=77), "mode", "DECODE_MODE_AUTO"),
         (request(depth_mode=9), "depth_mode", "DEPTH_MODE_FIXED"),

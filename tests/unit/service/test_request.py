@@ -61,7 +61,7 @@ BAD = [
     (request(prompt=RawText("")), "prompt", "not empty"),
     (chat(), "chat.messages", "at least one"),
     (chat(("user", ""), ("assistant", "")), "chat.messages", "with content"),
-    (chat(("user", "x"), ("robot", "y")), "chat.messages[1].role", "system, user, assistant, tool"),
+    (chat(("user", "x"), ("robot", "y")), "chat.messages[1].role", "system, developer, user, assistant, tool"),
     (chat(("", "x")), "chat.messages[0].role", "system"),
     (Request(TokenIds(())), "tokens.ids", "at least one"),
     (Request(TokenIds((1, 2, 50))), "tokens.ids[2]", "0 to 49"),

@@ -14,17 +14,17 @@ from typing import Any, TypeVar
 from draftd.core import RequestStats, SamplingParams, TokenLogprobs
 from draftd.errors import InvalidRequest
 from draftd.fronts.grpc import reply
+from draftd.fronts.grpc.chat import chat_of, delta_of
 from draftd.fronts.grpc.interceptors import Context
 from draftd.planning.planner import Wish
 from draftd.protocol import DEPTH_MODES, MODES, WORKLOADS, duration, member, number
 from draftd.service.inference import InferenceService
+from draftd.service.messages import Chat
 from draftd.service.request import (
-    Chat,
     Chunk,
     Event,
     Finished,
     FormatKind,
-    Message,
     Prompt,
     RawText,
     Request,
@@ -71,9 +71,18 @@ def request_of(given: pb.GenerateRequest, deadline: float | None = None, client:
 
     mode, depth_mode = read(MODES, pb.DecodeMode, "mode"), read(DEPTH_MODES, pb.DepthMode, "depth_mode")
     workload = read(WORKLOADS, pb.WorkloadClass, "workload")
+    prompt: Prompt = RawText(given.prompt)
+    if given.HasField("chat"):
+        try:
+            prompt = chat_of(given.chat)
+        except InvalidRequest as problem:
+            problems.append(problem)
+            prompt = Chat(())
+    elif given.HasField("tokens"):
+        prompt = TokenIds(tuple(given.tokens.ids))
     cap = given.max_draft_tokens if given.HasField("max_draft_tokens") else None
     return Request(
-        prompt=_prompt(given),
+        prompt=prompt,
         max_tokens=given.max_tokens if given.HasField("max_tokens") else None,
         sampling=_sampling(given.sampling),
         stop=tuple(given.stop),
@@ -93,15 +102,6 @@ def request_of(given: pb.GenerateRequest, deadline: float | None = None, client:
         problem=problems[0] if problems else None,
         response_format=_format(given.response_format),
     )
-
-
-def _prompt(given: pb.GenerateRequest) -> Prompt:
-    kind = given.WhichOneof("input")
-    if kind == "chat":
-        return Chat(tuple(Message(message.role, message.content) for message in given.chat.messages))
-    if kind == "tokens":
-        return TokenIds(tuple(given.tokens.ids))
-    return RawText(given.prompt)
 
 
 def _format(given: pb.ResponseFormat) -> ResponseFormat | None:
@@ -135,6 +135,7 @@ def message_of(told: Event) -> pb.GenerateResponse:
                 token_ids=told.emission.tokens,
                 from_draft=told.emission.from_draft,
                 text_lengths=map(len, told.pieces),
+                deltas=map(delta_of, told.deltas),
                 logprobs=[_logprobs(one) for one in told.emission.logprobs],
                 choice=told.choice,
             )
@@ -167,7 +168,10 @@ def _finished(told: Finished) -> pb.Finished:
     return pb.Finished(
         reason=number(pb.FinishReason, outcome.reason),
         usage=pb.Usage(
-            input_tokens=stats.prompt_tokens, output_tokens=stats.counts.emitted, cache_read_tokens=stats.cached_tokens
+            input_tokens=stats.prompt_tokens,
+            output_tokens=stats.counts.emitted,
+            cache_read_tokens=stats.cached_tokens,
+            reasoning_tokens=told.reasoning_tokens,
         ),
         timings=_timings(stats),
         counts=reply.counts(stats.counts),
@@ -176,6 +180,8 @@ def _finished(told: Finished) -> pb.Finished:
         mode=number(pb.DecodeMode, told.plan.mode),
         choice=told.choice,
         stop_token_id=told.stop_token_id,
+        tool_calls=told.tool_calls > 0,
+        warning=told.warning,
     )
 
 
