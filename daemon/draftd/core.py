@@ -422,7 +422,8 @@ def speculation(drafters: Collection[DrafterName], no_draft_model: str, max_draf
     most = f"up to {max_draft_tokens} draft tokens at a time"
     if DRAFT_MODEL in drafters:
         return most
-    return f"{most} from {', '.join(drafters)}; {no_draft_model or 'no draft model is loaded'}"
+    always = ", ".join(name for name in drafters if name != GRAMMAR)
+    return f"{most} from {always}; {no_draft_model or 'no draft model is loaded'}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,17 +25,34 @@ SCHEMA = {
 }
 
 
+TOOLS = [
+    pb.Tool(name="book", description="Books a flight.", parameters=json.dumps(SCHEMA)),
+    pb.Tool(name="wait"),
+]
+_TEMPLATE = (
+    "{{ bos_token }}{% for t in tools or [] %}{{ t.function.name }}{% endfor %}"
+    "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endfor %}<|assistant|>"
+)
+
+
 @pytest.fixture(scope="module")
 def served(nano_pair: NanoPair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    def models() -> object:
-        return load_models(nano_pair.target, nano_pair.draft, progress=lambda line: None)
+    folder = tmp_path_factory.mktemp("formats")
+    shutil.copytree(nano_pair.target, folder / "target")
+    told = json.loads((folder / "target" / "tokenizer_config.json").read_text())
+    told |= {"chat_template": _TEMPLATE, "tool_parser_type": "json_tools"}  # calls are as Qwen writes them
+    (folder / "target" / "tokenizer_config.json").write_text(json.dumps(told))
 
-    with serving(tmp_path_factory.mktemp("formats"), models) as served:  # type: ignore[arg-type]
+    def models() -> object:
+        return load_models(str(folder / "target"), nano_pair.draft, progress=lambda line: None)
+
+    with serving(folder, models) as served:  # type: ignore[arg-type]
         yield served
 
 
-def ask(served: Served, response_format: pb.ResponseFormat, **fields: Any) -> Answer:
-    request = pb.GenerateRequest(max_tokens=96, response_format=response_format, **fields)
+def ask(served: Served, response_format: pb.ResponseFormat | None = None, **fields: Any) -> Answer:
+    chat = {name: fields.pop(name) for name in ("tools", "tool_choice", "parallel_tool_calls") if name in fields}
+    request = pb.GenerateRequest(max_tokens=96, response_format=response_format, chat=pb.ChatInput(**chat), **fields)
     request.chat.messages.add(role="user", content="Book a flight to Oslo.")
     return collect(served.client.generate_raw(request, timeout=60))
 
@@ -60,6 +78,34 @@ def test_the_drafter_of_forced_tokens_can_be_asked_for(served: Served) -> None:
     assert found.started.plan.drafter == "grammar"
     assert found.finished.counts.accepted_tokens > 0
     assert found.finished.counts.draft_forwards == 0
+
+
+def calls_of(answer: Answer) -> list[pb.ToolCall]:
+    return [delta.tool_call for chunk in answer.chunks for delta in chunk.deltas if delta.HasField("tool_call")]
+
+
+def test_a_demanded_call_is_made_as_its_schema_says(served: Served) -> None:
+    named = ask(served, tools=TOOLS, tool_choice=pb.ToolChoice(name="wait"))
+    assert [(call.name, call.arguments) for call in calls_of(named)] == [("wait", "{}")]
+    assert named.finished.tool_calls
+    for sampling in (pb.SamplingParams(), pb.SamplingParams(temperature=1.5, seed=4)):
+        any_of_them = ask(
+            served,
+            tools=TOOLS,
+            tool_choice=pb.ToolChoice(mode=pb.ToolChoice.MODE_REQUIRED),
+            parallel_tool_calls=False,
+            sampling=sampling,
+        )
+        (call,) = calls_of(any_of_them)
+        told = json.loads(call.arguments)
+        assert told == {} if call.name == "wait" else told["to"] in ("Venice", "Oslo") and 1 <= told["seats"] <= 9
+        assert not any_of_them.text
+        assert not any_of_them.finished.warning
+
+
+def test_with_tools_an_answer_is_a_call_or_its_format(served: Served) -> None:
+    found = ask(served, pb.ResponseFormat(choices=pb.Choices(texts=["none"])), tools=TOOLS)
+    assert found.text == "none" or calls_of(found)
 
 
 BAD = {

@@ -116,7 +116,7 @@ class Grammars:
         kinds = ["@body"] if body else []
         if calls:
             rules.append("call: " + " | ".join(f"call{number}" for number in range(len(calls))))
-            kinds.append('call ("\n"? call)*' if several else "call")
+            kinds.append(r'call ("\n"? call)*' if several else "call")
         rules.append("answer: " + " | ".join(kinds))
         if thought is None:
             rules.append("start: answer")

@@ -148,3 +148,18 @@ def test_an_answer_that_was_begun_goes_on_in_its_grammar(nano: LoadedModels):
     rig.drain()
     assert "a step failed" in sink.done.degraded
     assert sink.tokens == whole.tokens
+
+
+def test_a_thought_may_come_before_the_answer(nano: LoadedModels):
+    """Between marks that are tokens of their own, or text."""
+    assert nano.grammars is not None
+    body = grammar.choice(["yes"])
+    for marks in (("<|user|>", "<|assistant|>"), ("[think]", "[/think]")):
+        for begun in (False, True):
+            source = nano.grammars.answer(body, thought=marks, begun=begun)
+            nano.grammars.compile(source)
+            for text, whole in ((f"hm yes no{marks[1]}\nyes", True), ("yes", not begun), (f"hm{marks[1]}no", False)):
+                matcher = nano.grammars.matcher(source)
+                opened = text if begun or text == "yes" else marks[0] + text
+                ids = nano.tokenizer.encode_rendered(opened)
+                assert (matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()) is whole, (marks, text)
