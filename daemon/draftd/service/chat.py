@@ -85,8 +85,8 @@ class ChatRenderer:
             said = worker.ask(asked, _ANSWER_SECONDS)
         except ChildProcessError:
             raise turned_down(chat.messages, f"renders within {self._limit:g} s; it was stopped") from None
-        if "not_taken" in said:
-            raise not_taken(chat, said["not_taken"])
+        if "no_tools" in said:
+            raise no_tools(chat)
         if "error" in said:
             raise turned_down(chat.messages, f"accepts ({said['error']})")
         if "characters" in said:
@@ -109,15 +109,9 @@ class ChatRenderer:
         return worker
 
 
-def not_taken(chat: Chat, field: str) -> InvalidRequest:
-    """The template would leave out the tools, or (`field` is `messages`) the calls of tools."""
-    if field == "tools":
-        return InvalidRequest(
-            "chat.tools", f"{len(chat.tools)} tools", "none: the model's chat template takes no tools"
-        )
-    i = next(i for i, message in enumerate(chat.messages) if message.tool_calls)
-    allowed = "none: the model's chat template takes no tool calls"
-    return InvalidRequest(f"chat.messages[{i}].tool_calls", f"{len(chat.messages[i].tool_calls)} calls", allowed)
+def no_tools(chat: Chat) -> InvalidRequest:
+    """The template would leave them out."""
+    return InvalidRequest("chat.tools", f"{len(chat.tools)} tools", "none: the model's chat template takes no tools")
 
 
 class _Worker:

@@ -58,8 +58,8 @@ def main() -> None:
         try:
             text = render(shape.shaped(asked["messages"], asked["tools"]), asked["tools"], asked["arguments"])
             said = {"text": text} if len(text) <= asked["most"] else {"characters": len(text)}
-        except NotTaken as error:
-            said = {"not_taken": error.field}
+        except NotTaken:
+            said = {"no_tools": True}
         except MemoryError:
             said = {"error": "the text takes too much memory"}
         except Exception as error:

@@ -14,7 +14,7 @@ from functools import partial
 from draftd.errors import InvalidRequest
 from draftd.models.conversation import NotTaken
 from draftd.models.tokenizer import Tokenizer
-from draftd.service.chat import ChatRenderer, not_taken
+from draftd.service.chat import ChatRenderer, no_tools
 from draftd.service.messages import Chat, message_dict, tool_dicts
 from draftd.service.request import Prompt, RawText, ServedModel, TokenIds, check_length, turned_down
 
@@ -68,8 +68,8 @@ def _encode(prompt: RawText | Chat, tokenizer: Tokenizer) -> list[int]:
     messages, tools = list(map(message_dict, prompt.messages)), tool_dicts(prompt.shown_tools)
     try:
         return tokenizer.render_chat(messages, tools, prompt.template_arguments)
-    except NotTaken as error:
-        raise not_taken(prompt, error.field) from None
+    except NotTaken:
+        raise no_tools(prompt) from None
     except Exception as error:
         raise turned_down(prompt.messages, f"accepts ({error})") from error
 

@@ -161,7 +161,10 @@ async def test_tools_calls_and_arguments_reach_the_template(renderer: ChatRender
 
 
 async def test_calls_have_the_shape_that_the_template_takes(renderer: ChatRenderer) -> None:
-    assert 'clock({"at": {"x": "\\u00e9"}})' in await rendered(renderer, TEXT, ASKED)
+    text = await rendered(renderer, TEXT, ASKED)
+    assert text == await rendered(renderer, TOOLS, ASKED)
+    empty = TEXT.replace("m.tool_calls or []", "m.tool_calls if m.tool_calls and m.content is none")
+    assert (await rendered(renderer, empty, ASKED)).replace("None", "") == text
     for source in (NINE, NINE.replace("{{ c.function.arguments | tojson }}", "{{ '' + c.function.arguments }}")):
         text = await rendered(renderer, source, ASKED)
         short = text[text.index("=clock(") - 9 : text.index("=clock(")]
@@ -179,8 +182,11 @@ async def test_a_template_that_takes_no_tools_refuses_them(renderer: ChatRendere
         InvalidRequest, match=r"chat\.tools: got '1 tools'; allowed: none: the model's chat template takes no"
     ):
         await rendered(renderer, PLAIN.source, ASKED)
-    with pytest.raises(InvalidRequest, match=r"chat\.messages\[1\]\.tool_calls: got '1 calls'; allowed: none"):
-        await rendered(renderer, PLAIN.source, replace(ASKED, tool_choice=ToolMode.NONE))
+    kept = await rendered(renderer, PLAIN.source, replace(ASKED, tool_choice=ToolMode.NONE))
+    assert kept == 'user: When?\nassistant: {"name": "clock", "arguments": {"at": {"x": "é"}}}\ntool: noon\n'
+    known = PLAIN.source.replace("{{ m.role }}", "{{ {'user': 1, 'assistant': 2}[m.role] + 0 }}")
+    kept = await rendered(renderer, known, replace(ASKED, tool_choice=ToolMode.NONE))
+    assert kept == '1: When?\n2: {"name": "clock", "arguments": {"at": {"x": "é"}}}\n1: noon\n'
 
 
 SEVERAL = Chat((Message("system", "a"), Message("developer", "b"), Message("user", "c"), Message("system", "d")))
