@@ -77,7 +77,7 @@ class StepResult:
     @classmethod
     def from_bytes(cls, data: bytes) -> StepResult:
         step, entries, width = json.loads(data)
-        made = [EntryResult(*rest, logprobs=_logprobs(told)) for *rest, told in entries]
+        made = [EntryResult(key, a, following, n, _logprobs(told)) for key, a, following, n, told in entries]
         return cls(step, made, width)
 
 
