@@ -380,8 +380,8 @@ RPC_SPAN = Span(
 )
 INFERENCE_SPAN = Span(
     "{gen_ai.operation.name} {gen_ai.request.model}",
-    "One request, a child of the RPC's span. Status is an error when it was refused, failed or ran out of time, and "
-    "unset when it succeeded or its caller cancelled it",
+    "One request, or one of its choices where it asked for several, a child of the RPC's span. Status is an error when "
+    "it was refused, failed or ran out of time, and unset when it succeeded or its caller cancelled it",
     (
         a.OPERATION, a.PROVIDER, a.MODEL, a.REQUEST_MAX_TOKENS, a.REQUEST_TEMPERATURE, a.REQUEST_TOP_P,
         a.REQUEST_TOP_K, a.REQUEST_MIN_P, a.REQUEST_SEED, a.REQUEST_PRESENCE,

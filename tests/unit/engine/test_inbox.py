@@ -56,6 +56,20 @@ def test_one_connection_leaves_places_for_others() -> None:
     assert inbox.counts == (0, 60)
 
 
+def test_choices_are_taken_together_or_not_at_all() -> None:
+    inbox = opened(64)
+    choices = [Arrival(asked(number), Collected()) for number in range(8)]
+    for number in range(7):
+        inbox.submit(*(one._replace(request=asked(10 * number + i)) for i, one in enumerate(choices)))
+    with pytest.raises(QueueFull, match="for other connections"):
+        inbox.submit(*choices[:2])
+    with pytest.raises(QueueFull, match="56 requests are waiting, and 9 more came; at most 64 may"):
+        inbox.submit(*(Arrival(asked(number, "another"), Collected()) for number in range(9)))
+    assert inbox.counts == (0, 56)
+    inbox.submit(*(Arrival(asked(number, "another"), Collected()) for number in range(7)))
+    assert inbox.counts == (0, 63)
+
+
 def test_requests_that_end_before_a_step_takes_them_are_bounded() -> None:
     inbox = opened(2)
     for number in range(4096):

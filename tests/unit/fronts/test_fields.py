@@ -9,14 +9,28 @@ from google.protobuf.duration_pb2 import Duration
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftd.core import PROMPT_LOOKUP, DepthMode, FallbackLevel, ModePreference, SamplingParams, WorkloadClass
+from draftd.core import (
+    PROMPT_LOOKUP,
+    DecodeMode,
+    DecodePlan,
+    DepthMode,
+    Emission,
+    FallbackLevel,
+    FinishReason,
+    ModePreference,
+    Outcome,
+    RequestStats,
+    SamplingParams,
+    TokenLogprobs,
+    WorkloadClass,
+)
 from draftd.errors import InvalidRequest
 from draftd.fronts.grpc.control import LEVELS, hold_seconds
-from draftd.fronts.grpc.inference import request_of
+from draftd.fronts.grpc.inference import message_of, request_of
 from draftd.planning.planner import Wish
 from draftd.protocol import DEPTH_MODES, WORKLOADS, member
 from draftd.service.messages import Chat, Message, Tool, ToolCall, ToolMode
-from draftd.service.request import RawText, Request, TokenIds
+from draftd.service.request import Chunk, Finished, RawText, Request, TokenIds
 from draftd.v1 import inference_pb2 as pb
 
 
@@ -30,6 +44,8 @@ def test_unset_fields_are_left_to_the_service() -> None:
 
 def test_everything_that_is_set_arrives() -> None:
     sampling = pb.SamplingParams(temperature=0.8, top_p=0.9, top_k=40, min_p=0.05, seed=2**64 - 1)
+    sampling.logit_bias.update({9: -0.3, 4: 100})
+    sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty = 1.1, -0.7, 0.2
     found = request_of(
         request(
             max_tokens=7,
@@ -41,19 +57,51 @@ def test_everything_that_is_set_arrives() -> None:
             depth_mode=pb.DEPTH_MODE_FIXED,
             workload=pb.WORKLOAD_CLASS_CODE,
             caller="me",
+            logprobs=0,
+            min_tokens=3,
+            ignore_eos=True,
+            stop_token_ids=[8, 2],
+            include_stop=True,
+            n=4,
+            echo=True,
+            priority=-5,
         ),
         deadline=4.5,
     )
     assert found == Request(
         RawText("hello"),
         7,
-        SamplingParams(0.8, 0.9, 40, 0.05, 2**64 - 1),
+        SamplingParams(0.8, 0.9, 40, 0.05, 2**64 - 1, ((4, 100.0), (9, -0.3)), 1.1, -0.7, 0.2),
         ("a", "b", "a"),
         Wish(ModePreference.SPECULATIVE, 3, PROMPT_LOOKUP, DepthMode.FIXED),
         WorkloadClass.CODE,
         "me",
         4.5,
+        logprobs=0,
+        min_tokens=3,
+        ignore_eos=True,
+        stop_token_ids=(8, 2),
+        include_stop=True,
+        n=4,
+        echo=True,
+        priority=-5,
     )
+
+
+def test_an_answers_places_and_its_choice_are_told() -> None:
+    told = (TokenLogprobs(-0.25, ((7, -0.25), (9, -2.0))), TokenLogprobs(-3.0))
+    chunk = message_of(Chunk(Emission((7, 8), (True, False), told), ("a", "b"), choice=2)).chunk
+    assert chunk.choice == 2
+    assert [(one.logprob, dict(zip(one.top_ids, one.top_logprobs, strict=True))) for one in chunk.logprobs] == [
+        (-0.25, {7: -0.25, 9: -2.0}),
+        (-3.0, {}),
+    ]
+    plan = DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, FallbackLevel.FULL, "on", "test")
+    end = Outcome(FinishReason.STOP, RequestStats(prompt_tokens=1, arrival=0.0))
+    for stop_id in (0, None):
+        finished = message_of(Finished(end, plan, "", choice=2, stop_token_id=stop_id)).finished
+        assert finished.choice == 2
+        assert (finished.stop_token_id if finished.HasField("stop_token_id") else None) == stop_id
 
 
 def test_zeros_that_are_set_are_not_left_out() -> None:
