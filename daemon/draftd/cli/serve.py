@@ -66,6 +66,7 @@ def run_daemon(
     check_drafters(settings, drafters)
     _check_port(settings.server)
     parts, requests, kept = _Parts(), RequestFeed(), Kept(settings, os.environ)
+    prefixes = kept.prefix_folder(settings)
     learning = Learning(settings, kept.path if load is None else None)  # what is loaded otherwise has no name
     hardware = HardwareMonitor(
         system_probe(parts.mlx),
@@ -85,6 +86,7 @@ def run_daemon(
         load or models_of(settings.model, drafters),
         observers=(telemetry.observer, requests),
         limits=settings.engine.limits(
+            prefix_folder=prefixes,
             memory_share=lambda: memory_share(hardware.state),
             headroom=lambda: takeable(hardware.state),
             available=lambda: None if hardware.state is None else hardware.state.available,

@@ -12,17 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from draftd.core import FinishReason, ModelInfo
+from draftd.core import DRAFT_MODEL, FinishReason, ModelInfo
 from draftd.engine.admission import Admission, Layout, derived
 from draftd.engine.cache.layouts import cache_bytes
+from draftd.engine.cache.prefix_disk import PrefixDisk
 from draftd.engine.cache.prefix_store import PrefixCache
 from draftd.engine.calibration import Calibration
 from draftd.engine.depth.controller import DepthControl
 from draftd.engine.depth.costs import StepCosts
+from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.drafters.loaded import Drafters
 from draftd.engine.jobs import BackgroundJobs
+from draftd.engine.model_keys import ModelKeys
 from draftd.engine.observer import EngineObserver
 from draftd.engine.pair import LoadedModels
+from draftd.engine.prefixes import TARGET, KeptTexts, PrefixJobs
 from draftd.engine.sampling.noise import compile_ahead
 from draftd.engine.scheduler import Scheduler
 from draftd.engine.targets.local import LocalTarget
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_PINNED_CHUNK = 64  # tokens of a pin's text between two steps
 _CALIBRATION_SECONDS = 1.5  # of loading, spent on what a step costs
 
 
@@ -43,6 +48,8 @@ class Engine:
     models: LoadedModels
     drafters: Drafters
     prefix: PrefixCache
+    disk: PrefixDisk | None
+    prefixes: PrefixJobs
     admission: Admission
     scheduler: Scheduler
     jobs: BackgroundJobs
@@ -87,7 +94,32 @@ def assemble_engine(
         admission=admission,
     )
     jobs = BackgroundJobs(scheduler, drafters, target, limits.prefill_chunk)
-    return Engine(models, drafters, prefix, admission, scheduler, jobs)
+    disk, prefixes = _prefixes(scheduler, drafters, models, limits, prefix)
+    return Engine(models, drafters, prefix, disk, prefixes, admission, scheduler, jobs)
+
+
+def _prefixes(
+    scheduler: Scheduler, drafters: Drafters, models: LoadedModels, limits: Limits, cache: PrefixCache
+) -> tuple[PrefixDisk | None, PrefixJobs]:
+    """What is kept on disk, and what reads and writes it."""
+    target, folder = scheduler.target, limits.prefix_folder
+    assert isinstance(target, LocalTarget)
+
+    def texts() -> list[KeptTexts]:
+        found = [KeptTexts(TARGET, target.texts, lambda tokens: tokens, models.files.target)]
+        draft = scheduler.drafting.drafters.get(DRAFT_MODEL)
+        if isinstance(draft, DraftModel):
+            files = drafters.held.files.get(DRAFT_MODEL)
+            found.append(KeptTexts(DRAFT_MODEL, draft.texts, draft.embedded, files))
+        return found
+
+    disk = keys = None
+    if folder is not None and limits.prefix_cache_bytes:
+        disk = PrefixDisk(folder, limits.prefix_disk_bytes, limits.prefix_pinned_bytes)
+        keys = ModelKeys(folder, models.info.backend)
+    jobs = PrefixJobs(disk, keys, cache, texts, min(limits.prefill_chunk, _PINNED_CHUNK))
+    jobs.start()
+    return disk, jobs
 
 
 def cache_limit(models: LoadedModels, limits: Limits) -> tuple[Layout, int, ModelInfo]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from draftd.core import DRAFT_MODEL, DrafterName
 from draftd.engine.drafters.loaded import Drafters, weight_bytes
-from draftd.engine.inbox import Command, Keep, LogitGap, Lower, Reload
+from draftd.engine.inbox import Keep, LogitGap, Lower, Reload
 from draftd.engine.scheduler import Scheduler
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.targets.local import logit_gap
@@ -47,7 +47,7 @@ class BackgroundJobs:
         self._job: _Job | None = None
         self.busy = False  # read every step
 
-    def take(self, command: Command) -> None:
+    def take(self, command: Keep | Reload | LogitGap | Lower) -> None:
         """Obeys at once, or in the pieces that follow."""
         match command:
             case Lower():

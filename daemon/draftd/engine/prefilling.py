@@ -250,6 +250,8 @@ class Prefilling:
         for sequence in list(self._waiting):
             if len(self._prompts) >= room or held_back >= _LOOKED_AT:
                 break
+            if sequence.reads_prefix:
+                continue
             tokens -= len(sequence.tokens)
             short = len(sequence.tokens) <= self._chunk // _CHUNKS
             if len(self._prompts) >= MOST_PREFILLING and (tokens < 0 or not short):

@@ -28,6 +28,7 @@ from draftd.errors import ClientStalled, DeadlineExceeded, DraftdError, EngineFa
 from draftd.models.tokenizer import Tokenizer
 from draftd.planning.planner import FlagContext, Planner
 from draftd.service.chat import ChatRenderer
+from draftd.service.prefixes import beginning
 from draftd.service.request import Chat, Chunk, Finished, Prompt, RawText, Request, Send, ServedModel, Started, checked
 from draftd.service.stream import Mailbox, TokenStream, stall_guard
 from draftd.service.text import StopStrings, TextStream, tokenise
@@ -102,6 +103,16 @@ class InferenceService:
             depth_mode=self._planner.depth_mode,
             chat_template=self._worker.tokenizer.has_chat_template,
         )
+
+    async def beginning(self, request: Request) -> tuple[int, ...]:
+        """The tokens that all texts have which begin with the request's prompt. Raises as for a request."""
+        model, tokenizer = self._ready(), self._worker.tokenizer
+        valid = checked(request, model)
+
+        async def encode(prompt: Prompt) -> tuple[int, ...]:
+            return await tokenise(prompt, tokenizer, model, self._tokenising, self._chats, valid.client)
+
+        return await beginning(valid.prompt, encode)
 
     async def generate(self, request: Request, send: Send) -> None:
         """Sends the request's events, one after the other, each when the last was taken. To cancel the request, cancel

@@ -47,6 +47,7 @@ def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
             + (f" (at most {size(status.kv_cache_limit_bytes)})" if status.kv_cache_limit_bytes else ""),
         ),
         *([("prefix cache", _prefix_cache(status.prefix_cache))] if status.HasField("prefix_cache") else []),
+        *([("", _prefix_disk(status.prefix_cache))] if status.prefix_cache.disk_files else []),
         ("tokens", f"{status.output_tokens} in {counts.target_forwards} forward passes of the target"),
     ]
     if model.batched_reason:
@@ -96,6 +97,11 @@ def _prefix_cache(cache: pb.PrefixCache) -> str:
         return "off"
     held = f"{size(cache.bytes)} of {size(cache.limit_bytes)}, {cache.entries} texts"
     return f"{held}; {cache.hits} of {cache.lookups} requests read {cache.read_tokens} tokens"
+
+
+def _prefix_disk(cache: pb.PrefixCache) -> str:
+    limit = f" of {size(cache.disk_limit_bytes + cache.pinned_bytes)}" if cache.disk_limit_bytes else ""
+    return f"on disk {size(cache.disk_bytes)}{limit} in {cache.disk_files} files, {cache.pins} pinned prefixes"
 
 
 def _speculation(status: pb.GetStatusResponse) -> str:

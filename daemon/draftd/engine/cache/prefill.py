@@ -29,6 +29,7 @@ class Prefill:
     def __init__(self, running: Caches, store: PrefixStore) -> None:
         """What `store` has of a text is not taken in, and what is taken in is kept there."""
         self._running, self._store = running, store
+        self.running, self.store = running, store
         self._texts: dict[int, _Text] = {}
 
     def __contains__(self, key: int) -> bool:

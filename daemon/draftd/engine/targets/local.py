@@ -139,6 +139,11 @@ class LocalTarget:
         distributions that the drafts were drawn from, rows × k × vocabulary, None where all are deterministic."""
         self._lent = sampling, q
 
+    @property
+    def texts(self) -> Prefill:
+        """What is being prefilled, and the store of what was; another one after a reset."""
+        return self._prefill
+
     # what calibration asks
 
     @property
