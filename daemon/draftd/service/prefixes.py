@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from itertools import takewhile
 
+from draftd.engine.cache.pins import LEAST
+from draftd.errors import InvalidRequest
 from draftd.service.request import Chat, Message, Prompt, RawText, TokenIds
 
 # What follows may become one token with the last characters: these differ in their first ones.
@@ -14,16 +16,22 @@ _FOLLOWING = ("Hello", "7 of them")
 
 
 async def beginning(prompt: Prompt, encode: Callable[[Prompt], Awaitable[tuple[int, ...]]]) -> tuple[int, ...]:
-    """`encode` raises what a request with such a prompt would be refused with. Token ids are used as they are."""
+    """`encode` raises what a request with such a prompt would be refused with; token ids are used as they are. Raises
+    InvalidRequest where so few are left that they would not be looked up."""
     if isinstance(prompt, TokenIds):
-        return await encode(prompt)
-    if isinstance(prompt, RawText):
-        variants: list[Prompt] = [RawText(prompt.text + more) for more in _CONTINUATIONS]
+        field, variants = "tokens.ids", list[Prompt]([prompt])
+    elif isinstance(prompt, RawText):
+        field, variants = "prompt", [RawText(prompt.text + more) for more in _CONTINUATIONS]
     else:
-        variants = [_followed(prompt, text) for text in _FOLLOWING]
+        field, variants = "chat", [_followed(prompt, text) for text in _FOLLOWING]
     texts = [await encode(one) for one in variants]
     alike = takewhile(lambda ids: len(set(ids)) == 1, zip(*texts, strict=False))
-    return tuple(ids[0] for ids in alike)
+    tokens = tuple(ids[0] for ids in alike)
+    if len(tokens) < LEAST:
+        raise InvalidRequest(
+            field, f"{len(tokens)} tokens", f"at least {LEAST} tokens that do not depend on what follows"
+        )
+    return tokens
 
 
 def _followed(chat: Chat, text: str) -> Chat:

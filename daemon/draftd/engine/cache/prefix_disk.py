@@ -249,13 +249,14 @@ class PrefixDisk:
             return PrefixWriter(self.folder, header, kinds)
 
     def _put(self, writing: Writing, one: Stored) -> None:
-        with self._told_once():
-            writing.writer.result().put(one)
+        writer = writing.writer.result()
+        with self._told_once(writer):
+            writer.put(one)
 
     def _finish(self, writing: Writing) -> str:
         header, writer = writing.header, writing.writer.result()
         name = self.name_of(header.key, header.tokens, header.start)
-        with self._told_once():
+        with self._told_once(writer):
             writer.finish(self.folder / name)
         self._full = False
         self._add(DiskPrefix(name, writer.nbytes, time.time(), header))
@@ -266,11 +267,13 @@ class PrefixDisk:
         return name
 
     @contextlib.contextmanager
-    def _told_once(self) -> Iterator[None]:
-        """An error of the disk becomes NoRoom, and is told in the log until something can be written again."""
+    def _told_once(self, writer: PrefixWriter | None = None) -> Iterator[None]:
+        """An error of the disk becomes NoRoom, and is told in the log once until something can be written again."""
         try:
             yield
         except OSError as error:
+            if writer is not None:
+                writer.abort()
             told = f"no prefix can be written to {self.folder}: {error.strerror}"
             if not self._full:
                 self._full = True
