@@ -23,7 +23,7 @@ from draftd.models.folder import ModelFiles, Stamp
 _log = logging.getLogger(__name__)
 
 _KINDS = ("weights", "config", "adapter")
-_PACKAGES = ("mlx", "mlx-lm")  # other versions may lay caches out, or round, in another way
+_PACKAGES = ("mlx", "mlx-lm")  # of which each may compute, or lay caches out, in its own way
 _FILE = "fingerprints.json"
 
 
