@@ -26,6 +26,7 @@ class Limits:
     prefix_disk_bytes: int = 0  # of files there that are not pinned
     prefix_pinned_bytes: int = 4 * 2**30  # of the pinned ones
     kv_cache_bytes: int | None = None  # for running requests; None: by what is known of memory once the model is there
+    idle_unload_seconds: float = 0.0  # without requests, until the weights are let go; 0: never
     #: How much of what may be held for later requests the machine's memory has room for now, from 0 to 1.
     memory_share: Callable[[], float] = lambda: 1.0
     #: Bytes that may still be taken, 0 or less in critical memory pressure; None where that is not known.

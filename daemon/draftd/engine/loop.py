@@ -14,14 +14,14 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from draftd.core import DecodeRequest, DrafterName, FinishReason, ModelInfo, Outcome, RequestStats, TokenSink
+from draftd.core import DecodeRequest, DrafterName, FinishReason, ModelInfo, Origin, Outcome, RequestStats, TokenSink
 from draftd.engine.cache.pins import LEAST, MOST_PINS, Pin, check_name
 from draftd.engine.inbox import Arrival, Inbox, Keep, LogitGap, Lower, PinPrefix, Reload, Taken
 from draftd.engine.limits import Limits
 from draftd.engine.observer import EngineObserver, EngineStatus, FanOut, PrefixStatus, Totals
 from draftd.engine.pair import LoadedModels
 from draftd.engine.sequence import DecodeSequence
-from draftd.errors import DraftdError, InvalidRequest, NoRoom, NotNow, NotServing, in_one_line
+from draftd.errors import DraftdError, EngineFailure, InvalidRequest, NoRoom, NotNow, NotServing, in_one_line
 from draftd.models.folder import PairFiles
 from draftd.models.tokenizer import Tokenizer
 
@@ -35,6 +35,7 @@ _log = logging.getLogger(__name__)
 
 _JOIN_SECONDS = 10.0  # a step, even a slow one, is over by then
 _MEASURE_STEPS = 32  # cache sizes are read this often
+_UNLOADED_SECONDS = 60.0  # until a probe may ask again
 _LEARNT_SECONDS = 1.0  # between two snapshots of what was learnt
 
 _ENDED = "the daemon is draining and takes no more commands"
@@ -89,7 +90,13 @@ class EngineWorker:
     def files(self) -> PairFiles:
         """What the models in use were read from. Raises NotServing until they are."""
         engine = self._loaded()
-        return replace(engine.models.files, drafts=engine.drafters.held.files)
+        return PairFiles(engine.weights.files, engine.drafters.held.files)
+
+    @property
+    def unloaded(self) -> bool:
+        """Whether the weights were let go, for want of requests. `progress` tells how far they are read again."""
+        engine = self._engine
+        return engine is not None and engine.weights.unloaded
 
     @property
     def draft_bytes(self) -> Mapping[DrafterName, int]:
@@ -107,6 +114,8 @@ class EngineWorker:
         """
         engine = self._loaded()
         _check(request, engine.models.info)
+        if engine.weights.unloaded and request.origin is not Origin.CLIENT:
+            raise NotServing("the weights are unloaded until a client asks", retry_after=_UNLOADED_SECONDS)
         engine.admission.check(request, self._kv_bytes)
         self._inbox.submit(request, sink)
 
@@ -201,7 +210,8 @@ class EngineWorker:
             held = engine.drafters.held
             status = replace(
                 status,
-                weight_bytes=engine.models.info.weight_bytes + held.weight_bytes,
+                weight_bytes=(0 if self.unloaded else engine.models.info.weight_bytes) + held.weight_bytes,
+                unloaded=self.unloaded,
                 loaded=held.drafters,
                 draft_weight_bytes=held.weight_bytes,
                 prefix=_prefix_status(status.prefix, engine),
@@ -289,6 +299,12 @@ class EngineWorker:
                     return
             if jobs.busy and jobs.step():
                 scheduler.interrupted()
+            if engine.weights.unloaded:
+                self._load_again(engine)
+                continue
+            if engine.weights.due(own=jobs.busy or prefixes.busy):
+                engine.weights.unload()
+                continue
             if prefixes.busy and prefixes.step(scheduler.active):
                 scheduler.interrupted()
             if scheduler.idle:
@@ -299,6 +315,27 @@ class EngineWorker:
             steps += 1
             changed = scheduler.active != members or steps % _MEASURE_STEPS == 0
             self._measure(scheduler, scheduler.kv_cache_bytes if changed else self._kv_bytes)
+
+    def _load_again(self, engine: Engine) -> None:
+        """A piece of the weights, where a request waits for them. Where they cannot be had all that wait end, and the
+        next request tries again."""
+        scheduler, prefixes = engine.scheduler, engine.prefixes
+        scheduler.expire()
+        if scheduler.idle and not prefixes.busy:
+            engine.weights.rest()
+        else:
+            try:
+                if engine.weights.step():
+                    prefixes.restore()
+                    for sequence in scheduler.not_begun:
+                        prefixes.begin(sequence)
+            except Exception as error:
+                told = error.message if isinstance(error, DraftdError) else in_one_line(error)
+                told = f"the weights could not be loaded again: {told}"
+                _log.warning("%s", told)
+                scheduler.abort(FinishReason.ERROR, told)
+                prefixes.end(EngineFailure(told))
+        self._measure(scheduler, scheduler.kv_cache_bytes)
 
     def _measure(self, scheduler: Scheduler, kv_bytes: int) -> None:
         self._kv_bytes, self._held_back = kv_bytes, scheduler.held_back
@@ -337,7 +374,8 @@ def _hand_over(taken: Taken, engine: Engine) -> None:
     for one in taken.gathered:
         if isinstance(one, Arrival):
             sequence = DecodeSequence.of(one.request, one.sink, engine.models.info.context_length)
-            engine.prefixes.begin(sequence)
+            if not engine.weights.unloaded:  # else once they are there
+                engine.prefixes.begin(sequence)
             engine.scheduler.add(sequence)
         elif isinstance(one, PinPrefix):
             engine.prefixes.pin(one)

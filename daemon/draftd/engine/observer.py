@@ -103,7 +103,8 @@ class EngineStatus:
     """A snapshot of the engine and clients' requests. `counts` and `finished` are sums since it started; bytes are of
     MLX arrays held, the `draft_weight_bytes` among the `weight_bytes`. `kv_cache_bytes` are of running requests,
     `kv_cache_limit_bytes` is what they may take, 0 without a limit; `held_back` are those of the queued for whose
-    caches there is no memory. `loaded`: drafters whose weights are held."""
+    caches there is no memory. `loaded`: drafters whose weights are held. `unloaded`: no weights are, until the
+    next request."""
 
     counts: DraftCounts
     finished: Mapping[FinishReason, int]
@@ -120,6 +121,7 @@ class EngineStatus:
     prefix: PrefixStatus = PrefixStatus()
     kv_cache_limit_bytes: int = 0
     held_back: int = 0
+    unloaded: bool = False
 
 
 class Totals(EngineObserver):

@@ -34,6 +34,7 @@ class LoadedModels:
     sources: Mapping[DrafterName, DraftSource] = field(default_factory=dict)
     files: PairFiles = field(default_factory=PairFiles)
     registry: DrafterRegistry = field(default_factory=built_in_drafters)
+    target_source: DraftSource | None = None  # where the target is had from; None of one that was made in memory
 
 
 def load_models(
@@ -105,6 +106,7 @@ def load_models(
         sources=sources,
         files=PairFiles(target_files, files),
         registry=registry,
+        target_source=DraftSource(folder.called, lambda: folder.open()[0], folder.files),
         architecture=config["model_type"],
         left_out=left_out,
     )
@@ -131,6 +133,7 @@ def assemble(
     sources: Mapping[DrafterName, DraftSource] | None = None,
     files: PairFiles | None = None,
     registry: DrafterRegistry | None = None,
+    target_source: DraftSource | None = None,
     architecture: str = "",
     left_out: str = "",
 ) -> LoadedModels:
@@ -176,7 +179,7 @@ def assemble(
         thinking=tokenizer.thinking,
         left_out=left_out,
     )
-    return LoadedModels(target, draft, tokenizer, info, sources, files or PairFiles(), registry)
+    return LoadedModels(target, draft, tokenizer, info, sources, files or PairFiles(), registry, target_source)
 
 
 def _missing(needs: Needs, has_model: bool) -> str:

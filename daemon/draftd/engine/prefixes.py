@@ -159,9 +159,20 @@ class PrefixJobs:
             task.done.set_exception(told)
         return True
 
+    def restore(self) -> None:
+        """The weights were read again, and memory has no prefix any more."""
+        if self._disk is not None and self._disk.usage.pins:
+            scanned: Future[None] = Future()
+            scanned.set_result(None)
+            self._others.append(_Task(self._restored(scanned)))
+
     def close(self, error: Exception) -> None:
-        """Ends what is under way; sequences that wait for a file are computed. May be called again."""
+        """Takes no more, and ends what is under way. May be called again."""
         self._closed = True
+        self.end(error)
+
+    def end(self, error: Exception) -> None:
+        """Ends what is under way; sequences that wait for a file are computed."""
         self._saves.clear()
         for tasks in (self._reads, self._others):
             while tasks:

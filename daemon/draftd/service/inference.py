@@ -29,12 +29,25 @@ from draftd.models.tokenizer import Tokenizer
 from draftd.planning.planner import FlagContext, Planner
 from draftd.service.chat import ChatRenderer
 from draftd.service.prefixes import beginning
-from draftd.service.request import Chat, Chunk, Finished, Prompt, RawText, Request, Send, ServedModel, Started, checked
+from draftd.service.request import (
+    Chat,
+    Chunk,
+    Finished,
+    Loading,
+    Prompt,
+    RawText,
+    Request,
+    Send,
+    ServedModel,
+    Started,
+    checked,
+)
 from draftd.service.stream import Mailbox, TokenStream, stall_guard
 from draftd.service.text import StopStrings, TextStream, tokenise
 from draftd.settings import Settings
 from draftd.telemetry.spans import InferenceSpan, InferenceStart
 
+_LOADING_SECONDS = 1.0  # between two words to a client whose request waits for the weights
 _SPARE_CALLS = 256  # requests that the engine does not hold: being tokenised, or done and not yet read
 
 log = logging.getLogger(__name__)
@@ -193,6 +206,10 @@ class InferenceService:
         started, stream = call.started, call.stream
         async with stall_guard(self._stall) as write:
             await write(send(started))
+            seconds = 0.0
+            while self._worker.unloaded and await stream.quiet(seconds):
+                await write(send(Loading(self._worker.progress)))
+                seconds = _LOADING_SECONDS
             text = TextStream(call.tokenizer, call.request.stop)
             answer: list[str] = []
             while (emission := await stream.take()) is not None:

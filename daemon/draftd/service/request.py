@@ -147,6 +147,13 @@ class Started:
     plan: DecodePlan
 
 
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """The weights were let go for want of requests, and are read again: how far that is, for people."""
+
+    progress: str
+
+
 class TextDelta(NamedTuple):
     text: str
 
@@ -209,7 +216,7 @@ class Finished:
     warning: str = ""
 
 
-Event = Started | Chunk | Finished
+Event = Started | Loading | Chunk | Finished
 Send = Callable[[Event], Awaitable[None]]
 
 

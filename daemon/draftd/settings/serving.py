@@ -116,6 +116,9 @@ class EngineSettings(Section):
     learnt_file: HomePath | None = None
     """Where the measured costs and acceptance rates of drafting are kept over a restart, for each pair and machine.
     Unset: in the folder of fallback.state_dir."""
+    idle_unload_seconds: FiniteFloat = Field(default=0, ge=0, le=30 * 86400)
+    """Seconds without requests until the weights are unloaded; the next request loads them again, and waits for it. 0:
+    never."""
     default_max_tokens: int = Field(default=256, ge=1, le=1_048_576)
     """Most tokens of an answer if the request does not say."""
 

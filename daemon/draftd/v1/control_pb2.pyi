@@ -56,7 +56,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("version", "state", "uptime", "model", "active_requests", "queued_requests", "queue_capacity", "kv_cache_bytes", "weight_bytes", "finished_requests", "counts", "output_tokens", "flag_variant", "level", "telemetry_exporting", "backend", "refused_requests", "drafter_errors", "hardware", "transitions", "max_draft_tokens", "level_cause", "flag", "started", "verifier_errors", "fallback", "prefix_cache", "kv_cache_limit_bytes")
+    __slots__ = ("version", "state", "uptime", "model", "active_requests", "queued_requests", "queue_capacity", "kv_cache_bytes", "weight_bytes", "finished_requests", "counts", "output_tokens", "flag_variant", "level", "telemetry_exporting", "backend", "refused_requests", "drafter_errors", "hardware", "transitions", "max_draft_tokens", "level_cause", "flag", "started", "verifier_errors", "fallback", "prefix_cache", "unloaded", "kv_cache_limit_bytes")
     class FinishedRequestsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -91,6 +91,7 @@ class GetStatusResponse(_message.Message):
     VERIFIER_ERRORS_FIELD_NUMBER: _ClassVar[int]
     FALLBACK_FIELD_NUMBER: _ClassVar[int]
     PREFIX_CACHE_FIELD_NUMBER: _ClassVar[int]
+    UNLOADED_FIELD_NUMBER: _ClassVar[int]
     KV_CACHE_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     version: str
     state: DaemonState
@@ -119,8 +120,9 @@ class GetStatusResponse(_message.Message):
     verifier_errors: int
     fallback: FallbackState
     prefix_cache: PrefixCache
+    unloaded: bool
     kv_cache_limit_bytes: int
-    def __init__(self, version: _Optional[str] = ..., state: _Optional[_Union[DaemonState, str]] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., model: _Optional[_Union[_inference_pb2.GetModelResponse, _Mapping]] = ..., active_requests: _Optional[int] = ..., queued_requests: _Optional[int] = ..., queue_capacity: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., finished_requests: _Optional[_Mapping[str, int]] = ..., counts: _Optional[_Union[_inference_pb2.DraftCounts, _Mapping]] = ..., output_tokens: _Optional[int] = ..., flag_variant: _Optional[str] = ..., level: _Optional[str] = ..., telemetry_exporting: _Optional[bool] = ..., backend: _Optional[str] = ..., refused_requests: _Optional[int] = ..., drafter_errors: _Optional[int] = ..., hardware: _Optional[_Union[Hardware, _Mapping]] = ..., transitions: _Optional[_Iterable[_Union[Transition, _Mapping]]] = ..., max_draft_tokens: _Optional[int] = ..., level_cause: _Optional[str] = ..., flag: _Optional[_Union[FlagState, _Mapping]] = ..., started: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., verifier_errors: _Optional[int] = ..., fallback: _Optional[_Union[FallbackState, _Mapping]] = ..., prefix_cache: _Optional[_Union[PrefixCache, _Mapping]] = ..., kv_cache_limit_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, version: _Optional[str] = ..., state: _Optional[_Union[DaemonState, str]] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., model: _Optional[_Union[_inference_pb2.GetModelResponse, _Mapping]] = ..., active_requests: _Optional[int] = ..., queued_requests: _Optional[int] = ..., queue_capacity: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., finished_requests: _Optional[_Mapping[str, int]] = ..., counts: _Optional[_Union[_inference_pb2.DraftCounts, _Mapping]] = ..., output_tokens: _Optional[int] = ..., flag_variant: _Optional[str] = ..., level: _Optional[str] = ..., telemetry_exporting: _Optional[bool] = ..., backend: _Optional[str] = ..., refused_requests: _Optional[int] = ..., drafter_errors: _Optional[int] = ..., hardware: _Optional[_Union[Hardware, _Mapping]] = ..., transitions: _Optional[_Iterable[_Union[Transition, _Mapping]]] = ..., max_draft_tokens: _Optional[int] = ..., level_cause: _Optional[str] = ..., flag: _Optional[_Union[FlagState, _Mapping]] = ..., started: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., verifier_errors: _Optional[int] = ..., fallback: _Optional[_Union[FallbackState, _Mapping]] = ..., prefix_cache: _Optional[_Union[PrefixCache, _Mapping]] = ..., unloaded: _Optional[bool] = ..., kv_cache_limit_bytes: _Optional[int] = ...) -> None: ...
 
 class PrefixCache(_message.Message):
     __slots__ = ("bytes", "limit_bytes", "entries", "lookups", "hits", "read_tokens", "disk_bytes", "disk_limit_bytes", "disk_files", "pins", "pinned_bytes")

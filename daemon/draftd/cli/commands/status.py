@@ -27,6 +27,8 @@ def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
     """Name and value, in the order a person asks. A name that is empty belongs to the one above."""
     counts, model = draft_counts(status.counts, status.output_tokens), status.model
     state = output.enum_name(pb.DaemonState.DESCRIPTOR, status.state)
+    if status.unloaded:
+        state = f"{state}, weights unloaded until the next request,"
     made = [
         ("state", f"{state} for {span(status.uptime.seconds)} (draftd {status.version}, {status.backend})"),
         ("model", f"{model.model} ({size(model.weight_bytes)})"),

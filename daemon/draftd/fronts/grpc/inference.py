@@ -17,7 +17,19 @@ from draftd.fronts.grpc.interceptors import Context
 from draftd.planning.planner import Wish
 from draftd.protocol import DEPTH_MODES, MODES, WORKLOADS, duration, member, number
 from draftd.service.inference import InferenceService
-from draftd.service.request import Chat, Chunk, Event, Finished, Message, Prompt, RawText, Request, Started, TokenIds
+from draftd.service.request import (
+    Chat,
+    Chunk,
+    Event,
+    Finished,
+    Loading,
+    Message,
+    Prompt,
+    RawText,
+    Request,
+    Started,
+    TokenIds,
+)
 from draftd.v1 import inference_pb2 as pb
 from draftd.v1 import inference_pb2_grpc
 
@@ -105,6 +117,8 @@ def message_of(told: Event) -> pb.GenerateResponse:
         )
     if isinstance(told, Started):
         return pb.GenerateResponse(started=_started(told))
+    if isinstance(told, Loading):
+        return pb.GenerateResponse(loading=pb.Loading(progress=told.progress))
     return pb.GenerateResponse(finished=_finished(told))
 
 
