@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from draftd.engine.cache.base import KVSegment, copied
-from draftd.engine.cache.pins import Pin
+from draftd.engine.cache.pins import MOST_PINS, Pin
 from draftd.engine.cache.prefill import Prefill
 from draftd.engine.cache.prefix_arrays import apart, loaded, stored, together
 from draftd.engine.cache.prefix_disk import PrefixDisk
@@ -26,7 +26,7 @@ from draftd.engine.cache.trie import Tokens, packed
 from draftd.engine.inbox import PinPrefix
 from draftd.engine.model_keys import ModelKey, ModelKeys
 from draftd.engine.sequence import DecodeSequence
-from draftd.errors import DraftdError, EngineFailure, NoRoom, NotNow, in_one_line
+from draftd.errors import DraftdError, EngineFailure, NoRoom, NotNow, QueueFull, in_one_line
 from draftd.models.folder import ModelFiles
 
 _log = logging.getLogger(__name__)
@@ -118,6 +118,9 @@ class PrefixJobs:
     def pin(self, command: PinPrefix) -> None:
         if self._disk is None:
             command.done.set_exception(NotNow("nothing is kept on disk"))
+            return
+        if len(self._others) > MOST_PINS:
+            command.done.set_exception(QueueFull(f"{MOST_PINS} pins wait to be computed", retry_after=1.0))
             return
         work = self._pinned(command.name, command.tokens, None)
         self._others.append(_Task(work, command.done))

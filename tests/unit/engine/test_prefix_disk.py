@@ -22,7 +22,7 @@ from draftd.engine.cache.trie import packed
 from draftd.engine.pair import LoadedModels
 from draftd.errors import InvalidRequest, NoRoom, NotNow
 from draftd.models.folder import ModelFiles, PairFiles
-from tests.rig import autoregressive, pair, request, speculative, tiny_llama
+from tests.rig import Rig, autoregressive, pair, request, speculative, tiny_llama
 from tests.unit.engine.test_states import convolutions
 from tests.waiting import until
 
@@ -95,6 +95,8 @@ def test_a_conversation_goes_on_after_a_restart_from_disk(engine, tmp_path, make
     settled(first)
     text = (*prompt, *answer, *words(2, 20))
     (expected,) = first.answer(request(text, autoregressive(), max_tokens=40))
+    pinned = words(3, 120)
+    first.worker.pin_prefix("system", pinned).result(30)
     settled(first)
     assert first.worker.close()
 
@@ -104,6 +106,11 @@ def test_a_conversation_goes_on_after_a_restart_from_disk(engine, tmp_path, make
     assert [sink.tokens for sink in sinks] == [expected] * 2
     assert all(sink.done.stats.cached_tokens >= 150 for sink in sinks)
     assert all(sink.done.stats.cached_tokens < len(text) for sink in sinks)
+    asked = request((*pinned, *words(4, 20)), speculative(3), max_tokens=40)
+    sink = second.ask(asked)
+    second.ended(sink)
+    assert sink.done.stats.cached_tokens == 120
+    assert sink.tokens == Rig(pair(make(), make())).run([asked])[0].tokens
 
 
 def test_forks_of_one_beginning_are_files_that_share_it(engine, tmp_path):
