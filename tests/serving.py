@@ -63,7 +63,7 @@ class Served:
         self.worker = EngineWorker(
             lambda progress: models(),
             observers=(self.telemetry.observer,),
-            limits=self.settings.engine.limits(),
+            limits=self.settings.engine.limits(prefix_folder=self.settings.engine.prefix_dir),
         )
         self.lines: list[str] = []
         self.orderly: bool | None = None

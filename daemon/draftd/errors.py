@@ -113,6 +113,10 @@ class NoMemory(DraftdError, status="RESOURCE_EXHAUSTED"):
     """A request needs more memory than the machine has left; the message has both figures."""
 
 
+class NoRoom(DraftdError, status="RESOURCE_EXHAUSTED"):
+    """A prefix cannot be kept: a limit is reached, or the disk takes no more; the message has the figures."""
+
+
 class NotServing(DraftdError, status="UNAVAILABLE"):
     """The daemon is loading, draining or has failed."""
 

@@ -321,6 +321,16 @@ class DraftdClient:
         request = control_pb2.ReloadDraftRequest(forget_baselines=forget)
         return self._call(self._control.ReloadDraft, request, timeout)  # type: ignore[no-any-return]
 
+    def pin_prefix(self, request: control_pb2.PinPrefixRequest, *, timeout: float = 600.0) -> control_pb2.PinnedPrefix:
+        """Has a text's beginning computed and kept on disk under a name, and waits for it."""
+        return self._call(self._control.PinPrefix, request, timeout).prefix  # type: ignore[no-any-return]
+
+    def prefixes(self) -> control_pb2.ListPrefixesResponse:
+        return self._call(self._control.ListPrefixes, control_pb2.ListPrefixesRequest())  # type: ignore[no-any-return]
+
+    def drop_prefix(self, name: str) -> None:
+        self._call(self._control.DropPrefix, control_pb2.DropPrefixRequest(name=name))
+
     def serving(self, *, timeout: float = 2.0) -> bool:
         """Whether the model is loaded and requests are taken. False also where no daemon listens."""
         with contextlib.suppress(grpc.RpcError):

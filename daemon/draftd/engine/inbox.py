@@ -55,6 +55,15 @@ class LogitGap:
 
 
 @dataclass(frozen=True, slots=True)
+class PinPrefix:
+    """Keep the keys and values of a text's beginning under a name; ends with the pin."""
+
+    name: str
+    tokens: tuple[int, ...]
+    done: Future[Any] = field(default_factory=_promise)
+
+
+@dataclass(frozen=True, slots=True)
 class Lower:
     """Bind the sequences of all requests that came before."""
 
@@ -63,7 +72,7 @@ class Lower:
     reason: str
 
 
-Command = Keep | Reload | LogitGap | Lower
+Command = Keep | Reload | LogitGap | PinPrefix | Lower
 
 
 class Arrival(NamedTuple):
@@ -213,7 +222,7 @@ class Inbox:
             self._empty()
             self._closing, self._ready = True, False
         for command in left:
-            if isinstance(command, Keep | Reload | LogitGap):
+            if isinstance(command, Keep | Reload | LogitGap | PinPrefix):
                 command.done.set_exception(error)
         return [arrival for arrival in left if isinstance(arrival, Arrival)]
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from draftd.core import DRAFT_MODEL, GRAMMAR, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, ModelInfo
+from draftd.core import DRAFT_MODEL, GRAMMAR, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName
 from draftd.engine.drafters.loaded import DraftSource, Unfit, in_folder, parameters, weight_bytes
 from draftd.engine.drafters.registry import DrafterRegistry, Needs, built_in_drafters
+from draftd.model_info import ModelInfo
 from draftd.models.blas import load_blas
 from draftd.models.check import not_served
 from draftd.models.folder import UNREADABLE, ModelFiles, ModelFolder, PairFiles, read
@@ -36,6 +37,7 @@ class LoadedModels:
     files: PairFiles = field(default_factory=PairFiles)
     registry: DrafterRegistry = field(default_factory=built_in_drafters)
     grammars: Grammars | None = None
+    target_source: DraftSource | None = None  # where the target is had from; None of one that was made in memory
 
 
 def load_models(
@@ -107,6 +109,7 @@ def load_models(
         sources=sources,
         files=PairFiles(target_files, files),
         registry=registry,
+        target_source=DraftSource(folder.called, lambda: folder.open()[0], folder.files),
         architecture=config["model_type"],
         left_out=left_out,
     )
@@ -133,6 +136,7 @@ def assemble(
     sources: Mapping[DrafterName, DraftSource] | None = None,
     files: PairFiles | None = None,
     registry: DrafterRegistry | None = None,
+    target_source: DraftSource | None = None,
     architecture: str = "",
     left_out: str = "",
 ) -> LoadedModels:
@@ -182,7 +186,9 @@ def assemble(
         thinking=tokenizer.thinking,
         left_out=left_out,
     )
-    return LoadedModels(target, draft, tokenizer, info, sources, files or PairFiles(), registry, grammars)
+    return LoadedModels(
+        target, draft, tokenizer, info, sources, files or PairFiles(), registry, grammars, target_source
+    )
 
 
 def _missing(needs: Needs, has_model: bool) -> str:

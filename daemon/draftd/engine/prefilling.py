@@ -211,7 +211,7 @@ class Prefilling:
         for sequence in list(self._waiting):
             if len(self._prompts) >= room or held_back >= _LOOKED_AT:
                 break
-            if self._is_computed_for_another(sequence):
+            if sequence.reads_prefix or self._is_computed_for_another(sequence):
                 continue
             tokens -= len(sequence.tokens)
             short = len(sequence.tokens) <= self._chunk // _CHUNKS

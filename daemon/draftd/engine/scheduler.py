@@ -100,6 +100,11 @@ class Scheduler:
         return len(self._prefilling.waiting)
 
     @property
+    def not_begun(self) -> list[DecodeSequence]:
+        """Those of which nothing has been prefilled."""
+        return self._prefilling.waiting
+
+    @property
     def clients(self) -> tuple[int, list[DecodeRequest]]:
         """Clients' requests: how many are running, and those that wait."""
         waiting = [one.request for one in self._prefilling.waiting]
@@ -130,13 +135,17 @@ class Scheduler:
         self._mark(ids)
         self._reap()
 
-    def step(self) -> None:
-        """Deadlines, then slices of prompts, then one decode step."""
+    def expire(self) -> None:
+        """Ends those whose deadlines have passed."""
         now = self._clock()
         for sequence in self._all():
             if sequence.request.deadline is not None and now >= sequence.request.deadline:
                 sequence.end(FinishReason.DEADLINE)
         self._reap()
+
+    def step(self) -> None:
+        """Deadlines, then slices of prompts, then one decode step."""
+        self.expire()
         wave = self._in_wave()
         # A draft catches up by turns with prefill: both would be two slices.
         self._caught_up = bool(self.depth.catching_up) and not (self._caught_up and self._prefilling.sequences)

@@ -131,7 +131,7 @@ class Grammars:
         return json.dumps({"grammars": [{"lark_grammar": "\n".join(reversed(rules))}, *parts]})
 
     def _literal(self, text: str) -> str:
-        """A text in Lark's notation, by the tokens that stand for it: marks are special ones in most vocabularies."""
+        """A text in Lark's notation, by its tokens: marks are special ones in most vocabularies."""
         pieces, plain = list[str](), b""
         for token in [*self._tokenizer.tokenize_str(text, parse_special=True), None]:
             special = token is None or self._tokenizer.is_special_token(token)

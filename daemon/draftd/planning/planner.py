@@ -16,13 +16,13 @@ from draftd.core import (
     DepthMode,
     DrafterName,
     FallbackLevel,
-    ModelInfo,
     ModePreference,
     WorkloadClass,
     drafter_cost_rank,
 )
 from draftd.errors import SpeculationUnavailable
 from draftd.fallback.ladder import LadderLevel, LevelInForce
+from draftd.model_info import ModelInfo
 from draftd.planning.flag_file import FlagResolution
 
 

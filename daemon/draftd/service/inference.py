@@ -42,12 +42,25 @@ from draftd.service.answer import AnswerStream, reading_of, stop_matcher
 from draftd.service.chat import ChatRenderer
 from draftd.service.formats import constraint_of
 from draftd.service.messages import message_parts, text_part
-from draftd.service.request import Chat, Chunk, Prompt, RawText, Request, Send, ServedModel, Started, checked
+from draftd.service.prefixes import beginning
+from draftd.service.request import (
+    Chat,
+    Chunk,
+    Loading,
+    Prompt,
+    RawText,
+    Request,
+    Send,
+    ServedModel,
+    Started,
+    checked,
+)
 from draftd.service.stream import Mailbox, TokenStream, stall_guard
 from draftd.service.text import Ends, tokenise
 from draftd.settings import Settings
 from draftd.telemetry.spans import InferenceSpan, InferenceStart, ToldMessage
 
+_LOADING_SECONDS = 1.0  # between two words to a client whose request waits for the weights
 _SPARE_CALLS = 256  # requests that the engine does not hold: being tokenised, or done and not yet read
 
 log = logging.getLogger(__name__)
@@ -121,6 +134,16 @@ class InferenceService:
             depth_mode=self._planner.depth_mode,
             chat_template=self._worker.tokenizer.has_chat_template,
         )
+
+    async def beginning(self, request: Request) -> tuple[int, ...]:
+        """The tokens that all texts have which begin with the request's prompt. Raises as for a request."""
+        model, tokenizer = self._ready(), self._worker.tokenizer
+        valid = checked(request, model)
+
+        async def encode(prompt: Prompt) -> tuple[int, ...]:
+            return await tokenise(prompt, tokenizer, model, self._tokenising, self._chats, valid.client)
+
+        return await beginning(valid.prompt, encode)
 
     async def generate(self, request: Request, send: Send) -> None:
         """Sends the request's events, one after the other, each when the last was taken. To cancel the request, cancel
@@ -222,6 +245,10 @@ class InferenceService:
         started, left, error = call.started, list(call.choices), None
         async with stall_guard(self._stall) as write:
             await write(send(started))
+            seconds, first = 0.0, call.choices[0].stream
+            while self._worker.unloaded and await first.quiet(seconds):
+                await write(send(Loading(self._worker.progress)))
+                seconds = _LOADING_SECONDS
             if call.request.echo and isinstance(call.request.prompt, RawText):
                 for one in left:
                     await write(send(Chunk(Emission((), ()), (), call.request.prompt.text, choice=one.index)))

@@ -10,17 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from draftd.core import (
-    DecodePlan,
-    DepthMode,
-    Emission,
-    ModelInfo,
-    ModePreference,
-    Outcome,
-    SamplingParams,
-    WorkloadClass,
-)
+from draftd.core import DecodePlan, DepthMode, Emission, ModePreference, Outcome, SamplingParams, WorkloadClass
 from draftd.errors import InvalidRequest
+from draftd.model_info import ModelInfo
 from draftd.planning.planner import Wish
 from draftd.service.messages import Chat as Chat
 from draftd.service.messages import Message as Message
@@ -114,6 +106,13 @@ class Started:
     plan: DecodePlan
 
 
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """The weights were let go for want of requests, and are read again: how far that is, for people."""
+
+    progress: str
+
+
 class TextDelta(NamedTuple):
     text: str
 
@@ -177,7 +176,7 @@ class Finished:
     warning: str = ""
 
 
-Event = Started | Chunk | Finished
+Event = Started | Loading | Chunk | Finished
 Send = Callable[[Event], Awaitable[None]]
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from draftd import __version__
-from draftd.core import ModelInfo
 from draftd.engine.observer import EngineObserver, EngineStatus
 from draftd.fallback.controller import FallbackState
 from draftd.hardware.state import HardwareView
+from draftd.model_info import ModelInfo
 from draftd.settings import TelemetrySettings
 from draftd.telemetry import catalog
 from draftd.telemetry.fallback import FallbackRecorder, FlagHook, observed_decisions

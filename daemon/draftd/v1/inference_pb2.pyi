@@ -236,14 +236,16 @@ class GenerateRequest(_message.Message):
     def __init__(self, prompt: _Optional[str] = ..., chat: _Optional[_Union[ChatInput, _Mapping]] = ..., tokens: _Optional[_Union[TokenInput, _Mapping]] = ..., max_tokens: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., stop: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[DecodeMode, str]] = ..., max_draft_tokens: _Optional[int] = ..., workload: _Optional[_Union[WorkloadClass, str]] = ..., caller: _Optional[str] = ..., depth_mode: _Optional[_Union[DepthMode, str]] = ..., drafter: _Optional[str] = ..., logprobs: _Optional[int] = ..., min_tokens: _Optional[int] = ..., ignore_eos: _Optional[bool] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., include_stop: _Optional[bool] = ..., n: _Optional[int] = ..., echo: _Optional[bool] = ..., priority: _Optional[int] = ..., response_format: _Optional[_Union[ResponseFormat, _Mapping]] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("started", "chunk", "finished")
+    __slots__ = ("started", "chunk", "finished", "loading")
     STARTED_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
+    LOADING_FIELD_NUMBER: _ClassVar[int]
     started: Started
     chunk: Chunk
     finished: Finished
-    def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
+    loading: Loading
+    def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., loading: _Optional[_Union[Loading, _Mapping]] = ...) -> None: ...
 
 class DecodePlan(_message.Message):
     __slots__ = ("mode", "max_draft_tokens", "level", "variant", "reason", "depth_mode", "drafter", "alternatives")
@@ -278,6 +280,12 @@ class Started(_message.Message):
     prompt_tokens: int
     plan: DecodePlan
     def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., draft_model: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., plan: _Optional[_Union[DecodePlan, _Mapping]] = ...) -> None: ...
+
+class Loading(_message.Message):
+    __slots__ = ("progress",)
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    progress: str
+    def __init__(self, progress: _Optional[str] = ...) -> None: ...
 
 class Chunk(_message.Message):
     __slots__ = ("text", "token_ids", "from_draft", "text_lengths", "deltas", "logprobs", "choice")

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftd.core import DepthMode, ModelInfo, ModePreference, SamplingParams
+from draftd.core import DepthMode, ModePreference, SamplingParams
 from draftd.errors import InvalidRequest
+from draftd.model_info import ModelInfo
 from draftd.planning.planner import Wish
 from draftd.service.request import Chat, Message, RawText, Request, ServedModel, TokenIds, check_length, checked
 

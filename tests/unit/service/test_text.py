@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftd.core import DepthMode, ModelInfo
+from draftd.core import DepthMode
 from draftd.errors import InvalidRequest
+from draftd.model_info import ModelInfo
 from draftd.service.chat import ChatRenderer
 from draftd.service.request import Chat, Message, Prompt, RawText, ServedModel, TokenIds
 from draftd.service.text import Ends, StopScanner, StopStrings, TextStream, tokenise

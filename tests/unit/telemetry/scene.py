@@ -19,7 +19,6 @@ from draftd.core import (
     DraftCounts,
     FallbackLevel,
     FinishReason,
-    ModelInfo,
     Outcome,
     RequestStats,
     SamplingParams,
@@ -30,6 +29,7 @@ from draftd.engine.observer import EngineStatus, PrefixStatus
 from draftd.fallback.ladder import Cause, Hold, Signal
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport, Verdict
 from draftd.hardware.state import HardwareSample, HardwareState, HardwareView, MemoryPressure, ThermalLevel
+from draftd.model_info import ModelInfo
 from draftd.settings import TelemetrySettings
 from draftd.telemetry.setup import Sources, Telemetry
 from draftd.telemetry.spans import InferenceStart

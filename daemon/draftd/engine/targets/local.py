@@ -126,10 +126,13 @@ class LocalTarget:
             self._submitted = deque(left)
 
     def reset(self) -> None:
+        self._clear()
+        self._begin()
+
+    def _clear(self) -> None:
         self._prefill.clear()
         self._caches.clear()
         self._prefix_cache.give_up(self._store)
-        self._begin()
 
     @property
     def nbytes(self) -> int:
@@ -141,6 +144,25 @@ class LocalTarget:
         """With the drafts of the next plan: how its sequences sample, with the noise that was drawn already; and the
         distributions that the drafts were drawn from, rows × k × vocabulary, None where all are deterministic."""
         self._lent = sampling, q
+
+    def unload(self) -> None:
+        """Lets go of the model and of all caches. No sequence may be open; nothing is computed before `load`."""
+        self._clear()
+        self._model = None
+
+    def load(self, model: Any) -> None:
+        """The same model anew."""
+        self._model = model
+        self._begin()
+
+    @property
+    def model(self) -> Any:
+        return self._model
+
+    @property
+    def texts(self) -> Prefill:
+        """What is being prefilled, and the store of what was; another one after a reset."""
+        return self._prefill
 
     # what calibration asks
 

@@ -25,6 +25,7 @@ from draftd.service.request import (
     Event,
     Finished,
     FormatKind,
+    Loading,
     Prompt,
     RawText,
     Request,
@@ -142,6 +143,8 @@ def message_of(told: Event) -> pb.GenerateResponse:
         )
     if isinstance(told, Started):
         return pb.GenerateResponse(started=_started(told))
+    if isinstance(told, Loading):
+        return pb.GenerateResponse(loading=pb.Loading(progress=told.progress))
     return pb.GenerateResponse(finished=_finished(told))
 
 
