@@ -63,6 +63,7 @@ class Pipeline:
     link: Link = field(default_factory=Link)
     exporting: bool = False
     exporters: list[Any] = field(default_factory=list)
+    exposition: Callable[[], bytes] = bytes  # all metrics in Prometheus's text format, where they are scraped
     instance: str = ""  # service.instance.id
     _arrived: bool | None = None
 
@@ -105,15 +106,16 @@ def _join(threads: list[threading.Thread], deadline: float) -> None:
         thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def build() -> Pipeline:
-    """Providers for the signals that the environment wants exported, and no-op ones for the rest.
+def build(*, scraped: bool = False) -> Pipeline:
+    """Providers for the signals that the environment wants exported, and no-op ones for the rest. `scraped`: metrics
+    are kept to be read as Prometheus's text, whatever the environment wants.
 
     Queue lengths, batch sizes, intervals, samplers, limits, endpoints, headers, compression and certificates are read
     by the SDK's own classes. Raises ValueError for an exporter, a protocol or a propagator that is not installed.
     """
     pipeline = Pipeline(propagator=propagator())
     wanted = {signal: wanted_exporters(signal) for signal in SIGNALS}
-    if not any(wanted.values()):
+    if not any(wanted.values()) and not scraped:
         return pipeline
     pipeline.exporting = True
     pipeline.link.install()
@@ -121,22 +123,25 @@ def build() -> Pipeline:
     try:
         resource = _resource()
         pipeline.instance = str(resource.attributes["service.instance.id"])
-        _fill(pipeline, wanted, resource)
+        _fill(pipeline, wanted, resource, scraped)
     except Exception:
         pipeline.shutdown(0.0)
         raise
     return pipeline
 
 
-def _fill(pipeline: Pipeline, wanted: Mapping[str, Sequence[str]], resource: Resource) -> None:
+def _fill(pipeline: Pipeline, wanted: Mapping[str, Sequence[str]], resource: Resource, scraped: bool) -> None:
     def exporters(signal: str) -> list[Any]:
         made = [_exporter(signal, name, pipeline.meters) for name in wanted[signal]]
         pipeline.exporters += made
         return [one if isinstance(one, MetricReader) else Watched(one, signal, pipeline.link) for one in made]
 
     # Metrics first: the other signals' queues and exporters are counted on them.
-    if metrics := exporters("metrics"):
+    metrics = exporters("metrics")
+    if metrics or scraped:
         readers = [one if isinstance(one, MetricReader) else _LastingReader(one) for one in metrics]
+        if scraped:
+            readers.append(_scraped_reader(pipeline))
         views = [View(instrument_name=name, aggregation=DropAggregation()) for name in _DROPPED]
         pipeline.meters = sdk_metrics.MeterProvider(readers, resource, shutdown_on_exit=False, views=views)
         for one in metrics:
@@ -150,6 +155,17 @@ def _fill(pipeline: Pipeline, wanted: Mapping[str, Sequence[str]], resource: Res
         pipeline.loggers = loggers = sdk_logs.LoggerProvider(resource=resource, shutdown_on_exit=False)
         for records in logs:
             loggers.add_log_record_processor(BatchLogRecordProcessor(records, meter_provider=pipeline.meters))
+
+
+def _scraped_reader(pipeline: Pipeline) -> MetricReader:
+    """Has the pipeline's `exposition` read what it collects. It names metrics as the collector does."""
+    # A second to import, which a daemon without HTTP does without.
+    from opentelemetry.exporter.prometheus import PrometheusMetricReader
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    registry = CollectorRegistry()  # its own: the global one counts this process besides
+    pipeline.exposition = lambda: generate_latest(registry)
+    return PrometheusMetricReader(scope_info_enabled=False, registry=registry)
 
 
 class _LastingReader(PeriodicExportingMetricReader):
