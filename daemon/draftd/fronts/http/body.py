@@ -20,7 +20,7 @@ from draftd.fronts.http.errors import Timeout, TooLarge, WrongMedia
 from draftd.planning.planner import Wish
 from draftd.service.request import FormatKind, ResponseFormat
 
-_BODY_SECONDS = 30.0  # for all of it
+BODY_SECONDS = 30.0  # for all of it
 
 T = TypeVar("T")
 B = TypeVar("B", bound="Body")
@@ -253,7 +253,7 @@ def checked_part(kind: type[B], part: Mapping[str, Any]) -> B:
         raise InvalidRequest(*wrong_field(error)) from None
 
 
-async def read_body(request: web.BaseRequest, most: int, seconds: float = _BODY_SECONDS) -> bytes:
+async def read_body(request: web.BaseRequest, most: int, seconds: float) -> bytes:
     """All of it. Raises HttpError where it is too large, too slow, or by its headers no JSON."""
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise WrongMedia("Content-Encoding: allowed: none; the body as it is")

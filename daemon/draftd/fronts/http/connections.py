@@ -15,7 +15,7 @@ from draftd.settings import ServerSettings
 
 log = logging.getLogger(__name__)
 
-_REQUEST_SECONDS = 20.0  # until the headers of a connection's first request are there
+REQUEST_SECONDS = 20.0  # until the headers of a connection's first request are there
 _IDLE_SECONDS = 75.0  # between two of its requests
 
 
@@ -62,7 +62,7 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        told = "no HTTP/1.1 that this server reads: a line of 8 KB, 100 headers of 16 KB each, and a Host"
+        told = "no HTTP/1.1 that this server reads: a line of at most 8 KB, 100 headers of at most 16 KB each"
         error = {"message": told, "type": "invalid_request_error", "param": None, "code": None}
         response = web.json_response({"error": error}, status=400, headers={"Server": "draftd"})
         response.force_close()
@@ -79,7 +79,7 @@ class Connection(web.RequestHandler):
 class Connections:
     """`most` at a time: one more takes the place of the one that has been idle for longest, if any is."""
 
-    def __init__(self, most: int, request_seconds: float = _REQUEST_SECONDS) -> None:
+    def __init__(self, most: int, request_seconds: float) -> None:
         self._most, self.request_seconds = most, request_seconds
         self._open: dict[Connection, None] = {}  # the oldest first
 

@@ -14,7 +14,7 @@ from pydantic_core import to_json
 from draftd.errors import ClientStalled, DraftdError
 from draftd.fronts.http.answer import TokenBytes
 from draftd.fronts.http.errors import Names, internal
-from draftd.fronts.http.stream import KEEP_ALIVE_SECONDS, EventStream
+from draftd.fronts.http.stream import EventStream
 from draftd.service.inference import InferenceService
 from draftd.service.request import Event, Request, Send
 
@@ -70,9 +70,7 @@ class Scope:
     token_bytes: TokenBytes
 
 
-async def answer(
-    asked: Asked, call: Call, scope: Scope, keep_alive_seconds: float = KEEP_ALIVE_SECONDS
-) -> web.StreamResponse:
+async def answer(asked: Asked, call: Call, scope: Scope, keep_alive_seconds: float) -> web.StreamResponse:
     """Raises DraftdError where nothing was sent yet; what goes wrong later the stream says."""
     reply, service = asked.reply, scope.service
     if not asked.stream:
@@ -93,16 +91,14 @@ async def answer(
         await stream.end(reply.last)
     except ClientStalled as error:
         stream.abort()
-        raise Told(error) from None
+        raise Told(error, stream.response) from None
     except ConnectionError:
         raise
     except Exception as error:
         if not stream.begun:
             raise
         await stream.end(reply.failed(error if isinstance(error, DraftdError) else internal(error)))
-        if not isinstance(error, DraftdError):
-            raise Told(error) from error
-        raise Told(error) from None
+        raise Told(error, stream.response) from error
     finally:
         await stream.close()
     return stream.response
@@ -111,9 +107,9 @@ async def answer(
 class Told(Exception):
     """What went wrong was said on the stream, which has ended. `error`: for the log and the telemetry."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: Exception, response: web.StreamResponse) -> None:
         super().__init__(str(error))
-        self.error = error
+        self.error, self.response = error, response
 
 
 async def _ask(service: InferenceService, asked: Asked, take: Callable[[Event, int], Awaitable[None]]) -> None:

@@ -17,11 +17,12 @@ from aiohttp import web
 
 from draftd.errors import DraftdError, Forbidden, NotFound, NotOffered, Unauthenticated
 from draftd.fronts.http import chat, completions, messages, models, responses
-from draftd.fronts.http.body import read_body
-from draftd.fronts.http.connections import Connection, Connections, listening, tls
+from draftd.fronts.http.body import BODY_SECONDS, read_body
+from draftd.fronts.http.connections import REQUEST_SECONDS, Connection, Connections, listening, tls
 from draftd.fronts.http.errors import WrongMethod, anthropic_error, internal, openai_error
 from draftd.fronts.http.exchange import Asked, Call, Scope, Told, answer, json_response
 from draftd.fronts.http.store import ResponseStore
+from draftd.fronts.http.stream import KEEP_ALIVE_SECONDS
 from draftd.service.inference import InferenceService
 from draftd.settings import ServerSettings
 from draftd.telemetry.http import HttpTelemetry
@@ -45,8 +46,18 @@ _CORS = {
 class HttpServer:
     """Listens from `start` on. Made and used on the service's event loop."""
 
-    def __init__(self, settings: ServerSettings, service: InferenceService, telemetry: HttpTelemetry) -> None:
-        """Raises ConfigError where it cannot listen."""
+    def __init__(
+        self,
+        settings: ServerSettings,
+        service: InferenceService,
+        telemetry: HttpTelemetry,
+        *,
+        keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
+        body_seconds: float = BODY_SECONDS,
+        request_seconds: float = REQUEST_SECONDS,
+    ) -> None:
+        """Raises ConfigError where it cannot listen. `keep_alive_seconds`: how long a stream may say nothing;
+        `body_seconds`: how long a body may take; `request_seconds`: the headers of a connection's first request."""
         self._settings, self._service, self._telemetry = settings, service, telemetry
         self._token = None if settings.token is None else settings.token.get_secret_value().encode()
         self._since = time.time()
@@ -69,7 +80,8 @@ class HttpServer:
             "/v1/embeddings": {"POST": self._not_offered},
         }
         self._handlers = web.Server(self._handle, handler_cancellation=True)
-        self._connections = Connections(settings.http_connections)
+        self._connections = Connections(settings.http_connections, request_seconds)
+        self._keep_alive, self._body_seconds = keep_alive_seconds, body_seconds
         self._listener: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -83,6 +95,7 @@ class HttpServer:
             self._socket.close()
             return
         self._listener.close()
+        self._handlers.pre_shutdown()  # those that are idle
         await self._handlers.shutdown(grace)
 
     # What every request passes through.
@@ -104,7 +117,9 @@ class HttpServer:
             return await self._written(response, request)
         except Told as told:  # the status was sent long before
             status, error = 200, told.error
-            raise ConnectionResetError from None
+            if not isinstance(error, DraftdError):
+                log.error("%s %s failed", request.method, route, exc_info=error)
+            return told.response
         except (ConnectionError, asyncio.CancelledError) as gone:
             error = gone
             raise
@@ -138,7 +153,7 @@ class HttpServer:
         if endpoint is None:
             raise WrongMethod(request.method, ", ".join(methods))
         if request.method == "POST":
-            call = replace(call, body=await read_body(request, self._settings.max_message_bytes))
+            call = replace(call, body=await read_body(request, self._settings.max_message_bytes, self._body_seconds))
         return await endpoint(call)
 
     async def _written(self, response: web.StreamResponse, request: web.BaseRequest) -> web.StreamResponse:
@@ -203,7 +218,7 @@ class HttpServer:
     # The paths.
 
     async def _ask(self, asking: Asking, call: Call) -> web.StreamResponse:
-        return await answer(asking(call, self._scope), call, self._scope)
+        return await answer(asking(call, self._scope), call, self._scope, self._keep_alive)
 
     async def _models(self, call: Call) -> web.StreamResponse:
         model, aliases = self._service.model(), self._settings.http_aliases

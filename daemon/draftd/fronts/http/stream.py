@@ -39,8 +39,8 @@ class EventStream:
         self,
         request: web.BaseRequest,
         headers: Mapping[str, str],
-        keep_alive: bytes = COMMENT,
-        seconds: float = KEEP_ALIVE_SECONDS,
+        keep_alive: bytes,
+        seconds: float,
     ) -> None:
         self._request, self._keep_alive, self._seconds = request, keep_alive, seconds
         self.response = web.StreamResponse(headers={**_HEADERS, **headers})
