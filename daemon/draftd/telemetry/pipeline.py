@@ -34,6 +34,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import NoOpTracerProvider, TracerProvider
 
 from draftd import __version__
+from draftd.telemetry import prometheus
 from draftd.telemetry.link import Link, Watched
 from draftd.threads import run_again
 
@@ -141,7 +142,8 @@ def _fill(pipeline: Pipeline, wanted: Mapping[str, Sequence[str]], resource: Res
     if metrics or scraped:
         readers = [one if isinstance(one, MetricReader) else _LastingReader(one) for one in metrics]
         if scraped:
-            readers.append(_scraped_reader(pipeline))
+            reader, pipeline.exposition = prometheus.scraped()
+            readers.append(reader)
         views = [View(instrument_name=name, aggregation=DropAggregation()) for name in _DROPPED]
         pipeline.meters = sdk_metrics.MeterProvider(readers, resource, shutdown_on_exit=False, views=views)
         for one in metrics:
@@ -155,17 +157,6 @@ def _fill(pipeline: Pipeline, wanted: Mapping[str, Sequence[str]], resource: Res
         pipeline.loggers = loggers = sdk_logs.LoggerProvider(resource=resource, shutdown_on_exit=False)
         for records in logs:
             loggers.add_log_record_processor(BatchLogRecordProcessor(records, meter_provider=pipeline.meters))
-
-
-def _scraped_reader(pipeline: Pipeline) -> MetricReader:
-    """Has the pipeline's `exposition` read what it collects. It names metrics as the collector does."""
-    # A second to import, which a daemon without HTTP does without.
-    from opentelemetry.exporter.prometheus import PrometheusMetricReader
-    from prometheus_client import CollectorRegistry, generate_latest
-
-    registry = CollectorRegistry()  # its own: the global one counts this process besides
-    pipeline.exposition = lambda: generate_latest(registry)
-    return PrometheusMetricReader(scope_info_enabled=False, registry=registry)
 
 
 class _LastingReader(PeriodicExportingMetricReader):
