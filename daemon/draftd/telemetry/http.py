@@ -29,7 +29,7 @@ class HttpTelemetry:
         self._on, self._propagator, self.exposition = on, propagator, exposition
 
     def begin(self, method: str, route: str | None, headers: Mapping[str, str], scheme: str) -> HttpCall:
-        """`route` is None where the path is nobody's. The task that calls works for this call from here on."""
+        """`route` is None where there is no such path. The task that calls works for this call from here on."""
         if self._on.exporting and route not in _UNTRACED:
             with self._on.guard.part("http"):
                 parent = self._propagator.extract({key.lower(): value for key, value in headers.items()}, Context())

@@ -18,7 +18,7 @@ def scraped() -> tuple[MetricReader, Callable[[], bytes]]:
 
     registry = CollectorRegistry()  # its own: the global one counts this process besides
     reader = PrometheusMetricReader(scope_info_enabled=False, registry=registry)
-    return reader, lambda: generate_latest(_Renamed(registry))  # type: ignore[arg-type]  # only `collect` is called
+    return reader, lambda: generate_latest(_Renamed(registry))  # it only calls `collect`
 
 
 class _Renamed:
