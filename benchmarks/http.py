@@ -138,9 +138,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         environ = clean_environ(str(Path(folder) / "flags.json"))
         environ = {key: value for key, value in environ.items() if not key.startswith("OTEL_")}
-        listening = ("--host", "127.0.0.1", "--port", "0", "--http-port", str(port))
+        listening = ["--host", "127.0.0.1", "--port", "0", "--http-port", str(port)]
         # What one front asked would be kept for the other.
-        listening += ("--set", "engine.prefix_cache_bytes=0")
+        listening += ["--set", "engine.prefix_cache_bytes=0"]
         command = serve_command("--model", args.model, "--draft-model", args.draft_model, *listening)
         found: dict[str, Interval] = {}
         with serving(command, environ, timeout=_SECONDS) as child, DraftdClient(child.address) as client:

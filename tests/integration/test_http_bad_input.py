@@ -167,7 +167,7 @@ def test_a_client_that_does_not_read_loses_its_connection(tmp_path: Path, stream
         assert served.daemon._http is not None
         connections = served.daemon._http._connections
         until(lambda: len(served.telemetry.heard) == 1 and len(connections) == 0, 30)
-        assert served.worker.status().active == 0
+        until(lambda: served.worker.status().active == 0)
         reason = FinishReason.CANCELLED if stream else FinishReason.LENGTH
         assert [o.reason for o in served.telemetry.heard[0].outcomes] == [reason]
     assert served.orderly

@@ -36,7 +36,7 @@ def command(
     flag_file: Annotated[Path | None, typer.Option("--flag-file", help="The feature flag's file.")] = None,
     log_level: Annotated[str | None, typer.Option("--log-level", help="debug, info, warning, error.")] = None,
 ) -> None:
-    """Serve a model until SIGTERM or Ctrl-C: over gRPC, and with --http-port over HTTP as OpenAI does.
+    """Serve a model over gRPC until SIGTERM or Ctrl-C; with --http-port also over HTTP, as OpenAI does.
 
     Telemetry goes where OTEL_* variables say.
 

@@ -196,7 +196,7 @@ def tool_choice(given: object) -> ToolMode | str:
         return ToolMode.AUTO
     if isinstance(given, str) and given in tuple(ToolMode):
         return ToolMode(given)
-    if isinstance(given, dict) and given.get("type") == "function":
+    if isinstance(given, dict) and given.get("type") in ("function", "custom"):
         function = given.get("function")
         name = function.get("name") if isinstance(function, dict) else given.get("name")
         if isinstance(name, str) and name:

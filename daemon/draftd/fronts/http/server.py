@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
-from draftd.errors import DraftdError, Forbidden, NotFound, NotOffered, Unauthenticated
+from draftd.errors import DraftdError, Forbidden, NotFound, NotOffered, NotServing, Unauthenticated
 from draftd.fronts.http import chat, completions, messages, models, responses
 from draftd.fronts.http.body import BODY_SECONDS, read_body
 from draftd.fronts.http.connections import REQUEST_SECONDS, Connection, Connections, listening, tls
@@ -23,6 +23,7 @@ from draftd.fronts.http.errors import WrongMethod, anthropic_error, internal, op
 from draftd.fronts.http.exchange import Asked, Call, Scope, Told, answer, json_response
 from draftd.fronts.http.store import ResponseStore
 from draftd.fronts.http.stream import KEEP_ALIVE_SECONDS
+from draftd.hardware.descriptors import most_connections
 from draftd.service.inference import InferenceService
 from draftd.settings import ServerSettings
 from draftd.telemetry.http import HttpTelemetry
@@ -80,7 +81,7 @@ class HttpServer:
             "/v1/embeddings": {"POST": self._not_offered},
         }
         self._handlers = web.Server(self._handle, handler_cancellation=True)
-        self._connections = Connections(settings.http_connections, request_seconds)
+        self._connections = Connections(min(settings.http_connections, most_connections()), request_seconds)
         self._keep_alive, self._body_seconds = keep_alive_seconds, body_seconds
         self._listener: asyncio.Server | None = None
 
@@ -213,7 +214,11 @@ class HttpServer:
         return path
 
     def _served(self, asked: str | None) -> str:
-        return models.served(self._service.model(), self._settings.http_aliases, asked)
+        try:
+            model = self._service.model()
+        except NotServing:  # which the service says itself, and counts
+            return asked or ""
+        return models.served(model, self._settings.http_aliases, asked)
 
     # The paths.
 
