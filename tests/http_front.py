@@ -175,6 +175,7 @@ async def fronted(
         request_seconds=request_seconds,
     )
     await server.start()
+    server.serving()
     try:
         yield Fronted(service, server)
     finally:

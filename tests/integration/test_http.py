@@ -113,15 +113,14 @@ def over_http(client: OpenAI, asked: dict[str, Any], body: dict[str, Any], *, st
 
 
 def test_every_question_has_one_answer(served: Served, client: OpenAI) -> None:
-    for asked, body in QUESTIONS:
+    for i, (asked, body) in enumerate(QUESTIONS):
         grpc = over_grpc(served, asked)
         assert grpc.finished is not None
-        for stream in (False, True):
-            text, reason, usage = over_http(client, asked, body, stream=stream)
-            assert text == grpc.text, asked
-            assert reason == ("stop" if grpc.finished.reason == 1 else "length")
-            assert usage.prompt_tokens == grpc.finished.usage.input_tokens
-            assert usage.completion_tokens == grpc.finished.usage.output_tokens
+        text, reason, usage = over_http(client, asked, body, stream=i % 2 == 1)
+        assert text == grpc.text, asked
+        assert reason == ("stop" if grpc.finished.reason == 1 else "length")
+        assert usage.prompt_tokens == grpc.finished.usage.input_tokens
+        assert usage.completion_tokens == grpc.finished.usage.output_tokens
     for asked, body, field, called in REFUSED:
         with pytest.raises(CallError) as over_one:
             over_grpc(served, asked)

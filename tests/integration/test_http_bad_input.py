@@ -162,7 +162,7 @@ def test_a_client_that_does_not_read_loses_its_connection(tmp_path: Path, stream
     with serving(tmp_path, wordy, server=options) as served, socket.socket() as deaf:
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         deaf.connect(("127.0.0.1", served.daemon.http_port))
-        body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2000, "stream": stream}
+        body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1500, "stream": stream}
         deaf.sendall(request(json.dumps(body).encode()))
         assert served.daemon._http is not None
         connections = served.daemon._http._connections

@@ -198,6 +198,8 @@ class Daemon:
                 if not self._ready.is_set():
                     self.service.prepare()
                     await server.serving()
+                    if self._http is not None:
+                        self._http.serving()
                     self._ready.set()
                     self._announce(
                         f"speculation: {self._worker.info.speculation(self._parts.planner.max_draft_tokens)}"

@@ -45,7 +45,7 @@ _CORS = {
 
 
 class HttpServer:
-    """Listens from `start` on. Made and used on the service's event loop."""
+    """Listens from `start` on. Health is 503 until `serving` is called. Made and used on the service's event loop."""
 
     def __init__(
         self,
@@ -84,11 +84,16 @@ class HttpServer:
         self._connections = Connections(min(settings.http_connections, most_connections()), request_seconds)
         self._keep_alive, self._body_seconds = keep_alive_seconds, body_seconds
         self._listener: asyncio.Server | None = None
+        self._ready = False
 
     async def start(self) -> None:
         self._listener = await asyncio.get_running_loop().create_server(
             lambda: Connection(self._connections, self._handlers), sock=self._socket, ssl=self._tls
         )
+
+    def serving(self) -> None:
+        """Health says from here on that requests are taken, until the service drains."""
+        self._ready = True
 
     async def stop(self, grace: float) -> None:
         """Takes no more connections. Requests that go on for longer than `grace` seconds are cancelled."""
@@ -252,11 +257,7 @@ class HttpServer:
             raise names.renamed(error) from None
 
     async def _health(self, call: Call) -> web.StreamResponse:
-        try:
-            state = "draining" if self._service.draining else "ok"
-            self._service.model()
-        except DraftdError:
-            state = "loading"
+        state = "draining" if self._service.draining else "ok" if self._ready else "loading"
         return json_response({"status": state}, call.headers, 200 if state == "ok" else 503)
 
     async def _metrics(self, call: Call) -> web.StreamResponse:
