@@ -121,7 +121,7 @@ class ScriptedService:
 
     async def _say(self, answer: Says, send: Send, *, first: bool) -> None:
         if first:
-            await send(Started("r", INFO, 10, PLAN))
+            await send(Started(f"r{len(self.requests)}", INFO, 10, PLAN))
         await asyncio.sleep(answer.pause)
         chunks = answer.chunks()
         for chunk in chunks:

@@ -118,6 +118,17 @@ async def eventually(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
+async def test_a_server_that_stops_at_once_waits_for_no_request(session: aiohttp.ClientSession) -> None:
+    async with fronted(Says(said("never"), pause=60)) as front:
+        asking = asyncio.create_task(post_and_read(session, front, CHAT))
+        await eventually(lambda: front.service.requests)
+        async with asyncio.timeout(5):
+            await front.server.stop(0)
+        assert front.service.cancelled == 1
+        with pytest.raises(aiohttp.ClientError):
+            await asking
+
+
 async def exchange(front: Fronted, sent: Sequence[bytes], *, half: bool = False) -> bytes:
     """What a client without a library gets for its bytes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", front.server.port)

@@ -138,7 +138,7 @@ def asked(call: Call, scope: Scope) -> Asked:
     }
     names = Names(table, [f"messages[{i}]" for i in range(len(given.messages))])
     made = ChatStream if given.stream else ChatWhole
-    head = {"id": f"chatcmpl-{call.id}", "created": int(time.time()), "model": model}
+    head = {"id": "", "created": int(time.time()), "model": model}
     counted = given.stream_options is not None and bool(given.stream_options.include_usage)
     reply = made(head, scope.token_bytes, counted=counted, measured=bool(given.include_metrics))
     return Asked((request,), reply, bool(given.stream), names)
@@ -231,11 +231,12 @@ class ChatWhole:
     last = keep_alive = b""
 
     def __init__(self, head: Mapping[str, Any], token_bytes: TokenBytes, *, counted: bool, measured: bool) -> None:
-        self._head, self._token_bytes, self._measured = head, token_bytes, measured
+        self._head, self._token_bytes, self._measured = dict(head), token_bytes, measured
         self._choices: dict[int, Collected] = {}
 
     def take(self, told: Event, prompt: int) -> bytes:
         if isinstance(told, Started):
+            self._head["id"] = f"chatcmpl-{told.request_id}"
             return b""
         choice = self._choices.setdefault(told.choice, Collected())
         if isinstance(told, Finished):
@@ -300,7 +301,8 @@ class ChatStream:
 
     def take(self, told: Event, prompt: int) -> bytes:
         if isinstance(told, Started):
-            return self._said(0, {}) if not self._begun else b""
+            self._head["id"] = f"chatcmpl-{told.request_id}"
+            return self._said(0, {})
         if isinstance(told, Finished):
             return self._ended(told)
         return self._chunk(told)

@@ -55,7 +55,7 @@ def asked(call: Call, scope: Scope) -> Asked:
     requests = [Request(prompt=one, **shared) for one in prompts(given.prompt)]
     table = {**fields.FIELDS, **fields.caller_field(given), "tokens.ids": "prompt"}
     counted = given.stream_options is not None and bool(given.stream_options.include_usage)
-    head = {"id": f"cmpl-{call.id}", "created": int(time.time()), "model": model}
+    head = {"id": "", "created": int(time.time()), "model": model}
     reply = Completion(
         head,
         scope.token_bytes,
@@ -126,6 +126,7 @@ class Completion:
 
     def take(self, told: Event, prompt: int) -> bytes:
         if isinstance(told, Started):
+            self._head["id"] = self._head["id"] or f"cmpl-{told.request_id}"
             return b""
         index = prompt * self._per_prompt + told.choice
         choice = self._choices.setdefault(index, _Choice())

@@ -63,7 +63,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What endpoints work with. `model`: the name by which it is served; raises NotFound for another than its own."""
+    """What endpoints work with. `served`: the model's own name, for the one that a client asks for; raises NotFound for
+    another's."""
 
     service: InferenceService
     served: Callable[[str | None], str]

@@ -38,10 +38,10 @@ class MessageReply:
 
     last, keep_alive = b"", event("ping", {"type": "ping"})
 
-    def __init__(self, name: str, model: str, *, measured: bool) -> None:
+    def __init__(self, model: str, *, measured: bool) -> None:
         self._measured = measured
         self._message: dict[str, Any] = {
-            "id": name,
+            "id": "",
             "type": "message",
             "role": "assistant",
             "model": model,
@@ -66,6 +66,7 @@ class MessageReply:
         return event("error", anthropic_error(error))
 
     def _begun(self, told: Started) -> Iterator[_Event]:
+        self._message["id"] = f"msg_{told.request_id}"
         self._message["usage"] = {
             "input_tokens": told.prompt_tokens,
             "cache_creation_input_tokens": 0,

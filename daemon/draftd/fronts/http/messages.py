@@ -101,7 +101,7 @@ def asked(call: Call, scope: Scope) -> Asked:
     given = parsed(MessageBody, call.body)
     model = scope.served(given.model)
     request, names = _request(given, call.client)
-    reply = MessageReply(f"msg_{call.id}", model, measured=bool(given.include_metrics))
+    reply = MessageReply(model, measured=bool(given.include_metrics))
     return Asked((request,), reply, bool(given.stream), names)
 
 

@@ -81,7 +81,7 @@ class ResponseReply:
     def take(self, told: Event, prompt: int) -> bytes:
         if isinstance(told, Chunk):
             return self._said(self._chunk(told))
-        return self._said(self._begun() if isinstance(told, Started) else self._ended(told))
+        return self._said(self._begun(told) if isinstance(told, Started) else self._ended(told))
 
     def whole(self) -> Mapping[str, Any]:
         return self._response
@@ -98,7 +98,8 @@ class ResponseReply:
             self._number += 1
         return b"".join(said)
 
-    def _begun(self) -> Iterator[_Event]:
+    def _begun(self, told: Started) -> Iterator[_Event]:
+        self._response["id"] = f"resp_{told.request_id}"
         yield "response.created", {"response": self._response}
         yield "response.in_progress", {"response": self._response}
 

@@ -124,7 +124,7 @@ def asked(call: Call, scope: Scope, store: ResponseStore) -> Asked:
     names = Names(table, [*("instructions" for _ in head), *talk.places])
     keep = given.store is not False
     reply = ResponseReply(
-        _described(given, model, f"resp_{call.id}"),
+        _described(given, model),
         scope.token_bytes,
         offered,
         measured=bool(given.include_metrics),
@@ -134,13 +134,13 @@ def asked(call: Call, scope: Scope, store: ResponseStore) -> Asked:
     return Asked((request,), reply, bool(given.stream), names)
 
 
-def _described(given: ResponseBody, model: str, name: str) -> dict[str, Any]:
+def _described(given: ResponseBody, model: str) -> dict[str, Any]:
     """What an answer repeats of its question."""
     text = {"type": "text"}
     if given.text is not None and given.text.format is not None:
         text = given.text.format.model_dump(by_alias=True, exclude_none=True)
     return {
-        "id": name,
+        "id": "",
         "object": "response",
         "created_at": int(time.time()),
         "status": "in_progress",

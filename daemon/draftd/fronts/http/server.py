@@ -37,6 +37,7 @@ _MODELS, _RESPONSES = "/v1/models", "/v1/responses"
 _ANTHROPIC = "/v1/messages"
 _OPEN = ("/health",)  # load balancers ask without credentials
 _CLOSED_REQUEST = 499  # nginx's word: the client went before it was answered
+_LEAST_GRACE = 0.05  # seconds: nought would wait for ever
 _CORS = {
     "Access-Control-Allow-Methods": "GET, POST",
     "Access-Control-Allow-Headers": "*, Authorization",
@@ -102,7 +103,7 @@ class HttpServer:
             return
         self._listener.close()
         self._handlers.pre_shutdown()  # those that are idle
-        await self._handlers.shutdown(grace)
+        await self._handlers.shutdown(max(grace, _LEAST_GRACE))
 
     # What every request passes through.
 
