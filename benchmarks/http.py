@@ -82,13 +82,15 @@ class Front:
             connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=_SECONDS)
             self.connections[stream] = connection
         connection.request("POST", "/v1/completions", json.dumps(asked), {"Content-Type": "application/json"})
-        text, tokens = "", 0
+        text, tokens, held = "", 0, b""
         with connection.getresponse() as response:
-            for line in response:
-                if line.startswith(b"data: {"):
-                    told = json.loads(line[6:])
-                    text += "".join(choice["text"] for choice in told["choices"])
-                    tokens = told["usage"]["completion_tokens"] if told["usage"] else tokens
+            while part := response.read1(65536):
+                *events, held = (held + part).split(b"\n\n")
+                for event in events:
+                    if event.startswith(b"data: {"):
+                        told = json.loads(event[6:])
+                        text += "".join(choice["text"] for choice in told["choices"])
+                        tokens = told["usage"]["completion_tokens"] if told["usage"] else tokens
         return Said(text, tokens)
 
 
