@@ -6,7 +6,7 @@ SETUP := scripts/setup.sh scripts/common.sh pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo serve test faults models check lint types imports words proto-check docs-check collector-check components collector stack proto \
-	docs accept bench bench-harness bench-layers bench-peers simulate train constraints clean
+	docs accept bench bench-harness bench-http bench-layers bench-peers simulate train constraints clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -82,6 +82,9 @@ bench: $(RUN) ## measure against mlx-lm, paired (about ten minutes)
 
 bench-harness: $(RUN) ## does the acceptance harness measure what a bare client does? (about ten minutes)
 	@$(BIN)/python -m benchmarks.harness $(ARGS)
+
+bench-http: $(RUN) ## what does HTTP cost beside gRPC? (about five minutes)
+	@$(BIN)/python -m benchmarks.http $(ARGS)
 
 bench-layers: $(RUN) ## does speculation pay beside states and windows? (about ten minutes)
 	@$(BIN)/python -m benchmarks.layers $(ARGS)

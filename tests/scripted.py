@@ -103,6 +103,9 @@ class ByteTokenizer:
     def decode(self, tokens: Sequence[int]) -> str:
         return bytes(token % 256 for token in tokens if token not in self.eos_ids).decode(errors="replace")
 
+    def token_bytes(self, token: int) -> bytes:
+        return bytes([token % 256])
+
     def detokenizer(self) -> Detokenizer:
         return _ByteDetokenizer()
 

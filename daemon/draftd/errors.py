@@ -15,9 +15,12 @@ _HTTP = {
     "INVALID_ARGUMENT": 400,
     "FAILED_PRECONDITION": 400,
     "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "NOT_FOUND": 404,
     "ABORTED": 409,
     "RESOURCE_EXHAUSTED": 429,
     "INTERNAL": 500,
+    "UNIMPLEMENTED": 501,
     "UNAVAILABLE": 503,
     "DEADLINE_EXCEEDED": 504,
 }
@@ -123,6 +126,18 @@ class NotServing(DraftdError, status="UNAVAILABLE"):
 
 class Unauthenticated(DraftdError, status="UNAUTHENTICATED"):
     """The bearer token is missing or wrong."""
+
+
+class Forbidden(DraftdError, status="PERMISSION_DENIED"):
+    """Who asks may not: a page of an origin that is not listed."""
+
+
+class NotFound(DraftdError, status="NOT_FOUND"):
+    """There is nothing of that name: no such path, model or stored answer."""
+
+
+class NotOffered(DraftdError, status="UNIMPLEMENTED"):
+    """Known, and nothing that this daemon does."""
 
 
 class DeadlineExceeded(DraftdError, status="DEADLINE_EXCEEDED"):

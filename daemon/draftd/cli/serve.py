@@ -81,7 +81,7 @@ def run_daemon(
         hardware=hardware,
         address=lambda: None if parts.daemon is None else parts.daemon.listens_on,
     )
-    telemetry = Telemetry.start(settings.telemetry, sources)
+    telemetry = Telemetry.start(settings.telemetry, sources, scraped=settings.server.http_port is not None)
     worker = EngineWorker(
         load or models_of(settings.model, drafters),
         observers=(telemetry.observer, requests),

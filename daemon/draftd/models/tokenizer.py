@@ -79,6 +79,17 @@ class Tokenizer:
         """A whole text at once, without what ends it."""
         return str(self._wrapper.decode([token for token in tokens if token not in self.eos_ids]))
 
+    def token_bytes(self, token: int) -> bytes:
+        """What one token is written as, by itself."""
+        return self._written(token)
+
+    @cached_property
+    def _written(self) -> Callable[[int], bytes]:
+        found = self.detokenizer()
+        if isinstance(found, _Windowed):
+            return lambda token: str(self._wrapper.decode([token])).encode()
+        return found.bytes_of
+
     def detokenizer(self) -> Detokenizer:
         from draftd.models.mlx_lm import BPEStreamingDetokenizer, SPMStreamingDetokenizer
 
@@ -146,12 +157,12 @@ class Detokenizer:
     def __init__(self, bytes_of: Callable[[int], bytes], *, strip: bool = False) -> None:
         """For tokenizers whose every token is some bytes. `strip`: a space that the text begins with is no
         part of it."""
-        self._bytes_of, self._strip = bytes_of, strip
+        self.bytes_of, self._strip = bytes_of, strip
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, token: int) -> str:
         """The text that became certain with this token; empty while a character is unfinished."""
-        return self._stripped(self._decoder.decode(self._bytes_of(token)))
+        return self._stripped(self._decoder.decode(self.bytes_of(token)))
 
     def finish(self) -> str:
         """What remains; an unfinished character becomes U+FFFD."""

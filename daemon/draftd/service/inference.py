@@ -145,6 +145,16 @@ class InferenceService:
 
         return await beginning(valid.prompt, encode)
 
+    async def count(self, request: Request) -> int:
+        """Tokens of its prompt. Raises DraftdError where the request would be refused."""
+        model = self._ready()
+        prompt, client = checked(request, model).prompt, request.client
+        return len(await tokenise(prompt, self._worker.tokenizer, model, self._tokenising, self._chats, client))
+
+    def token_bytes(self, token: int) -> bytes:
+        """What a token is written as; of one that no text has, what it is called."""
+        return self._worker.tokenizer.token_bytes(token)
+
     async def generate(self, request: Request, send: Send) -> None:
         """Sends the request's events, one after the other, each when the last was taken. To cancel the request, cancel
         the task that this runs in. Raises DraftdError where the request is refused, or ends before its answer does."""

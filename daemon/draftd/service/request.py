@@ -176,7 +176,8 @@ class Finished:
     warning: str = ""
 
 
-Event = Started | Loading | Chunk | Finished
+AnswerEvent = Started | Chunk | Finished
+Event = AnswerEvent | Loading
 Send = Callable[[Event], Awaitable[None]]
 
 

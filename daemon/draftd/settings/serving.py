@@ -16,6 +16,7 @@ from draftd.settings.kinds import (
     ExistingFile,
     HomePath,
     ModelName,
+    Names,
     Seconds,
     Section,
     check_listener,
@@ -72,6 +73,17 @@ class ServerSettings(Section):
     """A request is cancelled if its client reads no message for this long; 0: never."""
     reflection: bool = True
     """Offer gRPC server reflection."""
+    http_port: int | None = Field(default=None, ge=0, le=65535)
+    """Port of the OpenAI-compatible HTTP server, on the same host, with the same token and certificate; 0 picks a free
+    one. Unset: no HTTP."""
+    http_aliases: Names = ()
+    """Other names by which HTTP clients may ask for the model."""
+    http_origins: Names = ()
+    """Origins of web pages that may call the HTTP server, such as https://chat.example.com; `*` is any. Unset: none."""
+    http_connections: int = Field(default=512, ge=1, le=65536)
+    """HTTP connections that clients may hold at a time."""
+    http_stored_bytes: int = Field(default=64 * 2**20, ge=0, le=2**40)
+    """Most memory for answers that `previous_response_id` may name, at most 1,024 of them; 0 stores none."""
 
     @model_validator(mode="after")
     def _tls_and_token(self) -> Self:

@@ -242,6 +242,12 @@ RPC_METHOD = _string(
 )
 RPC_STATUS = _string("rpc.response.status_code", "gRPC status by name, such as `OK` or `CANCELLED`")
 
+# The HTTP request.
+HTTP_METHOD = _string("http.request.method", "Such as `POST`; `_OTHER` where HTTP has no such method")
+HTTP_ROUTE = _string("http.route", "Path, such as `/v1/chat/completions`; absent where there is no such path")
+HTTP_STATUS = _int("http.response.status_code", "Such as 200; 499 where the client went before it was answered")
+URL_SCHEME = _string("url.scheme", "`http` or `https`")
+
 # Who serves.
 SERVER_ADDRESS = _string(
     "server.address",

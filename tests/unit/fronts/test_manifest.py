@@ -294,7 +294,7 @@ def other(value: object) -> object:
     if isinstance(value, Path):
         return None
     if isinstance(value, tuple):
-        return value[1:]
+        return value[1:] or ("other",)
     return f"{value}-other"
 
 

@@ -152,10 +152,11 @@ def telemetry(
     hardware: HardwareView = HARDWARE,
     status: EngineStatus = STATUS,
     info: ModelInfo | None = INFO,
+    scraped: bool = False,
 ) -> Telemetry:
     sources = Sources(lambda: info, lambda: status, lambda: LADDER_STATE, lambda: True, hardware, lambda: ADDRESS)
     with mock.patch.dict(os.environ, environ):
-        return Telemetry.start(TelemetrySettings(capture_content=capture_content), sources)
+        return Telemetry.start(TelemetrySettings(capture_content=capture_content), sources, scraped=scraped)
 
 
 def errors_of(telemetry: Telemetry) -> Mapping[str, int]:
