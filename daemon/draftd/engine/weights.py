@@ -1,4 +1,4 @@
-"""The weights while nobody needs them: let go after a time without requests, and read again for the next one.
+"""The weights while no request needs them: let go after a time without requests, and read again for the next one.
 
 All else stays: sequences, what was learnt of drafting, the tokenizer, prefixes on disk. Engine thread only, but for
 `unloaded` and `files`."""
@@ -86,6 +86,7 @@ class Weights:
         except StopIteration:
             self._loading, self.unloaded, self._clients = None, False, time.monotonic()
             self._report("ready")
+            _log.info("the weights are loaded again")
             return True
         except BaseException:
             self.rest()
@@ -93,7 +94,7 @@ class Weights:
         return False
 
     def rest(self) -> None:
-        """Nobody waits for them any more: what was read is let go."""
+        """No request waits for them any more: what was read is let go."""
         if self._loading is not None:
             self._loading.close()
             self._loading, self._jobs.idle = None, True
