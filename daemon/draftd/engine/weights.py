@@ -86,6 +86,7 @@ class Weights:
         except StopIteration:
             self._loading, self.unloaded, self._clients = None, False, time.monotonic()
             self._report("ready")
+            _log.info("the weights are loaded again")
             return True
         except BaseException:
             self.rest()

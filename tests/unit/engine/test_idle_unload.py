@@ -1,4 +1,4 @@
-"""Weights that nobody needs are let go, and the next request has them again, with the same text."""
+"""Weights that no request needs are let go, and the next request has them again, with the same text."""
 
 from __future__ import annotations
 
