@@ -18,15 +18,15 @@ import pytest
 from draftd.core import FinishReason
 from draftd.engine.pair import LoadedModels
 from tests.integration.test_bad_input import wordy
-from tests.scripted import scripted_models
 from tests.serving import Answer, Served, collect, serving
+from tests.speaking import speaking_models
 from tests.waiting import until
 
 LIMIT = 256 * 1024
 CHAT = "/v1/chat/completions"
 BODIES: dict[str, dict[str, Any]] = {
     CHAT: {
-        "model": "scripted",
+        "model": "speaking",
         "messages": [
             {"role": "user", "content": [{"type": "text", "text": "x"}]},
             {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f"}}]},
@@ -39,9 +39,9 @@ BODIES: dict[str, dict[str, Any]] = {
         "draftd": {"mode": "auto"},
         "stream_options": {"include_usage": True},
     },
-    "/v1/completions": {"model": "scripted", "prompt": ["x", "y"], "max_tokens": 1, "n": 1, "seed": 3, "stop": "q"},
+    "/v1/completions": {"model": "speaking", "prompt": ["x", "y"], "max_tokens": 1, "n": 1, "seed": 3, "stop": "q"},
     "/v1/responses": {
-        "model": "scripted",
+        "model": "speaking",
         "input": [
             {"role": "user", "content": [{"type": "input_text", "text": "x"}]},
             {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
@@ -53,7 +53,7 @@ BODIES: dict[str, dict[str, Any]] = {
         "store": False,
     },
     "/v1/messages": {
-        "model": "scripted",
+        "model": "speaking",
         "system": "s",
         "max_tokens": 1,
         "messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}],
@@ -68,7 +68,8 @@ WRONG: list[Any] = [
 
 
 def models() -> LoadedModels:
-    return scripted_models(0.7, context_length=3000, step_seconds=0.004)
+    """Says the same whatever it is asked, and takes tools."""
+    return speaking_models(lambda prompt: "word " * 400)
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +168,7 @@ def test_a_client_that_does_not_read_loses_its_connection(tmp_path: Path, stream
         assert served.daemon._http is not None
         connections = served.daemon._http._connections
         until(lambda: len(served.telemetry.heard) == 1 and len(connections) == 0, 30)
-        until(lambda: served.worker.status().active == 0)
+        until(lambda: served.worker.status().active == 0 and served.telemetry.heard[0].outcomes)
         reason = FinishReason.CANCELLED if stream else FinishReason.LENGTH
         assert [o.reason for o in served.telemetry.heard[0].outcomes] == [reason]
     assert served.orderly

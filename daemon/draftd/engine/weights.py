@@ -66,6 +66,7 @@ class Weights:
 
     def unload(self) -> None:
         """Nothing may be in hand."""
+        self._report("loading the weights again")  # which is what the next request waits for
         self.unloaded, self._jobs.idle = True, True
         for kind in self._drafters.held.drafters:
             self._scheduler.drafting.remove(kind)
@@ -74,7 +75,6 @@ class Weights:
         self._prefix.shed(0)
         gc.collect()  # models refer to themselves
         give_back()
-        self._report("loading the weights again")  # which is what the next request waits for
         _log.info("no request for %g s: the weights are unloaded", self._seconds)
 
     def step(self) -> bool:
