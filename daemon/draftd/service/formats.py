@@ -66,7 +66,7 @@ def _grammar(found: ResponseFormat | None, prompt: Prompt, reading: Reading | No
             how = None if written.tools is None else written.tools.call_format(tool.name)
             if how is None:
                 raise ValueError("this model does not write the arguments of its calls as JSON")
-            calls.append((how, tool.parameters or _NO_PARAMETERS))
+            calls.append((how, tool.parameters if json.loads(tool.parameters or "{}") else _NO_PARAMETERS))
     several = not reading.single and written.tools is not None and written.tools.repeats and isinstance(named, ToolMode)
     return compiler.answer(body, calls, several=several, thought=written.thinking, begun=reading.thinks)
 

@@ -147,7 +147,8 @@ def _check_tools(chat: Chat) -> None:
         if tool.name in names:
             raise InvalidRequest(f"chat.tools[{i}].name", tool.name, "a name that no other tool has")
         names.add(tool.name)
-        if tool.parameters and json_object(tool.parameters, f"chat.tools[{i}].parameters").get("type") != "object":
+        schema = json_object(tool.parameters, f"chat.tools[{i}].parameters") if tool.parameters else {}
+        if schema and schema.get("type") != "object":
             raise InvalidRequest(f"chat.tools[{i}].parameters", _short(tool.parameters), "a schema of type object")
     choice = chat.tool_choice
     if choice is ToolMode.REQUIRED and not names:
